@@ -1,0 +1,243 @@
+//! The commands: what a user calls in SQL to load, look and set.
+
+use crate::connection::Connection;
+use crate::database::{Database, ProcessLibrary};
+use crate::table::{Argument, Cell, Command};
+use crosslane::stats::Counter;
+use crosslane::{DataType, Error, Function, OnError, Settings};
+use crosslane_process::Source;
+use std::path::Path;
+use std::sync::Arc;
+
+const TEXT: DataType = DataType::Varchar;
+const COUNT: DataType = DataType::BigInt;
+const NUMBER: DataType = DataType::Double;
+
+static COMMANDS: [Command; 8] = [
+    Command {
+        name: c"crosslane_load",
+        parameters: &[TEXT],
+        columns: &[(c"function", TEXT), (c"signature", TEXT), (c"kind", TEXT), (c"options", TEXT), (c"version", COUNT)],
+        run: |database, arguments| {
+            let library = database.load_file(Path::new(text(arguments, 0)?))?;
+            Ok(loaded(&library))
+        },
+    },
+    Command {
+        name: c"crosslane_load_pickle",
+        parameters: &[TEXT, DataType::Blob],
+        columns: &[(c"function", TEXT), (c"signature", TEXT), (c"kind", TEXT), (c"options", TEXT), (c"version", COUNT)],
+        run: |database, arguments| {
+            let Some(Argument::Bytes(bytes)) = arguments.get(1) else { return Err(wrong_argument()) };
+            let name = text(arguments, 0)?.to_owned();
+            let library = database.load(Source::Pickle { name, bytes: bytes.clone() })?;
+            Ok(loaded(&library))
+        },
+    },
+    Command {
+        name: c"crosslane_functions",
+        parameters: &[],
+        columns: &[
+            (c"function", TEXT),
+            (c"signature", TEXT),
+            (c"kind", TEXT),
+            (c"options", TEXT),
+            (c"library", TEXT),
+            (c"version", COUNT),
+            (c"file", TEXT),
+            (c"line", COUNT),
+        ],
+        run: |database, _| Ok(each_function(database, describe)),
+    },
+    Command {
+        name: c"crosslane_stats",
+        parameters: &[],
+        columns: &[
+            (c"function", TEXT),
+            (c"calls", COUNT),
+            (c"rows", COUNT),
+            (c"errors", COUNT),
+            (c"retries", COUNT),
+            (c"lanes_lost", COUNT),
+            (c"fanned_out", COUNT),
+            (c"guest_seconds", NUMBER),
+            (c"ns_per_row", NUMBER),
+            (c"copy_in_us", NUMBER),
+            (c"wake_us", NUMBER),
+            (c"way_back_us", NUMBER),
+            (c"copy_out_us", NUMBER),
+            (c"mb_out", NUMBER),
+        ],
+        run: |database, _| Ok(each_function(database, |_, function| statistics(function))),
+    },
+    Command {
+        name: c"crosslane_lanes",
+        parameters: &[],
+        columns: &[
+            (c"library", TEXT),
+            (c"idle", COUNT),
+            (c"busy", COUNT),
+            (c"booted", COUNT),
+            (c"discarded", COUNT),
+            (c"waited", COUNT),
+        ],
+        run: |database, _| Ok(database.libraries().iter().map(|library| lanes(library)).collect()),
+    },
+    Command {
+        name: c"crosslane_set",
+        parameters: &[TEXT, TEXT],
+        columns: &[(c"name", TEXT), (c"value", TEXT)],
+        run: |database, arguments| {
+            let name = text(arguments, 0)?;
+            database.set(name, text(arguments, 1)?)?;
+            let value = database.settings().get(name).unwrap_or_default();
+            Ok(vec![vec![Cell::Text(name.into()), Cell::Text(value)]])
+        },
+    },
+    Command {
+        name: c"crosslane_settings",
+        parameters: &[],
+        columns: &[(c"name", TEXT), (c"value", TEXT), (c"description", TEXT)],
+        run: |database, _| {
+            let settings = database.settings();
+            let row = |(name, meaning): (&str, &str)| {
+                vec![name.to_owned(), settings.get(name).unwrap_or_default(), meaning.to_owned()]
+            };
+            Ok(Settings::NAMES.into_iter().map(|pair| row(pair).into_iter().map(Cell::Text).collect()).collect())
+        },
+    },
+    Command {
+        name: c"crosslane_cancel",
+        parameters: &[],
+        columns: &[(c"cancelled", DataType::Boolean)],
+        run: |database, _| {
+            database.crew.cancel();
+            Ok(vec![vec![Cell::Boolean(true)]])
+        },
+    },
+];
+
+pub(crate) fn register(database: &Arc<Database>, connection: &Connection) -> Result<(), Error> {
+    COMMANDS.iter().try_for_each(|command| command.register(database, connection))
+}
+
+fn text(arguments: &[Argument], index: usize) -> Result<&str, Error> {
+    match arguments.get(index) {
+        Some(Argument::Text(text)) => Ok(text),
+        _ => Err(wrong_argument()),
+    }
+}
+
+fn wrong_argument() -> Error {
+    Error::Engine("DuckDB passed an argument of another type than was declared".into())
+}
+
+fn each_function(
+    database: &Arc<Database>,
+    row: impl Fn(&ProcessLibrary, &Function) -> Vec<Cell>,
+) -> Vec<Vec<Cell>> {
+    let libraries = database.libraries();
+    libraries
+        .iter()
+        .flat_map(|library| library.functions.iter().map(|function| row(library, function)))
+        .collect()
+}
+
+fn integer(value: u64) -> Cell {
+    Cell::Integer(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+fn basics(function: &Function) -> Vec<Cell> {
+    let kind = match (function.spec.vectorized, function.spec.asynchronous) {
+        (true, _) => "vectorized",
+        (_, true) => "async",
+        _ => "row",
+    };
+    let texts = [function.name().to_owned(), function.signature.to_string(), kind.to_owned(), options(function)];
+    texts.into_iter().map(Cell::Text).collect()
+}
+
+fn loaded(library: &ProcessLibrary) -> Vec<Vec<Cell>> {
+    let row = |function: &Arc<Function>| {
+        let mut row = basics(function);
+        row.push(integer(library.version.into()));
+        row
+    };
+    library.functions.iter().map(row).collect()
+}
+
+fn describe(library: &ProcessLibrary, function: &Function) -> Vec<Cell> {
+    let mut row = basics(function);
+    row.extend([
+        Cell::Text(library.name.clone()),
+        integer(library.version.into()),
+        Cell::Text(function.spec.file.clone()),
+        integer(function.spec.line.into()),
+    ]);
+    row
+}
+
+/// The options that differ from their defaults, as the user wrote them.
+fn options(function: &Function) -> String {
+    let spec = &function.spec;
+    let mut options = Vec::new();
+    if function.admits_null() && spec.admits_null.iter().all(|admits| *admits) {
+        options.push("nulls=call".to_owned());
+    }
+    if !spec.deterministic {
+        options.push("deterministic=false".to_owned());
+    }
+    if spec.asynchronous {
+        options.push(format!("concurrency={}", spec.concurrency));
+    }
+    options.extend(spec.timeout.map(|seconds| format!("timeout={seconds}")));
+    options.extend(spec.memory_limit.map(|bytes| format!("memory_limit={bytes}")));
+    if spec.on_error == OnError::Null {
+        options.push("on_error=null".to_owned());
+    }
+    if spec.retries > 0 {
+        options.push(format!("retries={}", spec.retries));
+    }
+    options.join(", ")
+}
+
+fn statistics(function: &Function) -> Vec<Cell> {
+    let stats = &function.stats;
+    let calls = stats.calls.get();
+    let mean = |counter: &Counter| match calls {
+        0 => Cell::Null,
+        _ => Cell::Double(counter.get() as f64 / calls as f64 / 1e3),
+    };
+    let per_row = match stats.rows.get() {
+        0 => Cell::Null,
+        rows => Cell::Double(stats.guest.get() as f64 / rows as f64),
+    };
+    vec![
+        Cell::Text(function.name().into()),
+        integer(calls),
+        integer(stats.rows.get()),
+        integer(stats.errors.get()),
+        integer(stats.retries.get()),
+        integer(stats.deaths.get()),
+        integer(stats.fanned_out.get()),
+        Cell::Double(stats.guest.get() as f64 / 1e9),
+        per_row,
+        mean(&stats.copy_in),
+        mean(&stats.wake),
+        mean(&stats.way_back),
+        mean(&stats.copy_out),
+        Cell::Double(stats.bytes_out.get() as f64 / 1e6),
+    ]
+}
+
+fn lanes(library: &ProcessLibrary) -> Vec<Cell> {
+    let stats = library.pool.stats();
+    vec![
+        Cell::Text(library.name.clone()),
+        integer(stats.idle as u64),
+        integer(stats.busy as u64),
+        integer(stats.booted),
+        integer(stats.discarded),
+        integer(stats.waited),
+    ]
+}

@@ -1,0 +1,33 @@
+//! The last line before a C boundary: panics become errors.
+
+use crosslane::Error;
+use std::ffi::CString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs a callback's body; a panic becomes an error that names it.
+pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_default();
+        Err(Error::Engine(format!("crosslane has a defect, please report it: {text}")))
+    })
+}
+
+/// An error as a C string.
+pub(crate) fn error_text(error: &Error) -> CString {
+    CString::new(error.to_string().replace('\0', "\u{2400}")).unwrap_or_default()
+}
+
+/// Frees what `Box::into_raw` gave to DuckDB.
+///
+/// # Safety
+/// `data` must come from `Box::<T>::into_raw`, and DuckDB calls this once.
+pub(crate) unsafe extern "C" fn drop_box<T>(data: *mut std::ffi::c_void) {
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the caller vouches for the pointer.
+        drop(unsafe { Box::from_raw(data.cast::<T>()) });
+    }));
+}

@@ -1,0 +1,378 @@
+//! DuckDB's vectors as the arguments of a call.
+//!
+//! A [`Source`] is a tree over the vectors of one column for some of its rows. It is measured when it
+//! is made and written once, straight into the lane's ring. Values of NULL rows are never looked at:
+//! DuckDB leaves anything there.
+
+use crate::types::decimal_width;
+use crosslane::batch::{Body, Encode, Plan};
+use crosslane::call::Input;
+use crosslane::{DataType, Layout, code_width};
+use libduckdb_sys as ffi;
+use std::ops::Range;
+
+/// The arguments of one callback.
+pub(crate) struct Arguments<'a> {
+    chunk: ffi::duckdb_data_chunk,
+    types: Vec<&'a DataType>,
+    rows: usize,
+}
+
+impl<'a> Arguments<'a> {
+    /// # Safety
+    /// The chunk must live as long as the result, and have columns of these types.
+    pub(crate) unsafe fn new(chunk: ffi::duckdb_data_chunk, types: Vec<&'a DataType>) -> Self {
+        // SAFETY: the caller vouches for the chunk.
+        let rows = unsafe { ffi::duckdb_data_chunk_get_size(chunk) } as usize;
+        Self { chunk, types, rows }
+    }
+}
+
+impl Input for Arguments<'_> {
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn slice(&self, rows: Range<usize>) -> Box<dyn Encode + '_> {
+        let sources = self.types.iter().enumerate().map(|(index, data_type)| {
+            // SAFETY: the chunk has a column of this type at this index, and outlives self.
+            unsafe {
+                let vector = ffi::duckdb_data_chunk_get_vector(self.chunk, index as ffi::idx_t);
+                Source::new(vector, data_type, Rows::Range(rows.clone()))
+            }
+        });
+        Box::new(Sources(sources.collect()))
+    }
+}
+
+struct Sources<'a>(Vec<Source<'a>>);
+
+impl Encode for Sources<'_> {
+    fn plan(&self, plan: &mut Plan) {
+        self.0.iter().for_each(|source| source.plan(plan));
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.0.iter().for_each(|source| source.write(body));
+    }
+}
+
+/// Rows of a vector: neighbours, or picked ones in any order (the elements of lists).
+#[derive(Clone)]
+enum Rows {
+    Range(Range<usize>),
+    Picked(Vec<u32>),
+}
+
+impl Rows {
+    fn len(&self) -> usize {
+        match self {
+            Rows::Range(range) => range.len(),
+            Rows::Picked(rows) => rows.len(),
+        }
+    }
+
+    #[inline]
+    fn each(&self, mut visit: impl FnMut(usize, usize)) {
+        match self {
+            Rows::Range(range) => range.clone().enumerate().for_each(|(to, from)| visit(to, from)),
+            Rows::Picked(rows) => rows.iter().enumerate().for_each(|(to, from)| visit(to, *from as usize)),
+        }
+    }
+}
+
+/// Some rows of a vector and of the vectors below it.
+struct Source<'a> {
+    data_type: &'a DataType,
+    data: *const u8,
+    /// DuckDB's validity mask, or null if no row is NULL.
+    mask: *const u64,
+    rows: Rows,
+    nulls: usize,
+    /// Bytes of strings, elements of lists.
+    total: usize,
+    children: Vec<Source<'a>>,
+}
+
+/// DuckDB's string: up to 12 bytes in place, longer ones behind a pointer.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct DuckString {
+    length: u32,
+    prefix: [u8; 4],
+    pointer: *const u8,
+}
+
+/// The most bytes that a string holds in place.
+const INLINE: usize = 12;
+
+impl Source<'_> {
+    #[inline]
+    fn is_valid(&self, row: usize) -> bool {
+        // SAFETY: a mask that is not null has a bit for each row of the vector.
+        self.mask.is_null() || unsafe { *self.mask.add(row / 64) >> (row % 64) & 1 == 1 }
+    }
+
+    /// # Safety
+    /// The data must be DuckDB's values of type `T`, with this row.
+    #[inline]
+    unsafe fn value<T: Copy>(&self, row: usize) -> T {
+        // SAFETY: the caller vouches for type and row.
+        unsafe { self.data.cast::<T>().add(row).read() }
+    }
+
+    /// # Safety
+    /// The data must be strings, and the row not NULL.
+    #[inline]
+    unsafe fn bytes(&self, row: usize) -> &[u8] {
+        // SAFETY: a string of up to 12 bytes lies behind its length, a longer one behind its pointer.
+        unsafe {
+            let string = self.data.cast::<DuckString>().add(row);
+            let length = (*string).length as usize;
+            let start = if length <= INLINE { (&raw const (*string).prefix).cast() } else { (*string).pointer };
+            std::slice::from_raw_parts(start, length)
+        }
+    }
+}
+
+impl<'a> Source<'a> {
+    /// # Safety
+    /// The vector must be of this type, have these rows, and outlive the result.
+    unsafe fn new(vector: ffi::duckdb_vector, data_type: &'a DataType, rows: Rows) -> Self {
+        // SAFETY: the caller vouches for the vector.
+        let (data, mask) = unsafe {
+            (ffi::duckdb_vector_get_data(vector).cast_const().cast(), ffi::duckdb_vector_get_validity(vector))
+        };
+        let mut source =
+            Self { data_type, data, mask: mask.cast_const(), rows, nulls: 0, total: 0, children: Vec::new() };
+        source.nulls = source.count_nulls();
+        // SAFETY: the layouts say which vectors lie below; the element rows come from DuckDB's entries.
+        unsafe {
+            match data_type.layout() {
+                Layout::Bits | Layout::Fixed(_) => {}
+                Layout::Bytes { .. } => source.total = source.total_bytes(),
+                Layout::List => {
+                    let elements = source.elements();
+                    source.total = elements.len();
+                    let child = ffi::duckdb_list_vector_get_child(vector);
+                    source.add_children([child], &elements);
+                }
+                Layout::FixedList(length) => {
+                    let elements = match &source.rows {
+                        Rows::Range(range) => Rows::Range(range.start * length..range.end * length),
+                        Rows::Picked(rows) => Rows::Picked(
+                            rows.iter().flat_map(|row| (0..length as u32).map(move |at| row * length as u32 + at)).collect(),
+                        ),
+                    };
+                    source.add_children([ffi::duckdb_array_vector_get_child(vector)], &elements);
+                }
+                Layout::Struct => {
+                    let count = data_type.children().len();
+                    let children = (0..count).map(|at| ffi::duckdb_struct_vector_get_child(vector, at as ffi::idx_t));
+                    let rows = source.rows.clone();
+                    source.add_children(children, &rows);
+                }
+            }
+        }
+        source
+    }
+
+    /// # Safety
+    /// As [`Source::new`], for each child.
+    unsafe fn add_children(&mut self, vectors: impl IntoIterator<Item = ffi::duckdb_vector>, rows: &Rows) {
+        for (data_type, vector) in self.data_type.children().zip(vectors) {
+            // SAFETY: the caller vouches for the children.
+            self.children.push(unsafe { Source::new(vector, data_type, rows.clone()) });
+        }
+    }
+
+    fn count_nulls(&self) -> usize {
+        if self.mask.is_null() {
+            return 0;
+        }
+        let mut nulls = 0;
+        self.rows.each(|_, row| nulls += usize::from(!self.is_valid(row)));
+        nulls
+    }
+
+    /// # Safety
+    /// The data must be strings.
+    unsafe fn total_bytes(&self) -> usize {
+        let mut total = 0;
+        // SAFETY: as the caller says; a string begins with its length.
+        self.rows.each(|_, row| {
+            if self.is_valid(row) {
+                total += unsafe { self.value::<DuckString>(row) }.length as usize;
+            }
+        });
+        total
+    }
+
+    /// The rows of the child that belong to the rows of a list.
+    ///
+    /// # Safety
+    /// The data must be list entries.
+    unsafe fn elements(&self) -> Rows {
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        self.rows.each(|_, row| {
+            if !self.is_valid(row) {
+                return;
+            }
+            // SAFETY: as the caller says, and the row is not NULL.
+            let entry: ffi::duckdb_list_entry = unsafe { self.value(row) };
+            let range = entry.offset as usize..(entry.offset + entry.length) as usize;
+            match ranges.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ if range.is_empty() => {}
+                _ => ranges.push(range),
+            }
+        });
+        match &mut ranges[..] {
+            [] => Rows::Range(0..0),
+            [range] => Rows::Range(range.clone()),
+            ranges => Rows::Picked(ranges.iter().flat_map(|range| range.start as u32..range.end as u32).collect()),
+        }
+    }
+
+    fn write_validity(&self, bits: &mut [u8]) {
+        if bits.is_empty() {
+            return;
+        }
+        bits.fill(0);
+        self.rows.each(|to, from| bits[to / 8] |= u8::from(self.is_valid(from)) << (to % 8));
+    }
+
+    fn write_fixed(&self, out: &mut [u8]) {
+        use DataType as T;
+        // SAFETY: DuckDB stores each type in the width that is read for it.
+        unsafe {
+            match self.data_type {
+                T::Decimal { precision, .. } => match decimal_width(*precision) {
+                    2 => self.convert(out, |value: i16| i128::from(value).to_le_bytes()),
+                    4 => self.convert(out, |value: i32| i128::from(value).to_le_bytes()),
+                    8 => self.convert(out, |value: i64| i128::from(value).to_le_bytes()),
+                    _ => self.copy::<[u8; 16]>(out),
+                },
+                // DuckDB flips the highest bit, so that UUIDs sort as signed integers.
+                T::Uuid => self.convert(out, |value: [u8; 16]| (u128::from_le_bytes(value) ^ 1 << 127).to_be_bytes()),
+                T::Enum(values) => match code_width(values.len()) {
+                    1 => self.copy::<u8>(out),
+                    2 => self.copy::<u16>(out),
+                    _ => self.copy::<u32>(out),
+                },
+                _ => match self.data_type.layout() {
+                    Layout::Fixed(1) => self.copy::<u8>(out),
+                    Layout::Fixed(2) => self.copy::<u16>(out),
+                    Layout::Fixed(4) => self.copy::<u32>(out),
+                    Layout::Fixed(8) => self.copy::<u64>(out),
+                    _ => self.copy::<[u8; 16]>(out),
+                },
+            }
+        }
+    }
+
+    /// # Safety
+    /// The data must be values of `T`'s width.
+    unsafe fn copy<T: Copy>(&self, out: &mut [u8]) {
+        let width = size_of::<T>();
+        match &self.rows {
+            // SAFETY: the rows exist, and lie behind each other.
+            Rows::Range(range) => unsafe {
+                let from = self.data.add(range.start * width);
+                from.copy_to_nonoverlapping(out.as_mut_ptr(), out.len().min(range.len() * width));
+            },
+            Rows::Picked(rows) => {
+                for (to, row) in out.chunks_exact_mut(width).zip(rows) {
+                    // SAFETY: as above.
+                    let from = unsafe { std::slice::from_raw_parts(self.data.add(*row as usize * width), width) };
+                    to.copy_from_slice(from);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// The data must be values of type `T`.
+    unsafe fn convert<T: Copy>(&self, out: &mut [u8], convert: impl Fn(T) -> [u8; 16]) {
+        self.rows.each(|to, from| {
+            // SAFETY: as the caller says.
+            out[to * 16..to * 16 + 16].copy_from_slice(&convert(unsafe { self.value(from) }));
+        });
+    }
+
+    /// # Safety
+    /// The data must be strings.
+    unsafe fn write_bytes(&self, offsets: &mut [u8], out: &mut [u8]) {
+        let mut end = 0;
+        let mut offsets = offsets.chunks_exact_mut(4);
+        let mut set = |end: usize| {
+            if let Some(offset) = offsets.next() {
+                offset.copy_from_slice(&(end as i32).to_le_bytes());
+            }
+        };
+        set(0);
+        self.rows.each(|_, row| {
+            if self.is_valid(row) {
+                // SAFETY: as the caller says, and the row is not NULL.
+                let bytes = unsafe { self.bytes(row) };
+                out[end..end + bytes.len()].copy_from_slice(bytes);
+                end += bytes.len();
+            }
+            set(end);
+        });
+    }
+
+    /// # Safety
+    /// The data must be list entries.
+    unsafe fn write_list(&self, offsets: &mut [u8]) {
+        let mut end = 0u64;
+        offsets[..4].fill(0);
+        self.rows.each(|to, row| {
+            if self.is_valid(row) {
+                // SAFETY: as the caller says, and the row is not NULL.
+                end += unsafe { self.value::<ffi::duckdb_list_entry>(row) }.length;
+            }
+            offsets[to * 4 + 4..to * 4 + 8].copy_from_slice(&(end as i32).to_le_bytes());
+        });
+    }
+}
+
+impl Encode for Source<'_> {
+    fn plan(&self, plan: &mut Plan) {
+        let rows = self.rows.len();
+        if i32::try_from(self.total).is_err() {
+            plan.overflow();
+        }
+        plan.node(rows, self.nulls);
+        plan.buffer(if self.nulls > 0 { rows.div_ceil(8) } else { 0 });
+        match self.data_type.layout() {
+            Layout::Bits => plan.buffer(rows.div_ceil(8)),
+            Layout::Fixed(width) => plan.buffer(rows * width),
+            Layout::Bytes { .. } => {
+                plan.buffer((rows + 1) * 4);
+                plan.buffer(self.total);
+            }
+            Layout::List => plan.buffer((rows + 1) * 4),
+            Layout::FixedList(_) | Layout::Struct => {}
+        }
+        self.children.iter().for_each(|child| child.plan(plan));
+    }
+
+    fn write(&self, body: &mut Body<'_>) {
+        self.write_validity(body.buffer());
+        match self.data_type.layout() {
+            Layout::Bits => {
+                let bits = body.buffer();
+                bits.fill(0);
+                // SAFETY: DuckDB stores a BOOLEAN as a byte; a NULL one may hold anything.
+                self.rows.each(|to, from| bits[to / 8] |= u8::from(unsafe { self.value::<u8>(from) } == 1) << (to % 8));
+            }
+            Layout::Fixed(_) => self.write_fixed(body.buffer()),
+            // SAFETY: the layout says what the data is.
+            Layout::Bytes { .. } => unsafe { self.write_bytes(body.buffer(), body.buffer()) },
+            // SAFETY: the layout says what the data is.
+            Layout::List => unsafe { self.write_list(body.buffer()) },
+            Layout::FixedList(_) | Layout::Struct => {}
+        }
+        self.children.iter().for_each(|child| child.write(body));
+    }
+}

@@ -1,0 +1,180 @@
+//! Commands as DuckDB's table functions: `CALL name(arguments)`, a few rows as the answer.
+
+use crate::connection::Connection;
+use crate::database::Database;
+use crate::guard::{drop_box, error_text, guard};
+use crate::types::LogicalType;
+use crosslane::{DataType, Error};
+use libduckdb_sys as ffi;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::Arc;
+
+/// An argument of a command.
+#[derive(Debug, Clone)]
+pub(crate) enum Argument {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// A value of a command's answer.
+#[derive(Debug, Clone)]
+pub(crate) enum Cell {
+    Null,
+    Text(String),
+    Integer(i64),
+    Double(f64),
+    Boolean(bool),
+}
+
+type Answer = Vec<Vec<Cell>>;
+
+/// A table function that does something once and answers with rows.
+pub(crate) struct Command {
+    pub(crate) name: &'static CStr,
+    pub(crate) parameters: &'static [DataType],
+    pub(crate) columns: &'static [(&'static CStr, DataType)],
+    pub(crate) run: fn(&Arc<Database>, &[Argument]) -> Result<Answer, Error>,
+}
+
+struct Registered {
+    command: &'static Command,
+    database: Arc<Database>,
+}
+
+/// The rows that are still to be given out; made by the first call.
+struct Cursor(Option<std::vec::IntoIter<Vec<Cell>>>);
+
+impl Command {
+    pub(crate) fn register(&'static self, database: &Arc<Database>, connection: &Connection) -> Result<(), Error> {
+        // SAFETY: all handles live across the calls; the extra info is freed by DuckDB.
+        unsafe {
+            let mut function = ffi::duckdb_create_table_function();
+            ffi::duckdb_table_function_set_name(function, self.name.as_ptr());
+            for parameter in self.parameters {
+                ffi::duckdb_table_function_add_parameter(function, LogicalType::new(parameter)?.raw());
+            }
+            let registered = Registered { command: self, database: Arc::clone(database) };
+            let registered = Box::into_raw(Box::new(registered)).cast();
+            ffi::duckdb_table_function_set_extra_info(function, registered, Some(drop_box::<Registered>));
+            ffi::duckdb_table_function_set_bind(function, Some(bind));
+            ffi::duckdb_table_function_set_init(function, Some(init));
+            ffi::duckdb_table_function_set_function(function, Some(execute));
+            let state = ffi::duckdb_register_table_function(connection.raw(), function);
+            ffi::duckdb_destroy_table_function(&raw mut function);
+            if state != ffi::duckdb_state_DuckDBSuccess {
+                return Err(Error::Engine(format!("DuckDB refused {}", self.name.to_string_lossy())));
+            }
+        }
+        Ok(())
+    }
+}
+
+unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
+    // SAFETY: DuckDB passes its own info and the extra info that was registered.
+    let outcome = guard(|| unsafe {
+        let registered = &*ffi::duckdb_bind_get_extra_info(info).cast::<Registered>();
+        for (name, data_type) in registered.command.columns {
+            ffi::duckdb_bind_add_result_column(info, name.as_ptr(), LogicalType::new(data_type)?.raw());
+        }
+        let mut arguments = Vec::new();
+        for (index, parameter) in registered.command.parameters.iter().enumerate() {
+            let mut value = ffi::duckdb_bind_get_parameter(info, index as ffi::idx_t);
+            let argument = argument(value, parameter);
+            ffi::duckdb_destroy_value(&raw mut value);
+            arguments.push(argument?);
+        }
+        let arguments = Box::into_raw(Box::new(arguments)).cast();
+        ffi::duckdb_bind_set_bind_data(info, arguments, Some(drop_box::<Vec<Argument>>));
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        // SAFETY: as above; DuckDB copies the text.
+        unsafe { ffi::duckdb_bind_set_error(info, error_text(&error).as_ptr()) };
+    }
+}
+
+/// # Safety
+/// The value must be DuckDB's, of the parameter's type.
+unsafe fn argument(value: ffi::duckdb_value, parameter: &DataType) -> Result<Argument, Error> {
+    // SAFETY: what DuckDB allocates for us is freed by us.
+    unsafe {
+        if value.is_null() || ffi::duckdb_is_null_value(value) {
+            return Err(Error::Engine("an argument is NULL".into()));
+        }
+        if *parameter == DataType::Blob {
+            let blob = ffi::duckdb_get_blob(value);
+            let bytes = std::slice::from_raw_parts(blob.data.cast::<u8>(), blob.size as usize).to_vec();
+            ffi::duckdb_free(blob.data);
+            return Ok(Argument::Bytes(bytes));
+        }
+        let text = ffi::duckdb_get_varchar(value);
+        let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
+        ffi::duckdb_free(text.cast::<c_void>());
+        Ok(Argument::Text(owned))
+    }
+}
+
+unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
+    let cursor = Box::into_raw(Box::new(Cursor(None))).cast();
+    // SAFETY: DuckDB passes its own info, and frees the cursor.
+    unsafe {
+        ffi::duckdb_init_set_init_data(info, cursor, Some(drop_box::<Cursor>));
+        ffi::duckdb_init_set_max_threads(info, 1);
+    }
+}
+
+unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckdb_data_chunk) {
+    // SAFETY: DuckDB passes its own info, the data that bind and init set (the cursor to one thread
+    // only), and a chunk of the declared columns.
+    let outcome = guard(|| unsafe {
+        let registered = &*ffi::duckdb_function_get_extra_info(info).cast::<Registered>();
+        let cursor = &mut *ffi::duckdb_function_get_init_data(info).cast::<Cursor>();
+        let rows = match &mut cursor.0 {
+            Some(rows) => rows,
+            None => {
+                let arguments = &*ffi::duckdb_function_get_bind_data(info).cast::<Vec<Argument>>();
+                let answer = (registered.command.run)(&registered.database, arguments)?;
+                cursor.0.insert(answer.into_iter())
+            }
+        };
+        let capacity = ffi::duckdb_vector_size() as usize;
+        let mut count = 0;
+        for row in rows.take(capacity) {
+            for (index, cell) in row.into_iter().enumerate() {
+                let vector = ffi::duckdb_data_chunk_get_vector(output, index as ffi::idx_t);
+                write(vector, count, cell)?;
+            }
+            count += 1;
+        }
+        ffi::duckdb_data_chunk_set_size(output, count as ffi::idx_t);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        // SAFETY: as above; DuckDB copies the text.
+        unsafe { ffi::duckdb_function_set_error(info, error_text(&error).as_ptr()) };
+    }
+}
+
+/// # Safety
+/// The vector must be of the cell's type and have the row.
+unsafe fn write(vector: ffi::duckdb_vector, row: usize, cell: Cell) -> Result<(), Error> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let data = ffi::duckdb_vector_get_data(vector);
+        match cell {
+            Cell::Null => {
+                ffi::duckdb_vector_ensure_validity_writable(vector);
+                ffi::duckdb_validity_set_row_invalid(ffi::duckdb_vector_get_validity(vector), row as ffi::idx_t);
+            }
+            Cell::Integer(value) => data.cast::<i64>().add(row).write(value),
+            Cell::Double(value) => data.cast::<f64>().add(row).write(value),
+            Cell::Boolean(value) => data.cast::<bool>().add(row).write(value),
+            Cell::Text(text) => {
+                let text = CString::new(text).map_err(|error| Error::Engine(error.to_string()))?;
+                let start: *const c_char = text.as_ptr();
+                ffi::duckdb_vector_assign_string_element(vector, row as ffi::idx_t, start);
+            }
+        }
+    }
+    Ok(())
+}

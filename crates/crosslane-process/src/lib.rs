@@ -1,0 +1,29 @@
+//! Process lanes: a guest in a process of its own behind two rings in shared memory.
+//!
+//! | who | what |
+//! |---|---|
+//! | engine | [`Zygote`] starts `interpreter -m crosslane._zygote` for one library and asks it for lanes |
+//! | zygote | loads the library once, forks a child per lane, reaps the children and reports how they ended |
+//! | lane | the child: [`guest::GuestLane`] takes calls from the ring and answers them |
+//!
+//! Beside its memory a lane has a socket pair (`SOCK_SEQPACKET`): it carries descriptors of memory
+//! for frames that outgrow the ring, and its end tells the guest that the engine is gone. What a
+//! lane prints goes through a pipe to the [`warden`], which writes it to the log.
+//! `docs/protocol.md` describes the messages precisely enough to write another guest from.
+
+mod aligned;
+mod control;
+mod external;
+pub mod guest;
+mod lane;
+mod warden;
+mod zygote;
+
+pub use lane::ProcessLane;
+pub use zygote::{Loaded, Source, Zygote, ZygoteOptions};
+
+/// The tag of a ring frame that holds the message itself.
+const INLINE: u32 = 0;
+/// The tag of a ring frame that holds only the message's length; the message lies in a memfd whose
+/// descriptor is the next on the socket.
+const EXTERNAL: u32 = 1;

@@ -1,0 +1,320 @@
+//! The engine's side of a zygote: start it, load a library, ask for lanes, end it.
+
+use crate::control::{self, Answer, Request};
+use crate::lane::ProcessLane;
+use crate::warden::{LaneRecord, NewLane, Warden};
+use crosslane::pool;
+use crosslane::{Error, Failure, Function};
+use crosslane_ring::Region;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, PidfdFlags};
+use serde::{Serialize, Serializer};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a fork may take.
+const BOOT: Duration = Duration::from_secs(30);
+/// How long a zygote may take to end after its socket was closed.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// The descriptor on which a zygote finds its control socket.
+const CONTROL_FD: i32 = 3;
+
+/// Where the functions of a library come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Source {
+    /// A file of the guest's language.
+    File {
+        /// The absolute path.
+        path: PathBuf,
+    },
+    /// A function that the host program serialised (for Python: by cloudpickle).
+    Pickle {
+        /// What to call the library.
+        name: String,
+        /// The serialised function; sent as base16.
+        #[serde(serialize_with = "base16")]
+        bytes: Vec<u8>,
+    },
+}
+
+fn base16<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
+impl Source {
+    /// The library's name.
+    pub fn name(&self) -> String {
+        match self {
+            Source::File { path } => path.display().to_string(),
+            Source::Pickle { name, .. } => name.clone(),
+        }
+    }
+}
+
+/// How to start a zygote.
+#[derive(Clone)]
+pub struct ZygoteOptions {
+    /// The interpreter and its arguments.
+    pub command: Vec<String>,
+    /// What to load.
+    pub source: Source,
+    /// How long loading may take.
+    pub load_timeout: Duration,
+    /// Bytes of each ring of new lanes.
+    pub ring_size: usize,
+    /// How long a waiting engine thread spins.
+    pub spin: Duration,
+    /// Called when the terminal's Ctrl-C reached the zygote.
+    pub on_interrupt: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for ZygoteOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ZygoteOptions").field("command", &self.command).field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+/// What a loaded library says of itself.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Its functions.
+    pub functions: Vec<Arc<Function>>,
+    /// The guest, such as `Python 3.11.7`.
+    pub runtime: String,
+}
+
+/// The parent process of the lanes of one library.
+#[derive(Debug)]
+pub struct Zygote {
+    options: ZygoteOptions,
+    running: Running,
+    next_lane: u64,
+}
+
+impl Zygote {
+    /// Starts a zygote and waits until it has loaded its library. To be called on a thread that lives
+    /// as long as the zygote should: when that thread ends, the kernel kills the zygote.
+    ///
+    /// # Errors
+    /// [`Error::Boot`] if the interpreter does not start, [`Error::Load`] if the library does not load.
+    pub fn start(options: ZygoteOptions) -> Result<(Self, Loaded), Error> {
+        let (running, loaded) = Running::start(&options)?;
+        Ok((Self { options, running, next_lane: 1 }, loaded))
+    }
+}
+
+impl pool::Zygote for Zygote {
+    type Lane = ProcessLane;
+
+    fn boot(&mut self) -> Result<ProcessLane, Error> {
+        if self.running.ended() {
+            self.running = Running::start(&self.options)?.0;
+        }
+        let id = self.next_lane;
+        self.next_lane += 1;
+        self.running.fork(id, &self.options)
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    control: Arc<UnixStream>,
+    answers: mpsc::Receiver<Answer>,
+    lanes: mpsc::Sender<NewLane>,
+    /// Keeps what the zygote printed last.
+    record: Arc<LaneRecord>,
+    bell: Option<UnixStream>,
+    warden: Option<JoinHandle<()>>,
+    engine: u32,
+}
+
+/// The exceptions to "descriptors are closed on exec" are set between fork and exec; a concurrent spawn
+/// by another thread must not inherit them.
+static SPAWN: Mutex<()> = Mutex::new(());
+
+fn boot_error(what: &str) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| Error::Boot(format!("{what}: {error}"))
+}
+
+impl Running {
+    fn start(options: &ZygoteOptions) -> Result<(Self, Loaded), Error> {
+        let (ours, theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
+        let (log, log_theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::Boot(e.to_string()))?;
+        nonblocking(&log)?;
+        let Some((program, arguments)) = options.command.split_first() else {
+            return Err(Error::Boot("no interpreter".into()));
+        };
+        let mut command = Command::new(program);
+        let stdout = log_theirs.try_clone().map_err(boot_error("log"))?;
+        command.args(arguments).stdin(Stdio::null()).stdout(stdout).stderr(log_theirs);
+        let descriptor = theirs.as_raw_fd();
+        // SAFETY: the closure runs in the forked child and makes only async-signal-safe calls.
+        unsafe {
+            command.pre_exec(move || {
+                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                // dup2 onto itself would leave the close-on-exec flag.
+                if descriptor == CONTROL_FD {
+                    if libc::fcntl(CONTROL_FD, libc::F_SETFD, 0) < 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
+                } else if libc::dup2(descriptor, CONTROL_FD) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        let spawned = {
+            let _guard = SPAWN.lock().unwrap_or_else(PoisonError::into_inner);
+            command.spawn()
+        };
+        let child = spawned.map_err(|error| Error::Boot(format!("{program}: {error}")))?;
+        drop(theirs);
+        drop(command);
+        let control = Arc::new(ours);
+        let (answer_sender, answers) = mpsc::channel();
+        let (lanes, lane_receiver) = mpsc::channel();
+        let (bell, bell_theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
+        let record = LaneRecord::new(0);
+        let warden = Warden {
+            control: Arc::clone(&control),
+            answers: answer_sender,
+            lanes: lane_receiver,
+            bell: bell_theirs,
+            log,
+            zygote: Arc::clone(&record),
+            on_interrupt: Arc::clone(&options.on_interrupt),
+        };
+        let warden = std::thread::Builder::new()
+            .name("crosslane-warden".into())
+            .spawn(move || warden.run())
+            .map_err(boot_error("warden"))?;
+        let engine = std::process::id();
+        let bell = Some(bell);
+        let mut running = Self { child, control, answers, lanes, record, bell, warden: Some(warden), engine };
+        let loaded = running.load(options)?;
+        Ok((running, loaded))
+    }
+
+    fn load(&mut self, options: &ZygoteOptions) -> Result<Loaded, Error> {
+        let library = options.source.name();
+        // A zygote that ended at once is explained below.
+        let _ = control::send(&self.control, &Request::Load { source: &options.source }, &[]);
+        match self.answers.recv_timeout(options.load_timeout) {
+            Ok(Answer::Loaded { functions, runtime }) => {
+                let functions = functions
+                    .into_iter()
+                    .zip(0..)
+                    .map(|(spec, index)| {
+                        let place = format!("{}:{}", spec.file, spec.line);
+                        Function::new(index, spec).map(Arc::new).map_err(|error| Error::Load {
+                            library: library.clone(),
+                            failure: Failure {
+                                class: "SignatureError".into(),
+                                message: error.to_string(),
+                                traceback: format!("  at {place}"),
+                            },
+                        })
+                    })
+                    .collect::<Result<_, _>>()?;
+                Ok(Loaded { functions, runtime })
+            }
+            Ok(Answer::Failed { failure }) if failure == Failure::default() => {
+                let status = self.child.wait().map(|status| status.to_string()).unwrap_or_default();
+                let command = options.command.join(" ");
+                let printed = self.record.tail();
+                Err(Error::Boot(format!(
+                    "`{command}` ended before it had loaded {library} ({status}); is the package crosslane \
+                     installed for this interpreter (`crosslane doctor` tells)?\n{printed}"
+                )))
+            }
+            Ok(Answer::Failed { failure }) => Err(Error::Load { library, failure }),
+            Ok(answer) => Err(Error::Boot(format!("the zygote answered {answer:?}"))),
+            Err(_) => Err(Error::Boot(format!(
+                "{library} was not loaded within {} s; the setting load_timeout changes this limit",
+                options.load_timeout.as_secs_f64()
+            ))),
+        }
+    }
+
+    fn ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    fn fork(&mut self, id: u64, options: &ZygoteOptions) -> Result<ProcessLane, Error> {
+        let system = |error: rustix::io::Errno| Error::Boot(error.to_string());
+        let (region, memory) = Region::create(options.ring_size).map_err(|error| Error::Boot(error.to_string()))?;
+        let (socket, socket_theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(system)?;
+        let (log, log_theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
+        nonblocking(&log)?;
+        let record = LaneRecord::new(id);
+        // The warden hears of the lane before the lane can die.
+        let _ = self.lanes.send((Arc::clone(&record), log));
+        if let Some(bell) = &self.bell {
+            let _ = rustix::io::write(bell, b"l");
+        }
+        let fds = [memory.as_fd(), socket_theirs.as_fd(), log_theirs.as_fd()];
+        control::send(&self.control, &Request::Fork { lane: id }, &fds).map_err(boot_error("zygote"))?;
+        drop((memory, socket_theirs, log_theirs));
+        let pid = loop {
+            match self.answers.recv_timeout(BOOT) {
+                Ok(Answer::Forked { lane, pid }) if lane == id => break pid,
+                Ok(Answer::Unforked { lane, message }) if lane == id => return Err(Error::Boot(message)),
+                // An answer to a fork that was given up.
+                Ok(Answer::Forked { .. } | Answer::Unforked { .. }) => {}
+                Ok(answer) => {
+                    let _ = self.child.kill();
+                    return Err(Error::Boot(format!("the zygote ended or broke the protocol ({answer:?})")));
+                }
+                Err(_) => {
+                    let _ = self.child.kill();
+                    return Err(Error::Boot(format!("the zygote made no worker within {} s", BOOT.as_secs())));
+                }
+            }
+        };
+        let process = Pid::from_raw(pid)
+            .ok_or(rustix::io::Errno::SRCH)
+            .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()))
+            .map_err(|error| Error::Boot(format!("a worker ended at once ({error}): {}", record.tail())))?;
+        Ok(ProcessLane::new(region.engine(), socket, process, pid, record, options.spin))
+    }
+}
+
+fn nonblocking(fd: &OwnedFd) -> Result<(), Error> {
+    rustix::io::ioctl_fionbio(fd, true).map_err(|error| Error::Boot(error.to_string()))
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A fork of the engine has copies of the descriptors, but no warden and no children.
+        if self.engine != std::process::id() {
+            return;
+        }
+        let _ = self.control.shutdown(std::net::Shutdown::Both);
+        let patience = Instant::now();
+        while !self.ended() {
+            if patience.elapsed() > FAREWELL {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.bell = None;
+        if let Some(warden) = self.warden.take() {
+            let _ = warden.join();
+        }
+    }
+}

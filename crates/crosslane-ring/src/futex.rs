@@ -1,0 +1,105 @@
+//! Sleeping on a word of shared memory. Under loom, a model of it with the same contract.
+
+#[cfg(not(loom))]
+pub(crate) use real::{wait, wait_any, wake};
+
+#[cfg(loom)]
+pub(crate) use model::{wait, wake};
+
+#[cfg(not(loom))]
+mod real {
+    use crate::sync::AtomicU32;
+    use std::time::Duration;
+
+    fn timespec(duration: Duration) -> libc::timespec {
+        libc::timespec {
+            tv_sec: duration.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(duration.subsec_nanos() as i32),
+        }
+    }
+
+    /// Sleeps until woken, or for `timeout`, if the word is still `expected`. May return early.
+    pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
+        let timeout = timespec(timeout);
+        // SAFETY: the word and the time live across the call; the futex is not private because the
+        // word is shared between processes.
+        unsafe {
+            libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const timeout);
+        }
+    }
+
+    /// Wakes one sleeper.
+    pub(crate) fn wake(word: &AtomicU32) {
+        // SAFETY: the word lives across the call; waking has no other requirement.
+        unsafe {
+            libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1);
+        }
+    }
+
+    #[repr(C)]
+    struct WaitV {
+        value: u64,
+        address: u64,
+        flags: u32,
+        reserved: u32,
+    }
+    const FUTEX2_SIZE_U32: u32 = 2;
+    /// The kernel's limit of one call.
+    const MOST: usize = 128;
+
+    /// Sleeps until one of the words is woken or no longer 1, or for `timeout`. Where the kernel
+    /// lacks `futex_waitv` (before 5.16) it sleeps a millisecond on the first word.
+    pub(crate) fn wait_any(words: &[&AtomicU32], timeout: Duration) {
+        if let [word] = words {
+            return wait(word, 1, timeout);
+        }
+        let waiters: Vec<WaitV> = words
+            .iter()
+            .take(MOST)
+            .map(|word| WaitV { value: 1, address: word.as_ptr() as u64, flags: FUTEX2_SIZE_U32, reserved: 0 })
+            .collect();
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `now` is a valid place for the result.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+        let end = timespec(Duration::new(now.tv_sec as u64, now.tv_nsec as u32) + timeout);
+        // SAFETY: the array and the words behind it live across the call.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_futex_waitv,
+                waiters.as_ptr(),
+                waiters.len(),
+                0,
+                &raw const end,
+                libc::CLOCK_MONOTONIC,
+            )
+        };
+        if result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
+            wait(words[0], 1, timeout.min(Duration::from_millis(1)));
+        }
+    }
+}
+
+#[cfg(loom)]
+mod model {
+    use crate::sync::{AtomicU32, Ordering};
+    use loom::sync::{Condvar, Mutex};
+    use std::time::Duration;
+
+    loom::lazy_static! {
+        static ref QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+    }
+
+    /// The comparison and the sleep are one step, as the kernel's. There is no time in the model,
+    /// so a lost wake shows as a deadlock.
+    pub(crate) fn wait(word: &AtomicU32, expected: u32, _timeout: Duration) {
+        let guard = QUEUE.0.lock().unwrap();
+        if word.load(Ordering::SeqCst) == expected {
+            drop(QUEUE.1.wait(guard).unwrap());
+        }
+    }
+
+    pub(crate) fn wake(_word: &AtomicU32) {
+        let _guard = QUEUE.0.lock().unwrap();
+        QUEUE.1.notify_all();
+    }
+}

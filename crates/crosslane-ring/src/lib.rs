@@ -1,0 +1,54 @@
+//! Byte rings in shared memory, one producer and one consumer each.
+//!
+//! A lane is a [`Region`]: one memfd that holds a control page and two rings, requests
+//! (engine to guest) and replies (guest to engine). Each side maps it once and turns its mapping
+//! into [`Ends`]: the producer of one ring and the consumer of the other. The ends are neither
+//! `Clone` nor shared, and their methods take `&mut self`, so that a second producer or consumer
+//! on one side does not compile.
+//!
+//! # The ring protocol
+//!
+//! Positions (`write`, `read`) count bytes since the ring was made and never wrap; the place in
+//! the data is `position % capacity`. `write` is stored by the producer alone, `read` by the
+//! consumer alone; each side keeps its own position privately and never reads it back.
+//!
+//! A frame is one little-endian word (`length | tag << 32`) and `length` bytes, padded to eight.
+//! Frames are contiguous: where the rest of the data is too short for a frame, the producer puts
+//! the word [`END_OF_RING`] there and begins at place 0. The marker and the frame behind it are
+//! published by one release store of `write`, so a consumer that sees the marker (after its acquire
+//! load of `write`) also sees the frame; the marker is one aligned word and cannot tear.
+//! A frame takes at most half the capacity, so an empty ring always has room for it.
+//!
+//! # Parking
+//!
+//! Who finds nothing to do spins for a short while with `sched_yield`, then parks: it stores 1 in the
+//! wait word, issues a sequentially consistent fence, looks again, and only then sleeps on the
+//! word with a futex. Who publishes a position issues the same fence and looks at the wait word:
+//! of the two fences one comes first, so either the waiter sees the position or the publisher sees
+//! the waiter. Every sleep has an end time, because the other side may die without a wake.
+//!
+//! # Trust
+//!
+//! Either side may be hostile: every position and length that the other side stored is checked
+//! before use, and a violation is a [`RingError`], never an access outside the mapping. The memfd
+//! is sealed against shrinking, so an access inside the mapping cannot fault.
+//!
+//! The protocol is model-checked with loom (`tests/loom.rs`) and run under Miri.
+
+mod futex;
+#[cfg(not(loom))]
+mod heap;
+mod park;
+#[cfg(not(loom))]
+mod region;
+mod ring;
+mod sync;
+
+#[cfg(not(loom))]
+pub use heap::{Heap, heap_ring};
+#[cfg(not(loom))]
+pub use park::wait_any;
+pub use park::{Parked, Spin};
+#[cfg(not(loom))]
+pub use region::{Control, Ends, Mapped, Region, RegionError};
+pub use ring::{Consumer, END_OF_RING, Frame, Grant, Memory, Producer, RingError, RingHeader};

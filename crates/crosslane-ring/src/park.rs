@@ -1,0 +1,111 @@
+//! Waiting for the other side: a short spin, then sleep. The crate's documentation has the protocol.
+
+use crate::futex;
+use crate::ring::{Consumer, Memory, Producer};
+use crate::sync::{AtomicU32, Ordering, fence};
+use std::time::{Duration, Instant};
+
+/// How long a waiter yields before it sleeps.
+#[derive(Debug, Clone, Copy)]
+pub struct Spin(pub Duration);
+
+impl Default for Spin {
+    /// 20 us: longer than a wake through the kernel takes, shorter than anyone notices.
+    fn default() -> Self {
+        Spin(Duration::from_micros(20))
+    }
+}
+
+/// How a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parked {
+    /// There is something to do.
+    Ready,
+    /// The time is over.
+    TimedOut,
+}
+
+/// Called after publishing a position: wakes the other side if it sleeps on `word`.
+pub(crate) fn wake(word: &AtomicU32) {
+    fence(Ordering::SeqCst);
+    if word.load(Ordering::Relaxed) == 1 {
+        word.store(0, Ordering::Relaxed);
+        futex::wake(word);
+    }
+}
+
+fn announce(word: &AtomicU32) {
+    word.store(1, Ordering::Relaxed);
+}
+
+fn wait(word: &AtomicU32, spin: Spin, timeout: Duration, mut ready: impl FnMut() -> bool) -> Parked {
+    if spun(spin, timeout, &mut ready) {
+        return Parked::Ready;
+    }
+    announce(word);
+    fence(Ordering::SeqCst);
+    if !ready() {
+        futex::wait(word, 1, timeout);
+    }
+    word.store(0, Ordering::Relaxed);
+    if ready() { Parked::Ready } else { Parked::TimedOut }
+}
+
+#[cfg(not(loom))]
+fn spun(spin: Spin, timeout: Duration, ready: &mut impl FnMut() -> bool) -> bool {
+    if ready() {
+        return true;
+    }
+    if spin.0.is_zero() {
+        return false;
+    }
+    let end = Instant::now() + spin.0.min(timeout);
+    loop {
+        for _ in 0..4 {
+            std::thread::yield_now();
+            if ready() {
+                return true;
+            }
+        }
+        if Instant::now() >= end {
+            return false;
+        }
+    }
+}
+
+#[cfg(loom)]
+fn spun(_: Spin, _: Duration, ready: &mut impl FnMut() -> bool) -> bool {
+    let _ = Instant::now;
+    ready()
+}
+
+impl<M: Memory> Consumer<M> {
+    /// Waits for a frame, `timeout` at most.
+    pub fn wait(&mut self, spin: Spin, timeout: Duration) -> Parked {
+        wait(&self.memory.header().data_wait.0, spin, timeout, || self.has_news())
+    }
+}
+
+impl<M: Memory> Producer<M> {
+    /// Waits until the consumer has taken something, `timeout` at most.
+    pub fn wait(&mut self, spin: Spin, timeout: Duration) -> Parked {
+        wait(&self.memory.header().space_wait.0, spin, timeout, || self.has_news())
+    }
+}
+
+/// Waits for a frame on any of the rings, `timeout` at most. May say [`Parked::TimedOut`] early.
+#[cfg(not(loom))]
+pub fn wait_any<M: Memory>(consumers: &mut [&mut Consumer<M>], spin: Spin, timeout: Duration) -> Parked {
+    let mut ready = || consumers.iter().any(|consumer| consumer.has_news());
+    if spun(spin, timeout, &mut ready) {
+        return Parked::Ready;
+    }
+    let words: Vec<&AtomicU32> = consumers.iter().map(|c| &c.memory.header().data_wait.0).collect();
+    words.iter().for_each(|word| announce(word));
+    fence(Ordering::SeqCst);
+    if !ready() {
+        futex::wait_any(&words, timeout);
+    }
+    words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    if ready() { Parked::Ready } else { Parked::TimedOut }
+}

@@ -1,0 +1,414 @@
+//! Batches as they travel: a header, the nodes and buffers of an Arrow record batch, its body.
+//!
+//! | part | bytes | content (little-endian) |
+//! |---|---|---|
+//! | [`Header`] | 64 | what the frame is, and how many nodes and buffers follow |
+//! | nodes | 16 each | (rows, nulls) of each column, depth first, as Arrow's `FieldNode` |
+//! | buffers | 16 each | (offset in the body, bytes), in Arrow's order, as Arrow's `Buffer` |
+//! | body | | the buffers, each at a multiple of 8; the body itself begins at a multiple of 64 |
+//!
+//! This is the content of an Arrow IPC record batch without its flatbuffer envelope: both sides
+//! know the types from the signature, so that an envelope would carry nothing but work.
+
+use crate::types::{DataType, Layout};
+use bytemuck::{Pod, Zeroable};
+
+/// The frame is a batch of arguments; `function` says whose.
+pub const CALL: u32 = 1;
+/// The frame is a batch with one column, the results.
+pub const RESULT: u32 = 2;
+/// The frame is a [`crate::Failure`] as JSON, `rows` bytes long behind the header.
+pub const FAILURE: u32 = 3;
+
+/// The first 64 bytes of every frame.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Header {
+    /// [`CALL`], [`RESULT`] or [`FAILURE`].
+    pub kind: u32,
+    /// The function's index in its library.
+    pub function: u32,
+    /// Counts the calls of a lane from 1; a reply has its call's.
+    pub sequence: u64,
+    /// Rows of the batch; of a failure, the bytes of its text.
+    pub rows: u32,
+    /// How many nodes follow.
+    pub nodes: u32,
+    /// How many buffers follow.
+    pub buffers: u32,
+    /// In a reply: how many rows became NULL because of `on_error = null`.
+    pub errors: u32,
+    /// In a reply: how many calls were tried again.
+    pub retries: u32,
+    /// In a failure: the row that failed, or `u32::MAX`.
+    pub row: u32,
+    /// In a reply: when the guest took the call, in nanoseconds of the monotonic clock.
+    pub taken: u64,
+    /// In a reply: when the guest had the result.
+    pub done: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+const HEADER: usize = size_of::<Header>();
+
+/// Rows and NULLs of one column.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Node {
+    rows: u64,
+    nulls: u64,
+}
+
+/// Where a buffer lies in the body.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Span {
+    offset: u64,
+    length: u64,
+}
+
+/// Nodes and buffers in the order in which they will be written.
+#[derive(Debug, Default, Clone)]
+pub struct Plan {
+    nodes: Vec<Node>,
+    spans: Vec<Span>,
+    body: u64,
+    too_large: bool,
+}
+
+impl Plan {
+    /// Says that a column has more bytes or elements than 32-bit offsets can tell apart: the batch must
+    /// be cut, and this plan not written.
+    pub fn overflow(&mut self) {
+        self.too_large = true;
+    }
+
+    /// Whether [`Plan::overflow`] was called.
+    pub fn is_too_large(&self) -> bool {
+        self.too_large
+    }
+
+    /// Adds a column, before its buffers.
+    pub fn node(&mut self, rows: usize, nulls: usize) {
+        self.nodes.push(Node { rows: rows as u64, nulls: nulls as u64 });
+    }
+
+    /// Adds a buffer of so many bytes; a validity buffer of a column without NULLs has none.
+    pub fn buffer(&mut self, length: usize) {
+        self.spans.push(Span { offset: self.body, length: length as u64 });
+        self.body += (length as u64).next_multiple_of(8);
+    }
+
+    fn body_start(&self) -> usize {
+        (HEADER + size_of_val(&self.nodes[..]) + size_of_val(&self.spans[..])).next_multiple_of(64)
+    }
+
+    /// Bytes of the whole frame.
+    pub fn size(&self) -> usize {
+        self.body_start() + self.body as usize
+    }
+
+    /// Writes header, nodes and buffer list to `frame`, which has [`Plan::size`] bytes, and hands
+    /// out the buffers in order.
+    pub fn start<'a>(&'a self, frame: &'a mut [u8], mut header: Header) -> Body<'a> {
+        header.nodes = self.nodes.len() as u32;
+        header.buffers = self.spans.len() as u32;
+        let (head, body) = frame.split_at_mut(self.body_start());
+        let mut at = 0;
+        for part in [
+            bytemuck::bytes_of(&header),
+            bytemuck::cast_slice(&self.nodes),
+            bytemuck::cast_slice(&self.spans),
+        ] {
+            head[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        Body { rest: body, spans: self.spans.iter(), at: 0 }
+    }
+}
+
+/// The buffers of a frame, handed out in the plan's order.
+#[derive(Debug)]
+pub struct Body<'a> {
+    rest: &'a mut [u8],
+    spans: std::slice::Iter<'a, Span>,
+    at: u64,
+}
+
+impl<'a> Body<'a> {
+    /// The next buffer, to be filled completely.
+    ///
+    /// # Panics
+    /// If the plan has no more buffers: planning and writing disagree.
+    pub fn buffer(&mut self) -> &'a mut [u8] {
+        let span = self.spans.next().expect("a buffer that was planned");
+        let rest = std::mem::take(&mut self.rest);
+        let (_, rest) = rest.split_at_mut((span.offset - self.at) as usize);
+        let (buffer, rest) = rest.split_at_mut(span.length as usize);
+        self.rest = rest;
+        self.at = span.offset + span.length;
+        buffer
+    }
+}
+
+/// What can be written as a batch: planned first, so that it is written once, in its final place.
+pub trait Encode {
+    /// Adds the nodes and buffers.
+    fn plan(&self, plan: &mut Plan);
+    /// Fills the buffers in the same order.
+    fn write(&self, body: &mut Body<'_>);
+}
+
+/// A frame that breaks the format.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a malformed batch: {0}")]
+pub struct Malformed(pub String);
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)*) => {
+        if !$condition {
+            return Err(Malformed(format!($($message)*)));
+        }
+    };
+}
+
+/// How far a reader trusts the writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// Nothing: values are checked too (UTF-8, ENUM codes, DECIMAL ranges).
+    Nothing,
+    /// The structure is checked, the values are taken as they are.
+    Values,
+}
+
+/// A column of a batch, borrowed from the frame's bytes.
+#[derive(Debug, Clone)]
+pub struct Column<'a> {
+    /// The type.
+    pub data_type: &'a DataType,
+    /// The rows.
+    pub rows: usize,
+    /// The validity bitmap, one bit a row; `None` if no row is NULL.
+    pub validity: Option<&'a [u8]>,
+    /// The offsets of bytes and lists, `rows + 1` of them, from 0 upwards; else empty.
+    pub offsets: &'a [i32],
+    /// The values of bits, fixed-width and bytes columns.
+    pub data: &'a [u8],
+    /// The children of nested columns.
+    pub children: Vec<Column<'a>>,
+}
+
+impl<'a> Column<'a> {
+    /// Whether a row is not NULL.
+    #[inline]
+    pub fn is_valid(&self, row: usize) -> bool {
+        self.validity.is_none_or(|bits| bit(bits, row))
+    }
+
+    /// The rows as fixed-width values of up to eight bytes; `None` if `T` has another width.
+    #[inline]
+    pub fn values<T: Pod>(&self) -> Option<&'a [T]> {
+        bytemuck::try_cast_slice(self.data).ok()
+    }
+
+    /// One fixed-width value of any alignment.
+    ///
+    /// # Panics
+    /// If the row does not exist, or `T` has another width than the column.
+    #[inline]
+    pub fn value<T: Pod>(&self, row: usize) -> T {
+        bytemuck::pod_read_unaligned(&self.data[row * size_of::<T>()..(row + 1) * size_of::<T>()])
+    }
+
+    /// The bytes of a row of a VARCHAR, JSON or BLOB column.
+    #[inline]
+    pub fn bytes(&self, row: usize) -> &'a [u8] {
+        &self.data[self.offsets[row] as usize..self.offsets[row + 1] as usize]
+    }
+
+    /// The rows of the child that belong to a row of a LIST, ARRAY or MAP.
+    #[inline]
+    pub fn elements(&self, row: usize) -> std::ops::Range<usize> {
+        match self.data_type.layout() {
+            Layout::FixedList(length) => row * length..(row + 1) * length,
+            _ => self.offsets[row] as usize..self.offsets[row + 1] as usize,
+        }
+    }
+}
+
+/// Bit `row` of an Arrow bitmap.
+#[inline]
+pub fn bit(bits: &[u8], row: usize) -> bool {
+    bits[row / 8] >> (row % 8) & 1 == 1
+}
+
+/// Reads the header of a frame.
+///
+/// # Errors
+/// [`Malformed`] if there is no room for one.
+pub fn header(frame: &[u8]) -> Result<Header, Malformed> {
+    ensure!(frame.len() >= HEADER, "{} bytes are no header", frame.len());
+    Ok(bytemuck::pod_read_unaligned(&frame[..HEADER]))
+}
+
+/// The bytes behind the header of a [`FAILURE`].
+///
+/// # Errors
+/// [`Malformed`] if the frame is shorter than it says.
+pub fn failure_text(frame: &[u8]) -> Result<&[u8], Malformed> {
+    let length = header(frame)?.rows as usize;
+    frame.get(HEADER..HEADER + length).ok_or_else(|| Malformed("a failure longer than its frame".into()))
+}
+
+/// Writes a [`FAILURE`] frame.
+pub fn failure_frame(mut header: Header, text: &[u8]) -> Vec<u8> {
+    header.kind = FAILURE;
+    header.rows = text.len() as u32;
+    [bytemuck::bytes_of(&header), text].concat()
+}
+
+/// Reads the columns of a frame of the given types.
+///
+/// Every count, offset and length is checked; with [`Trust::Nothing`] the values are too. The
+/// frame must begin at an address that is a multiple of 8.
+///
+/// # Errors
+/// [`Malformed`], naming the first violation.
+pub fn columns<'a>(
+    frame: &'a [u8],
+    types: impl Iterator<Item = &'a DataType>,
+    trust: Trust,
+) -> Result<Vec<Column<'a>>, Malformed> {
+    let header = header(frame)?;
+    let nodes_end = HEADER + header.nodes as usize * size_of::<Node>();
+    let spans_end = nodes_end + header.buffers as usize * size_of::<Span>();
+    let body_start = spans_end.next_multiple_of(64);
+    ensure!(body_start <= frame.len(), "{} nodes and {} buffers in a short frame", header.nodes, header.buffers);
+    let mut reader = Reader {
+        nodes: frame[HEADER..nodes_end].chunks_exact(size_of::<Node>()),
+        spans: frame[nodes_end..spans_end].chunks_exact(size_of::<Span>()),
+        body: &frame[body_start..],
+        trust,
+    };
+    let columns: Vec<_> =
+        types.map(|data_type| reader.column(data_type, header.rows as usize)).collect::<Result<_, _>>()?;
+    ensure!(reader.nodes.len() == 0 && reader.spans.len() == 0, "more nodes or buffers than the types have");
+    Ok(columns)
+}
+
+struct Reader<'a> {
+    nodes: std::slice::ChunksExact<'a, u8>,
+    spans: std::slice::ChunksExact<'a, u8>,
+    body: &'a [u8],
+    trust: Trust,
+}
+
+impl<'a> Reader<'a> {
+    fn column(&mut self, data_type: &'a DataType, rows: usize) -> Result<Column<'a>, Malformed> {
+        let Some(node) = self.nodes.next() else { return Err(Malformed("too few nodes".into())) };
+        let node: Node = bytemuck::pod_read_unaligned(node);
+        ensure!(node.rows == rows as u64, "{data_type}: {} rows where {rows} belong", node.rows);
+        ensure!(node.nulls <= node.rows, "{data_type}: {} NULLs in {rows} rows", node.nulls);
+        let validity = self.buffer(data_type)?;
+        let validity = if node.nulls == 0 {
+            None
+        } else {
+            ensure!(validity.len() >= rows.div_ceil(8), "{data_type}: a validity bitmap of {} bytes", validity.len());
+            Some(validity)
+        };
+        let mut column = Column { data_type, rows, validity, offsets: &[], data: &[], children: Vec::new() };
+        match data_type.layout() {
+            Layout::Bits => column.data = self.exactly(data_type, rows.div_ceil(8))?,
+            Layout::Fixed(width) => column.data = self.exactly(data_type, rows * width)?,
+            Layout::Bytes { .. } => {
+                column.offsets = self.offsets(data_type, rows)?;
+                column.data = self.exactly(data_type, column.offsets[rows] as usize)?;
+            }
+            Layout::List => {
+                column.offsets = self.offsets(data_type, rows)?;
+                let elements = column.offsets[rows] as usize;
+                self.children(&mut column, elements)?;
+            }
+            Layout::FixedList(length) => self.children(&mut column, rows * length)?,
+            Layout::Struct => self.children(&mut column, rows)?,
+        }
+        if self.trust == Trust::Nothing {
+            check_values(&column)?;
+        }
+        Ok(column)
+    }
+
+    fn children(&mut self, column: &mut Column<'a>, rows: usize) -> Result<(), Malformed> {
+        column.children =
+            column.data_type.children().map(|child| self.column(child, rows)).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    fn buffer(&mut self, data_type: &DataType) -> Result<&'a [u8], Malformed> {
+        let Some(span) = self.spans.next() else { return Err(Malformed("too few buffers".into())) };
+        let span: Span = bytemuck::pod_read_unaligned(span);
+        let end = span.offset.checked_add(span.length).filter(|end| *end <= self.body.len() as u64);
+        ensure!(end.is_some(), "{data_type}: a buffer of {} bytes at {} leaves the frame", span.length, span.offset);
+        ensure!(span.offset % 8 == 0, "{data_type}: a buffer at {}", span.offset);
+        Ok(&self.body[span.offset as usize..(span.offset + span.length) as usize])
+    }
+
+    fn exactly(&mut self, data_type: &DataType, length: usize) -> Result<&'a [u8], Malformed> {
+        let buffer = self.buffer(data_type)?;
+        ensure!(buffer.len() >= length, "{data_type}: {} bytes where {length} belong", buffer.len());
+        Ok(&buffer[..length])
+    }
+
+    fn offsets(&mut self, data_type: &DataType, rows: usize) -> Result<&'a [i32], Malformed> {
+        let bytes = self.exactly(data_type, (rows + 1) * 4)?;
+        let offsets: &[i32] = bytemuck::try_cast_slice(bytes)
+            .map_err(|_| Malformed("a frame at an address that is no multiple of 8".into()))?;
+        ensure!(offsets[0] == 0, "{data_type}: offsets begin at {}", offsets[0]);
+        // Folded instead of short-circuited, so that it runs on vector registers.
+        let ascending = offsets.windows(2).fold(true, |ascending, pair| ascending & (pair[0] <= pair[1]));
+        ensure!(ascending, "{data_type}: offsets go backwards");
+        Ok(offsets)
+    }
+}
+
+fn check_values(column: &Column<'_>) -> Result<(), Malformed> {
+    match column.data_type {
+        DataType::Varchar | DataType::Json => check_utf8(column),
+        DataType::Enum(values) => {
+            let width = crate::types::code_width(values.len());
+            let mut codes = column.data.chunks_exact(width).enumerate();
+            let code = |bytes: &[u8]| bytes.iter().rev().fold(0, |code, byte| code << 8 | usize::from(*byte));
+            match codes.find(|(row, bytes)| code(bytes) >= values.len() && column.is_valid(*row)) {
+                Some((row, _)) => Err(Malformed(format!("{}: row {row} has no such value", column.data_type))),
+                None => Ok(()),
+            }
+        }
+        DataType::Decimal { precision, .. } => {
+            let limit = 10u128.pow(u32::from(*precision));
+            check_rows(column, |row| column.value::<i128>(row).unsigned_abs() < limit)
+        }
+        DataType::Time => check_rows(column, |row| (0..=86_400_000_000).contains(&column.value::<i64>(row))),
+        _ => Ok(()),
+    }
+}
+
+fn check_rows(column: &Column<'_>, valid: impl Fn(usize) -> bool) -> Result<(), Malformed> {
+    match (0..column.rows).find(|row| column.is_valid(*row) && !valid(*row)) {
+        Some(row) => Err(Malformed(format!("{}: row {row} is out of range", column.data_type))),
+        None => Ok(()),
+    }
+}
+
+/// All strings are UTF-8 if all bytes together are, and none begins inside a character.
+fn check_utf8(column: &Column<'_>) -> Result<(), Malformed> {
+    ensure!(simdutf8::basic::from_utf8(column.data).is_ok(), "{}: not UTF-8", column.data_type);
+    if column.data.is_ascii() {
+        return Ok(());
+    }
+    let starts = |offset: i32| column.data.get(offset as usize).is_none_or(|byte| byte & 0xC0 != 0x80);
+    match column.offsets.iter().find(|offset| !starts(**offset)) {
+        Some(offset) => Err(Malformed(format!("{}: a string begins inside a character at {offset}", column.data_type))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,197 @@
+//! A column that grows value by value: how a guest collects its results.
+
+use crate::batch::{Body, Encode, Plan};
+use crate::types::{DataType, Layout};
+use bytemuck::Pod;
+
+/// A growing column.
+#[derive(Debug)]
+pub struct ColumnBuilder {
+    layout: Layout,
+    rows: usize,
+    nulls: usize,
+    validity: Vec<u8>,
+    offsets: Vec<i32>,
+    data: Vec<u8>,
+    /// The columns of the elements or fields.
+    pub children: Vec<ColumnBuilder>,
+}
+
+/// More bytes or elements than 32-bit offsets can tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the results of one batch exceed 2 GiB")]
+pub struct Overflow;
+
+impl ColumnBuilder {
+    /// An empty column of a type.
+    pub fn new(data_type: &DataType) -> Self {
+        let layout = data_type.layout();
+        let offsets = if matches!(layout, Layout::Bytes { .. } | Layout::List) { vec![0] } else { Vec::new() };
+        let children = data_type.children().map(ColumnBuilder::new).collect();
+        Self { layout, rows: 0, nulls: 0, validity: Vec::new(), offsets, data: Vec::new(), children }
+    }
+
+    /// The rows so far.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Forgets the rows and keeps the memory.
+    pub fn clear(&mut self) {
+        self.rows = 0;
+        self.nulls = 0;
+        self.validity.clear();
+        self.offsets.truncate(1);
+        self.data.clear();
+        self.children.iter_mut().for_each(ColumnBuilder::clear);
+    }
+
+    /// Cuts the column back to its first rows, for a value that failed half-way.
+    pub fn truncate(&mut self, rows: usize) {
+        if rows >= self.rows {
+            self.cut_children();
+            return;
+        }
+        if !self.validity.is_empty() {
+            self.nulls -= (rows..self.rows).filter(|row| !crate::batch::bit(&self.validity, *row)).count();
+            self.validity.truncate(rows.div_ceil(8));
+            if rows % 8 != 0 {
+                self.validity[rows / 8] &= (1 << (rows % 8)) - 1;
+            }
+        }
+        self.rows = rows;
+        match self.layout {
+            Layout::Bits => {
+                self.data.truncate(rows.div_ceil(8));
+                if rows % 8 != 0 {
+                    self.data[rows / 8] &= (1 << (rows % 8)) - 1;
+                }
+            }
+            Layout::Fixed(width) => self.data.truncate(rows * width),
+            Layout::Bytes { .. } => {
+                self.offsets.truncate(rows + 1);
+                self.data.truncate(self.offsets[rows] as usize);
+            }
+            Layout::List => self.offsets.truncate(rows + 1),
+            Layout::FixedList(_) | Layout::Struct => {}
+        }
+        self.cut_children();
+    }
+
+    fn cut_children(&mut self) {
+        let rows = match self.layout {
+            Layout::List => self.offsets[self.rows] as usize,
+            Layout::FixedList(length) => self.rows * length,
+            _ => self.rows,
+        };
+        self.children.iter_mut().for_each(|child| child.truncate(rows));
+    }
+
+    #[inline]
+    fn end_row(&mut self, valid: bool) {
+        if !valid && self.nulls == 0 {
+            self.validity.clear();
+            self.validity.resize(self.rows.div_ceil(8), 0xFF);
+            if self.rows % 8 != 0 {
+                self.validity[self.rows / 8] = (1 << (self.rows % 8)) - 1;
+            }
+        }
+        if !valid || self.nulls > 0 {
+            if self.rows % 8 == 0 {
+                self.validity.push(0);
+            }
+            self.validity[self.rows / 8] |= u8::from(valid) << (self.rows % 8);
+            self.nulls += usize::from(!valid);
+        }
+        self.rows += 1;
+    }
+
+    /// Adds a NULL.
+    pub fn null(&mut self) {
+        match self.layout {
+            Layout::Bits => self.bits(false),
+            Layout::Fixed(width) => self.data.resize(self.data.len() + width, 0),
+            Layout::Bytes { .. } | Layout::List => self.offsets.push(self.offsets[self.rows]),
+            Layout::FixedList(length) => {
+                self.children.iter_mut().for_each(|child| (0..length).for_each(|_| child.null()));
+            }
+            Layout::Struct => self.children.iter_mut().for_each(ColumnBuilder::null),
+        }
+        self.end_row(false);
+    }
+
+    fn bits(&mut self, value: bool) {
+        if self.rows % 8 == 0 {
+            self.data.push(0);
+        }
+        self.data[self.rows / 8] |= u8::from(value) << (self.rows % 8);
+    }
+
+    /// Adds a BOOLEAN.
+    pub fn boolean(&mut self, value: bool) {
+        self.bits(value);
+        self.end_row(true);
+    }
+
+    /// Adds a fixed-width value, which must have the column's width.
+    #[inline]
+    pub fn fixed<T: Pod>(&mut self, value: T) {
+        debug_assert_eq!(self.layout, Layout::Fixed(size_of::<T>()));
+        self.data.extend_from_slice(bytemuck::bytes_of(&value));
+        self.end_row(true);
+    }
+
+    /// Adds a VARCHAR, JSON or BLOB.
+    ///
+    /// # Errors
+    /// [`Overflow`] beyond 2 GiB in one batch.
+    #[inline]
+    pub fn bytes(&mut self, value: &[u8]) -> Result<(), Overflow> {
+        let end = i32::try_from(self.data.len() + value.len()).map_err(|_| Overflow)?;
+        self.data.extend_from_slice(value);
+        self.offsets.push(end);
+        self.end_row(true);
+        Ok(())
+    }
+
+    /// Ends a LIST, MAP, ARRAY or STRUCT whose elements or fields were added to the children.
+    ///
+    /// # Errors
+    /// [`Overflow`] beyond 2^31 elements in one batch.
+    pub fn nested(&mut self) -> Result<(), Overflow> {
+        if self.layout == Layout::List {
+            self.offsets.push(i32::try_from(self.children[0].rows).map_err(|_| Overflow)?);
+        }
+        self.end_row(true);
+        Ok(())
+    }
+}
+
+impl Encode for ColumnBuilder {
+    fn plan(&self, plan: &mut Plan) {
+        plan.node(self.rows, self.nulls);
+        plan.buffer(if self.nulls > 0 { self.validity.len() } else { 0 });
+        match self.layout {
+            Layout::Bits | Layout::Fixed(_) => plan.buffer(self.data.len()),
+            Layout::Bytes { .. } => {
+                plan.buffer(self.offsets.len() * 4);
+                plan.buffer(self.data.len());
+            }
+            Layout::List => plan.buffer(self.offsets.len() * 4),
+            Layout::FixedList(_) | Layout::Struct => {}
+        }
+        self.children.iter().for_each(|child| child.plan(plan));
+    }
+
+    fn write(&self, body: &mut Body<'_>) {
+        let validity = body.buffer();
+        validity.copy_from_slice(&self.validity[..validity.len()]);
+        if matches!(self.layout, Layout::Bytes { .. } | Layout::List) {
+            body.buffer().copy_from_slice(bytemuck::cast_slice(&self.offsets));
+        }
+        if matches!(self.layout, Layout::Bits | Layout::Fixed(_) | Layout::Bytes { .. }) {
+            body.buffer().copy_from_slice(&self.data);
+        }
+        self.children.iter().for_each(|child| child.write(body));
+    }
+}

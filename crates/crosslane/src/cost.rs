@@ -1,0 +1,114 @@
+//! What a row of a function costs, and what follows for the size of slices.
+//!
+//! Slicing costs a round trip per slice (about 15 us) and occupies idle lanes, so it must pay:
+//! a batch is sliced only if its remaining work is worth [`WORTH_SLICING`]. A slice should be long enough to
+//! hide its round trip, short enough that the slowest lane does not decide, and an unmeasured
+//! function is approached carefully: the first slice has one row, and no slice exceeds eight times
+//! the rows measured so far, so that a function of a second per row is not sent 2048 of them.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+const WORTH_SLICING: Duration = Duration::from_micros(400);
+const SHORTEST: Duration = Duration::from_micros(100);
+const LONGEST: Duration = Duration::from_millis(20);
+/// Slices per lane, so that a lane that is done early finds more to do.
+const BALANCE: u64 = 4;
+const GROWTH: u64 = 8;
+
+/// The measured cost of a function; updated after every reply.
+#[derive(Debug, Default)]
+pub(crate) struct Cost {
+    /// Moving average, in picoseconds per row.
+    per_row: AtomicU64,
+    measured: AtomicU64,
+}
+
+/// How the rest of a batch is to be cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Advice {
+    /// Rows of the next slice.
+    pub(crate) rows: usize,
+    /// Lanes that would pay.
+    pub(crate) lanes: usize,
+    /// Whether to wait for the reply before cutting further.
+    pub(crate) probe: bool,
+}
+
+impl Cost {
+    /// Learns from a reply. Concurrent updates may get lost; it is an estimate.
+    pub(crate) fn learn(&self, rows: usize, guest: u64) {
+        if rows == 0 {
+            return;
+        }
+        let fresh = (guest * 1000 / rows as u64).max(1);
+        let old = self.per_row.load(Relaxed);
+        let measured = self.measured.fetch_add(rows as u64, Relaxed);
+        // The first rows pay for imports and caches; they weigh little beside later ones.
+        let weight = if measured < 64 { rows as f64 / (rows as u64 + measured) as f64 } else { 0.25 };
+        self.per_row.store((old as f64 * (1.0 - weight) + fresh as f64 * weight) as u64, Relaxed);
+    }
+
+    /// How to cut `rest` rows for at most `width` lanes, if `concurrency` rows of a lane run at once.
+    pub(crate) fn advise(&self, rest: usize, width: usize, concurrency: usize) -> Advice {
+        let whole = Advice { rows: rest, lanes: 1, probe: false };
+        if width < 2 || rest < 2 {
+            return whole;
+        }
+        let measured = self.measured.load(Relaxed);
+        let careful = (measured * GROWTH).max(concurrency as u64) as usize;
+        if careful < rest {
+            return Advice { rows: careful.max(1), lanes: 1, probe: true };
+        }
+        let per_row = self.per_row.load(Relaxed).max(1);
+        let rows_in = |time: Duration| (time.as_nanos() as u64 * 1000 / per_row).max(1);
+        if (rest as u64) < rows_in(WORTH_SLICING) {
+            return whole;
+        }
+        let most = (rest as u64).div_ceil(rows_in(SHORTEST).max(4 * concurrency as u64 - 3)) as usize;
+        let lanes = width.min(most).max(1);
+        // Rows that wait together should stay together: each slice ends with a wave that is not full.
+        let parts = if concurrency > 1 { lanes as u64 } else { lanes as u64 * BALANCE };
+        let rows = (rest as u64).div_ceil(parts);
+        let rows = if concurrency > 1 { rows } else { rows.clamp(rows_in(SHORTEST), rows_in(LONGEST)) };
+        Advice { rows: (rows as usize).min(rest), lanes, probe: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(per_row_nanoseconds: u64) -> Cost {
+        let cost = Cost::default();
+        cost.learn(4096, 4096 * per_row_nanoseconds);
+        cost
+    }
+
+    #[test]
+    fn a_cheap_function_is_never_sliced() {
+        assert_eq!(measured(50).advise(2048, 8, 1), Advice { rows: 2048, lanes: 1, probe: false });
+    }
+
+    #[test]
+    fn an_expensive_function_uses_every_lane() {
+        let advice = measured(20_000).advise(2048, 2, 1);
+        assert_eq!((advice.lanes, advice.probe), (2, false));
+        assert!((64..=512).contains(&advice.rows), "{advice:?}");
+        assert_eq!(measured(1_000_000_000).advise(5, 8, 1), Advice { rows: 1, lanes: 5, probe: false });
+    }
+
+    #[test]
+    fn an_unknown_function_is_approached_carefully() {
+        let cost = Cost::default();
+        assert_eq!(cost.advise(2048, 2, 1), Advice { rows: 1, lanes: 1, probe: true });
+        cost.learn(1, 1_000);
+        assert_eq!(cost.advise(2047, 2, 1).rows, 8);
+    }
+
+    #[test]
+    fn waiting_rows_stay_together() {
+        let advice = measured(20_000).advise(2048, 2, 64);
+        assert_eq!((advice.lanes, advice.rows), (2, 1024));
+    }
+}

@@ -1,0 +1,170 @@
+//! Values as text, for error messages: short, in SQL's notation where it is simple.
+
+use crate::batch::Column;
+use crate::types::{DataType, Layout};
+use std::fmt::Write;
+
+const LONGEST_TEXT: usize = 80;
+const MOST_ELEMENTS: usize = 8;
+
+/// `name = value` for each column of a row.
+pub(crate) fn arguments(names: &[crate::types::Field], columns: &[Column<'_>], row: usize) -> String {
+    if columns.is_empty() {
+        return "no arguments".into();
+    }
+    let pairs: Vec<_> =
+        names.iter().zip(columns).map(|(field, column)| format!("{} = {}", field.name, value(column, row))).collect();
+    pairs.join(", ")
+}
+
+fn value(column: &Column<'_>, row: usize) -> String {
+    use DataType as T;
+    if !column.is_valid(row) {
+        return "NULL".into();
+    }
+    match column.data_type {
+        T::Boolean => crate::batch::bit(column.data, row).to_string(),
+        T::TinyInt => column.value::<i8>(row).to_string(),
+        T::SmallInt => column.value::<i16>(row).to_string(),
+        T::Integer => column.value::<i32>(row).to_string(),
+        T::BigInt => column.value::<i64>(row).to_string(),
+        T::UTinyInt => column.value::<u8>(row).to_string(),
+        T::USmallInt => column.value::<u16>(row).to_string(),
+        T::UInteger => column.value::<u32>(row).to_string(),
+        T::UBigInt => column.value::<u64>(row).to_string(),
+        T::HugeInt => column.value::<i128>(row).to_string(),
+        T::UHugeInt => column.value::<u128>(row).to_string(),
+        T::Float => format!("{:?}", column.value::<f32>(row)),
+        T::Double => format!("{:?}", column.value::<f64>(row)),
+        T::Decimal { scale, .. } => decimal(column.value(row), usize::from(*scale)),
+        T::Varchar | T::Json => quoted(&String::from_utf8_lossy(column.bytes(row))),
+        T::Blob => blob(column.bytes(row)),
+        T::Date => format!("DATE {}", date(i64::from(column.value::<i32>(row)))),
+        T::Time => format!("TIME {}", time(column.value::<i64>(row).unsigned_abs(), 1_000_000)),
+        T::TimestampS => timestamp(column.value(row), 1),
+        T::TimestampMs => timestamp(column.value(row), 1_000),
+        T::Timestamp | T::TimestampTz => timestamp(column.value(row), 1_000_000),
+        T::TimestampNs => timestamp(column.value(row), 1_000_000_000),
+        T::Interval => interval(column, row),
+        T::Uuid => uuid(column.value::<[u8; 16]>(row)),
+        T::Enum(values) => {
+            let bytes = &column.data[row * crate::types::code_width(values.len())..];
+            let code = bytes[..crate::types::code_width(values.len())]
+                .iter()
+                .rev()
+                .fold(0, |code, byte| code << 8 | usize::from(*byte));
+            values.get(code).map_or_else(|| format!("code {code}"), |value| quoted(value))
+        }
+        T::List(_) | T::Array(..) => {
+            let range = column.elements(row);
+            let more = if range.len() > MOST_ELEMENTS { format!(", ... {} elements", range.len()) } else { "".into() };
+            let elements: Vec<_> = range.take(MOST_ELEMENTS).map(|at| value(&column.children[0], at)).collect();
+            format!("[{}{more}]", elements.join(", "))
+        }
+        T::Struct(fields) => format!("{{{}}}", arguments(fields, &column.children, row)),
+        T::Map(_) => {
+            debug_assert_eq!(column.data_type.layout(), Layout::List);
+            let range = column.elements(row);
+            let parts = &column.children[0].children;
+            let entries: Vec<_> = range
+                .take(MOST_ELEMENTS)
+                .map(|at| format!("{}: {}", value(&parts[0], at), value(&parts[1], at)))
+                .collect();
+            format!("MAP {{{}}}", entries.join(", "))
+        }
+    }
+}
+
+fn quoted(text: &str) -> String {
+    let mut shown: String = text.chars().take(LONGEST_TEXT).collect::<String>().replace('\'', "''");
+    shown = shown.replace('\n', "\\n");
+    let characters = text.chars().count();
+    if characters > LONGEST_TEXT { format!("'{shown}...' ({characters} characters)") } else { format!("'{shown}'") }
+}
+
+fn blob(bytes: &[u8]) -> String {
+    let mut text = String::from("BLOB '");
+    for byte in bytes.iter().take(LONGEST_TEXT / 4) {
+        let _ = write!(text, "\\x{byte:02X}");
+    }
+    text.push('\'');
+    if bytes.len() > LONGEST_TEXT / 4 {
+        let _ = write!(text, "... ({} bytes)", bytes.len());
+    }
+    text
+}
+
+fn decimal(value: i128, scale: usize) -> String {
+    let digits = format!("{:0>width$}", value.unsigned_abs(), width = scale + 1);
+    let (whole, fraction) = digits.split_at(digits.len() - scale);
+    let sign = if value < 0 { "-" } else { "" };
+    if scale == 0 { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
+}
+
+/// A day count since 1970 as a date of the proleptic Gregorian calendar
+/// (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days).
+fn date(days: i64) -> String {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+fn time(units: u64, per_second: u64) -> String {
+    let seconds = units / per_second;
+    let text = format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let digits = per_second.ilog10() as usize;
+    if digits == 0 { text } else { format!("{text}.{:0digits$}", units % per_second) }
+}
+
+fn timestamp(units: i64, per_second: i64) -> String {
+    match units {
+        i64::MAX => "TIMESTAMP infinity".into(),
+        _ if units == -i64::MAX => "TIMESTAMP -infinity".into(),
+        _ => {
+            let day = 86_400 * per_second;
+            let rest = time(units.rem_euclid(day) as u64, per_second as u64);
+            format!("TIMESTAMP {} {rest}", date(units.div_euclid(day)))
+        }
+    }
+}
+
+fn interval(column: &Column<'_>, row: usize) -> String {
+    let bytes: [u8; 16] = column.value(row);
+    let months: i32 = bytemuck::pod_read_unaligned(&bytes[..4]);
+    let days: i32 = bytemuck::pod_read_unaligned(&bytes[4..8]);
+    let microseconds: i64 = bytemuck::pod_read_unaligned(&bytes[8..]);
+    format!("INTERVAL '{months} months {days} days {microseconds} microseconds'")
+}
+
+fn uuid(bytes: [u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("'{}-{}-{}-{}-{}'", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_and_decimals() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(-719_528), "0000-01-01");
+        assert_eq!(date(2_932_896), "9999-12-31");
+        assert_eq!(timestamp(-1, 1_000_000), "TIMESTAMP 1969-12-31 23:59:59.999999");
+        assert_eq!(decimal(-5, 2), "-0.05");
+        assert_eq!(decimal(12345, 0), "12345");
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        let text = quoted(&"x'".repeat(100));
+        assert!(text.ends_with("...' (200 characters)"), "{text}");
+    }
+}

@@ -1,0 +1,61 @@
+//! A lane: one caller's private, ordered way to one guest.
+
+use crate::batch::{Encode, Header};
+use std::time::Duration;
+
+/// Why a lane can no longer be used.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaneError {
+    /// The guest's process ended, or closed its end.
+    #[error("{0}")]
+    Died(String),
+    /// The guest broke the protocol.
+    #[error("its worker wrote garbage: {0}")]
+    Corrupt(String),
+    /// The system refused something that the lane needs.
+    #[error("its worker cannot be reached: {0}")]
+    System(String),
+    /// The batch cannot be told in the format at all.
+    #[error("{0}")]
+    TooLarge(String),
+}
+
+/// One caller's private, ordered way to one guest.
+///
+/// `submit` never waits for space while a reply waits to be collected: both sides could wait on each
+/// other. Replies come in the order of their calls.
+pub trait Lane: Send + Sized + 'static {
+    /// Distinguishes the lanes of a process.
+    fn id(&self) -> u64;
+
+    /// Sends a batch to a function; several may be in flight. Returns the call's sequence number.
+    ///
+    /// # Errors
+    /// [`LaneError`]; the lane must not be used again.
+    fn submit(&mut self, function: u32, rows: usize, arguments: &dyn Encode) -> Result<u64, LaneError>;
+
+    /// Takes the oldest reply, if there is one; [`Lane::frame`] then holds it.
+    ///
+    /// # Errors
+    /// [`LaneError`]; the lane must not be used again.
+    fn try_collect(&mut self) -> Result<Option<Header>, LaneError>;
+
+    /// The private copy of the reply that was collected last.
+    fn frame(&self) -> &[u8];
+
+    /// How many calls have no collected reply.
+    fn in_flight(&self) -> usize;
+
+    /// What the guest works on: (low half of the sequence number, row). A hint.
+    fn progress(&self) -> (u32, u32);
+
+    /// Whether the guest still lives. Costs a system call.
+    ///
+    /// # Errors
+    /// [`LaneError::Died`] if it does not.
+    fn check(&mut self) -> Result<(), LaneError>;
+
+    /// Waits until a reply can be collected from one of the lanes, or for `timeout`.
+    fn wait_any(lanes: &mut [&mut Self], timeout: Duration);
+}

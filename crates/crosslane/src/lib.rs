@@ -1,0 +1,26 @@
+//! Crosslane's core: functions in other languages for parallel SQL engines.
+//!
+//! An engine finds a [`Function`] in a [`Library`] of its catalog and calls it with a batch:
+//! [`call`] takes a [`lane::Lane`] from the library's [`pool::Pool`], submits the batch, or slices of it to
+//! several lanes, and collects the results. This crate knows no engine and no guest language.
+
+pub mod batch;
+pub mod builder;
+pub mod call;
+mod cost;
+mod display;
+mod error;
+mod function;
+pub mod lane;
+pub mod pool;
+pub mod settings;
+pub mod signature;
+pub mod stats;
+mod types;
+
+pub use builder::ColumnBuilder;
+pub use error::{Error, Failure};
+pub use function::{Function, FunctionSpec, Library, OnError};
+pub use settings::Settings;
+pub use signature::Signature;
+pub use types::{DataType, Field, Layout, code_width};

@@ -1,0 +1,343 @@
+//! The warm lanes of a library: checked out, given back, refilled in the background.
+//!
+//! One thread, the keeper, owns the zygote: it starts it (so that the zygote's parent thread lives
+//! as long as the pool), boots lanes, and lets idle ones leave. Everyone else takes a lane from the
+//! idle stack, or, only if that is empty, waits for the keeper to boot one. A boot happens without
+//! the pool's lock.
+
+use crate::error::Error;
+use crate::lane::Lane;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Makes lanes of one library.
+pub trait Zygote: 'static {
+    /// The lanes that it makes.
+    type Lane: Lane;
+
+    /// Makes a lane; called by the pool's keeper only. A zygote that died starts again here.
+    ///
+    /// # Errors
+    /// Why no lane can be made.
+    fn boot(&mut self) -> Result<Self::Lane, Error>;
+}
+
+/// How a pool behaves.
+#[derive(Debug, Clone, Copy)]
+pub struct PoolOptions {
+    /// Idle lanes to keep ready while the library is in use.
+    pub warm: usize,
+    /// After so long without use, idle lanes leave.
+    pub idle_timeout: Duration,
+}
+
+/// What a pool holds at a moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Lanes that wait for work.
+    pub idle: usize,
+    /// Lanes that are checked out.
+    pub busy: usize,
+    /// Lanes booted since the load.
+    pub booted: u64,
+    /// Lanes that failed or were ended.
+    pub discarded: u64,
+    /// Check-outs that had to wait for a boot.
+    pub waited: u64,
+}
+
+struct State<L> {
+    /// The lane used last is on top: its memory is the warmest.
+    idle: Vec<L>,
+    /// Check-outs that wait for a lane.
+    waiting: usize,
+    /// Failures of boots for those who wait.
+    failures: VecDeque<Error>,
+    last_used: Instant,
+    options: PoolOptions,
+    stats: PoolStats,
+    /// Whether idle lanes should be kept ready: since the last use, until the idle timeout.
+    keep_warm: bool,
+    closed: bool,
+}
+
+struct Shared<L> {
+    state: Mutex<State<L>>,
+    /// Tells the keeper that something is to be done.
+    work: Condvar,
+    /// Tells those who wait that a lane (or a failure) has come.
+    arrival: Condvar,
+    /// The process that made the pool: a fork has no keeper, and its copies of the lanes are not its.
+    process: u32,
+}
+
+impl<L> Shared<L> {
+    fn lock(&self) -> MutexGuard<'_, State<L>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The warm lanes of one library.
+pub struct Pool<Z: Zygote> {
+    shared: Arc<Shared<Z::Lane>>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+impl<Z: Zygote> fmt::Debug for Pool<Z> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl<Z: Zygote> Pool<Z> {
+    /// Starts the keeper, which starts the zygote; returns when that is done, with what it says
+    /// about itself.
+    ///
+    /// # Errors
+    /// Those of `start`.
+    pub fn start<T: Send + 'static>(
+        options: PoolOptions,
+        start: impl FnOnce() -> Result<(Z, T), Error> + Send + 'static,
+    ) -> Result<(Self, T), Error> {
+        let state = State {
+            idle: Vec::new(),
+            waiting: 0,
+            failures: VecDeque::new(),
+            last_used: Instant::now(),
+            options,
+            stats: PoolStats::default(),
+            keep_warm: true,
+            closed: false,
+        };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            arrival: Condvar::new(),
+            process: std::process::id(),
+        });
+        let (sender, receiver) = mpsc::channel();
+        let keeper = {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new()
+                .name("crosslane-keeper".into())
+                .spawn(move || match start() {
+                    Ok((zygote, description)) => {
+                        let _ = sender.send(Ok(description));
+                        keep(&shared, zygote);
+                    }
+                    Err(error) => {
+                        let _ = sender.send(Err(error));
+                    }
+                })
+                .map_err(|error| Error::Boot(error.to_string()))?
+        };
+        let description =
+            receiver.recv().unwrap_or_else(|_| Err(Error::Boot("the keeper thread panicked".into())))?;
+        Ok((Self { shared, keeper: Some(keeper) }, description))
+    }
+
+    /// A lane: an idle one, or, if there is none, the next that the keeper boots.
+    ///
+    /// # Errors
+    /// [`Error::Boot`] if none can be booted.
+    pub fn check_out(&self) -> Result<PooledLane<Z::Lane>, Error> {
+        let mut state = self.open()?;
+        if let Some(lane) = take(&mut state) {
+            self.refill(&state);
+            return Ok(self.pooled(lane));
+        }
+        state.stats.waited += 1;
+        state.waiting += 1;
+        state.keep_warm = true;
+        state.last_used = Instant::now();
+        self.shared.work.notify_one();
+        loop {
+            state = self.shared.arrival.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let outcome = match (take(&mut state), state.closed) {
+                (Some(lane), _) => Ok(lane),
+                (None, true) => Err(Error::Boot("the library was unloaded".into())),
+                (None, false) => match state.failures.pop_front() {
+                    Some(error) => Err(error),
+                    None => continue,
+                },
+            };
+            state.waiting -= 1;
+            return outcome.map(|lane| self.pooled(lane));
+        }
+    }
+
+    /// An idle lane, if there is one and nobody waits for it.
+    pub fn try_check_out(&self) -> Option<PooledLane<Z::Lane>> {
+        let mut state = self.open().ok()?;
+        if state.waiting > 0 {
+            return None;
+        }
+        let lane = take(&mut state);
+        self.refill(&state);
+        lane.map(|lane| self.pooled(lane))
+    }
+
+    fn open(&self) -> Result<MutexGuard<'_, State<Z::Lane>>, Error> {
+        if self.shared.process != std::process::id() {
+            return Err(Error::Boot(
+                "this process was forked after the functions were loaded; open the database and load them \
+                 after the fork"
+                    .into(),
+            ));
+        }
+        Ok(self.shared.lock())
+    }
+
+    fn refill(&self, state: &State<Z::Lane>) {
+        if state.idle.len() + state.stats.busy < state.options.warm {
+            self.shared.work.notify_one();
+        }
+    }
+
+    fn pooled(&self, lane: Z::Lane) -> PooledLane<Z::Lane> {
+        PooledLane { lane: Some(lane), shared: Arc::clone(&self.shared) }
+    }
+
+    /// Changes the options from now on.
+    pub fn configure(&self, options: PoolOptions) {
+        self.shared.lock().options = options;
+        self.shared.work.notify_one();
+    }
+
+    /// What the pool holds now.
+    pub fn stats(&self) -> PoolStats {
+        let state = self.shared.lock();
+        PoolStats { idle: state.idle.len(), ..state.stats }
+    }
+}
+
+impl<Z: Zygote> Drop for Pool<Z> {
+    fn drop(&mut self) {
+        if self.shared.process != std::process::id() {
+            return;
+        }
+        self.shared.lock().closed = true;
+        self.shared.work.notify_one();
+        self.shared.arrival.notify_all();
+        if let Some(keeper) = self.keeper.take() {
+            // A pool may be dropped by its own keeper only if a lane outlives it, which cannot be.
+            let _ = keeper.join();
+        }
+    }
+}
+
+fn take<L>(state: &mut State<L>) -> Option<L> {
+    let lane = state.idle.pop()?;
+    state.stats.busy += 1;
+    state.keep_warm = true;
+    Some(lane)
+}
+
+/// The keeper's life: boot what is missing, let leave what is idle for too long.
+fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
+    let mut state = shared.lock();
+    loop {
+        if state.closed {
+            break;
+        }
+        let wanted = if state.keep_warm { state.options.warm.max(1) } else { 0 };
+        let missing = state.waiting > state.idle.len() || state.idle.len() + state.stats.busy < wanted;
+        if missing {
+            drop(state);
+            let booted = zygote.boot();
+            state = shared.lock();
+            match booted {
+                Ok(lane) => {
+                    state.stats.booted += 1;
+                    state.idle.insert(0, lane);
+                }
+                Err(error) if state.waiting > 0 => state.failures.push_back(error),
+                // Nobody waits: the next check-out tries again, and gets the error.
+                Err(_) => state.keep_warm = false,
+            }
+            shared.arrival.notify_one();
+            continue;
+        }
+        if state.keep_warm && state.stats.busy == 0 && state.last_used.elapsed() >= state.options.idle_timeout {
+            state.keep_warm = false;
+        }
+        if !state.keep_warm && state.stats.busy == 0 && state.waiting == 0 && !state.idle.is_empty() {
+            let leaving = std::mem::take(&mut state.idle);
+            drop(state);
+            drop(leaving);
+            state = shared.lock();
+            continue;
+        }
+        let patience = if state.idle.is_empty() {
+            Duration::from_secs(3600)
+        } else {
+            state.options.idle_timeout.saturating_sub(state.last_used.elapsed()).max(Duration::from_millis(10))
+        };
+        state = shared.work.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner).0;
+    }
+    let leaving = std::mem::take(&mut state.idle);
+    drop(state);
+    drop(leaving);
+}
+
+/// A lane that is checked out. Dropping it ends the lane; [`PooledLane::give_back`] keeps it warm.
+pub struct PooledLane<L: Lane> {
+    lane: Option<L>,
+    shared: Arc<Shared<L>>,
+}
+
+impl<L: Lane> fmt::Debug for PooledLane<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PooledLane").field("lane", &self.lane.as_ref().map(Lane::id)).finish_non_exhaustive()
+    }
+}
+
+impl<L: Lane> PooledLane<L> {
+    /// Returns the lane to the pool, if nothing of its last use is left in it; else ends it.
+    pub fn give_back(mut self) {
+        let Some(lane) = self.lane.take() else { return };
+        if lane.in_flight() > 0 {
+            self.lane = Some(lane);
+            return;
+        }
+        let mut state = self.shared.lock();
+        state.stats.busy -= 1;
+        state.last_used = Instant::now();
+        if state.closed {
+            drop(state);
+            return;
+        }
+        state.idle.push(lane);
+        if state.waiting > 0 {
+            self.shared.arrival.notify_one();
+        }
+    }
+}
+
+impl<L: Lane> std::ops::Deref for PooledLane<L> {
+    type Target = L;
+    fn deref(&self) -> &L {
+        self.lane.as_ref().expect("a lane until it is given back")
+    }
+}
+
+impl<L: Lane> std::ops::DerefMut for PooledLane<L> {
+    fn deref_mut(&mut self) -> &mut L {
+        self.lane.as_mut().expect("a lane until it is given back")
+    }
+}
+
+impl<L: Lane> Drop for PooledLane<L> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            drop(lane);
+            let mut state = self.shared.lock();
+            state.stats.busy -= 1;
+            state.stats.discarded += 1;
+            self.shared.work.notify_one();
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What a user can set, by name.
+
+use crate::error::Error;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The settings of one engine instance. [`Settings::NAMES`] lists them with what they mean.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The Python interpreter; empty: the active virtual environment's, then the first on PATH.
+    pub python: String,
+    /// Lanes that a library keeps warm; 0: one per engine thread.
+    pub warm_lanes: usize,
+    /// After so long without use, idle lanes leave.
+    pub idle_timeout: Duration,
+    /// How long a waiting side spins before it sleeps.
+    pub spin: Duration,
+    /// Bytes of each ring of new lanes, a power of two.
+    pub ring_size: usize,
+    /// Whether an expensive function may use idle lanes for slices of a batch.
+    pub fan_out: bool,
+    /// How long a file may take to load.
+    pub load_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            python: String::new(),
+            warm_lanes: 0,
+            idle_timeout: Duration::from_secs(60),
+            spin: Duration::from_micros(20),
+            ring_size: 1 << 20,
+            fan_out: true,
+            load_timeout: Duration::from_secs(120),
+        }
+    }
+}
+
+impl Settings {
+    /// Names and meanings, for messages and documentation.
+    pub const NAMES: [(&'static str, &'static str); 7] = [
+        ("python", "path of the Python interpreter; empty: the active virtual environment's, then PATH"),
+        ("warm_lanes", "workers that each library keeps ready; 0: one per engine thread"),
+        ("idle_timeout", "seconds after which idle workers leave"),
+        ("spin", "microseconds that a waiting side spins before it sleeps"),
+        ("ring_size", "bytes of each ring of new workers, a power of two of at least 4096"),
+        ("fan_out", "whether expensive functions use idle workers: true or false"),
+        ("load_timeout", "seconds that a file may take to load"),
+    ];
+
+    /// Changes one setting.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if there is no such setting, or it cannot have this value.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        match name {
+            "python" => self.python = value.to_owned(),
+            "warm_lanes" => self.warm_lanes = parsed(name, value)?,
+            "idle_timeout" => self.idle_timeout = seconds(name, value)?,
+            "spin" => self.spin = Duration::from_micros(parsed(name, value)?),
+            "ring_size" => {
+                let size: usize = parsed(name, value)?;
+                if !size.is_power_of_two() || !(4096..=1 << 30).contains(&size) {
+                    return Err(refused(name, value));
+                }
+                self.ring_size = size;
+            }
+            "fan_out" => self.fan_out = parsed(name, value)?,
+            "load_timeout" => self.load_timeout = seconds(name, value)?,
+            _ => {
+                let names = Self::NAMES.map(|(name, _)| name).join(", ");
+                return Err(Error::Setting(format!("there is no setting {name:?}; there are: {names}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of a setting, as [`Settings::set`] takes it.
+    pub fn get(&self, name: &str) -> Option<String> {
+        let text: &dyn Display = match name {
+            "python" => &self.python,
+            "warm_lanes" => &self.warm_lanes,
+            "idle_timeout" => &self.idle_timeout.as_secs_f64(),
+            "spin" => &self.spin.as_micros(),
+            "ring_size" => &self.ring_size,
+            "fan_out" => &self.fan_out,
+            "load_timeout" => &self.load_timeout.as_secs_f64(),
+            _ => return None,
+        };
+        Some(text.to_string())
+    }
+}
+
+fn parsed<T: FromStr>(name: &str, value: &str) -> Result<T, Error> {
+    value.trim().parse().map_err(|_| refused(name, value))
+}
+
+fn seconds(name: &str, value: &str) -> Result<Duration, Error> {
+    Duration::try_from_secs_f64(parsed(name, value)?).map_err(|_| refused(name, value))
+}
+
+fn refused(name: &str, value: &str) -> Error {
+    let meaning = Settings::NAMES.iter().find(|(known, _)| *known == name).map_or("", |(_, meaning)| meaning);
+    Error::Setting(format!("the setting {name} cannot be {value:?}: {meaning}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_survives_its_own_text() {
+        let mut settings = Settings::default();
+        for (name, _) in Settings::NAMES {
+            let value = settings.get(name).unwrap();
+            settings.set(name, &value).unwrap();
+        }
+        assert_eq!(settings, Settings::default());
+    }
+
+    #[test]
+    fn refusals_say_what_is_allowed() {
+        let mut settings = Settings::default();
+        assert!(settings.set("ring_size", "5000").unwrap_err().to_string().contains("power of two"));
+        assert!(settings.set("idle_timeout", "-1").unwrap_err().to_string().contains("seconds"));
+        assert!(settings.set("rings", "1").unwrap_err().to_string().contains("ring_size"));
+    }
+}

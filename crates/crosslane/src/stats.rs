@@ -1,0 +1,75 @@
+//! Statistics per function: counters that any thread adds to.
+
+use crate::batch::Header;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A counter.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds to the counter.
+    pub fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Relaxed);
+    }
+
+    /// The sum so far.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// What a function's calls have cost. Times are in nanoseconds.
+#[derive(Debug, Default)]
+#[allow(missing_docs, reason = "the names say it; docs/statistics.md explains them to users")]
+pub struct FunctionStats {
+    /// Slices that were submitted to a lane.
+    pub calls: Counter,
+    pub rows: Counter,
+    /// Rows that became NULL because of `on_error = null`.
+    pub errors: Counter,
+    pub retries: Counter,
+    /// Lanes that ended during a call.
+    pub deaths: Counter,
+    /// Slices that ran on a lane borrowed from another worker.
+    pub fanned_out: Counter,
+    pub bytes_in: Counter,
+    pub bytes_out: Counter,
+    /// Writing the batch into the ring.
+    pub copy_in: Counter,
+    /// From the end of the writing until the guest took the batch.
+    pub wake: Counter,
+    /// Inside the guest.
+    pub guest: Counter,
+    /// From the end of the guest's work until the engine saw the reply.
+    pub way_back: Counter,
+    /// Copying the results into the engine.
+    pub copy_out: Counter,
+}
+
+/// The engine's times of one slice; the guest's are in the reply's header.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) submitting: u64,
+    pub(crate) submitted: u64,
+    pub(crate) collected: u64,
+}
+
+impl FunctionStats {
+    pub(crate) fn record(&self, header: &Header, times: Times) {
+        self.calls.add(1);
+        self.rows.add(u64::from(header.rows));
+        self.errors.add(u64::from(header.errors));
+        self.retries.add(u64::from(header.retries));
+        self.copy_in.add(times.submitted - times.submitting);
+        self.wake.add(header.taken.saturating_sub(times.submitted));
+        self.guest.add(header.done.saturating_sub(header.taken));
+        self.way_back.add(times.collected.saturating_sub(header.done));
+    }
+}
+
+/// Nanoseconds of the monotonic clock, which all processes of a machine share.
+pub fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

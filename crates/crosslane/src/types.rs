@@ -1,0 +1,205 @@
+//! SQL types, and how Arrow lays out a column of each.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A SQL type. Nested types share their parts, so a clone is cheap.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each variant is the SQL type of its name")]
+pub enum DataType {
+    Boolean,
+    TinyInt,
+    SmallInt,
+    Integer,
+    BigInt,
+    UTinyInt,
+    USmallInt,
+    UInteger,
+    UBigInt,
+    HugeInt,
+    UHugeInt,
+    Float,
+    Double,
+    Decimal {
+        precision: u8,
+        scale: u8,
+    },
+    Varchar,
+    Blob,
+    Json,
+    Date,
+    Time,
+    TimestampS,
+    TimestampMs,
+    Timestamp,
+    TimestampNs,
+    TimestampTz,
+    Interval,
+    Uuid,
+    /// The values in the order of their codes.
+    Enum(Arc<[String]>),
+    List(Arc<DataType>),
+    /// A list of exactly so many elements.
+    Array(Arc<DataType>, u32),
+    Struct(Arc<[Field]>),
+    /// Holds the STRUCT of key and value; a MAP is laid out as a LIST of it.
+    Map(Arc<DataType>),
+}
+
+/// A named part of a STRUCT, or a parameter.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Field {
+    /// The name, without quotes.
+    pub name: String,
+    /// The type.
+    pub data_type: DataType,
+}
+
+/// How Arrow lays a column out: which buffers follow the validity bitmap, and which children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// One bit a row.
+    Bits,
+    /// So many bytes a row.
+    Fixed(usize),
+    /// 32-bit offsets and bytes, which are UTF-8 if the flag says so.
+    Bytes {
+        /// Whether the bytes must be UTF-8.
+        utf8: bool,
+    },
+    /// 32-bit offsets and one child.
+    List,
+    /// One child with so many rows per row.
+    FixedList(usize),
+    /// One child per field.
+    Struct,
+}
+
+impl DataType {
+    /// The Arrow layout of a column of this type.
+    ///
+    /// HUGEINT, UHUGEINT and DECIMAL are 16-byte little-endian integers, UUID is 16 bytes in
+    /// network order, INTERVAL is (months i32, days i32, microseconds i64), ENUM is an unsigned code
+    /// of the smallest width that counts its values.
+    pub fn layout(&self) -> Layout {
+        use DataType as T;
+        match self {
+            T::Boolean => Layout::Bits,
+            T::TinyInt | T::UTinyInt => Layout::Fixed(1),
+            T::SmallInt | T::USmallInt => Layout::Fixed(2),
+            T::Integer | T::UInteger | T::Float | T::Date => Layout::Fixed(4),
+            T::BigInt | T::UBigInt | T::Double | T::Time => Layout::Fixed(8),
+            T::TimestampS | T::TimestampMs | T::Timestamp | T::TimestampNs | T::TimestampTz => {
+                Layout::Fixed(8)
+            }
+            T::HugeInt | T::UHugeInt | T::Decimal { .. } | T::Interval | T::Uuid => Layout::Fixed(16),
+            T::Enum(values) => Layout::Fixed(code_width(values.len())),
+            T::Varchar | T::Json => Layout::Bytes { utf8: true },
+            T::Blob => Layout::Bytes { utf8: false },
+            T::List(_) | T::Map(_) => Layout::List,
+            T::Array(_, length) => Layout::FixedList(*length as usize),
+            T::Struct(_) => Layout::Struct,
+        }
+    }
+
+    /// The types of the children, in order.
+    pub fn children(&self) -> impl ExactSizeIterator<Item = &DataType> {
+        let (one, many): (Option<&DataType>, &[Field]) = match self {
+            DataType::List(child) | DataType::Array(child, _) | DataType::Map(child) => (Some(child), &[]),
+            DataType::Struct(fields) => (None, fields),
+            _ => (None, &[]),
+        };
+        let count = many.len() + usize::from(one.is_some());
+        (0..count).map(move |index| one.unwrap_or_else(|| &many[index].data_type))
+    }
+
+    /// A MAP from one type to another.
+    pub fn map(key: DataType, value: DataType) -> DataType {
+        let field = |name: &str, data_type| Field { name: name.into(), data_type };
+        DataType::Map(Arc::new(DataType::Struct(Arc::new([field("key", key), field("value", value)]))))
+    }
+}
+
+/// Bytes of an ENUM's code, as DuckDB and Arrow dictionaries choose them.
+pub fn code_width(values: usize) -> usize {
+    match values {
+        0..=0xFF => 1,
+        0x100..=0xFFFF => 2,
+        _ => 4,
+    }
+}
+
+/// Writes an identifier, quoted where SQL needs it.
+fn identifier(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+    let plain = name.starts_with(|c: char| c.is_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    if plain { f.write_str(name) } else { write!(f, "\"{}\"", name.replace('"', "\"\"")) }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        identifier(f, &self.name)?;
+        write!(f, " {}", self.data_type)
+    }
+}
+
+impl fmt::Display for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use DataType as T;
+        let name = match self {
+            T::Boolean => "BOOLEAN",
+            T::TinyInt => "TINYINT",
+            T::SmallInt => "SMALLINT",
+            T::Integer => "INTEGER",
+            T::BigInt => "BIGINT",
+            T::UTinyInt => "UTINYINT",
+            T::USmallInt => "USMALLINT",
+            T::UInteger => "UINTEGER",
+            T::UBigInt => "UBIGINT",
+            T::HugeInt => "HUGEINT",
+            T::UHugeInt => "UHUGEINT",
+            T::Float => "FLOAT",
+            T::Double => "DOUBLE",
+            T::Varchar => "VARCHAR",
+            T::Blob => "BLOB",
+            T::Json => "JSON",
+            T::Date => "DATE",
+            T::Time => "TIME",
+            T::TimestampS => "TIMESTAMP_S",
+            T::TimestampMs => "TIMESTAMP_MS",
+            T::Timestamp => "TIMESTAMP",
+            T::TimestampNs => "TIMESTAMP_NS",
+            T::TimestampTz => "TIMESTAMPTZ",
+            T::Interval => "INTERVAL",
+            T::Uuid => "UUID",
+            T::Decimal { precision, scale } => return write!(f, "DECIMAL({precision},{scale})"),
+            T::Enum(values) => {
+                let quoted: Vec<_> = values.iter().map(|v| format!("'{}'", v.replace('\'', "''"))).collect();
+                return write!(f, "ENUM({})", quoted.join(", "));
+            }
+            T::List(child) => return write!(f, "{child}[]"),
+            T::Array(child, length) => return write!(f, "{child}[{length}]"),
+            T::Struct(fields) => {
+                f.write_str("STRUCT(")?;
+                comma_separated(f, fields)?;
+                return f.write_str(")");
+            }
+            T::Map(entry) => {
+                let mut parts = entry.children();
+                let (Some(key), Some(value)) = (parts.next(), parts.next()) else { return Err(fmt::Error) };
+                return write!(f, "MAP({key}, {value})");
+            }
+        };
+        f.write_str(name)
+    }
+}
+
+pub(crate) fn comma_separated<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::Result {
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            f.write_str(", ")?;
+        }
+        item.fmt(f)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+"""Functions written in Python, called from SQL, on every core.
+
+Declare functions with :func:`udf` in a file, load the file, call them from SQL::
+
+    from crosslane import udf
+
+    @udf
+    def slug(title: str) -> str:
+        return "-".join(title.lower().split())
+
+>>> import crosslane
+>>> con = crosslane.connect(functions=["examples/quickstart.py"])
+>>> con.sql("SELECT slug('Hello Wide World')").fetchone()
+('hello-wide-world',)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from crosslane._udf import DeclarationError, udf
+from crosslane.types import Interval, TimestampNs
+
+if TYPE_CHECKING:
+    from crosslane._duckdb import cancel, connect, extension_path, load, register
+
+__all__ = [
+    "DeclarationError",
+    "Interval",
+    "TimestampNs",
+    "cancel",
+    "connect",
+    "extension_path",
+    "load",
+    "register",
+    "udf",
+]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # Lanes import this package too, and need no DuckDB.
+    if name in __all__:
+        return getattr(import_module("crosslane._duckdb"), name)
+    raise AttributeError(f"module 'crosslane' has no attribute {name!r}")

@@ -1,0 +1,366 @@
+"""From a declaration to a signature: SQL types out of Python's annotations."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import inspect
+import types
+import typing
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from crosslane import _guest
+from crosslane._udf import Declaration, is_async
+from crosslane.types import Interval, TimestampNs
+
+#: What the native guest is told beyond the SQL type; see ``reader.rs``.
+Shape = tuple[Any, ...] | None
+
+_PLAIN: dict[Any, str] = {
+    bool: "BOOLEAN",
+    int: "BIGINT",
+    float: "DOUBLE",
+    str: "VARCHAR",
+    bytes: "BLOB",
+    bytearray: "BLOB",
+    decimal.Decimal: "DECIMAL(18,3)",
+    datetime.date: "DATE",
+    datetime.time: "TIME",
+    datetime.datetime: "TIMESTAMP",
+    TimestampNs: "TIMESTAMP_NS",
+    datetime.timedelta: "INTERVAL",
+    Interval: "INTERVAL",
+    uuid.UUID: "UUID",
+}
+#: numpy's scalar types and pyarrow's array types, by name: neither library is imported for this.
+_BY_NAME = {
+    "numpy.bool": "BOOLEAN",
+    "numpy.bool_": "BOOLEAN",
+    "numpy.int8": "TINYINT",
+    "numpy.int16": "SMALLINT",
+    "numpy.int32": "INTEGER",
+    "numpy.int64": "BIGINT",
+    "numpy.uint8": "UTINYINT",
+    "numpy.uint16": "USMALLINT",
+    "numpy.uint32": "UINTEGER",
+    "numpy.uint64": "UBIGINT",
+    "numpy.float32": "FLOAT",
+    "numpy.float64": "DOUBLE",
+    "numpy.str_": "VARCHAR",
+    "numpy.bytes_": "BLOB",
+    "pyarrow.lib.BooleanArray": "BOOLEAN",
+    "pyarrow.lib.Int8Array": "TINYINT",
+    "pyarrow.lib.Int16Array": "SMALLINT",
+    "pyarrow.lib.Int32Array": "INTEGER",
+    "pyarrow.lib.Int64Array": "BIGINT",
+    "pyarrow.lib.UInt8Array": "UTINYINT",
+    "pyarrow.lib.UInt16Array": "USMALLINT",
+    "pyarrow.lib.UInt32Array": "UINTEGER",
+    "pyarrow.lib.UInt64Array": "UBIGINT",
+    "pyarrow.lib.FloatArray": "FLOAT",
+    "pyarrow.lib.DoubleArray": "DOUBLE",
+    "pyarrow.lib.StringArray": "VARCHAR",
+    "pyarrow.lib.BinaryArray": "BLOB",
+    "pyarrow.lib.Date32Array": "DATE",
+    "pyarrow.lib.Time64Array": "TIME",
+    "pyarrow.lib.TimestampArray": "TIMESTAMP",
+    "pyarrow.lib.MonthDayNanoIntervalArray": "INTERVAL",
+}
+_COLUMN_KINDS = {"pyarrow": "pyarrow", "numpy": "numpy", "pandas": "pandas", "polars": "polars"}
+_WRITE_INSTEAD = "write the type in SQL, such as Annotated[{0}, 'VARCHAR'], or give udf a whole signature"
+
+
+class Typed(NamedTuple):
+    """What an annotation means."""
+
+    sql: str
+    shape: Shape = None
+    admits_null: bool = False
+    column: str = "pyarrow"
+
+
+@dataclasses.dataclass
+class Declared:
+    """A function as the guest's loop and the engine need it."""
+
+    name: str
+    signature: str
+    callable: Callable[..., Any]
+    kind: str
+    shapes: list[Shape]
+    result_shape: Shape
+    admits_null: list[bool]
+    columns: list[str]
+    deterministic: bool
+    concurrency: int
+    timeout: float | None
+    memory_limit: int | None
+    on_error: str
+    retries: int
+    file: str
+    line: int
+
+    def message(self) -> dict[str, Any]:
+        """What the engine is told, as JSON."""
+        return {
+            "signature": self.signature,
+            "admits_null": self.admits_null,
+            "deterministic": self.deterministic,
+            "vectorized": self.kind == "vectorized",
+            "asynchronous": self.kind == "async",
+            "concurrency": self.concurrency,
+            "timeout": self.timeout,
+            "memory_limit": self.memory_limit,
+            "on_error": self.on_error,
+            "retries": self.retries,
+            "file": self.file,
+            "line": self.line,
+        }
+
+
+def resolve(declaration: Declaration) -> Declared:
+    """Works out a function's types.
+
+    Raises:
+        DeclarationError: if a type is missing, cannot be read, or contradicts the function.
+    """
+    function = declaration.function
+    asynchronous = is_async(function)
+    kind = "vectorized" if declaration.vectorized else "async" if asynchronous else "row"
+    parameters = _parameters(declaration)
+    hints = _hints(declaration)
+    if declaration.signature is None:
+        typed = [_from_hint(declaration, f"parameter {name}", hints.get(name), kind) for name in parameters]
+        result = _from_hint(declaration, "the result", hints.get("return"), kind)
+        inner = ", ".join(f"{_quoted(name)} {item.sql}" for name, item in zip(parameters, typed))
+        text = f"{_quoted(declaration.name)}({inner}) -> {result.sql}"
+    else:
+        text, typed, result = _explicit(declaration, parameters, hints, kind)
+    try:
+        name, _, _ = _guest.parse_signature(text)
+    except ValueError as error:
+        raise declaration.error(str(error)) from None
+    return Declared(
+        name=name,
+        signature=text,
+        callable=function,
+        kind=kind,
+        shapes=[item.shape for item in typed],
+        result_shape=result.shape,
+        admits_null=[declaration.nulls == "call" or item.admits_null for item in typed],
+        columns=[item.column for item in typed],
+        deterministic=declaration.deterministic,
+        concurrency=declaration.concurrency if asynchronous else 1,
+        timeout=declaration.timeout,
+        memory_limit=declaration.memory_limit,
+        on_error=declaration.on_error,
+        retries=declaration.retries,
+        file=declaration.file,
+        line=declaration.line,
+    )
+
+
+def _parameters(declaration: Declaration) -> list[str]:
+    try:
+        signature = inspect.signature(declaration.function)
+    except (TypeError, ValueError):
+        raise declaration.error("its parameters cannot be found out; wrap it in a function") from None
+    names = []
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise declaration.error(f"takes a variable number of arguments ({parameter}), which SQL cannot call")
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            if parameter.default is parameter.empty:
+                raise declaration.error(f"the parameter {parameter.name} is keyword-only; SQL passes by position")
+            continue
+        if parameter.default is not parameter.empty and parameter.name not in _hints(declaration):
+            continue
+        names.append(parameter.name)
+    return names
+
+
+def _hints(declaration: Declaration) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(inspect.unwrap(declaration.function), include_extras=True)
+    except Exception as error:
+        if declaration.signature is not None:
+            return {}
+        raise declaration.error(f"an annotation cannot be read: {type(error).__name__}: {error}") from None
+
+
+def _explicit(
+    declaration: Declaration, parameters: list[str], hints: dict[str, Any], kind: str
+) -> tuple[str, list[Typed], Typed]:
+    text = declaration.signature or ""
+    if "(" not in text.split("->")[0]:
+        raise declaration.error(f"{text!r} is no signature such as 'slug(title VARCHAR) -> VARCHAR'")
+    if text.lstrip().startswith("("):
+        text = _quoted(declaration.name) + text.lstrip()
+    try:
+        _, declared, returns = _guest.parse_signature(text)
+    except ValueError as error:
+        raise declaration.error(str(error)) from None
+    if len(declared) != len(parameters):
+        raise declaration.error(
+            f"the signature has {len(declared)} parameters ({text}), the function has {len(parameters)}"
+        )
+
+    def shaped(sql: str, hint: Any) -> Typed:
+        # The annotation only says how values look in Python, and only if it means the same type.
+        try:
+            typed = from_annotation(hint, kind)
+        except TypeError:
+            return Typed(sql, column=_column_kind(hint) or "pyarrow")
+        same = _normal(typed.sql) == sql
+        return typed._replace(sql=sql, shape=typed.shape if same else None)
+
+    typed = [shaped(sql, hints.get(name)) for name, (_, sql) in zip(parameters, declared)]
+    return text, typed, shaped(returns, hints.get("return"))
+
+
+def _normal(sql: str) -> str:
+    try:
+        return _guest.parse_type(sql)
+    except ValueError:
+        return sql
+
+
+def _from_hint(declaration: Declaration, what: str, hint: Any, kind: str) -> Typed:
+    if hint is None:
+        raise declaration.error(f"{what} has no type; annotate it, or give udf a signature")
+    try:
+        return from_annotation(hint, kind)
+    except TypeError as error:
+        raise declaration.error(f"{what}: {error}") from None
+
+
+def from_annotation(hint: Any, kind: str = "row") -> Typed:
+    """The SQL type of an annotation.
+
+    >>> from_annotation(list[int]).sql
+    'BIGINT[]'
+    >>> from_annotation(str | None).admits_null
+    True
+
+    Raises:
+        TypeError: if the annotation has no SQL type, with what to write instead.
+    """
+    if hint is None or hint is Any or hint is type(None):
+        raise TypeError(f"{hint!r} has no SQL type; " + _WRITE_INSTEAD.format("Any"))
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _annotated(hint, arguments, kind)
+    if origin in (Union, types.UnionType):
+        rest = [argument for argument in arguments if argument is not type(None)]
+        if len(rest) != 1 or len(rest) == len(arguments):
+            raise TypeError(f"{hint} is more than one type; " + _WRITE_INSTEAD.format("..."))
+        return from_annotation(rest[0], kind)._replace(admits_null=True)
+    if kind == "vectorized":
+        return _column(hint, origin, arguments)
+    return _value(hint, origin, arguments)
+
+
+def _annotated(hint: Any, arguments: tuple[Any, ...], kind: str) -> Typed:
+    inner, *notes = arguments
+    sql = next((note for note in notes if isinstance(note, str)), None)
+    if sql is None:
+        return from_annotation(inner, kind)
+    try:
+        normal = _guest.parse_type(sql)
+    except ValueError as error:
+        raise TypeError(f"{hint}: {error}") from None
+    if normal == "JSON":
+        return Typed("JSON", ("text",) if inner is str else None)
+    try:
+        typed = from_annotation(inner, kind)
+    except TypeError:
+        return Typed(normal, column=_column_kind(inner) or "pyarrow")
+    # A shape is made for the annotation's own type, and fits no other.
+    shape = typed.shape if _normal(typed.sql).split("(")[0] == normal.split("(")[0] else None
+    return typed._replace(sql=normal, shape=shape)
+
+
+def _value(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Typed:
+    if hint in _PLAIN:
+        shape = ("timedelta",) if hint is datetime.timedelta else None
+        return Typed(_PLAIN[hint], shape)
+    if origin is Literal:
+        if not all(isinstance(value, str) for value in arguments):
+            raise TypeError(f"{hint} has values that are no strings; " + _WRITE_INSTEAD.format("..."))
+        return Typed(_enum(arguments))
+    if origin in (list, Sequence, Iterable):
+        element = from_annotation(arguments[0])
+        return Typed(f"{element.sql}[]", element.shape and ("list", element.shape))
+    if origin in (dict, Mapping):
+        key, value = (from_annotation(argument) for argument in arguments)
+        shape = ("map", key.shape, value.shape) if key.shape or value.shape else None
+        return Typed(f"MAP({key.sql}, {value.sql})", shape)
+    if isinstance(hint, type):
+        by_name = _BY_NAME.get(f"{hint.__module__}.{hint.__qualname__}")
+        if by_name:
+            return Typed(by_name)
+        if issubclass(hint, enum.Enum):
+            members = list(hint)
+            by_value = all(isinstance(member.value, str) for member in members)
+            return Typed(_enum([m.value if by_value else m.name for m in members]), ("enum", members))
+        fields = _fields(hint)
+        if fields:
+            return _struct(hint, fields)
+    if hint in (list, dict, tuple, set):
+        raise TypeError(f"{hint.__name__} does not say what it holds; write it out, such as list[int] or dict[str, int]")
+    if hint is float or hint is complex:
+        raise TypeError(f"{hint} has no SQL type")
+    raise TypeError(f"{getattr(hint, '__name__', hint)} has no SQL type; " + _WRITE_INSTEAD.format("..."))
+
+
+def _fields(hint: type) -> dict[str, Any]:
+    """The fields of a dataclass, NamedTuple or TypedDict; empty for other classes."""
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint, include_extras=True)
+        return {item.name: hints[item.name] for item in dataclasses.fields(hint) if item.init}
+    if typing.is_typeddict(hint) or (issubclass(hint, tuple) and hasattr(hint, "_fields")):
+        return typing.get_type_hints(hint, include_extras=True)
+    return {}
+
+
+def _struct(hint: type, fields: dict[str, Any]) -> Typed:
+    typed = {name: from_annotation(field) for name, field in fields.items()}
+    inner = ", ".join(f"{_quoted(name)} {field.sql}" for name, field in typed.items())
+    factory = None if typing.is_typeddict(hint) else hint
+    return Typed(f"STRUCT({inner})", ("struct", factory, [field.shape for field in typed.values()]))
+
+
+def _column(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Typed:
+    column = _column_kind(origin or hint)
+    if column == "numpy" and arguments:
+        # numpy.typing.NDArray[T] is ndarray[shape, dtype[T]].
+        scalar = get_args(arguments[-1])
+        if scalar:
+            return _value(scalar[0], None, ())._replace(column=column)
+    if column == "pyarrow":
+        by_name = _BY_NAME.get(f"{hint.__module__}.{hint.__qualname__}")
+        if by_name:
+            return Typed(by_name)
+    if column is None:
+        raise TypeError(
+            f"{getattr(hint, '__name__', hint)} is no column; a vectorized function takes pyarrow arrays "
+            "(pa.DoubleArray), or numpy, pandas or polars ones with their type: Annotated[pd.Series, 'DOUBLE']"
+        )
+    raise TypeError(f"does not say what it holds; write Annotated[{hint.__name__}, 'DOUBLE'] or so")
+
+
+def _column_kind(hint: Any) -> str | None:
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else get_origin(hint) or hint
+    return _COLUMN_KINDS.get((getattr(hint, "__module__", "") or "").split(".")[0])
+
+
+def _enum(values: Iterable[str]) -> str:
+    return "ENUM(" + ", ".join("'" + value.replace("'", "''") + "'" for value in values) + ")"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

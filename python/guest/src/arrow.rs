@@ -1,0 +1,582 @@
+//! Columns as pyarrow arrays and back, through the Arrow C data interface
+//! (<https://arrow.apache.org/docs/format/CDataInterface.html>).
+//!
+//! Arguments are copied once, because a function may keep its arrays longer than the ring keeps the
+//! batch. Three types have another form here than on the wire: HUGEINT and UHUGEINT are
+//! `decimal256(39, 0)`, the only Arrow type that holds them exactly; INTERVAL counts nanoseconds;
+//! a result ENUM is a string.
+
+use crosslane::batch::{Body, Column, Encode, Plan, bit};
+use crosslane::{DataType, Layout, code_width};
+use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use std::ffi::{CString, c_char, c_void};
+use std::ptr;
+
+#[repr(C)]
+struct ArrowSchema {
+    format: *const c_char,
+    name: *const c_char,
+    metadata: *const c_char,
+    flags: i64,
+    n_children: i64,
+    children: *mut *mut ArrowSchema,
+    dictionary: *mut ArrowSchema,
+    release: Option<unsafe extern "C" fn(*mut ArrowSchema)>,
+    private_data: *mut c_void,
+}
+
+#[repr(C)]
+struct ArrowArray {
+    length: i64,
+    null_count: i64,
+    offset: i64,
+    n_buffers: i64,
+    n_children: i64,
+    buffers: *mut *const c_void,
+    children: *mut *mut ArrowArray,
+    dictionary: *mut ArrowArray,
+    release: Option<unsafe extern "C" fn(*mut ArrowArray)>,
+    private_data: *mut c_void,
+}
+
+const NULLABLE: i64 = 2;
+
+/// What a schema points to; freed by its release callback.
+struct SchemaParts {
+    _format: CString,
+    _name: CString,
+    children: Vec<*mut ArrowSchema>,
+    dictionary: *mut ArrowSchema,
+}
+
+/// What an array points to; freed by its release callback.
+struct ArrayParts {
+    _data: Vec<Vec<u64>>,
+    _buffers: Vec<*const c_void>,
+    children: Vec<*mut ArrowArray>,
+    dictionary: *mut ArrowArray,
+}
+
+unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
+    // SAFETY: the consumer calls this once, with a schema that `schema()` made.
+    unsafe {
+        let parts = Box::from_raw((*schema).private_data.cast::<SchemaParts>());
+        for child in parts.children.iter().chain([&parts.dictionary]).filter(|child| !child.is_null()) {
+            let child = Box::from_raw(*child);
+            if let Some(release) = child.release {
+                release(ptr::from_ref(&*child).cast_mut());
+            }
+        }
+        (*schema).release = None;
+    }
+}
+
+unsafe extern "C" fn release_array(array: *mut ArrowArray) {
+    // SAFETY: the consumer calls this once, with an array that `array()` made. A consumer that moved
+    // a child out has cleared that child's release.
+    unsafe {
+        let parts = Box::from_raw((*array).private_data.cast::<ArrayParts>());
+        for child in parts.children.iter().chain([&parts.dictionary]).filter(|child| !child.is_null()) {
+            let child = Box::from_raw(*child);
+            if let Some(release) = child.release {
+                release(ptr::from_ref(&*child).cast_mut());
+            }
+        }
+        (*array).release = None;
+    }
+}
+
+/// Whether a type is meant for arguments or for results.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Argument,
+    Result,
+}
+
+fn schema(data_type: &DataType, name: &str, direction: Direction) -> PyResult<Box<ArrowSchema>> {
+    use DataType as T;
+    let format = match data_type {
+        T::Boolean => "b".into(),
+        T::TinyInt => "c".into(),
+        T::UTinyInt => "C".into(),
+        T::SmallInt => "s".into(),
+        T::USmallInt => "S".into(),
+        T::Integer => "i".into(),
+        T::UInteger => "I".into(),
+        T::BigInt => "l".into(),
+        T::UBigInt => "L".into(),
+        T::HugeInt | T::UHugeInt => "d:39,0,256".into(),
+        T::Float => "f".into(),
+        T::Double => "g".into(),
+        T::Decimal { precision, scale } => format!("d:{precision},{scale}"),
+        T::Varchar | T::Json => "u".into(),
+        T::Blob => "z".into(),
+        T::Date => "tdD".into(),
+        T::Time => "ttu".into(),
+        T::TimestampS => "tss:".into(),
+        T::TimestampMs => "tsm:".into(),
+        T::Timestamp => "tsu:".into(),
+        T::TimestampNs => "tsn:".into(),
+        T::TimestampTz => "tsu:UTC".into(),
+        T::Interval => "tin".into(),
+        T::Uuid => "w:16".into(),
+        T::Enum(_) if direction == Direction::Result => "u".into(),
+        T::Enum(values) => match code_width(values.len()) {
+            1 => "C".into(),
+            2 => "S".into(),
+            _ => "I".into(),
+        },
+        T::List(_) => "+l".into(),
+        T::Array(_, length) => format!("+w:{length}"),
+        T::Struct(_) => "+s".into(),
+        T::Map(_) => "+m".into(),
+    };
+    let names: Vec<&str> = match data_type {
+        T::Struct(fields) => fields.iter().map(|field| field.name.as_str()).collect(),
+        T::Map(_) => vec!["entries"],
+        _ => vec!["item"; data_type.children().len()],
+    };
+    let mut children = Vec::new();
+    for (child, name) in data_type.children().zip(names) {
+        let mut child = schema(child, name, direction)?;
+        if matches!(data_type, T::Map(_)) {
+            child.flags = 0;
+            // SAFETY: a map's entries are a struct of key and value, made just above.
+            unsafe { (**child.children).flags = 0 };
+        }
+        children.push(Box::into_raw(child));
+    }
+    let dictionary = match data_type {
+        T::Enum(_) if direction == Direction::Argument => {
+            Box::into_raw(schema(&T::Varchar, "", direction)?)
+        }
+        _ => ptr::null_mut(),
+    };
+    let mut parts = Box::new(SchemaParts {
+        _format: CString::new(format)?,
+        _name: CString::new(name)?,
+        children,
+        dictionary,
+    });
+    Ok(Box::new(ArrowSchema {
+        format: parts._format.as_ptr(),
+        name: parts._name.as_ptr(),
+        metadata: ptr::null(),
+        flags: NULLABLE,
+        n_children: parts.children.len() as i64,
+        children: parts.children.as_mut_ptr(),
+        dictionary,
+        release: Some(release_schema),
+        private_data: Box::into_raw(parts).cast(),
+    }))
+}
+
+/// The pyarrow type of a SQL type.
+pub(crate) fn pyarrow_type<'py>(
+    py: Python<'py>,
+    data_type: &DataType,
+    direction: Direction,
+) -> PyResult<Bound<'py, PyAny>> {
+    let schema = schema(data_type, "", direction)?;
+    let address = ptr::from_ref(&*schema) as usize;
+    py.import("pyarrow")?.getattr("DataType")?.call_method1("_import_from_c", (address,))
+}
+
+/// A copy of bytes at an address that is a multiple of eight.
+fn copy(bytes: &[u8]) -> Vec<u64> {
+    let mut words = vec![0u64; bytes.len().div_ceil(8).max(1)];
+    bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..bytes.len()].copy_from_slice(bytes);
+    words
+}
+
+/// A 128-bit integer as the 256 bits of a `decimal256`.
+fn widen(low: [u8; 16], negative: bool) -> [u8; 32] {
+    let mut wide = [if negative { 0xFF } else { 0 }; 32];
+    wide[..16].copy_from_slice(&low);
+    wide
+}
+
+fn data(column: &Column<'_>) -> PyResult<Vec<u64>> {
+    match column.data_type {
+        DataType::HugeInt | DataType::UHugeInt => {
+            let signed = *column.data_type == DataType::HugeInt;
+            let wide = |row| {
+                let value: [u8; 16] = column.value(row);
+                widen(value, signed && value[15] & 0x80 != 0)
+            };
+            let bytes: Vec<u8> = (0..column.rows).flat_map(wide).collect();
+            Ok(copy(&bytes))
+        }
+        DataType::Interval => {
+            let mut bytes = column.data.to_vec();
+            for (row, value) in bytes.chunks_exact_mut(16).enumerate() {
+                let micros: i64 = bytemuck::pod_read_unaligned(&value[8..]);
+                let nanos = micros.checked_mul(1000).or((!column.is_valid(row)).then_some(0));
+                let nanos = nanos.ok_or_else(|| {
+                    PyOverflowError::new_err("an INTERVAL of more than 292 years of time does not fit Arrow")
+                })?;
+                value[8..].copy_from_slice(&nanos.to_le_bytes());
+            }
+            Ok(copy(&bytes))
+        }
+        _ => Ok(copy(column.data)),
+    }
+}
+
+fn array(column: &Column<'_>) -> PyResult<Box<ArrowArray>> {
+    let mut data_parts = Vec::new();
+    let mut buffers = vec![ptr::null()];
+    let mut push = |words: Vec<u64>| {
+        let address = words.as_ptr().cast::<c_void>();
+        data_parts.push(words);
+        address
+    };
+    if let Some(validity) = column.validity {
+        buffers[0] = push(copy(&validity[..column.rows.div_ceil(8)]));
+    }
+    match column.data_type.layout() {
+        Layout::Bits | Layout::Fixed(_) => buffers.push(push(data(column)?)),
+        Layout::Bytes { .. } => {
+            buffers.push(push(copy(bytemuck::cast_slice(column.offsets))));
+            buffers.push(push(copy(column.data)));
+        }
+        Layout::List => buffers.push(push(copy(bytemuck::cast_slice(column.offsets)))),
+        Layout::FixedList(_) | Layout::Struct => {}
+    }
+    let children =
+        column.children.iter().map(|child| array(child).map(Box::into_raw)).collect::<PyResult<Vec<_>>>()?;
+    let dictionary = match column.data_type {
+        DataType::Enum(values) => {
+            let mut offsets = vec![0i32];
+            let mut text = Vec::new();
+            for value in values.iter() {
+                text.extend_from_slice(value.as_bytes());
+                offsets.push(text.len() as i32);
+            }
+            let values = Column {
+                data_type: &DataType::Varchar,
+                rows: values.len(),
+                validity: None,
+                offsets: &offsets,
+                data: &text,
+                children: Vec::new(),
+            };
+            Box::into_raw(array(&values)?)
+        }
+        _ => ptr::null_mut(),
+    };
+    let mut parts = Box::new(ArrayParts { _data: data_parts, _buffers: buffers, children, dictionary });
+    Ok(Box::new(ArrowArray {
+        length: column.rows as i64,
+        null_count: if column.validity.is_some() { -1 } else { 0 },
+        offset: 0,
+        n_buffers: parts._buffers.len() as i64,
+        n_children: parts.children.len() as i64,
+        buffers: parts._buffers.as_mut_ptr(),
+        children: parts.children.as_mut_ptr(),
+        dictionary,
+        release: Some(release_array),
+        private_data: Box::into_raw(parts).cast(),
+    }))
+}
+
+/// A column as a pyarrow array of a type that [`pyarrow_type`] gave.
+pub(crate) fn to_pyarrow<'py>(column: &Column<'_>, pyarrow_type: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let array = array(column)?;
+    let address = ptr::from_ref(&*array) as usize;
+    let class = pyarrow_type.py().import("pyarrow")?.getattr("Array")?;
+    class.call_method1("_import_from_c", (address, pyarrow_type))
+}
+
+/// A pyarrow array as a batch of results. Keeps the array's buffers alive.
+pub(crate) struct Results {
+    column: Out,
+    array: Box<ArrowArray>,
+}
+
+impl Drop for Results {
+    fn drop(&mut self) {
+        if let Some(release) = self.array.release {
+            // SAFETY: pyarrow made the array; this is its only release.
+            unsafe { release(&raw mut *self.array) };
+        }
+    }
+}
+
+/// One column of results: what is as on the wire stays in pyarrow's memory.
+struct Out {
+    rows: usize,
+    nulls: usize,
+    validity: Vec<u8>,
+    offsets: Option<Vec<i32>>,
+    data: Option<Data>,
+    children: Vec<Out>,
+}
+
+enum Data {
+    Borrowed(*const u8, usize),
+    Owned(Vec<u8>),
+}
+
+impl Results {
+    /// Takes an array of the pyarrow type of `data_type` as a result. Rows whose bit in `mask` is 0
+    /// become NULL.
+    pub(crate) fn new(array: &Bound<'_, PyAny>, data_type: &DataType, mask: Option<&[u8]>) -> PyResult<Self> {
+        // SAFETY: all-zero is a valid ArrowArray: null pointers and no release.
+        let mut exported: Box<ArrowArray> = Box::new(unsafe { std::mem::zeroed() });
+        array.call_method1("_export_to_c", (&raw mut *exported as usize,))?;
+        let rows = exported.length as usize;
+        let mut results = Self { column: Out::empty(), array: exported };
+        // SAFETY: pyarrow just exported the array, and `results` keeps it.
+        results.column = unsafe { Out::read(&results.array, data_type, 0, rows)? };
+        if let Some(mask) = mask {
+            results.column.mask(mask);
+        }
+        Ok(results)
+    }
+}
+
+impl Encode for Results {
+    fn plan(&self, plan: &mut Plan) {
+        self.column.plan(plan);
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.column.write(body);
+    }
+}
+
+impl Out {
+    fn empty() -> Self {
+        Self { rows: 0, nulls: 0, validity: Vec::new(), offsets: None, data: None, children: Vec::new() }
+    }
+
+    /// Reads `rows` rows from `first` on, counted without the array's own offset.
+    ///
+    /// # Safety
+    /// `array` must be a valid array of the type's layout with at least `first + rows` rows, and must
+    /// outlive the result.
+    unsafe fn read(array: &ArrowArray, data_type: &DataType, first: usize, rows: usize) -> PyResult<Self> {
+        let start = array.offset as usize + first;
+        // SAFETY: an array has as many buffers as it says, each as long as its rows need.
+        let buffer = |index: usize| -> *const u8 {
+            if (index as i64) < array.n_buffers { unsafe { (*array.buffers.add(index)).cast() } } else { ptr::null() }
+        };
+        // SAFETY: the bitmap covers `start + rows` bits.
+        let validity = unsafe { bits(buffer(0), start, rows) };
+        let nulls = if validity.is_empty() { 0 } else { (0..rows).filter(|row| !bit(&validity, *row)).count() };
+        let mut out = Self { rows, nulls, ..Self::empty() };
+        if nulls > 0 {
+            out.validity = validity;
+        }
+        // SAFETY: offsets and data cover the rows, as the format demands; children likewise.
+        unsafe {
+            match data_type {
+                DataType::Enum(values) => out.data = Some(Data::Owned(out.codes(data_type, values, buffer(1), buffer(2), start)?)),
+                DataType::HugeInt | DataType::UHugeInt => out.data = Some(Data::Owned(out.narrow(data_type, buffer(1), start)?)),
+                DataType::Interval => {
+                    let mut bytes = slice(buffer(1), start * 16, rows * 16).to_vec();
+                    for value in bytes.chunks_exact_mut(16) {
+                        let nanos: i64 = bytemuck::pod_read_unaligned(&value[8..]);
+                        value[8..].copy_from_slice(&nanos.div_euclid(1000).to_le_bytes());
+                    }
+                    out.data = Some(Data::Owned(bytes));
+                }
+                _ => match data_type.layout() {
+                    Layout::Bits => {
+                        let packed = bits(buffer(1), start, rows);
+                        out.data = Some(Data::Owned(if packed.is_empty() { vec![0; rows.div_ceil(8)] } else { packed }));
+                    }
+                    Layout::Fixed(width) => {
+                        let data = slice(buffer(1), start * width, rows * width);
+                        out.data = Some(Data::Borrowed(data.as_ptr(), data.len()));
+                    }
+                    Layout::Bytes { .. } => {
+                        let (offsets, begin, length) = rebase(buffer(1), start, rows);
+                        let data = slice(buffer(2), begin, length);
+                        out.data = Some(Data::Borrowed(data.as_ptr(), data.len()));
+                        out.offsets = Some(offsets);
+                    }
+                    Layout::List => {
+                        let (offsets, begin, length) = rebase(buffer(1), start, rows);
+                        out.offsets = Some(offsets);
+                        out.read_children(array, data_type, begin, length)?;
+                    }
+                    Layout::FixedList(length) => out.read_children(array, data_type, start * length, rows * length)?,
+                    Layout::Struct => out.read_children(array, data_type, start, rows)?,
+                },
+            }
+        }
+        Ok(out)
+    }
+
+    /// # Safety
+    /// As [`Out::read`], of the children.
+    unsafe fn read_children(
+        &mut self,
+        array: &ArrowArray,
+        data_type: &DataType,
+        first: usize,
+        rows: usize,
+    ) -> PyResult<()> {
+        for (index, child) in data_type.children().enumerate() {
+            if index as i64 >= array.n_children {
+                return Err(PyRuntimeError::new_err("pyarrow exported too few children"));
+            }
+            // SAFETY: the index was checked; the child covers its parent's rows.
+            self.children.push(unsafe { Out::read(&**array.children.add(index), child, first, rows)? });
+        }
+        Ok(())
+    }
+
+    /// The codes of ENUM values that come as strings.
+    ///
+    /// # Safety
+    /// The buffers must be a string array's, covering the rows.
+    unsafe fn codes(
+        &self,
+        data_type: &DataType,
+        values: &[String],
+        offsets: *const u8,
+        text: *const u8,
+        start: usize,
+    ) -> PyResult<Vec<u8>> {
+        let known: std::collections::HashMap<&[u8], u32> =
+            values.iter().zip(0..).map(|(value, code)| (value.as_bytes(), code)).collect();
+        // SAFETY: the caller vouches for the buffers.
+        let (offsets, begin, length) = unsafe { rebase(offsets, start, self.rows) };
+        // SAFETY: as above.
+        let text = unsafe { slice(text, begin, length) };
+        let width = code_width(values.len());
+        let mut codes = Vec::with_capacity(self.rows * width);
+        for row in 0..self.rows {
+            let value = &text[offsets[row] as usize..offsets[row + 1] as usize];
+            let valid = self.nulls == 0 || bit(&self.validity, row);
+            let code = match known.get(value) {
+                Some(code) => *code,
+                None if !valid => 0,
+                None => {
+                    let value = String::from_utf8_lossy(value);
+                    return Err(PyValueError::new_err(format!("returned '{value}', which is none of {data_type}")));
+                }
+            };
+            codes.extend_from_slice(&code.to_le_bytes()[..width]);
+        }
+        Ok(codes)
+    }
+
+    /// 128-bit integers from `decimal256`.
+    ///
+    /// # Safety
+    /// The buffer must cover the rows.
+    unsafe fn narrow(&self, data_type: &DataType, buffer: *const u8, start: usize) -> PyResult<Vec<u8>> {
+        // SAFETY: the caller vouches for the buffer.
+        let wide = unsafe { slice(buffer, start * 32, self.rows * 32) };
+        let mut narrow = Vec::with_capacity(self.rows * 16);
+        for (row, value) in wide.chunks_exact(32).enumerate() {
+            let low: [u8; 16] = bytemuck::pod_read_unaligned(&value[..16]);
+            let negative = value[31] & 0x80 != 0;
+            let signed = *data_type == DataType::HugeInt;
+            let fits = value == widen(low, negative) && if signed { (low[15] & 0x80 != 0) == negative } else { !negative };
+            if !fits && (self.nulls == 0 || bit(&self.validity, row)) {
+                return Err(PyOverflowError::new_err(format!("row {row} of the result does not fit {data_type}")));
+            }
+            narrow.extend_from_slice(&low);
+        }
+        Ok(narrow)
+    }
+
+    fn mask(&mut self, mask: &[u8]) {
+        if self.validity.is_empty() {
+            self.validity = vec![0xFF; self.rows.div_ceil(8)];
+        }
+        self.validity.iter_mut().zip(mask).for_each(|(byte, mask)| *byte &= mask);
+        self.nulls = (0..self.rows).filter(|row| !bit(&self.validity, *row)).count();
+        if self.nulls == 0 {
+            self.validity.clear();
+        }
+    }
+}
+
+impl Encode for Out {
+    fn plan(&self, plan: &mut Plan) {
+        plan.node(self.rows, self.nulls);
+        plan.buffer(self.validity.len());
+        if let Some(offsets) = &self.offsets {
+            plan.buffer(offsets.len() * 4);
+        }
+        if let Some(data) = &self.data {
+            plan.buffer(data.bytes().len());
+        }
+        self.children.iter().for_each(|child| child.plan(plan));
+    }
+
+    fn write(&self, body: &mut Body<'_>) {
+        body.buffer().copy_from_slice(&self.validity);
+        if let Some(offsets) = &self.offsets {
+            body.buffer().copy_from_slice(bytemuck::cast_slice(offsets));
+        }
+        if let Some(data) = &self.data {
+            body.buffer().copy_from_slice(data.bytes());
+        }
+        self.children.iter().for_each(|child| child.write(body));
+    }
+}
+
+impl Data {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            // SAFETY: the array that owns this memory lives as long as the `Results` around self.
+            Data::Borrowed(start, length) => unsafe { slice(*start, 0, *length) },
+            Data::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// # Safety
+/// `start .. start + length` must be readable from `base` on, unless `length` is 0.
+unsafe fn slice<'a>(base: *const u8, start: usize, length: usize) -> &'a [u8] {
+    if length == 0 || base.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller vouches for the range.
+    unsafe { std::slice::from_raw_parts(base.add(start), length) }
+}
+
+/// `rows` bits from `start` on, moved to the start of bytes; empty if there is no bitmap.
+///
+/// # Safety
+/// The bitmap must cover the bits, or be null.
+unsafe fn bits(bitmap: *const u8, start: usize, rows: usize) -> Vec<u8> {
+    if bitmap.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the caller vouches for the bits.
+    let bytes = unsafe { slice(bitmap, start / 8, (start % 8 + rows).div_ceil(8)) };
+    let shift = start % 8;
+    if shift == 0 {
+        return bytes.to_vec();
+    }
+    (0..rows.div_ceil(8))
+        .map(|index| {
+            let next = bytes.get(index + 1).copied().unwrap_or(0);
+            bytes[index] >> shift | next << (8 - shift)
+        })
+        .collect()
+}
+
+/// (offsets that begin at 0, where they began, how far they reach).
+///
+/// # Safety
+/// The buffer must hold `start + rows + 1` 32-bit offsets, unless `rows` is 0.
+unsafe fn rebase(buffer: *const u8, start: usize, rows: usize) -> (Vec<i32>, usize, usize) {
+    if rows == 0 || buffer.is_null() {
+        return (vec![0; rows + 1], 0, 0);
+    }
+    // SAFETY: the caller vouches for the range.
+    let bytes = unsafe { slice(buffer, start * 4, (rows + 1) * 4) };
+    let offsets: Vec<i32> = bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+    let first = offsets[0];
+    let length = offsets[rows] - first;
+    (offsets.into_iter().map(|offset| offset - first).collect(), first as usize, length as usize)
+}

@@ -1,0 +1,47 @@
+//! The Python guest: the native half of the package `crosslane`.
+//!
+//! A lane's process calls [`serve`], which takes batches from the ring, calls the user's function
+//! per row or per batch, and writes the results. Row values are made and read here, without pyarrow.
+//! The interpreter's lock is released while the lane waits.
+
+mod arrow;
+mod calendar;
+mod limits;
+mod reader;
+mod serve;
+mod writer;
+
+use crosslane::Signature;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// The parts of a signature: (name, [(parameter, type)], result type), in their normal form.
+///
+/// Raises ValueError, with a mark at the place, if the text is not a signature.
+#[pyfunction]
+fn parse_signature(text: &str) -> PyResult<(String, Vec<(String, String)>, String)> {
+    let signature: Signature = text.parse().map_err(value_error)?;
+    let parameters = signature.parameters.into_iter().map(|field| (field.name, field.data_type.to_string()));
+    Ok((signature.name, parameters.collect(), signature.returns.to_string()))
+}
+
+/// A SQL type in its normal form.
+///
+/// Raises ValueError if the text is not a SQL type.
+#[pyfunction]
+fn parse_type(text: &str) -> PyResult<String> {
+    let data_type: crosslane::DataType = text.parse().map_err(value_error)?;
+    Ok(data_type.to_string())
+}
+
+fn value_error(error: crosslane::signature::SignatureError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+#[pymodule]
+fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(parse_signature, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_type, module)?)?;
+    module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}

@@ -1,0 +1,41 @@
+//! The memory limit of a function, enforced by the kernel: beyond it allocations fail, which Python
+//! turns into MemoryError.
+
+use std::fs;
+
+/// The soft limit on private writable memory, raised to "none" again when dropped.
+pub(crate) struct MemoryLimit(libc::rlimit);
+
+impl MemoryLimit {
+    /// Lets the process allocate at most `bytes` more than it has now.
+    pub(crate) fn set(bytes: u64) -> Option<Self> {
+        let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `old` is a valid place for the result.
+        if unsafe { libc::getrlimit(libc::RLIMIT_DATA, &raw mut old) } != 0 {
+            return None;
+        }
+        let limit = Self(old);
+        limit.apply((data_size()? + bytes).min(old.rlim_max));
+        Some(limit)
+    }
+
+    fn apply(&self, soft: u64) {
+        let limit = libc::rlimit { rlim_cur: soft, rlim_max: self.0.rlim_max };
+        // SAFETY: the structure is valid; failure leaves the limit as it was.
+        unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) };
+    }
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        self.apply(self.0.rlim_cur);
+    }
+}
+
+/// Private writable bytes of this process: the sixth number of statm counts data and stack pages.
+fn data_size() -> Option<u64> {
+    let statm = fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(5)?.parse().ok()?;
+    // SAFETY: sysconf has no requirements.
+    Some(pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64)
+}

@@ -1,0 +1,60 @@
+"""Builds the two native parts with cargo: the Python guest and the DuckDB extension."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSION = "v0.1.0"
+#: The C API that the extension asks for: the oldest DuckDB that can load it.
+API_VERSION = "v1.5.6"
+PLATFORMS = {"x86_64": "linux_amd64", "aarch64": "linux_arm64"}
+
+
+def footer() -> bytes:
+    """What DuckDB reads from the end of an extension: eight fields, the last first, and no signature."""
+    fields = ["", "", "", "C_STRUCT", VERSION, API_VERSION, PLATFORMS[platform.machine()], "4"]
+    return b"".join(field.encode().ljust(32, b"\0") for field in fields) + bytes(256)
+
+
+class CargoBuild(build_ext):
+    """Runs cargo and puts what it built into the package."""
+
+    def run(self) -> None:
+        if sys.platform != "linux" or platform.machine() not in PLATFORMS:
+            sys.exit(
+                f"crosslane runs on Linux on x86-64 and arm64; this is {sys.platform} on {platform.machine()}"
+            )
+        if shutil.which("cargo") is None:
+            sys.exit("crosslane needs Rust to build: install rustup (https://rustup.rs), then try again")
+        profile = os.environ.get("CROSSLANE_PROFILE", "release")
+        command = ["cargo", "build", "--locked", "--profile", profile, "-p", "crosslane-python", "-p", "crosslane-duckdb"]
+        subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_PYTHON": sys.executable})
+        target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+        built = target / ("debug" if profile == "dev" else profile)
+        package = Path(__file__).parent / "crosslane" if self.inplace else Path(self.build_lib) / "crosslane"
+        package.mkdir(parents=True, exist_ok=True)
+        self._place((built / "lib_guest.so").read_bytes(), Path(self.get_ext_fullpath("crosslane._guest")))
+        extension = (built / "libcrosslane_duckdb.so").read_bytes()
+        self._place(extension + footer(), package / "crosslane.duckdb_extension")
+
+    @staticmethod
+    def _place(content: bytes, path: Path) -> None:
+        # A new file, so that processes that have the old one mapped are not hurt.
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)
+
+    def get_outputs(self) -> list[str]:
+        return [self.get_ext_fullpath("crosslane._guest")]
+
+
+setup(
+    ext_modules=[Extension("crosslane._guest", sources=[])],
+    cmdclass={"build_ext": CargoBuild},
+)
