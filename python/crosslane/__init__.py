@@ -10,8 +10,8 @@ Declare functions with :func:`udf` in a file, load the file, call them from SQL:
 
 >>> import crosslane
 >>> con = crosslane.connect(functions=["examples/quickstart.py"])
->>> con.sql("SELECT slug('Hello Wide World')").fetchone()
-('hello-wide-world',)
+>>> con.execute("SELECT slug('Hello Wide World')").fetchall()
+[('hello-wide-world',)]
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ def register(con: duckdb.DuckDBPyConnection, function: Callable[..., Any], signa
     >>> con = connect()
     >>> register(con, lambda x: x + 1, "increment(x BIGINT) -> BIGINT")
     'increment(x BIGINT) -> BIGINT'
-    >>> con.sql("SELECT increment(41)").fetchone()
-    (42,)
+    >>> con.execute("SELECT increment(41)").fetchall()
+    [(42,)]
     """
     import cloudpickle
 
@@ -105,7 +105,7 @@ def register(con: duckdb.DuckDBPyConnection, function: Callable[..., Any], signa
     declared = resolve(declaration)
     _prepare(con)
     name = f"{getattr(function, '__module__', '') or '__main__'}.{declared.name}"
-    rows = con.execute("FROM crosslane_load_pickle(?, ?)", [name, cloudpickle.dumps(function)]).fetchall()
+    rows = con.execute("FROM crosslane_load_pickle(?, ?)", [name, cloudpickle.dumps(declaration)]).fetchall()
     return rows[0][1]
 
 
@@ -117,7 +117,7 @@ def cancel(con: duckdb.DuckDBPyConnection) -> None:
 
 def _prepare(con: duckdb.DuckDBPyConnection) -> None:
     """Loads the extension, unless the database has it, and lets functions run in this interpreter."""
-    known = con.execute("SELECT 1 FROM duckdb_functions() WHERE function_name = 'crosslane_load' LIMIT 1").fetchone()
+    known = con.execute("SELECT 1 FROM duckdb_functions() WHERE function_name = 'crosslane_load' LIMIT 1").fetchall()
     if known:
         return
     path = extension_path()

@@ -30,10 +30,10 @@ def load_file(path: str | Path) -> list[Declared]:
 
 
 def load_pickle(data: bytes) -> list[Declared]:
-    """The function that :func:`crosslane.register` pickled."""
+    """The function that :func:`crosslane.register` pickled, with its declaration."""
     import cloudpickle
 
-    return _resolved([cloudpickle.loads(data)])
+    return [resolve(cloudpickle.loads(data))]
 
 
 def _declaration(value: object) -> Declaration | None:

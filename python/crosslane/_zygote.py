@@ -10,6 +10,7 @@ import array
 import ctypes
 import faulthandler
 import gc
+import importlib
 import json
 import os
 import select
@@ -88,6 +89,7 @@ class Zygote:
             else:
                 self.functions = _library.load_pickle(bytes.fromhex(source["bytes"]))
             declared = [function.message() for function in self.functions]
+            self.warm_up()
         except BaseException as error:
             name, text, traceback = _errors.describe(error, file)
             self.control.send(op="failed", failure={"class": name, "message": text, "traceback": traceback})
@@ -95,6 +97,17 @@ class Zygote:
         version = ".".join(map(str, sys.version_info[:3]))
         self.control.send(op="loaded", functions=declared, runtime=f"Python {version}")
         return True
+
+    def warm_up(self) -> None:
+        """Imports what lanes would import at their first call."""
+        modules = {"row": ["_guest"], "async": ["_guest", "_async"], "vectorized": ["_guest", "_vectors"]}
+        for kind in {function.kind for function in self.functions}:
+            for module in modules[kind]:
+                importlib.import_module(f"crosslane.{module}")
+        columns = {column for function in self.functions for column in function.columns}
+        if "vectorized" in {function.kind for function in self.functions}:
+            for library in columns:
+                importlib.import_module(library)
 
     def serve(self) -> None:
         """Forks a lane per request until the engine closes the socket."""

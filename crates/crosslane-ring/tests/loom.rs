@@ -1,0 +1,99 @@
+//! All interleavings of a producer and a consumer on a tiny ring.
+#![cfg(loom)]
+
+use crosslane_ring::{Consumer, Memory, Producer, RingHeader, Spin};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use std::time::Duration;
+
+const CAPACITY: usize = 64;
+const LONG: Duration = Duration::from_secs(1);
+
+/// Memory whose every word loom watches for unordered access.
+struct Watched {
+    header: RingHeader,
+    words: [UnsafeCell<[u8; 8]>; CAPACITY / 8],
+}
+
+#[derive(Clone)]
+struct Modelled(Arc<Watched>);
+
+// SAFETY: loom checks that the protocol gives each word to one side at a time.
+unsafe impl Send for Modelled {}
+
+// SAFETY: the capacity is a power of two and the same for both sides.
+unsafe impl Memory for Modelled {
+    fn header(&self) -> &RingHeader {
+        &self.0.header
+    }
+    fn capacity(&self) -> usize {
+        CAPACITY
+    }
+    unsafe fn load(&self, at: usize, out: &mut [u8]) {
+        for (index, byte) in out.iter_mut().enumerate() {
+            let place = at + index;
+            // SAFETY: loom's own check.
+            *byte = self.0.words[place / 8].with(|word| unsafe { (*word)[place % 8] });
+        }
+    }
+    unsafe fn store(&self, at: usize, bytes: &[u8]) {
+        for (index, byte) in bytes.iter().enumerate() {
+            let place = at + index;
+            // SAFETY: loom's own check.
+            self.0.words[place / 8].with_mut(|word| unsafe { (*word)[place % 8] = *byte });
+        }
+    }
+}
+
+fn ring() -> (Producer<Modelled>, Consumer<Modelled>) {
+    let memory = Modelled(Arc::new(Watched {
+        header: RingHeader::default(),
+        words: std::array::from_fn(|_| UnsafeCell::new([0; 8])),
+    }));
+    // SAFETY: the ring is fresh, and these are its only ends.
+    unsafe { (Producer::new(memory.clone()), Consumer::new(memory)) }
+}
+
+fn check(frames: &'static [usize]) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let (mut producer, mut consumer) = ring();
+        let writer = thread::spawn(move || {
+            for (number, length) in frames.iter().enumerate() {
+                while !producer.push(&vec![number as u8; *length], number as u32).unwrap() {
+                    producer.wait(Spin(Duration::ZERO), LONG);
+                }
+            }
+        });
+        for (number, length) in frames.iter().enumerate() {
+            loop {
+                if let Some(frame) = consumer.pop().unwrap() {
+                    assert_eq!(frame, (number as u32, vec![number as u8; *length]));
+                    break;
+                }
+                consumer.wait(Spin(Duration::ZERO), LONG);
+            }
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// No lost wake and no unordered access while the ring has room.
+#[test]
+fn two_frames() {
+    check(&[8, 3]);
+}
+
+/// The producer parks for space and is woken.
+#[test]
+fn a_full_ring() {
+    check(&[24, 24, 8]);
+}
+
+/// The end-of-ring marker is seen with the frame behind it.
+#[test]
+fn around_the_end() {
+    check(&[16, 16, 24, 8]);
+}

