@@ -76,7 +76,8 @@ class Caller:
         if library == "pandas":
             return pa.Array.from_pandas(result, type=self._result)
         if library == "numpy" and getattr(result, "ndim", 0) == 1:
-            return pa.array(result)
+            # numpy's integers have no NULL: a column with one is float, and NaN where NULL was.
+            return pa.array(result, from_pandas=not pa.types.is_floating(self._result))
         if isinstance(result, (list, tuple)):
             return pa.array(result, type=self._result)
         raise TypeError(

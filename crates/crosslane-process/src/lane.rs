@@ -60,6 +60,11 @@ impl ProcessLane {
         }
     }
 
+    /// Drops the lane without ending its process.
+    pub(crate) fn forget(mut self) {
+        self.engine = 0;
+    }
+
     /// The worker's process id.
     pub fn pid(&self) -> i32 {
         self.pid

@@ -14,6 +14,8 @@
 mod aligned;
 mod control;
 mod external;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod guest;
 mod lane;
 mod warden;

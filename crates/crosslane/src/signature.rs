@@ -257,7 +257,7 @@ mod tests {
             ("f(x INT) INT", 10, "->"),
             ("f(x INT -> INT", 9, ")"),
             ("(x INT) -> INT", 1, "function name"),
-            ("f(x DECIMAL(39,1)) -> INT", 17, "precision"),
+            ("f(x DECIMAL(39,1)) -> INT", 18, "precision"),
             ("f(x INT[0]) -> INT", 11, "at least 1"),
             ("f(x INT) -> INT extra", 17, "the end"),
         ] {

@@ -1,0 +1,83 @@
+//! Whatever a guest writes, the engine finds results or errors: never a panic, never a wrong row.
+//!
+//! The bounded twin of the fuzz target `reply` (`make fuzz`): valid replies with a few bytes changed,
+//! cut, or random throughout.
+
+use crosslane::DataType;
+use crosslane_process::fuzzing::{TYPES, garbage_reply, valid_reply};
+
+const ROUNDS: u32 = 60_000;
+
+struct Random(u64);
+
+impl Random {
+    /// splitmix64 (G. Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+}
+
+/// Values at which checks tend to be wrong.
+const EDGES: [u64; 10] = [0, 1, 3, 7, 8, 255, 1 << 31, u32::MAX as u64, 1 << 63, u64::MAX];
+
+#[test]
+fn garbled_replies_are_errors() {
+    let replies: Vec<Vec<u8>> = TYPES.iter().map(|text| valid_reply(&text.parse::<DataType>().unwrap())).collect();
+    let mut random = Random(1);
+    for _ in 0..ROUNDS {
+        let pick = random.below(TYPES.len());
+        let mut input = vec![pick as u8, 0];
+        input.extend_from_slice(&replies[pick]);
+        for _ in 0..random.below(4) {
+            let at = 2 + random.below(input.len() - 2);
+            if random.below(2) == 0 {
+                input[at] = random.next() as u8;
+            } else {
+                let edge = EDGES[random.below(EDGES.len())].to_le_bytes();
+                let end = (at + 8).min(input.len());
+                input[at..end].copy_from_slice(&edge[..end - at]);
+            }
+        }
+        if random.below(8) == 0 {
+            input.truncate(2 + random.below(input.len() - 2));
+        }
+        garbage_reply(&input);
+    }
+}
+
+#[test]
+fn garbled_rings_are_errors() {
+    let mut random = Random(2);
+    for _ in 0..ROUNDS {
+        let mut input = vec![random.next() as u8, 1];
+        // The positions, in their cache lines, then data.
+        for _ in 0..32 {
+            let word = if random.below(3) == 0 { random.next() } else { EDGES[random.below(EDGES.len())] };
+            input.extend_from_slice(&word.to_le_bytes());
+        }
+        for _ in 0..random.below(64) {
+            let word = if random.below(2) == 0 { random.next() } else { EDGES[random.below(EDGES.len())] };
+            input.extend_from_slice(&word.to_le_bytes());
+        }
+        garbage_reply(&input);
+    }
+}
+
+#[test]
+fn frames_with_any_tag_are_errors() {
+    for mode in 0..8u8 {
+        for length in 0..100 {
+            let mut input = vec![0, mode & !1];
+            input.resize(2 + length, 0xFF);
+            garbage_reply(&input);
+        }
+    }
+}

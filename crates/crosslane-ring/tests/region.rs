@@ -1,0 +1,92 @@
+//! Rings in shared memory, between two mappings of the same memfd.
+#![cfg(not(any(loom, miri)))]
+
+use crosslane_ring::{Parked, Region, RegionError, Spin, wait_any};
+use std::os::fd::{AsFd, AsRawFd};
+use std::thread;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Ten million frames of random sizes, each filled with its own byte.
+#[test]
+fn ten_million_frames() {
+    const FRAMES: u32 = 10_000_000;
+    let (region, fd) = Region::create(1 << 16).unwrap();
+    let mut engine = region.engine();
+    let mut guest = Region::open(&fd).unwrap().guest();
+    let next = |state: &mut u32| {
+        // xorshift32 (G. Marsaglia, "Xorshift RNGs", 2003).
+        *state ^= *state << 13;
+        *state ^= *state >> 17;
+        *state ^= *state << 5;
+        *state
+    };
+    let size = move |random: u32| if random.is_multiple_of(1000) { 30_000 } else { random as usize % 200 };
+    let writer = thread::spawn(move || {
+        let mut random = 7;
+        for number in 0..FRAMES {
+            let length = size(next(&mut random));
+            let grant = loop {
+                match engine.producer.reserve(length).unwrap() {
+                    Some(grant) => break grant,
+                    None => assert_eq!(engine.producer.wait(Spin::default(), LONG), Parked::Ready),
+                }
+            };
+            engine.producer.bytes(&grant).fill(number as u8);
+            engine.producer.commit(grant, length, number);
+        }
+    });
+    let mut random = 7;
+    for number in 0..FRAMES {
+        let frame = loop {
+            match guest.consumer.peek().unwrap() {
+                Some(frame) => break frame,
+                None => assert_eq!(guest.consumer.wait(Spin::default(), LONG), Parked::Ready),
+            }
+        };
+        assert_eq!((frame.tag, frame.length), (number, size(next(&mut random))));
+        // SAFETY: the producer above does not touch a published frame.
+        let bytes = unsafe { guest.consumer.bytes(&frame) };
+        assert!(bytes.iter().all(|byte| *byte == number as u8), "frame {number}");
+        guest.consumer.release(frame);
+    }
+    writer.join().unwrap();
+}
+
+#[test]
+fn waiting_for_any_of_several() {
+    let lanes: Vec<_> = (0..3)
+        .map(|_| {
+            let (region, fd) = Region::create(4096).unwrap();
+            (region.engine(), Region::open(&fd).unwrap().guest())
+        })
+        .collect();
+    let (mut engines, mut guests): (Vec<_>, Vec<_>) = lanes.into_iter().unzip();
+    let spin = Spin(Duration::ZERO);
+    for round in 0..100 {
+        let mut guest = guests.remove(round % 3);
+        let replier = thread::spawn(move || {
+            thread::sleep(Duration::from_micros(300));
+            assert!(guest.producer.push(b"reply", 0).unwrap());
+            guest
+        });
+        let mut consumers: Vec<_> = engines.iter_mut().map(|ends| &mut ends.consumer).collect();
+        while wait_any(&mut consumers, spin, LONG) == Parked::TimedOut {}
+        assert_eq!(engines[round % 3].consumer.pop().unwrap(), Some((0, b"reply".to_vec())));
+        guests.insert(round % 3, replier.join().unwrap());
+    }
+}
+
+#[test]
+fn memory_cannot_shrink_under_the_other_side() {
+    let (_region, fd) = Region::create(4096).unwrap();
+    // SAFETY: a call on an open descriptor.
+    assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), 0) }, -1);
+}
+
+#[test]
+fn other_files_are_refused() {
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    assert!(matches!(Region::open(file.as_fd()), Err(RegionError::NotALane | RegionError::System(_))));
+}

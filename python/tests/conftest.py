@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import psutil
+import pytest
+
+import crosslane
+
+Library = Callable[[str], Path]
+
+
+def processes() -> list[psutil.Process]:
+    """All living processes below this one."""
+    return [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
+    """Whether a condition becomes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test leaves a process behind, unless its module keeps an engine for all its tests."""
+    before = set(processes())
+    yield
+    if "engine" in request.fixturenames:
+        return
+    assert eventually(lambda: set(processes()) <= before), f"left behind: {set(processes()) - before}"
+
+
+@pytest.fixture
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection with Crosslane."""
+    connection = crosslane.connect(config={"threads": 2})
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Library:
+    """Writes a file of functions and returns its path."""
+    count = 0
+
+    def write(text: str) -> Path:
+        nonlocal count
+        count += 1
+        path = tmp_path / f"functions_{count}.py"
+        path.write_text("from crosslane import udf\n" + textwrap.dedent(text))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def load(con: duckdb.DuckDBPyConnection, library: Library) -> Callable[[str], duckdb.DuckDBPyConnection]:
+    """Loads a text as a file of functions and returns the connection."""
+
+    def load(text: str) -> duckdb.DuckDBPyConnection:
+        crosslane.load(con, library(text))
+        return con
+
+    return load
+
+
+def value(con: duckdb.DuckDBPyConnection, query: str) -> object:
+    """The only value of a query's result."""
+    ((result,),) = con.execute(query).fetchall()
+    return result
+
+
+def error(con: duckdb.DuckDBPyConnection, query: str) -> str:
+    """The error that a query ends with."""
+    with pytest.raises(duckdb.Error) as caught:
+        con.execute(query).fetchall()
+    return str(caught.value)

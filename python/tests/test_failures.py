@@ -1,0 +1,348 @@
+"""Workers that die, hang, or misbehave: a clear error for that query alone; limits and retries."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import crosslane
+
+from .conftest import Library, error, eventually, processes, value
+
+Load = Callable[[str], duckdb.DuckDBPyConnection]
+
+WAYS_TO_DIE = {
+    "os._exit(3)": "its worker process ended with exit code 3",
+    "os.kill(os.getpid(), signal.SIGKILL)": "SIGKILL",
+    "ctypes.string_at(0)": "SIGSEGV",
+    "os.abort()": "SIGABRT",
+    "os.kill(os.getpid(), signal.SIGTERM)": "SIGTERM",
+    "sys.exit(4)": "SystemExit: 4",
+    "(_ for _ in ()).throw(KeyboardInterrupt())": "KeyboardInterrupt",
+    "recurse(0)": "RecursionError",
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_DIE)
+def test_a_worker_that_dies_ends_its_query_alone(load: Load, way: str) -> None:
+    con = load(
+        f"""
+        import ctypes, os, signal, sys
+        def recurse(n): return recurse(n + 1) + 1
+        @udf
+        def f(x: int) -> int:
+            if x == 1500:
+                {way}
+            return x
+        """
+    )
+    con.execute("CREATE TABLE t AS SELECT i FROM range(2000) r(i)")
+    for _ in range(2):
+        text = error(con, "SELECT f(i) FROM t")
+        assert WAYS_TO_DIE[way] in text
+        assert "f: " in text
+        assert "with x = 1500" in text
+    assert value(con, "SELECT sum(f(i)) FROM t WHERE i < 1000") == sum(range(1000))
+
+
+def test_a_crash_shows_where_it_happened(load: Load, capfd: pytest.CaptureFixture[str]) -> None:
+    con = load(
+        """
+        import ctypes
+        @udf
+        def f(x: int) -> int:
+            print("about to read address", x)
+            return ctypes.string_at(0)
+        """
+    )
+    text = error(con, "SELECT f(7)")
+    assert "the last it printed" in text
+    assert "about to read address 7" in text
+    assert 'functions_1.py", line 6 in f' in text or 'functions_1.py", line 5 in f' in text
+
+
+def test_what_a_function_prints_reaches_the_log_and_never_the_data(
+    load: Load, capfd: pytest.CaptureFixture[str]
+) -> None:
+    con = load(
+        """
+        import os, sys
+        @udf
+        def noisy(x: int) -> int:
+            print("a line from", x)
+            os.write(1, b"\\x00\\xff garbage " * 1000)
+            print("an error line", file=sys.stderr)
+            return x
+        """
+    )
+    assert value(con, "SELECT sum(noisy(i)) FROM range(50) r(i)") == sum(range(50))
+    con.close()
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "a line from 49" in err
+    assert "an error line" in err
+
+
+def test_a_worker_that_closes_its_descriptors(load: Load) -> None:
+    con = load(
+        """
+        import os
+        @udf
+        def f(x: int) -> int:
+            if x == 1000:
+                os.closerange(0, 1000)
+            return x
+        """
+    )
+    con.execute("CREATE TABLE t AS SELECT i FROM range(2000) r(i)")
+    # The answer may still come through the ring; if not, the error is clear.
+    try:
+        assert con.execute("SELECT sum(f(i)) FROM t").fetchall() == [(sum(range(2000)),)]
+    except duckdb.Error as failure:
+        assert "closed its connection" in str(failure)
+    for _ in range(5):
+        assert value(con, "SELECT sum(f(i)) FROM t WHERE i < 900") == sum(range(900))
+
+
+def test_children_of_a_worker_end_with_it(load: Load, tmp_path: Path) -> None:
+    con = load(
+        f"""
+        import os, pathlib, subprocess, time
+        @udf
+        def f(x: int) -> int:
+            child = subprocess.Popen(["sleep", "1000"])
+            if os.fork() == 0:
+                time.sleep(1000)
+            pathlib.Path({str(tmp_path / "started")!r}).touch()
+            if x:
+                os._exit(1)
+            return child.pid
+        """
+    )
+    value(con, "SELECT f(0)")
+    assert "exit code 1" in error(con, "SELECT f(1)")
+    con.close()
+    assert (tmp_path / "started").exists()
+    assert eventually(lambda: not processes())
+    import psutil
+
+    assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "1000"]]
+
+
+def test_timeout_ends_the_call_and_replaces_the_worker(load: Load) -> None:
+    con = load(
+        """
+        import os, time
+        @udf(timeout=0.3)
+        def f(x: int) -> int:
+            if x == 5:
+                while True: pass
+            return x
+        @udf
+        def pid() -> int: return os.getpid()
+        """
+    )
+    started = time.monotonic()
+    text = error(con, "SELECT f(i) FROM range(10) r(i)")
+    assert "f: timed out after 0.3 s" in text
+    assert "with x = 5" in text
+    assert time.monotonic() - started < 20
+    assert value(con, "SELECT f(4)") == 4
+    assert value(con, "SELECT lanes_lost FROM crosslane_stats() WHERE function = 'f'") == 1
+
+
+def test_a_timeout_counts_for_each_row_and_not_for_the_batch(load: Load) -> None:
+    con = load(
+        """
+        import time
+        @udf(timeout=0.5)
+        def f(x: int) -> int:
+            time.sleep(0.02)
+            return x
+        """
+    )
+    con.execute("CALL crosslane_set('fan_out', 'false')")
+    assert value(con, "SELECT sum(f(i)) FROM range(60) r(i)") == sum(range(60))
+
+
+def test_errors_as_null(load: Load) -> None:
+    con = load(
+        """
+        import os, time
+        @udf(on_error="null")
+        def raises(x: int) -> int: return 10 // (x % 5)
+        @udf(on_error="null")
+        def dies(x: int) -> int:
+            if x == 700: os._exit(1)
+            return x
+        @udf(on_error="null", timeout=0.2)
+        def hangs(x: int) -> int:
+            if x == 3: time.sleep(1000)
+            return x
+        @udf(on_error="null")
+        def wrong(x: int) -> int: return "x" if x == 2 else x
+        """
+    )
+    con.execute("CREATE TABLE t AS SELECT i FROM range(1000) r(i)")
+    assert con.execute("SELECT count(*), count(raises(i)) FROM t").fetchall() == [(1000, 800)]
+    assert con.execute("SELECT i FROM t WHERE dies(i) IS NULL").fetchall() == [(700,)]
+    assert con.execute("SELECT hangs(i) FROM range(6) r(i)").fetchall() == [(0,), (1,), (2,), (None,), (4,), (5,)]
+    assert con.execute("SELECT wrong(i) FROM range(4) r(i)").fetchall() == [(0,), (1,), (None,), (3,)]
+    assert value(con, "SELECT errors FROM crosslane_stats() WHERE function = 'raises'") == 200
+
+
+def test_retries(load: Load, tmp_path: Path) -> None:
+    con = load(
+        f"""
+        import os, pathlib
+        def first(name):
+            path = pathlib.Path({str(tmp_path)!r}) / name
+            try:
+                path.touch(exist_ok=False)
+                return True
+            except FileExistsError:
+                return False
+        @udf(retries=2)
+        def raises_once(x: int) -> int:
+            if first(f"raise-{{x}}"): raise ConnectionError("try again")
+            return x
+        @udf(retries=1)
+        def dies_once(x: int) -> int:
+            if x == 3 and first("die"): os._exit(1)
+            return x
+        @udf(retries=1)
+        def always(x: int) -> int: raise ConnectionError("never")
+        """
+    )
+    assert value(con, "SELECT sum(raises_once(i)) FROM range(4) r(i)") == 6
+    assert value(con, "SELECT sum(dies_once(i)) FROM range(6) r(i)") == 15
+    assert "ConnectionError: never" in error(con, "SELECT always(1)")
+    assert value(con, "SELECT retries FROM crosslane_stats() WHERE function = 'raises_once'") == 4
+
+
+def test_memory_limit(load: Load) -> None:
+    con = load(
+        """
+        import pyarrow as pa
+        @udf(memory_limit="100 MB")
+        def hog(megabytes: int) -> int:
+            return len(bytes(megabytes * 10**6))
+        @udf(memory_limit="100 MB", vectorized=True)
+        def hogs(megabytes: pa.Int64Array) -> pa.Int64Array:
+            pa.allocate_buffer(max(megabytes.to_pylist()) * 10**6)
+            return megabytes
+        @udf
+        def free(megabytes: int) -> int:
+            return len(bytes(megabytes * 10**6))
+        """
+    )
+    assert value(con, "SELECT hog(50)") == 50_000_000
+    assert "MemoryError" in error(con, "SELECT hog(300)")
+    assert "Memory" in error(con, "SELECT hogs(300)")
+    assert value(con, "SELECT hogs(10)") == 10
+    # The limit is the function's, and the next one's worker does not inherit it.
+    assert value(con, "SELECT free(300)") == 300_000_000
+    assert value(con, "SELECT hog(50)") == 50_000_000
+
+
+def test_async_functions(load: Load) -> None:
+    con = load(
+        """
+        import asyncio, contextlib
+        running = most = 0
+        @udf(concurrency=8)
+        async def f(x: int) -> int:
+            global running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.002)
+            running -= 1
+            return most
+        @udf
+        async def late(x: int) -> int:
+            await asyncio.sleep(0.01 * (5 - x))
+            return x
+        @udf
+        async def fails(x: int | None) -> int:
+            await asyncio.sleep(0)
+            return 1 // x
+        @udf(timeout=0.1, on_error="null")
+        async def slow(x: int) -> int:
+            await asyncio.sleep(10 if x == 2 else 0)
+            return x
+        @udf(timeout=0.1)
+        async def stuck(x: int) -> int:
+            while True: pass
+        @udf(retries=3)
+        async def flaky(x: int) -> int:
+            seen.add(x) if x not in seen else None
+            if len(seen) < 4: raise ConnectionError
+            return x
+        seen = set()
+        """
+    )
+    con.execute("CALL crosslane_set('fan_out', 'false')")
+    assert value(con, "SELECT max(f(i)) FROM range(100) r(i)") == 8
+    assert con.execute("SELECT late(i) FROM range(5) r(i)").fetchall() == [(i,) for i in range(5)]
+    text = error(con, "SELECT fails(2 - i) FROM range(5) r(i)")
+    assert "ZeroDivisionError" in text
+    assert "with x = 0" in text
+    assert "TypeError" in error(con, "SELECT fails(NULL)")
+    assert con.execute("SELECT slow(i) FROM range(4) r(i)").fetchall() == [(0,), (1,), (None,), (3,)]
+    assert "timed out after 0.1 s" in error(con, "SELECT stuck(1)")
+    assert value(con, "SELECT sum(flaky(i)) FROM range(4) r(i)") == 6
+
+
+def test_cancel_ends_a_slow_function_at_once(load: Load) -> None:
+    con = load(
+        """
+        import time
+        @udf
+        def sleepy(x: int) -> int:
+            time.sleep(1000)
+            return x
+        @udf
+        def busy(x: int) -> int:
+            while True: pass
+        """
+    )
+    for function in ("sleepy", "busy"):
+        timer = threading.Timer(0.3, crosslane.cancel, [con])
+        timer.start()
+        with pytest.raises(duckdb.Error, match=r"cancelled|[Ii]nterrupt"):
+            con.execute(f"SELECT {function}(1)").fetchall()
+        timer.join()
+    assert value(con, "SELECT 1") == 1
+
+
+def test_a_killed_zygote_is_started_again(load: Load) -> None:
+    con = load("@udf\ndef f(x: int) -> int: return x + 1")
+    assert value(con, "SELECT f(1)") == 2
+    for process in processes():
+        process.kill()
+    assert eventually(lambda: not processes())
+    for _ in range(8):
+        try:
+            result = value(con, "SELECT f(1)")
+            break
+        except duckdb.Error as failure:
+            # Lanes that were warm died with it; each is found out once.
+            assert "killed" in str(failure) or "closed its connection" in str(failure)
+    assert result == 2
+
+
+def test_a_worker_found_dead_while_idle(library: Library) -> None:
+    con = crosslane.connect(functions=library("import os\n@udf\ndef pid() -> int: return os.getpid()"))
+    import os
+    import signal
+
+    pid = value(con, "SELECT pid()")
+    os.kill(int(str(pid)), signal.SIGKILL)
+    time.sleep(0.2)
+    assert value(con, "SELECT pid()") != pid
+    con.close()

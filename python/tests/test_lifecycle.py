@@ -1,0 +1,291 @@
+"""Loading, reloading, closing: what is visible when, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import psutil
+import pytest
+
+import crosslane
+
+from .conftest import Library, error, eventually, processes, value
+
+Load = Callable[[str], duckdb.DuckDBPyConnection]
+
+
+def run(program: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, **options
+    )
+
+
+def test_loading_returns_the_functions(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    path = library("@udf\ndef f(x: int) -> int: return x\n@udf(timeout=2, retries=1)\nasync def g() -> str: return 'g'")
+    rows = con.execute("FROM crosslane_load(?)", [str(path)]).fetchall()
+    assert rows == [
+        ("f", "f(x BIGINT) -> BIGINT", "row", "", 1),
+        ("g", "g() -> VARCHAR", "async", "concurrency=16, timeout=2, retries=1", 1),
+    ]
+    listed = con.execute("SELECT function, library, file, line FROM crosslane_functions()").fetchall()
+    assert listed == [("f", str(path), str(path), 2), ("g", str(path), str(path), 4)]
+
+
+def test_reloading_replaces_the_functions(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    path = library("@udf\ndef f(x: int) -> int: return 1\n@udf\ndef g(x: int) -> int: return 1")
+    crosslane.load(con, path)
+    con.execute("PREPARE p AS SELECT f(1)")
+    path.write_text("from crosslane import udf\n@udf\ndef f(x: int) -> int: return 2\n@udf\ndef h(x: str) -> int: return 2")
+    crosslane.load(con, path)
+    assert value(con, "SELECT f(1)") == 2
+    assert value(con, "EXECUTE p") == 2
+    assert value(con, "SELECT h('x')") == 2
+    assert "the file does not declare it any more" in error(con, "SELECT g(i) FROM range(2) r(i)")
+    path.write_text("from crosslane import udf\n@udf\ndef f(x: str) -> str: return x + x")
+    crosslane.load(con, path)
+    assert value(con, "SELECT f('ab')") == "abab"
+    assert "it is now f(x VARCHAR) -> VARCHAR" in error(con, "SELECT f(i) FROM range(2) r(i)")
+    assert con.execute("SELECT function, version FROM crosslane_functions()").fetchall() == [("f", 3)]
+    # One zygote, and the lanes of the last version only.
+    assert eventually(lambda: len(processes()) <= 3), processes()
+
+
+def test_a_failed_reload_keeps_the_old_functions(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    path = library("@udf\ndef f(x: int) -> int: return 1")
+    crosslane.load(con, path)
+    path.write_text("syntax error")
+    assert "SyntaxError" in error(con, f"FROM crosslane_load('{path}')")
+    assert value(con, "SELECT f(1)") == 1
+
+
+def test_explain_and_prepare_load_nothing(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    path = library("@udf\ndef f(x: int) -> int: return 1")
+    con.execute(f"EXPLAIN FROM crosslane_load('{path}')").fetchall()
+    con.execute(f"PREPARE p AS FROM crosslane_load('{path}')")
+    assert con.execute("FROM crosslane_functions()").fetchall() == []
+    assert not processes()
+
+
+def test_closing_releases_the_file_and_frees_everything(tmp_path: Path, library: Library) -> None:
+    path = library("@udf\ndef f(x: int) -> int: return x + 1")
+    file = tmp_path / "database.duckdb"
+    for round in range(3):
+        con = crosslane.connect(file, functions=path)
+        con.execute("CREATE TABLE IF NOT EXISTS t (i BIGINT)")
+        con.execute("INSERT INTO t SELECT f(i) FROM range(3) r(i)")
+        assert value(con, "SELECT count(*) FROM t") == 3 * (round + 1)
+        con.close()
+        assert eventually(lambda: not processes(), 1), "processes after a second"
+        # Another process can open the file for writing.
+        program = f"import duckdb; duckdb.connect({str(file)!r}).execute('INSERT INTO t VALUES (1)'); print('open')"
+        assert run(program).stdout == "open\n"
+        con = duckdb.connect(str(file), config={"allow_unsigned_extensions": "true"})
+        con.execute("DELETE FROM t WHERE i = 1 AND rowid > 2 + 3 * " + str(round))
+        con.close()
+
+
+def test_opening_again_at_once(tmp_path: Path, library: Library) -> None:
+    path = library("@udf\ndef f(x: int) -> int: return x + 1")
+    for _ in range(4):
+        con = crosslane.connect(tmp_path / "again.duckdb", functions=path)
+        assert value(con, "SELECT f(1)") == 2
+        con.close()
+
+
+def test_closing_leaks_no_descriptors_and_no_threads(library: Library) -> None:
+    path = library("@udf\ndef f(x: int) -> int: return x + 1")
+    this = psutil.Process()
+
+    def once() -> None:
+        con = crosslane.connect(functions=path)
+        assert value(con, "SELECT f(1)") == 2
+        con.close()
+        assert eventually(lambda: not processes())
+
+    once()
+    eventually(lambda: False, 0.2)
+    before = this.num_fds(), this.num_threads()
+    for _ in range(5):
+        once()
+    assert eventually(lambda: (this.num_fds(), this.num_threads()) <= before), (before, this.num_fds(), this.num_threads())
+
+
+def test_an_unfinished_result_keeps_no_lane(load: Load) -> None:
+    con = load("@udf\ndef f(x: int) -> int: return x")
+    con.execute("CREATE TABLE t AS SELECT i FROM range(1000000) r(i)")
+    cursors = [con.cursor() for _ in range(5)]
+    for cursor in cursors:
+        assert cursor.execute("SELECT f(i) FROM t").fetchmany(1)
+    assert value(con, "SELECT sum(busy) FROM crosslane_lanes()") == 0
+    for cursor in cursors:
+        cursor.close()
+
+
+def test_loading_in_a_transaction(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    path = library("@udf\ndef f(x: int) -> int: return x + 1")
+    con.execute("BEGIN")
+    crosslane.load(con, path)
+    con.execute("COMMIT")
+    assert value(con, "SELECT f(1)") == 2
+
+
+def test_several_connections_share_the_functions(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    other = con.cursor()
+    crosslane.load(con, library("@udf\ndef f(x: int) -> int: return x + 1"))
+    assert value(other, "SELECT f(1)") == 2
+    other.close()
+    assert value(con, "SELECT f(2)") == 3
+
+
+def test_idle_lanes_leave(load: Load) -> None:
+    con = load("@udf\ndef f(x: int) -> int: return x + 1")
+    con.execute("CALL crosslane_set('idle_timeout', '0.3')").fetchall()
+    assert value(con, "SELECT f(1)") == 2
+    assert eventually(lambda: len(processes()) == 1), "the zygote alone should be left"
+    assert value(con, "SELECT f(1)") == 2
+
+
+def test_warm_lanes_are_there_before_the_first_row(load: Load) -> None:
+    con = load("@udf\ndef f(x: int) -> int: return x + 1")
+    assert eventually(lambda: value(con, "SELECT sum(idle) FROM crosslane_lanes()") == os.cpu_count())
+    for _ in range(20):
+        assert value(con, "SELECT f(1)") == 2
+    assert value(con, "SELECT sum(waited) FROM crosslane_lanes()") == 0
+
+
+def test_loading_at_load_time(library: Library) -> None:
+    first = library("@udf\ndef f(x: int) -> int: return x + 1")
+    second = library("@udf\ndef g(x: int) -> int: return x + 2")
+    program = f"""
+        import duckdb
+        con = duckdb.connect(config={{"allow_unsigned_extensions": "true"}})
+        con.execute("LOAD '{crosslane.extension_path()}'")
+        print(con.execute("SELECT f(1), g(1)").fetchall())
+    """
+    environment = {**os.environ, "CROSSLANE_LOAD": f"{first}:{second}", "VIRTUAL_ENV": sys.prefix}
+    result = run(program, env=environment)
+    assert result.stdout == "[(2, 3)]\n", result.stderr
+    second.write_text("1 / 0")
+    assert "ZeroDivisionError" in run(program, env=environment).stderr
+
+
+def test_an_interpreter_without_the_package_is_told_apart(library: Library, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} -S -E \"$@\"\n")
+    python.chmod(0o755)
+    con = crosslane.connect()
+    con.execute("CALL crosslane_set('python', ?)", [str(python)]).fetchall()
+    text = error(con, f"FROM crosslane_load('{library('')}')")
+    assert "No module named" in text
+    assert "crosslane doctor" in text
+    con.close()
+
+
+def test_killing_the_engine_leaves_nothing(library: Library) -> None:
+    path = library(
+        """
+        import subprocess, time
+        @udf
+        def f(x: int) -> int:
+            subprocess.Popen(["sleep", "1000"])
+            time.sleep(1000)
+        """
+    )
+    program = f"""
+        import crosslane
+        con = crosslane.connect(functions={str(path)!r})
+        print("ready", flush=True)
+        con.execute("SELECT f(1)").fetchall()
+    """
+    engine = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True)
+    assert engine.stdout is not None
+    assert engine.stdout.readline() == "ready\n"
+    below = psutil.Process(engine.pid)
+    assert eventually(lambda: any("sleep" in p.name() for p in below.children(recursive=True)))
+    family = below.children(recursive=True)
+    engine.kill()
+    engine.wait()
+    assert eventually(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family)), family
+    # Nobody kept the pipe open.
+    assert engine.stdout.read() == ""
+
+
+def test_an_engine_that_ends_without_closing(library: Library) -> None:
+    path = library("@udf\ndef f(x: int) -> int: return x + 1")
+    program = f"""
+        import crosslane
+        con = crosslane.connect(functions={str(path)!r})
+        print(con.execute("SELECT f(1)").fetchall(), flush=True)
+    """
+    for _ in range(5):
+        result = run(program)
+        assert (result.returncode, result.stdout, result.stderr) == (0, "[(2,)]\n", "")
+
+
+def test_a_fork_of_the_engine(library: Library) -> None:
+    path = library("@udf\ndef f(x: int) -> int: return x + 1")
+    program = f"""
+        import os, crosslane
+        con = crosslane.connect(functions={str(path)!r})
+        assert con.execute("SELECT f(1)").fetchall() == [(2,)]
+        child = os.fork()
+        if child == 0:
+            try:
+                con.execute("SELECT f(1)").fetchall()
+            except Exception as error:
+                print(error, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(con.execute("SELECT f(2)").fetchall())
+    """
+    result = run(program)
+    assert "forked after the functions were loaded" in result.stdout
+    assert result.stdout.endswith("[(3,)]\n"), result.stdout + result.stderr
+
+
+def test_other_clients(library: Library) -> None:
+    """The command line of DuckDB itself, where the interpreter is found by the virtual environment or PATH."""
+    shell = Path(sys.executable).with_name("duckdb")
+    if not shell.exists():
+        pytest.skip("duckdb-cli is not installed for this Python")
+    path = library("@udf\ndef f(x: int) -> int: return x + 1")
+    script = f"LOAD '{crosslane.extension_path()}'; FROM crosslane_load('{path}'); SELECT f(41) AS answer;"
+    for environment in (
+        {"VIRTUAL_ENV": sys.prefix, "PATH": "/usr/bin:/bin"},
+        {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
+    ):
+        command = [str(shell), "-unsigned", "-csv", "-c", script]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+        assert result.stdout.endswith("answer\n42\n"), result.stdout + result.stderr
+
+
+def test_interrupting_a_group_of_processes(library: Library) -> None:
+    """A terminal sends Ctrl-C to the whole foreground group; the zygote hears it and passes it on."""
+    path = library("import time\n@udf\ndef f(x: int) -> int: time.sleep(1000)")
+    program = f"""
+        import crosslane, duckdb, signal, time
+        con = crosslane.connect(functions={str(path)!r})
+        signal.signal(signal.SIGINT, lambda *_: None)
+        print("ready", flush=True)
+        try:
+            con.execute("SELECT f(1)").fetchall()
+        except (duckdb.Error, KeyboardInterrupt) as error:
+            print("ended", flush=True)
+    """
+    engine = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert engine.stdout is not None
+    assert engine.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    os.killpg(engine.pid, signal.SIGINT)
+    assert engine.stdout.readline() == "ended\n"
+    engine.wait(10)
