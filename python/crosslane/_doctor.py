@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 OLDEST_DUCKDB = (1, 5, 6)
+OLDEST_PYTHON = (3, 11)
 
 
 @dataclass
@@ -45,16 +46,18 @@ def _platform() -> Finding:
 
 def _python() -> Finding:
     here = f"{platform.python_version()} at {sys.executable}"
-    if sys.version_info >= (3, 11):
-        return Finding("good", "Python", here)
-    return Finding("bad", "Python", here, "install Python 3.11 or newer")
+    if sys.version_info < OLDEST_PYTHON:
+        return Finding("bad", "Python", here, "install Python 3.11 or newer")
+    return Finding("good", "Python", here)
 
 
 def _guest() -> Finding:
     try:
         guest = importlib.import_module("crosslane._guest")
     except ImportError as error:
-        return Finding("bad", "guest", str(error), "the native part was built for another Python: pip install . again")
+        return Finding(
+            "bad", "guest", str(error), "the native part was built for another Python: pip install . again"
+        )
     return Finding("good", "guest", f"native loop {guest.__version__}")
 
 
@@ -77,7 +80,11 @@ def _duckdb() -> Iterator[Finding]:
     except Exception as error:
         yield Finding("bad", "extension", f"{path}: {error}", "pip install . again")
         return
-    yield Finding("good", "extension", f"{path}\nin any client: SET allow_unsigned_extensions at start, then LOAD '{path}'")
+    yield Finding(
+        "good",
+        "extension",
+        f"{path}\nin any client: SET allow_unsigned_extensions at start, then LOAD '{path}'",
+    )
     try:
         crosslane.register(con, _answer, "crosslane_doctor() -> INTEGER", name="crosslane_doctor")
         value = con.execute("SELECT crosslane_doctor()").fetchall()[0][0]

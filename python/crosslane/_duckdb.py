@@ -68,7 +68,9 @@ def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str]) -> list[str]
     return [row[1] for row in con.execute("FROM crosslane_load(?)", [str(path)]).fetchall()]
 
 
-def register(con: duckdb.DuckDBPyConnection, function: Callable[..., Any], signature: str | None = None, **options: Any) -> str:
+def register(
+    con: duckdb.DuckDBPyConnection, function: Callable[..., Any], signature: str | None = None, **options: Any
+) -> str:
     """Makes one function callable from SQL, from a notebook or a script; returns its signature.
 
     The function is pickled by value, with what it refers to in ``__main__`` (closures and lambdas
@@ -117,7 +119,9 @@ def cancel(con: duckdb.DuckDBPyConnection) -> None:
 
 def _prepare(con: duckdb.DuckDBPyConnection) -> None:
     """Loads the extension, unless the database has it, and lets functions run in this interpreter."""
-    known = con.execute("SELECT 1 FROM duckdb_functions() WHERE function_name = 'crosslane_load' LIMIT 1").fetchall()
+    known = con.execute(
+        "SELECT 1 FROM duckdb_functions() WHERE function_name = 'crosslane_load' LIMIT 1"
+    ).fetchall()
     if known:
         return
     path = extension_path()

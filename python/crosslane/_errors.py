@@ -17,7 +17,11 @@ def describe(error: BaseException, file: str) -> tuple[str, str, str]:
     they tell what went wrong.
     """
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__
+        if kind.__module__ in ("builtins", "__main__")
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     if isinstance(error, SyntaxError):
         shown = "".join(traceback.format_exception_only(error)[:-1])
         return name, error.msg or "", shown

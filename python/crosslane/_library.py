@@ -25,7 +25,9 @@ def load_file(path: str | Path) -> list[Declared]:
     functions = [value for value in vars(module).values() if _declaration(value)]
     unique = list(dict.fromkeys(functions))
     if not unique:
-        raise DeclarationError(f"{path}: declares no function; put `from crosslane import udf` and `@udf` before one")
+        raise DeclarationError(
+            f"{path}: declares no function; put `from crosslane import udf` and `@udf` before one"
+        )
     return _resolved(unique)
 
 
@@ -58,7 +60,11 @@ def _resolved(functions: list[object]) -> list[Declared]:
 def _run(path: Path) -> ModuleType:
     """Imports a file under its own name, unless another module has it."""
     path = path.resolve()
-    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"crosslane_library_{path.stem}"
+    name = (
+        path.stem
+        if path.stem.isidentifier() and path.stem not in sys.modules
+        else f"crosslane_library_{path.stem}"
+    )
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)

@@ -172,10 +172,14 @@ def _parameters(declaration: Declaration) -> list[str]:
     names = []
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise declaration.error(f"takes a variable number of arguments ({parameter}), which SQL cannot call")
+            raise declaration.error(
+                f"takes a variable number of arguments ({parameter}), which SQL cannot call"
+            )
         if parameter.kind is parameter.KEYWORD_ONLY:
             if parameter.default is parameter.empty:
-                raise declaration.error(f"the parameter {parameter.name} is keyword-only; SQL passes by position")
+                raise declaration.error(
+                    f"the parameter {parameter.name} is keyword-only; SQL passes by position"
+                )
             continue
         if parameter.default is not parameter.empty and parameter.name not in _hints(declaration):
             continue
@@ -311,7 +315,9 @@ def _value(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Typed:
         if fields:
             return _struct(hint, fields)
     if hint in (list, dict, tuple, set):
-        raise TypeError(f"{hint.__name__} does not say what it holds; write it out, such as list[int] or dict[str, int]")
+        raise TypeError(
+            f"{hint.__name__} does not say what it holds; write it out, such as list[int] or dict[str, int]"
+        )
     if hint is float or hint is complex:
         raise TypeError(f"{hint} has no SQL type")
     raise TypeError(f"{getattr(hint, '__name__', hint)} has no SQL type; " + _WRITE_INSTEAD.format("..."))

@@ -168,9 +168,8 @@ def declare(
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a call of the function gives an awaitable."""
-    return inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)
-    )
+    function = inspect.unwrap(function)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def parse_bytes(size: int | str) -> int:

@@ -52,7 +52,9 @@ class Caller:
         if self._plain:
             result = self._function(*arrays)
         else:
-            result = self._function(*[into(array) if into else array for into, array in zip(self._into, arrays)])
+            result = self._function(
+                *[into(array) if into else array for into, array in zip(self._into, arrays)]
+            )
         array = self._array(result)
         if len(array) != rows:
             raise ValueError(f"returned {len(array)} values where {rows} are due")

@@ -42,7 +42,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPy
     con.close()
 
 
-def fill(con: duckdb.DuckDBPyConnection, case: dict[str, Any], size: int, pattern: str, values: list[str]) -> None:
+def fill(
+    con: duckdb.DuckDBPyConnection, case: dict[str, Any], size: int, pattern: str, values: list[str]
+) -> None:
     null = {
         "none": "false",
         "all": "true",
@@ -80,7 +82,9 @@ def test_values_come_back_unchanged(engine: duckdb.DuckDBPyConnection, index: in
                 continue
             fill(engine, case, size, pattern, values)
             assert differences(engine, function) == [], f"{size} rows, NULLs: {pattern}"
-            ((count,),) = engine.execute(f"SELECT count(*) FROM (SELECT {function}(x) AS y FROM data)").fetchall()
+            ((count,),) = engine.execute(
+                f"SELECT count(*) FROM (SELECT {function}(x) AS y FROM data)"
+            ).fetchall()
             assert count == size
 
 

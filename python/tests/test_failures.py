@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -63,7 +64,7 @@ def test_a_crash_shows_where_it_happened(load: Load, capfd: pytest.CaptureFixtur
     text = error(con, "SELECT f(7)")
     assert "the last it printed" in text
     assert "about to read address 7" in text
-    assert 'functions_1.py", line 6 in f' in text or 'functions_1.py", line 5 in f' in text
+    assert re.search(r'functions_1.py", line \d in f', text)
 
 
 def test_what_a_function_prints_reaches_the_log_and_never_the_data(
@@ -191,7 +192,14 @@ def test_errors_as_null(load: Load) -> None:
     con.execute("CREATE TABLE t AS SELECT i FROM range(1000) r(i)")
     assert con.execute("SELECT count(*), count(raises(i)) FROM t").fetchall() == [(1000, 800)]
     assert con.execute("SELECT i FROM t WHERE dies(i) IS NULL").fetchall() == [(700,)]
-    assert con.execute("SELECT hangs(i) FROM range(6) r(i)").fetchall() == [(0,), (1,), (2,), (None,), (4,), (5,)]
+    assert con.execute("SELECT hangs(i) FROM range(6) r(i)").fetchall() == [
+        (0,),
+        (1,),
+        (2,),
+        (None,),
+        (4,),
+        (5,),
+    ]
     assert con.execute("SELECT wrong(i) FROM range(4) r(i)").fetchall() == [(0,), (1,), (None,), (3,)]
     assert value(con, "SELECT errors FROM crosslane_stats() WHERE function = 'raises'") == 200
 

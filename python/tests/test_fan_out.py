@@ -72,6 +72,8 @@ def test_slices_come_back_in_their_places(load: Load) -> None:
 def test_lanes_are_shared_by_all_expressions_of_a_worker(library: Library) -> None:
     con = crosslane.connect(functions=library(FUNCTIONS), config={"threads": 2})
     con.execute("CREATE TABLE t AS SELECT i FROM range(500000) r(i)")
-    con.execute("SELECT sum(cheap(i)), sum(cheap(i + 1)), sum(cheap(cheap(i))), max(cheap(i * 2)) FROM t").fetchall()
+    con.execute(
+        "SELECT sum(cheap(i)), sum(cheap(i + 1)), sum(cheap(cheap(i))), max(cheap(i * 2)) FROM t"
+    ).fetchall()
     assert value(con, "SELECT sum(booted) FROM crosslane_lanes()") <= 3
     con.close()

@@ -106,7 +106,9 @@ def test_column_annotations(hint: Any, sql: str, column: str) -> None:
     assert (typed.sql, typed.column) == (sql, column)
 
 
-@pytest.mark.parametrize("hint", [list, dict, object, Any, int | str, None, list[object], Annotated[int, "INTT"]])
+@pytest.mark.parametrize(
+    "hint", [list, dict, object, Any, int | str, None, list[object], Annotated[int, "INTT"]]
+)
 def test_annotations_without_a_type_say_what_to_write(hint: Any) -> None:
     with pytest.raises(TypeError, match=r"Annotated|list\[int\]|SQL type"):
         _signature.from_annotation(hint)
@@ -157,12 +159,17 @@ def test_objects_of_the_users_classes(load: Load) -> None:
             return document
         """
     )
-    assert value(con, "SELECT grow({'key': 'k', 'size': 's'}::STRUCT(key VARCHAR, size ENUM('s', 'l')))") == {"key": "k", "size": "l"}
+    assert value(con, "SELECT grow({'key': 'k', 'size': 's'}::STRUCT(key VARCHAR, size ENUM('s', 'l')))") == {
+        "key": "k",
+        "size": "l",
+    }
     assert value(con, "SELECT name({'x': 1, 'y': NULL}, 'n')") == {
         "name": "n",
         "points": [{"x": 1.0, "y": None}, {"x": 2.0, "y": None}],
     }
-    assert value(con, "SELECT spread(MAP {'a': 2})::VARCHAR") == "[{'key': a, 'size': s}, {'key': a, 'size': s}]"
+    assert (
+        value(con, "SELECT spread(MAP {'a': 2})::VARCHAR") == "[{'key': a, 'size': s}, {'key': a, 'size': s}]"
+    )
     later = value(con, "SELECT later(TIMESTAMP '2020-01-31 00:00:00', INTERVAL '1 day 2 hours')")
     assert later == datetime.datetime(2020, 2, 1, 2)
     assert value(con, "SELECT total([1.25, 2.50])") == Decimal("3.75")
@@ -189,10 +196,29 @@ def test_null_gives_null_without_a_call_unless_it_is_admitted(load: Load) -> Non
             return None if a % 2 else a
         """
     )
-    con.execute("CREATE TABLE t AS SELECT CASE WHEN i % 3 > 0 THEN i END a, CASE WHEN i % 2 > 0 THEN i END b FROM range(6) r(i)")
-    assert con.execute("SELECT skips(a, b) FROM t").fetchall() == [(None,), (2,), (None,), (None,), (None,), (10,)]
-    assert con.execute("SELECT sees(a, b) FROM t").fetchall() == [(None,), ("1",), (None,), ("None",), (None,), ("5",)]
-    assert con.execute("SELECT sees_all(a, b::VARCHAR) FROM t LIMIT 2").fetchall() == [("None None",), ("1 1",)]
+    con.execute(
+        "CREATE TABLE t AS SELECT CASE WHEN i % 3 > 0 THEN i END a, CASE WHEN i % 2 > 0 THEN i END b FROM range(6) r(i)"
+    )
+    assert con.execute("SELECT skips(a, b) FROM t").fetchall() == [
+        (None,),
+        (2,),
+        (None,),
+        (None,),
+        (None,),
+        (10,),
+    ]
+    assert con.execute("SELECT sees(a, b) FROM t").fetchall() == [
+        (None,),
+        ("1",),
+        (None,),
+        ("None",),
+        (None,),
+        ("5",),
+    ]
+    assert con.execute("SELECT sees_all(a, b::VARCHAR) FROM t LIMIT 2").fetchall() == [
+        ("None None",),
+        ("1 1",),
+    ]
     assert con.execute("SELECT gives(i) FROM range(3) r(i)").fetchall() == [(0,), (None,), (2,)]
     assert value(con, "SELECT skips(NULL, 1)") is None
     assert value(con, "SELECT sees(NULL, 1)") == "None"
@@ -349,7 +375,10 @@ def test_results_of_related_types_fit(load: Load) -> None:
         ("@udf(concurrency=4)\ndef f(x: int) -> int: return 1", "concurrency is for async functions"),
         ("@udf(memory_limit='much')\ndef f(x: int) -> int: return 1", "500 MB"),
         ("@udf(vectorized=True)\ndef f(x: int) -> int: return 1", "takes pyarrow arrays"),
-        ("@udf\ndef f(x: int) -> int: return 1\n@udf(name='F')\ndef g(x: int) -> int: return 1", "the name is taken by line 2"),
+        (
+            "@udf\ndef f(x: int) -> int: return 1\n@udf(name='F')\ndef g(x: int) -> int: return 1",
+            "the name is taken by line 2",
+        ),
         ("def f(x: int) -> int: return 1", "declares no function"),
         ("import nothing_of_this_name", "ModuleNotFoundError"),
         ("1 / 0", "ZeroDivisionError"),
@@ -443,7 +472,9 @@ def test_deterministic_and_volatile(load: Load) -> None:
 
 def test_many_parameters_and_none(load: Load) -> None:
     names = [f"p{i}" for i in range(40)]
-    con = load(f"@udf\ndef f({', '.join(f'{n}: int' for n in names)}) -> int: return {' + '.join(names)}\n@udf\ndef g() -> str: return 'g'")
+    con = load(
+        f"@udf\ndef f({', '.join(f'{n}: int' for n in names)}) -> int: return {' + '.join(names)}\n@udf\ndef g() -> str: return 'g'"
+    )
     assert value(con, f"SELECT f({', '.join(map(str, range(40)))})") == sum(range(40))
     con.execute("CREATE TABLE t AS SELECT i FROM range(5000) r(i)")
     assert value(con, "SELECT count(*) FROM t WHERE g() = 'g'") == 5000

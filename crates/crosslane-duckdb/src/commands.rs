@@ -17,7 +17,13 @@ static COMMANDS: [Command; 8] = [
     Command {
         name: c"crosslane_load",
         parameters: &[TEXT],
-        columns: &[(c"function", TEXT), (c"signature", TEXT), (c"kind", TEXT), (c"options", TEXT), (c"version", COUNT)],
+        columns: &[
+            (c"function", TEXT),
+            (c"signature", TEXT),
+            (c"kind", TEXT),
+            (c"options", TEXT),
+            (c"version", COUNT),
+        ],
         run: |database, arguments| {
             let library = database.load_file(Path::new(text(arguments, 0)?))?;
             Ok(loaded(&library))
@@ -26,7 +32,13 @@ static COMMANDS: [Command; 8] = [
     Command {
         name: c"crosslane_load_pickle",
         parameters: &[TEXT, DataType::Blob],
-        columns: &[(c"function", TEXT), (c"signature", TEXT), (c"kind", TEXT), (c"options", TEXT), (c"version", COUNT)],
+        columns: &[
+            (c"function", TEXT),
+            (c"signature", TEXT),
+            (c"kind", TEXT),
+            (c"options", TEXT),
+            (c"version", COUNT),
+        ],
         run: |database, arguments| {
             let Some(Argument::Bytes(bytes)) = arguments.get(1) else { return Err(wrong_argument()) };
             let name = text(arguments, 0)?.to_owned();
@@ -103,7 +115,10 @@ static COMMANDS: [Command; 8] = [
             let row = |(name, meaning): (&str, &str)| {
                 vec![name.to_owned(), settings.get(name).unwrap_or_default(), meaning.to_owned()]
             };
-            Ok(Settings::NAMES.into_iter().map(|pair| row(pair).into_iter().map(Cell::Text).collect()).collect())
+            Ok(Settings::NAMES
+                .into_iter()
+                .map(|pair| row(pair).into_iter().map(Cell::Text).collect())
+                .collect())
         },
     },
     Command {
@@ -153,7 +168,8 @@ fn basics(function: &Function) -> Vec<Cell> {
         (_, true) => "async",
         _ => "row",
     };
-    let texts = [function.name().to_owned(), function.signature.to_string(), kind.to_owned(), options(function)];
+    let texts =
+        [function.name().to_owned(), function.signature.to_string(), kind.to_owned(), options(function)];
     texts.into_iter().map(Cell::Text).collect()
 }
 

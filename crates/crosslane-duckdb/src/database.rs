@@ -80,7 +80,10 @@ impl Database {
         Ok(())
     }
 
-    pub(crate) fn with_connection<T>(&self, body: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn with_connection<T>(
+        &self,
+        body: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         match &*lock(&self.connection) {
             Some(connection) => body(connection),
             None => Err(Error::Engine("the database is being closed".into())),
@@ -116,6 +119,7 @@ impl Database {
             settings.set(name, value)?;
             settings.clone()
         };
+        self.crew.set_fan_out(settings.fan_out);
         for library in self.libraries() {
             library.pool.configure(pool_options(&settings));
         }
@@ -133,11 +137,11 @@ impl Database {
         };
         let path = path.canonicalize().map_err(|error| Error::Load {
             library: path.display().to_string(),
-            failure: crosslane::Failure {
+            failure: Box::new(crosslane::Failure {
                 class: "FileNotFoundError".into(),
                 message: error.to_string(),
                 traceback: String::new(),
-            },
+            }),
         })?;
         self.load(Source::File { path })
     }
@@ -150,7 +154,8 @@ impl Database {
         let name = source.name();
         let crew = Arc::clone(&self.crew);
         let options = ZygoteOptions {
-            command: vec![python.display().to_string(), "-m".into(), "crosslane._zygote".into()],
+            // -P: what lies in the working directory must not take the place of a module.
+            command: vec![python.display().to_string(), "-P".into(), "-m".into(), "crosslane._zygote".into()],
             source,
             load_timeout: settings.load_timeout,
             ring_size: settings.ring_size,

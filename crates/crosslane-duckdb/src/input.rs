@@ -128,7 +128,8 @@ impl Source<'_> {
         unsafe {
             let string = self.data.cast::<DuckString>().add(row);
             let length = (*string).length as usize;
-            let start = if length <= INLINE { (&raw const (*string).prefix).cast() } else { (*string).pointer };
+            let start =
+                if length <= INLINE { (&raw const (*string).prefix).cast() } else { (*string).pointer };
             std::slice::from_raw_parts(start, length)
         }
     }
@@ -160,14 +161,17 @@ impl<'a> Source<'a> {
                     let elements = match &source.rows {
                         Rows::Range(range) => Rows::Range(range.start * length..range.end * length),
                         Rows::Picked(rows) => Rows::Picked(
-                            rows.iter().flat_map(|row| (0..length as u32).map(move |at| row * length as u32 + at)).collect(),
+                            rows.iter()
+                                .flat_map(|row| (0..length as u32).map(move |at| row * length as u32 + at))
+                                .collect(),
                         ),
                     };
                     source.add_children([ffi::duckdb_array_vector_get_child(vector)], &elements);
                 }
                 Layout::Struct => {
                     let count = data_type.children().len();
-                    let children = (0..count).map(|at| ffi::duckdb_struct_vector_get_child(vector, at as ffi::idx_t));
+                    let children =
+                        (0..count).map(|at| ffi::duckdb_struct_vector_get_child(vector, at as ffi::idx_t));
                     let rows = source.rows.clone();
                     source.add_children(children, &rows);
                 }
@@ -198,9 +202,9 @@ impl<'a> Source<'a> {
     /// The data must be strings.
     unsafe fn total_bytes(&self) -> usize {
         let mut total = 0;
-        // SAFETY: as the caller says; a string begins with its length.
         self.rows.each(|_, row| {
             if self.is_valid(row) {
+                // SAFETY: as the caller says, and the row is not NULL.
                 total += unsafe { self.value::<DuckString>(row) }.length as usize;
             }
         });
@@ -229,7 +233,9 @@ impl<'a> Source<'a> {
         match &mut ranges[..] {
             [] => Rows::Range(0..0),
             [range] => Rows::Range(range.clone()),
-            ranges => Rows::Picked(ranges.iter().flat_map(|range| range.start as u32..range.end as u32).collect()),
+            ranges => {
+                Rows::Picked(ranges.iter().flat_map(|range| range.start as u32..range.end as u32).collect())
+            }
         }
     }
 
@@ -253,7 +259,9 @@ impl<'a> Source<'a> {
                     _ => self.copy::<[u8; 16]>(out),
                 },
                 // DuckDB flips the highest bit, so that UUIDs sort as signed integers.
-                T::Uuid => self.convert(out, |value: [u8; 16]| (u128::from_le_bytes(value) ^ 1 << 127).to_be_bytes()),
+                T::Uuid => {
+                    self.convert(out, |value: [u8; 16]| (u128::from_le_bytes(value) ^ 1 << 127).to_be_bytes())
+                }
                 T::Enum(values) => match code_width(values.len()) {
                     1 => self.copy::<u8>(out),
                     2 => self.copy::<u16>(out),
@@ -283,7 +291,8 @@ impl<'a> Source<'a> {
             Rows::Picked(rows) => {
                 for (to, row) in out.chunks_exact_mut(width).zip(rows) {
                     // SAFETY: as above.
-                    let from = unsafe { std::slice::from_raw_parts(self.data.add(*row as usize * width), width) };
+                    let from =
+                        unsafe { std::slice::from_raw_parts(self.data.add(*row as usize * width), width) };
                     to.copy_from_slice(from);
                 }
             }
@@ -363,8 +372,11 @@ impl Encode for Source<'_> {
             Layout::Bits => {
                 let bits = body.buffer();
                 bits.fill(0);
-                // SAFETY: DuckDB stores a BOOLEAN as a byte; a NULL one may hold anything.
-                self.rows.each(|to, from| bits[to / 8] |= u8::from(unsafe { self.value::<u8>(from) } == 1) << (to % 8));
+                self.rows.each(|to, from| {
+                    // SAFETY: DuckDB stores a BOOLEAN as a byte; a NULL one may hold anything.
+                    let byte: u8 = unsafe { self.value(from) };
+                    bits[to / 8] |= u8::from(byte == 1) << (to % 8);
+                });
             }
             Layout::Fixed(_) => self.write_fixed(body.buffer()),
             // SAFETY: the layout says what the data is.

@@ -8,7 +8,11 @@ use std::path::{Path, PathBuf};
 pub(crate) fn find(settings: &Settings) -> Result<PathBuf, Error> {
     if !settings.python.is_empty() {
         let path = PathBuf::from(&settings.python);
-        return if is_file(&path) { Ok(path) } else { on_path(&settings.python).ok_or_else(|| missing(&path)) };
+        return if is_file(&path) {
+            Ok(path)
+        } else {
+            on_path(&settings.python).ok_or_else(|| missing(&path))
+        };
     }
     if let Some(environment) = env::var_os("VIRTUAL_ENV").filter(|path| !path.is_empty()) {
         let path = Path::new(&environment).join("bin/python");

@@ -83,7 +83,11 @@ unsafe fn write(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -
 ///
 /// # Safety
 /// The vector must have the rows.
-unsafe fn null_below(vector: ffi::duckdb_vector, column: &Column<'_>, rows: impl Fn(usize) -> std::ops::Range<usize>) {
+unsafe fn null_below(
+    vector: ffi::duckdb_vector,
+    column: &Column<'_>,
+    rows: impl Fn(usize) -> std::ops::Range<usize>,
+) {
     let Some(validity) = column.validity else { return };
     for row in (0..column.rows).filter(|row| !bit(validity, *row)) {
         // SAFETY: as the caller says.

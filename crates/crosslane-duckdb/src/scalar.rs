@@ -75,7 +75,8 @@ impl Slots {
     ) -> Result<(), Error> {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for function in &library.functions {
-            let current = Content::Current(Current { library: Arc::clone(library), function: Arc::clone(function) });
+            let current =
+                Content::Current(Current { library: Arc::clone(library), function: Arc::clone(function) });
             let current = Arc::new(current);
             let slot = slots.entry(Key::new(function)).or_insert_with(|| {
                 let content = ArcSwap::new(Arc::clone(&current));
@@ -125,7 +126,9 @@ unsafe fn register(connection: &Connection, function: &Function, slot: Arc<Slot>
     unsafe {
         let mut scalar = ffi::duckdb_create_scalar_function();
         ffi::duckdb_scalar_function_set_name(scalar, name.as_ptr());
-        parameters.iter().for_each(|parameter| ffi::duckdb_scalar_function_add_parameter(scalar, parameter.raw()));
+        parameters
+            .iter()
+            .for_each(|parameter| ffi::duckdb_scalar_function_add_parameter(scalar, parameter.raw()));
         ffi::duckdb_scalar_function_set_return_type(scalar, returns.raw());
         if function.admits_null() {
             ffi::duckdb_scalar_function_set_special_handling(scalar);

@@ -45,7 +45,11 @@ struct Registered {
 struct Cursor(Option<std::vec::IntoIter<Vec<Cell>>>);
 
 impl Command {
-    pub(crate) fn register(&'static self, database: &Arc<Database>, connection: &Connection) -> Result<(), Error> {
+    pub(crate) fn register(
+        &'static self,
+        database: &Arc<Database>,
+        connection: &Connection,
+    ) -> Result<(), Error> {
         // SAFETY: all handles live across the calls; the extra info is freed by DuckDB.
         unsafe {
             let mut function = ffi::duckdb_create_table_function();
@@ -164,7 +168,10 @@ unsafe fn write(vector: ffi::duckdb_vector, row: usize, cell: Cell) -> Result<()
         match cell {
             Cell::Null => {
                 ffi::duckdb_vector_ensure_validity_writable(vector);
-                ffi::duckdb_validity_set_row_invalid(ffi::duckdb_vector_get_validity(vector), row as ffi::idx_t);
+                ffi::duckdb_validity_set_row_invalid(
+                    ffi::duckdb_vector_get_validity(vector),
+                    row as ffi::idx_t,
+                );
             }
             Cell::Integer(value) => data.cast::<i64>().add(row).write(value),
             Cell::Double(value) => data.cast::<f64>().add(row).write(value),

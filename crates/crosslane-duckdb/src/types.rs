@@ -55,7 +55,8 @@ impl LogicalType {
                 DataType::Decimal { precision, scale } => ffi::duckdb_create_decimal_type(*precision, *scale),
                 DataType::Enum(values) => {
                     let values = c_strings(values.iter().map(String::as_str))?;
-                    let mut pointers: Vec<*const c_char> = values.iter().map(|value| value.as_ptr()).collect();
+                    let mut pointers: Vec<*const c_char> =
+                        values.iter().map(|value| value.as_ptr()).collect();
                     ffi::duckdb_create_enum_type(pointers.as_mut_ptr(), pointers.len() as ffi::idx_t)
                 }
                 DataType::List(_) => ffi::duckdb_create_list_type(children[0].0),

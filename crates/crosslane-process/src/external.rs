@@ -9,7 +9,8 @@ use rustix::fs::MemfdFlags;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
 };
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,7 +35,8 @@ impl Drop for Mapped {
 impl Mapped {
     fn map(fd: BorrowedFd<'_>, length: usize, protection: ProtFlags) -> Result<Self, Errno> {
         // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, fd, 0)? };
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, fd, 0)? };
         Ok(Self { base: base.cast(), length })
     }
 

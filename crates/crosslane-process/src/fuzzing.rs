@@ -81,9 +81,9 @@ pub fn garbage_reply(input: &[u8]) {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .expect("sockets");
     let own = rustix::process::getpid();
-    let process = rustix::process::pidfd_open(own, PidfdFlags::empty()).expect("a descriptor of this process");
-    let mut lane =
-        ProcessLane::new(region.engine(), socket, process, 0, LaneRecord::new(1), Duration::ZERO);
+    let process =
+        rustix::process::pidfd_open(own, PidfdFlags::empty()).expect("a descriptor of this process");
+    let mut lane = ProcessLane::new(region.engine(), socket, process, 0, LaneRecord::new(1), Duration::ZERO);
     lane.submit(0, 3, &ColumnBuilder::new(&DataType::BigInt)).expect("room in an empty ring");
     if mode % 2 == 0 {
         let mut guest = Region::open(&fd).expect("the same memory").guest();
@@ -95,7 +95,8 @@ pub fn garbage_reply(input: &[u8]) {
     for _ in 0..4 {
         match lane.try_collect() {
             Ok(Some(header)) if header.kind == RESULT && header.rows <= 1 << 20 => {
-                if let Ok(columns) = batch::columns(lane.frame(), std::iter::once(&data_type), Trust::Nothing) {
+                if let Ok(columns) = batch::columns(lane.frame(), std::iter::once(&data_type), Trust::Nothing)
+                {
                     columns.iter().for_each(walk);
                 }
             }
@@ -128,12 +129,16 @@ fn walk(column: &Column<'_>) {
         let valid = column.is_valid(row);
         match column.data_type.layout() {
             Layout::Bits => drop(std::hint::black_box(bit(column.data, row))),
-            Layout::Fixed(width) => drop(std::hint::black_box(column.data[row * width..(row + 1) * width].to_vec())),
+            Layout::Fixed(width) => {
+                drop(std::hint::black_box(column.data[row * width..(row + 1) * width].to_vec()))
+            }
             Layout::Bytes { utf8 } => {
                 let bytes = column.bytes(row);
                 assert!(!utf8 || std::str::from_utf8(bytes).is_ok(), "text that is not UTF-8 came through");
             }
-            Layout::List | Layout::FixedList(_) => assert!(column.elements(row).end <= column.children[0].rows),
+            Layout::List | Layout::FixedList(_) => {
+                assert!(column.elements(row).end <= column.children[0].rows)
+            }
             Layout::Struct => {}
         }
         if let (DataType::Enum(values), true) = (column.data_type, valid) {

@@ -74,7 +74,7 @@ impl GuestLane {
     ///
     /// # Errors
     /// If the engine broke the protocol.
-    pub fn next(&mut self) -> io::Result<Option<Call>> {
+    pub fn next_call(&mut self) -> io::Result<Option<Call>> {
         let frame = loop {
             if let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
                 break frame;
@@ -134,8 +134,7 @@ impl GuestLane {
     pub fn succeed(&mut self, call: Call, results: &dyn Encode, mishaps: Mishaps) -> io::Result<()> {
         let mut plan = Plan::default();
         results.plan(&mut plan);
-        let reply =
-            Header { errors: mishaps.errors, retries: mishaps.retries, ..call.reply(RESULT) };
+        let reply = Header { errors: mishaps.errors, retries: mishaps.retries, ..call.reply(RESULT) };
         self.send(plan.size(), |frame| results.write(&mut plan.start(frame, reply)))
     }
 

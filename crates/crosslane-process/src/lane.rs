@@ -187,7 +187,8 @@ impl Lane for ProcessLane {
         let (announced, tag) = if size <= self.ends.producer.most() {
             (size, INLINE)
         } else {
-            let system = |error: rustix::io::Errno| LaneError::System(format!("a frame of {size} bytes: {error}"));
+            let system =
+                |error: rustix::io::Errno| LaneError::System(format!("a frame of {size} bytes: {error}"));
             let fd = external::create(size, write).map_err(system)?;
             external::send(self.socket.as_fd(), fd.as_fd()).map_err(|_| LaneError::Died(self.obituary()))?;
             (8, EXTERNAL)
@@ -199,7 +200,11 @@ impl Lane for ProcessLane {
             }
         };
         let bytes = self.ends.producer.bytes(&grant);
-        if tag == INLINE { write(bytes) } else { bytes.copy_from_slice(&(size as u64).to_le_bytes()) }
+        if tag == INLINE {
+            write(bytes)
+        } else {
+            bytes.copy_from_slice(&(size as u64).to_le_bytes())
+        }
         self.ends.producer.commit(grant, announced, tag);
         self.sequence = sequence;
         self.in_flight += 1;
@@ -239,7 +244,8 @@ impl Lane for ProcessLane {
     }
 
     fn check(&mut self) -> Result<(), LaneError> {
-        let mut fds = [PollFd::new(&self.process, PollFlags::IN), PollFd::new(&self.socket, PollFlags::empty())];
+        let mut fds =
+            [PollFd::new(&self.process, PollFlags::IN), PollFd::new(&self.socket, PollFlags::empty())];
         let ready = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         match ready {
             Ok(0) | Err(rustix::io::Errno::INTR) => Ok(()),

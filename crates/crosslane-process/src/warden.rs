@@ -95,7 +95,9 @@ impl Warden {
             if control_open {
                 fds.push(PollFd::new(&*self.control, PollFlags::IN));
             }
-            fds.extend(lanes.iter().filter_map(|lane| lane.log.as_ref()).map(|log| PollFd::new(log, PollFlags::IN)));
+            fds.extend(
+                lanes.iter().filter_map(|lane| lane.log.as_ref()).map(|log| PollFd::new(log, PollFlags::IN)),
+            );
             match rustix::event::poll(&mut fds, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return,
@@ -116,7 +118,11 @@ impl Warden {
                     return;
                 }
             }
-            lanes.extend(self.lanes.try_iter().map(|(record, log)| Watched { record, log: Some(log), ended: false }));
+            lanes.extend(self.lanes.try_iter().map(|(record, log)| Watched {
+                record,
+                log: Some(log),
+                ended: false,
+            }));
             if news {
                 match control::receive(&self.control) {
                     Ok(Answer::Exited { lane, code, signal }) => {
@@ -137,7 +143,8 @@ impl Warden {
                     Err(error) => {
                         control_open = false;
                         if error.kind() == std::io::ErrorKind::InvalidData {
-                            let _ = writeln!(std::io::stderr(), "crosslane: the zygote wrote garbage: {error}");
+                            let _ =
+                                writeln!(std::io::stderr(), "crosslane: the zygote wrote garbage: {error}");
                         }
                         // Those who wait for an answer learn that there will be none.
                         let _ = self.answers.send(Answer::Failed { failure: crosslane::Failure::default() });

@@ -78,7 +78,10 @@ pub struct ZygoteOptions {
 
 impl std::fmt::Debug for ZygoteOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ZygoteOptions").field("command", &self.command).field("source", &self.source).finish_non_exhaustive()
+        f.debug_struct("ZygoteOptions")
+            .field("command", &self.command)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
     }
 }
 
@@ -148,7 +151,8 @@ fn boot_error(what: &str) -> impl FnOnce(std::io::Error) -> Error {
 impl Running {
     fn start(options: &ZygoteOptions) -> Result<(Self, Loaded), Error> {
         let (ours, theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
-        let (log, log_theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::Boot(e.to_string()))?;
+        let (log, log_theirs) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::Boot(e.to_string()))?;
         nonblocking(&log)?;
         let Some((program, arguments)) = options.command.split_first() else {
             return Err(Error::Boot("no interpreter".into()));
@@ -219,11 +223,11 @@ impl Running {
                         let place = format!("{}:{}", spec.file, spec.line);
                         Function::new(index, spec).map(Arc::new).map_err(|error| Error::Load {
                             library: library.clone(),
-                            failure: Failure {
+                            failure: Box::new(Failure {
                                 class: "SignatureError".into(),
                                 message: error.to_string(),
                                 traceback: format!("  at {place}"),
-                            },
+                            }),
                         })
                     })
                     .collect::<Result<_, _>>()?;
@@ -238,7 +242,7 @@ impl Running {
                      installed for this interpreter (`crosslane doctor` tells)?\n{printed}"
                 )))
             }
-            Ok(Answer::Failed { failure }) => Err(Error::Load { library, failure }),
+            Ok(Answer::Failed { failure }) => Err(Error::Load { library, failure: Box::new(failure) }),
             Ok(answer) => Err(Error::Boot(format!("the zygote answered {answer:?}"))),
             Err(_) => Err(Error::Boot(format!(
                 "{library} was not loaded within {} s; the setting load_timeout changes this limit",
@@ -253,7 +257,8 @@ impl Running {
 
     fn fork(&mut self, id: u64, options: &ZygoteOptions) -> Result<ProcessLane, Error> {
         let system = |error: rustix::io::Errno| Error::Boot(error.to_string());
-        let (region, memory) = Region::create(options.ring_size).map_err(|error| Error::Boot(error.to_string()))?;
+        let (region, memory) =
+            Region::create(options.ring_size).map_err(|error| Error::Boot(error.to_string()))?;
         let (socket, socket_theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(system)?;
@@ -280,7 +285,10 @@ impl Running {
                 }
                 Err(_) => {
                     let _ = self.child.kill();
-                    return Err(Error::Boot(format!("the zygote made no worker within {} s", BOOT.as_secs())));
+                    return Err(Error::Boot(format!(
+                        "the zygote made no worker within {} s",
+                        BOOT.as_secs()
+                    )));
                 }
             }
         };

@@ -30,7 +30,8 @@ const EDGES: [u64; 10] = [0, 1, 3, 7, 8, 255, 1 << 31, u32::MAX as u64, 1 << 63,
 
 #[test]
 fn garbled_replies_are_errors() {
-    let replies: Vec<Vec<u8>> = TYPES.iter().map(|text| valid_reply(&text.parse::<DataType>().unwrap())).collect();
+    let replies: Vec<Vec<u8>> =
+        TYPES.iter().map(|text| valid_reply(&text.parse::<DataType>().unwrap())).collect();
     let mut random = Random(1);
     for _ in 0..ROUNDS {
         let pick = random.below(TYPES.len());

@@ -56,7 +56,12 @@ mod real {
         let waiters: Vec<WaitV> = words
             .iter()
             .take(MOST)
-            .map(|word| WaitV { value: 1, address: word.as_ptr() as u64, flags: FUTEX2_SIZE_U32, reserved: 0 })
+            .map(|word| WaitV {
+                value: 1,
+                address: word.as_ptr() as u64,
+                flags: FUTEX2_SIZE_U32,
+                reserved: 0,
+            })
             .collect();
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `now` is a valid place for the result.

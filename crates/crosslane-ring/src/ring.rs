@@ -146,7 +146,7 @@ impl<M: Memory> Producer<M> {
 
     fn look(&mut self) -> Result<(), RingError> {
         let read = self.memory.header().read.0.load(Ordering::Acquire);
-        if read < self.read_seen || read > self.write || read % WORD != 0 {
+        if read < self.read_seen || read > self.write || !read.is_multiple_of(WORD) {
             return Err(RingError::Position { which: "read", value: read, own: self.write });
         }
         self.read_seen = read;
@@ -243,7 +243,7 @@ impl<M: Memory> Consumer<M> {
         let capacity = self.memory.capacity() as u64;
         if self.write_seen == self.read {
             let write = self.memory.header().write.0.load(Ordering::Acquire);
-            if write < self.read || write - self.read > capacity || write % WORD != 0 {
+            if write < self.read || write - self.read > capacity || !write.is_multiple_of(WORD) {
                 return Err(RingError::Position { which: "write", value: write, own: self.read });
             }
             if write == self.read {

@@ -284,7 +284,12 @@ pub fn columns<'a>(
     let nodes_end = HEADER + header.nodes as usize * size_of::<Node>();
     let spans_end = nodes_end + header.buffers as usize * size_of::<Span>();
     let body_start = spans_end.next_multiple_of(64);
-    ensure!(body_start <= frame.len(), "{} nodes and {} buffers in a short frame", header.nodes, header.buffers);
+    ensure!(
+        body_start <= frame.len(),
+        "{} nodes and {} buffers in a short frame",
+        header.nodes,
+        header.buffers
+    );
     let mut reader = Reader {
         nodes: frame[HEADER..nodes_end].chunks_exact(size_of::<Node>()),
         spans: frame[nodes_end..spans_end].chunks_exact(size_of::<Span>()),
@@ -314,7 +319,11 @@ impl<'a> Reader<'a> {
         let validity = if node.nulls == 0 {
             None
         } else {
-            ensure!(validity.len() >= rows.div_ceil(8), "{data_type}: a validity bitmap of {} bytes", validity.len());
+            ensure!(
+                validity.len() >= rows.div_ceil(8),
+                "{data_type}: a validity bitmap of {} bytes",
+                validity.len()
+            );
             Some(validity)
         };
         let mut column = Column { data_type, rows, validity, offsets: &[], data: &[], children: Vec::new() };
@@ -349,8 +358,13 @@ impl<'a> Reader<'a> {
         let Some(span) = self.spans.next() else { return Err(Malformed("too few buffers".into())) };
         let span: Span = bytemuck::pod_read_unaligned(span);
         let end = span.offset.checked_add(span.length).filter(|end| *end <= self.body.len() as u64);
-        ensure!(end.is_some(), "{data_type}: a buffer of {} bytes at {} leaves the frame", span.length, span.offset);
-        ensure!(span.offset % 8 == 0, "{data_type}: a buffer at {}", span.offset);
+        ensure!(
+            end.is_some(),
+            "{data_type}: a buffer of {} bytes at {} leaves the frame",
+            span.length,
+            span.offset
+        );
+        ensure!(span.offset.is_multiple_of(8), "{data_type}: a buffer at {}", span.offset);
         Ok(&self.body[span.offset as usize..(span.offset + span.length) as usize])
     }
 
@@ -380,7 +394,9 @@ fn check_values(column: &Column<'_>) -> Result<(), Malformed> {
             let mut codes = column.data.chunks_exact(width).enumerate();
             let code = |bytes: &[u8]| bytes.iter().rev().fold(0, |code, byte| code << 8 | usize::from(*byte));
             match codes.find(|(row, bytes)| code(bytes) >= values.len() && column.is_valid(*row)) {
-                Some((row, _)) => Err(Malformed(format!("{}: row {row} has no such value", column.data_type))),
+                Some((row, _)) => {
+                    Err(Malformed(format!("{}: row {row} has no such value", column.data_type)))
+                }
                 None => Ok(()),
             }
         }
@@ -408,7 +424,9 @@ fn check_utf8(column: &Column<'_>) -> Result<(), Malformed> {
     }
     let starts = |offset: i32| column.data.get(offset as usize).is_none_or(|byte| byte & 0xC0 != 0x80);
     match column.offsets.iter().find(|offset| !starts(**offset)) {
-        Some(offset) => Err(Malformed(format!("{}: a string begins inside a character at {offset}", column.data_type))),
+        Some(offset) => {
+            Err(Malformed(format!("{}: a string begins inside a character at {offset}", column.data_type)))
+        }
         None => Ok(()),
     }
 }

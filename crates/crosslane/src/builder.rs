@@ -26,7 +26,8 @@ impl ColumnBuilder {
     /// An empty column of a type.
     pub fn new(data_type: &DataType) -> Self {
         let layout = data_type.layout();
-        let offsets = if matches!(layout, Layout::Bytes { .. } | Layout::List) { vec![0] } else { Vec::new() };
+        let offsets =
+            if matches!(layout, Layout::Bytes { .. } | Layout::List) { vec![0] } else { Vec::new() };
         let children = data_type.children().map(ColumnBuilder::new).collect();
         Self { layout, rows: 0, nulls: 0, validity: Vec::new(), offsets, data: Vec::new(), children }
     }
@@ -55,7 +56,7 @@ impl ColumnBuilder {
         if !self.validity.is_empty() {
             self.nulls -= (rows..self.rows).filter(|row| !crate::batch::bit(&self.validity, *row)).count();
             self.validity.truncate(rows.div_ceil(8));
-            if rows % 8 != 0 {
+            if !rows.is_multiple_of(8) {
                 self.validity[rows / 8] &= (1 << (rows % 8)) - 1;
             }
         }
@@ -63,7 +64,7 @@ impl ColumnBuilder {
         match self.layout {
             Layout::Bits => {
                 self.data.truncate(rows.div_ceil(8));
-                if rows % 8 != 0 {
+                if !rows.is_multiple_of(8) {
                     self.data[rows / 8] &= (1 << (rows % 8)) - 1;
                 }
             }
@@ -92,12 +93,12 @@ impl ColumnBuilder {
         if !valid && self.nulls == 0 {
             self.validity.clear();
             self.validity.resize(self.rows.div_ceil(8), 0xFF);
-            if self.rows % 8 != 0 {
+            if !self.rows.is_multiple_of(8) {
                 self.validity[self.rows / 8] = (1 << (self.rows % 8)) - 1;
             }
         }
         if !valid || self.nulls > 0 {
-            if self.rows % 8 == 0 {
+            if self.rows.is_multiple_of(8) {
                 self.validity.push(0);
             }
             self.validity[self.rows / 8] |= u8::from(valid) << (self.rows % 8);
@@ -121,7 +122,7 @@ impl ColumnBuilder {
     }
 
     fn bits(&mut self, value: bool) {
-        if self.rows % 8 == 0 {
+        if self.rows.is_multiple_of(8) {
             self.data.push(0);
         }
         self.data[self.rows / 8] |= u8::from(value) << (self.rows % 8);

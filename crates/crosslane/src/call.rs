@@ -17,7 +17,7 @@ use crate::stats::{Times, now};
 use crate::{DataType, display};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Slices in flight per lane.
@@ -53,12 +53,19 @@ pub struct Crew {
     busy: AtomicUsize,
     /// Counts the cancellations.
     cancelled: AtomicU64,
+    /// Whether each call stays on its own lane.
+    alone: AtomicBool,
 }
 
 impl Crew {
     /// Ends all calls that are running now.
     pub fn cancel(&self) {
         self.cancelled.fetch_add(1, Relaxed);
+    }
+
+    /// Whether calls may use idle lanes beside their own.
+    pub fn set_fan_out(&self, fan_out: bool) {
+        self.alone.store(!fan_out, Relaxed);
     }
 
     /// Takes a place at work for another lane, if fewer than `width` are taken.
@@ -104,7 +111,7 @@ pub fn call<Z: Zygote>(
         library,
         function,
         crew,
-        width,
+        width: if crew.alone.load(Relaxed) { 1 } else { width },
         input,
         output,
         rest: 0..rows,
@@ -316,6 +323,7 @@ impl<Z: Zygote> Call<'_, Z> {
                 let text = batch::failure_text(worker.lane.frame()).map_err(Error::from)?;
                 match serde_json::from_slice::<Failure>(text) {
                     Ok(failure) => {
+                        let failure = Box::new(failure);
                         let row = (header.row as usize) < rows.len();
                         let row = row.then(|| rows.start + header.row as usize);
                         let place = self.place(row);
@@ -338,7 +346,10 @@ impl<Z: Zygote> Call<'_, Z> {
             return Ok(false);
         }
         let stats = &self.function.stats;
-        stats.record(&header, Times { submitting: submitted.submitting, submitted: submitted.submitted, collected });
+        stats.record(
+            &header,
+            Times { submitting: submitted.submitting, submitted: submitted.submitted, collected },
+        );
         stats.bytes_out.add(self.lanes[index].lane.frame().len() as u64);
         stats.copy_out.add(now() - collected);
         self.function.cost.learn(rows.len(), header.done.saturating_sub(header.taken));
@@ -391,7 +402,9 @@ impl<Z: Zygote> Call<'_, Z> {
 
     fn lane_failed(&mut self, index: usize, error: &LaneError) -> Result<(), Error> {
         let mut worker = self.lanes.remove(index);
-        let Some(submitted) = worker.slices.pop_front() else { return Err(self.died(error.to_string(), None)) };
+        let Some(submitted) = worker.slices.pop_front() else {
+            return Err(self.died(error.to_string(), None));
+        };
         let row = worker.row(&submitted);
         self.lost(worker, submitted.slice, row, |call, row| call.died(error.to_string(), row))
     }

@@ -15,6 +15,8 @@ const LONGEST: Duration = Duration::from_millis(20);
 /// Slices per lane, so that a lane that is done early finds more to do.
 const BALANCE: u64 = 4;
 const GROWTH: u64 = 8;
+/// Rows after which the cost is an average.
+const SETTLED: u64 = 512;
 
 /// The measured cost of a function; updated after every reply.
 #[derive(Debug, Default)]
@@ -44,9 +46,10 @@ impl Cost {
         let fresh = (guest * 1000 / rows as u64).max(1);
         let old = self.per_row.load(Relaxed);
         let measured = self.measured.fetch_add(rows as u64, Relaxed);
-        // The first rows pay for imports and caches; they weigh little beside later ones.
-        let weight = if measured < 64 { rows as f64 / (rows as u64 + measured) as f64 } else { 0.25 };
-        self.per_row.store((old as f64 * (1.0 - weight) + fresh as f64 * weight) as u64, Relaxed);
+        // The first rows pay for imports and caches: while little is known, the latest slice, which is the
+        // longest so far, says most. Later a single slice that was preempted must not say much.
+        let average = if measured < SETTLED { fresh } else { (3 * old + fresh.min(2 * old)) / 4 };
+        self.per_row.store(average, Relaxed);
     }
 
     /// How to cut `rest` rows for at most `width` lanes, if `concurrency` rows of a lane run at once.
@@ -96,6 +99,18 @@ mod tests {
         assert_eq!((advice.lanes, advice.probe), (2, false));
         assert!((64..=512).contains(&advice.rows), "{advice:?}");
         assert_eq!(measured(1_000_000_000).advise(5, 8, 1), Advice { rows: 1, lanes: 5, probe: false });
+    }
+
+    #[test]
+    fn neither_a_slow_start_nor_a_hiccup_makes_a_function_expensive() {
+        let cost = Cost::default();
+        for rows in [1, 8, 72, 648] {
+            cost.learn(rows, 60_000 + 50 * rows as u64);
+        }
+        assert_eq!(cost.advise(1319, 8, 1).lanes, 1);
+        (0..5).for_each(|_| cost.learn(2048, 2048 * 50));
+        cost.learn(2048, 10_000_000);
+        assert_eq!(cost.advise(2048, 8, 1).lanes, 1);
     }
 
     #[test]

@@ -12,8 +12,11 @@ pub(crate) fn arguments(names: &[crate::types::Field], columns: &[Column<'_>], r
     if columns.is_empty() {
         return "no arguments".into();
     }
-    let pairs: Vec<_> =
-        names.iter().zip(columns).map(|(field, column)| format!("{} = {}", field.name, value(column, row))).collect();
+    let pairs: Vec<_> = names
+        .iter()
+        .zip(columns)
+        .map(|(field, column)| format!("{} = {}", field.name, value(column, row)))
+        .collect();
     pairs.join(", ")
 }
 
@@ -57,8 +60,13 @@ fn value(column: &Column<'_>, row: usize) -> String {
         }
         T::List(_) | T::Array(..) => {
             let range = column.elements(row);
-            let more = if range.len() > MOST_ELEMENTS { format!(", ... {} elements", range.len()) } else { "".into() };
-            let elements: Vec<_> = range.take(MOST_ELEMENTS).map(|at| value(&column.children[0], at)).collect();
+            let more = if range.len() > MOST_ELEMENTS {
+                format!(", ... {} elements", range.len())
+            } else {
+                "".into()
+            };
+            let elements: Vec<_> =
+                range.take(MOST_ELEMENTS).map(|at| value(&column.children[0], at)).collect();
             format!("[{}{more}]", elements.join(", "))
         }
         T::Struct(fields) => format!("{{{}}}", arguments(fields, &column.children, row)),
@@ -79,7 +87,11 @@ fn quoted(text: &str) -> String {
     let mut shown: String = text.chars().take(LONGEST_TEXT).collect::<String>().replace('\'', "''");
     shown = shown.replace('\n', "\\n");
     let characters = text.chars().count();
-    if characters > LONGEST_TEXT { format!("'{shown}...' ({characters} characters)") } else { format!("'{shown}'") }
+    if characters > LONGEST_TEXT {
+        format!("'{shown}...' ({characters} characters)")
+    } else {
+        format!("'{shown}'")
+    }
 }
 
 fn blob(bytes: &[u8]) -> String {

@@ -53,7 +53,7 @@ pub enum Error {
         /// The file or name.
         library: String,
         /// What the guest said.
-        failure: Failure,
+        failure: Box<Failure>,
     },
     /// The function raised an exception.
     #[error("{function}: {failure}{place}")]
@@ -61,7 +61,7 @@ pub enum Error {
         /// The function's name.
         function: String,
         /// What it raised.
-        failure: Failure,
+        failure: Box<Failure>,
         /// For which row.
         place: Place,
     },

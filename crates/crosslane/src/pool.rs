@@ -261,7 +261,8 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
             shared.arrival.notify_one();
             continue;
         }
-        if state.keep_warm && state.stats.busy == 0 && state.last_used.elapsed() >= state.options.idle_timeout {
+        if state.keep_warm && state.stats.busy == 0 && state.last_used.elapsed() >= state.options.idle_timeout
+        {
             state.keep_warm = false;
         }
         if !state.keep_warm && state.stats.busy == 0 && state.waiting == 0 && !state.idle.is_empty() {
@@ -274,7 +275,11 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
         let patience = if state.idle.is_empty() {
             Duration::from_secs(3600)
         } else {
-            state.options.idle_timeout.saturating_sub(state.last_used.elapsed()).max(Duration::from_millis(10))
+            state
+                .options
+                .idle_timeout
+                .saturating_sub(state.last_used.elapsed())
+                .max(Duration::from_millis(10))
         };
         state = shared.work.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner).0;
     }

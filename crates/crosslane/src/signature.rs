@@ -67,12 +67,18 @@ impl FromStr for DataType {
 type Parsed<T> = Result<T, ErrMode<ContextError>>;
 
 fn parse_all<T>(text: &str, parser: fn(&mut &str) -> Parsed<T>) -> Result<T, SignatureError> {
-    delimited(multispace0, parser, (multispace0, eof.context(expected("the end")))).parse(text).map_err(|error| {
-        let details = error.inner().to_string();
-        let what = if details.is_empty() { "cannot be understood".to_owned() } else { details.replace('\n', ", ") };
-        let column = text[..error.offset()].chars().count() + 1;
-        SignatureError { what, text: text.to_owned(), column }
-    })
+    delimited(multispace0, parser, (multispace0, eof.context(expected("the end")))).parse(text).map_err(
+        |error| {
+            let details = error.inner().to_string();
+            let what = if details.is_empty() {
+                "cannot be understood".to_owned()
+            } else {
+                details.replace('\n', ", ")
+            };
+            let column = text[..error.offset()].chars().count() + 1;
+            SignatureError { what, text: text.to_owned(), column }
+        },
+    )
 }
 
 fn expected(what: &'static str) -> StrContext {
@@ -102,7 +108,10 @@ fn field(input: &mut &str) -> Parsed<Field> {
 }
 
 fn word<'a>(input: &mut &'a str) -> Parsed<&'a str> {
-    (one_of(|c: char| c.is_alphabetic() || c == '_'), take_while(0.., |c: char| c.is_alphanumeric() || c == '_'))
+    (
+        one_of(|c: char| c.is_alphabetic() || c == '_'),
+        take_while(0.., |c: char| c.is_alphanumeric() || c == '_'),
+    )
         .take()
         .parse_next(input)
 }
@@ -111,7 +120,8 @@ fn word<'a>(input: &mut &'a str) -> Parsed<&'a str> {
 fn quoted(quote: char) -> impl FnMut(&mut &str) -> Parsed<String> {
     move |input: &mut &str| {
         let escaped: &str = if quote == '"' { "\"\"" } else { "''" };
-        delimited(quote, repeat(0.., alt((escaped.value(quote), none_of(quote)))), cut_err(quote)).parse_next(input)
+        delimited(quote, repeat(0.., alt((escaped.value(quote), none_of(quote)))), cut_err(quote))
+            .parse_next(input)
     }
 }
 
@@ -123,7 +133,8 @@ fn identifier(input: &mut &str) -> Parsed<String> {
 fn data_type(input: &mut &str) -> Parsed<DataType> {
     let mut data_type = alt((nested, decimal, plain)).context(expected("a SQL type")).parse_next(input)?;
     let suffix = |input: &mut &str| -> Parsed<Option<u32>> {
-        delimited(token("["), opt(dec_uint), cut_err(preceded(multispace0, "]")).context(expected("]"))).parse_next(input)
+        delimited(token("["), opt(dec_uint), cut_err(preceded(multispace0, "]")).context(expected("]")))
+            .parse_next(input)
     };
     let suffixes: Vec<Option<u32>> = repeat(0.., suffix).parse_next(input)?;
     for length in suffixes {
@@ -151,12 +162,8 @@ fn nested(input: &mut &str) -> Parsed<DataType> {
     let close = || cut_err(token_before(")"));
     let structure = delimited(keyword("STRUCT"), cut_err(separated(1.., field, token(","))), close())
         .map(|fields: Vec<Field>| DataType::Struct(fields.into()));
-    let map = delimited(
-        keyword("MAP"),
-        cut_err((terminated(data_type, token(",")), data_type)),
-        close(),
-    )
-    .map(|(key, value)| DataType::map(key, value));
+    let map = delimited(keyword("MAP"), cut_err((terminated(data_type, token(",")), data_type)), close())
+        .map(|(key, value)| DataType::map(key, value));
     let values = separated(1.., quoted('\'').context(expected("a quoted value")), token(","));
     let enumeration = delimited(keyword("ENUM"), cut_err(values), close())
         .map(|values: Vec<String>| DataType::Enum(values.into()));
@@ -212,7 +219,8 @@ fn plain(input: &mut &str) -> Parsed<DataType> {
         "TIMESTAMP_NS" => T::TimestampNs,
         "TIMESTAMPTZ" => T::TimestampTz,
         "TIMESTAMP" | "DATETIME" | "TIMESTAMP_US" => {
-            let zone = (multispace0, Caseless("WITH"), multispace0, Caseless("TIME"), multispace0, Caseless("ZONE"));
+            let zone =
+                (multispace0, Caseless("WITH"), multispace0, Caseless("TIME"), multispace0, Caseless("ZONE"));
             if opt(zone).parse_next(input)?.is_some() { T::TimestampTz } else { T::Timestamp }
         }
         "INTERVAL" => T::Interval,
@@ -232,10 +240,37 @@ mod tests {
     #[test]
     fn every_type_survives_its_own_text() {
         for text in [
-            "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT",
-            "HUGEINT", "UHUGEINT", "FLOAT", "DOUBLE", "DECIMAL(38,10)", "VARCHAR", "BLOB", "JSON", "DATE", "TIME",
-            "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP", "TIMESTAMP_NS", "TIMESTAMPTZ", "INTERVAL", "UUID",
-            "ENUM('a', 'it''s')", "INTEGER[]", "INTEGER[3]", "INTEGER[][2][]", "MAP(VARCHAR, INTEGER[])",
+            "BOOLEAN",
+            "TINYINT",
+            "SMALLINT",
+            "INTEGER",
+            "BIGINT",
+            "UTINYINT",
+            "USMALLINT",
+            "UINTEGER",
+            "UBIGINT",
+            "HUGEINT",
+            "UHUGEINT",
+            "FLOAT",
+            "DOUBLE",
+            "DECIMAL(38,10)",
+            "VARCHAR",
+            "BLOB",
+            "JSON",
+            "DATE",
+            "TIME",
+            "TIMESTAMP_S",
+            "TIMESTAMP_MS",
+            "TIMESTAMP",
+            "TIMESTAMP_NS",
+            "TIMESTAMPTZ",
+            "INTERVAL",
+            "UUID",
+            "ENUM('a', 'it''s')",
+            "INTEGER[]",
+            "INTEGER[3]",
+            "INTEGER[][2][]",
+            "MAP(VARCHAR, INTEGER[])",
             "STRUCT(a INTEGER, \"b c\" STRUCT(\"d\"\"e\" MAP(INTEGER, BLOB)[2]))",
         ] {
             assert_eq!(text.parse::<DataType>().unwrap().to_string(), text);

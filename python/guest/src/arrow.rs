@@ -148,9 +148,7 @@ fn schema(data_type: &DataType, name: &str, direction: Direction) -> PyResult<Bo
         children.push(Box::into_raw(child));
     }
     let dictionary = match data_type {
-        T::Enum(_) if direction == Direction::Argument => {
-            Box::into_raw(schema(&T::Varchar, "", direction)?)
-        }
+        T::Enum(_) if direction == Direction::Argument => Box::into_raw(schema(&T::Varchar, "", direction)?),
         _ => ptr::null_mut(),
     };
     let mut parts = Box::new(SchemaParts {
@@ -282,7 +280,10 @@ fn array(column: &Column<'_>) -> PyResult<Box<ArrowArray>> {
 }
 
 /// A column as a pyarrow array of a type that [`pyarrow_type`] gave.
-pub(crate) fn to_pyarrow<'py>(column: &Column<'_>, pyarrow_type: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn to_pyarrow<'py>(
+    column: &Column<'_>,
+    pyarrow_type: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
     let array = array(column)?;
     let address = ptr::from_ref(&*array) as usize;
     let class = pyarrow_type.py().import("pyarrow")?.getattr("Array")?;
@@ -358,13 +359,17 @@ impl Out {
     /// outlive the result.
     unsafe fn read(array: &ArrowArray, data_type: &DataType, first: usize, rows: usize) -> PyResult<Self> {
         let start = array.offset as usize + first;
-        // SAFETY: an array has as many buffers as it says, each as long as its rows need.
         let buffer = |index: usize| -> *const u8 {
-            if (index as i64) < array.n_buffers { unsafe { (*array.buffers.add(index)).cast() } } else { ptr::null() }
+            if index as i64 >= array.n_buffers {
+                return ptr::null();
+            }
+            // SAFETY: an array has as many buffers as it says.
+            unsafe { (*array.buffers.add(index)).cast() }
         };
         // SAFETY: the bitmap covers `start + rows` bits.
         let validity = unsafe { bits(buffer(0), start, rows) };
-        let nulls = if validity.is_empty() { 0 } else { (0..rows).filter(|row| !bit(&validity, *row)).count() };
+        let nulls =
+            if validity.is_empty() { 0 } else { (0..rows).filter(|row| !bit(&validity, *row)).count() };
         let mut out = Self { rows, nulls, ..Self::empty() };
         if nulls > 0 {
             out.validity = validity;
@@ -372,8 +377,12 @@ impl Out {
         // SAFETY: offsets and data cover the rows, as the format demands; children likewise.
         unsafe {
             match data_type {
-                DataType::Enum(values) => out.data = Some(Data::Owned(out.codes(data_type, values, buffer(1), buffer(2), start)?)),
-                DataType::HugeInt | DataType::UHugeInt => out.data = Some(Data::Owned(out.narrow(data_type, buffer(1), start)?)),
+                DataType::Enum(values) => {
+                    out.data = Some(Data::Owned(out.codes(data_type, values, buffer(1), buffer(2), start)?))
+                }
+                DataType::HugeInt | DataType::UHugeInt => {
+                    out.data = Some(Data::Owned(out.narrow(data_type, buffer(1), start)?))
+                }
                 DataType::Interval => {
                     let mut bytes = slice(buffer(1), start * 16, rows * 16).to_vec();
                     for value in bytes.chunks_exact_mut(16) {
@@ -385,7 +394,11 @@ impl Out {
                 _ => match data_type.layout() {
                     Layout::Bits => {
                         let packed = bits(buffer(1), start, rows);
-                        out.data = Some(Data::Owned(if packed.is_empty() { vec![0; rows.div_ceil(8)] } else { packed }));
+                        out.data = Some(Data::Owned(if packed.is_empty() {
+                            vec![0; rows.div_ceil(8)]
+                        } else {
+                            packed
+                        }));
                     }
                     Layout::Fixed(width) => {
                         let data = slice(buffer(1), start * width, rows * width);
@@ -402,7 +415,9 @@ impl Out {
                         out.offsets = Some(offsets);
                         out.read_children(array, data_type, begin, length)?;
                     }
-                    Layout::FixedList(length) => out.read_children(array, data_type, start * length, rows * length)?,
+                    Layout::FixedList(length) => {
+                        out.read_children(array, data_type, start * length, rows * length)?
+                    }
                     Layout::Struct => out.read_children(array, data_type, start, rows)?,
                 },
             }
@@ -457,7 +472,9 @@ impl Out {
                 None if !valid => 0,
                 None => {
                     let value = String::from_utf8_lossy(value);
-                    return Err(PyValueError::new_err(format!("returned '{value}', which is none of {data_type}")));
+                    return Err(PyValueError::new_err(format!(
+                        "returned '{value}', which is none of {data_type}"
+                    )));
                 }
             };
             codes.extend_from_slice(&code.to_le_bytes()[..width]);
@@ -477,9 +494,12 @@ impl Out {
             let low: [u8; 16] = bytemuck::pod_read_unaligned(&value[..16]);
             let negative = value[31] & 0x80 != 0;
             let signed = *data_type == DataType::HugeInt;
-            let fits = value == widen(low, negative) && if signed { (low[15] & 0x80 != 0) == negative } else { !negative };
+            let fits = value == widen(low, negative)
+                && if signed { (low[15] & 0x80 != 0) == negative } else { !negative };
             if !fits && (self.nulls == 0 || bit(&self.validity, row)) {
-                return Err(PyOverflowError::new_err(format!("row {row} of the result does not fit {data_type}")));
+                return Err(PyOverflowError::new_err(format!(
+                    "row {row} of the result does not fit {data_type}"
+                )));
             }
             narrow.extend_from_slice(&low);
         }

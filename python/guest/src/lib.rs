@@ -15,11 +15,14 @@ use crosslane::Signature;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+/// A name, the parameters' names and types, the type of the result.
+type Parts = (String, Vec<(String, String)>, String);
+
 /// The parts of a signature: (name, [(parameter, type)], result type), in their normal form.
 ///
 /// Raises ValueError, with a mark at the place, if the text is not a signature.
 #[pyfunction]
-fn parse_signature(text: &str) -> PyResult<(String, Vec<(String, String)>, String)> {
+fn parse_signature(text: &str) -> PyResult<Parts> {
     let signature: Signature = text.parse().map_err(value_error)?;
     let parameters = signature.parameters.into_iter().map(|field| (field.name, field.data_type.to_string()));
     Ok((signature.name, parameters.collect(), signature.returns.to_string()))

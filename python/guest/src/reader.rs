@@ -29,23 +29,51 @@ pub(crate) enum Reader {
     UInt128,
     Float32,
     Float64,
-    Decimal { scale: usize, class: Py<PyAny> },
+    Decimal {
+        scale: usize,
+        class: Py<PyAny>,
+    },
     Text,
-    Json { loads: Py<PyAny> },
+    Json {
+        loads: Py<PyAny>,
+    },
     Bytes,
     Date,
     Time,
-    Timestamp { units_per_second: i64 },
-    TimestampNs { class: Py<PyAny> },
-    TimestampTz { utc: Py<PyTzInfo> },
-    Interval { class: Py<PyAny> },
-    Timedelta { class: Py<PyAny> },
-    Uuid { class: Py<PyAny> },
-    Enum { members: Vec<Py<PyAny>>, width: usize },
+    Timestamp {
+        units_per_second: i64,
+    },
+    TimestampNs {
+        class: Py<PyAny>,
+    },
+    TimestampTz {
+        utc: Py<PyTzInfo>,
+    },
+    Interval {
+        class: Py<PyAny>,
+    },
+    Timedelta {
+        class: Py<PyAny>,
+    },
+    Uuid {
+        class: Py<PyAny>,
+    },
+    Enum {
+        members: Vec<Py<PyAny>>,
+        width: usize,
+    },
     List(Box<Reader>),
-    Struct { factory: Option<Py<PyAny>>, names: Vec<Py<PyString>>, fields: Vec<Reader> },
+    Struct {
+        factory: Option<Py<PyAny>>,
+        names: Vec<Py<PyString>>,
+        fields: Vec<Reader>,
+    },
     /// A dict, or a list of pairs if the keys are nested and so not hashable.
-    Map { pairs: bool, key: Box<Reader>, value: Box<Reader> },
+    Map {
+        pairs: bool,
+        key: Box<Reader>,
+        value: Box<Reader>,
+    },
 }
 
 type Shape<'py> = Option<Bound<'py, PyTuple>>;
@@ -66,7 +94,8 @@ impl Reader {
     pub(crate) fn new(py: Python<'_>, data_type: &DataType, shape: &Shape<'_>) -> PyResult<Self> {
         use DataType as T;
         let wish: Option<String> = shape.as_ref().map(|shape| shape.get_item(0)?.extract()).transpose()?;
-        let child = |child: &DataType, index: usize| Reader::new(py, child, &part(shape, index)?).map(Box::new);
+        let child =
+            |child: &DataType, index: usize| Reader::new(py, child, &part(shape, index)?).map(Box::new);
         Ok(match data_type {
             T::Boolean => Reader::Boolean,
             T::TinyInt => Reader::Int8,
@@ -81,9 +110,10 @@ impl Reader {
             T::UHugeInt => Reader::UInt128,
             T::Float => Reader::Float32,
             T::Double => Reader::Float64,
-            T::Decimal { scale, .. } => {
-                Reader::Decimal { scale: usize::from(*scale), class: import(py, "decimal", "Decimal")?.unbind() }
-            }
+            T::Decimal { scale, .. } => Reader::Decimal {
+                scale: usize::from(*scale),
+                class: import(py, "decimal", "Decimal")?.unbind(),
+            },
             T::Varchar => Reader::Text,
             T::Json if wish.as_deref() == Some("text") => Reader::Text,
             T::Json => Reader::Json { loads: import(py, "json", "loads")?.unbind() },
@@ -93,7 +123,9 @@ impl Reader {
             T::TimestampS => Reader::Timestamp { units_per_second: 1 },
             T::TimestampMs => Reader::Timestamp { units_per_second: 1_000 },
             T::Timestamp => Reader::Timestamp { units_per_second: 1_000_000 },
-            T::TimestampNs => Reader::TimestampNs { class: import(py, "crosslane.types", "TimestampNs")?.unbind() },
+            T::TimestampNs => {
+                Reader::TimestampNs { class: import(py, "crosslane.types", "TimestampNs")?.unbind() }
+            }
             T::TimestampTz => Reader::TimestampTz { utc: PyTzInfo::utc(py)?.to_owned().unbind() },
             T::Interval if wish.as_deref() == Some("timedelta") => {
                 Reader::Timedelta { class: import(py, "datetime", "timedelta")?.unbind() }
@@ -111,7 +143,8 @@ impl Reader {
             T::Struct(fields) => {
                 let shapes: Option<Vec<Shape<'_>>> =
                     shape.as_ref().map(|shape| shape.get_item(2)?.extract()).transpose()?;
-                let field_shape = |index: usize| shapes.as_ref().and_then(|shapes| shapes.get(index)?.clone());
+                let field_shape =
+                    |index: usize| shapes.as_ref().and_then(|shapes| shapes.get(index)?.clone());
                 Reader::Struct {
                     factory: match shape {
                         Some(shape) => shape.get_item(1)?.extract()?,
@@ -127,7 +160,9 @@ impl Reader {
             }
             T::Map(entry) => {
                 let parts: Vec<&DataType> = entry.children().collect();
-                let [key, value] = parts[..] else { return Err(PyTypeError::new_err("a MAP without a value")) };
+                let [key, value] = parts[..] else {
+                    return Err(PyTypeError::new_err("a MAP without a value"));
+                };
                 Reader::Map { pairs: key.children().len() > 0, key: child(key, 1)?, value: child(value, 2)? }
             }
         })
@@ -135,7 +170,12 @@ impl Reader {
 
     /// The value of a row, or None for NULL.
     #[inline]
-    pub(crate) fn read<'py>(&self, py: Python<'py>, column: &Column<'_>, row: usize) -> PyResult<Bound<'py, PyAny>> {
+    pub(crate) fn read<'py>(
+        &self,
+        py: Python<'py>,
+        column: &Column<'_>,
+        row: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
         if column.is_valid(row) { self.value(py, column, row) } else { Ok(py.None().into_bound(py)) }
     }
 
@@ -155,7 +195,10 @@ impl Reader {
                 // SAFETY: as above; the pointer and the length are a valid slice, and bytes that are
                 // not UTF-8 raise an exception.
                 unsafe {
-                    let text = ffi::PyUnicode_FromStringAndSize(bytes.as_ptr().cast(), bytes.len() as ffi::Py_ssize_t);
+                    let text = ffi::PyUnicode_FromStringAndSize(
+                        bytes.as_ptr().cast(),
+                        bytes.len() as ffi::Py_ssize_t,
+                    );
                     Bound::from_owned_ptr_or_err(py, text)
                 }
             }
@@ -177,7 +220,9 @@ impl Reader {
             Reader::Int128 => column.value::<i128>(row).into_bound_py_any(py),
             Reader::UInt128 => column.value::<u128>(row).into_bound_py_any(py),
             Reader::Float32 => column.value::<f32>(row).into_bound_py_any(py),
-            Reader::Decimal { scale, class } => class.bind(py).call1((decimal_text(column.value(row), *scale),)),
+            Reader::Decimal { scale, class } => {
+                class.bind(py).call1((decimal_text(column.value(row), *scale),))
+            }
             Reader::Json { loads } => loads.bind(py).call1((PyBytes::new(py, column.bytes(row)),)),
             Reader::Bytes => Ok(PyBytes::new(py, column.bytes(row)).into_any()),
             Reader::Date => {
@@ -194,7 +239,9 @@ impl Reader {
             }
             Reader::Timestamp { units_per_second } => {
                 let value = column.value::<i64>(row);
-                let micros = value.checked_mul(1_000_000 / units_per_second).ok_or_else(|| out_of_range("TIMESTAMP"))?;
+                let micros = value
+                    .checked_mul(1_000_000 / units_per_second)
+                    .ok_or_else(|| out_of_range("TIMESTAMP"))?;
                 datetime(py, micros, None)
             }
             Reader::TimestampTz { utc } => datetime(py, column.value(row), Some(utc.bind(py))),
@@ -293,7 +340,11 @@ fn clock(micros: i64) -> (u8, u8, u8, u32) {
     ((seconds / 3600) as u8, (seconds / 60 % 60) as u8, (seconds % 60) as u8, (micros % 1_000_000) as u32)
 }
 
-fn datetime<'py>(py: Python<'py>, micros: i64, zone: Option<&Bound<'py, PyTzInfo>>) -> PyResult<Bound<'py, PyAny>> {
+fn datetime<'py>(
+    py: Python<'py>,
+    micros: i64,
+    zone: Option<&Bound<'py, PyTzInfo>>,
+) -> PyResult<Bound<'py, PyAny>> {
     let (year, month, day) = date(micros.div_euclid(DAY), "TIMESTAMP")?;
     let (hour, minute, second, micro) = clock(micros.rem_euclid(DAY));
     Ok(PyDateTime::new(py, year, month, day, hour, minute, second, micro, zone)?.into_any())

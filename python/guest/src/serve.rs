@@ -35,7 +35,7 @@ pub(crate) fn serve(
     let mut lane = GuestLane::open(memory, socket, Duration::from_micros(spin_microseconds))?;
     let mut prepared: Vec<Option<(Function, ColumnBuilder)>> = functions.iter().map(|_| None).collect();
     loop {
-        let Some(call) = py.detach(|| lane.next())? else { return Ok(()) };
+        let Some(call) = py.detach(|| lane.next_call())? else { return Ok(()) };
         let index = call.header.function as usize;
         let Some(declared) = functions.get(index) else {
             return Err(PyOSError::new_err(format!("a call of function {index} of {}", functions.len())));
@@ -112,11 +112,13 @@ impl Function {
         let kind: String = declared.getattr("kind")?.extract()?;
         let (kind, callable) = match kind.as_str() {
             "row" => {
-                let kind = Kind::Row { readers: readers()?, writer: Writer::new(py, &returns, &result_shape)? };
+                let kind =
+                    Kind::Row { readers: readers()?, writer: Writer::new(py, &returns, &result_shape)? };
                 (kind, declared.getattr("callable")?)
             }
             "async" => {
-                let kind = Kind::Async { readers: readers()?, writer: Writer::new(py, &returns, &result_shape)? };
+                let kind =
+                    Kind::Async { readers: readers()?, writer: Writer::new(py, &returns, &result_shape)? };
                 (kind, py.import("crosslane._async")?.getattr("Runner")?.call1((declared,))?)
             }
             _ => {
@@ -226,7 +228,8 @@ impl Function {
                         arguments.append(py.None())?;
                         continue;
                     }
-                    let values = readers.iter().zip(columns).map(|(reader, column)| reader.read(py, column, row));
+                    let values =
+                        readers.iter().zip(columns).map(|(reader, column)| reader.read(py, column, row));
                     let values: PyResult<Vec<_>> = values.collect();
                     let values = values.map_err(|error| Mishap { error, row: Some(row) })?;
                     arguments.append(PyTuple::new(py, values)?)?;
@@ -234,7 +237,7 @@ impl Function {
                 let progress = Bound::new(py, Progress { control: control.clone(), sequence })?;
                 let run = self.callable.bind(py).call1((arguments, progress));
                 let (results, errors, retries): (Bound<'_, PyList>, u32, u32) = match run {
-                    Ok(outcome) => outcome.extract().map_err(PyErr::from)?,
+                    Ok(outcome) => outcome.extract()?,
                     Err(error) => {
                         let row = error.value(py).getattr(intern!(py, "__crosslane_row__"));
                         let row = row.ok().and_then(|row| row.extract().ok());

@@ -5,8 +5,8 @@ use crosslane::{ColumnBuilder, DataType, code_width};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{
-    PyBool, PyByteArray, PyBytes, PyDate, PyDateAccess, PyDateTime, PyDelta, PyDeltaAccess, PyDict, PyFloat, PyInt,
-    PyList, PyMapping, PyString, PyTime, PyTimeAccess, PyTuple, PyTzInfoAccess,
+    PyBool, PyByteArray, PyBytes, PyDate, PyDateAccess, PyDateTime, PyDelta, PyDeltaAccess, PyDict, PyFloat,
+    PyInt, PyList, PyMapping, PyString, PyTime, PyTimeAccess, PyTuple, PyTzInfoAccess,
 };
 use pyo3::{ffi, intern};
 
@@ -20,21 +20,40 @@ pub(crate) struct Writer {
 
 enum Kind {
     Boolean,
-    Integer { least: i128, most: i128, width: usize },
+    Integer {
+        least: i128,
+        most: i128,
+        width: usize,
+    },
     UHugeInt,
     Float,
     Double,
-    Decimal { precision: u8, scale: u8, class: Py<PyAny> },
+    Decimal {
+        precision: u8,
+        scale: u8,
+        class: Py<PyAny>,
+    },
     Text,
-    Json { dumps: Py<PyAny> },
+    Json {
+        dumps: Py<PyAny>,
+    },
     Blob,
     Date,
     Time,
     /// `per_microsecond` is 0 for units longer than a microsecond, which `micros` then has.
-    Timestamp { micros: i64, nanos: bool, zoned: bool },
+    Timestamp {
+        micros: i64,
+        nanos: bool,
+        zoned: bool,
+    },
     Interval,
-    Uuid { class: Py<PyAny> },
-    Enum { codes: Py<PyDict>, width: usize },
+    Uuid {
+        class: Py<PyAny>,
+    },
+    Enum {
+        codes: Py<PyDict>,
+        width: usize,
+    },
     List(Box<Writer>),
     Array(Box<Writer>, usize),
     Struct(Vec<(Py<PyString>, Writer)>),
@@ -43,9 +62,15 @@ enum Kind {
 
 impl Writer {
     /// `shape` is what [`crate::reader::Reader`] takes, of the result.
-    pub(crate) fn new(py: Python<'_>, data_type: &DataType, shape: &Option<Bound<'_, PyTuple>>) -> PyResult<Self> {
+    pub(crate) fn new(
+        py: Python<'_>,
+        data_type: &DataType,
+        shape: &Option<Bound<'_, PyTuple>>,
+    ) -> PyResult<Self> {
         use DataType as T;
-        let import = |module: &str, name: &str| -> PyResult<Py<PyAny>> { Ok(py.import(module)?.getattr(name)?.unbind()) };
+        let import = |module: &str, name: &str| -> PyResult<Py<PyAny>> {
+            Ok(py.import(module)?.getattr(name)?.unbind())
+        };
         let integer = |least: i128, most: i128, width: usize| Kind::Integer { least, most, width };
         let part = |index: usize| -> PyResult<Option<Bound<'_, PyTuple>>> {
             match shape {
@@ -105,13 +130,18 @@ impl Writer {
                     shape.as_ref().map(|shape| shape.get_item(2)?.extract()).transpose()?;
                 let writers = fields.iter().enumerate().map(|(index, field)| {
                     let shape = shapes.as_ref().and_then(|shapes| shapes.get(index)?.clone());
-                    Ok((PyString::intern(py, &field.name).unbind(), Writer::new(py, &field.data_type, &shape)?))
+                    Ok((
+                        PyString::intern(py, &field.name).unbind(),
+                        Writer::new(py, &field.data_type, &shape)?,
+                    ))
                 });
                 Kind::Struct(writers.collect::<PyResult<_>>()?)
             }
             T::Map(entry) => {
                 let parts: Vec<&DataType> = entry.children().collect();
-                let [key, value] = parts[..] else { return Err(PyTypeError::new_err("a MAP without a value")) };
+                let [key, value] = parts[..] else {
+                    return Err(PyTypeError::new_err("a MAP without a value"));
+                };
                 Kind::Map(child(key, 1)?, child(value, 2)?)
             }
         };
@@ -199,9 +229,16 @@ impl Writer {
                 if time.get_tzinfo().is_some() {
                     return Err(PyValueError::new_err("returned a time with a zone where TIME is due"));
                 }
-                out.fixed(micros(time.get_hour(), time.get_minute(), time.get_second(), time.get_microsecond()));
+                out.fixed(micros(
+                    time.get_hour(),
+                    time.get_minute(),
+                    time.get_second(),
+                    time.get_microsecond(),
+                ));
             }
-            Kind::Timestamp { micros, nanos, zoned } => out.fixed(self.timestamp(value, *micros, *nanos, *zoned)?),
+            Kind::Timestamp { micros, nanos, zoned } => {
+                out.fixed(self.timestamp(value, *micros, *nanos, *zoned)?)
+            }
             Kind::Interval => {
                 let (months, days, micros) = self.interval(value)?;
                 let mut bytes = [0u8; 16];
@@ -221,7 +258,11 @@ impl Writer {
             Kind::Enum { codes, width } => {
                 let code = codes.bind(value.py()).get_item(value).ok().flatten();
                 let Some(code) = code else {
-                    return Err(PyValueError::new_err(format!("returned {}, which is none of {}", repr(value), self.data_type)));
+                    return Err(PyValueError::new_err(format!(
+                        "returned {}, which is none of {}",
+                        repr(value),
+                        self.data_type
+                    )));
                 };
                 let code: u32 = code.extract()?;
                 match width {
@@ -237,7 +278,10 @@ impl Writer {
             Kind::Array(element, length) => {
                 let count = self.elements(value, element, out)?;
                 if count != *length {
-                    return Err(PyValueError::new_err(format!("returned {count} elements where {} is due", self.data_type)));
+                    return Err(PyValueError::new_err(format!(
+                        "returned {count} elements where {} is due",
+                        self.data_type
+                    )));
                 }
                 out.nested().map_err(overflow)?;
             }
@@ -284,7 +328,13 @@ impl Writer {
         value.extract().map_err(|_| self.mismatch(value))
     }
 
-    fn decimal(&self, value: &Bound<'_, PyAny>, precision: u8, scale: u8, class: &Py<PyAny>) -> PyResult<i128> {
+    fn decimal(
+        &self,
+        value: &Bound<'_, PyAny>,
+        precision: u8,
+        scale: u8,
+        class: &Py<PyAny>,
+    ) -> PyResult<i128> {
         let py = value.py();
         let class = class.bind(py);
         let decimal = if value.is_instance(class)? {
@@ -334,7 +384,8 @@ impl Writer {
             moment = moment.call_method1(intern!(py, "astimezone"), (utc,))?.cast_into()?;
         }
         let days = calendar::days(moment.get_year(), moment.get_month(), moment.get_day());
-        let time = micros(moment.get_hour(), moment.get_minute(), moment.get_second(), moment.get_microsecond());
+        let time =
+            micros(moment.get_hour(), moment.get_minute(), moment.get_second(), moment.get_microsecond());
         let micros = days * DAY + time;
         if !nanos {
             return Ok(micros.div_euclid(unit));
@@ -344,7 +395,10 @@ impl Writer {
             Ok(rest) => rest.extract()?,
             Err(_) => 0,
         };
-        micros.checked_mul(1000).and_then(|nanos| nanos.checked_add(rest)).ok_or_else(|| self.too_large(value))
+        micros
+            .checked_mul(1000)
+            .and_then(|nanos| nanos.checked_add(rest))
+            .ok_or_else(|| self.too_large(value))
     }
 
     fn interval(&self, value: &Bound<'_, PyAny>) -> PyResult<(i32, i32, i64)> {
@@ -357,7 +411,12 @@ impl Writer {
     }
 
     /// Adds the elements of a list, tuple or other iterable (no string) to the child.
-    fn elements(&self, value: &Bound<'_, PyAny>, element: &Writer, out: &mut ColumnBuilder) -> PyResult<usize> {
+    fn elements(
+        &self,
+        value: &Bound<'_, PyAny>,
+        element: &Writer,
+        out: &mut ColumnBuilder,
+    ) -> PyResult<usize> {
         let child = &mut out.children[0];
         let before = child.rows();
         if let Ok(list) = value.cast::<PyList>() {
