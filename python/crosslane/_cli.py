@@ -90,7 +90,8 @@ def sql(
 
     started = time.perf_counter()
     with _shown_errors():
-        config = {"threads": threads} if threads else {}
+        # DuckDB's own bar would go to the output, between the rows.
+        config: dict[str, Any] = {"enable_progress_bar_print": False, **({"threads": threads} if threads else {})}
         for file in files:
             if not Path(file).is_file():
                 raise click.BadParameter(f"there is no file {file}", param_hint="-f")

@@ -180,10 +180,10 @@ class Zygote:
             self.lanes[pid] = lane
             self.control.send(op="forked", lane=lane, pid=pid)
             return
-        _lane(self, descriptors)
+        _lane(self, descriptors, message["spin_microseconds"])
 
 
-def _lane(zygote: Zygote, descriptors: list[int]) -> NoReturn:
+def _lane(zygote: Zygote, descriptors: list[int], spin: int) -> NoReturn:
     """The life of a forked lane."""
     status = 1
     try:
@@ -211,7 +211,7 @@ def _lane(zygote: Zygote, descriptors: list[int]) -> NoReturn:
             sys.modules["numpy"].random.seed()
         from crosslane import _guest
 
-        _guest.serve(memory, connection, zygote.functions, int(os.environ.get("CROSSLANE_SPIN", "20")))
+        _guest.serve(memory, connection, zygote.functions, spin)
         status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1

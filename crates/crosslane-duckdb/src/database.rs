@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 /// How long the file may stay locked after the last close, about.
-const WATCH: Duration = Duration::from_millis(50);
+const WATCH: Duration = Duration::from_millis(150);
 
 pub(crate) type ProcessLibrary = Library<Zygote>;
 

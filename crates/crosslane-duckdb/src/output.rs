@@ -142,24 +142,22 @@ unsafe fn convert<T>(
 /// The most bytes that a DuckDB string holds in place.
 const INLINE: usize = 12;
 
-/// DuckDB's string, as far as it is written here.
-#[repr(C)]
-struct DuckString {
-    length: u32,
-    rest: [u8; INLINE],
-}
+/// DuckDB's string: its length, then up to 12 bytes, or the first four of more and their address.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct DuckString([u8; 16]);
 
 impl DuckString {
     /// A string of up to 12 bytes in place, a longer one as its first bytes and a pointer.
     fn new(bytes: &[u8], address: *const u8) -> Self {
-        let mut rest = [0; INLINE];
-        if bytes.len() <= INLINE {
-            rest[..bytes.len()].copy_from_slice(bytes);
-        } else {
-            rest[..4].copy_from_slice(&bytes[..4]);
-            rest[4..].copy_from_slice(&(address as u64).to_le_bytes());
-        }
-        Self { length: bytes.len() as u32, rest }
+        let length = bytes.len() as u32;
+        let rest = match bytes.first_chunk::<4>() {
+            Some(prefix) if bytes.len() > INLINE => {
+                u128::from(u32::from_le_bytes(*prefix)) | u128::from(address as u64) << 32
+            }
+            _ => bytes.iter().rev().fold(0, |rest, byte| rest << 8 | u128::from(*byte)),
+        };
+        Self((u128::from(length) | rest << 32).to_le_bytes())
     }
 }
 
@@ -183,10 +181,8 @@ unsafe fn write_bytes(vector: ffi::duckdb_vector, first: usize, column: &Column<
                 column.data.as_ptr().cast(),
                 column.data.len() as ffi::idx_t,
             );
-            let assigned = to.read();
-            let mut address = [0; 8];
-            address.copy_from_slice(&assigned.rest[4..]);
-            heap = u64::from_le_bytes(address) as *const u8;
+            let DuckString(assigned) = to.read();
+            heap = (u128::from_le_bytes(assigned) >> 64) as u64 as *const u8;
         }
         for row in 0..column.rows {
             let address = heap.wrapping_add(column.offsets[row] as usize);

@@ -18,7 +18,11 @@ pub(crate) enum Request<'a> {
     /// Load the library; the first message.
     Load { source: &'a crate::Source },
     /// Make a lane of the three descriptors that come with the message: memory, socket, log.
-    Fork { lane: u64 },
+    Fork {
+        lane: u64,
+        /// How long the guest spins for a call before it sleeps.
+        spin_microseconds: u64,
+    },
 }
 
 #[derive(Debug, Deserialize)]

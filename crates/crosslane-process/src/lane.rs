@@ -4,7 +4,7 @@ use crate::aligned::Aligned;
 use crate::warden::{Ended, LaneRecord};
 use crate::{EXTERNAL, INLINE, external};
 use crosslane::batch::{self, CALL, Encode, Header, Plan};
-use crosslane::lane::{Lane, LaneError};
+use crosslane::lane::{Lane, LaneError, Patience};
 use crosslane_ring::{Ends, Frame, RingError, Spin};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const LARGEST: usize = 8 << 30;
 /// Calls in flight beyond this wait for their replies first; it bounds the descriptors on the way.
 const MOST_IN_FLIGHT: usize = 64;
+/// How much longer a wait spins whose end is near.
+const LONGER: u32 = 15;
 /// How long a lane's end may take to be explained by its zygote.
 const OBITUARY: Duration = Duration::from_millis(500);
 
@@ -103,13 +105,13 @@ impl ProcessLane {
     }
 
     /// Waits until the request ring has taken news, and collects replies meanwhile.
-    fn make_space(&mut self, patient: &mut Patience) -> Result<(), LaneError> {
+    fn make_space(&mut self, watch: &mut Watch) -> Result<(), LaneError> {
         let mut early = Aligned::default();
         if self.take(&mut early)? {
             self.early.push_back(early);
             return Ok(());
         }
-        if patient.tick() {
+        if watch.tick() {
             self.check()?;
         }
         // A full ring empties, or a reply comes: look at both in turn.
@@ -139,9 +141,9 @@ impl ProcessLane {
 }
 
 /// Counts waits, so that a long one looks for death now and then.
-struct Patience(Instant);
+struct Watch(Instant);
 
-impl Patience {
+impl Watch {
     fn tick(&mut self) -> bool {
         let late = self.0.elapsed() > Duration::from_millis(10);
         if late {
@@ -179,9 +181,9 @@ impl Lane for ProcessLane {
         let size = plan.size();
         let sequence = self.sequence + 1;
         let header = Header { kind: CALL, function, sequence, rows: rows as u32, ..Header::default() };
-        let mut patience = Patience(Instant::now());
+        let mut watch = Watch(Instant::now());
         while self.in_flight >= MOST_IN_FLIGHT + self.early.len() {
-            self.make_space(&mut patience)?;
+            self.make_space(&mut watch)?;
         }
         let write = |frame: &mut [u8]| arguments.write(&mut plan.start(frame, header));
         let (announced, tag) = if size <= self.ends.producer.most() {
@@ -196,7 +198,7 @@ impl Lane for ProcessLane {
         let grant = loop {
             match self.ends.producer.reserve(announced).map_err(Self::corrupt)? {
                 Some(grant) => break grant,
-                None => self.make_space(&mut patience)?,
+                None => self.make_space(&mut watch)?,
             }
         };
         let bytes = self.ends.producer.bytes(&grant);
@@ -254,11 +256,16 @@ impl Lane for ProcessLane {
         }
     }
 
-    fn wait_any(lanes: &mut [&mut Self], timeout: Duration) {
+    fn wait_any(lanes: &mut [&mut Self], patience: Patience, timeout: Duration) {
         if lanes.iter().any(|lane| !lane.early.is_empty()) {
             return;
         }
-        let Some(spin) = lanes.first().map(|lane| lane.spin) else { return };
+        let Some(Spin(spin)) = lanes.first().map(|lane| lane.spin) else { return };
+        let spin = match patience {
+            Patience::Sleep => Spin(Duration::ZERO),
+            Patience::Spin => Spin(spin),
+            Patience::SpinLonger => Spin(spin * LONGER),
+        };
         let mut consumers: Vec<_> = lanes.iter_mut().map(|lane| &mut lane.ends.consumer).collect();
         crosslane_ring::wait_any(&mut consumers, spin, timeout);
     }

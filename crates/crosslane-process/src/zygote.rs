@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 const BOOT: Duration = Duration::from_secs(30);
 /// How long a zygote may take to end after its socket was closed.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// A guest spins so much longer than the engine, which has work of its own between two batches.
+const GUEST_SPIN: u32 = 3;
 /// The descriptor on which a zygote finds its control socket.
 const CONTROL_FD: i32 = 3;
 
@@ -270,8 +272,10 @@ impl Running {
         if let Some(bell) = &self.bell {
             let _ = rustix::io::write(bell, b"l");
         }
+        let spin_microseconds = (options.spin * GUEST_SPIN).as_micros() as u64;
+        let request = Request::Fork { lane: id, spin_microseconds };
         let fds = [memory.as_fd(), socket_theirs.as_fd(), log_theirs.as_fd()];
-        control::send(&self.control, &Request::Fork { lane: id }, &fds).map_err(boot_error("zygote"))?;
+        control::send(&self.control, &request, &fds).map_err(boot_error("zygote"))?;
         drop((memory, socket_theirs, log_theirs));
         let pid = loop {
             match self.answers.recv_timeout(BOOT) {

@@ -11,12 +11,13 @@
 use crate::batch::{self, Column, Encode, FAILURE, Header, Plan, RESULT, Trust};
 use crate::error::{Error, Failure, Place};
 use crate::function::{Function, Library, OnError};
-use crate::lane::{Lane, LaneError};
+use crate::lane::{Lane, LaneError, Patience};
 use crate::pool::{PooledLane, Zygote};
 use crate::stats::{Times, now};
 use crate::{DataType, display};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant};
 const DEPTH: usize = 2;
 /// How often a waiting call looks for deaths, deadlines and cancellation.
 const TICK: Duration = Duration::from_millis(10);
+/// A reply further away than this is not worth a core that spins.
+const FAR: Duration = Duration::from_micros(300);
 /// The first pause before a lost slice is tried again; it doubles with each try.
 const BACKOFF: Duration = Duration::from_millis(50);
 
@@ -44,6 +47,11 @@ pub trait Output {
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error>;
     /// Makes one row NULL.
     fn null(&mut self, row: usize);
+}
+
+fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// What all calls of one engine instance share.
@@ -357,9 +365,25 @@ impl<Z: Zygote> Call<'_, Z> {
         Ok(true)
     }
 
+    /// How to wait for the next reply.
+    fn patience(&self) -> Patience {
+        let first = self
+            .lanes
+            .iter()
+            .filter_map(|worker| worker.slices.front())
+            .map(|submitted| submitted.slice.rows.len());
+        match first.min().and_then(|rows| self.function.cost.estimate(rows)) {
+            Some(estimate) if estimate > FAR => Patience::Sleep,
+            // Each lane at work keeps a core busy beside the one that would spin.
+            Some(_) if 2 * self.crew.busy.load(Relaxed) <= cores() => Patience::SpinLonger,
+            _ => Patience::Spin,
+        }
+    }
+
     fn wait(&mut self) -> Result<(), Error> {
         let limit = self.function.patience();
         let tick = limit.map_or(TICK, |limit| (limit / 8).clamp(Duration::from_millis(1), TICK));
+        let patience = self.patience();
         let mut lanes: Vec<&mut Z::Lane> = self
             .lanes
             .iter_mut()
@@ -367,7 +391,7 @@ impl<Z: Zygote> Call<'_, Z> {
             .map(|worker| &mut *worker.lane)
             .collect();
         let before = Instant::now();
-        Z::Lane::wait_any(&mut lanes, tick);
+        Z::Lane::wait_any(&mut lanes, patience, tick);
         if self.crew.cancelled.load(Relaxed) != self.cancelled {
             return Err(Error::Cancelled { function: self.function.name().into() });
         }

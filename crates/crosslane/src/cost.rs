@@ -9,11 +9,11 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-const WORTH_SLICING: Duration = Duration::from_micros(400);
-const SHORTEST: Duration = Duration::from_micros(100);
+const WORTH_SLICING: Duration = Duration::from_micros(600);
+const SHORTEST: Duration = Duration::from_micros(300);
 const LONGEST: Duration = Duration::from_millis(20);
 /// Slices per lane, so that a lane that is done early finds more to do.
-const BALANCE: u64 = 4;
+const BALANCE: u64 = 2;
 const GROWTH: u64 = 8;
 /// Rows after which the cost is an average.
 const SETTLED: u64 = 512;
@@ -50,6 +50,12 @@ impl Cost {
         // longest so far, says most. Later a single slice that was preempted must not say much.
         let average = if measured < SETTLED { fresh } else { (3 * old + fresh.min(2 * old)) / 4 };
         self.per_row.store(average, Relaxed);
+    }
+
+    /// What `rows` rows will take, if that is known.
+    pub(crate) fn estimate(&self, rows: usize) -> Option<Duration> {
+        let per_row = self.per_row.load(Relaxed);
+        (per_row > 0).then(|| Duration::from_nanos(per_row.saturating_mul(rows as u64) / 1000))
     }
 
     /// How to cut `rest` rows for at most `width` lanes, if `concurrency` rows of a lane run at once.

@@ -57,5 +57,16 @@ pub trait Lane: Send + Sized + 'static {
     fn check(&mut self) -> Result<(), LaneError>;
 
     /// Waits until a reply can be collected from one of the lanes, or for `timeout`.
-    fn wait_any(lanes: &mut [&mut Self], timeout: Duration);
+    fn wait_any(lanes: &mut [&mut Self], patience: Patience, timeout: Duration);
+}
+
+/// How a wait begins, by what is known of its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// The reply is far: sleep at once, the guests need the core.
+    Sleep,
+    /// Nothing is known, or cores are scarce: spin for the time that is set.
+    Spin,
+    /// The reply is near and a core is free: spin until it comes, which saves the wake.
+    SpinLonger,
 }

@@ -8,6 +8,7 @@ mod arrow;
 mod calendar;
 mod limits;
 mod reader;
+mod row;
 mod serve;
 mod writer;
 

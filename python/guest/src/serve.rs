@@ -3,15 +3,16 @@
 use crate::arrow::{self, Direction, Results};
 use crate::limits::MemoryLimit;
 use crate::reader::Reader;
+use crate::row::RowCaller;
 use crate::writer::Writer;
 use crosslane::batch::{Column, bit};
 use crosslane::{ColumnBuilder, DataType, Failure, Signature};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use crosslane_ring::Control;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use pyo3::{ffi, intern};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -189,12 +190,7 @@ impl Function {
             .collect();
         match &self.kind {
             Kind::Row { readers, writer } => {
-                let mut caller = RowCaller {
-                    function: self.callable.bind(py),
-                    readers,
-                    columns,
-                    stack: vec![std::ptr::null_mut(); columns.len() + 1],
-                };
+                let mut caller = RowCaller::new(self.callable.bind(py), readers, columns, &self.admits_null);
                 for row in 0..rows {
                     if skipping.iter().any(|column| !column.is_valid(row)) {
                         out.null();
@@ -310,53 +306,6 @@ fn pause(py: Python<'_>, tries: u32) -> PyResult<()> {
     let seconds = BACKOFF * f64::from(2u32.saturating_pow(tries.min(6)));
     py.import(intern!(py, "time"))?.call_method1(intern!(py, "sleep"), (seconds,))?;
     Ok(())
-}
-
-/// Calls a function with the values of one row after the other.
-struct RowCaller<'a, 'py> {
-    function: &'a Bound<'py, PyAny>,
-    readers: &'a [Reader],
-    columns: &'a [Column<'a>],
-    /// The arguments behind one free place, which CPython may use for `self`.
-    stack: Vec<*mut ffi::PyObject>,
-}
-
-impl<'py> RowCaller<'_, 'py> {
-    #[inline]
-    fn call(&mut self, row: usize) -> PyResult<Bound<'py, PyAny>> {
-        let py = self.function.py();
-        let mut filled = 0;
-        let mut failed = None;
-        for (reader, column) in self.readers.iter().zip(self.columns) {
-            match reader.read(py, column, row) {
-                Ok(value) => {
-                    filled += 1;
-                    self.stack[filled] = value.into_ptr();
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            }
-        }
-        let result = match failed {
-            Some(error) => Err(error),
-            // SAFETY: the stack holds `filled` owned references behind its first place, which the flag
-            // allows CPython to overwrite; the result is a new reference or null with an exception set.
-            None => unsafe {
-                let arguments = self.stack.as_ptr().add(1);
-                let count = filled | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
-                let result =
-                    ffi::PyObject_Vectorcall(self.function.as_ptr(), arguments, count, std::ptr::null_mut());
-                Bound::from_owned_ptr_or_err(py, result)
-            },
-        };
-        for value in &self.stack[1..=filled] {
-            // SAFETY: these are the references that `into_ptr` gave away above.
-            unsafe { ffi::Py_DECREF(*value) };
-        }
-        result
-    }
 }
 
 /// Tells the engine how many rows of a batch are done, so that it can tell slow from stuck.

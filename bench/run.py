@@ -1,0 +1,336 @@
+"""Crosslane beside DuckDB's own Python functions, in one run: prints a table, draws a picture.
+
+    make bench                  everything (about four minutes)
+    make bench BENCH=bigint     the lines whose name contains "bigint"
+
+Every line compares two things that were measured alternately; the figures are medians.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.table import Table
+
+import crosslane
+
+HERE = Path(__file__).parent
+FUNCTIONS = HERE / "functions.py"
+RESULTS = HERE / "results"
+ROUNDS = 7
+console = Console()
+
+
+@dataclass
+class Line:
+    """One comparison: how much better the measured thing is than the other, or a time against a limit."""
+
+    name: str
+    against: str
+    ours: str
+    theirs: str
+    value: float
+    target: float
+    #: ``x``: a ratio, the more the better; else a unit, the less the better.
+    unit: str = "x"
+
+    @property
+    def met(self) -> bool:
+        """Whether the target is met."""
+        return self.value >= self.target if self.unit == "x" else self.value <= self.target
+
+
+class Bench:
+    """Both engines with the same tables and functions."""
+
+    def __init__(self) -> None:
+        self.ours = crosslane.connect(functions=FUNCTIONS)
+        self.theirs = duckdb.connect()
+        self._tables()
+        self._native()
+
+    def _tables(self) -> None:
+        for con in (self.ours, self.theirs):
+            con.execute("CREATE TABLE ints AS SELECT i FROM range(10000000) r(i)")
+            con.execute("CREATE TABLE ints5 AS SELECT i FROM range(5000000) r(i)")
+            con.execute("CREATE TABLE texts AS SELECT printf('row number %014d', i) AS s FROM range(2000000) r(i)")
+            con.execute("CREATE TABLE quarter AS SELECT i FROM range(245760) r(i)")
+            con.execute("CREATE TABLE small AS SELECT i FROM range(5000) r(i)")
+            con.execute("CREATE TABLE waits AS SELECT i FROM range(10000) r(i)")
+
+    def _native(self) -> None:
+        sys.path.insert(0, str(HERE))
+        import functions
+
+        def wait(x: int) -> int:
+            time.sleep(0.001)
+            return x
+
+        native = self.theirs.create_function
+        native("plus_one", functions.plus_one, ["BIGINT"], "BIGINT")
+        native("bench_upper", functions.bench_upper, ["VARCHAR"], "VARCHAR")
+        native("plus_one_vectorized", lambda x: pc.add(x, 1), ["BIGINT"], "BIGINT", type="arrow")
+        native("heavy", functions.heavy, ["BIGINT"], "BIGINT")
+        native("wait", wait, ["BIGINT"], "BIGINT")
+
+    def seconds(self, con: duckdb.DuckDBPyConnection, query: str, threads: int) -> float:
+        """The seconds that a query takes."""
+        con.execute(f"SET threads = {threads}")
+        started = time.perf_counter()
+        con.execute(query).fetchall()
+        return time.perf_counter() - started
+
+    def alternate(self, runs: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, float]:
+        """The medians of runs that take turns, after one round that does not count."""
+        taken: dict[str, list[float]] = {name: [] for name in runs}
+        for round in range(rounds + (rounds > 1)):
+            for name, run in runs.items():
+                seconds = run()
+                if round > 0 or rounds == 1:
+                    taken[name].append(seconds)
+        return {name: statistics.median(times) for name, times in taken.items()}
+
+    def throughput(
+        self, name: str, ours: str, theirs: str, rows: int, targets: tuple[float | None, float | None]
+    ) -> Iterator[Line]:
+        """Our rows per second at one and two threads against the better thread count of theirs."""
+        seconds = self.alternate(
+            {
+                "theirs 1": lambda: self.seconds(self.theirs, theirs, 1),
+                "ours 1": lambda: self.seconds(self.ours, ours, 1),
+                "theirs 2": lambda: self.seconds(self.theirs, theirs, 2),
+                "ours 2": lambda: self.seconds(self.ours, ours, 2),
+            }
+        )
+        rate = {who: rows / time / 1e6 for who, time in seconds.items()}
+        best = max(rate["theirs 1"], rate["theirs 2"])
+        for threads, target in zip((1, 2), targets):
+            if target:
+                mine = rate[f"ours {threads}"]
+                plural = "s" if threads > 1 else ""
+                yield Line(
+                    f"{name}, {threads} thread{plural}",
+                    "DuckDB's own",
+                    f"{mine:.1f} M rows/s",
+                    f"{best:.1f} M rows/s",
+                    mine / best,
+                    target,
+                )
+
+    def bigint(self) -> Iterator[Line]:
+        """A row function on BIGINT."""
+        query = "SELECT bit_xor(plus_one(i)) FROM ints5"
+        yield from self.throughput("row function, bigint", query, query, 5_000_000, (1.7, 3.5))
+
+    def varchar(self) -> Iterator[Line]:
+        """A row function on VARCHAR."""
+        yield from self.throughput(
+            "row function, varchar",
+            "SELECT sum(strlen(bench_upper(s))) FROM texts",
+            "SELECT sum(strlen(bench_upper(s))) FROM texts",
+            2_000_000,
+            (1.7, 3.5),
+        )
+
+    def vectorized(self) -> Iterator[Line]:
+        """A vectorized function."""
+        query = "SELECT bit_xor(plus_one_vectorized(i)) FROM ints"
+        yield from self.throughput("vectorized, bigint", query, query, 10_000_000, (None, 2.0))
+
+    def scaling(self) -> Iterator[Line]:
+        """A heavy function from one thread to two."""
+        query = "SELECT bit_xor(heavy(i)) FROM quarter"
+        runs = {str(n): lambda n=n: self.seconds(self.ours, query, n) for n in (1, 2)}
+        seconds = self.alternate(runs, 3)
+        ratio = seconds["1"] / seconds["2"]
+        yield Line("20 us function, 1 to 2 threads", "itself", f"{seconds['2']:.2f} s", f"{seconds['1']:.2f} s", ratio, 1.85)
+
+    def fan_out(self) -> Iterator[Line]:
+        """A heavy function over a small table."""
+        query = "SELECT bit_xor(heavy(i)) FROM small"
+        seconds = self.alternate(
+            {
+                "theirs": lambda: self.seconds(self.theirs, query, 2),
+                "ours": lambda: self.seconds(self.ours, query, 2),
+            },
+            3 * ROUNDS,
+        )
+        ours, theirs = seconds["ours"], seconds["theirs"]
+        line = ("20 us function, 5,000 rows", "DuckDB's own", f"{ours * 1e3:.0f} ms", f"{theirs * 1e3:.0f} ms")
+        yield Line(*line, theirs / ours, 1.8)
+
+    def waiting(self) -> Iterator[Line]:
+        """An async function that waits."""
+        query = "SELECT bit_xor(wait(i)) FROM waits"
+        theirs = self.seconds(self.theirs, query, 2)
+        ours = self.alternate({"ours": lambda: self.seconds(self.ours, query, 2)})["ours"]
+        line = ("1 ms of waiting, async", "DuckDB's own", f"{ours * 1e3:.0f} ms", f"{theirs * 1e3:.0f} ms")
+        yield Line(*line, theirs / ours, 40)
+
+    def spans(self) -> Iterator[Line]:
+        """What a lane adds to a chunk of 2,048 rows."""
+        for name, function, query, target in (
+            ("bigint", "plus_one", "SELECT bit_xor(plus_one(i)) FROM ints5", 12),
+            ("25-byte varchar", "bench_upper", "SELECT sum(strlen(bench_upper(s))) FROM texts", 35),
+        ):
+            totals = []
+            for _ in range(5):
+                before = self._spans(function)
+                self.seconds(self.ours, query, 1)
+                after = self._spans(function)
+                calls = after[0] - before[0]
+                totals.append([(b - a) / calls for a, b in zip(before[1:], after[1:])])
+            spans = [statistics.median(values) for values in zip(*totals)]
+            detail = " + ".join(f"{span:.1f}" for span in spans)
+            yield Line(f"a lane's own time, {name}", "a limit", detail, "in+wake+back+out", sum(spans), target, "us")
+
+    def _spans(self, function: str) -> list[float]:
+        row = self.ours.execute(
+            "SELECT calls, copy_in_us, wake_us, way_back_us, copy_out_us FROM crosslane_stats() WHERE function = ?",
+            [function],
+        ).fetchall()[0]
+        calls = row[0]
+        return [calls, *((mean or 0) * calls for mean in row[1:])]
+
+    def first_call(self) -> Iterator[Line]:
+        """The first call on a warm pool against a cold start of Python."""
+
+        def cold() -> float:
+            started = time.perf_counter()
+            subprocess.run([sys.executable, "-c", "import pyarrow"], check=True)
+            return time.perf_counter() - started
+
+        def warm() -> float:
+            con = crosslane.connect(functions=FUNCTIONS)
+            while con.execute("SELECT min(idle) FROM crosslane_lanes()").fetchall()[0][0] < 1:
+                time.sleep(0.01)
+            time.sleep(0.2)
+            started = time.perf_counter()
+            con.execute("SELECT plus_one(i) FROM range(1) r(i)").fetchall()
+            taken = time.perf_counter() - started
+            con.close()
+            return taken
+
+        seconds = self.alternate({"cold": cold, "warm": warm})
+        line = ("first call, warm pool", "cold import pyarrow", f"{seconds['warm'] * 1e3:.1f} ms", f"{seconds['cold'] * 1e3:.0f} ms")
+        yield Line(*line, seconds["cold"] / seconds["warm"], 20)
+
+    def memory(self) -> Iterator[Line]:
+        """The engine's memory over many streamed rows."""
+
+        def peak(rows: int) -> float:
+            program = (
+                "import crosslane, resource\n"
+                f"con = crosslane.connect(functions={str(FUNCTIONS)!r}, config={{'enable_progress_bar': 'false'}})\n"
+                f"con.execute('SELECT bit_xor(plus_one(i)), count(bench_upper(i::VARCHAR)) FROM range({rows}) r(i)').fetchall()\n"
+                "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+            )
+            return float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout)
+
+        few, many = peak(1_000_000), peak(50_000_000)
+        growth = (many / few - 1) * 100
+        yield Line("engine memory, 50M rows", "1M rows", f"{many:.0f} MB", f"{few:.0f} MB", growth, 10, "% more")
+
+    def interrupt(self) -> Iterator[Line]:
+        """How fast Ctrl-C ends a query inside a slow function."""
+        path = RESULTS / "sleepy.py"
+        path.write_text("import time\nfrom crosslane import udf\n@udf\ndef sleepy(x: int) -> int: time.sleep(100)\n")
+        taken = []
+        for _ in range(3):
+            command = [sys.executable, "-m", "crosslane._cli", "sql", "-f", str(path), "SELECT sleepy(i) FROM range(3) r(i)"]
+            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            time.sleep(2)
+            started = time.perf_counter()
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            taken.append(time.perf_counter() - started)
+        worst = max(taken) * 1e3
+        yield Line("Ctrl-C inside a slow function", "a limit", f"{worst:.0f} ms", "the worst of 3", worst, 300, "ms")
+
+    def lines(self, wanted: str) -> Iterator[Line]:
+        """All lines whose benchmark's name contains a text."""
+        everything = [
+            self.bigint, self.varchar, self.vectorized, self.scaling, self.fan_out, self.waiting,
+            self.spans, self.first_call, self.memory, self.interrupt,
+        ]  # fmt: skip
+        for measure in everything:
+            if wanted in measure.__name__:
+                with console.status(str(measure.__doc__)):
+                    yield from measure()
+
+
+def shown(line: Line) -> str:
+    """The figure that is compared with the target."""
+    return f"{line.value:.2f} x" if line.unit == "x" else f"{line.value:.1f} {line.unit}"
+
+
+def draw(lines: list[Line], path: Path) -> None:
+    """One bar per line, as long as the target was met by: past the mark is better."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(11, 0.55 * len(lines) + 1.6), layout="constrained")
+    for index, line in enumerate(reversed(lines)):
+        score = line.value / line.target if line.unit == "x" else line.target / max(line.value, 1e-9)
+        colour = "#2a9d8f" if line.met else "#e76f51"
+        width = min(max(score, 0.02), 3)
+        axes.barh(index, width, color=colour, height=0.62, zorder=2)
+        sign = ">=" if line.unit == "x" else "<="
+        label = f"{shown(line)}   ({line.ours} / {line.theirs}; target {sign} {line.target:g})"
+        inside = width > 1.9
+        axes.text(
+            width - 0.03 if inside else width + 0.03, index, label, va="center", fontsize=8.5,
+            ha="right" if inside else "left", color="white" if inside else "#333333", zorder=4,
+        )  # fmt: skip
+    axes.axvline(1, color="#264653", linewidth=1.5, linestyle=(0, (4, 3)), zorder=3)
+    axes.text(1, len(lines) - 0.4, "target", ha="center", va="bottom", color="#264653", fontsize=9)
+    axes.set_yticks(range(len(lines)), [line.name for line in reversed(lines)], fontsize=9.5)
+    axes.set_xlim(0, 3.3)
+    axes.set_ylim(-0.6, len(lines) + 0.1)
+    axes.xaxis.set_visible(False)
+    for side in ("top", "right", "bottom", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(left=False)
+    title = f"Crosslane beside DuckDB {duckdb.__version__}'s own Python functions, {os.cpu_count()} cores"
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color="#264653", pad=14)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Runs what was asked for."""
+    RESULTS.mkdir(exist_ok=True)
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    with console.status("making tables"):
+        bench = Bench()
+    table = Table(header_style="bold", title=f"DuckDB {duckdb.__version__}, {os.cpu_count()} cores", title_justify="left")
+    for head in ("work", "against", "Crosslane", "the other", "result", "target", ""):
+        table.add_column(head, justify="right" if head in ("result", "target") else "left")
+    lines = []
+    for line in bench.lines(wanted):
+        lines.append(line)
+        console.print(f"[dim]{line.name}: {shown(line)}[/]", highlight=False)
+        sign = "≥" if line.unit == "x" else "≤"
+        mark = "[green]✓[/]" if line.met else "[red]✗[/]"
+        table.add_row(line.name, line.against, line.ours, line.theirs, shown(line), f"{sign} {line.target:g}", mark)
+    console.print(table)
+    if lines:
+        path = RESULTS / "bench.png"
+        draw(lines, path)
+        console.print(f"drawn in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+//! Calling a function row by row: the guest's hottest loop.
+//!
+//! What does not change within a batch is worked out once for it: where a column's values lie, whether
+//! its strings are ASCII, and the function's vectorcall entry.
+
+use crate::reader::Reader;
+use crosslane::batch::Column;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::ptr;
+
+/// Calls a function with the values of one row after the other.
+pub(crate) struct RowCaller<'a, 'py> {
+    function: &'a Bound<'py, PyAny>,
+    vectorcall: Option<ffi::vectorcallfunc>,
+    arguments: Vec<Argument<'a>>,
+    /// The arguments behind one free place, which CPython may use for `self`.
+    stack: Vec<*mut ffi::PyObject>,
+}
+
+/// A column, by the quickest way to its values.
+enum Argument<'a> {
+    Int64(&'a [i64]),
+    Float64(&'a [f64]),
+    Ascii { offsets: &'a [i32], text: &'a [u8] },
+    Other { reader: &'a Reader, column: &'a Column<'a> },
+}
+
+impl<'a> Argument<'a> {
+    /// `sees_null` says whether rows with NULL in this column are called.
+    fn new(reader: &'a Reader, column: &'a Column<'a>, sees_null: bool) -> Self {
+        let other = Argument::Other { reader, column };
+        if sees_null && column.validity.is_some() {
+            return other;
+        }
+        match reader {
+            Reader::Int64 => column.values().map_or(other, Argument::Int64),
+            Reader::Float64 => column.values().map_or(other, Argument::Float64),
+            Reader::Text if column.data.is_ascii() => {
+                Argument::Ascii { offsets: column.offsets, text: column.data }
+            }
+            _ => other,
+        }
+    }
+
+    /// A new reference to the value of a row.
+    #[inline(always)]
+    fn get(&self, py: Python<'_>, row: usize) -> PyResult<*mut ffi::PyObject> {
+        let object = match self {
+            // SAFETY: the functions return a new reference or null with an exception set.
+            Argument::Int64(values) => unsafe { ffi::PyLong_FromLongLong(values[row]) },
+            // SAFETY: as above.
+            Argument::Float64(values) => unsafe { ffi::PyFloat_FromDouble(values[row]) },
+            Argument::Ascii { offsets, text } => {
+                ascii(&text[offsets[row] as usize..offsets[row + 1] as usize])
+            }
+            Argument::Other { reader, column } => return Ok(reader.read(py, column, row)?.into_ptr()),
+        };
+        if object.is_null() { Err(PyErr::fetch(py)) } else { Ok(object) }
+    }
+}
+
+/// A string of ASCII characters, without looking at them again. Null with an exception set if there
+/// is no memory.
+#[inline(always)]
+fn ascii(text: &[u8]) -> *mut ffi::PyObject {
+    // SAFETY: a new string of this length and with characters up to 127 has one byte for each, which
+    // nobody else sees yet; the empty string has none to write.
+    unsafe {
+        let string = ffi::PyUnicode_New(text.len() as ffi::Py_ssize_t, 127);
+        if !string.is_null() && !text.is_empty() {
+            ffi::PyUnicode_1BYTE_DATA(string).copy_from_nonoverlapping(text.as_ptr(), text.len());
+        }
+        string
+    }
+}
+
+impl<'a, 'py> RowCaller<'a, 'py> {
+    /// A caller for one batch. `sees_null` says for each column whether the function wants its NULLs.
+    pub(crate) fn new(
+        function: &'a Bound<'py, PyAny>,
+        readers: &'a [Reader],
+        columns: &'a [Column<'a>],
+        sees_null: &[bool],
+    ) -> Self {
+        let arguments: Vec<_> = readers
+            .iter()
+            .zip(columns)
+            .zip(sees_null)
+            .map(|((reader, column), sees_null)| Argument::new(reader, column, *sees_null))
+            .collect();
+        Self {
+            function,
+            // SAFETY: the function is a living object.
+            vectorcall: unsafe { ffi::PyVectorcall_Function(function.as_ptr()) },
+            stack: vec![ptr::null_mut(); arguments.len() + 1],
+            arguments,
+        }
+    }
+
+    /// Calls the function with a row.
+    #[inline(always)]
+    pub(crate) fn call(&mut self, row: usize) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.function.py();
+        let mut filled = 0;
+        let mut outcome = Ok(());
+        for argument in &self.arguments {
+            match argument.get(py, row) {
+                Ok(object) => {
+                    filled += 1;
+                    self.stack[filled] = object;
+                }
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        // SAFETY: the stack holds `filled` owned references behind its first place, which the flag
+        // allows CPython to overwrite; the result is a new reference or null with an exception set.
+        let outcome = outcome.and_then(|()| unsafe {
+            let function = self.function.as_ptr();
+            let arguments = self.stack.as_ptr().add(1);
+            let count = filled | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
+            let result = match self.vectorcall {
+                Some(call) => call(function, arguments, count, ptr::null_mut()),
+                None => ffi::PyObject_Vectorcall(function, arguments, count, ptr::null_mut()),
+            };
+            Bound::from_owned_ptr_or_err(py, result)
+        });
+        for object in &self.stack[1..=filled] {
+            // SAFETY: these are the references that `get` returned.
+            unsafe { ffi::Py_DECREF(*object) };
+        }
+        outcome
+    }
+}
