@@ -64,7 +64,9 @@ class Bench:
         for con in (self.ours, self.theirs):
             con.execute("CREATE TABLE ints AS SELECT i FROM range(10000000) r(i)")
             con.execute("CREATE TABLE ints5 AS SELECT i FROM range(5000000) r(i)")
-            con.execute("CREATE TABLE texts AS SELECT printf('row number %014d', i) AS s FROM range(2000000) r(i)")
+            con.execute(
+                "CREATE TABLE texts AS SELECT printf('row number %014d', i) AS s FROM range(2000000) r(i)"
+            )
             con.execute("CREATE TABLE quarter AS SELECT i FROM range(245760) r(i)")
             con.execute("CREATE TABLE small AS SELECT i FROM range(5000) r(i)")
             con.execute("CREATE TABLE waits AS SELECT i FROM range(10000) r(i)")
@@ -154,7 +156,14 @@ class Bench:
         runs = {str(n): lambda n=n: self.seconds(self.ours, query, n) for n in (1, 2)}
         seconds = self.alternate(runs, 3)
         ratio = seconds["1"] / seconds["2"]
-        yield Line("20 us function, 1 to 2 threads", "itself", f"{seconds['2']:.2f} s", f"{seconds['1']:.2f} s", ratio, 1.85)
+        yield Line(
+            "20 us function, 1 to 2 threads",
+            "itself",
+            f"{seconds['2']:.2f} s",
+            f"{seconds['1']:.2f} s",
+            ratio,
+            1.85,
+        )
 
     def fan_out(self) -> Iterator[Line]:
         """A heavy function over a small table."""
@@ -167,7 +176,12 @@ class Bench:
             3 * ROUNDS,
         )
         ours, theirs = seconds["ours"], seconds["theirs"]
-        line = ("20 us function, 5,000 rows", "DuckDB's own", f"{ours * 1e3:.0f} ms", f"{theirs * 1e3:.0f} ms")
+        line = (
+            "20 us function, 5,000 rows",
+            "DuckDB's own",
+            f"{ours * 1e3:.0f} ms",
+            f"{theirs * 1e3:.0f} ms",
+        )
         yield Line(*line, theirs / ours, 1.8)
 
     def waiting(self) -> Iterator[Line]:
@@ -193,7 +207,9 @@ class Bench:
                 totals.append([(b - a) / calls for a, b in zip(before[1:], after[1:])])
             spans = [statistics.median(values) for values in zip(*totals)]
             detail = " + ".join(f"{span:.1f}" for span in spans)
-            yield Line(f"a lane's own time, {name}", "a limit", detail, "in+wake+back+out", sum(spans), target, "us")
+            yield Line(
+                f"a lane's own time, {name}", "a limit", detail, "in+wake+back+out", sum(spans), target, "us"
+            )
 
     def _spans(self, function: str) -> list[float]:
         row = self.ours.execute(
@@ -223,7 +239,12 @@ class Bench:
             return taken
 
         seconds = self.alternate({"cold": cold, "warm": warm})
-        line = ("first call, warm pool", "cold import pyarrow", f"{seconds['warm'] * 1e3:.1f} ms", f"{seconds['cold'] * 1e3:.0f} ms")
+        line = (
+            "first call, warm pool",
+            "cold import pyarrow",
+            f"{seconds['warm'] * 1e3:.1f} ms",
+            f"{seconds['cold'] * 1e3:.0f} ms",
+        )
         yield Line(*line, seconds["cold"] / seconds["warm"], 20)
 
     def memory(self) -> Iterator[Line]:
@@ -232,23 +253,37 @@ class Bench:
         def peak(rows: int) -> float:
             program = (
                 "import crosslane, resource\n"
-                f"con = crosslane.connect(functions={str(FUNCTIONS)!r}, config={{'enable_progress_bar': 'false'}})\n"
+                f"con = crosslane.connect(functions={str(FUNCTIONS)!r})\ncon.execute('SET enable_progress_bar = false')\n"
                 f"con.execute('SELECT bit_xor(plus_one(i)), count(bench_upper(i::VARCHAR)) FROM range({rows}) r(i)').fetchall()\n"
                 "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
             )
-            return float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout)
+            return float(
+                subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout
+            )
 
         few, many = peak(1_000_000), peak(50_000_000)
         growth = (many / few - 1) * 100
-        yield Line("engine memory, 50M rows", "1M rows", f"{many:.0f} MB", f"{few:.0f} MB", growth, 10, "% more")
+        yield Line(
+            "engine memory, 50M rows", "1M rows", f"{many:.0f} MB", f"{few:.0f} MB", growth, 10, "% more"
+        )
 
     def interrupt(self) -> Iterator[Line]:
         """How fast Ctrl-C ends a query inside a slow function."""
         path = RESULTS / "sleepy.py"
-        path.write_text("import time\nfrom crosslane import udf\n@udf\ndef sleepy(x: int) -> int: time.sleep(100)\n")
+        path.write_text(
+            "import time\nfrom crosslane import udf\n@udf\ndef sleepy(x: int) -> int: time.sleep(100)\n"
+        )
         taken = []
         for _ in range(3):
-            command = [sys.executable, "-m", "crosslane._cli", "sql", "-f", str(path), "SELECT sleepy(i) FROM range(3) r(i)"]
+            command = [
+                sys.executable,
+                "-m",
+                "crosslane._cli",
+                "sql",
+                "-f",
+                str(path),
+                "SELECT sleepy(i) FROM range(3) r(i)",
+            ]
             process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
             time.sleep(2)
             started = time.perf_counter()
@@ -256,7 +291,9 @@ class Bench:
             process.wait()
             taken.append(time.perf_counter() - started)
         worst = max(taken) * 1e3
-        yield Line("Ctrl-C inside a slow function", "a limit", f"{worst:.0f} ms", "the worst of 3", worst, 300, "ms")
+        yield Line(
+            "Ctrl-C inside a slow function", "a limit", f"{worst:.0f} ms", "the worst of 3", worst, 300, "ms"
+        )
 
     def lines(self, wanted: str) -> Iterator[Line]:
         """All lines whose benchmark's name contains a text."""
@@ -315,7 +352,11 @@ def main() -> None:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     with console.status("making tables"):
         bench = Bench()
-    table = Table(header_style="bold", title=f"DuckDB {duckdb.__version__}, {os.cpu_count()} cores", title_justify="left")
+    table = Table(
+        header_style="bold",
+        title=f"DuckDB {duckdb.__version__}, {os.cpu_count()} cores",
+        title_justify="left",
+    )
     for head in ("work", "against", "Crosslane", "the other", "result", "target", ""):
         table.add_column(head, justify="right" if head in ("result", "target") else "left")
     lines = []
@@ -324,7 +365,9 @@ def main() -> None:
         console.print(f"[dim]{line.name}: {shown(line)}[/]", highlight=False)
         sign = "≥" if line.unit == "x" else "≤"
         mark = "[green]✓[/]" if line.met else "[red]✗[/]"
-        table.add_row(line.name, line.against, line.ours, line.theirs, shown(line), f"{sign} {line.target:g}", mark)
+        table.add_row(
+            line.name, line.against, line.ours, line.theirs, shown(line), f"{sign} {line.target:g}", mark
+        )
     console.print(table)
     if lines:
         path = RESULTS / "bench.png"

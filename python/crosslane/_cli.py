@@ -90,12 +90,13 @@ def sql(
 
     started = time.perf_counter()
     with _shown_errors():
-        # DuckDB's own bar would go to the output, between the rows.
-        config: dict[str, Any] = {"enable_progress_bar_print": False, **({"threads": threads} if threads else {})}
+        config = {"threads": threads} if threads else {}
         for file in files:
             if not Path(file).is_file():
                 raise click.BadParameter(f"there is no file {file}", param_hint="-f")
         con = crosslane.connect(database, functions=files, config=config)
+        # DuckDB measures the progress; its own bar would go to the output, between the rows.
+        con.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
         run = _Run(con, query)
         run.wait()
         if run.error:

@@ -16,7 +16,15 @@ Library = Callable[[str], Path]
 
 def processes() -> list[psutil.Process]:
     """All living processes below this one."""
-    return [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in psutil.Process().children(recursive=True) if lives(process)]
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether a process runs, and is no zombie."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:

@@ -91,7 +91,7 @@ def test_check(functions: Path, library: Library) -> None:
     assert bad.returncode == 1
     assert f"{wrong}:2: function f: parameter x has no type" in bad.stderr.replace("\n", "")
     syntax = library("def f(:")
-    assert f"{syntax.name}\", line 2" in crosslane("check", syntax).stderr
+    assert f'{syntax.name}", line 2' in crosslane("check", syntax).stderr
 
 
 def test_doctor() -> None:
@@ -102,7 +102,9 @@ def test_doctor() -> None:
 
 def interrupted(functions: Path, query: str, group: bool) -> tuple[int, str]:
     command = [*COMMAND, "sql", "-f", str(functions), query]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert eventually(lambda: len(processes()) >= 4)
     time.sleep(0.5)
     if group:
@@ -115,7 +117,9 @@ def interrupted(functions: Path, query: str, group: bool) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("group", [True, False], ids=["terminal", "kill"])
-@pytest.mark.parametrize("query", ["SELECT sleepy(i) FROM range(5) r(i)", "SELECT count(*) FROM range(1000000000000) r(i)"])
+@pytest.mark.parametrize(
+    "query", ["SELECT sleepy(i) FROM range(5) r(i)", "SELECT count(*) FROM range(1000000000000) r(i)"]
+)
 def test_ctrl_c_ends_a_query_at_once(functions: Path, query: str, group: bool) -> None:
     code, err = interrupted(functions, query, group)
     assert (code, err) == (130, "interrupted\n")

@@ -353,8 +353,10 @@ impl<'a> Source<'a> {
             strings.iter().for_each(|string| append(unsafe { string.bytes() }));
         } else {
             // SAFETY: as the caller says; a NULL row is not looked at.
-            self.rows
-                .each(|_, row| append(if self.is_valid(row) { unsafe { self.bytes(row) } } else { &[] }));
+            self.rows.each(|_, row| {
+                // SAFETY: as the caller says, and the row is not NULL.
+                append(if self.is_valid(row) { unsafe { self.bytes(row) } } else { &[] });
+            });
         }
         append(&[]);
     }

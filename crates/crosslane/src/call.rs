@@ -17,8 +17,9 @@ use crate::stats::{Times, now};
 use crate::{DataType, display};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// Slices in flight per lane.
@@ -27,6 +28,8 @@ const DEPTH: usize = 2;
 const TICK: Duration = Duration::from_millis(10);
 /// A reply further away than this is not worth a core that spins.
 const FAR: Duration = Duration::from_micros(300);
+/// How soon an engine repeats a call that it could not fold.
+const AGAIN: Duration = Duration::from_millis(100);
 /// The first pause before a lost slice is tried again; it doubles with each try.
 const BACKOFF: Duration = Duration::from_millis(50);
 
@@ -63,6 +66,8 @@ pub struct Crew {
     cancelled: AtomicU64,
     /// Whether each call stays on its own lane.
     alone: AtomicBool,
+    /// The call that was cancelled last: by which thread, of which function, when.
+    last_cancelled: Mutex<Option<(ThreadId, String, Instant)>>,
 }
 
 impl Crew {
@@ -74,6 +79,24 @@ impl Crew {
     /// Whether calls may use idle lanes beside their own.
     pub fn set_fan_out(&self, fan_out: bool) {
         self.alone.store(!fan_out, Relaxed);
+    }
+
+    fn cancelled(&self, function: &Function) -> Error {
+        let call = (std::thread::current().id(), function.name().to_owned(), Instant::now());
+        *self.last_cancelled.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
+        Error::Cancelled { function: function.name().into() }
+    }
+
+    /// Whether this call is the one that was cancelled a moment ago: an engine that could not fold a call
+    /// with constant arguments while it planned a query makes the same call again when it runs it.
+    fn was_just_cancelled(&self, function: &Function) -> bool {
+        if self.cancelled.load(Relaxed) == 0 {
+            return false;
+        }
+        let last = self.last_cancelled.lock().unwrap_or_else(PoisonError::into_inner).take();
+        last.is_some_and(|(thread, name, when)| {
+            thread == std::thread::current().id() && name == function.name() && when.elapsed() < AGAIN
+        })
     }
 
     /// Takes a place at work for another lane, if fewer than `width` are taken.
@@ -114,6 +137,9 @@ pub fn call<Z: Zygote>(
     let rows = input.rows();
     if rows == 0 {
         return Ok(());
+    }
+    if rows == 1 && crew.was_just_cancelled(function) {
+        return Err(crew.cancelled(function));
     }
     let mut call = Call {
         library,
@@ -393,7 +419,7 @@ impl<Z: Zygote> Call<'_, Z> {
         let before = Instant::now();
         Z::Lane::wait_any(&mut lanes, patience, tick);
         if self.crew.cancelled.load(Relaxed) != self.cancelled {
-            return Err(Error::Cancelled { function: self.function.name().into() });
+            return Err(self.crew.cancelled(self.function));
         }
         if before.elapsed() < tick / 2 {
             return Ok(());

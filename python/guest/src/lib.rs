@@ -6,6 +6,7 @@
 
 mod arrow;
 mod calendar;
+mod iterate;
 mod limits;
 mod reader;
 mod row;

@@ -19,7 +19,7 @@ pub(crate) struct RowCaller<'a, 'py> {
 }
 
 /// A column, by the quickest way to its values.
-enum Argument<'a> {
+pub(crate) enum Argument<'a> {
     Int64(&'a [i64]),
     Float64(&'a [f64]),
     Ascii { offsets: &'a [i32], text: &'a [u8] },
@@ -28,7 +28,7 @@ enum Argument<'a> {
 
 impl<'a> Argument<'a> {
     /// `sees_null` says whether rows with NULL in this column are called.
-    fn new(reader: &'a Reader, column: &'a Column<'a>, sees_null: bool) -> Self {
+    pub(crate) fn new(reader: &'a Reader, column: &'a Column<'a>, sees_null: bool) -> Self {
         let other = Argument::Other { reader, column };
         if sees_null && column.validity.is_some() {
             return other;
@@ -45,7 +45,7 @@ impl<'a> Argument<'a> {
 
     /// A new reference to the value of a row.
     #[inline(always)]
-    fn get(&self, py: Python<'_>, row: usize) -> PyResult<*mut ffi::PyObject> {
+    pub(crate) fn get(&self, py: Python<'_>, row: usize) -> PyResult<*mut ffi::PyObject> {
         let object = match self {
             // SAFETY: the functions return a new reference or null with an exception set.
             Argument::Int64(values) => unsafe { ffi::PyLong_FromLongLong(values[row]) },

@@ -1,9 +1,10 @@
 //! The guest's loop: take a batch, call the function, answer.
 
 use crate::arrow::{self, Direction, Results};
+use crate::iterate::{Source, Values};
 use crate::limits::MemoryLimit;
 use crate::reader::Reader;
-use crate::row::RowCaller;
+use crate::row::{Argument, RowCaller};
 use crate::writer::Writer;
 use crosslane::batch::{Column, bit};
 use crosslane::{ColumnBuilder, DataType, Failure, Signature};
@@ -91,7 +92,8 @@ struct Function {
 
 enum Kind {
     /// Called per row.
-    Row { readers: Vec<Reader>, writer: Writer },
+    /// A function of one parameter goes through `each`, a comprehension of its own.
+    Row { readers: Vec<Reader>, writer: Writer, each: Py<PyAny> },
     /// A runner that calls an `async` function for many rows at once.
     Async { readers: Vec<Reader>, writer: Writer },
     /// Called per batch, with pyarrow arrays (which its wrapper turns into what it wants).
@@ -113,8 +115,9 @@ impl Function {
         let kind: String = declared.getattr("kind")?.extract()?;
         let (kind, callable) = match kind.as_str() {
             "row" => {
-                let kind =
-                    Kind::Row { readers: readers()?, writer: Writer::new(py, &returns, &result_shape)? };
+                let writer = Writer::new(py, &returns, &result_shape)?;
+                let each = py.import("crosslane._loop")?.call_method0("make")?.unbind();
+                let kind = Kind::Row { readers: readers()?, writer, each };
                 (kind, declared.getattr("callable")?)
             }
             "async" => {
@@ -189,7 +192,23 @@ impl Function {
             .filter_map(|(column, admits)| (!admits && column.validity.is_some()).then_some(column))
             .collect();
         match &self.kind {
-            Kind::Row { readers, writer } => {
+            Kind::Row { readers, writer, each }
+                if columns.len() == 1 && skipping.is_empty() && self.retries == 0 && !self.null_on_error =>
+            {
+                let argument = Argument::new(&readers[0], &columns[0], self.admits_null[0]);
+                let mut source = Source { argument, rows, control, sequence, begun: 0 };
+                // SAFETY: the source stays here, untouched, until the iterator is closed.
+                let values = unsafe { Values::open(py, &mut source)? };
+                let results = each.bind(py).call1((self.callable.bind(py), values.object()));
+                values.close();
+                let blame = |error: PyErr, row: usize| Mishap { error, row: Some(row) };
+                let results = results.map_err(|error| blame(error, source.begun.saturating_sub(1)))?;
+                for (row, value) in results.cast::<PyList>().map_err(PyErr::from)?.iter().enumerate() {
+                    writer.write(&value, out).map_err(|error| blame(error, row))?;
+                }
+                Ok(None)
+            }
+            Kind::Row { readers, writer, .. } => {
                 let mut caller = RowCaller::new(self.callable.bind(py), readers, columns, &self.admits_null);
                 for row in 0..rows {
                     if skipping.iter().any(|column| !column.is_valid(row)) {

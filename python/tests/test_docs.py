@@ -1,0 +1,72 @@
+"""The documentation's examples, run as written."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: What sets things up is run by those who run these tests.
+SETUP = ("make ", "pip ", "git ")
+
+
+def commands(block: str) -> list[tuple[str, str]]:
+    """The commands of a console block with their outputs."""
+    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
+
+
+def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "COLUMNS": "100"}
+    command = tmp_path / "crosslane"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m crosslane._cli "$@"\n')
+    command.chmod(0o755)
+    ran = 0
+    for language, text in BLOCK.findall((ROOT / "README.md").read_text()):
+        if language == "python":
+            name = re.match(r"# (\w+\.py)\n", text)
+            if name:
+                (tmp_path / name[1]).write_text(text)
+            else:
+                exec(compile(text, "README.md", "exec"), {"__name__": "__main__"})
+        elif language == "console":
+            for line, expected in commands(text):
+                if line.startswith(SETUP):
+                    continue
+                result = subprocess.run(
+                    line, shell=True, capture_output=True, text=True, env=environment, timeout=60
+                )
+                output = (result.stdout + result.stderr).replace(f"{tmp_path}/", "")
+                assert [line.rstrip() for line in output.splitlines()] == expected.splitlines(), line
+                ran += 1
+    assert ran >= 5
+
+
+@pytest.mark.parametrize("name", ["crosslane", "crosslane._duckdb", "crosslane._udf", "crosslane._signature"])
+def test_docstrings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_every_setting_and_command_is_documented() -> None:
+    import crosslane
+
+    text = (ROOT / "docs" / "functions.md").read_text()
+    con = crosslane.connect()
+    names = [row[0] for row in con.execute("SELECT name FROM crosslane_settings()").fetchall()]
+    query = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_name LIKE 'crosslane_%'"
+    names += [row[0] for row in con.execute(query).fetchall() if row[0] != "crosslane_load_pickle"]
+    con.close()
+    assert len(names) > 10
+    assert [name for name in names if name not in text] == []

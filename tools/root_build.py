@@ -1,0 +1,8 @@
+"""Builds the package of ``python/`` when pip is pointed at the repository's root."""
+
+import os
+from pathlib import Path
+
+os.chdir(Path(__file__).resolve().parent.parent / "python")
+
+from setuptools.build_meta import *  # noqa: E402, F403
