@@ -13,7 +13,6 @@ from pathlib import Path
 
 import duckdb
 import psutil
-import pytest
 
 import crosslane
 
