@@ -229,7 +229,7 @@ class Bench:
 
         def warm() -> float:
             con = crosslane.connect(functions=FUNCTIONS)
-            while con.execute("SELECT min(idle) FROM crosslane_lanes()").fetchall()[0][0] < 1:
+            while con.execute("SELECT min(idle) FROM crosslane_pools()").fetchall()[0][0] < 1:
                 time.sleep(0.01)
             time.sleep(0.2)
             started = time.perf_counter()

@@ -273,7 +273,7 @@ def _print_stats(con: Any) -> None:
         )
     _out.print(table)
     _out.print("[dim]lane per batch: copy in + wake + way back + copy out[/]")
-    lanes = cursor.execute("SELECT sum(booted), sum(waited) FROM crosslane_lanes()").fetchall()
+    lanes = cursor.execute("SELECT sum(booted), sum(waited) FROM crosslane_pools()").fetchall()
     if lanes and lanes[0][0] is not None:
         _out.print(f"[dim]workers: {lanes[0][0]} started, {lanes[0][1]} times a query had to wait for one[/]")
 

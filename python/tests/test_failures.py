@@ -67,6 +67,24 @@ def test_a_crash_shows_where_it_happened(load: Load, capfd: pytest.CaptureFixtur
     assert re.search(r'functions_1.py", line \d in f', text)
 
 
+def test_what_was_printed_before_is_not_told_of_a_later_crash(load: Load) -> None:
+    con = load(
+        """
+        import os
+        @udf
+        def f(x: int) -> int:
+            print("called with", x)
+            if x == 2: os._exit(1)
+            return x
+        """
+    )
+    con.execute("CALL crosslane_set('warm_lanes', '1')").fetchall()
+    assert value(con, "SELECT f(i) FROM range(1, 2) r(i)") == 1
+    text = error(con, "SELECT f(i) FROM range(2, 3) r(i)")
+    assert "called with 2" in text
+    assert "called with 1" not in text
+
+
 def test_what_a_function_prints_reaches_the_log_and_never_the_data(
     load: Load, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,11 +166,9 @@ def test_timeout_ends_the_call_and_replaces_the_worker(load: Load) -> None:
         def pid() -> int: return os.getpid()
         """
     )
-    started = time.monotonic()
     text = error(con, "SELECT f(i) FROM range(10) r(i)")
     assert "f: timed out after 0.3 s" in text
     assert "with x = 5" in text
-    assert time.monotonic() - started < 20
     assert value(con, "SELECT f(4)") == 4
     assert value(con, "SELECT lanes_lost FROM crosslane_stats() WHERE function = 'f'") == 1
 

@@ -75,5 +75,5 @@ def test_lanes_are_shared_by_all_expressions_of_a_worker(library: Library) -> No
     con.execute(
         "SELECT sum(cheap(i)), sum(cheap(i + 1)), sum(cheap(cheap(i))), max(cheap(i * 2)) FROM t"
     ).fetchall()
-    assert value(con, "SELECT sum(booted) FROM crosslane_lanes()") <= 3
+    assert value(con, "SELECT sum(booted) FROM crosslane_pools()") <= 3
     con.close()

@@ -479,3 +479,18 @@ def test_many_parameters_and_none(load: Load) -> None:
     con.execute("CREATE TABLE t AS SELECT i FROM range(5000) r(i)")
     assert value(con, "SELECT count(*) FROM t WHERE g() = 'g'") == 5000
     assert value(con, f"SELECT sum(f({', '.join(['i'] * 40)})) FROM t") == 40 * sum(range(5000))
+
+
+def test_without_pyarrow(load: Load) -> None:
+    con = load(
+        """
+        import sys
+        sys.modules["pyarrow"] = None
+        import datetime, uuid
+        @udf("f(a BIGINT, b VARCHAR[], c STRUCT(d DATE, e UUID), g MAP(VARCHAR, DECIMAL(5,2))) -> VARCHAR")
+        def f(a, b, c, g):
+            return f"{a} {b} {c} {g}"
+        """
+    )
+    text = value(con, "SELECT f(1, ['x', NULL], {'d': DATE '2020-01-01', 'e': NULL}, MAP {'k': 1.5})")
+    assert text == "1 ['x', None] {'d': datetime.date(2020, 1, 1), 'e': None} {'k': Decimal('1.50')}"

@@ -137,7 +137,7 @@ def test_an_unfinished_result_keeps_no_lane(load: Load) -> None:
     cursors = [con.cursor() for _ in range(5)]
     for cursor in cursors:
         assert cursor.execute("SELECT f(i) FROM t").fetchmany(1)
-    assert eventually(lambda: value(con, "SELECT sum(busy) FROM crosslane_lanes()") == 0)
+    assert eventually(lambda: value(con, "SELECT sum(busy) FROM crosslane_pools()") == 0)
     for cursor in cursors:
         cursor.close()
 
@@ -158,6 +158,38 @@ def test_several_connections_share_the_functions(con: duckdb.DuckDBPyConnection,
     assert value(con, "SELECT f(2)") == 3
 
 
+def test_no_lock_is_held_while_a_lane_waits(load: Load) -> None:
+    con = load(
+        """
+        import threading, time
+        count = 0
+        def tick():
+            global count
+            while True:
+                count += 1
+                time.sleep(0.001)
+        @udf
+        def ticks(x: int) -> int:
+            if threading.active_count() == 1:
+                threading.Thread(target=tick, daemon=True).start()
+            return count
+        """
+    )
+    con.execute("CALL crosslane_set('warm_lanes', '1')").fetchall()
+    first = value(con, "SELECT ticks(i) FROM range(1) r(i)")
+    assert eventually(lambda: value(con, "SELECT ticks(i) FROM range(1) r(i)") > first + 100)
+
+
+def test_each_lane_is_listed(load: Load) -> None:
+    con = load("@udf\ndef f(x: int) -> int: return x + 1")
+    assert value(con, "SELECT sum(f(i)) FROM range(10) r(i)") == 55
+    rows = con.execute("SELECT pid, busy, rows FROM crosslane_lanes()").fetchall()
+    below = {process.pid for process in processes()}
+    assert {pid for pid, _, _ in rows} <= below
+    assert sum(count for _, _, count in rows) == 10
+    assert not any(busy for _, busy, _ in rows)
+
+
 def test_idle_lanes_leave(load: Load) -> None:
     con = load("@udf\ndef f(x: int) -> int: return x + 1")
     con.execute("CALL crosslane_set('idle_timeout', '0.3')").fetchall()
@@ -168,10 +200,10 @@ def test_idle_lanes_leave(load: Load) -> None:
 
 def test_warm_lanes_are_there_before_the_first_row(load: Load) -> None:
     con = load("@udf\ndef f(x: int) -> int: return x + 1")
-    assert eventually(lambda: value(con, "SELECT sum(idle) FROM crosslane_lanes()") == os.cpu_count())
+    assert eventually(lambda: value(con, "SELECT sum(idle) FROM crosslane_pools()") == os.cpu_count())
     for _ in range(20):
         assert value(con, "SELECT f(1)") == 2
-    assert value(con, "SELECT sum(waited) FROM crosslane_lanes()") == 0
+    assert value(con, "SELECT sum(waited) FROM crosslane_pools()") == 0
 
 
 def test_loading_at_load_time(library: Library) -> None:

@@ -3,7 +3,7 @@
 use crate::connection::Connection;
 use crate::database::{Database, ProcessLibrary};
 use crate::table::{Argument, Cell, Command};
-use crosslane::stats::Counter;
+use crosslane::stats::{Counter, LaneStats};
 use crosslane::{DataType, Error, Function, OnError, Settings};
 use crosslane_process::Source;
 use std::path::Path;
@@ -13,7 +13,7 @@ const TEXT: DataType = DataType::Varchar;
 const COUNT: DataType = DataType::BigInt;
 const NUMBER: DataType = DataType::Double;
 
-static COMMANDS: [Command; 8] = [
+static COMMANDS: [Command; 9] = [
     Command {
         name: c"crosslane_load",
         parameters: &[TEXT],
@@ -87,13 +87,27 @@ static COMMANDS: [Command; 8] = [
         parameters: &[],
         columns: &[
             (c"library", TEXT),
+            (c"lane", COUNT),
+            (c"pid", COUNT),
+            (c"busy", DataType::Boolean),
+            (c"calls", COUNT),
+            (c"rows", COUNT),
+            (c"guest_seconds", NUMBER),
+        ],
+        run: |database, _| Ok(database.libraries().iter().flat_map(|library| lanes(library)).collect()),
+    },
+    Command {
+        name: c"crosslane_pools",
+        parameters: &[],
+        columns: &[
+            (c"library", TEXT),
             (c"idle", COUNT),
             (c"busy", COUNT),
             (c"booted", COUNT),
             (c"discarded", COUNT),
             (c"waited", COUNT),
         ],
-        run: |database, _| Ok(database.libraries().iter().map(|library| lanes(library)).collect()),
+        run: |database, _| Ok(database.libraries().iter().map(|library| pool(library)).collect()),
     },
     Command {
         name: c"crosslane_set",
@@ -246,7 +260,22 @@ fn statistics(function: &Function) -> Vec<Cell> {
     ]
 }
 
-fn lanes(library: &ProcessLibrary) -> Vec<Cell> {
+fn lanes(library: &ProcessLibrary) -> Vec<Vec<Cell>> {
+    let row = |stats: &Arc<LaneStats>| {
+        vec![
+            Cell::Text(library.name.clone()),
+            integer(stats.id),
+            Cell::Integer(stats.process.into()),
+            Cell::Boolean(stats.is_busy()),
+            integer(stats.calls.get()),
+            integer(stats.rows.get()),
+            Cell::Double(stats.guest.get() as f64 / 1e9),
+        ]
+    };
+    library.pool.lanes().iter().map(row).collect()
+}
+
+fn pool(library: &ProcessLibrary) -> Vec<Cell> {
     let stats = library.pool.stats();
     vec![
         Cell::Text(library.name.clone()),

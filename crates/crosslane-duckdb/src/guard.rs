@@ -31,3 +31,19 @@ pub(crate) unsafe extern "C" fn drop_box<T>(data: *mut std::ffi::c_void) {
         drop(unsafe { Box::from_raw(data.cast::<T>()) });
     }));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_of_the_query() {
+        let error = guard(|| -> Result<(), Error> { panic!("a defect in row {}", 7) }).unwrap_err();
+        assert!(error.to_string().ends_with("please report it: a defect in row 7"), "{error}");
+    }
+
+    #[test]
+    fn a_text_for_c_has_no_zero_bytes() {
+        assert_eq!(error_text(&Error::Engine("a\0b".into())).to_string_lossy(), "a\u{2400}b");
+    }
+}

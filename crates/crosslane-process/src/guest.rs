@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// How often a waiting guest looks whether its engine lives. (The kernel kills it too, if its
 /// zygote ends.)
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A guest's end of its lane.
 #[derive(Debug)]

@@ -62,16 +62,6 @@ impl ProcessLane {
         }
     }
 
-    /// Drops the lane without ending its process.
-    pub(crate) fn forget(mut self) {
-        self.engine = 0;
-    }
-
-    /// The worker's process id.
-    pub fn pid(&self) -> i32 {
-        self.pid
-    }
-
     fn corrupt(error: RingError) -> LaneError {
         LaneError::Corrupt(error.to_string())
     }
@@ -172,6 +162,10 @@ impl Lane for ProcessLane {
         self.record.id
     }
 
+    fn process(&self) -> i32 {
+        self.pid
+    }
+
     fn submit(&mut self, function: u32, rows: usize, arguments: &dyn Encode) -> Result<u64, LaneError> {
         let mut plan = Plan::default();
         arguments.plan(&mut plan);
@@ -181,6 +175,9 @@ impl Lane for ProcessLane {
         let size = plan.size();
         let sequence = self.sequence + 1;
         let header = Header { kind: CALL, function, sequence, rows: rows as u32, ..Header::default() };
+        if self.in_flight == 0 {
+            self.record.begin_call();
+        }
         let mut watch = Watch(Instant::now());
         while self.in_flight >= MOST_IN_FLIGHT + self.early.len() {
             self.make_space(&mut watch)?;
@@ -273,8 +270,8 @@ impl Lane for ProcessLane {
 
 impl Drop for ProcessLane {
     fn drop(&mut self) {
-        // A fork of the engine must not kill the lanes of its parent.
-        if self.engine != std::process::id() {
+        // A fork of the engine must not kill the lanes of its parent; a test's lane has no process.
+        if self.engine != std::process::id() || self.pid == 0 {
             return;
         }
         if rustix::event::poll(

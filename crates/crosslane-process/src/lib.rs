@@ -14,10 +14,10 @@
 mod aligned;
 mod control;
 mod external;
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod guest;
 mod lane;
+#[doc(hidden)]
+pub mod testing;
 mod warden;
 mod zygote;
 

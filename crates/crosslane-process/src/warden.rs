@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -29,11 +30,19 @@ pub(crate) struct LaneRecord {
     ended: Mutex<Option<Ended>>,
     end: Condvar,
     tail: Mutex<VecDeque<u8>>,
+    /// Whether the tail holds anything.
+    printed: AtomicBool,
 }
 
 impl LaneRecord {
     pub(crate) fn new(id: u64) -> Arc<Self> {
-        Arc::new(Self { id, ended: Mutex::new(None), end: Condvar::new(), tail: Mutex::new(VecDeque::new()) })
+        Arc::new(Self {
+            id,
+            ended: Mutex::new(None),
+            end: Condvar::new(),
+            tail: Mutex::new(VecDeque::new()),
+            printed: AtomicBool::new(false),
+        })
     }
 
     /// How the process ended, if the zygote says so in time.
@@ -57,9 +66,17 @@ impl LaneRecord {
         String::from_utf8_lossy(tail.make_contiguous()).trim_end().to_owned()
     }
 
+    /// Forgets what earlier calls printed.
+    pub(crate) fn begin_call(&self) {
+        if self.printed.swap(false, Relaxed) {
+            self.tail.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+
     fn printed(&self, bytes: &[u8]) {
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         tail.extend(bytes);
+        self.printed.store(true, Relaxed);
         let excess = tail.len().saturating_sub(TAIL);
         tail.drain(..excess);
     }

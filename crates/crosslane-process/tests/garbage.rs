@@ -4,7 +4,7 @@
 //! cut, or random throughout.
 
 use crosslane::DataType;
-use crosslane_process::fuzzing::{TYPES, garbage_reply, valid_reply};
+use crosslane_process::testing::{TYPES, garbage_reply, valid_reply};
 
 const ROUNDS: u32 = 60_000;
 

@@ -4,7 +4,19 @@
 //! (engine to guest) and replies (guest to engine). Each side maps it once and turns its mapping
 //! into [`Ends`]: the producer of one ring and the consumer of the other. The ends are neither
 //! `Clone` nor shared, and their methods take `&mut self`, so that a second producer or consumer
-//! on one side does not compile.
+//! on one side does not compile:
+//!
+//! ```compile_fail,E0277
+//! fn cloned(ring: impl Clone) {}
+//! cloned(crosslane_ring::heap_ring(64).0);
+//! ```
+//!
+//! ```compile_fail,E0382
+//! # let (region, _) = crosslane_ring::Region::create(4096)?;
+//! let engine = region.engine();
+//! let another = region.engine();
+//! # Ok::<(), crosslane_ring::RegionError>(())
+//! ```
 //!
 //! # The ring protocol
 //!
@@ -34,6 +46,9 @@
 //! is sealed against shrinking, so an access inside the mapping cannot fault.
 //!
 //! The protocol is model-checked with loom (`tests/loom.rs`) and run under Miri.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("Crosslane runs on Linux: its lanes need memfds and futexes");
 
 mod futex;
 #[cfg(not(loom))]

@@ -220,18 +220,22 @@ impl<Z: Zygote> Call<'_, Z> {
 
     /// Gives every lane that has room its next slice, and borrows lanes while that pays.
     fn feed(&mut self) -> Result<(), Error> {
-        let mut index = 0;
-        while !self.probing && (!self.again.is_empty() || !self.rest.is_empty()) {
-            if index == self.lanes.len() && !self.hire()? {
-                break;
-            }
-            if self.lanes[index].slices.len() >= self.depth() {
+        // Breadth first: every lane has a slice before any gets its second.
+        for full in 0..self.depth() {
+            let mut index = 0;
+            loop {
+                if self.probing || (self.again.is_empty() && self.rest.is_empty()) {
+                    return Ok(());
+                }
+                if index == self.lanes.len() && !self.hire()? {
+                    break;
+                }
+                if self.lanes[index].slices.len() <= full {
+                    let slice = self.next_slice();
+                    self.submit(index, slice)?;
+                }
                 index += 1;
-                continue;
             }
-            let slice = self.next_slice();
-            self.submit(index, slice)?;
-            index += 1;
         }
         Ok(())
     }
@@ -384,6 +388,7 @@ impl<Z: Zygote> Call<'_, Z> {
             &header,
             Times { submitting: submitted.submitting, submitted: submitted.submitted, collected },
         );
+        self.lanes[index].lane.stats().record(&header);
         stats.bytes_out.add(self.lanes[index].lane.frame().len() as u64);
         stats.copy_out.add(now() - collected);
         self.function.cost.learn(rows.len(), header.done.saturating_sub(header.taken));

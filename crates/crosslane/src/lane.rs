@@ -26,8 +26,11 @@ pub enum LaneError {
 /// `submit` never waits for space while a reply waits to be collected: both sides could wait on each
 /// other. Replies come in the order of their calls.
 pub trait Lane: Send + Sized + 'static {
-    /// Distinguishes the lanes of a process.
+    /// Distinguishes the lanes of a library.
     fn id(&self) -> u64;
+
+    /// The guest's process.
+    fn process(&self) -> i32;
 
     /// Sends a batch to a function; several may be in flight. Returns the call's sequence number.
     ///

@@ -7,8 +7,10 @@
 
 use crate::error::Error;
 use crate::lane::Lane;
+use crate::stats::LaneStats;
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -49,9 +51,17 @@ pub struct PoolStats {
     pub waited: u64,
 }
 
+/// A lane and what it has done.
+struct Kept<L> {
+    lane: L,
+    stats: Arc<LaneStats>,
+}
+
 struct State<L> {
     /// The lane used last is on top: its memory is the warmest.
-    idle: Vec<L>,
+    idle: Vec<Kept<L>>,
+    /// The living lanes, idle and busy.
+    lanes: Vec<Arc<LaneStats>>,
     /// Check-outs that wait for a lane.
     waiting: usize,
     /// Failures of boots for those who wait.
@@ -104,6 +114,7 @@ impl<Z: Zygote> Pool<Z> {
     ) -> Result<(Self, T), Error> {
         let state = State {
             idle: Vec::new(),
+            lanes: Vec::new(),
             waiting: 0,
             failures: VecDeque::new(),
             last_used: Instant::now(),
@@ -197,8 +208,8 @@ impl<Z: Zygote> Pool<Z> {
         }
     }
 
-    fn pooled(&self, lane: Z::Lane) -> PooledLane<Z::Lane> {
-        PooledLane { lane: Some(lane), shared: Arc::clone(&self.shared) }
+    fn pooled(&self, lane: Kept<Z::Lane>) -> PooledLane<Z::Lane> {
+        PooledLane { stats: lane.stats, lane: Some(lane.lane), shared: Arc::clone(&self.shared) }
     }
 
     /// Changes the options from now on.
@@ -211,6 +222,11 @@ impl<Z: Zygote> Pool<Z> {
     pub fn stats(&self) -> PoolStats {
         let state = self.shared.lock();
         PoolStats { idle: state.idle.len(), ..state.stats }
+    }
+
+    /// What each living lane has done.
+    pub fn lanes(&self) -> Vec<Arc<LaneStats>> {
+        self.shared.lock().lanes.clone()
     }
 }
 
@@ -229,8 +245,9 @@ impl<Z: Zygote> Drop for Pool<Z> {
     }
 }
 
-fn take<L>(state: &mut State<L>) -> Option<L> {
+fn take<L>(state: &mut State<L>) -> Option<Kept<L>> {
     let lane = state.idle.pop()?;
+    lane.stats.busy.store(true, Relaxed);
     state.stats.busy += 1;
     state.keep_warm = true;
     Some(lane)
@@ -252,7 +269,10 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
             match booted {
                 Ok(lane) => {
                     state.stats.booted += 1;
-                    state.idle.insert(0, lane);
+                    let stats = LaneStats { id: lane.id(), process: lane.process(), ..LaneStats::default() };
+                    let stats = Arc::new(stats);
+                    state.lanes.push(Arc::clone(&stats));
+                    state.idle.insert(0, Kept { lane, stats });
                 }
                 Err(error) if state.waiting > 0 => state.failures.push_back(error),
                 // Nobody waits: the next check-out tries again, and gets the error.
@@ -267,6 +287,7 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
         }
         if !state.keep_warm && state.stats.busy == 0 && state.waiting == 0 && !state.idle.is_empty() {
             let leaving = std::mem::take(&mut state.idle);
+            state.lanes.clear();
             drop(state);
             drop(leaving);
             state = shared.lock();
@@ -291,6 +312,7 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
 /// A lane that is checked out. Dropping it ends the lane; [`PooledLane::give_back`] keeps it warm.
 pub struct PooledLane<L: Lane> {
     lane: Option<L>,
+    stats: Arc<LaneStats>,
     shared: Arc<Shared<L>>,
 }
 
@@ -301,6 +323,11 @@ impl<L: Lane> fmt::Debug for PooledLane<L> {
 }
 
 impl<L: Lane> PooledLane<L> {
+    /// What the lane has done.
+    pub fn stats(&self) -> &LaneStats {
+        &self.stats
+    }
+
     /// Returns the lane to the pool, if nothing of its last use is left in it; else ends it.
     pub fn give_back(mut self) {
         let Some(lane) = self.lane.take() else { return };
@@ -315,7 +342,9 @@ impl<L: Lane> PooledLane<L> {
             drop(state);
             return;
         }
-        state.idle.push(lane);
+        let stats = Arc::clone(&self.stats);
+        stats.busy.store(false, Relaxed);
+        state.idle.push(Kept { lane, stats });
         if state.waiting > 0 {
             self.shared.arrival.notify_one();
         }
@@ -342,6 +371,7 @@ impl<L: Lane> Drop for PooledLane<L> {
             let mut state = self.shared.lock();
             state.stats.busy -= 1;
             state.stats.discarded += 1;
+            state.lanes.retain(|stats| !Arc::ptr_eq(stats, &self.stats));
             self.shared.work.notify_one();
         }
     }

@@ -1,7 +1,7 @@
 //! Statistics per function: counters that any thread adds to.
 
 use crate::batch::Header;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A counter.
 #[derive(Debug, Default)]
@@ -45,6 +45,33 @@ pub struct FunctionStats {
     pub way_back: Counter,
     /// Copying the results into the engine.
     pub copy_out: Counter,
+}
+
+/// What one lane has done. Times are in nanoseconds.
+#[derive(Debug, Default)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct LaneStats {
+    pub id: u64,
+    pub process: i32,
+    pub calls: Counter,
+    pub rows: Counter,
+    /// Inside the guest.
+    pub guest: Counter,
+    /// Whether a caller has it.
+    pub(crate) busy: AtomicBool,
+}
+
+impl LaneStats {
+    /// Whether a caller has the lane now.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Relaxed)
+    }
+
+    pub(crate) fn record(&self, header: &Header) {
+        self.calls.add(1);
+        self.rows.add(u64::from(header.rows));
+        self.guest.add(header.done.saturating_sub(header.taken));
+    }
 }
 
 /// The engine's times of one slice; the guest's are in the reply's header.

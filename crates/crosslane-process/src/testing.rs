@@ -1,5 +1,6 @@
-//! A lane whose guest writes what a fuzzer says; for the fuzz target and its bounded twin in the tests.
+//! Lanes without a process: for the tests of both ends, and for a guest that writes what a fuzzer says.
 
+use crate::guest::GuestLane;
 use crate::lane::ProcessLane;
 use crate::warden::LaneRecord;
 use crosslane::batch::{self, Column, Encode, Header, Plan, RESULT, Trust, bit};
@@ -66,6 +67,31 @@ fn fill(column: &mut ColumnBuilder, data_type: &DataType) {
     }
 }
 
+/// An engine's end of a lane, and what its guest would get: memory and socket. The lane's process is this one.
+///
+/// # Panics
+/// If the system has no memory or descriptors.
+fn engine_end(ring: usize) -> (ProcessLane, OwnedFd, OwnedFd) {
+    let (region, memory) = Region::create(ring).expect("memory");
+    let (socket, guest_socket) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("sockets");
+    let own = rustix::process::getpid();
+    let process =
+        rustix::process::pidfd_open(own, PidfdFlags::empty()).expect("a descriptor of this process");
+    let lane = ProcessLane::new(region.engine(), socket, process, 0, LaneRecord::new(1), Duration::ZERO);
+    (lane, memory, guest_socket)
+}
+
+/// Both ends of a lane with rings of so many bytes.
+///
+/// # Panics
+/// If the system has no memory or descriptors.
+pub fn both_ends(ring: usize) -> (ProcessLane, GuestLane) {
+    let (lane, memory, socket) = engine_end(ring);
+    (lane, GuestLane::open(memory, socket, Duration::ZERO).expect("the same memory"))
+}
+
 /// Lets a guest answer a call with garbage and reads the answer as the engine does.
 ///
 /// The first byte picks the type. If the second is even, the rest is one frame in a sound ring; else
@@ -76,14 +102,7 @@ fn fill(column: &mut ColumnBuilder, data_type: &DataType) {
 pub fn garbage_reply(input: &[u8]) {
     let [pick, mode, garbage @ ..] = input else { return };
     let data_type: DataType = TYPES[*pick as usize % TYPES.len()].parse().expect("a type of the list");
-    let (region, fd) = Region::create(RING).expect("memory");
-    let (socket, _guest_socket) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .expect("sockets");
-    let own = rustix::process::getpid();
-    let process =
-        rustix::process::pidfd_open(own, PidfdFlags::empty()).expect("a descriptor of this process");
-    let mut lane = ProcessLane::new(region.engine(), socket, process, 0, LaneRecord::new(1), Duration::ZERO);
+    let (mut lane, fd, _socket) = engine_end(RING);
     lane.submit(0, 3, &ColumnBuilder::new(&DataType::BigInt)).expect("room in an empty ring");
     if mode % 2 == 0 {
         let mut guest = Region::open(&fd).expect("the same memory").guest();
@@ -106,8 +125,6 @@ pub fn garbage_reply(input: &[u8]) {
             Ok(None) | Err(_) => break,
         }
     }
-    // This process is the lane's process here: it must not be killed.
-    lane.forget();
 }
 
 fn scribble(fd: &OwnedFd, garbage: &[u8]) {
