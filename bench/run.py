@@ -1,6 +1,6 @@
 """Crosslane beside DuckDB's own Python functions, in one run: prints a table, draws a picture.
 
-    make bench                  everything (about four minutes)
+    make bench                  everything (about five minutes)
     make bench BENCH=bigint     the lines whose name contains "bigint"
 
 Every line compares two things that were measured alternately; the figures are medians.
@@ -28,7 +28,7 @@ import crosslane
 HERE = Path(__file__).parent
 FUNCTIONS = HERE / "functions.py"
 RESULTS = HERE / "results"
-ROUNDS = 7
+ROUNDS = 11
 console = Console()
 
 
@@ -49,6 +49,19 @@ class Line:
     def met(self) -> bool:
         """Whether the target is met."""
         return self.value >= self.target if self.unit == "x" else self.value <= self.target
+
+
+def ratio(theirs: list[float], ours: list[float]) -> float:
+    """How many times faster: the median over the rounds, each compared with itself.
+
+    The machine's speed drifts from round to round; within one it is about the same for both.
+    """
+    return statistics.median(their / our for their, our in zip(theirs, ours))
+
+
+def milliseconds(times: list[float]) -> str:
+    """The median of some seconds, as text."""
+    return f"{statistics.median(times) * 1e3:.{0 if statistics.median(times) > 0.01 else 1}f} ms"
 
 
 class Bench:
@@ -93,21 +106,21 @@ class Bench:
         con.execute(query).fetchall()
         return time.perf_counter() - started
 
-    def alternate(self, runs: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, float]:
-        """The medians of runs that take turns, after one round that does not count."""
+    def alternate(self, runs: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, list[float]]:
+        """The seconds of runs that take turns, after one round that does not count."""
         taken: dict[str, list[float]] = {name: [] for name in runs}
-        for round in range(rounds + (rounds > 1)):
+        for round in range(rounds + 1):
             for name, run in runs.items():
                 seconds = run()
-                if round > 0 or rounds == 1:
+                if round > 0:
                     taken[name].append(seconds)
-        return {name: statistics.median(times) for name, times in taken.items()}
+        return taken
 
     def throughput(
         self, name: str, ours: str, theirs: str, rows: int, targets: tuple[float | None, float | None]
     ) -> Iterator[Line]:
         """Our rows per second at one and two threads against the better thread count of theirs."""
-        seconds = self.alternate(
+        taken = self.alternate(
             {
                 "theirs 1": lambda: self.seconds(self.theirs, theirs, 1),
                 "ours 1": lambda: self.seconds(self.ours, ours, 1),
@@ -115,20 +128,16 @@ class Bench:
                 "ours 2": lambda: self.seconds(self.ours, ours, 2),
             }
         )
-        rate = {who: rows / time / 1e6 for who, time in seconds.items()}
-        best = max(rate["theirs 1"], rate["theirs 2"])
+        better = min("theirs 1", "theirs 2", key=lambda who: statistics.median(taken[who]))
         for threads, target in zip((1, 2), targets):
             if target:
-                mine = rate[f"ours {threads}"]
+                mine = taken[f"ours {threads}"]
+                rates = [
+                    f"{rows / statistics.median(times) / 1e6:.1f} M rows/s" for times in (mine, taken[better])
+                ]
                 plural = "s" if threads > 1 else ""
-                yield Line(
-                    f"{name}, {threads} thread{plural}",
-                    "DuckDB's own",
-                    f"{mine:.1f} M rows/s",
-                    f"{best:.1f} M rows/s",
-                    mine / best,
-                    target,
-                )
+                label = f"{name}, {threads} thread{plural}"
+                yield Line(label, "DuckDB's own", *rates, ratio(taken[better], mine), target)
 
     def bigint(self) -> Iterator[Line]:
         """A row function on BIGINT."""
@@ -168,29 +177,26 @@ class Bench:
     def fan_out(self) -> Iterator[Line]:
         """A heavy function over a small table."""
         query = "SELECT bit_xor(heavy(i)) FROM small"
-        seconds = self.alternate(
-            {
-                "theirs": lambda: self.seconds(self.theirs, query, 2),
-                "ours": lambda: self.seconds(self.ours, query, 2),
-            },
-            3 * ROUNDS,
-        )
-        ours, theirs = seconds["ours"], seconds["theirs"]
+        runs = {
+            "theirs": lambda: self.seconds(self.theirs, query, 2),
+            "ours": lambda: self.seconds(self.ours, query, 2),
+        }
+        taken = self.alternate(runs, 3 * ROUNDS)
         line = (
             "20 us function, 5,000 rows",
             "DuckDB's own",
-            f"{ours * 1e3:.0f} ms",
-            f"{theirs * 1e3:.0f} ms",
+            milliseconds(taken["ours"]),
+            milliseconds(taken["theirs"]),
         )
-        yield Line(*line, theirs / ours, 1.8)
+        yield Line(*line, ratio(taken["theirs"], taken["ours"]), 1.8)
 
     def waiting(self) -> Iterator[Line]:
         """An async function that waits."""
         query = "SELECT bit_xor(wait(i)) FROM waits"
         theirs = self.seconds(self.theirs, query, 2)
         ours = self.alternate({"ours": lambda: self.seconds(self.ours, query, 2)})["ours"]
-        line = ("1 ms of waiting, async", "DuckDB's own", f"{ours * 1e3:.0f} ms", f"{theirs * 1e3:.0f} ms")
-        yield Line(*line, theirs / ours, 40)
+        line = ("1 ms of waiting, async", "DuckDB's own", milliseconds(ours), milliseconds([theirs]))
+        yield Line(*line, theirs / statistics.median(ours), 40)
 
     def spans(self) -> Iterator[Line]:
         """What a lane adds to a chunk of 2,048 rows."""
@@ -238,24 +244,25 @@ class Bench:
             con.close()
             return taken
 
-        seconds = self.alternate({"cold": cold, "warm": warm})
+        taken = self.alternate({"cold": cold, "warm": warm}, 7)
         line = (
             "first call, warm pool",
             "cold import pyarrow",
-            f"{seconds['warm'] * 1e3:.1f} ms",
-            f"{seconds['cold'] * 1e3:.0f} ms",
+            milliseconds(taken["warm"]),
+            milliseconds(taken["cold"]),
         )
-        yield Line(*line, seconds["cold"] / seconds["warm"], 20)
+        yield Line(*line, ratio(taken["cold"], taken["warm"]), 20)
 
     def memory(self) -> Iterator[Line]:
         """The engine's memory over many streamed rows."""
 
         def peak(rows: int) -> float:
             program = (
-                "import crosslane, resource\n"
+                "import crosslane\n"
                 f"con = crosslane.connect(functions={str(FUNCTIONS)!r})\ncon.execute('SET enable_progress_bar = false')\n"
                 f"con.execute('SELECT bit_xor(plus_one(i)), count(bench_upper(i::VARCHAR)) FROM range({rows}) r(i)').fetchall()\n"
-                "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+                "import re\n"
+                "print(int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) / 1024)"
             )
             return float(
                 subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout

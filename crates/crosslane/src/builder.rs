@@ -142,6 +142,17 @@ impl ColumnBuilder {
         self.end_row(true);
     }
 
+    /// Adds fixed-width values, none of them NULL.
+    pub fn fixed_all<T: Pod>(&mut self, values: &[T]) {
+        debug_assert_eq!(self.layout, Layout::Fixed(size_of::<T>()));
+        self.data.extend_from_slice(bytemuck::cast_slice(values));
+        if self.nulls == 0 {
+            self.rows += values.len();
+        } else {
+            values.iter().for_each(|_| self.end_row(true));
+        }
+    }
+
     /// Adds a VARCHAR, JSON or BLOB.
     ///
     /// # Errors

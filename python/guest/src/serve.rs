@@ -203,9 +203,8 @@ impl Function {
                 values.close();
                 let blame = |error: PyErr, row: usize| Mishap { error, row: Some(row) };
                 let results = results.map_err(|error| blame(error, source.begun.saturating_sub(1)))?;
-                for (row, value) in results.cast::<PyList>().map_err(PyErr::from)?.iter().enumerate() {
-                    writer.write(&value, out).map_err(|error| blame(error, row))?;
-                }
+                let results = results.cast::<PyList>().map_err(PyErr::from)?;
+                writer.write_all(results, out).map_err(|(error, row)| blame(error, row))?;
                 Ok(None)
             }
             Kind::Row { readers, writer, .. } => {

@@ -148,6 +148,24 @@ impl Writer {
         Ok(Self { data_type: data_type.clone(), kind })
     }
 
+    /// Adds all values of a list. An error comes with the row that it is about.
+    pub(crate) fn write_all(
+        &self,
+        list: &Bound<'_, PyList>,
+        out: &mut ColumnBuilder,
+    ) -> Result<(), (PyErr, usize)> {
+        let mut done = 0;
+        if let Kind::Integer { width: 8, least: ..0, .. } = self.kind {
+            let numbers = leading_integers(list);
+            out.fixed_all(&numbers);
+            done = numbers.len();
+        }
+        for row in done..list.len() {
+            list.get_item(row).and_then(|value| self.write(&value, out)).map_err(|error| (error, row))?;
+        }
+        Ok(())
+    }
+
     /// Adds a value, or NULL for None. After an error the column must be truncated.
     #[inline]
     pub(crate) fn write(&self, value: &Bound<'_, PyAny>, out: &mut ColumnBuilder) -> PyResult<()> {
@@ -501,6 +519,27 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// The ints at the start of a list, up to the first value that is something else or does not fit.
+fn leading_integers(list: &Bound<'_, PyList>) -> Vec<i64> {
+    let mut numbers = Vec::with_capacity(list.len());
+    for row in 0..list.len() {
+        // SAFETY: the row exists, and nothing here runs Python code that could change the list.
+        unsafe {
+            let item = ffi::PyList_GET_ITEM(list.as_ptr(), row as ffi::Py_ssize_t);
+            let mut overflow = 0;
+            if ffi::PyLong_CheckExact(item) == 0 {
+                break;
+            }
+            let number = ffi::PyLong_AsLongLongAndOverflow(item, &raw mut overflow);
+            if overflow != 0 {
+                break;
+            }
+            numbers.push(number);
+        }
+    }
+    numbers
 }
 
 fn overflow(error: crosslane::builder::Overflow) -> PyErr {
