@@ -163,16 +163,14 @@ class Bench:
         """A heavy function from one thread to two."""
         query = "SELECT bit_xor(heavy(i)) FROM quarter"
         runs = {str(n): lambda n=n: self.seconds(self.ours, query, n) for n in (1, 2)}
-        seconds = self.alternate(runs, 3)
-        ratio = seconds["1"] / seconds["2"]
-        yield Line(
+        taken = self.alternate(runs, 5)
+        line = (
             "20 us function, 1 to 2 threads",
             "itself",
-            f"{seconds['2']:.2f} s",
-            f"{seconds['1']:.2f} s",
-            ratio,
-            1.85,
+            milliseconds(taken["2"]),
+            milliseconds(taken["1"]),
         )
+        yield Line(*line, ratio(taken["1"], taken["2"]), 1.85)
 
     def fan_out(self) -> Iterator[Line]:
         """A heavy function over a small table."""
@@ -205,7 +203,7 @@ class Bench:
             ("25-byte varchar", "bench_upper", "SELECT sum(strlen(bench_upper(s))) FROM texts", 35),
         ):
             totals = []
-            for _ in range(5):
+            for _ in range(9):
                 before = self._spans(function)
                 self.seconds(self.ours, query, 1)
                 after = self._spans(function)

@@ -17,7 +17,7 @@ const LARGEST: usize = 8 << 30;
 /// Calls in flight beyond this wait for their replies first; it bounds the descriptors on the way.
 const MOST_IN_FLIGHT: usize = 64;
 /// How much longer a wait spins whose end is near.
-const LONGER: u32 = 15;
+const LONGER: u32 = 25;
 /// How long a lane's end may take to be explained by its zygote.
 const OBITUARY: Duration = Duration::from_millis(500);
 

@@ -27,7 +27,7 @@ const DEPTH: usize = 2;
 /// How often a waiting call looks for deaths, deadlines and cancellation.
 const TICK: Duration = Duration::from_millis(10);
 /// A reply further away than this is not worth a core that spins.
-const FAR: Duration = Duration::from_micros(300);
+const FAR: Duration = Duration::from_micros(500);
 /// How soon an engine repeats a call that it could not fold.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The first pause before a lost slice is tried again; it doubles with each try.
