@@ -181,6 +181,8 @@ struct Worker<'a, L: Lane> {
     /// The progress seen last and since when, for the timeout.
     seen: ((u32, u32), Instant),
     borrowed: bool,
+    /// When the guest was done with its last slice.
+    free: u64,
     _seat: Seat<'a>,
 }
 
@@ -261,7 +263,7 @@ impl<Z: Zygote> Call<'_, Z> {
             (lane, seat, true)
         };
         let seen = (lane.progress(), Instant::now());
-        self.lanes.push(Worker { lane, slices: VecDeque::new(), seen, borrowed, _seat: seat });
+        self.lanes.push(Worker { lane, slices: VecDeque::new(), seen, borrowed, free: 0, _seat: seat });
         Ok(true)
     }
 
@@ -384,10 +386,9 @@ impl<Z: Zygote> Call<'_, Z> {
             return Ok(false);
         }
         let stats = &self.function.stats;
-        stats.record(
-            &header,
-            Times { submitting: submitted.submitting, submitted: submitted.submitted, collected },
-        );
+        let free = std::mem::replace(&mut self.lanes[index].free, header.done);
+        let Submitted { submitting, submitted, .. } = submitted;
+        stats.record(&header, Times { submitting, submitted, free, collected });
         self.lanes[index].lane.stats().record(&header);
         stats.bytes_out.add(self.lanes[index].lane.frame().len() as u64);
         stats.copy_out.add(now() - collected);

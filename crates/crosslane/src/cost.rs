@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 const WORTH_SLICING: Duration = Duration::from_micros(600);
-const SHORTEST: Duration = Duration::from_micros(300);
+const SHORTEST: Duration = Duration::from_micros(100);
 const LONGEST: Duration = Duration::from_millis(20);
 /// Slices per lane, so that a lane that is done early finds more to do.
 const BALANCE: u64 = 2;
 const GROWTH: u64 = 8;
+/// No batch takes longer than this many nanoseconds (a month), whatever its guest says.
+const MOST: u64 = 30 * 86_400 * 1_000_000_000;
 /// Rows after which the cost is an average.
 const SETTLED: u64 = 512;
 
@@ -43,7 +45,8 @@ impl Cost {
         if rows == 0 {
             return;
         }
-        let fresh = (guest * 1000 / rows as u64).max(1);
+        // The time is what the guest says, so it may be anything.
+        let fresh = (guest.min(MOST) * 1000 / rows as u64).max(1);
         let old = self.per_row.load(Relaxed);
         let measured = self.measured.fetch_add(rows as u64, Relaxed);
         // The first rows pay for imports and caches: while little is known, the latest slice, which is the
@@ -125,6 +128,13 @@ mod tests {
         assert_eq!(cost.advise(2048, 2, 1), Advice { rows: 1, lanes: 1, probe: true });
         cost.learn(1, 1_000);
         assert_eq!(cost.advise(2047, 2, 1).rows, 8);
+    }
+
+    #[test]
+    fn a_guest_that_lies_about_its_time_does_no_harm() {
+        let cost = Cost::default();
+        (0..10).for_each(|_| cost.learn(1, u64::MAX));
+        assert_eq!(cost.advise(5, 8, 1).rows, 1);
     }
 
     #[test]

@@ -79,6 +79,8 @@ impl LaneStats {
 pub(crate) struct Times {
     pub(crate) submitting: u64,
     pub(crate) submitted: u64,
+    /// When the guest was done with the slice before this one, if that was in flight too.
+    pub(crate) free: u64,
     pub(crate) collected: u64,
 }
 
@@ -89,7 +91,7 @@ impl FunctionStats {
         self.errors.add(u64::from(header.errors));
         self.retries.add(u64::from(header.retries));
         self.copy_in.add(times.submitted - times.submitting);
-        self.wake.add(header.taken.saturating_sub(times.submitted));
+        self.wake.add(header.taken.saturating_sub(times.submitted.max(times.free)));
         self.guest.add(header.done.saturating_sub(header.taken));
         self.way_back.add(times.collected.saturating_sub(header.done));
     }
