@@ -94,7 +94,9 @@ static COMMANDS: [Command; 9] = [
             (c"rows", COUNT),
             (c"guest_seconds", NUMBER),
         ],
-        run: |database, _| Ok(database.libraries().iter().flat_map(|library| lanes(library)).collect()),
+        run: |database, _| {
+            Ok(database.catalog.libraries().iter().flat_map(|library| lanes(library)).collect())
+        },
     },
     Command {
         name: c"crosslane_pools",
@@ -107,7 +109,7 @@ static COMMANDS: [Command; 9] = [
             (c"discarded", COUNT),
             (c"waited", COUNT),
         ],
-        run: |database, _| Ok(database.libraries().iter().map(|library| pool(library)).collect()),
+        run: |database, _| Ok(database.catalog.libraries().iter().map(|library| pool(library)).collect()),
     },
     Command {
         name: c"crosslane_set",
@@ -165,7 +167,7 @@ fn each_function(
     database: &Arc<Database>,
     row: impl Fn(&ProcessLibrary, &Function) -> Vec<Cell>,
 ) -> Vec<Vec<Cell>> {
-    let libraries = database.libraries();
+    let libraries = database.catalog.libraries();
     libraries
         .iter()
         .flat_map(|library| library.functions.iter().map(|function| row(library, function)))

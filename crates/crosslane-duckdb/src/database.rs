@@ -9,13 +9,14 @@
 //! DuckDB's own static data goes away.
 
 use crate::connection::Connection;
-use crate::{commands, interpreter, scalar};
+use crate::scalar::{self, Registered};
+use crate::{commands, interpreter};
 use crosslane::call::Crew;
+use crosslane::catalog::{self, Catalog};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library, Settings};
 use crosslane_process::{Source, Zygote, ZygoteOptions};
 use libduckdb_sys as ffi;
-use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
 use std::path::Path;
@@ -26,16 +27,16 @@ use std::time::Duration;
 const WATCH: Duration = Duration::from_millis(150);
 
 pub(crate) type ProcessLibrary = Library<Zygote>;
+pub(crate) type Entry = catalog::Entry<Zygote>;
 
 /// The extension's part of one database.
 pub(crate) struct Database {
     /// Gone when the database is being closed.
     connection: Mutex<Option<Connection>>,
     settings: Mutex<Settings>,
-    libraries: Mutex<BTreeMap<String, Arc<ProcessLibrary>>>,
+    pub(crate) catalog: Catalog<Zygote>,
     /// One at a time loads, so that versions and functions belong together.
     loading: Mutex<()>,
-    pub(crate) slots: scalar::Slots,
     pub(crate) crew: Arc<Crew>,
 }
 
@@ -60,9 +61,8 @@ impl Database {
         let this = Arc::new(Self {
             connection: Mutex::new(Some(connection)),
             settings: Mutex::new(Settings::default()),
-            libraries: Mutex::new(BTreeMap::new()),
+            catalog: Catalog::default(),
             loading: Mutex::new(()),
-            slots: scalar::Slots::default(),
             crew: Arc::new(Crew::default()),
         });
         this.with_connection(|connection| commands::register(&this, connection))?;
@@ -99,7 +99,7 @@ impl Database {
                 Ok(1) | Err(_) => {
                     let last = connection.take();
                     drop(connection);
-                    lock(&self.libraries).clear();
+                    self.catalog.clear();
                     // This destroys the database, which may wait for others: no lock is held.
                     drop(last);
                     return;
@@ -120,14 +120,10 @@ impl Database {
             settings.clone()
         };
         self.crew.set_fan_out(settings.fan_out);
-        for library in self.libraries() {
+        for library in self.catalog.libraries() {
             library.pool.configure(pool_options(&settings));
         }
         Ok(())
-    }
-
-    pub(crate) fn libraries(&self) -> Vec<Arc<ProcessLibrary>> {
-        lock(&self.libraries).values().cloned().collect()
     }
 
     pub(crate) fn load_file(self: &Arc<Self>, path: &Path) -> Result<Arc<ProcessLibrary>, Error> {
@@ -163,13 +159,13 @@ impl Database {
             on_interrupt: Arc::new(move || crew.cancel()),
         };
         let (pool, loaded) = Pool::start(pool_options(&settings), move || Zygote::start(options))?;
-        let version = lock(&self.libraries).get(&name).map_or(1, |library| library.version + 1);
-        let library = Arc::new(Library { name: name.clone(), version, functions: loaded.functions, pool });
-        self.with_connection(|connection| self.slots.register(self, connection, &library))?;
-        let old = lock(&self.libraries).insert(name, Arc::clone(&library));
-        // Its processes end here, unless a running query still uses them.
-        drop(old);
-        Ok(library)
+        self.with_connection(|connection| {
+            self.catalog.publish(name, loaded.functions, pool, |function, entry| {
+                let registered = Registered { entry, crew: Arc::clone(&self.crew) };
+                // SAFETY: the connection is open.
+                unsafe { scalar::register(connection, function, registered) }
+            })
+        })
     }
 }
 

@@ -1,119 +1,37 @@
 //! Functions as DuckDB's scalar functions.
 //!
-//! DuckDB cannot forget a registered function, so each registration points to a [`Slot`]: what the
-//! function is now. Reloading a file fills the slots of the functions that stayed the same, registers the
-//! new ones, and marks the others as gone. A query takes the function from its slot when it starts on a
-//! worker, and keeps that version until its end.
+//! DuckDB cannot forget a registered function, so each registration holds an entry of the catalog, which
+//! says what the function is now.
 
 use crate::connection::Connection;
-use crate::database::{Database, ProcessLibrary};
+use crate::database::Entry;
 use crate::guard::{drop_box, error_text, guard};
 use crate::input::Arguments;
 use crate::output::Results;
 use crate::types::LogicalType;
-use arc_swap::ArcSwap;
 use crosslane::call::Crew;
+use crosslane::catalog::Current;
 use crosslane::{DataType, Error, Function};
+use crosslane_process::Zygote;
 use libduckdb_sys as ffi;
-use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-/// A function and the library that runs it.
-#[derive(Clone)]
-struct Current {
-    library: Arc<ProcessLibrary>,
-    function: Arc<Function>,
+/// What a registered function carries.
+pub(crate) struct Registered {
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) crew: Arc<Crew>,
 }
 
-/// What a registration stands for now.
-enum Content {
-    Current(Current),
-    /// Why there is nothing any more, and what to do.
-    Gone(String),
-}
-
-struct Slot {
-    content: ArcSwap<Content>,
-    crew: Arc<Crew>,
-}
-
-/// All that DuckDB was told about a function when it was registered.
-#[derive(PartialEq, Eq, Hash)]
-struct Key {
-    signature: String,
-    special_nulls: bool,
-    deterministic: bool,
-}
-
-impl Key {
-    fn new(function: &Function) -> Self {
-        let types = |list: &[crosslane::Field]| {
-            list.iter().map(|field| field.data_type.to_string()).collect::<Vec<_>>().join(", ")
-        };
-        let signature = &function.signature;
-        let name = signature.name.to_lowercase();
-        Self {
-            signature: format!("{name}({}) -> {}", types(&signature.parameters), signature.returns),
-            special_nulls: function.admits_null(),
-            deterministic: function.spec.deterministic,
-        }
-    }
-}
-
-/// The slots of a database.
-#[derive(Default)]
-pub(crate) struct Slots(Mutex<HashMap<Key, Arc<Slot>>>);
-
-impl Slots {
-    /// Makes the functions of a library callable, in place of those of its last version.
-    pub(crate) fn register(
-        &self,
-        database: &Database,
-        connection: &Connection,
-        library: &Arc<ProcessLibrary>,
-    ) -> Result<(), Error> {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for function in &library.functions {
-            let current =
-                Content::Current(Current { library: Arc::clone(library), function: Arc::clone(function) });
-            let current = Arc::new(current);
-            let slot = slots.entry(Key::new(function)).or_insert_with(|| {
-                let content = ArcSwap::new(Arc::clone(&current));
-                Arc::new(Slot { content, crew: Arc::clone(&database.crew) })
-            });
-            slot.content.store(current);
-            // Also if it is registered: another library may have taken the name since.
-            // SAFETY: the connection is open.
-            unsafe { register(connection, function, Arc::clone(slot))? };
-        }
-        for slot in slots.values() {
-            let content = slot.content.load();
-            let Content::Current(current) = &**content else { continue };
-            if current.library.name != library.name || current.library.version >= library.version {
-                continue;
-            }
-            slot.content.store(Arc::new(Content::Gone(farewell(&current.function, library))));
-        }
-        Ok(())
-    }
-}
-
-fn farewell(gone: &Function, library: &ProcessLibrary) -> String {
-    let instead = library.functions.iter().find(|function| function.name().eq_ignore_ascii_case(gone.name()));
-    let advice = match instead {
-        Some(function) => format!(
-            "it is now {}: prepare the statement again, or cast the arguments to these types",
-            function.signature
-        ),
-        None => "the file does not declare it any more".into(),
-    };
-    format!("{} was removed when {} was loaded again; {advice}", gone.signature, library.name)
-}
-
+/// Makes a function callable on all connections of the database, from the next statement on.
+///
 /// # Safety
 /// The connection must be open.
-unsafe fn register(connection: &Connection, function: &Function, slot: Arc<Slot>) -> Result<(), Error> {
+pub(crate) unsafe fn register(
+    connection: &Connection,
+    function: &Function,
+    registered: Registered,
+) -> Result<(), Error> {
     let name = CString::new(function.name()).map_err(|error| Error::Engine(error.to_string()))?;
     let returns = LogicalType::new(&function.signature.returns)?;
     let parameters = function
@@ -122,7 +40,7 @@ unsafe fn register(connection: &Connection, function: &Function, slot: Arc<Slot>
         .iter()
         .map(|parameter| LogicalType::new(&parameter.data_type))
         .collect::<Result<Vec<_>, _>>()?;
-    // SAFETY: all handles live across the calls; the slot is freed by DuckDB through `drop_box`.
+    // SAFETY: all handles live across the calls; what is registered is freed by DuckDB through `drop_box`.
     unsafe {
         let mut scalar = ffi::duckdb_create_scalar_function();
         ffi::duckdb_scalar_function_set_name(scalar, name.as_ptr());
@@ -136,8 +54,8 @@ unsafe fn register(connection: &Connection, function: &Function, slot: Arc<Slot>
         if !function.spec.deterministic {
             ffi::duckdb_scalar_function_set_volatile(scalar);
         }
-        let slot = Box::into_raw(Box::new(slot)).cast();
-        ffi::duckdb_scalar_function_set_extra_info(scalar, slot, Some(drop_box::<Arc<Slot>>));
+        let registered = Box::into_raw(Box::new(registered)).cast();
+        ffi::duckdb_scalar_function_set_extra_info(scalar, registered, Some(drop_box::<Registered>));
         ffi::duckdb_scalar_function_set_init(scalar, Some(init));
         ffi::duckdb_scalar_function_set_function(scalar, Some(execute));
         let state = ffi::duckdb_register_scalar_function(connection.raw(), scalar);
@@ -154,7 +72,7 @@ unsafe fn register(connection: &Connection, function: &Function, slot: Arc<Slot>
 
 /// What one worker needs for one occurrence of a function in a query.
 struct State {
-    current: Result<Current, String>,
+    current: Result<Current<Zygote>, Error>,
     crew: Arc<Crew>,
     /// The engine's threads.
     width: usize,
@@ -163,12 +81,9 @@ struct State {
 unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
     // SAFETY: DuckDB passes its own info, and the extra info that was registered.
     let outcome = guard(|| unsafe {
-        let slot = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<Arc<Slot>>();
-        let current = match &**slot.content.load() {
-            Content::Current(current) => Ok(current.clone()),
-            Content::Gone(why) => Err(why.clone()),
-        };
-        let state = State { current, crew: Arc::clone(&slot.crew), width: threads(info) };
+        let registered = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<Registered>();
+        let current = registered.entry.current();
+        let state = State { current, crew: Arc::clone(&registered.crew), width: threads(info) };
         let state = Box::into_raw(Box::new(state)).cast();
         ffi::duckdb_scalar_function_init_set_state(info, state, Some(drop_box::<State>));
         Ok(())
@@ -210,8 +125,7 @@ unsafe extern "C" fn execute(
         let Some(state) = state.as_ref() else {
             return Err(Error::Engine("DuckDB lost the function's state".into()));
         };
-        let Current { library, function } =
-            state.current.as_ref().map_err(|why| Error::Engine(why.clone()))?;
+        let Current { library, function } = state.current.as_ref().map_err(Error::clone)?;
         let parameters = &function.signature.parameters;
         let types: Vec<&DataType> = parameters.iter().map(|parameter| &parameter.data_type).collect();
         let arguments = Arguments::new(input, types);

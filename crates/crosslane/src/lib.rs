@@ -1,12 +1,13 @@
 //! Crosslane's core: functions in other languages for parallel SQL engines.
 //!
-//! An engine finds a [`Function`] in a [`Library`] of its catalog and calls it with a batch:
+//! An engine finds a [`Function`] in a [`Library`] of its [`catalog`] and calls it with a batch:
 //! [`call`] takes a [`lane::Lane`] from the library's [`pool::Pool`], submits the batch, or slices of it to
 //! several lanes, and collects the results. This crate knows no engine and no guest language.
 
 pub mod batch;
 pub mod builder;
 pub mod call;
+pub mod catalog;
 mod cost;
 mod display;
 mod error;
