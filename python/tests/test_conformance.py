@@ -56,8 +56,9 @@ def fill(
     rows = ", ".join(f"({n}, CAST({quoted(text)} AS {case['type']}))" for n, text in enumerate(values))
     con.execute(f"INSERT INTO picks VALUES {rows}")
     con.execute(
-        f"CREATE OR REPLACE TABLE data AS SELECT i, CASE WHEN {null} THEN NULL ELSE x END AS x"
-        f" FROM range({size}) r(i) JOIN picks ON n = i % {len(values)} ORDER BY i"
+        # DuckDB 1.5 has no CASE over arrays; a join that finds nothing gives NULL for every type.
+        f"CREATE OR REPLACE TABLE data AS SELECT i, x FROM range({size}) r(i)"
+        f" LEFT JOIN picks ON n = i % {len(values)} AND NOT ({null}) ORDER BY i"
     )
 
 
