@@ -54,11 +54,12 @@ def fill(
     }[pattern]
     con.execute("CREATE OR REPLACE TEMP TABLE picks (n INTEGER, x " + case["type"] + ")")
     rows = ", ".join(f"({n}, CAST({quoted(text)} AS {case['type']}))" for n, text in enumerate(values))
-    con.execute(f"INSERT INTO picks VALUES {rows}")
+    con.execute(f"INSERT INTO picks VALUES {rows}, (-1, NULL)")
     con.execute(
-        # DuckDB 1.5 has no CASE over arrays; a join that finds nothing gives NULL for every type.
+        # The NULL is one of the picks: DuckDB 1.5 has no CASE over arrays, and in 2.0.0 an outer join that
+        # fills them up with NULLs corrupts memory.
         f"CREATE OR REPLACE TABLE data AS SELECT i, x FROM range({size}) r(i)"
-        f" LEFT JOIN picks ON n = i % {len(values)} AND NOT ({null}) ORDER BY i"
+        f" JOIN picks ON n = CASE WHEN {null} THEN -1 ELSE i % {len(values)} END ORDER BY i"
     )
 
 
