@@ -21,7 +21,7 @@ impl Counter {
 
 /// What a function's calls have cost. Times are in nanoseconds.
 #[derive(Debug, Default)]
-#[allow(missing_docs, reason = "the names say it; docs/statistics.md explains them to users")]
+#[allow(missing_docs, reason = "the names say it; docs/functions.md lists them for users")]
 pub struct FunctionStats {
     /// Slices that were submitted to a lane.
     pub calls: Counter,
