@@ -154,11 +154,10 @@ pub fn call<Z: Zygote>(
         probing: false,
         cancelled: crew.cancelled.load(Relaxed),
     };
-    call.run()?;
-    for lane in call.lanes {
-        lane.lane.give_back();
-    }
-    Ok(())
+    let outcome = call.run();
+    // Those that failed are gone already; one that still works is ended by this.
+    call.lanes.into_iter().for_each(|worker| worker.lane.give_back());
+    outcome
 }
 
 /// Rows to be computed, and how often they were lost with a lane.
@@ -208,9 +207,11 @@ impl<Z: Zygote> Call<'_, Z> {
         loop {
             self.feed()?;
             if self.lanes.iter().all(|worker| worker.slices.is_empty()) {
-                return Ok(());
-            }
-            if !self.collect()? {
+                if self.again.is_empty() && self.rest.is_empty() {
+                    return Ok(());
+                }
+                // What was to be sent was cut, or its lane was lost on the way: send it again.
+            } else if !self.collect()? {
                 self.wait()?;
             }
         }
@@ -229,6 +230,8 @@ impl<Z: Zygote> Call<'_, Z> {
                 if self.probing || (self.again.is_empty() && self.rest.is_empty()) {
                     return Ok(());
                 }
+                // A lane may have been lost since.
+                index = index.min(self.lanes.len());
                 if index == self.lanes.len() && !self.hire()? {
                     break;
                 }
@@ -301,6 +304,7 @@ impl<Z: Zygote> Call<'_, Z> {
                 let middle = slice.rows.start + slice.rows.len() / 2;
                 self.again.push_front(Slice { rows: middle..slice.rows.end, lost: slice.lost });
                 self.again.push_front(Slice { rows: slice.rows.start..middle, lost: slice.lost });
+                self.probing = false;
                 Ok(())
             }
             Err(LaneError::TooLarge(what)) => Err(self.died(what, Some(slice.rows.start))),
@@ -360,8 +364,12 @@ impl<Z: Zygote> Call<'_, Z> {
                 }
             }
             FAILURE if header.sequence == submitted.sequence => {
-                let text = batch::failure_text(worker.lane.frame()).map_err(Error::from)?;
-                match serde_json::from_slice::<Failure>(text) {
+                let text =
+                    batch::failure_text(worker.lane.frame()).map_err(|malformed| malformed.to_string());
+                let failure = text.and_then(|text| {
+                    serde_json::from_slice::<Failure>(text).map_err(|error| error.to_string())
+                });
+                match failure {
                     Ok(failure) => {
                         let failure = Box::new(failure);
                         let row = (header.row as usize) < rows.len();
