@@ -1,4 +1,4 @@
-"""Builds the two native parts with cargo: the Python guest and the DuckDB extension."""
+"""Builds the native parts with cargo: the Python guest, the JavaScript host and the DuckDB extension."""
 
 import os
 import platform
@@ -34,17 +34,15 @@ class CargoBuild(build_ext):
         if shutil.which("cargo") is None:
             sys.exit("crosslane needs Rust to build: install rustup (https://rustup.rs), then try again")
         profile = os.environ.get("CROSSLANE_PROFILE", "release")
-        command = [
-            "cargo",
-            "build",
-            "--locked",
-            "--profile",
-            profile,
-            "-p",
-            "crosslane-python",
-            "-p",
-            "crosslane-duckdb",
-        ]
+        crates = ["crosslane-python", "crosslane-duckdb"]
+        # Without V8 everything but JavaScript works.
+        javascript = subprocess.run([ROOT / "tools" / "v8"]).returncode == 0
+        if javascript:
+            crates.append("crosslane-js")
+        else:
+            print("crosslane: building without JavaScript functions", file=sys.stderr)
+        command = ["cargo", "build", "--locked", "--profile", profile]
+        command += [argument for crate in crates for argument in ("-p", crate)]
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_PYTHON": sys.executable})
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         built = target / ("debug" if profile == "dev" else profile)
@@ -53,12 +51,33 @@ class CargoBuild(build_ext):
         self._place((built / "lib_guest.so").read_bytes(), Path(self.get_ext_fullpath("crosslane._guest")))
         extension = (built / "libcrosslane_duckdb.so").read_bytes()
         self._place(extension + footer(), package / "crosslane.duckdb_extension")
+        if javascript:
+            self._place((built / "crosslane-js").read_bytes(), package / "crosslane-js", mode=0o755)
+            self._place_v8(package / "v8")
 
     @staticmethod
-    def _place(content: bytes, path: Path) -> None:
+    def _place(content: bytes, path: Path, mode: int = 0o644) -> None:
         # A new file, so that processes that have the old one mapped are not hurt.
         path.unlink(missing_ok=True)
         path.write_bytes(content)
+        path.chmod(mode)
+
+    def _place_v8(self, folder: Path) -> None:
+        """Puts V8 where the JavaScript host looks for it: a copy, or a link if this is the source tree."""
+        libraries = ROOT / ".v8" / "lib"
+        if folder.is_symlink():
+            folder.unlink()
+        shutil.rmtree(folder, ignore_errors=True)
+        if self.inplace:
+            folder.symlink_to(libraries)
+            return
+        folder.mkdir(parents=True)
+        for library in libraries.glob("*.so.*"):
+            # Under the name by which it is looked for, once.
+            if library.is_symlink() or not any(
+                link.resolve() == library for link in libraries.glob("*.so.*") if link.is_symlink()
+            ):
+                shutil.copyfile(library.resolve(), folder / library.name)
 
     def get_outputs(self) -> list[str]:
         return [self.get_ext_fullpath("crosslane._guest")]

@@ -112,6 +112,7 @@ class Declared:
             "deterministic": self.deterministic,
             "vectorized": self.kind == "vectorized",
             "asynchronous": self.kind == "async",
+            "ends_late_calls": self.kind == "async",
             "concurrency": self.concurrency,
             "timeout": self.timeout,
             "memory_limit": self.memory_limit,

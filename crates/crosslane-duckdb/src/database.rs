@@ -10,7 +10,7 @@
 
 use crate::connection::Connection;
 use crate::scalar::{self, Registered};
-use crate::{commands, interpreter};
+use crate::{commands, guests};
 use crosslane::call::Crew;
 use crosslane::catalog::{self, Catalog};
 use crosslane::pool::{Pool, PoolOptions};
@@ -146,12 +146,11 @@ impl Database {
     pub(crate) fn load(self: &Arc<Self>, source: Source) -> Result<Arc<ProcessLibrary>, Error> {
         let _one_at_a_time = lock(&self.loading);
         let settings = self.settings();
-        let python = interpreter::find(&settings)?;
+        let command = guests::command(&source, &settings)?;
         let name = source.name();
         let crew = Arc::clone(&self.crew);
         let options = ZygoteOptions {
-            // -P: what lies in the working directory must not take the place of a module.
-            command: vec![python.display().to_string(), "-P".into(), "-m".into(), "crosslane._zygote".into()],
+            command,
             source,
             load_timeout: settings.load_timeout,
             ring_size: settings.ring_size,

@@ -10,8 +10,9 @@ mod commands;
 mod connection;
 mod database;
 mod guard;
+mod guests;
 mod input;
-mod interpreter;
+
 mod output;
 mod scalar;
 mod table;

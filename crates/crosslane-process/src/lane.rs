@@ -7,6 +7,7 @@ use crosslane::batch::{self, CALL, Encode, Header, Plan};
 use crosslane::lane::{Lane, LaneError, Patience};
 use crosslane_ring::{Ends, Frame, RingError, Spin};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{WaitId, WaitIdOptions};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -21,7 +22,8 @@ const LONGER: u32 = 25;
 /// How long a lane's end may take to be explained by its zygote.
 const OBITUARY: Duration = Duration::from_millis(500);
 
-/// A lane into a worker process. Dropping it kills the process and all that it started.
+/// A lane into a worker process, or into a thread of one. Dropping it kills the process and all that it
+/// started, or ends the thread.
 #[derive(Debug)]
 pub struct ProcessLane {
     ends: Ends,
@@ -29,6 +31,8 @@ pub struct ProcessLane {
     process: OwnedFd,
     pid: i32,
     record: Arc<LaneRecord>,
+    /// Of a lane that is a thread of its zygote: what the zygote printed.
+    host: Option<Arc<LaneRecord>>,
     spin: Spin,
     sequence: u64,
     in_flight: usize,
@@ -45,6 +49,7 @@ impl ProcessLane {
         process: OwnedFd,
         pid: i32,
         record: Arc<LaneRecord>,
+        host: Option<Arc<LaneRecord>>,
         spin: Duration,
     ) -> Self {
         Self {
@@ -53,6 +58,7 @@ impl ProcessLane {
             process,
             pid,
             record,
+            host,
             spin: Spin(spin),
             sequence: 0,
             in_flight: 0,
@@ -109,9 +115,23 @@ impl ProcessLane {
         Ok(())
     }
 
+    /// How the zygote ended whose thread this lane is, without reaping it.
+    fn end_of_process(&self) -> Option<Ended> {
+        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+        let patience = Timespec { tv_sec: 0, tv_nsec: OBITUARY.as_nanos() as i64 };
+        let _ = rustix::event::poll(&mut fds, Some(&patience));
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), options).ok()??;
+        let signal = status.terminating_signal().map(Ended::Signal);
+        signal.or_else(|| status.exit_status().map(Ended::Code))
+    }
+
     /// What the zygote and the log say about the end of the process.
     fn obituary(&mut self) -> String {
-        let ended = self.record.wait_for_end(OBITUARY);
+        let ended = match &self.host {
+            None => self.record.wait_for_end(OBITUARY),
+            Some(_) => self.end_of_process(),
+        };
         let mut text = match ended {
             Some(Ended::Code(code)) => format!("its worker process ended with exit code {code}"),
             Some(Ended::Signal(libc::SIGKILL)) => {
@@ -120,7 +140,10 @@ impl ProcessLane {
             Some(Ended::Signal(signal)) => format!("its worker process crashed with {}", signal_name(signal)),
             None => "its worker closed its connection to the engine".to_owned(),
         };
-        let tail = self.record.tail();
+        let mut tail = self.record.tail();
+        if let Some(host) = &self.host {
+            tail = [tail, host.tail()].join("\n").trim().to_owned();
+        }
         if !tail.is_empty() {
             text.push_str("\n  the last it printed:\n");
             tail.lines().for_each(|line| text.push_str(&format!("    {line}\n")));
@@ -230,6 +253,10 @@ impl Lane for ProcessLane {
         batch::header(self.reply.bytes()).map(Some).map_err(|error| LaneError::Corrupt(error.to_string()))
     }
 
+    fn shares_its_process(&self) -> bool {
+        self.host.is_some()
+    }
+
     fn frame(&self) -> &[u8] {
         self.reply.bytes()
     }
@@ -270,8 +297,9 @@ impl Lane for ProcessLane {
 
 impl Drop for ProcessLane {
     fn drop(&mut self) {
-        // A fork of the engine must not kill the lanes of its parent; a test's lane has no process.
-        if self.engine != std::process::id() || self.pid == 0 {
+        // A lane that is a thread ends when its socket does. A fork of the engine must not kill the lanes of
+        // its parent; a test's lane has no process.
+        if self.host.is_some() || self.engine != std::process::id() || self.pid == 0 {
             return;
         }
         if rustix::event::poll(

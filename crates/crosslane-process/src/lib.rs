@@ -12,7 +12,7 @@
 //! `docs/protocol.md` describes the messages precisely enough to write another guest from.
 
 mod aligned;
-mod control;
+pub mod control;
 mod external;
 pub mod guest;
 mod lane;

@@ -9,7 +9,7 @@ use crosslane_ring::Region;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// How long a fork may take.
 const BOOT: Duration = Duration::from_secs(30);
+/// How much longer than it may take a load is waited for: a guest that can says where it was.
+const EXPLANATION: Duration = Duration::from_millis(500);
 /// How long a zygote may take to end after its socket was closed.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// A guest spins so much longer than the engine, which has work of its own between two batches.
@@ -29,7 +31,7 @@ const GUEST_SPIN: u32 = 3;
 const CONTROL_FD: i32 = 3;
 
 /// Where the functions of a library come from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Source {
     /// A file of the guest's language.
@@ -42,13 +44,19 @@ pub enum Source {
         /// What to call the library.
         name: String,
         /// The serialised function; sent as base16.
-        #[serde(serialize_with = "base16")]
+        #[serde(serialize_with = "to_base16", deserialize_with = "from_base16")]
         bytes: Vec<u8>,
     },
 }
 
-fn base16<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+fn to_base16<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
+fn from_base16<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let pairs = text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or_default());
+    pairs.map(|pair| u8::from_str_radix(pair, 16)).collect::<Result<_, _>>().map_err(de::Error::custom)
 }
 
 impl Source {
@@ -116,6 +124,14 @@ impl Zygote {
     }
 }
 
+impl Zygote {
+    fn fork(&mut self) -> Result<ProcessLane, Error> {
+        let id = self.next_lane;
+        self.next_lane += 1;
+        self.running.fork(id, &self.options)
+    }
+}
+
 impl pool::Zygote for Zygote {
     type Lane = ProcessLane;
 
@@ -123,9 +139,13 @@ impl pool::Zygote for Zygote {
         if self.running.ended() {
             self.running = Running::start(&self.options)?.0;
         }
-        let id = self.next_lane;
-        self.next_lane += 1;
-        self.running.fork(id, &self.options)
+        let booted = self.fork();
+        // A zygote that is just dying takes the request and does not answer.
+        if booted.is_err() && self.running.lost {
+            self.running = Running::start(&self.options)?.0;
+            return self.fork();
+        }
+        booted
     }
 }
 
@@ -140,6 +160,8 @@ struct Running {
     bell: Option<UnixStream>,
     warden: Option<JoinHandle<()>>,
     engine: u32,
+    /// Whether it did not answer as it should, and was killed.
+    lost: bool,
 }
 
 /// The exceptions to "descriptors are closed on exec" are set between fork and exec; a concurrent spawn
@@ -207,7 +229,7 @@ impl Running {
             .map_err(boot_error("warden"))?;
         let engine = std::process::id();
         let bell = Some(bell);
-        let mut running = Self { child, control, answers, lanes, record, bell, warden: Some(warden), engine };
+        let mut running = Self { child, control, answers, lanes, record, bell, warden: Some(warden), engine, lost: false };
         let loaded = running.load(options)?;
         Ok((running, loaded))
     }
@@ -215,8 +237,10 @@ impl Running {
     fn load(&mut self, options: &ZygoteOptions) -> Result<Loaded, Error> {
         let library = options.source.name();
         // A zygote that ended at once is explained below.
-        let _ = control::send(&self.control, &Request::Load { source: &options.source }, &[]);
-        match self.answers.recv_timeout(options.load_timeout) {
+        let seconds = options.load_timeout.as_secs_f64();
+        let request = Request::Load { source: options.source.clone(), seconds };
+        let _ = control::send(&self.control, &request, &[]);
+        match self.answers.recv_timeout(options.load_timeout + EXPLANATION) {
             Ok(Answer::Loaded { functions, runtime }) => {
                 let functions = functions
                     .into_iter()
@@ -257,6 +281,12 @@ impl Running {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
+    fn give_up(&mut self, why: String) -> Error {
+        let _ = self.child.kill();
+        self.lost = true;
+        Error::Boot(why)
+    }
+
     fn fork(&mut self, id: u64, options: &ZygoteOptions) -> Result<ProcessLane, Error> {
         let system = |error: rustix::io::Errno| Error::Boot(error.to_string());
         let (region, memory) =
@@ -275,7 +305,8 @@ impl Running {
         let spin_microseconds = (options.spin * GUEST_SPIN).as_micros() as u64;
         let request = Request::Fork { lane: id, spin_microseconds };
         let fds = [memory.as_fd(), socket_theirs.as_fd(), log_theirs.as_fd()];
-        control::send(&self.control, &request, &fds).map_err(boot_error("zygote"))?;
+        control::send(&self.control, &request, &fds)
+            .map_err(|error| self.give_up(format!("the zygote ended ({error})")))?;
         drop((memory, socket_theirs, log_theirs));
         let pid = loop {
             match self.answers.recv_timeout(BOOT) {
@@ -284,15 +315,10 @@ impl Running {
                 // An answer to a fork that was given up.
                 Ok(Answer::Forked { .. } | Answer::Unforked { .. }) => {}
                 Ok(answer) => {
-                    let _ = self.child.kill();
-                    return Err(Error::Boot(format!("the zygote ended or broke the protocol ({answer:?})")));
+                    return Err(self.give_up(format!("the zygote ended or broke the protocol ({answer:?})")));
                 }
                 Err(_) => {
-                    let _ = self.child.kill();
-                    return Err(Error::Boot(format!(
-                        "the zygote made no worker within {} s",
-                        BOOT.as_secs()
-                    )));
+                    return Err(self.give_up(format!("the zygote made no worker within {} s", BOOT.as_secs())));
                 }
             }
         };
@@ -300,7 +326,9 @@ impl Running {
             .ok_or(rustix::io::Errno::SRCH)
             .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()))
             .map_err(|error| Error::Boot(format!("a worker ended at once ({error}): {}", record.tail())))?;
-        Ok(ProcessLane::new(region.engine(), socket, process, pid, record, options.spin))
+        // Lanes that are threads of the zygote end and die with it.
+        let host = (pid == self.child.id() as i32).then(|| Arc::clone(&self.record));
+        Ok(ProcessLane::new(region.engine(), socket, process, pid, record, host, options.spin))
     }
 }
 

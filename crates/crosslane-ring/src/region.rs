@@ -133,6 +133,11 @@ impl Control {
         self.0.control().progress.store(value, Ordering::Relaxed);
     }
 
+    /// The word behind both, for guests whose code writes the row itself: the row is its low half.
+    pub fn word(&self) -> &AtomicU64 {
+        &self.0.control().progress
+    }
+
     /// What the guest said last: (sequence, row).
     pub fn progress(&self) -> (u32, u32) {
         let value = self.0.control().progress.load(Ordering::Relaxed);

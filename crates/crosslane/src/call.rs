@@ -30,7 +30,7 @@ const TICK: Duration = Duration::from_millis(10);
 const FAR: Duration = Duration::from_micros(500);
 /// How soon an engine repeats a call that it could not fold.
 const AGAIN: Duration = Duration::from_millis(100);
-/// The first pause before a lost slice is tried again; it doubles with each try.
+/// The first pause before a call is tried again; it doubles with each try.
 const BACKOFF: Duration = Duration::from_millis(50);
 
 /// The arguments of a call, as the engine holds them.
@@ -50,6 +50,11 @@ pub trait Output {
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error>;
     /// Makes one row NULL.
     fn null(&mut self, row: usize);
+}
+
+/// The pause before try `tries + 1`, in guests as in the engine.
+pub fn backoff(tries: u32) -> Duration {
+    BACKOFF * 2u32.saturating_pow(tries.min(6))
 }
 
 fn cores() -> usize {
@@ -310,7 +315,8 @@ impl<Z: Zygote> Call<'_, Z> {
             Err(LaneError::TooLarge(what)) => Err(self.died(what, Some(slice.rows.start))),
             Err(error) => {
                 let worker = self.lanes.remove(index);
-                self.lost(worker, slice, None, |call, place| call.died(error.to_string(), place))
+                let tries = self.tries(&worker);
+                self.lost(worker, slice, None, tries, |call, place| call.died(error.to_string(), place))
             }
         }
     }
@@ -452,7 +458,8 @@ impl<Z: Zygote> Call<'_, Z> {
                 let mut worker = self.lanes.remove(index);
                 let Some(submitted) = worker.slices.pop_front() else { continue };
                 let row = worker.row(&submitted);
-                self.lost(worker, submitted.slice, row, |call, row| Error::TimedOut {
+                let tries = self.function.spec.retries;
+                self.lost(worker, submitted.slice, row, tries, |call, row| Error::TimedOut {
                     function: call.function.name().into(),
                     seconds: call.function.spec.timeout.unwrap_or_default(),
                     place: call.place(row),
@@ -470,7 +477,14 @@ impl<Z: Zygote> Call<'_, Z> {
             return Err(self.died(error.to_string(), None));
         };
         let row = worker.row(&submitted);
-        self.lost(worker, submitted.slice, row, |call, row| call.died(error.to_string(), row))
+        let tries = self.tries(&worker);
+        self.lost(worker, submitted.slice, row, tries, |call, row| call.died(error.to_string(), row))
+    }
+
+    /// How often a slice may be lost by the death of its lane. One that shares its process with others may
+    /// have been taken along by them, and gets another try.
+    fn tries(&self, worker: &Worker<'_, Z::Lane>) -> u32 {
+        self.function.spec.retries + u32::from(worker.lane.shares_its_process())
     }
 
     fn died(&self, how: String, row: Option<usize>) -> Error {
@@ -483,6 +497,7 @@ impl<Z: Zygote> Call<'_, Z> {
         worker: Worker<'_, Z::Lane>,
         mut slice: Slice,
         row: Option<usize>,
+        tries: u32,
         error: impl FnOnce(&Self, Option<usize>) -> Error,
     ) -> Result<(), Error> {
         self.function.stats.deaths.add(1);
@@ -490,8 +505,8 @@ impl<Z: Zygote> Call<'_, Z> {
         // What was queued behind is not to blame.
         self.again.extend(worker.slices.iter().map(|submitted| submitted.slice.clone()));
         drop(worker);
-        if slice.lost < self.function.spec.retries {
-            std::thread::sleep(BACKOFF * 2u32.saturating_pow(slice.lost.min(6)));
+        if slice.lost < tries {
+            std::thread::sleep(backoff(slice.lost));
             slice.lost += 1;
             self.function.stats.retries.add(1);
             self.again.push_front(slice);

@@ -33,9 +33,12 @@ pub struct FunctionSpec {
     /// Whether the function takes whole columns.
     #[serde(default)]
     pub vectorized: bool,
-    /// Whether the guest ends calls that take longer than `timeout` itself, row by row.
+    /// Whether it is `async`.
     #[serde(default)]
     pub asynchronous: bool,
+    /// Whether the guest ends calls that take longer than `timeout` itself, and its lane goes on.
+    #[serde(default)]
+    pub ends_late_calls: bool,
     /// How many rows are in flight at once inside one lane; 1 unless the function is `async`.
     #[serde(default = "one")]
     pub concurrency: u32,
@@ -104,9 +107,14 @@ impl Function {
 
     /// After how long without progress a lane is given up.
     pub(crate) fn patience(&self) -> Option<Duration> {
-        // An asynchronous guest ends late calls itself; only one that cannot is given up.
-        let grace = if self.spec.asynchronous { Duration::from_secs(1) } else { Duration::ZERO };
-        self.spec.timeout.map(|seconds| Duration::from_secs_f64(seconds) + grace)
+        let timeout = Duration::from_secs_f64(self.spec.timeout?);
+        if !self.spec.ends_late_calls {
+            return Some(timeout);
+        }
+        // Such a guest is only given up if it cannot: after all tries at a row, the pauses between them, and
+        // a second.
+        let pauses = (0..self.spec.retries.min(60)).map(crate::call::backoff).sum::<Duration>();
+        Some(timeout.saturating_mul(self.spec.retries.saturating_add(1)) + pauses + Duration::from_secs(1))
     }
 }
 

@@ -44,6 +44,11 @@ pub trait Lane: Send + Sized + 'static {
     /// [`LaneError`]; the lane must not be used again.
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError>;
 
+    /// Whether it dies with other lanes that may be to blame.
+    fn shares_its_process(&self) -> bool {
+        false
+    }
+
     /// The private copy of the reply that was collected last.
     fn frame(&self) -> &[u8];
 

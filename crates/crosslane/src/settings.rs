@@ -10,6 +10,8 @@ use std::time::Duration;
 pub struct Settings {
     /// The Python interpreter; empty: the active virtual environment's, then the first on PATH.
     pub python: String,
+    /// The JavaScript host program; empty: the one beside the engine's extension.
+    pub javascript: String,
     /// Lanes that a library keeps warm; 0: one per engine thread.
     pub warm_lanes: usize,
     /// After so long without use, idle lanes leave.
@@ -28,6 +30,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             python: String::new(),
+            javascript: String::new(),
             warm_lanes: 0,
             idle_timeout: Duration::from_secs(60),
             spin: Duration::from_micros(20),
@@ -40,8 +43,9 @@ impl Default for Settings {
 
 impl Settings {
     /// Names and meanings, for messages and documentation.
-    pub const NAMES: [(&'static str, &'static str); 7] = [
+    pub const NAMES: [(&'static str, &'static str); 8] = [
         ("python", "path of the Python interpreter; empty: the active virtual environment's, then PATH"),
+        ("javascript", "path of the JavaScript host; empty: the one that came with Crosslane"),
         ("warm_lanes", "workers that each library keeps ready; 0: one per engine thread"),
         ("idle_timeout", "seconds after which idle workers leave"),
         ("spin", "microseconds that a waiting side spins before it sleeps"),
@@ -57,6 +61,7 @@ impl Settings {
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
         match name {
             "python" => self.python = value.to_owned(),
+            "javascript" => self.javascript = value.to_owned(),
             "warm_lanes" => self.warm_lanes = parsed(name, value)?,
             "idle_timeout" => self.idle_timeout = seconds(name, value)?,
             "spin" => self.spin = Duration::from_micros(parsed(name, value)?),
@@ -81,6 +86,7 @@ impl Settings {
     pub fn get(&self, name: &str) -> Option<String> {
         let text: &dyn Display = match name {
             "python" => &self.python,
+            "javascript" => &self.javascript,
             "warm_lanes" => &self.warm_lanes,
             "idle_timeout" => &self.idle_timeout.as_secs_f64(),
             "spin" => &self.spin.as_micros(),

@@ -1,0 +1,93 @@
+//! Which program runs the functions of a file.
+
+use crosslane::{Error, Settings};
+use crosslane_process::Source;
+use std::env;
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The JavaScript host's file name; it lies beside the extension.
+const JAVASCRIPT: &str = "crosslane-js";
+
+/// The command that starts a zygote for the source.
+pub(crate) fn command(source: &Source, settings: &Settings) -> Result<Vec<String>, Error> {
+    let extension = match source {
+        Source::File { path } => path.extension().and_then(OsStr::to_str),
+        Source::Pickle { .. } => None,
+    };
+    match extension {
+        Some("js" | "mjs") => Ok(vec![javascript(settings)?.display().to_string()]),
+        // -P: what lies in the working directory must not take the place of a module.
+        _ => Ok([&python(settings)?.display().to_string(), "-P", "-m", "crosslane._zygote"]
+            .map(String::from)
+            .to_vec()),
+    }
+}
+
+/// The JavaScript host: the setting's, or the one that came with this extension.
+fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
+    if !settings.javascript.is_empty() {
+        let path = PathBuf::from(&settings.javascript);
+        return if is_file(&path) { Ok(path) } else { Err(missing("javascript", &path)) };
+    }
+    let path = this_file().with_file_name(JAVASCRIPT);
+    if is_file(&path) {
+        return Ok(path);
+    }
+    Err(Error::Boot(format!(
+        "there is no JavaScript host at {}: this package was built without V8. Build it where tools/v8 can \
+         fetch V8, or name a host with CALL crosslane_set('javascript', '/path/to/{JAVASCRIPT}')",
+        path.display()
+    )))
+}
+
+/// Where the engine found this extension.
+fn this_file() -> PathBuf {
+    // SAFETY: dladdr fills the struct if it succeeds, with a path that lives as long as this library.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(this_file as *const () as *const _, &mut info) == 0 || info.dli_fname.is_null() {
+            return PathBuf::new();
+        }
+        PathBuf::from(OsStr::from_bytes(CStr::from_ptr(info.dli_fname).to_bytes()))
+    }
+}
+
+/// The interpreter: the setting's, the active virtual environment's, or the first on PATH.
+fn python(settings: &Settings) -> Result<PathBuf, Error> {
+    if !settings.python.is_empty() {
+        let path = PathBuf::from(&settings.python);
+        return if is_file(&path) {
+            Ok(path)
+        } else {
+            on_path(&settings.python).ok_or_else(|| missing("python", &path))
+        };
+    }
+    if let Some(environment) = env::var_os("VIRTUAL_ENV").filter(|path| !path.is_empty()) {
+        let path = Path::new(&environment).join("bin/python");
+        if is_file(&path) {
+            return Ok(path);
+        }
+    }
+    on_path("python3").or_else(|| on_path("python")).ok_or_else(|| {
+        Error::Boot(
+            "no Python interpreter: there is no active virtual environment, and PATH has neither python3 nor \
+             python; name one with CALL crosslane_set('python', '/path/to/python')"
+                .into(),
+        )
+    })
+}
+
+fn missing(setting: &str, path: &Path) -> Error {
+    Error::Boot(format!("the setting {setting} names {}, which does not exist", path.display()))
+}
+
+fn is_file(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.is_file())
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|directory| directory.join(name)).find(|candidate| is_file(candidate))
+}

@@ -1,0 +1,708 @@
+#include "shim.h"
+
+#include <libplatform/libplatform.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <v8-array-buffer.h>
+#include <v8-container.h>
+#include <v8-context.h>
+#include <v8-exception.h>
+#include <v8-function.h>
+#include <v8-initialization.h>
+#include <v8-isolate.h>
+#include <v8-message.h>
+#include <v8-microtask-queue.h>
+#include <v8-primitive.h>
+#include <v8-promise.h>
+#include <v8-script.h>
+#include <v8-snapshot.h>
+#include <v8-statistics.h>
+#include <v8-template.h>
+#include <v8-typed-array.h>
+#include <v8-version.h>
+
+namespace {
+
+v8::Platform* platform = nullptr;
+
+// Counts the bytes of array buffers, and refuses what exceeds the isolate's limit.
+class CappedAllocator final : public v8::ArrayBuffer::Allocator {
+ public:
+  void* Allocate(size_t length) override {
+    return Take(length) ? Checked(calloc(length, 1), length) : nullptr;
+  }
+  void* AllocateUninitialized(size_t length) override {
+    return Take(length) ? Checked(malloc(length), length) : nullptr;
+  }
+  void Free(void* data, size_t length) override {
+    free(data);
+    used_.fetch_sub(length, std::memory_order_relaxed);
+  }
+  size_t used() const { return used_.load(std::memory_order_relaxed); }
+  std::atomic<size_t> limit{SIZE_MAX};
+  // Whether anything was refused since this was reset.
+  std::atomic<bool> refused{false};
+
+ private:
+  bool Take(size_t length) {
+    size_t before = used_.fetch_add(length, std::memory_order_relaxed);
+    size_t most = limit.load(std::memory_order_relaxed);
+    if (before <= most && length <= most - before) return true;
+    used_.fetch_sub(length, std::memory_order_relaxed);
+    refused.store(true, std::memory_order_relaxed);
+    return false;
+  }
+  void* Checked(void* data, size_t length) {
+    if (data == nullptr) used_.fetch_sub(length, std::memory_order_relaxed);
+    return data;
+  }
+  std::atomic<size_t> used_{0};
+};
+
+std::string ToString(v8::Isolate* isolate, v8::Local<v8::Value> value) {
+  v8::String::Utf8Value text(isolate, value);
+  return *text ? std::string(*text, text.length()) : std::string();
+}
+
+ClText View(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+v8::Local<v8::String> Text(v8::Isolate* isolate, const char* data, size_t length) {
+  v8::Local<v8::String> text;
+  // Only a text beyond V8's longest fails.
+  if (!v8::String::NewFromUtf8(isolate, data, v8::NewStringType::kNormal, static_cast<int>(length))
+           .ToLocal(&text)) {
+    return v8::String::Empty(isolate);
+  }
+  return text;
+}
+
+v8::Local<v8::String> Text(v8::Isolate* isolate, ClText text) {
+  return Text(isolate, reinterpret_cast<const char*>(text.data), text.length);
+}
+
+v8::Local<v8::String> Text(v8::Isolate* isolate, const std::string& text) {
+  return Text(isolate, text.data(), text.size());
+}
+
+}  // namespace
+
+struct ClIsolate {
+  ClHost host{};
+  // V8 keeps a pointer to this.
+  v8::StartupData blob{nullptr, 0};
+  CappedAllocator allocator;
+  std::unique_ptr<v8::SnapshotCreator> creator;
+  v8::Isolate* isolate = nullptr;
+  v8::Global<v8::Context> context;
+  // The prelude's methods.
+  v8::Global<v8::Object> guest;
+  std::map<std::string, v8::Global<v8::Function>> methods;
+  v8::Global<v8::Array> results, passed;
+  // Modules of a load by their paths.
+  std::map<std::string, v8::Global<v8::Module>> modules;
+
+  // Whether it was booted to run functions whose code a snapshot is to keep.
+  bool warming = false;
+  size_t memory_limit = SIZE_MAX;
+  // What the heap may hold until it is looked at again.
+  size_t look_at = SIZE_MAX;
+  std::atomic<uint32_t> reason{0};
+  std::string name, message, stack, value, interrupted_at;
+};
+
+namespace {
+
+ClIsolate* Self(v8::Isolate* isolate) { return static_cast<ClIsolate*>(isolate->GetData(0)); }
+
+// ---- limits
+
+size_t Used(ClIsolate* self) {
+  v8::HeapStatistics statistics;
+  self->isolate->GetHeapStatistics(&statistics);
+  return statistics.used_heap_size() + self->allocator.used();
+}
+
+std::string Frames(v8::Isolate* isolate, v8::Local<v8::StackTrace> trace) {
+  std::string text;
+  for (int index = 0; index < trace->GetFrameCount(); index++) {
+    v8::Local<v8::StackFrame> frame = trace->GetFrame(isolate, index);
+    std::string script = ToString(isolate, frame->GetScriptName());
+    std::string function = ToString(isolate, frame->GetFunctionName());
+    std::string place = (script.empty() ? "<anonymous>" : script) + ":" +
+                        std::to_string(frame->GetLineNumber()) + ":" + std::to_string(frame->GetColumn());
+    text += "    at " + (function.empty() ? place : function + " (" + place + ")") + "\n";
+  }
+  return text;
+}
+
+void Terminate(ClIsolate* self, uint32_t reason) {
+  uint32_t none = 0;
+  self->reason.compare_exchange_strong(none, reason);
+  self->isolate->TerminateExecution();
+}
+
+void RememberPlace(v8::Isolate* isolate) {
+  v8::HandleScope scope(isolate);
+  if (!isolate->InContext()) return;
+  Self(isolate)->interrupted_at = Frames(isolate, v8::StackTrace::CurrentStackTrace(isolate, 10));
+}
+
+// A collection of the young generation says little of what is alive: a full one decides.
+void CheckMemory(v8::Isolate* isolate, void*) {
+  ClIsolate* self = Self(isolate);
+  isolate->LowMemoryNotification();
+  size_t used = Used(self);
+  if (used > self->memory_limit) {
+    RememberPlace(isolate);
+    Terminate(self, CL_MEMORY);
+  } else {
+    self->look_at = std::max(self->memory_limit, used + self->memory_limit / 8);
+  }
+}
+
+void AfterCollection(v8::Isolate* isolate, v8::GCType type, v8::GCCallbackFlags, void*) {
+  ClIsolate* self = Self(isolate);
+  size_t used = Used(self);
+  if (used <= self->look_at) return;
+  if (type == v8::kGCTypeMarkSweepCompact) {
+    if (used > self->memory_limit) Terminate(self, CL_MEMORY);
+  } else {
+    self->look_at = SIZE_MAX;
+    isolate->RequestInterrupt(CheckMemory, nullptr);
+  }
+}
+
+size_t NearHardLimit(void* data, size_t current, size_t) {
+  // The soft limit was passed long ago; some room to unwind in.
+  Terminate(static_cast<ClIsolate*>(data), CL_MEMORY);
+  return current + (512u << 20);
+}
+
+// V8 gives no pointer to these, so the isolate of the thread is asked.
+[[noreturn]] void Fatal(const char* location, const char* message) {
+  v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
+  std::string what = std::string(message ? message : "") + " (" + (location ? location : "?") + ")";
+  if (isolate && Self(isolate) && Self(isolate)->host.fatal) {
+    ClIsolate* self = Self(isolate);
+    self->host.fatal(self->host.host, View(what));
+  }
+  fprintf(stderr, "crosslane: V8 ends the process: %s\n", what.c_str());
+  abort();
+}
+
+void OutOfMemory(const char* location, bool is_heap) {
+  Fatal(location, is_heap ? "JavaScript heap out of memory" : "out of memory");
+}
+
+void Guard(ClIsolate* self, size_t memory_limit) {
+  self->memory_limit = self->look_at = memory_limit;
+  self->allocator.limit = memory_limit;
+  self->isolate->SetData(0, self);
+  self->isolate->SetFatalErrorHandler(Fatal);
+  self->isolate->SetOOMErrorHandler(OutOfMemory);
+  self->isolate->AddGCEpilogueCallback(AfterCollection, nullptr, v8::kGCTypeAll);
+  self->isolate->AddNearHeapLimitCallback(NearHardLimit, self);
+  self->isolate->SetMicrotasksPolicy(v8::MicrotasksPolicy::kExplicit);
+  self->isolate->SetCaptureStackTraceForUncaughtExceptions(true, 10);
+}
+
+// ---- what the prelude can call
+
+void Print(const v8::FunctionCallbackInfo<v8::Value>& info) {
+  ClIsolate* self = Self(info.GetIsolate());
+  std::string text = ToString(info.GetIsolate(), info[1]);
+  self->host.print(self->host.host, info[0].As<v8::Int32>()->Value(), View(text));
+}
+
+const intptr_t external_references[] = {reinterpret_cast<intptr_t>(Print), 0};
+
+// ---- outcomes
+
+void Begin(ClIsolate* self, ClOutcome* outcome) {
+  *outcome = {};
+  self->results.Reset();
+  self->interrupted_at.clear();
+}
+
+v8::MaybeLocal<v8::Value> Method(ClIsolate* self, v8::Local<v8::Context> context, const char* name, int count,
+                                 v8::Local<v8::Value>* arguments) {
+  v8::Isolate* isolate = self->isolate;
+  v8::Local<v8::Object> guest = self->guest.Get(isolate);
+  v8::Global<v8::Function>& method = self->methods[name];
+  if (method.IsEmpty()) {
+    v8::Local<v8::Value> found;
+    if (!guest->Get(context, Text(isolate, name, strlen(name))).ToLocal(&found) || !found->IsFunction()) {
+      Fatal(name, "no such method of the prelude");
+    }
+    method.Reset(isolate, found.As<v8::Function>());
+  }
+  return method.Get(isolate)->Call(context, guest, count, arguments);
+}
+
+// The place and the line of the source that V8 blames, with a mark below.
+std::string Blame(ClIsolate* self, v8::Local<v8::Context> context, v8::Local<v8::Message> message) {
+  v8::Isolate* isolate = self->isolate;
+  std::string script = ToString(isolate, message->GetScriptResourceName());
+  if (script.empty() || script == "undefined") return "";
+  int column = message->GetStartColumn(context).FromMaybe(0);
+  int line = message->GetLineNumber(context).FromMaybe(0);
+  std::string text =
+      "    at " + script + ":" + std::to_string(line) + ":" + std::to_string(column + 1) + "\n";
+  v8::Local<v8::String> source;
+  if (message->GetSourceLine(context).ToLocal(&source) && source->Length() <= 200) {
+    int end = message->GetEndColumn(context).FromMaybe(column + 1);
+    text += "      " + ToString(isolate, source) + "\n      " + std::string(column, ' ') +
+            std::string(std::max(1, end - column), '^') + "\n";
+  }
+  return text;
+}
+
+void Failed(ClIsolate* self, v8::Local<v8::Context> context, v8::TryCatch& caught, ClOutcome* outcome) {
+  v8::Isolate* isolate = self->isolate;
+  self->name.clear();
+  self->message.clear();
+  self->stack.clear();
+  bool terminated = caught.HasTerminated() || isolate->IsExecutionTerminating();
+  v8::Local<v8::Value> exception = caught.Exception();
+  v8::Local<v8::Message> message = caught.Message();
+  caught.Reset();
+  if (terminated) {
+    isolate->CancelTerminateExecution();
+    outcome->status = CL_TERMINATED;
+    outcome->reason = self->reason.exchange(0);
+    self->stack = self->interrupted_at;
+    outcome->stack = View(self->stack);
+    return;
+  }
+  outcome->status = CL_EXCEPTION;
+  v8::TryCatch describing(isolate);
+  v8::Local<v8::Value> described;
+  if (!self->guest.IsEmpty() && Method(self, context, "describe", 1, &exception).ToLocal(&described) &&
+      described->IsArray()) {
+    v8::Local<v8::Array> parts = described.As<v8::Array>();
+    std::string* targets[] = {&self->name, &self->message, &self->stack};
+    for (uint32_t index = 0; index < 3; index++) {
+      v8::Local<v8::Value> part;
+      if (parts->Get(context, index).ToLocal(&part)) *targets[index] = ToString(isolate, part);
+    }
+  } else {
+    self->name = "Error";
+    self->message = ToString(isolate, exception);
+  }
+  // Syntax errors and thrown values that are no errors know no stack; V8 knows the place.
+  if (self->stack.empty() && !message.IsEmpty()) {
+    v8::Local<v8::StackTrace> trace = message->GetStackTrace();
+    if (trace.IsEmpty() || trace->GetFrameCount() == 0) {
+      self->stack = Blame(self, context, message);
+    } else {
+      self->stack = Frames(isolate, trace);
+    }
+  }
+  if (self->allocator.refused.exchange(false) && self->name == "RangeError") outcome->reason = CL_MEMORY;
+  outcome->name = View(self->name);
+  outcome->message = View(self->message);
+  outcome->stack = View(self->stack);
+}
+
+// ---- modules
+
+bool Resolve(ClIsolate* self, v8::Local<v8::String> specifier, const std::string& referrer, std::string* path,
+             std::string* source) {
+  std::string text = ToString(self->isolate, specifier);
+  ClText found{}, content{};
+  bool exists = self->host.resolve(self->host.host, View(text), View(referrer), &found, &content);
+  *path = std::string(reinterpret_cast<const char*>(found.data), found.length);
+  if (exists) *source = std::string(reinterpret_cast<const char*>(content.data), content.length);
+  return exists;
+}
+
+v8::MaybeLocal<v8::Module> Compile(ClIsolate* self, v8::Local<v8::Context> context, const std::string& path,
+                                   v8::Local<v8::String> source) {
+  v8::Isolate* isolate = self->isolate;
+  v8::ScriptOrigin origin(isolate, Text(isolate, path), 0, 0, false, -1, v8::Local<v8::Value>(), false, false,
+                          true);
+  v8::ScriptCompiler::Source script(source, origin);
+  v8::Local<v8::Module> module;
+  if (!v8::ScriptCompiler::CompileModule(isolate, &script).ToLocal(&module)) return {};
+  self->modules[path].Reset(isolate, module);
+  v8::Local<v8::FixedArray> requests = module->GetModuleRequests();
+  for (int index = 0; index < requests->Length(); index++) {
+    auto request = requests->Get(context, index).As<v8::ModuleRequest>();
+    std::string imported, text;
+    if (!Resolve(self, request->GetSpecifier(), path, &imported, &text)) {
+      v8::Location at = module->SourceOffsetToLocation(request->GetSourceOffset());
+      std::string place = "\n    at " + path + ":" + std::to_string(at.GetLineNumber() + 1) + ":" +
+                          std::to_string(at.GetColumnNumber() + 1);
+      v8::Local<v8::Value> error = v8::Exception::Error(Text(isolate, imported));
+      error.As<v8::Object>()
+          ->Set(context, Text(isolate, "stack", 5),
+                                        Text(isolate, "Error: " + imported + place))
+          .Check();
+      isolate->ThrowException(error);
+      return {};
+    }
+    if (self->modules.count(imported)) continue;
+    if (Compile(self, context, imported, Text(isolate, text)).IsEmpty()) return {};
+  }
+  return module;
+}
+
+v8::MaybeLocal<v8::Module> Link(v8::Local<v8::Context> context, v8::Local<v8::String> specifier,
+                                v8::Local<v8::FixedArray>, v8::Local<v8::Module> referrer) {
+  ClIsolate* self = Self(context->GetIsolate());
+  for (auto& [path, module] : self->modules) {
+    if (module != referrer) continue;
+    std::string imported, source;
+    if (Resolve(self, specifier, path, &imported, &source)) {
+      return self->modules[imported].Get(self->isolate);
+    }
+  }
+  self->isolate->ThrowError("a module that was there is gone");
+  return {};
+}
+
+bool Evaluate(ClIsolate* self, v8::Local<v8::Context> context, const std::string& path,
+              v8::Local<v8::String> source) {
+  v8::Isolate* isolate = self->isolate;
+  v8::Local<v8::Module> module;
+  v8::Local<v8::Value> value;
+  if (!Compile(self, context, path, source).ToLocal(&module) ||
+      !module->InstantiateModule(context, Link).FromMaybe(false) ||
+      !module->Evaluate(context).ToLocal(&value)) {
+    return false;
+  }
+  isolate->PerformMicrotaskCheckpoint();
+  if (isolate->IsExecutionTerminating()) return false;
+  auto promise = value.As<v8::Promise>();
+  if (promise->State() == v8::Promise::kRejected) {
+    isolate->ThrowException(promise->Result());
+    return false;
+  }
+  if (promise->State() == v8::Promise::kPending) {
+    isolate->ThrowError("a top-level await waits for something that nothing can settle");
+    return false;
+  }
+  return true;
+}
+
+// ---- values
+
+v8::Local<v8::Value> ToJs(v8::Isolate* isolate, const ClValue& value) {
+  switch (value.kind) {
+    case CL_BYTES: {
+      // The memory belongs to the lane; it outlives the call, and `detach` ends what outlives that.
+      auto store = v8::ArrayBuffer::NewBackingStore(
+          const_cast<uint8_t*>(value.data), value.length, [](void*, size_t, void*) {}, nullptr);
+      return v8::ArrayBuffer::New(isolate, std::move(store));
+    }
+    case CL_ASCII:
+    case CL_UTF8: {
+      std::vector<v8::Local<v8::Value>> strings;
+      strings.reserve(value.count);
+      for (size_t index = 0; index < value.count; index++) {
+        const uint8_t* data = value.data + value.offsets[index];
+        int length = value.offsets[index + 1] - value.offsets[index];
+        v8::Local<v8::String> text;
+        bool made = (value.kind == CL_ASCII
+                         ? v8::String::NewFromOneByte(isolate, data, v8::NewStringType::kNormal, length)
+                         : v8::String::NewFromUtf8(isolate, reinterpret_cast<const char*>(data),
+                                                   v8::NewStringType::kNormal, length))
+                        .ToLocal(&text);
+        if (made) {
+          strings.push_back(text);
+        } else {
+          // Too long for V8: the prelude says so for the row.
+          strings.push_back(v8::Undefined(isolate));
+        }
+      }
+      return v8::Array::New(isolate, strings.data(), strings.size());
+    }
+    case CL_NUMBER:
+      return v8::Number::New(isolate, value.number);
+    case CL_LATIN1:
+      return Text(isolate, reinterpret_cast<const char*>(value.data), value.length);
+    default:
+      return v8::Undefined(isolate);
+  }
+}
+
+void FromJs(v8::Local<v8::Value> value, ClValue* result) {
+  *result = {};
+  if (value->IsArrayBufferView()) {
+    auto view = value.As<v8::ArrayBufferView>();
+    result->kind = CL_BYTES;
+    // Makes the memory of a small array, which lies in the heap, stay where it is.
+    auto store = view->Buffer()->GetBackingStore();
+    result->data = static_cast<uint8_t*>(store->Data()) + view->ByteOffset();
+    result->length = view->ByteLength();
+  } else if (value->IsString()) {
+    auto text = value.As<v8::String>();
+    result->kind = text->IsOneByte() ? CL_LATIN1 : CL_UTF16;
+    result->length = text->Length();
+  } else if (value->IsNumber()) {
+    result->kind = CL_NUMBER;
+    result->number = value.As<v8::Number>()->Value();
+  }
+}
+
+ClIsolate* Enter(ClIsolate* self, v8::Local<v8::Context> context, v8::Local<v8::Object> guest) {
+  self->context.Reset(self->isolate, context);
+  self->guest.Reset(self->isolate, guest);
+  return self;
+}
+
+// The lanes' isolates are entered for a call only, so that several can be used on one thread.
+struct Scopes {
+  explicit Scopes(ClIsolate* self)
+      : isolate_scope(self->isolate), handle_scope(self->isolate), context(self->context.Get(self->isolate)),
+        context_scope(context) {}
+  v8::Isolate::Scope isolate_scope;
+  v8::HandleScope handle_scope;
+  v8::Local<v8::Context> context;
+  v8::Context::Scope context_scope;
+};
+
+}  // namespace
+
+extern "C" {
+
+void cl_initialize(ClText flags) {
+  v8::V8::SetFlagsFromString(reinterpret_cast<const char*>(flags.data), flags.length);
+  platform = v8::platform::NewDefaultPlatform().release();
+  v8::V8::InitializePlatform(platform);
+  v8::V8::Initialize();
+}
+
+const char* cl_version() { return v8::V8::GetVersion(); }
+
+ClIsolate* cl_builder(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
+                      ClOutcome* outcome) {
+  auto* self = new ClIsolate;
+  self->host = *host;
+  self->isolate = v8::Isolate::Allocate();
+  self->blob = {reinterpret_cast<const char*>(blob.data), static_cast<int>(blob.length)};
+  self->creator = std::make_unique<v8::SnapshotCreator>(self->isolate, external_references,
+                                                        blob.length ? &self->blob : nullptr);
+  Guard(self, memory_limit);
+  v8::Isolate* isolate = self->isolate;
+  Begin(self, outcome);
+  v8::HandleScope scope(isolate);
+  v8::Local<v8::Context> context = v8::Context::New(isolate);
+  v8::Context::Scope context_scope(context);
+  v8::TryCatch caught(isolate);
+  if (blob.length) {
+    self->warming = true;
+    return Enter(self, context, context->GetDataFromSnapshotOnce<v8::Object>(0).ToLocalChecked());
+  }
+  v8::ScriptOrigin origin(isolate, Text(isolate, "crosslane:guest", 15));
+  v8::Local<v8::Script> script;
+  v8::Local<v8::Value> make, guest;
+  v8::Local<v8::Function> print = v8::Function::New(context, Print).ToLocalChecked();
+  v8::Local<v8::Value> arguments[] = {print};
+  if (!v8::Script::Compile(context, Text(isolate, prelude), &origin).ToLocal(&script) ||
+      !script->Run(context).ToLocal(&make) ||
+      !make.As<v8::Function>()->Call(context, context->Global(), 1, arguments).ToLocal(&guest)) {
+    Failed(self, context, caught, outcome);
+    guest = v8::Object::New(isolate);
+  }
+  return Enter(self, context, guest.As<v8::Object>());
+}
+
+void cl_load(ClIsolate* self, ClText path, ClText source, ClOutcome* outcome) {
+  Scopes scopes(self);
+  Begin(self, outcome);
+  v8::TryCatch caught(self->isolate);
+  std::string file(reinterpret_cast<const char*>(path.data), path.length);
+  if (!Evaluate(self, scopes.context, file, Text(self->isolate, source))) {
+    Failed(self, scopes.context, caught, outcome);
+  }
+  self->modules.clear();
+}
+
+ClText cl_snapshot(ClIsolate* self) {
+  v8::Isolate* isolate = self->isolate;
+  self->results.Reset();
+  self->passed.Reset();
+  self->methods.clear();
+  {
+    v8::HandleScope scope(isolate);
+    v8::Local<v8::Context> context = self->context.Get(isolate);
+    v8::Local<v8::Object> guest = self->guest.Get(isolate);
+    if (self->warming) {
+      // A fresh context: what the warm-up changed stays behind, what it compiled belongs to the isolate.
+      self->guest.Reset();
+      self->context.Reset();
+      isolate->ContextDisposedNotification(false);
+      context = v8::Context::New(isolate);
+      guest = context->GetDataFromSnapshotOnce<v8::Object>(0).ToLocalChecked();
+    }
+    self->creator->AddData(context, guest);
+    self->creator->SetDefaultContext(context);
+  }
+  isolate->RemoveGCEpilogueCallback(AfterCollection, nullptr);
+  self->guest.Reset();
+  self->context.Reset();
+  v8::StartupData blob = self->creator->CreateBlob(v8::SnapshotCreator::FunctionCodeHandling::kKeep);
+  self->creator.reset();
+  delete self;
+  return {reinterpret_cast<const uint8_t*>(blob.data), static_cast<size_t>(blob.raw_size)};
+}
+
+void cl_free_blob(ClText blob) { delete[] blob.data; }
+
+ClIsolate* cl_boot(ClText blob, const ClHost* host, size_t memory_limit, size_t hard_limit, size_t stack) {
+  auto* self = new ClIsolate;
+  self->host = *host;
+  self->blob = {reinterpret_cast<const char*>(blob.data), static_cast<int>(blob.length)};
+  v8::Isolate::CreateParams parameters;
+  parameters.snapshot_blob = &self->blob;
+  parameters.array_buffer_allocator = &self->allocator;
+  parameters.external_references = external_references;
+  parameters.constraints.ConfigureDefaultsFromHeapSize(0, hard_limit);
+  self->isolate = v8::Isolate::Allocate();
+  v8::Isolate::Initialize(self->isolate, parameters);
+  uintptr_t here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  Guard(self, memory_limit);
+  v8::Isolate::Scope isolate_scope(self->isolate);
+  self->isolate->SetStackLimit(here - stack);
+  v8::HandleScope scope(self->isolate);
+  v8::Local<v8::Context> context = v8::Context::New(self->isolate);
+  v8::Context::Scope context_scope(context);
+  return Enter(self, context, context->GetDataFromSnapshotOnce<v8::Object>(0).ToLocalChecked());
+}
+
+void cl_dispose(ClIsolate* self) {
+  self->isolate->RemoveGCEpilogueCallback(AfterCollection, nullptr);
+  self->results.Reset();
+  self->passed.Reset();
+  self->methods.clear();
+  self->modules.clear();
+  self->guest.Reset();
+  if (self->creator) {
+    // V8 demands a blob of every creator; one without a context is the cheapest.
+    self->context.Reset();
+    {
+      v8::HandleScope scope(self->isolate);
+      self->creator->SetDefaultContext(v8::Context::New(self->isolate));
+    }
+    v8::StartupData blob = self->creator->CreateBlob(v8::SnapshotCreator::FunctionCodeHandling::kClear);
+    delete[] blob.data;
+    self->creator.reset();
+  } else {
+    self->context.Reset();
+    v8::platform::NotifyIsolateShutdown(platform, self->isolate);
+    self->isolate->Dispose();
+  }
+  delete self;
+}
+
+void cl_set_memory_limit(ClIsolate* self, size_t bytes) {
+  self->memory_limit = self->look_at = bytes;
+  self->allocator.limit = bytes;
+}
+
+size_t cl_memory_used(ClIsolate* self) { return Used(self); }
+
+size_t cl_call(ClIsolate* self, const char* method, const double* numbers, size_t number_count,
+               const ClValue* values, size_t value_count, ClOutcome* outcome) {
+  Scopes scopes(self);
+  v8::Isolate* isolate = self->isolate;
+  Begin(self, outcome);
+  // What was meant for the last call must not hit this one.
+  if (self->reason.exchange(0)) isolate->CancelTerminateExecution();
+  v8::TryCatch caught(isolate);
+  std::vector<v8::Local<v8::Value>> arguments, passed;
+  for (size_t index = 0; index < number_count; index++) {
+    arguments.push_back(v8::Number::New(isolate, numbers[index]));
+  }
+  for (size_t index = 0; index < value_count; index++) passed.push_back(ToJs(isolate, values[index]));
+  if (value_count) {
+    auto array = v8::Array::New(isolate, passed.data(), passed.size());
+    arguments.push_back(array);
+    self->passed.Reset(isolate, array);
+  }
+  v8::Local<v8::Value> value;
+  bool done = Method(self, scopes.context, method, static_cast<int>(arguments.size()), arguments.data()).ToLocal(&value);
+  if (done) {
+    isolate->PerformMicrotaskCheckpoint();
+    done = !isolate->IsExecutionTerminating() && !caught.HasCaught();
+  }
+  while (v8::platform::PumpMessageLoop(platform, isolate)) {
+  }
+  if (!done) {
+    Failed(self, scopes.context, caught, outcome);
+    return 0;
+  }
+  if (value->IsString()) {
+    self->value = ToString(isolate, value);
+    outcome->value = View(self->value);
+  }
+  if (value->IsNumber()) outcome->number = value.As<v8::Number>()->Value();
+  if (!value->IsArray()) return 0;
+  auto array = value.As<v8::Array>();
+  self->results.Reset(isolate, array);
+  return array->Length();
+}
+
+void cl_results(ClIsolate* self, ClValue* results, size_t count) {
+  Scopes scopes(self);
+  v8::Local<v8::Array> array = self->results.Get(self->isolate);
+  for (size_t index = 0; index < count; index++) {
+    v8::Local<v8::Value> element;
+    if (array->Get(scopes.context, index).ToLocal(&element)) FromJs(element, &results[index]);
+  }
+}
+
+void cl_detach(ClIsolate* self) {
+  Scopes scopes(self);
+  if (self->passed.IsEmpty()) return;
+  v8::Local<v8::Array> array = self->passed.Get(self->isolate);
+  for (uint32_t index = 0; index < array->Length(); index++) {
+    v8::Local<v8::Value> element;
+    if (array->Get(scopes.context, index).ToLocal(&element) && element->IsArrayBuffer()) {
+      element.As<v8::ArrayBuffer>()->Detach();
+    }
+  }
+  self->passed.Reset();
+}
+
+void cl_read_string(ClIsolate* self, size_t result, uint8_t* latin1, uint16_t* utf16) {
+  Scopes scopes(self);
+  v8::Local<v8::Value> element;
+  if (!self->results.Get(self->isolate)->Get(scopes.context, result).ToLocal(&element)) return;
+  auto text = element.As<v8::String>();
+  int flags = v8::String::NO_NULL_TERMINATION;
+  if (latin1) {
+    text->WriteOneByte(self->isolate, latin1, 0, -1, flags);
+  } else {
+    text->Write(self->isolate, utf16, 0, -1, flags);
+  }
+}
+
+void cl_terminate(ClIsolate* self, uint32_t reason, bool stack) {
+  uint32_t none = 0;
+  if (!stack) {
+    Terminate(self, reason);
+  } else if (self->reason.compare_exchange_strong(none, reason)) {
+    self->isolate->RequestInterrupt(
+        [](v8::Isolate* isolate, void*) {
+          // A call may have come to its end before this came to it.
+          if (Self(isolate)->reason.load() == 0) return;
+          RememberPlace(isolate);
+          isolate->TerminateExecution();
+        },
+        nullptr);
+  }
+}
+
+}  // extern "C"

@@ -1,0 +1,92 @@
+// A small C interface to V8, made for `src/ffi.rs`, which documents it. Nothing of V8 is visible here.
+#ifndef CROSSLANE_SHIM_H
+#define CROSSLANE_SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ClIsolate ClIsolate;
+
+typedef struct {
+  const uint8_t* data;
+  size_t length;
+} ClText;
+
+// What a host answers to V8; `host` is passed back.
+typedef struct {
+  void* host;
+  void (*print)(void* host, uint32_t level, ClText text);
+  // Sets the path of `specifier` as seen from the module `referrer`, and its source. What it sets must
+  // live until the next call. False if there is none: `path` is then the reason.
+  bool (*resolve)(void* host, ClText specifier, ClText referrer, ClText* path, ClText* source);
+  // V8 cannot go on; the process ends when this returns.
+  void (*fatal)(void* host, ClText what);
+} ClHost;
+
+enum { CL_OK = 0, CL_EXCEPTION = 1, CL_TERMINATED = 2 };
+
+// How a call into V8 ended. The texts live until the next call into this isolate.
+typedef struct {
+  uint32_t status;
+  uint32_t reason;  // why it was terminated: what `cl_terminate` was given, or CL_MEMORY
+  ClText name;
+  ClText message;
+  ClText stack;
+  ClText value;    // the result, if it was a text
+  double number;   // the result, if it was a number
+} ClOutcome;
+
+enum { CL_MEMORY = 1 };
+
+enum { CL_NONE = 0, CL_BYTES = 1, CL_ASCII = 2, CL_UTF8 = 3, CL_NUMBER = 4, CL_LATIN1 = 5, CL_UTF16 = 6 };
+
+// A value that goes into a call or comes out of it.
+typedef struct {
+  uint32_t kind;
+  const uint8_t* data;
+  size_t length;  // bytes; of CL_UTF16 characters
+  const int32_t* offsets;  // where each string begins and ends in `data`
+  size_t count;            // strings
+  double number;
+} ClValue;
+
+void cl_initialize(ClText flags);
+const char* cl_version(void);
+
+// A builder boots without a library (or from `blob`), loads one, and ends as a snapshot.
+ClIsolate* cl_builder(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, ClOutcome*);
+void cl_load(ClIsolate*, ClText path, ClText source, ClOutcome*);
+// Consumes the builder. The blob is to be freed with `cl_free_blob`.
+ClText cl_snapshot(ClIsolate*);
+void cl_free_blob(ClText blob);
+
+// Boots from a snapshot, which must outlive the isolate.
+ClIsolate* cl_boot(ClText blob, const ClHost* host, size_t memory_limit, size_t hard_limit, size_t stack);
+// For builders too, if no snapshot is wanted.
+void cl_dispose(ClIsolate*);
+
+void cl_set_memory_limit(ClIsolate*, size_t bytes);
+size_t cl_memory_used(ClIsolate*);
+
+// Calls a method of the prelude with some numbers and, if there are any, an array of values. Returns how
+// many elements the result has, if it is an array.
+size_t cl_call(ClIsolate*, const char* method, const double* numbers, size_t number_count,
+               const ClValue* values, size_t value_count, ClOutcome*);
+// The elements of the last result; what they point to lives until the next call into this isolate.
+void cl_results(ClIsolate*, ClValue* results, size_t count);
+// Takes the memory of the bytes that were passed last away from JavaScript.
+void cl_detach(ClIsolate*);
+// The characters of a result of kind CL_LATIN1 or CL_UTF16.
+void cl_read_string(ClIsolate*, size_t result, uint8_t* latin1, uint16_t* utf16);
+
+// From any thread. `stack` asks for the stack at that place, which takes until the next check.
+void cl_terminate(ClIsolate*, uint32_t reason, bool stack);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

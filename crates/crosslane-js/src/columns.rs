@@ -1,0 +1,34 @@
+//! Columns on their way into JavaScript: the buffers of a batch, in place, and strings made by V8.
+
+use crate::isolate::Argument;
+use crosslane::batch::Column;
+use crosslane::Layout;
+
+/// Adds the arguments of a column and its children, in the order in which the prelude's readers take them.
+pub(crate) fn add<'a>(column: &Column<'a>, arguments: &mut Vec<Argument<'a>>) {
+    arguments.push(column.validity.map_or(Argument::None, Argument::Bytes));
+    match column.data_type.layout() {
+        Layout::Bits | Layout::Fixed(_) => arguments.push(Argument::Bytes(column.data)),
+        Layout::Bytes { utf8: true } => arguments.push(Argument::Strings {
+            text: column.data,
+            offsets: column.offsets,
+            ascii: column.data.is_ascii(),
+        }),
+        Layout::Bytes { utf8: false } => {
+            arguments.push(Argument::Bytes(bytes(column.offsets)));
+            arguments.push(Argument::Bytes(column.data));
+        }
+        Layout::List => arguments.push(Argument::Bytes(bytes(column.offsets))),
+        Layout::FixedList(_) | Layout::Struct => {}
+    }
+    for child in &column.children {
+        add(child, arguments);
+    }
+}
+
+/// The bytes of offsets.
+fn bytes(offsets: &[i32]) -> &[u8] {
+    // SAFETY: integers are plain memory, and bytes need no alignment.
+    unsafe { std::slice::from_raw_parts(offsets.as_ptr().cast(), size_of_val(offsets)) }
+}
+

@@ -1,0 +1,138 @@
+//! The shim's functions, as `shim/shim.h` declares them.
+
+use std::ffi::{c_char, c_void};
+
+/// An isolate, or a builder of a snapshot.
+#[repr(C)]
+pub(crate) struct ClIsolate {
+    _private: [u8; 0],
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClText {
+    pub(crate) data: *const u8,
+    pub(crate) length: usize,
+}
+
+impl ClText {
+    pub(crate) const EMPTY: Self = Self { data: std::ptr::null(), length: 0 };
+
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Self { data: bytes.as_ptr(), length: bytes.len() }
+    }
+
+    /// # Safety
+    /// The text must be alive.
+    pub(crate) unsafe fn to_text(self) -> String {
+        if self.length == 0 {
+            return String::new();
+        }
+        // SAFETY: the shim gives a pointer to so many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(self.data, self.length) };
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+}
+
+#[repr(C)]
+pub(crate) struct ClHost {
+    pub(crate) host: *mut c_void,
+    pub(crate) print: extern "C" fn(*mut c_void, u32, ClText),
+    pub(crate) resolve: extern "C" fn(*mut c_void, ClText, ClText, *mut ClText, *mut ClText) -> bool,
+    pub(crate) fatal: extern "C" fn(*mut c_void, ClText),
+}
+
+pub(crate) const OK: u32 = 0;
+pub(crate) const EXCEPTION: u32 = 1;
+
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct ClOutcome {
+    pub(crate) status: u32,
+    pub(crate) reason: u32,
+    pub(crate) name: ClText,
+    pub(crate) message: ClText,
+    pub(crate) stack: ClText,
+    pub(crate) value: ClText,
+    pub(crate) number: f64,
+}
+
+impl ClOutcome {
+    pub(crate) const EMPTY: Self = Self {
+        status: OK,
+        reason: 0,
+        name: ClText::EMPTY,
+        message: ClText::EMPTY,
+        stack: ClText::EMPTY,
+        value: ClText::EMPTY,
+        number: 0.0,
+    };
+}
+
+pub(crate) const NONE: u32 = 0;
+pub(crate) const BYTES: u32 = 1;
+pub(crate) const ASCII: u32 = 2;
+pub(crate) const UTF8: u32 = 3;
+pub(crate) const NUMBER: u32 = 4;
+pub(crate) const LATIN1: u32 = 5;
+pub(crate) const UTF16: u32 = 6;
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClValue {
+    pub(crate) kind: u32,
+    pub(crate) data: *const u8,
+    pub(crate) length: usize,
+    pub(crate) offsets: *const i32,
+    pub(crate) count: usize,
+    pub(crate) number: f64,
+}
+
+impl ClValue {
+    pub(crate) const NONE: Self = Self {
+        kind: NONE,
+        data: std::ptr::null(),
+        length: 0,
+        offsets: std::ptr::null(),
+        count: 0,
+        number: 0.0,
+    };
+}
+
+unsafe extern "C" {
+    pub(crate) fn cl_initialize(flags: ClText);
+    pub(crate) fn cl_version() -> *const c_char;
+    pub(crate) fn cl_builder(
+        blob: ClText,
+        prelude: ClText,
+        host: *const ClHost,
+        memory_limit: usize,
+        outcome: *mut ClOutcome,
+    ) -> *mut ClIsolate;
+    pub(crate) fn cl_load(isolate: *mut ClIsolate, path: ClText, source: ClText, outcome: *mut ClOutcome);
+    pub(crate) fn cl_snapshot(isolate: *mut ClIsolate) -> ClText;
+    pub(crate) fn cl_free_blob(blob: ClText);
+    pub(crate) fn cl_boot(
+        blob: ClText,
+        host: *const ClHost,
+        memory_limit: usize,
+        hard_limit: usize,
+        stack: usize,
+    ) -> *mut ClIsolate;
+    pub(crate) fn cl_dispose(isolate: *mut ClIsolate);
+    pub(crate) fn cl_set_memory_limit(isolate: *mut ClIsolate, bytes: usize);
+    pub(crate) fn cl_memory_used(isolate: *mut ClIsolate) -> usize;
+    pub(crate) fn cl_call(
+        isolate: *mut ClIsolate,
+        method: *const c_char,
+        numbers: *const f64,
+        number_count: usize,
+        values: *const ClValue,
+        value_count: usize,
+        outcome: *mut ClOutcome,
+    ) -> usize;
+    pub(crate) fn cl_results(isolate: *mut ClIsolate, results: *mut ClValue, count: usize);
+    pub(crate) fn cl_detach(isolate: *mut ClIsolate);
+    pub(crate) fn cl_read_string(isolate: *mut ClIsolate, result: usize, latin1: *mut u8, utf16: *mut u16);
+    pub(crate) fn cl_terminate(isolate: *mut ClIsolate, reason: u32, stack: bool);
+}

@@ -1,0 +1,238 @@
+//! The JavaScript host process: a zygote whose lanes are threads.
+//!
+//! The main thread loads the library, and then listens: to the engine's requests, to the lanes' sockets (one
+//! that closes ends its lane), and to the clock, for calls that take too long. Each lane boots its isolate
+//! on its own thread. A lane that cannot be ended within [`STUBBORN`] takes the process with it: its
+//! other lanes' calls are made again elsewhere. See `docs/protocol.md` for the messages.
+
+use crate::isolate;
+use crate::lane::{Lane, Seen, Watched};
+use crate::library::Library;
+use crosslane::Failure;
+use crosslane_process::Source;
+use crosslane_process::control::{ControlSocket, Report, Request};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// The descriptor of the control socket.
+const CONTROL: i32 = 3;
+/// How long a lane may go on after its engine closed it.
+const STUBBORN: Duration = Duration::from_secs(2);
+/// The stack of a lane's thread: JavaScript's, and room for what V8 and this program do on top.
+const STACK: usize = isolate::STACK + (4 << 20);
+/// Lanes give way before the database does when the system runs out of memory.
+const OOM_SCORE: &str = "800";
+
+/// A lane, as the main thread sees it.
+struct Thread {
+    /// To notice that the engine has closed it.
+    socket: OwnedFd,
+    watched: Arc<Watched>,
+    seen: Seen,
+    closed: Option<Instant>,
+}
+
+/// Runs until the engine closes the control socket that is descriptor 3.
+///
+/// # Errors
+/// If the engine breaks the protocol.
+pub fn run() -> io::Result<()> {
+    // SAFETY: the engine starts this program with the socket there, and nothing else has used it.
+    let control = ControlSocket::new(unsafe { UnixStream::from_raw_fd(CONTROL) });
+    rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::CLOEXEC)?;
+    let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    // Blocked before any other thread starts, so that all of them inherit it.
+    let interrupts = interrupts()?;
+    let Some((Request::Load { source, seconds }, _)) = control.receive()? else { return Ok(()) };
+    let library = match load(&control, &source, Duration::from_secs_f64(seconds)) {
+        Ok(library) => Arc::new(library),
+        Err(failure) => return control.send(&Report::Failed { failure: &failure }),
+    };
+    let runtime = format!("V8 {}", isolate::version());
+    control.send(&Report::Loaded { functions: declarations(&library), runtime })?;
+    serve(&control, &interrupts, &library)
+}
+
+fn load(control: &ControlSocket, source: &Source, time: Duration) -> Result<Library, Failure> {
+    let Source::File { path } = source else {
+        return Err(Failure {
+            class: "Error".into(),
+            message: "JavaScript functions come from files".into(),
+            traceback: String::new(),
+        });
+    };
+    let words = control.try_clone();
+    let fatal = move |what: &str| {
+        let message = format!("the file made V8 give up while it was loaded: {what}");
+        let failure = Failure { class: "RangeError".into(), message, traceback: String::new() };
+        if let Ok(control) = &words {
+            let _ = control.send(&Report::Failed { failure: &failure });
+        }
+    };
+    let print = |error, text: &str| {
+        let _ = if error { io::stderr().write_all(text.as_bytes()) } else { io::stdout().write_all(text.as_bytes()) };
+    };
+    Library::load(path, time, print, fatal)
+}
+
+fn declarations(library: &Library) -> Value {
+    let functions = library.functions.iter().map(|function| {
+        let admits_null = vec![function.nulls == "call"; function.parameters.len()];
+        let mut spec = function.options.clone();
+        for (key, value) in [
+            ("signature", json!(function.signature)),
+            ("admits_null", json!(admits_null)),
+            ("vectorized", json!(function.vectorized)),
+            ("on_error", json!(function.on_error)),
+            ("retries", json!(function.retries)),
+            ("timeout", json!(function.timeout)),
+            ("memory_limit", json!(function.memory_limit)),
+            ("file", json!(function.file)),
+            ("line", json!(function.line)),
+            ("ends_late_calls", json!(true)),
+        ] {
+            spec.insert(key.into(), value);
+        }
+        Value::Object(spec)
+    });
+    functions.collect()
+}
+
+/// The terminal's Ctrl-C as a descriptor.
+fn interrupts() -> io::Result<OwnedFd> {
+    // SAFETY: a signal set is plain memory that sigemptyset initialises; the calls touch nothing else.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        if libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        match libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            fd if fd < 0 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// How often to look at the lanes for calls that take too long, if any can.
+fn tick(library: &Library) -> Option<Duration> {
+    let shortest = library.functions.iter().filter_map(|function| function.timeout).reduce(f64::min)?;
+    Some(Duration::from_secs_f64(shortest / 8.0).clamp(Duration::from_millis(1), Duration::from_millis(50)))
+}
+
+fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) -> io::Result<()> {
+    let tick = tick(library);
+    let mut threads: Vec<Thread> = Vec::new();
+    // Lanes that have booted, and a byte to wake the poll for each.
+    let (booted, boots) = mpsc::channel();
+    let (bell, bell_end) = UnixStream::pair()?;
+    bell.set_nonblocking(true)?;
+    let bell_end = Arc::new(bell_end);
+    loop {
+        let closing = threads.iter().any(|thread| thread.closed.is_some());
+        let wait = match (closing, tick) {
+            (true, _) => Some(Duration::from_millis(10)),
+            (false, Some(tick)) if !threads.is_empty() => Some(tick),
+            _ => None,
+        };
+        let mut fds = vec![
+            PollFd::new(control, PollFlags::IN),
+            PollFd::new(interrupts, PollFlags::IN),
+            PollFd::new(&bell, PollFlags::IN),
+        ];
+        let open: Vec<usize> = (0..threads.len()).filter(|index| threads[*index].closed.is_none()).collect();
+        fds.extend(open.iter().map(|index| PollFd::new(&threads[*index].socket, PollFlags::empty())));
+        let wait = wait.map(|wait| Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as i64 });
+        match rustix::event::poll(&mut fds, wait.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        for (index, _) in open.iter().zip(&ready[3..]).filter(|(_, gone)| **gone) {
+            threads[*index].watched.close();
+            threads[*index].closed = Some(Instant::now());
+        }
+        threads.retain(|thread| !thread.watched.ended.load(std::sync::atomic::Ordering::Relaxed));
+        for thread in &mut threads {
+            match thread.closed {
+                None => thread.watched.look(&mut thread.seen),
+                Some(since) if since.elapsed() > STUBBORN => {
+                    eprintln!("crosslane: a call that cannot be ended; its process ends");
+                    std::process::abort();
+                }
+                // It may have been between two calls into V8.
+                Some(_) => thread.watched.close(),
+            }
+        }
+        if ready[1] {
+            let _ = rustix::io::read(interrupts, &mut [0; 128]);
+            control.send(&Report::Interrupted)?;
+        }
+        if ready[2] {
+            let _ = rustix::io::read(&bell, &mut [0; 64]);
+            threads.extend(boots.try_iter());
+        }
+        if ready[0] {
+            match control.receive()? {
+                Some((Request::Fork { lane, spin_microseconds }, fds)) => {
+                    let spin = Duration::from_micros(spin_microseconds);
+                    let ring = (booted.clone(), Arc::clone(&bell_end));
+                    fork(control, library, lane, fds, spin, ring)?;
+                }
+                // The isolates are not taken down one by one: the process ends.
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Starts a lane's thread, which says for itself how that went.
+fn fork(
+    control: &ControlSocket,
+    library: &Arc<Library>,
+    lane: u64,
+    fds: Vec<OwnedFd>,
+    spin: Duration,
+    (booted, bell): (mpsc::Sender<Thread>, Arc<UnixStream>),
+) -> io::Result<()> {
+    let unforked = |message: String| Report::Unforked { lane, message };
+    let Ok([memory, socket, log]) = <[OwnedFd; 3]>::try_from(fds) else {
+        return control.send(&unforked("three descriptors belong to a fork".into()));
+    };
+    let reports = control.try_clone()?;
+    let library = Arc::clone(library);
+    let body = move || {
+        let made = socket
+            .try_clone()
+            .and_then(|watched| Ok((watched, Lane::boot(&library, memory, socket, log, spin)?)));
+        let (socket, made) = match made {
+            Ok(made) => made,
+            Err(error) => return reports.send(&Report::Unforked { lane, message: error.to_string() }),
+        };
+        let watched = Arc::clone(&made.watched);
+        let thread = Thread { socket, watched: Arc::clone(&watched), seen: Seen::default(), closed: None };
+        let _ = booted.send(thread);
+        let ring = || (&*bell).write_all(b"l");
+        ring()?;
+        reports.send(&Report::Forked { lane, pid: std::process::id() as i32 })?;
+        let served = made.serve();
+        if let Err(error) = &served {
+            eprintln!("crosslane: a lane ended: {error}");
+        }
+        watched.ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        ring()?;
+        reports.send(&Report::Exited { lane, code: Some(i32::from(served.is_err())), signal: None })
+    };
+    let name = format!("lane-{lane}");
+    match std::thread::Builder::new().name(name).stack_size(STACK).spawn(body) {
+        Ok(_) => Ok(()),
+        Err(error) => control.send(&unforked(format!("thread: {error}"))),
+    }
+}

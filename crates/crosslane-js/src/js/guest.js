@@ -1,0 +1,61 @@
+// The methods that the host calls, and what they share.
+
+const help = {
+  asIntN, asUintN, bitmap, checkStruct, checkTotal, dateOf, decimalText, floor, grown, interval, intervalPart, isSafeInteger,
+  nullRow, otherBig, otherNumber, parse, pieces, slice, timeText, timestamp, toArray, toBytes, toDays, toDecimal,
+  toEntries, toJson, toList, toSigned, toTime, toTimestamp, toUnsigned, toUuid, tooLong, unfit, uuidText, wide,
+  wideUnsigned, without, wrong, PROMISE,
+};
+
+const prepared = [];
+
+// The class, the message and the stack of what was thrown, without the frames of this code.
+function describe(error) {
+  if (!(error instanceof Error)) {
+    const isObject = typeof error === 'object' && error !== null;
+    const made = isObject && error.constructor && error.constructor.name;
+    return [made || `thrown ${typeof error}`, show(error), ''];
+  }
+  const made = error.constructor && error.constructor.name;
+  const name = error.name && error.name !== 'Error' ? error.name : made || 'Error';
+  return [String(name), String(error.message), stackOf(error, 0)];
+}
+
+function stackOf(error, depth) {
+  const frames = String(error.stack)
+    .split('\n')
+    .filter((line) => /^\s+at /.test(line) && !line.includes('crosslane:'));
+  const { cause } = error;
+  if (cause === undefined || cause === null || depth > 5) return frames.join('\n');
+  const [name, message] = describe(cause);
+  const below = cause instanceof Error ? stackOf(cause, depth + 1) : '';
+  return [...frames, `  caused by ${name}: ${message}`, below].join('\n').trimEnd();
+}
+
+Error.stackTraceLimit = 20;
+
+return {
+  describe,
+  declarations,
+
+  // Takes the types of all functions, as JSON.
+  prepare([types]) {
+    loading = false;
+    parse(types).forEach((types, index) => {
+      const spec = declared[index];
+      const wants = types.parameters.map(() => spec.options.nulls === 'call');
+      prepared.push(prepare({ ...spec, admits: wants }, types));
+    });
+  },
+
+  // Calls a function with samples, so that its code is compiled.
+  warm: (index) => warm(declared[index].options.warmup, prepared[index]),
+
+  // Calls function `index` with a batch: `values` are the progress word's memory and then the columns'.
+  begin(rows, index, values) {
+    const [progress, ...buffers] = values;
+    return begin(rows, prepared[index], buffers, new Uint32Array(progress));
+  },
+  resume: (row, isNull) => resume(row, isNull === 1),
+  settled,
+};

@@ -1,0 +1,24 @@
+//! The JavaScript guest: V8 isolates that boot from a snapshot of a library.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`library`] | a file and its modules, loaded once and kept as a [`snapshot`] |
+//! | [`isolate`] | one heap of JavaScript: boots from a snapshot, runs calls, ends them from outside |
+//! | [`guest`] | an isolate that answers batches with results or failures |
+//! | [`host`] | the process around it: a zygote whose lanes are threads, one isolate each |
+//! | `js/` | the JavaScript side: loops, readers and writers made for each function's types |
+//! | `../shim` | V8's C++ interface as a small C one |
+//!
+//! Nothing that runs in an isolate can reach a file, a socket or a process: V8 alone has none, and nothing
+//! is added to it but `console` (to the log) and timers. What can be used up is limited: time by ending the
+//! call, memory by looking at the heap after each collection and by counting array buffers, the stack by V8.
+
+mod columns;
+mod ffi;
+pub mod guest;
+pub mod host;
+pub mod isolate;
+mod lane;
+pub mod library;
+mod results;
+pub mod snapshot;

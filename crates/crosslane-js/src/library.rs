@@ -1,0 +1,218 @@
+//! A library: a JavaScript file and the modules that it imports, loaded into a snapshot.
+
+use crate::isolate::{Host, Reason, Thrown};
+use crate::snapshot::{Builder, Snapshot};
+use crosslane::{DataType, Failure, Signature};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What loading may use, in bytes.
+const MEMORY: usize = 1 << 30;
+/// The module that gives `udf` to editors and type checkers, which do not know globals.
+const OURS: &str = "crosslane";
+const OURS_SOURCE: &[u8] = b"export const { udf, Timestamp } = globalThis; export default udf;";
+
+/// A function that a file declared.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Function {
+    /// As it was written.
+    pub signature: String,
+    /// What the engine is told: all options by name.
+    #[serde(flatten)]
+    pub options: serde_json::Map<String, Value>,
+    /// `skip` or `call`.
+    pub nulls: String,
+    /// Whether it takes whole columns.
+    pub vectorized: bool,
+    /// `fail` or `null`.
+    pub on_error: String,
+    /// How often a failed row is called again.
+    pub retries: u32,
+    /// Seconds.
+    pub timeout: Option<f64>,
+    /// Bytes.
+    pub memory_limit: Option<u64>,
+    /// The user's file.
+    pub file: String,
+    /// The line of the declaration, from 1.
+    pub line: u32,
+    /// The types of the parameters.
+    #[serde(skip)]
+    pub parameters: Vec<DataType>,
+    /// The type of the result.
+    #[serde(skip, default = "unknown")]
+    pub returns: DataType,
+}
+
+fn unknown() -> DataType {
+    DataType::Boolean
+}
+
+/// A loaded file.
+#[derive(Debug)]
+pub struct Library {
+    /// What its isolates boot from.
+    pub snapshot: Arc<Snapshot>,
+    /// The functions in the order of their declaration.
+    pub functions: Vec<Function>,
+}
+
+impl Library {
+    /// Loads a file, within `time`.
+    ///
+    /// `print` takes what it prints; `fatal` is called, and then the process ends, if V8 itself fails.
+    ///
+    /// # Errors
+    /// What the file threw, with its place; or that it took too long or too much memory.
+    pub fn load(
+        path: &Path,
+        time: Duration,
+        print: impl FnMut(bool, &str) + 'static,
+        fatal: impl FnMut(&str) + 'static,
+    ) -> Result<Self, Failure> {
+        let loader = Loader { print, fatal };
+        let source = fs::read(path).map_err(|error| Failure {
+            class: "Error".into(),
+            message: format!("{}: {error}", path.display()),
+            traceback: String::new(),
+        })?;
+        let explain = |thrown| explain(thrown, time);
+        let mut builder = Builder::new(Box::new(loader), MEMORY).map_err(explain)?;
+        builder.load(&path.display().to_string(), &source, time).map_err(explain)?;
+        let declared = builder.declarations().map_err(explain)?;
+        let mut functions: Vec<Function> = serde_json::from_str(&declared).map_err(|error| Failure {
+            class: "InternalError".into(),
+            message: format!("declarations that cannot be read ({error}): {declared}"),
+            traceback: String::new(),
+        })?;
+        for function in &mut functions {
+            let signature: Signature = function.signature.parse().map_err(|error| Failure {
+                class: "SignatureError".into(),
+                message: format!("{error}"),
+                traceback: format!("    at {}:{}", function.file, function.line),
+            })?;
+            function.parameters = signature.parameters.into_iter().map(|field| field.data_type).collect();
+            function.returns = signature.returns;
+        }
+        let types: Vec<Value> = functions
+            .iter()
+            .map(|function| {
+                let parameters: Vec<_> = function.parameters.iter().map(describe).collect();
+                json!({ "parameters": parameters, "returns": describe(&function.returns) })
+            })
+            .collect();
+        builder.prepare(&Value::from(types).to_string()).map_err(explain)?;
+        let snapshot = builder.warmed(functions.len()).map_err(explain)?;
+        Ok(Self { snapshot: Arc::new(snapshot), functions })
+    }
+}
+
+fn explain(thrown: Thrown, time: Duration) -> Failure {
+    let (class, message, traceback) = match thrown {
+        Thrown::Exception(failure) => return failure,
+        Thrown::Ended(Reason::Memory, stack) => {
+            let message = format!("the file used more than {} MB while it was loaded", MEMORY >> 20);
+            ("RangeError", message, stack)
+        }
+        Thrown::Ended(_, stack) => {
+            let message = format!(
+                "the file was not loaded within {} s; the setting load_timeout changes this limit",
+                time.as_secs_f64()
+            );
+            ("TimeoutError", message, stack)
+        }
+    };
+    Failure { class: class.into(), message, traceback }
+}
+
+/// A type as the prelude wants it.
+fn describe(data_type: &DataType) -> Value {
+    let name = data_type.to_string();
+    let children = || data_type.children().map(describe);
+    let kind = match data_type {
+        DataType::Decimal { precision, scale } => {
+            return json!({ "kind": "DECIMAL", "name": name, "precision": precision, "scale": scale });
+        }
+        DataType::Enum(values) => {
+            let width = crosslane::code_width(values.len());
+            return json!({ "kind": "ENUM", "name": name, "values": &values[..], "width": width });
+        }
+        DataType::Array(_, length) => {
+            return json!({ "kind": "ARRAY", "name": name, "length": length, "child": children().next() });
+        }
+        DataType::Struct(fields) => {
+            let fields: Vec<_> = fields
+                .iter()
+                .zip(children())
+                .map(|(field, data_type)| json!({ "name": field.name, "type": data_type }))
+                .collect();
+            return json!({ "kind": "STRUCT", "name": name, "fields": fields });
+        }
+        DataType::List(_) => "LIST",
+        DataType::Map(_) => "MAP",
+        _ => &name,
+    };
+    json!({ "kind": kind, "name": name, "child": children().next() })
+}
+
+/// Reads the modules.
+struct Loader<P, F> {
+    print: P,
+    fatal: F,
+}
+
+impl<P: FnMut(bool, &str), F: FnMut(&str)> Host for Loader<P, F> {
+    fn print(&mut self, error: bool, text: &str) {
+        (self.print)(error, text);
+    }
+
+    fn fatal(&mut self, what: &str) {
+        (self.fatal)(what);
+    }
+
+    fn resolve(&mut self, specifier: &str, referrer: &str) -> Result<(String, Vec<u8>), String> {
+        if specifier == OURS {
+            return Ok((format!("{OURS}:module"), OURS_SOURCE.to_vec()));
+        }
+        let relative = ["./", "../", "/"].iter().any(|start| specifier.starts_with(start));
+        if !relative {
+            return Err(match specifier.split_once(':') {
+                Some(("node", _)) => {
+                    format!("cannot import \"{specifier}\": functions have no files, sockets or processes")
+                }
+                _ => format!(
+                    "cannot import \"{specifier}\": only paths such as \"./{specifier}.js\" are imported. Bundle \
+                     the package into one file (npx esbuild {specifier} --bundle --format=esm \
+                     --outfile={specifier}.mjs) and import that"
+                ),
+            });
+        }
+        let path = Path::new(referrer).parent().unwrap_or(Path::new("/")).join(specifier);
+        let missing = |error: std::io::Error| {
+            let other = ["js", "mjs", "json"].map(|extension| {
+                let mut name = path.clone().into_os_string();
+                name.push(format!(".{extension}"));
+                PathBuf::from(name)
+            });
+            let hint = other.iter().find(|path| path.is_file());
+            let hint = hint.and_then(|path| path.extension()).map(|extension| {
+                format!("; did you mean \"{specifier}.{}\"?", extension.to_string_lossy())
+            });
+            format!("cannot import \"{specifier}\": {error}{}", hint.unwrap_or_default())
+        };
+        let path = path.canonicalize().map_err(missing)?;
+        let source = fs::read(&path).map_err(missing)?;
+        let source = if path.extension().is_some_and(|extension| extension == "json") {
+            let value: Value = serde_json::from_slice(&source)
+                .map_err(|error| format!("cannot import \"{specifier}\": {error}"))?;
+            format!("export default {value};").into_bytes()
+        } else {
+            source
+        };
+        Ok((path.display().to_string(), source))
+    }
+}

@@ -1,0 +1,163 @@
+//! Results on their way out of JavaScript: the buffers that the prelude's writers filled, copied once into
+//! the reply.
+
+use crate::isolate::{Part, Reply};
+use crosslane::batch::{Body, Encode, Plan};
+use crosslane::{DataType, Failure, Layout};
+use std::borrow::Cow;
+
+/// The column of a batch's results.
+#[derive(Debug)]
+pub struct Results<'a> {
+    nodes: Vec<Node<'a>>,
+}
+
+/// A column or a child, in depth-first order.
+#[derive(Debug)]
+struct Node<'a> {
+    rows: usize,
+    nulls: usize,
+    buffers: Vec<Cow<'a, [u8]>>,
+}
+
+impl<'a> Results<'a> {
+    pub(crate) fn new(data_type: &DataType, reply: Reply<'a>) -> Result<Self, Failure> {
+        let mut reader = Reader { reply, next: 0, nodes: Vec::new() };
+        match reader.column(data_type) {
+            Some(()) if reader.next == reply.len() => Ok(Self { nodes: reader.nodes }),
+            Some(()) | None => Err(Failure {
+                class: "RangeError".into(),
+                message: "the results of one batch exceed 2 GiB".into(),
+                traceback: String::new(),
+            }),
+        }
+    }
+}
+
+impl Encode for Results<'_> {
+    fn plan(&self, plan: &mut Plan) {
+        for node in &self.nodes {
+            plan.node(node.rows, node.nulls);
+            node.buffers.iter().for_each(|buffer| plan.buffer(buffer.len()));
+        }
+    }
+
+    fn write(&self, body: &mut Body<'_>) {
+        for buffer in self.nodes.iter().flat_map(|node| &node.buffers) {
+            body.buffer().copy_from_slice(buffer);
+        }
+    }
+}
+
+struct Reader<'a> {
+    reply: Reply<'a>,
+    next: usize,
+    nodes: Vec<Node<'a>>,
+}
+
+impl<'a> Reader<'a> {
+    fn part(&mut self) -> Part<'a> {
+        self.next += 1;
+        self.reply.part(self.next - 1)
+    }
+
+    fn bytes(&mut self) -> &'a [u8] {
+        match self.part() {
+            Part::Bytes(bytes) => bytes,
+            _ => &[],
+        }
+    }
+
+    fn number(&mut self) -> usize {
+        match self.part() {
+            Part::Number(number) => number as usize,
+            _ => 0,
+        }
+    }
+
+    /// Reads a column; `None` if its text is too long.
+    fn column(&mut self, data_type: &DataType) -> Option<()> {
+        let (rows, nulls) = (self.number(), self.number());
+        let mut buffers = vec![Cow::Borrowed(self.bytes())];
+        match data_type.layout() {
+            Layout::Bits | Layout::Fixed(_) | Layout::List => buffers.push(self.bytes().into()),
+            Layout::Bytes { utf8: false } => {
+                buffers.push(self.bytes().into());
+                buffers.push(self.bytes().into());
+            }
+            Layout::Bytes { utf8: true } => {
+                let (offsets, text) = self.text()?;
+                buffers.push(offsets);
+                buffers.push(text.into());
+            }
+            Layout::FixedList(_) | Layout::Struct => {}
+        }
+        self.nodes.push(Node { rows, nulls, buffers });
+        data_type.children().try_for_each(|child| self.column(child))
+    }
+
+    /// Offsets in UTF-16 units and strings, as offsets in bytes and UTF-8.
+    fn text(&mut self) -> Option<(Cow<'a, [u8]>, Vec<u8>)> {
+        let offsets = self.bytes();
+        let pieces = self.number();
+        let first = self.next;
+        let parts = (first..first + pieces).map(|index| self.reply.part(index));
+        let latin = parts.clone().all(|part| matches!(part, Part::Latin1(_)));
+        let length = parts
+            .map(|part| match part {
+                Part::Latin1(length) | Part::Utf16(length) => length,
+                _ => 0,
+            })
+            .sum();
+        self.next += pieces;
+        if latin {
+            let mut text = vec![0; length];
+            self.read(first, &mut text, |reply, index, piece| reply.latin1(index, piece));
+            // ASCII is UTF-8 already.
+            if text.is_ascii() {
+                return Some((offsets.into(), text));
+            }
+            return recode(offsets, text.into_iter().map(u16::from).collect());
+        }
+        let mut text = vec![0; length];
+        self.read(first, &mut text, |reply, index, piece| match reply.part(index) {
+            Part::Latin1(_) => {
+                let mut narrow = vec![0; piece.len()];
+                reply.latin1(index, &mut narrow);
+                piece.iter_mut().zip(narrow).for_each(|(wide, byte)| *wide = u16::from(byte));
+            }
+            _ => reply.utf16(index, piece),
+        });
+        recode(offsets, text)
+    }
+
+    fn read<T>(&self, first: usize, mut text: &mut [T], read: impl Fn(&Reply<'_>, usize, &mut [T])) {
+        let mut index = first;
+        while !text.is_empty() {
+            let (Part::Latin1(length) | Part::Utf16(length)) = self.reply.part(index) else { return };
+            let (piece, rest) = text.split_at_mut(length);
+            read(&self.reply, index, piece);
+            text = rest;
+            index += 1;
+        }
+    }
+}
+
+/// The UTF-8 of strings that lie between offsets. Half a surrogate pair becomes U+FFFD, as in
+/// JavaScript's own `TextEncoder`.
+fn recode(offsets: &[u8], text: Vec<u16>) -> Option<(Cow<'static, [u8]>, Vec<u8>)> {
+    let mut bytes = Vec::with_capacity(text.len() + text.len() / 2);
+    let mut ends = Vec::with_capacity(offsets.len());
+    let place = |offset: &[u8]| i32::from_le_bytes([offset[0], offset[1], offset[2], offset[3]]) as usize;
+    let mut start = 0;
+    for offset in offsets.chunks_exact(4) {
+        let end = place(offset);
+        for character in char::decode_utf16(text[start..end].iter().copied()) {
+            let character = character.unwrap_or(char::REPLACEMENT_CHARACTER);
+            bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+        }
+        ends.extend_from_slice(&i32::try_from(bytes.len()).ok()?.to_le_bytes());
+        start = end;
+    }
+    Some((ends.into(), bytes))
+}

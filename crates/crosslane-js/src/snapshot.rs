@@ -1,0 +1,169 @@
+//! A snapshot: the heap of a library that was loaded once, from which isolates boot.
+//!
+//! It is made in two steps, as V8's own `WarmUpSnapshotDataBlob` does: the library is loaded and
+//! snapshotted; an isolate booted from that calls every function with samples, so that their code is
+//! compiled; and a fresh context of that isolate, which has seen none of the samples, is snapshotted with
+//! the code. Isolates of different snapshots cannot live in one process at once, which V8 does not check.
+
+use crate::ffi::{self, ClOutcome, ClText};
+use crate::isolate::{self, Argument, Handle, Host, HostBox, Isolate, Reason, Thrown};
+use std::fmt;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// The JavaScript side of the guest.
+const PRELUDE: &str = concat!(
+    "(function (print) { 'use strict';\n",
+    include_str!("js/values.js"),
+    include_str!("js/columns.js"),
+    include_str!("js/timers.js"),
+    include_str!("js/run.js"),
+    include_str!("js/console.js"),
+    include_str!("js/declare.js"),
+    include_str!("js/warm.js"),
+    include_str!("js/guest.js"),
+    "})"
+);
+
+/// How long the sample call of one function may take, and how much memory; those of a library together
+/// may take ten times as long.
+const SAMPLE: Duration = Duration::from_millis(100);
+const SAMPLE_MEMORY: usize = 256 << 20;
+
+/// What isolates boot from.
+pub struct Snapshot {
+    blob: ClText,
+}
+
+// SAFETY: the blob is memory that nobody writes.
+unsafe impl Send for Snapshot {}
+// SAFETY: as above.
+unsafe impl Sync for Snapshot {}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("bytes", &self.blob.length).finish()
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        // SAFETY: the shim made it, and isolates that boot from it keep it alive.
+        unsafe { ffi::cl_free_blob(self.blob) }
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn text(&self) -> ClText {
+        self.blob
+    }
+
+    /// Bytes of the snapshot.
+    pub fn size(&self) -> usize {
+        self.blob.length
+    }
+}
+
+/// An isolate in which a library is loaded, to become a snapshot.
+pub(crate) struct Builder {
+    isolate: Isolate,
+}
+
+impl Builder {
+    /// Boots without a library. `memory` limits what loading may use, in bytes.
+    pub(crate) fn new(host: Box<dyn Host>, memory: usize) -> Result<Self, Thrown> {
+        isolate::initialize();
+        Self::boot(ClText::EMPTY, host, memory)
+    }
+
+    fn boot(blob: ClText, host: Box<dyn Host>, memory: usize) -> Result<Self, Thrown> {
+        let mut host = HostBox::new(host);
+        let mut outcome = ClOutcome::EMPTY;
+        let prelude = ClText::new(PRELUDE.as_bytes());
+        // SAFETY: the host lives as long as the isolate; the blob does as its callers see to.
+        let isolate = unsafe {
+            let raw = ffi::cl_builder(blob, prelude, &host.table(), memory, &mut outcome);
+            Isolate::new(raw, None, host)
+        };
+        // SAFETY: nothing was called since.
+        unsafe { isolate::check(&outcome)? };
+        Ok(Self { isolate })
+    }
+
+    /// Loads a module and all that it imports.
+    pub(crate) fn load(&mut self, path: &str, source: &[u8], time: Duration) -> Result<(), Thrown> {
+        let _limit = Deadline::new(self.isolate.handle(), time);
+        self.isolate.load(path, source)
+    }
+
+    /// What the library declared, as JSON.
+    pub(crate) fn declarations(&mut self) -> Result<String, Thrown> {
+        Ok(self.isolate.call(c"declarations", &[], &[])?.text)
+    }
+
+    /// Gives the functions their types, as JSON.
+    pub(crate) fn prepare(&mut self, types: &str) -> Result<(), Thrown> {
+        self.isolate.call(c"prepare", &[], &[Argument::Text(types)])?;
+        Ok(())
+    }
+
+    /// The snapshot, with the code that the first calls of its `functions` need.
+    pub(crate) fn warmed(self, functions: usize) -> Result<Snapshot, Thrown> {
+        let cold = self.into_snapshot();
+        let mut warmer = Self::boot(cold.blob, Box::new(Silence), SAMPLE_MEMORY)?;
+        let begun = Instant::now();
+        for index in (0..functions).take_while(|_| begun.elapsed() < SAMPLE * 10) {
+            let _limit = Deadline::new(warmer.isolate.handle(), SAMPLE);
+            // A sample may be nothing that the function is for: what it throws tells nothing.
+            let _ = warmer.isolate.call(c"warm", &[index as f64], &[]);
+        }
+        Ok(warmer.into_snapshot())
+    }
+
+    fn into_snapshot(self) -> Snapshot {
+        Snapshot { blob: self.isolate.into_snapshot() }
+    }
+}
+
+/// What functions print while they warm up is of no use.
+struct Silence;
+
+impl Host for Silence {
+    fn print(&mut self, _: bool, _: &str) {}
+    fn fatal(&mut self, _: &str) {}
+}
+
+/// Ends what an isolate does after some time, unless it is dropped before.
+struct Deadline {
+    cancel: Option<mpsc::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Deadline {
+    /// How long V8 gets to note where it is before it is stopped wherever that is.
+    const NOTE: Duration = Duration::from_millis(100);
+
+    fn new(handle: &Arc<Handle>, time: Duration) -> Self {
+        let (cancel, cancelled) = mpsc::channel();
+        let handle = Arc::clone(handle);
+        let thread = std::thread::spawn(move || {
+            let mut wait = time;
+            let mut stack = true;
+            while let Err(mpsc::RecvTimeoutError::Timeout) = cancelled.recv_timeout(wait) {
+                handle.end(Reason::Timeout, stack);
+                wait = Self::NOTE;
+                stack = false;
+            }
+        });
+        Self { cancel: Some(cancel), thread: Some(thread) }
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        self.cancel = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
