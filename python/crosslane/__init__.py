@@ -23,7 +23,7 @@ from crosslane._udf import DeclarationError, udf
 from crosslane.types import Interval, TimestampNs
 
 if TYPE_CHECKING:
-    from crosslane._duckdb import cancel, connect, extension_path, load, register
+    from crosslane._duckdb import cancel, connect, extension_path, javascript_path, load, register
 
 __all__ = [
     "DeclarationError",
@@ -32,6 +32,7 @@ __all__ = [
     "cancel",
     "connect",
     "extension_path",
+    "javascript_path",
     "load",
     "register",
     "udf",

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -33,7 +34,7 @@ _err = Console(stderr=True)
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="crosslane")
 def main() -> None:
-    """Functions written in Python, called from SQL, on every core."""
+    """Functions written in Python and JavaScript, called from SQL, on every core."""
 
 
 @main.command()
@@ -255,7 +256,7 @@ def _print_stats(con: Any) -> None:
         "rows",
         "batches",
         *(rare[index] for index in shown),
-        "in Python",
+        "in the function",
         "per row",
         "lane per batch",
     ]:
@@ -282,30 +283,65 @@ def _print_stats(con: Any) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def check(files: tuple[str, ...]) -> None:
     """Lists the functions of FILEs as SQL will see them, or says what is wrong and where."""
-    from crosslane import _errors, _library
-
     table = Table(header_style="bold")
     for head in ("line", "signature", "kind"):
         table.add_column(head, justify="right" if head == "line" else "left", overflow="fold")
     failed = False
     for file in files:
+        examine = _check_javascript if Path(file).suffix in (".js", ".mjs") else _check_python
         try:
-            declared = _library.load_file(file)
-        except BaseException as error:
+            declared = examine(file)
+        except _Unloadable as error:
             failed = True
-            name, message, traceback = _errors.describe(error, file)
+            name, message, traceback = error.args
             _err.print(f"[red]error[/] in {escape(file)}: {escape(name)}: {escape(message)}", highlight=False)
             if traceback:
                 _err.print(escape(traceback), highlight=False)
             continue
-        for item in declared:
-            table.add_row(
-                f"{_relative(item.file)}:{item.line}", escape(_plain_signature(item.signature)), item.kind
-            )
+        for place, signature, kind in declared:
+            table.add_row(escape(place), escape(_plain_signature(signature)), kind)
     if table.row_count:
         _out.print(table)
     if failed:
         sys.exit(1)
+
+
+class _Unloadable(Exception):
+    """A file that cannot be loaded: its exception's class, message and traceback."""
+
+
+def _check_python(file: str) -> list[tuple[str, str, str]]:
+    """The place, signature and kind of each function."""
+    from crosslane import _errors, _library
+
+    try:
+        declared = _library.load_file(file)
+    except BaseException as error:
+        raise _Unloadable(*_errors.describe(error, file)) from None
+    return [(f"{_relative(item.file)}:{item.line}", item.signature, item.kind) for item in declared]
+
+
+def _check_javascript(file: str) -> list[tuple[str, str, str]]:
+    from crosslane import javascript_path
+
+    host = javascript_path()
+    if not host.exists():
+        raise _Unloadable("Error", f"{host} is missing: the package was built without V8", "")
+    run = subprocess.run([host, "check", file], stdout=subprocess.PIPE, text=True)
+    if not run.stdout:
+        raise _Unloadable("Error", f"V8 gave up ({run.returncode}); see above", "")
+    answer = json.loads(run.stdout)
+    if "failure" in answer:
+        failure = answer["failure"]
+        raise _Unloadable(failure["class"], failure["message"], failure["traceback"])
+    return [
+        (f"{_relative(item['file'])}:{item['line']}", item["signature"], _kind(item))
+        for item in answer["functions"]
+    ]
+
+
+def _kind(item: dict[str, Any]) -> str:
+    return "vectorized" if item["vectorized"] else "async" if item["asynchronous"] else "row"
 
 
 def _plain_signature(signature: str) -> str:

@@ -6,9 +6,12 @@ import importlib
 import os
 import platform
 import resource
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 OLDEST_DUCKDB = (1, 5, 6)
 OLDEST_PYTHON = (3, 11)
@@ -30,6 +33,7 @@ def examine() -> Iterator[Finding]:
     yield _python()
     yield _guest()
     yield from _duckdb()
+    yield _javascript()
     yield _optional("pyarrow", "vectorized functions", "pip install 'crosslane[vectorized]'")
     for name in ("numpy", "pandas", "polars"):
         yield _optional(name, f"vectorized functions with {name}", f"pip install {name}")
@@ -93,6 +97,25 @@ def _duckdb() -> Iterator[Finding]:
         yield Finding("bad", "a function", str(error), "see the message above; the worker's log is on stderr")
     finally:
         con.close()
+
+
+def _javascript() -> Finding:
+    import crosslane
+
+    host = crosslane.javascript_path()
+    if not host.exists():
+        return Finding("optional", "JavaScript", "built without V8", "run tools/v8, then pip install . again")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "doctor.js"
+        file.write_text('udf("crosslane_doctor_js() -> INTEGER", () => 42);')
+        try:
+            con = crosslane.connect(functions=file)
+            value = con.execute("SELECT crosslane_doctor_js()").fetchall()[0][0]
+            version = subprocess.run([host, "version"], capture_output=True, text=True).stdout.strip()
+            con.close()
+        except Exception as error:
+            return Finding("bad", "JavaScript", str(error), "see the message above")
+    return Finding("good", "JavaScript", f"{version}; a function ran in an isolate and returned {value}")
 
 
 def _answer() -> int:

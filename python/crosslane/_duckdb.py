@@ -21,6 +21,11 @@ def extension_path() -> Path:
     return Path(__file__).with_name("crosslane.duckdb_extension")
 
 
+def javascript_path() -> Path:
+    """The JavaScript host that comes with this package; it does not exist if V8 was missing when it was built."""
+    return Path(__file__).with_name("crosslane-js")
+
+
 def connect(
     database: str | PathLike[str] = ":memory:",
     functions: Functions | Iterable[Functions] = (),

@@ -146,11 +146,12 @@ impl Database {
     pub(crate) fn load(self: &Arc<Self>, source: Source) -> Result<Arc<ProcessLibrary>, Error> {
         let _one_at_a_time = lock(&self.loading);
         let settings = self.settings();
-        let command = guests::command(&source, &settings)?;
+        let (command, advice) = guests::command(&source, &settings)?;
         let name = source.name();
         let crew = Arc::clone(&self.crew);
         let options = ZygoteOptions {
             command,
+            advice,
             source,
             load_timeout: settings.load_timeout,
             ring_size: settings.ring_size,

@@ -10,18 +10,23 @@ use std::path::{Path, PathBuf};
 /// The JavaScript host's file name; it lies beside the extension.
 const JAVASCRIPT: &str = "crosslane-js";
 
-/// The command that starts a zygote for the source.
-pub(crate) fn command(source: &Source, settings: &Settings) -> Result<Vec<String>, Error> {
+/// The command that starts a zygote for the source, and what to look at if it does not start.
+pub(crate) fn command(source: &Source, settings: &Settings) -> Result<(Vec<String>, &'static str), Error> {
     let extension = match source {
         Source::File { path } => path.extension().and_then(OsStr::to_str),
         Source::Pickle { .. } => None,
     };
     match extension {
-        Some("js" | "mjs") => Ok(vec![javascript(settings)?.display().to_string()]),
-        // -P: what lies in the working directory must not take the place of a module.
-        _ => Ok([&python(settings)?.display().to_string(), "-P", "-m", "crosslane._zygote"]
-            .map(String::from)
-            .to_vec()),
+        Some("js" | "mjs") => {
+            let command = vec![javascript(settings)?.display().to_string()];
+            Ok((command, "`crosslane doctor` tells whether V8 runs here"))
+        }
+        _ => {
+            // -P: what lies in the working directory must not take the place of a module.
+            let command = [&python(settings)?.display().to_string(), "-P", "-m", "crosslane._zygote"];
+            let advice = "is the package crosslane installed for this interpreter (`crosslane doctor` tells)?";
+            Ok((command.map(String::from).to_vec(), advice))
+        }
     }
 }
 

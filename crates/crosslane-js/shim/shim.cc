@@ -113,6 +113,10 @@ struct ClIsolate {
 
   // Whether it was booted to run functions whose code a snapshot is to keep.
   bool warming = false;
+  // Whether the call at work is to end for its memory at the next check.
+  bool asked = false;
+  // Whether V8 was given more than its hard limit.
+  bool unwinding = false;
   size_t memory_limit = SIZE_MAX;
   // What the heap may hold until it is looked at again.
   size_t look_at = SIZE_MAX;
@@ -136,7 +140,9 @@ std::string Frames(v8::Isolate* isolate, v8::Local<v8::StackTrace> trace) {
   std::string text;
   for (int index = 0; index < trace->GetFrameCount(); index++) {
     v8::Local<v8::StackFrame> frame = trace->GetFrame(isolate, index);
-    std::string script = ToString(isolate, frame->GetScriptName());
+    std::string script = ToString(isolate, frame->GetScriptNameOrSourceURL());
+    // Ours, between the host and the user's function.
+    if (script.rfind("crosslane:", 0) == 0) continue;
     std::string function = ToString(isolate, frame->GetFunctionName());
     std::string place = (script.empty() ? "<anonymous>" : script) + ":" +
                         std::to_string(frame->GetLineNumber()) + ":" + std::to_string(frame->GetColumn());
@@ -157,15 +163,20 @@ void RememberPlace(v8::Isolate* isolate) {
   Self(isolate)->interrupted_at = Frames(isolate, v8::StackTrace::CurrentStackTrace(isolate, 10));
 }
 
+void EndForMemory(v8::Isolate* isolate, void*) {
+  ClIsolate* self = Self(isolate);
+  // A call may have come to its end before this came to it.
+  if (!self->asked) return;
+  RememberPlace(isolate);
+  Terminate(self, CL_MEMORY);
+}
+
 // A collection of the young generation says little of what is alive: a full one decides.
 void CheckMemory(v8::Isolate* isolate, void*) {
   ClIsolate* self = Self(isolate);
   isolate->LowMemoryNotification();
   size_t used = Used(self);
-  if (used > self->memory_limit) {
-    RememberPlace(isolate);
-    Terminate(self, CL_MEMORY);
-  } else {
+  if (used <= self->memory_limit) {
     self->look_at = std::max(self->memory_limit, used + self->memory_limit / 8);
   }
 }
@@ -173,19 +184,28 @@ void CheckMemory(v8::Isolate* isolate, void*) {
 void AfterCollection(v8::Isolate* isolate, v8::GCType type, v8::GCCallbackFlags, void*) {
   ClIsolate* self = Self(isolate);
   size_t used = Used(self);
-  if (used <= self->look_at) return;
   if (type == v8::kGCTypeMarkSweepCompact) {
-    if (used > self->memory_limit) Terminate(self, CL_MEMORY);
-  } else {
+    if (used <= self->memory_limit) return;
+    // At the next check the place can be told, if there comes one before the next collection.
+    if (self->asked) Terminate(self, CL_MEMORY);
+    self->asked = true;
+    isolate->RequestInterrupt(EndForMemory, nullptr);
+  } else if (used / 3 > self->memory_limit) {
+    // So much is never all dead; the code may be where no interrupt comes.
+    Terminate(self, CL_MEMORY);
+  } else if (used > self->look_at) {
     self->look_at = SIZE_MAX;
     isolate->RequestInterrupt(CheckMemory, nullptr);
   }
 }
 
 size_t NearHardLimit(void* data, size_t current, size_t) {
-  // The soft limit was passed long ago; some room to unwind in.
-  Terminate(static_cast<ClIsolate*>(data), CL_MEMORY);
-  return current + (512u << 20);
+  // The soft limit was passed long ago: some room to unwind in, once.
+  auto* self = static_cast<ClIsolate*>(data);
+  Terminate(self, CL_MEMORY);
+  if (self->unwinding) return current;
+  self->unwinding = true;
+  return current + (256u << 20);
 }
 
 // V8 gives no pointer to these, so the isolate of the thread is asked.
@@ -232,6 +252,8 @@ void Begin(ClIsolate* self, ClOutcome* outcome) {
   *outcome = {};
   self->results.Reset();
   self->interrupted_at.clear();
+  self->asked = false;
+  if (self->look_at == SIZE_MAX) self->look_at = self->memory_limit;
 }
 
 v8::MaybeLocal<v8::Value> Method(ClIsolate* self, v8::Local<v8::Context> context, const char* name, int count,
@@ -688,6 +710,8 @@ void cl_read_string(ClIsolate* self, size_t result, uint8_t* latin1, uint16_t* u
     text->Write(self->isolate, utf16, 0, -1, flags);
   }
 }
+
+uint32_t cl_pending(ClIsolate* self) { return self->reason.load(); }
 
 void cl_terminate(ClIsolate* self, uint32_t reason, bool stack) {
   uint32_t none = 0;

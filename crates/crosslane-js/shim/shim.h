@@ -85,6 +85,8 @@ void cl_read_string(ClIsolate*, size_t result, uint8_t* latin1, uint16_t* utf16)
 
 // From any thread. `stack` asks for the stack at that place, which takes until the next check.
 void cl_terminate(ClIsolate*, uint32_t reason, bool stack);
+// Why the call that runs now is to end, or 0. From any thread.
+uint32_t cl_pending(ClIsolate*);
 
 #ifdef __cplusplus
 }

@@ -134,5 +134,6 @@ unsafe extern "C" {
     pub(crate) fn cl_results(isolate: *mut ClIsolate, results: *mut ClValue, count: usize);
     pub(crate) fn cl_detach(isolate: *mut ClIsolate);
     pub(crate) fn cl_read_string(isolate: *mut ClIsolate, result: usize, latin1: *mut u8, utf16: *mut u16);
+    pub(crate) fn cl_pending(isolate: *mut ClIsolate) -> u32;
     pub(crate) fn cl_terminate(isolate: *mut ClIsolate, reason: u32, stack: bool);
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The limit of a function that names none, in bytes.
-pub const MEMORY: usize = 1 << 30;
+pub const MEMORY: usize = 512 << 20;
 
 /// What became of a call.
 #[derive(Debug)]

@@ -16,11 +16,14 @@ use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// The descriptor of the control socket.
 const CONTROL: i32 = 3;
+/// How long a file that is only checked may take to load.
+const CHECK: Duration = Duration::from_secs(120);
 /// How long a lane may go on after its engine closed it.
 const STUBBORN: Duration = Duration::from_secs(2);
 /// The stack of a lane's thread: JavaScript's, and room for what V8 and this program do on top.
@@ -37,25 +40,44 @@ struct Thread {
     closed: Option<Instant>,
 }
 
-/// Runs until the engine closes the control socket that is descriptor 3.
+/// Runs until the engine closes the control socket that is descriptor 3. Whether the library could be loaded.
 ///
 /// # Errors
 /// If the engine breaks the protocol.
-pub fn run() -> io::Result<()> {
+pub fn run() -> io::Result<bool> {
     // SAFETY: the engine starts this program with the socket there, and nothing else has used it.
     let control = ControlSocket::new(unsafe { UnixStream::from_raw_fd(CONTROL) });
     rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::CLOEXEC)?;
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     // Blocked before any other thread starts, so that all of them inherit it.
     let interrupts = interrupts()?;
-    let Some((Request::Load { source, seconds }, _)) = control.receive()? else { return Ok(()) };
+    let Some((Request::Load { source, seconds }, _)) = control.receive()? else { return Ok(true) };
     let library = match load(&control, &source, Duration::from_secs_f64(seconds)) {
         Ok(library) => Arc::new(library),
-        Err(failure) => return control.send(&Report::Failed { failure: &failure }),
+        Err(failure) => {
+            control.send(&Report::Failed { failure: &failure })?;
+            return Ok(false);
+        }
     };
     let runtime = format!("V8 {}", isolate::version());
     control.send(&Report::Loaded { functions: declarations(&library), runtime })?;
-    serve(&control, &interrupts, &library)
+    serve(&control, &interrupts, &library)?;
+    Ok(true)
+}
+
+/// Loads a file and says on stdout, as JSON, what it declares (`functions`), or why it cannot be loaded
+/// (`failure`). Whether it could.
+pub fn check(path: &Path) -> bool {
+    let print = |_, text: &str| {
+        let _ = io::stderr().write_all(text.as_bytes());
+    };
+    let path = path.canonicalize().unwrap_or(path.to_owned());
+    let outcome = match Library::load(&path, CHECK, print, |_| {}) {
+        Ok(library) => json!({ "functions": declarations(&library) }),
+        Err(failure) => json!({ "failure": failure }),
+    };
+    println!("{outcome}");
+    outcome.get("failure").is_none()
 }
 
 fn load(control: &ControlSocket, source: &Source, time: Duration) -> Result<Library, Failure> {
@@ -120,10 +142,13 @@ fn interrupts() -> io::Result<OwnedFd> {
     }
 }
 
-/// How often to look at the lanes for calls that take too long, if any can.
-fn tick(library: &Library) -> Option<Duration> {
-    let shortest = library.functions.iter().filter_map(|function| function.timeout).reduce(f64::min)?;
-    Some(Duration::from_secs_f64(shortest / 8.0).clamp(Duration::from_millis(1), Duration::from_millis(50)))
+/// How often to look at the lanes for calls that take too long or too much.
+fn tick(library: &Library) -> Duration {
+    let timeouts = library.functions.iter().filter_map(|function| function.timeout);
+    match timeouts.reduce(f64::min) {
+        Some(shortest) => Duration::from_secs_f64((shortest / 8.0).clamp(0.001, 0.05)),
+        None => Duration::from_millis(500),
+    }
 }
 
 fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) -> io::Result<()> {
@@ -138,7 +163,7 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
         let closing = threads.iter().any(|thread| thread.closed.is_some());
         let wait = match (closing, tick) {
             (true, _) => Some(Duration::from_millis(10)),
-            (false, Some(tick)) if !threads.is_empty() => Some(tick),
+            (false, tick) if !threads.is_empty() => Some(tick),
             _ => None,
         };
         let mut fds = vec![

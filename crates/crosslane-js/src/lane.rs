@@ -7,27 +7,32 @@ use crosslane::stats::now;
 use crosslane::{DataType, Failure};
 use crosslane_process::guest::{Call, GuestLane};
 use crosslane_ring::Control;
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How long V8 gets to note where it is before it is stopped wherever that is.
 const NOTE: Duration = Duration::from_millis(100);
+
+/// How long a call may go on after it used up its memory. Where V8 does not come to a check, it may fill
+/// a table for minutes.
+const GREEDY: Duration = Duration::from_secs(2);
 
 /// What the host's watch knows of a lane.
 #[derive(Debug)]
 pub(crate) struct Watched {
     control: Control,
     /// Of the isolate at work; a lane whose memory was used up gets a fresh one.
-    handle: Mutex<Arc<Handle>>,
+    handle: Mutex<Option<Arc<Handle>>>,
     /// How long a row may take, in nanoseconds, while a call runs that has a limit; else 0.
     limit: AtomicU64,
     closed: AtomicBool,
     pub(crate) ended: AtomicBool,
+    /// The right to answer the call at work.
+    words: Mutex<Option<Words>>,
 }
 
 /// What the watch saw of a lane when it last looked.
@@ -36,38 +41,90 @@ pub(crate) struct Seen {
     progress: (u32, u32),
     since: u64,
     noting: bool,
+    greedy_since: Option<Instant>,
+}
+
+/// Whoever takes this answers the call: the lane when it is done, or someone else whose next act is to
+/// end the process.
+#[derive(Debug)]
+struct Words {
+    lane: *mut GuestLane,
+    call: Call,
+}
+
+// SAFETY: the pointer is used once, by whoever took the words out of their mutex; the lane's own thread uses
+// the lane only if it took them itself.
+unsafe impl Send for Words {}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Watched {
-    fn handle(&self) -> Arc<Handle> {
-        Arc::clone(&self.handle.lock().unwrap_or_else(PoisonError::into_inner))
+    fn new(control: Control) -> Self {
+        Self {
+            control,
+            handle: Mutex::new(None),
+            limit: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            words: Mutex::new(None),
+        }
     }
 
-    /// Ends a row that takes too long.
+    fn end(&self, reason: Reason, stack: bool) {
+        if let Some(handle) = &*lock(&self.handle) {
+            handle.end(reason, stack);
+        }
+    }
+
+    /// Ends a row that takes too long, and a process whose call takes too much.
     pub(crate) fn look(&self, seen: &mut Seen) {
+        let pending = lock(&self.handle).as_ref().and_then(|handle| handle.pending());
+        if pending != Some(Reason::Memory) {
+            seen.greedy_since = None;
+        } else if seen.greedy_since.get_or_insert_with(Instant::now).elapsed() > GREEDY {
+            self.speak("a call used up its memory and could not be ended");
+            std::process::abort();
+        }
         let (now, limit, progress) = (now(), self.limit.load(Relaxed), self.control.progress());
         if limit == 0 || progress != seen.progress {
-            *seen = Seen { progress, since: now, noting: false };
+            (seen.progress, seen.since, seen.noting) = (progress, now, false);
             return;
         }
         let late = if seen.noting { NOTE.as_nanos() as u64 } else { limit };
         if now.saturating_sub(seen.since) >= late {
-            self.handle().end(Reason::Timeout, !seen.noting);
+            self.end(Reason::Timeout, !seen.noting);
             // After this it is either over, or V8 does not come to a check.
-            *seen = Seen { progress, since: now, noting: !seen.noting };
+            (seen.since, seen.noting) = (now, !seen.noting);
         }
     }
 
     /// Ends the lane, whatever it does.
     pub(crate) fn close(&self) {
         self.closed.store(true, Relaxed);
-        self.handle().end(Reason::Closed, false);
+        self.end(Reason::Closed, false);
+    }
+
+    /// Tells the caller of the call at work, if there is one, why the process ends.
+    fn speak(&self, what: &str) {
+        let Some(Words { lane, call }) = lock(&self.words).take() else { return };
+        let row = self.control.progress().1;
+        let failure = Failure {
+            class: "RangeError".into(),
+            message: format!("its process had to be ended: {what}. A lower memory_limit ends such calls earlier"),
+            traceback: String::new(),
+        };
+        // SAFETY: the words are the right to answer, and the lane lives as long as a call is at work in it.
+        // Its thread is in V8, and will not touch it again.
+        let _ = unsafe { &mut *lane }.fail(call, &failure, (row != u32::MAX).then_some(row as usize));
     }
 }
 
 /// Where a lane's `console` goes, and its last words.
 struct Console {
     log: Arc<File>,
+    watched: Arc<Watched>,
 }
 
 impl Host for Console {
@@ -77,20 +134,8 @@ impl Host for Console {
     }
 
     fn fatal(&mut self, what: &str) {
-        LAST_WORDS.with_borrow_mut(|words| {
-            if let Some(words) = words {
-                words(what);
-            }
-        });
-        let _ = writeln!(&*self.log, "crosslane: V8 gave up: {what}");
+        self.watched.speak(what);
     }
-}
-
-type LastWords = Box<dyn FnMut(&str)>;
-
-thread_local! {
-    /// Answers the call at work when V8 is about to end the process.
-    static LAST_WORDS: RefCell<Option<LastWords>> = const { RefCell::new(None) };
 }
 
 /// A lane that is ready to serve.
@@ -113,14 +158,8 @@ impl Lane {
     ) -> io::Result<Self> {
         let lane = GuestLane::open(memory, socket, spin)?;
         let log = Arc::new(File::from(log));
-        let guest = Guest::boot(library, Box::new(Console { log: Arc::clone(&log) }));
-        let watched = Arc::new(Watched {
-            control: lane.control().clone(),
-            handle: Mutex::new(Arc::clone(guest.handle())),
-            limit: AtomicU64::new(0),
-            closed: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-        });
+        let watched = Arc::new(Watched::new(lane.control().clone()));
+        let guest = boot(library, &log, &watched);
         Ok(Self { lane, library: Arc::clone(library), guest, log, watched })
     }
 
@@ -134,18 +173,11 @@ impl Lane {
                 break;
             }
             if self.guest.is_spent() {
-                self.replace_guest();
+                // Its heap may be full of what a call left behind.
+                self.guest = boot(&self.library, &self.log, &self.watched);
             }
         }
-        LAST_WORDS.set(None);
         Ok(())
-    }
-
-    /// A fresh isolate, for one whose heap may be full of what a call left behind.
-    fn replace_guest(&mut self) {
-        let console = Console { log: Arc::clone(&self.log) };
-        self.guest = Guest::boot(&self.library, Box::new(console));
-        *self.watched.handle.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(self.guest.handle());
     }
 
     /// False if the engine no longer waits.
@@ -155,7 +187,8 @@ impl Lane {
         let Some(function) = library.functions.get(index) else {
             return Err(io::Error::other(format!("a call of function {index}")));
         };
-        self.leave_last_words(call);
+        let words = Words { lane: &mut self.lane, call };
+        *lock(&self.watched.words) = Some(words);
         let limit = function.timeout.map_or(0, |seconds| (seconds * 1e9) as u64);
         let control = self.lane.control().clone();
         let columns = self.lane.columns(function.parameters.iter().map(|data_type| -> &DataType { data_type }))?;
@@ -163,6 +196,12 @@ impl Lane {
         let answer = self.guest.answer(index, &columns, call.header.rows as usize, control.word());
         self.watched.limit.store(0, Relaxed);
         drop(columns);
+        if lock(&self.watched.words).take().is_none() {
+            // Someone has answered, and is about to end the process.
+            loop {
+                std::thread::park();
+            }
+        }
         match answer {
             Answer::Done(results, mishaps) => self.lane.succeed(call, &results, mishaps)?,
             Answer::Failed(failure, row) => self.lane.fail(call, &failure, row)?,
@@ -170,24 +209,11 @@ impl Lane {
         }
         Ok(true)
     }
+}
 
-    /// If V8 has to end the process during this call, the call's caller is told why; the other lanes'
-    /// callers try again elsewhere.
-    fn leave_last_words(&mut self, call: Call) {
-        let lane: *mut GuestLane = &mut self.lane;
-        let control = self.lane.control().clone();
-        LAST_WORDS.set(Some(Box::new(move |what| {
-            let row = control.progress().1;
-            let failure = Failure {
-                class: "RangeError".into(),
-                message: format!(
-                    "V8 had to give up: {what}. The option memory_limit ends such calls earlier, and only them"
-                ),
-                traceback: String::new(),
-            };
-            // SAFETY: the words are spoken on the lane's own thread, during the call, while `serve` holds the
-            // lane; whatever borrows it below on the stack is never returned to, because the process ends.
-            let _ = unsafe { &mut *lane }.fail(call, &failure, (row != u32::MAX).then_some(row as usize));
-        })));
-    }
+fn boot(library: &Arc<Library>, log: &Arc<File>, watched: &Arc<Watched>) -> Guest {
+    let console = Console { log: Arc::clone(log), watched: Arc::clone(watched) };
+    let guest = Guest::boot(library, Box::new(console));
+    *lock(&watched.handle) = Some(Arc::clone(guest.handle()));
+    guest
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What loading may use, in bytes.
-const MEMORY: usize = 1 << 30;
+const MEMORY: usize = 512 << 20;
 /// The module that gives `udf` to editors and type checkers, which do not know globals.
 const OURS: &str = "crosslane";
 const OURS_SOURCE: &[u8] = b"export const { udf, Timestamp } = globalThis; export default udf;";

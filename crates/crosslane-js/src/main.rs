@@ -1,13 +1,27 @@
-//! The JavaScript host: started by an engine, one for each library.
+//! The JavaScript host. Without arguments it is the zygote of one library, started by an engine; `check FILE` says what
+//! a file declares, `version` which V8 this is.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match crosslane_js::host::run() {
-        // SAFETY: nothing is to be cleaned up. Without destructors, because V8's threads may be at work.
-        Ok(()) => unsafe { libc::_exit(0) },
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match arguments[..] {
+        [] => crosslane_js::host::run(),
+        ["version"] => {
+            println!("V8 {}", crosslane_js::isolate::version());
+            Ok(true)
+        }
+        ["check", path] => Ok(crosslane_js::host::check(Path::new(path))),
+        _ => Err(std::io::Error::other("use: crosslane-js, with a control socket, or: crosslane-js check FILE, or: crosslane-js version")),
+    };
+    match outcome {
+        // SAFETY: nothing is left to be cleaned up; destructors would run while V8's threads are at work.
+        Ok(true) => unsafe { libc::_exit(0) },
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("crosslane: the JavaScript host ends: {error}");
+            eprintln!("crosslane-js: {error}");
             ExitCode::FAILURE
         }
     }

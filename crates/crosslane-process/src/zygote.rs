@@ -74,6 +74,8 @@ impl Source {
 pub struct ZygoteOptions {
     /// The interpreter and its arguments.
     pub command: Vec<String>,
+    /// What to look at if it does not start, for the error.
+    pub advice: &'static str,
     /// What to load.
     pub source: Source,
     /// How long loading may take.
@@ -262,10 +264,9 @@ impl Running {
             Ok(Answer::Failed { failure }) if failure == Failure::default() => {
                 let status = self.child.wait().map(|status| status.to_string()).unwrap_or_default();
                 let command = options.command.join(" ");
-                let printed = self.record.tail();
+                let (advice, printed) = (options.advice, self.record.tail());
                 Err(Error::Boot(format!(
-                    "`{command}` ended before it had loaded {library} ({status}); is the package crosslane \
-                     installed for this interpreter (`crosslane doctor` tells)?\n{printed}"
+                    "`{command}` ended before it had loaded {library} ({status}); {advice}\n{printed}"
                 )))
             }
             Ok(Answer::Failed { failure }) => Err(Error::Load { library, failure: Box::new(failure) }),

@@ -504,7 +504,11 @@ impl<Z: Zygote> Call<'_, Z> {
         self.probing = false;
         // What was queued behind is not to blame.
         self.again.extend(worker.slices.iter().map(|submitted| submitted.slice.clone()));
+        let shared = worker.lane.shares_its_process();
         drop(worker);
+        if shared {
+            self.library.pool.bury();
+        }
         if slice.lost < tries {
             std::thread::sleep(backoff(slice.lost));
             slice.lost += 1;

@@ -212,6 +212,24 @@ impl<Z: Zygote> Pool<Z> {
         PooledLane { stats: lane.stats, lane: Some(lane.lane), shared: Arc::clone(&self.shared) }
     }
 
+    /// Ends the idle lanes whose guest has died, as those do that shared the process of one that has.
+    pub fn bury(&self) {
+        let mut state = self.shared.lock();
+        let mut dead = Vec::new();
+        let idle = std::mem::take(&mut state.idle);
+        for mut kept in idle {
+            match kept.lane.check() {
+                Ok(()) => state.idle.push(kept),
+                Err(_) => dead.push(kept),
+            }
+        }
+        state.stats.discarded += dead.len() as u64;
+        state.lanes.retain(|stats| !dead.iter().any(|kept| Arc::ptr_eq(stats, &kept.stats)));
+        drop(state);
+        drop(dead);
+        self.shared.work.notify_one();
+    }
+
     /// Changes the options from now on.
     pub fn configure(&self, options: PoolOptions) {
         self.shared.lock().options = options;

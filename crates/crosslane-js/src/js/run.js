@@ -221,7 +221,8 @@ function resume(row, isNull) {
 
 // Microtasks have run: every promise has settled, waits for a timer, or never will.
 function settled() {
-  runTimers();
+  // What a timer resolved runs when this returns.
+  if (runTimers()) return 0;
   return batch.prepared.spec.vectorized ? settledVector() : settledRows();
 }
 

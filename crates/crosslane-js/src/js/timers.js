@@ -23,6 +23,7 @@ function clearTimers() {
   if (timers.length > 0) timers = [];
 }
 
+// Calls what is due. Whether anything was.
 function runTimers() {
   const due = timers.filter((timer) => timer.due <= now()).sort((a, b) => a.due - b.due || a.id - b.id);
   for (const timer of due) {
@@ -31,6 +32,7 @@ function runTimers() {
     else clearTimer(timer.id);
     timer.call();
   }
+  return due.length > 0;
 }
 
 // Milliseconds until the next timer, for promises that are pending; without a timer they will stay so.
