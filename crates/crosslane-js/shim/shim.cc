@@ -133,7 +133,9 @@ ClIsolate* Self(v8::Isolate* isolate) { return static_cast<ClIsolate*>(isolate->
 size_t Used(ClIsolate* self) {
   v8::HeapStatistics statistics;
   self->isolate->GetHeapStatistics(&statistics);
-  return statistics.used_heap_size() + self->allocator.used();
+  // A builder's array buffers come from V8's own allocator.
+  size_t buffers = self->creator ? statistics.external_memory() : self->allocator.used();
+  return statistics.used_heap_size() + buffers;
 }
 
 std::string Frames(v8::Isolate* isolate, v8::Local<v8::StackTrace> trace) {

@@ -412,6 +412,8 @@ impl Isolate {
                 values.len(),
                 &mut outcome,
             );
+            // What ended this call is not to end the next wait.
+            self.handle.begin();
             check(&outcome)?;
             self.parts.resize(count, ClValue::NONE);
             if count > 0 {

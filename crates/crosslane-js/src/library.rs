@@ -80,7 +80,14 @@ impl Library {
             message: format!("{}: {error}", path.display()),
             traceback: String::new(),
         })?;
-        let explain = |thrown| explain(thrown, time);
+        let explain = |thrown| {
+            let mut failure = explain(thrown, time);
+            // A thrown value that is no error knows no place.
+            if failure.traceback.is_empty() {
+                failure.traceback = format!("    at {}", path.display());
+            }
+            failure
+        };
         let mut builder = Builder::new(Box::new(loader), MEMORY).map_err(explain)?;
         builder.load(&path.display().to_string(), &source, time).map_err(explain)?;
         let declared = builder.declarations().map_err(explain)?;

@@ -132,6 +132,8 @@ impl Warden {
             if bell {
                 let mut byte = [0; 64];
                 if matches!(rustix::io::read(&self.bell, &mut byte), Ok(0) | Err(_)) {
+                    // What was printed last is still in the pipes.
+                    lanes.iter().for_each(|lane| _ = relay(lane));
                     return;
                 }
             }

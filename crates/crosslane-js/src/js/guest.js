@@ -4,7 +4,7 @@ const help = {
   asIntN, asUintN, bitmap, checkStruct, checkTotal, dateOf, decimalText, floor, grown, interval, intervalPart, isSafeInteger,
   nullRow, otherBig, otherNumber, parse, pieces, slice, timeText, timestamp, toArray, toBytes, toDays, toDecimal,
   toEntries, toJson, toList, toSigned, toTime, toTimestamp, toUnsigned, toUuid, tooLong, unfit, uuidText, wide,
-  wideUnsigned, without, wrong, PROMISE,
+  wideUnsigned, without, wrong, promised,
 };
 
 const prepared = [];

@@ -13,12 +13,15 @@ const globals = {
 // The batch at work; there is one at a time.
 let batch;
 
-// Thrown by a row that returned a promise, to be called again the asynchronous way.
-const PROMISE = { name: 'promise' };
-
 function nullRow(i) {
   batch.valid = without(batch.valid, i);
   batch.nulls++;
+}
+
+// Notes that a row returned a promise: the batch goes on the asynchronous way.
+function promised(promise) {
+  batch.promise = promise;
+  return 0;
 }
 
 // What a row function returned for a column of numbers if it is not the type's kind of number. Gives the number.
@@ -27,7 +30,7 @@ function otherNumber(r, i, type) {
     nullRow(i);
     return 0;
   }
-  if (r instanceof Promise) throw PROMISE;
+  if (r instanceof Promise) return promised(r);
   if (typeof r === 'bigint') {
     const number = Number(r);
     if (BigInt(number) !== r) throw unfit(r, type);
@@ -42,7 +45,7 @@ function otherBig(r, i, bits, type) {
     nullRow(i);
     return 0n;
   }
-  if (r instanceof Promise) throw PROMISE;
+  if (r instanceof Promise) return BigInt(promised(r));
   return bits(r, 64, type);
 }
 
@@ -111,8 +114,10 @@ function rowLoop(spec) {
         ${skip.length ? `if (${skip.join(' || ')}) { ${keep ? 'out[i] = null;' : 'nullRow(i);'} continue; }` : ''}
         progress[0] = i;
         let r = f(${passed(read).join(', ')});
-        ${keep ? `if (typeof r === 'object' && r instanceof Promise) throw PROMISE; out[i] = r;` : store.code}
+        ${keep ? `if (typeof r === 'object' && r instanceof Promise) promised(r); else out[i] = r;` : store.code}
+        if (batch.promise !== undefined) return i;
       }
+      return end;
     }`,
   );
 }
@@ -206,7 +211,7 @@ function prepare(declared, types) {
 
 function begin(rows, prepared, buffers, progress) {
   clearTimers();
-  batch = { rows, prepared, buffers, progress, nulls: 0, valid: undefined, out: undefined };
+  batch = { rows, prepared, buffers, progress, promise: undefined, nulls: 0, valid: undefined, out: undefined };
   if (prepared.spec.vectorized) return vector();
   return prepared.asynchronous ? beginAsync() : beginRows();
 }
@@ -237,15 +242,8 @@ function beginRows() {
 
 function loop(first) {
   const { rows, prepared, buffers, progress } = batch;
-  try {
-    prepared.rows(prepared.f, buffers, batch, progress, first, rows);
-  } catch (error) {
-    if (error !== PROMISE) throw error;
-    // From here on it is called as what it is; what was computed so far is computed again.
-    prepared.asynchronous = true;
-    return beginAsync();
-  }
-  return finish();
+  const done = prepared.rows(prepared.f, buffers, batch, progress, first, rows);
+  return batch.promise === undefined ? finish() : adopt(done);
 }
 
 function resumeRows(row, isNull) {
@@ -258,10 +256,30 @@ function resumeRows(row, isNull) {
 // ---- several rows at once
 
 function beginAsync() {
-  const { concurrency } = batch.prepared.spec;
-  // `open` are the rows whose promises are pending; `again` those to be called before others are.
-  Object.assign(batch, { out: new Array(batch.rows), next: 0, concurrency, open: new Map(), again: [], failed: [] });
+  openRows(0);
   return launch();
+}
+
+// `open` are the rows whose promises are pending; `again` those to be called before others are.
+function openRows(next) {
+  const { concurrency } = batch.prepared.spec;
+  Object.assign(batch, { out: new Array(batch.rows), next, concurrency, open: new Map(), again: [], failed: [] });
+}
+
+// A row function has returned a promise. From here on it is called as what it is.
+function adopt(row) {
+  const { prepared, out, valid, promise, progress } = batch;
+  prepared.asynchronous = true;
+  const { kind } = prepared.spec.returns;
+  const wide = { BIGINT: BigInt64Array, UBIGINT: BigUint64Array }[kind];
+  const done = isView(out) && wide ? new wide(out.buffer) : out;
+  openRows(row + 1);
+  for (let i = 0; i < row; i++) {
+    batch.out[i] = valid === undefined || (valid[i >> 3] >> (i & 7) & 1) === 1 ? done[i] : null;
+  }
+  progress[0] = row;
+  call(row, () => promise);
+  return 0;
 }
 
 function launch() {
@@ -354,7 +372,9 @@ function vectorResult(result) {
   if (!isArray(result) && !(result instanceof AnyArray)) {
     throw new TypeError(`returned ${show(result)} where an array of ${count} ${returns.name} is due`);
   }
-  if (result.length !== count) throw new RangeError(`returned ${result.length} values for ${count} rows`);
+  if (result.length !== count) {
+    throw new RangeError(`returned ${result.length} values for ${count} row${count === 1 ? '' : 's'}`);
+  }
   const array = PLAIN[returns.kind] || { BIGINT: 'BigInt64Array', UBIGINT: 'BigUint64Array' }[returns.kind];
   if (chosen === undefined && array !== undefined && getPrototypeOf(result) === globals[array].prototype) {
     // A result that is an argument lies in memory that is about to be taken away.
