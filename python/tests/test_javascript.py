@@ -215,7 +215,7 @@ def test_dates_are_dates_and_keep_their_fractions(script: Script) -> None:
         udf("iso(x TIMESTAMP) -> VARCHAR", (x) => `${x instanceof Date} ${x.toISOString()} ${x.nanoseconds}`);
         udf("later(x TIMESTAMP) -> TIMESTAMP", (x) => new Date(x.getTime() + 1));
         udf("fine(x TIMESTAMP_NS) -> TIMESTAMP_NS", (x) => new Timestamp(x.getTime(), x.nanoseconds + 1));
-        udf("day(x DATE) -> DATE", (x) => new Date(Date.UTC(x.getUTCFullYear(), x.getUTCMonth(), x.getUTCDate() + 1, 5)));
+        udf("next_day(x DATE) -> DATE", (x) => new Date(Date.UTC(x.getUTCFullYear(), x.getUTCMonth(), x.getUTCDate() + 1, 5)));
         udf("invalid(x DATE) -> DATE", (x) => new Date(NaN));
         udf("clock(x TIME) -> VARCHAR", (x) => x);
         """
@@ -230,7 +230,7 @@ def test_dates_are_dates_and_keep_their_fractions(script: Script) -> None:
     assert value(con, "SELECT fine('1969-12-31 23:59:59.999999998'::TIMESTAMP_NS)::VARCHAR").endswith(
         "999999999"
     )
-    assert value(con, "SELECT day('1969-12-31'::DATE)::VARCHAR") == "1970-01-01"
+    assert value(con, "SELECT next_day('1969-12-31'::DATE)::VARCHAR") == "1970-01-01"
     assert "invalid Date" in error(con, "SELECT invalid('1969-12-31'::DATE)")
     assert value(con, "SELECT clock('12:34:56.000007'::TIME)") == "12:34:56.000007"
 

@@ -319,6 +319,14 @@ void Failed(ClIsolate* self, v8::Local<v8::Context> context, v8::TryCatch& caugh
       v8::Local<v8::Value> part;
       if (parts->Get(context, index).ToLocal(&part)) *targets[index] = ToString(isolate, part);
     }
+  } else if (describing.HasTerminated()) {
+    // The end came while the exception was looked at.
+    isolate->CancelTerminateExecution();
+    outcome->status = CL_TERMINATED;
+    outcome->reason = self->reason.exchange(0);
+    self->stack = self->interrupted_at;
+    outcome->stack = View(self->stack);
+    return;
   } else {
     self->name = "Error";
     self->message = ToString(isolate, exception);

@@ -8,6 +8,7 @@
 use crate::isolate;
 use crate::lane::{Lane, Seen, Watched};
 use crate::library::Library;
+use crate::nursery;
 use crosslane::Failure;
 use crosslane_process::Source;
 use crosslane_process::control::{ControlSocket, Report, Request};
@@ -52,7 +53,7 @@ pub fn run() -> io::Result<bool> {
     // Blocked before any other thread starts, so that all of them inherit it.
     let interrupts = interrupts()?;
     let Some((Request::Load { source, seconds }, _)) = control.receive()? else { return Ok(true) };
-    let library = match load(&control, &source, Duration::from_secs_f64(seconds)) {
+    let library = match load(&source, Duration::from_secs_f64(seconds)) {
         Ok(library) => Arc::new(library),
         Err(failure) => {
             control.send(&Report::Failed { failure: &failure })?;
@@ -68,11 +69,8 @@ pub fn run() -> io::Result<bool> {
 /// Loads a file and says on stdout, as JSON, what it declares (`functions`), or why it cannot be loaded
 /// (`failure`). Whether it could.
 pub fn check(path: &Path) -> bool {
-    let print = |_, text: &str| {
-        let _ = io::stderr().write_all(text.as_bytes());
-    };
     let path = path.canonicalize().unwrap_or(path.to_owned());
-    let outcome = match Library::load(&path, CHECK, print, |_| {}) {
+    let outcome = match nursery::load(&path, CHECK) {
         Ok(library) => json!({ "functions": declarations(&library) }),
         Err(failure) => json!({ "failure": failure }),
     };
@@ -80,26 +78,15 @@ pub fn check(path: &Path) -> bool {
     outcome.get("failure").is_none()
 }
 
-fn load(control: &ControlSocket, source: &Source, time: Duration) -> Result<Library, Failure> {
-    let Source::File { path } = source else {
-        return Err(Failure {
+fn load(source: &Source, time: Duration) -> Result<Library, Failure> {
+    match source {
+        Source::File { path } => nursery::load(path, time),
+        Source::Pickle { .. } => Err(Failure {
             class: "Error".into(),
             message: "JavaScript functions come from files".into(),
             traceback: String::new(),
-        });
-    };
-    let words = control.try_clone();
-    let fatal = move |what: &str| {
-        let message = format!("the file made V8 give up while it was loaded: {what}");
-        let failure = Failure { class: "RangeError".into(), message, traceback: String::new() };
-        if let Ok(control) = &words {
-            let _ = control.send(&Report::Failed { failure: &failure });
-        }
-    };
-    let print = |error, text: &str| {
-        let _ = if error { io::stderr().write_all(text.as_bytes()) } else { io::stdout().write_all(text.as_bytes()) };
-    };
-    Library::load(path, time, print, fatal)
+        }),
+    }
 }
 
 fn declarations(library: &Library) -> Value {

@@ -73,7 +73,7 @@ pub(crate) fn initialize() {
     // WebAssembly and shared memory are ways to use memory that no limit sees. Collectors with threads of
     // their own take the cores from the other lanes (a tenth of the throughput of text functions).
     const FLAGS: &[u8] = b"--no-expose-wasm --no-harmony-sharedarraybuffer --no-harmony-atomics \
-        --max-lazy --stack-size=3900 --single-threaded-gc";
+        --stack-size=3900 --single-threaded-gc --no-verify-snapshot-checksum";
     // SAFETY: called once, before any other call.
     ONCE.call_once(|| unsafe { ffi::cl_initialize(ClText::new(FLAGS)) });
 }

@@ -20,5 +20,6 @@ pub mod host;
 pub mod isolate;
 mod lane;
 pub mod library;
+mod nursery;
 mod results;
 pub mod snapshot;

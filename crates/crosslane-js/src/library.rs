@@ -1,7 +1,7 @@
 //! A library: a JavaScript file and the modules that it imports, loaded into a snapshot.
 
 use crate::isolate::{Host, Reason, Thrown};
-use crate::snapshot::{Builder, Snapshot};
+use crate::snapshot::{self, Builder, Snapshot};
 use crosslane::{DataType, Failure, Signature};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -62,60 +62,83 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads a file, within `time`.
-    ///
-    /// `print` takes what it prints; `fatal` is called, and then the process ends, if V8 itself fails.
+    /// Loads a file in this process, within `time`.
     ///
     /// # Errors
     /// What the file threw, with its place; or that it took too long or too much memory.
-    pub fn load(
-        path: &Path,
-        time: Duration,
-        print: impl FnMut(bool, &str) + 'static,
-        fatal: impl FnMut(&str) + 'static,
-    ) -> Result<Self, Failure> {
-        let loader = Loader { print, fatal };
-        let source = fs::read(path).map_err(|error| Failure {
-            class: "Error".into(),
-            message: format!("{}: {error}", path.display()),
-            traceback: String::new(),
-        })?;
-        let explain = |thrown| {
-            let mut failure = explain(thrown, time);
-            // A thrown value that is no error knows no place.
-            if failure.traceback.is_empty() {
-                failure.traceback = format!("    at {}", path.display());
-            }
-            failure
-        };
-        let mut builder = Builder::new(Box::new(loader), MEMORY).map_err(explain)?;
-        builder.load(&path.display().to_string(), &source, time).map_err(explain)?;
-        let declared = builder.declarations().map_err(explain)?;
-        let mut functions: Vec<Function> = serde_json::from_str(&declared).map_err(|error| Failure {
-            class: "InternalError".into(),
-            message: format!("declarations that cannot be read ({error}): {declared}"),
-            traceback: String::new(),
-        })?;
-        for function in &mut functions {
-            let signature: Signature = function.signature.parse().map_err(|error| Failure {
-                class: "SignatureError".into(),
-                message: format!("{error}"),
-                traceback: format!("    at {}:{}", function.file, function.line),
-            })?;
-            function.parameters = signature.parameters.into_iter().map(|field| field.data_type).collect();
-            function.returns = signature.returns;
-        }
-        let types: Vec<Value> = functions
-            .iter()
-            .map(|function| {
-                let parameters: Vec<_> = function.parameters.iter().map(describe).collect();
-                json!({ "parameters": parameters, "returns": describe(&function.returns) })
-            })
-            .collect();
-        builder.prepare(&Value::from(types).to_string()).map_err(explain)?;
-        let snapshot = builder.warmed(functions.len()).map_err(explain)?;
-        Ok(Self { snapshot: Arc::new(snapshot), functions })
+    pub fn load(path: &Path, time: Duration, host: impl Host + 'static) -> Result<Self, Failure> {
+        let (snapshot, declared) = load(path, time, host, |_, _| {})?;
+        Self::new(snapshot, &declared)
     }
+
+    /// A library of what [`load`] gave.
+    ///
+    /// # Errors
+    /// A function whose signature cannot be read.
+    pub fn new(snapshot: Snapshot, declared: &str) -> Result<Self, Failure> {
+        Ok(Self { snapshot: Arc::new(snapshot), functions: functions(declared)? })
+    }
+}
+
+/// Loads a file, and gives a snapshot that is warmed up, and what it declares as JSON. Warming up calls functions with
+/// samples, and those may do anything: `cold_made` gets a snapshot before that.
+///
+/// # Errors
+/// As [`Library::load`].
+pub fn load(
+    path: &Path,
+    time: Duration,
+    host: impl Host + 'static,
+    cold_made: impl FnOnce(&Snapshot, &str),
+) -> Result<(Snapshot, String), Failure> {
+    let explain = |thrown| {
+        let mut failure = explain(thrown, time);
+        // A thrown value that is no error knows no place.
+        if failure.traceback.is_empty() {
+            failure.traceback = format!("    at {}", path.display());
+        }
+        failure
+    };
+    let source = fs::read(path).map_err(|error| Failure {
+        class: "Error".into(),
+        message: format!("{}: {error}", path.display()),
+        traceback: String::new(),
+    })?;
+    let mut builder = Builder::new(Box::new(Loader { host }), MEMORY).map_err(explain)?;
+    builder.load(&path.display().to_string(), &source, time).map_err(explain)?;
+    let declared = builder.declarations().map_err(explain)?;
+    let functions = functions(&declared)?;
+    let types: Vec<Value> = functions
+        .iter()
+        .map(|function| {
+            let parameters: Vec<_> = function.parameters.iter().map(describe).collect();
+            json!({ "parameters": parameters, "returns": describe(&function.returns) })
+        })
+        .collect();
+    builder.prepare(&Value::from(types).to_string()).map_err(explain)?;
+    let cold = builder.snapshot();
+    cold_made(&cold, &declared);
+    let warm = snapshot::warmed(&cold, functions.len()).map_err(explain)?;
+    Ok((warm, declared))
+}
+
+fn functions(declared: &str) -> Result<Vec<Function>, Failure> {
+    let mut functions: Vec<Function> = serde_json::from_str(declared)
+        .map_err(|error| internal(&format!("declarations that cannot be read ({error}): {declared}")))?;
+    for function in &mut functions {
+        let signature: Signature = function.signature.parse().map_err(|error| Failure {
+            class: "SignatureError".into(),
+            message: format!("{error}"),
+            traceback: format!("    at {}:{}", function.file, function.line),
+        })?;
+        function.parameters = signature.parameters.into_iter().map(|field| field.data_type).collect();
+        function.returns = signature.returns;
+    }
+    Ok(functions)
+}
+
+fn internal(message: &str) -> Failure {
+    Failure { class: "InternalError".into(), message: message.into(), traceback: String::new() }
 }
 
 fn explain(thrown: Thrown, time: Duration) -> Failure {
@@ -167,18 +190,17 @@ fn describe(data_type: &DataType) -> Value {
 }
 
 /// Reads the modules.
-struct Loader<P, F> {
-    print: P,
-    fatal: F,
+struct Loader<H> {
+    host: H,
 }
 
-impl<P: FnMut(bool, &str), F: FnMut(&str)> Host for Loader<P, F> {
+impl<H: Host> Host for Loader<H> {
     fn print(&mut self, error: bool, text: &str) {
-        (self.print)(error, text);
+        self.host.print(error, text);
     }
 
     fn fatal(&mut self, what: &str) {
-        (self.fatal)(what);
+        self.host.fatal(what);
     }
 
     fn resolve(&mut self, specifier: &str, referrer: &str) -> Result<(String, Vec<u8>), String> {

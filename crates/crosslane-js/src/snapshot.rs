@@ -33,6 +33,8 @@ const SAMPLE_MEMORY: usize = 256 << 20;
 /// What isolates boot from.
 pub struct Snapshot {
     blob: ClText,
+    /// Whether the blob is V8's, to be freed.
+    owned: bool,
 }
 
 // SAFETY: the blob is memory that nobody writes.
@@ -48,8 +50,10 @@ impl fmt::Debug for Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        // SAFETY: the shim made it, and isolates that boot from it keep it alive.
-        unsafe { ffi::cl_free_blob(self.blob) }
+        if self.owned {
+            // SAFETY: the shim made it, and isolates that boot from it keep it alive.
+            unsafe { ffi::cl_free_blob(self.blob) }
+        }
     }
 }
 
@@ -58,9 +62,19 @@ impl Snapshot {
         self.blob
     }
 
-    /// Bytes of the snapshot.
-    pub fn size(&self) -> usize {
-        self.blob.length
+    /// A snapshot that was made elsewhere.
+    ///
+    /// # Safety
+    /// The bytes must be those of a snapshot of this very build, which nobody has changed: V8 trusts them.
+    pub unsafe fn from_bytes(bytes: &'static [u8]) -> Self {
+        isolate::initialize();
+        Self { blob: ClText::new(bytes), owned: false }
+    }
+
+    /// The bytes, to make the same snapshot elsewhere.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the blob lives as long as self, and has this length.
+        unsafe { std::slice::from_raw_parts(self.blob.data, self.blob.length) }
     }
 }
 
@@ -107,22 +121,22 @@ impl Builder {
         Ok(())
     }
 
-    /// The snapshot, with the code that the first calls of its `functions` need.
-    pub(crate) fn warmed(self, functions: usize) -> Result<Snapshot, Thrown> {
-        let cold = self.into_snapshot();
-        let mut warmer = Self::boot(cold.blob, Box::new(Silence), SAMPLE_MEMORY)?;
-        let begun = Instant::now();
-        for index in (0..functions).take_while(|_| begun.elapsed() < SAMPLE * 10) {
-            let _limit = Deadline::new(warmer.isolate.handle(), SAMPLE);
-            // A sample may be nothing that the function is for: what it throws tells nothing.
-            let _ = warmer.isolate.call(c"warm", &[index as f64], &[]);
-        }
-        Ok(warmer.into_snapshot())
+    /// The snapshot of what was loaded.
+    pub(crate) fn snapshot(self) -> Snapshot {
+        Snapshot { blob: self.isolate.into_snapshot(), owned: true }
     }
+}
 
-    fn into_snapshot(self) -> Snapshot {
-        Snapshot { blob: self.isolate.into_snapshot() }
+/// The same snapshot, with the code that the first calls of its `functions` need.
+pub(crate) fn warmed(cold: &Snapshot, functions: usize) -> Result<Snapshot, Thrown> {
+    let mut warmer = Builder::boot(cold.blob, Box::new(Silence), SAMPLE_MEMORY)?;
+    let begun = Instant::now();
+    for index in (0..functions).take_while(|_| begun.elapsed() < SAMPLE * 10) {
+        let _limit = Deadline::new(warmer.isolate.handle(), SAMPLE);
+        // A sample may be nothing that the function is for: what it throws tells nothing.
+        let _ = warmer.isolate.call(c"warm", &[index as f64], &[]);
     }
+    Ok(warmer.snapshot())
 }
 
 /// What functions print while they warm up is of no use.
