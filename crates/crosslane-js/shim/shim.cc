@@ -358,6 +358,20 @@ bool Resolve(ClIsolate* self, v8::Local<v8::String> specifier, const std::string
   return exists;
 }
 
+// Whether a text is a script rather than a module: it has neither import nor export.
+bool IsScript(v8::Isolate* isolate, v8::Local<v8::Context> context, const std::string& text) {
+  v8::TryCatch caught(isolate);
+  v8::ScriptCompiler::Source source(Text(isolate, "(function () {" + text + "\n})"));
+  return !v8::ScriptCompiler::Compile(context, &source).IsEmpty();
+}
+
+// Makes a module of an imported script, as most packages publish them: what it puts into `module.exports` is its default
+// export. The text stays in its lines.
+std::string FromCommonJs(const std::string& text) {
+  return "const module = { exports: {} }; (function (module, exports) { " + text +
+         "\n}).call(module.exports, module, module.exports); export default module.exports;";
+}
+
 v8::MaybeLocal<v8::Module> Compile(ClIsolate* self, v8::Local<v8::Context> context, const std::string& path,
                                    v8::Local<v8::String> source) {
   v8::Isolate* isolate = self->isolate;
@@ -384,6 +398,7 @@ v8::MaybeLocal<v8::Module> Compile(ClIsolate* self, v8::Local<v8::Context> conte
       return {};
     }
     if (self->modules.count(imported)) continue;
+    if (IsScript(isolate, context, text)) text = FromCommonJs(text);
     if (Compile(self, context, imported, Text(isolate, text)).IsEmpty()) return {};
   }
   return module;
@@ -487,9 +502,38 @@ void FromJs(v8::Local<v8::Value> value, ClValue* result) {
   }
 }
 
-ClIsolate* Enter(ClIsolate* self, v8::Local<v8::Context> context, v8::Local<v8::Object> guest) {
-  self->context.Reset(self->isolate, context);
-  self->guest.Reset(self->isolate, guest);
+ClIsolate* Allocate(ClText blob, const ClHost* host) {
+  auto* self = new ClIsolate;
+  self->host = *host;
+  self->blob = {reinterpret_cast<const char*>(blob.data), static_cast<int>(blob.length)};
+  self->isolate = v8::Isolate::Allocate();
+  return self;
+}
+
+// Makes the context: the snapshot's, or a new one in which the prelude is run.
+ClIsolate* Furnish(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
+  v8::Isolate* isolate = self->isolate;
+  Begin(self, outcome);
+  v8::HandleScope scope(isolate);
+  v8::Local<v8::Context> context = v8::Context::New(isolate);
+  v8::Context::Scope context_scope(context);
+  self->context.Reset(isolate, context);
+  if (self->blob.raw_size) {
+    self->guest.Reset(isolate, context->GetDataFromSnapshotOnce<v8::Object>(0).ToLocalChecked());
+    return self;
+  }
+  v8::TryCatch caught(isolate);
+  v8::ScriptOrigin origin(isolate, Text(isolate, "crosslane:guest", 15));
+  v8::Local<v8::Script> script;
+  v8::Local<v8::Value> make, guest;
+  v8::Local<v8::Value> arguments[] = {v8::Function::New(context, Print).ToLocalChecked()};
+  if (!v8::Script::Compile(context, Text(isolate, prelude), &origin).ToLocal(&script) ||
+      !script->Run(context).ToLocal(&make) ||
+      !make.As<v8::Function>()->Call(context, context->Global(), 1, arguments).ToLocal(&guest)) {
+    Failed(self, context, caught, outcome);
+    guest = v8::Object::New(isolate);
+  }
+  self->guest.Reset(isolate, guest.As<v8::Object>());
   return self;
 }
 
@@ -519,35 +563,12 @@ const char* cl_version() { return v8::V8::GetVersion(); }
 
 ClIsolate* cl_builder(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
                       ClOutcome* outcome) {
-  auto* self = new ClIsolate;
-  self->host = *host;
-  self->isolate = v8::Isolate::Allocate();
-  self->blob = {reinterpret_cast<const char*>(blob.data), static_cast<int>(blob.length)};
+  ClIsolate* self = Allocate(blob, host);
   self->creator = std::make_unique<v8::SnapshotCreator>(self->isolate, external_references,
                                                         blob.length ? &self->blob : nullptr);
+  self->warming = blob.length > 0;
   Guard(self, memory_limit);
-  v8::Isolate* isolate = self->isolate;
-  Begin(self, outcome);
-  v8::HandleScope scope(isolate);
-  v8::Local<v8::Context> context = v8::Context::New(isolate);
-  v8::Context::Scope context_scope(context);
-  v8::TryCatch caught(isolate);
-  if (blob.length) {
-    self->warming = true;
-    return Enter(self, context, context->GetDataFromSnapshotOnce<v8::Object>(0).ToLocalChecked());
-  }
-  v8::ScriptOrigin origin(isolate, Text(isolate, "crosslane:guest", 15));
-  v8::Local<v8::Script> script;
-  v8::Local<v8::Value> make, guest;
-  v8::Local<v8::Function> print = v8::Function::New(context, Print).ToLocalChecked();
-  v8::Local<v8::Value> arguments[] = {print};
-  if (!v8::Script::Compile(context, Text(isolate, prelude), &origin).ToLocal(&script) ||
-      !script->Run(context).ToLocal(&make) ||
-      !make.As<v8::Function>()->Call(context, context->Global(), 1, arguments).ToLocal(&guest)) {
-    Failed(self, context, caught, outcome);
-    guest = v8::Object::New(isolate);
-  }
-  return Enter(self, context, guest.As<v8::Object>());
+  return Furnish(self, prelude, outcome);
 }
 
 void cl_load(ClIsolate* self, ClText path, ClText source, ClOutcome* outcome) {
@@ -592,25 +613,19 @@ ClText cl_snapshot(ClIsolate* self) {
 
 void cl_free_blob(ClText blob) { delete[] blob.data; }
 
-ClIsolate* cl_boot(ClText blob, const ClHost* host, size_t memory_limit, size_t hard_limit, size_t stack) {
-  auto* self = new ClIsolate;
-  self->host = *host;
-  self->blob = {reinterpret_cast<const char*>(blob.data), static_cast<int>(blob.length)};
+ClIsolate* cl_boot(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, size_t hard_limit,
+                   size_t stack, ClOutcome* outcome) {
+  ClIsolate* self = Allocate(blob, host);
   v8::Isolate::CreateParams parameters;
-  parameters.snapshot_blob = &self->blob;
+  if (blob.length) parameters.snapshot_blob = &self->blob;
   parameters.array_buffer_allocator = &self->allocator;
   parameters.external_references = external_references;
   parameters.constraints.ConfigureDefaultsFromHeapSize(0, hard_limit);
-  self->isolate = v8::Isolate::Allocate();
   v8::Isolate::Initialize(self->isolate, parameters);
-  uintptr_t here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   Guard(self, memory_limit);
-  v8::Isolate::Scope isolate_scope(self->isolate);
-  self->isolate->SetStackLimit(here - stack);
-  v8::HandleScope scope(self->isolate);
-  v8::Local<v8::Context> context = v8::Context::New(self->isolate);
-  v8::Context::Scope context_scope(context);
-  return Enter(self, context, context->GetDataFromSnapshotOnce<v8::Object>(0).ToLocalChecked());
+  v8::Isolate::Scope scope(self->isolate);
+  self->isolate->SetStackLimit(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) - stack);
+  return Furnish(self, prelude, outcome);
 }
 
 void cl_dispose(ClIsolate* self) {

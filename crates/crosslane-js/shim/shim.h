@@ -64,8 +64,9 @@ void cl_load(ClIsolate*, ClText path, ClText source, ClOutcome*);
 ClText cl_snapshot(ClIsolate*);
 void cl_free_blob(ClText blob);
 
-// Boots from a snapshot, which must outlive the isolate.
-ClIsolate* cl_boot(ClText blob, const ClHost* host, size_t memory_limit, size_t hard_limit, size_t stack);
+// Boots from a snapshot, which must outlive the isolate, or without a library.
+ClIsolate* cl_boot(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, size_t hard_limit,
+                   size_t stack, ClOutcome*);
 // For builders too, if no snapshot is wanted.
 void cl_dispose(ClIsolate*);
 

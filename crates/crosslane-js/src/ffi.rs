@@ -114,10 +114,12 @@ unsafe extern "C" {
     pub(crate) fn cl_free_blob(blob: ClText);
     pub(crate) fn cl_boot(
         blob: ClText,
+        prelude: ClText,
         host: *const ClHost,
         memory_limit: usize,
         hard_limit: usize,
         stack: usize,
+        outcome: *mut ClOutcome,
     ) -> *mut ClIsolate;
     pub(crate) fn cl_dispose(isolate: *mut ClIsolate);
     pub(crate) fn cl_set_memory_limit(isolate: *mut ClIsolate, bytes: usize);

@@ -5,7 +5,7 @@
 //! isolate can be used again.
 
 use crate::ffi::{self, ClHost, ClOutcome, ClText, ClValue};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{PRELUDE, Snapshot};
 use crosslane::Failure;
 use std::ffi::{CStr, c_void};
 use std::fmt;
@@ -343,12 +343,31 @@ impl Isolate {
     /// Boots from a snapshot. `memory` is the limit for the heap and array buffers together, in bytes;
     /// `most` the highest that [`Isolate::limit_memory`] will set.
     pub fn boot(snapshot: &Arc<Snapshot>, host: Box<dyn Host>, memory: usize, most: usize) -> Self {
+        let snapshot = Some(Arc::clone(snapshot));
+        Self::start(snapshot, host, memory, most).expect("a snapshot runs nothing that throws")
+    }
+
+    /// Boots without a library.
+    pub(crate) fn start(
+        snapshot: Option<Arc<Snapshot>>,
+        host: Box<dyn Host>,
+        memory: usize,
+        most: usize,
+    ) -> Result<Self, Thrown> {
+        initialize();
         let mut host = HostBox::new(host);
         let most = most.max(memory);
         let hard = most.saturating_add(most / 2).saturating_add(LARGEST_OBJECTS);
+        let blob = snapshot.as_ref().map_or(ClText::EMPTY, |snapshot| snapshot.text());
+        let prelude = ClText::new(PRELUDE.as_bytes());
+        let mut outcome = ClOutcome::EMPTY;
         // SAFETY: the snapshot lives as long as the isolate, and so does the host.
-        let raw = unsafe { ffi::cl_boot(snapshot.text(), &host.table(), memory, hard, STACK) };
-        Self::new(raw, Some(Arc::clone(snapshot)), host)
+        let raw =
+            unsafe { ffi::cl_boot(blob, prelude, &host.table(), memory, hard, STACK, &mut outcome) };
+        let this = Self::new(raw, snapshot, host);
+        // SAFETY: nothing was called since.
+        unsafe { check(&outcome)? };
+        Ok(this)
     }
 
     pub(crate) fn new(

@@ -1,6 +1,6 @@
 //! A library: a JavaScript file and the modules that it imports, loaded into a snapshot.
 
-use crate::isolate::{Host, Reason, Thrown};
+use crate::isolate::{Host, Isolate, Reason, Thrown};
 use crate::snapshot::{self, Builder, Snapshot};
 use crosslane::{DataType, Failure, Signature};
 use serde::Deserialize;
@@ -120,6 +120,18 @@ pub fn load(
     cold_made(&cold, &declared);
     let warm = snapshot::warmed(&cold, functions.len()).map_err(explain)?;
     Ok((warm, declared))
+}
+
+/// Loads a file into an isolate of its own, without a snapshot: what others do for each isolate, to compare with.
+///
+/// # Errors
+/// As [`Library::load`].
+pub fn from_source(path: &Path, time: Duration, host: impl Host + 'static) -> Result<Isolate, Failure> {
+    let source = fs::read(path).map_err(|error| internal(&error.to_string()))?;
+    let explain = |thrown| explain(thrown, time);
+    let mut isolate = Isolate::start(None, Box::new(Loader { host }), MEMORY, MEMORY).map_err(explain)?;
+    isolate.load(&path.display().to_string(), &source).map_err(explain)?;
+    Ok(isolate)
 }
 
 fn functions(declared: &str) -> Result<Vec<Function>, Failure> {

@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// The JavaScript side of the guest.
-const PRELUDE: &str = concat!(
+pub(crate) const PRELUDE: &str = concat!(
     "(function (print) { 'use strict';\n",
     include_str!("js/values.js"),
     include_str!("js/columns.js"),
@@ -79,6 +79,7 @@ impl Snapshot {
 }
 
 /// An isolate in which a library is loaded, to become a snapshot.
+#[derive(Debug)]
 pub(crate) struct Builder {
     isolate: Isolate,
 }

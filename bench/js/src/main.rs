@@ -1,0 +1,201 @@
+//! The JavaScript guest beside arrow-udf's QuickJS, isolates from a snapshot beside the same from source, and check-out
+//! from a warm pool beside a boot. Prints JSON: for each comparison the seconds of ours and theirs, round by round.
+//!
+//! `crosslane-bench-js HOST LIBRARY ROUNDS`: the JavaScript host program, the file with libraries to boot with.
+
+use anyhow::{Result, anyhow};
+use arrow_array::{Array, Int64Array, RecordBatch};
+use arrow_schema::{DataType as ArrowType, Field, Schema};
+use arrow_udf_runtime::javascript::{FunctionOptions, Runtime};
+use crosslane::batch::{self, Encode, Header, Plan, Trust};
+use crosslane::pool::{Pool, PoolOptions};
+use crosslane::{ColumnBuilder, DataType, Failure};
+use crosslane_js::guest::{Answer, Guest};
+use crosslane_js::isolate::Host;
+use crosslane_js::library::{self, Library};
+use crosslane_process::{Source, Zygote, ZygoteOptions};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const ROWS: usize = 1024;
+const TIME: Duration = Duration::from_secs(60);
+const GCD: &str = "function gcd(a, b) { while (b != 0) { const t = b; b = a % b; a = t; } return a; }";
+
+struct Quiet;
+
+impl Host for Quiet {
+    fn print(&mut self, _: bool, _: &str) {}
+    fn fatal(&mut self, what: &str) {
+        eprintln!("{what}");
+    }
+}
+
+fn failed(failure: Failure) -> anyhow::Error {
+    anyhow!("{failure}")
+}
+
+fn seconds<T>(body: impl FnOnce() -> T) -> (f64, T) {
+    let begun = Instant::now();
+    let value = body();
+    (begun.elapsed().as_secs_f64(), value)
+}
+
+/// Pairs of integers whose divisors take some steps.
+fn pairs() -> (Vec<i64>, Vec<i64>) {
+    (0..ROWS as i64).map(|i| (i * 7919 + 1_000_003, i * 104_729 + 500_009)).unzip()
+}
+
+/// A request, as it lies in a ring.
+struct Columns(Vec<ColumnBuilder>);
+
+impl Encode for Columns {
+    fn plan(&self, plan: &mut Plan) {
+        self.0.iter().for_each(|column| column.plan(plan));
+    }
+    fn write(&self, body: &mut batch::Body<'_>) {
+        self.0.iter().for_each(|column| column.write(body));
+    }
+}
+
+fn framed(content: &dyn Encode, frame: &mut Vec<u64>, header: Header) {
+    let mut plan = Plan::default();
+    content.plan(&mut plan);
+    frame.clear();
+    frame.resize(plan.size().div_ceil(8), 0);
+    // SAFETY: integers are plain memory, and the bytes are within them.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(frame.as_mut_ptr().cast(), plan.size()) };
+    content.write(&mut plan.start(bytes, header));
+}
+
+fn bytes(frame: &[u64]) -> &[u8] {
+    // SAFETY: integers are plain memory.
+    unsafe { std::slice::from_raw_parts(frame.as_ptr().cast(), size_of_val(frame)) }
+}
+
+fn gcd(rounds: usize, folder: &Path) -> Result<serde_json::Value> {
+    let (a, b) = pairs();
+    let path = folder.join("gcd.js");
+    std::fs::write(&path, format!("{GCD} udf('gcd(a BIGINT, b BIGINT) -> BIGINT', gcd);"))?;
+    let library = Arc::new(Library::load(&path, TIME, Quiet).map_err(failed)?);
+    let mut guest = Guest::boot(&library, Box::new(Quiet));
+    let columns = Columns(
+        [&a, &b]
+            .map(|values| {
+                let mut column = ColumnBuilder::new(&DataType::BigInt);
+                column.fixed_all(values);
+                column
+            })
+            .into(),
+    );
+    let (mut request, mut reply) = (Vec::new(), Vec::new());
+    let types = [DataType::BigInt, DataType::BigInt];
+    let progress = AtomicU64::new(0);
+    let mut ours = || -> Result<i64> {
+        framed(&columns, &mut request, Header { rows: ROWS as u32, ..Header::default() });
+        let columns = batch::columns(bytes(&request), types.iter(), Trust::Values)?;
+        match guest.answer(0, &columns, ROWS, &progress) {
+            Answer::Done(results, _) => framed(&results, &mut reply, Header { rows: ROWS as u32, ..Header::default() }),
+            other => return Err(anyhow!("{other:?}")),
+        }
+        let results = batch::columns(bytes(&reply), types[..1].iter(), Trust::Nothing)?;
+        Ok((0..ROWS).map(|row| results[0].value::<i64>(row)).fold(0, |all, one| all ^ one))
+    };
+
+    let quickjs = futures_executor::block_on(async {
+        let mut runtime = Runtime::new().await?;
+        let options = FunctionOptions::default().return_null_on_null_input();
+        runtime.add_function("gcd", ArrowType::Int64, &format!("export {GCD}"), options).await?;
+        anyhow::Ok(runtime)
+    })?;
+    let fields = vec![Field::new("a", ArrowType::Int64, true), Field::new("b", ArrowType::Int64, true)];
+    let input = RecordBatch::try_new(
+        Arc::new(Schema::new(fields)),
+        vec![Arc::new(Int64Array::from(a)), Arc::new(Int64Array::from(b))],
+    )?;
+    let theirs = || -> Result<i64> {
+        let output = futures_executor::block_on(quickjs.call("gcd", &input))?;
+        let column = output.column(0).as_any().downcast_ref::<Int64Array>().ok_or_else(|| anyhow!("no integers"))?;
+        Ok((0..column.len()).map(|row| column.value(row)).fold(0, |all, one| all ^ one))
+    };
+    if ours()? != theirs()? {
+        return Err(anyhow!("the two do not agree"));
+    }
+    let mut taken = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        // As many batches as make a round long enough to measure.
+        taken.0.push(seconds(|| (0..100).try_for_each(|_| ours().map(drop))).0 / 100.0);
+        taken.1.push(seconds(|| (0..20).try_for_each(|_| theirs().map(drop))).0 / 20.0);
+    }
+    Ok(json!({ "ours": taken.0, "theirs": taken.1 }))
+}
+
+fn boot(rounds: usize, file: &Path) -> Result<serde_json::Value> {
+    let library = Arc::new(Library::load(file, TIME, Quiet).map_err(failed)?);
+    let boots = |taken: &mut Vec<f64>| {
+        for _ in 0..rounds {
+            let (time, guest) = seconds(|| Guest::boot(&library, Box::new(Quiet)));
+            taken.push(time);
+            drop(guest);
+        }
+    };
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    // In turns, but not at once: isolates of different snapshots cannot be together.
+    for _ in 0..3 {
+        boots(&mut ours);
+        for _ in 0..rounds {
+            let (time, isolate) = seconds(|| library::from_source(file, TIME, Quiet));
+            drop(isolate.map_err(failed)?);
+            theirs.push(time);
+        }
+    }
+    Ok(json!({ "ours": ours, "theirs": theirs, "bytes": library.snapshot.bytes().len() }))
+}
+
+fn pool(rounds: usize, host: &str, file: &Path) -> Result<serde_json::Value> {
+    let options = ZygoteOptions {
+        command: vec![host.into()],
+        advice: "",
+        source: Source::File { path: file.to_owned() },
+        load_timeout: TIME,
+        ring_size: 1 << 20,
+        spin: Duration::from_micros(20),
+        on_interrupt: Arc::new(|| {}),
+    };
+    let warm = PoolOptions { warm: 1, idle_timeout: TIME };
+    let (pool, _) = Pool::start(warm, move || Zygote::start(options))?;
+    drop(pool.check_out()?);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        // The last lane was dropped: this one has to be booted.
+        let begun = pool.stats().booted;
+        let (time, lane) = seconds(|| pool.check_out());
+        if pool.stats().booted > begun {
+            theirs.push(time);
+        }
+        lane?.give_back();
+        let (time, lane) = seconds(|| pool.check_out());
+        ours.push(time);
+        drop(lane?);
+    }
+    Ok(json!({ "ours": ours, "theirs": theirs }))
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [host, file, rounds] = &arguments[..] else {
+        return Err(anyhow!("use: crosslane-bench-js HOST LIBRARY ROUNDS"));
+    };
+    let rounds: usize = rounds.parse()?;
+    let file = PathBuf::from(file).canonicalize()?;
+    let folder = std::env::temp_dir().join(format!("crosslane-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let pool = pool(rounds, host, &file)?;
+    let gcd = gcd(rounds, &folder)?;
+    let boot = boot(rounds, &file)?;
+    std::fs::remove_dir_all(folder)?;
+    println!("{}", json!({ "gcd": gcd, "boot": boot, "pool": pool }));
+    Ok(())
+}
