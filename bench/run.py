@@ -1,6 +1,6 @@
-"""Crosslane beside DuckDB's own Python functions, in one run: prints a table, draws a picture.
+"""Crosslane beside its peers, in one run: prints a table, draws a picture.
 
-    make bench                  everything (about five minutes)
+    make bench                  everything (about six minutes)
     make bench BENCH=bigint     the lines whose name contains "bigint"
 
 Every line compares two things that were measured alternately; the figures are medians.
@@ -8,6 +8,7 @@ Every line compares two things that were measured alternately; the figures are m
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import statistics
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
+import psutil
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
@@ -27,6 +29,10 @@ import crosslane
 
 HERE = Path(__file__).parent
 FUNCTIONS = HERE / "functions.py"
+SCRIPTS = HERE / "functions.js"
+#: Libraries of 1.4 MB, to boot isolates with; and the program that boots them.
+LIBRARIES = HERE / "js" / "libraries.js"
+GUESTS = HERE / "js" / "target" / "release" / "crosslane-bench-js"
 RESULTS = HERE / "results"
 ROUNDS = 11
 console = Console()
@@ -64,11 +70,17 @@ def milliseconds(times: list[float]) -> str:
     return f"{statistics.median(times) * 1e3:.{0 if statistics.median(times) > 0.01 else 1}f} ms"
 
 
+def microseconds(times: list[float]) -> str:
+    """The median of some short times, as text."""
+    median = statistics.median(times) * 1e6
+    return f"{median:.1f} us" if median < 1000 else f"{median / 1000:.1f} ms"
+
+
 class Bench:
     """Both engines with the same tables and functions."""
 
     def __init__(self) -> None:
-        self.ours = crosslane.connect(functions=FUNCTIONS)
+        self.ours = crosslane.connect(functions=[FUNCTIONS, SCRIPTS])
         self.theirs = duckdb.connect()
         self._tables()
         self._native()
@@ -79,6 +91,10 @@ class Bench:
             con.execute("CREATE TABLE ints5 AS SELECT i FROM range(5000000) r(i)")
             con.execute(
                 "CREATE TABLE texts AS SELECT printf('row number %014d', i) AS s FROM range(2000000) r(i)"
+            )
+            con.execute("CREATE TABLE doubles AS SELECT random() AS a, random() AS b FROM range(10000000)")
+            con.execute(
+                "CREATE TABLE titles AS SELECT 'Hello, World: this is title ' || i AS s FROM range(1000000) r(i)"
             )
             con.execute("CREATE TABLE quarter AS SELECT i FROM range(245760) r(i)")
             con.execute("CREATE TABLE small AS SELECT i FROM range(5000) r(i)")
@@ -300,11 +316,70 @@ class Bench:
             "Ctrl-C inside a slow function", "a limit", f"{worst:.0f} ms", "the worst of 3", worst, 300, "ms"
         )
 
+    def js_numbers(self) -> Iterator[Line]:
+        """A JavaScript function of two numbers against the addition that is built in."""
+        rows = 10_000_000
+        runs = {
+            name: lambda sum=sum: self.seconds(self.ours, f"SELECT bit_xor(({sum})::BIGINT) FROM doubles", 2)
+            for name, sum in (("builtin", "a + b"), ("ours", "js_add(a, b)"))
+        }
+        taken = self.alternate(runs)
+        more = statistics.median(ours - builtin for ours, builtin in zip(taken["ours"], taken["builtin"]))
+        rates = [f"{statistics.median(taken[name]) / rows * 1e9:.1f} ns/row" for name in ("ours", "builtin")]
+        yield Line(
+            "JavaScript a+b, 2 threads", "DuckDB's own a+b", *rates, more / rows * 1e9, 12, "ns/row more"
+        )
+
+    def js_text(self) -> Iterator[Line]:
+        """A JavaScript function of text from one thread to two."""
+        query = "SELECT sum(strlen(js_slugify(s))) FROM titles"
+        taken = self.alternate({str(n): lambda n=n: self.seconds(self.ours, query, n) for n in (1, 2)})
+        times = (milliseconds(taken["2"]), milliseconds(taken["1"]))
+        yield Line(
+            "JavaScript slugify, 1 to 2 threads", "itself", *times, ratio(taken["1"], taken["2"]), 1.85
+        )
+
+    def js_guests(self) -> Iterator[Line]:
+        """The JavaScript guest against QuickJS, its boot against one from source, its pool against a boot."""
+        command = ["cargo", "build", "--release", "--locked", "--quiet"]
+        subprocess.run(command, cwd=LIBRARIES.parent, check=True)
+        run = subprocess.run(
+            [GUESTS, crosslane.javascript_path(), LIBRARIES, str(ROUNDS)], check=True, capture_output=True
+        )
+        taken = json.loads(run.stdout)
+        for key, name, against, target in (
+            ("gcd", "JavaScript gcd, 1024 rows", "arrow-udf's QuickJS", 4),
+            ("boot", "isolate boot, 1.4 MB of libraries", "from source", 4),
+            ("pool", "lane from a warm pool", "isolate boot", 20),
+        ):
+            ours, theirs = taken[key]["ours"], taken[key]["theirs"]
+            yield Line(name, against, microseconds(ours), microseconds(theirs), ratio(theirs, ours), target)
+
+    def js_memory(self) -> Iterator[Line]:
+        """What one more JavaScript lane takes."""
+
+        def private(lanes: int) -> float:
+            con = crosslane.connect()
+            con.execute(f"CALL crosslane_set('warm_lanes', '{lanes}')")
+            crosslane.load(con, LIBRARIES)
+            while con.execute("SELECT idle FROM crosslane_pools()").fetchall()[0][0] < lanes:
+                time.sleep(0.02)
+            pid = con.execute("SELECT max(pid) FROM crosslane_lanes()").fetchall()[0][0]
+            used = psutil.Process(pid).memory_full_info().uss / 1e6
+            con.close()
+            return used
+
+        few, many = private(1), private(17)
+        more = (many - few) / 16
+        sizes = (f"{many:.0f} MB with 17", f"{few:.0f} MB with 1")
+        yield Line("one more JavaScript lane", "a limit", *sizes, more, 10, "MB")
+
     def lines(self, wanted: str) -> Iterator[Line]:
         """All lines whose benchmark's name contains a text."""
         everything = [
             self.bigint, self.varchar, self.vectorized, self.scaling, self.fan_out, self.waiting,
             self.spans, self.first_call, self.memory, self.interrupt,
+            self.js_numbers, self.js_text, self.js_guests, self.js_memory,
         ]  # fmt: skip
         for measure in everything:
             if wanted in measure.__name__:
@@ -346,7 +421,7 @@ def draw(lines: list[Line], path: Path) -> None:
     for side in ("top", "right", "bottom", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(left=False)
-    title = f"Crosslane beside DuckDB {duckdb.__version__}'s own Python functions, {os.cpu_count()} cores"
+    title = f"Crosslane beside its peers (DuckDB {duckdb.__version__}, {os.cpu_count()} cores)"
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color="#264653", pad=14)
     figure.savefig(path, dpi=150)
 

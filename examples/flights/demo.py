@@ -1,4 +1,4 @@
-"""The tour: Python functions on 336,776 real flights, called from DuckDB SQL on every core.
+"""The tour: Python and JavaScript functions on 336,776 real flights, called from DuckDB SQL on every core.
 
 `make demo` runs it. It prepares the data, starts a small HTTP service, runs one query for each kind of
 function, and compares the same functions with DuckDB's own Python functions.
@@ -27,6 +27,7 @@ import crosslane
 
 HERE = Path(__file__).parent
 FUNCTIONS = HERE / "functions.py"
+SCRIPTS = HERE / "functions.js"
 #: What the HTTP service takes to answer, in seconds.
 SERVICE_DELAY = 0.005
 ROUNDS = 3
@@ -61,6 +62,27 @@ QUERIES = [
         "Many rows at once: an HTTP service, asked for every airport by an async function",
         """SELECT time_zone(faa) AS zone, count(*) AS airports
            FROM airports GROUP BY 1 ORDER BY airports DESC LIMIT 5""",
+    ),
+    (
+        "JavaScript and Python in one query: the same formula in both",
+        """SELECT carrier, round(avg(great_circle(o.lat, o.lon, d.lat, d.lon)), 3) AS python,
+                  round(avg(great_circle_js(o.lat, o.lon, d.lat, d.lon)), 3) AS javascript
+           FROM flights JOIN airports o ON o.faa = origin JOIN airports d ON d.faa = dest
+           GROUP BY carrier ORDER BY count(*) DESC LIMIT 3""",
+    ),
+    (
+        "JavaScript with an npm library: when flights arrive, by the clocks at their destination",
+        """SELECT slug(name) AS airport, count(*) AS flights, max(a.clock) AS latest,
+                  mode(a.weekday) AS busiest, count(*) FILTER (a.next_day) AS next_day
+           FROM (SELECT name, arrival(time_hour::TIMESTAMP, air_time, tzone) AS a
+                 FROM flights JOIN airports ON faa = dest WHERE hour >= 20)
+           GROUP BY 1 ORDER BY flights DESC LIMIT 5""",
+    ),
+    (
+        "JavaScript a column at a time: headwind on runway 13 of JFK, with typed arrays",
+        """SELECT month, round(avg(headwind(wind_dir, wind_speed, 130)), 1) AS mean,
+                  round(max(headwind(wind_dir, wind_speed, 130)), 1) AS strongest
+           FROM weather WHERE origin = 'JFK' GROUP BY month ORDER BY strongest DESC LIMIT 4""",
     ),
 ]
 
@@ -220,7 +242,8 @@ def main() -> None:
     with console.status("loading 336,776 flights"):
         prepare(con)
     crosslane.load(con, FUNCTIONS)
-    console.print("[bold]Functions of examples/flights/functions.py, as SQL sees them[/]")
+    crosslane.load(con, SCRIPTS)
+    console.print("[bold]Functions of examples/flights/functions.py and functions.js, as SQL sees them[/]")
     for signature, kind in con.execute("SELECT signature, kind FROM crosslane_functions()").fetchall():
         console.print(f"  {signature}  [dim]{kind}[/]", highlight=False, soft_wrap=True)
     for title, query in QUERIES:
@@ -228,7 +251,7 @@ def main() -> None:
     show(
         con,
         "What it cost (FROM crosslane_stats())",
-        "SELECT function, rows, calls AS batches, fanned_out, round(guest_seconds, 2) AS in_python,"
+        "SELECT function, rows, calls AS batches, fanned_out, round(guest_seconds, 2) AS in_function,"
         " round(ns_per_row / 1000, 2) AS us_a_row FROM crosslane_stats()",
     )
     theirs = duckdb.connect()

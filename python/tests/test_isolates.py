@@ -33,7 +33,10 @@ RUNAWAYS = {
     "new Promise(async () => { for (;;) await null; })": ("timeout: 0.2", "TimeoutError"),
     "new Promise((done) => setTimeout(done, 1e6))": ("timeout: 0.2", "TimeoutError"),
     "(function f(n) { return f(n + 1) + 1; })(0)": ("", "RangeError: Maximum call stack size exceeded"),
-    "{ let a = []; for (let i = 0; i < 1e6; i++) a = [a]; return JSON.stringify(a).length; }": ("", "RangeError: Maximum call stack size exceeded"),
+    "{ let a = []; for (let i = 0; i < 1e6; i++) a = [a]; return JSON.stringify(a).length; }": (
+        "",
+        "RangeError: Maximum call stack size exceeded",
+    ),
     "new RegExp('('.repeat(1e5) + ')'.repeat(1e5))": ("", "Invalid regular expression"),
     "{ let s = 'abc'; for (;;) s += s; }": ("", "RangeError: Invalid string length"),
     "{ const all = []; for (;;) all.push('x'.repeat(1 << 24) + all.length); }": (
