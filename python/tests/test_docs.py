@@ -24,20 +24,23 @@ def commands(block: str) -> list[tuple[str, str]]:
     return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
 
 
-def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page", "least"), [("README.md", 6), ("docs/javascript.md", 1)])
+def test_pages(page: str, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "COLUMNS": "100"}
     command = tmp_path / "crosslane"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m crosslane._cli "$@"\n')
     command.chmod(0o755)
     ran = 0
-    for language, text in BLOCK.findall((ROOT / "README.md").read_text()):
+    for language, text in BLOCK.findall((ROOT / page).read_text()):
         if language == "python":
             name = re.match(r"# (\w+\.py)\n", text)
             if name:
                 (tmp_path / name[1]).write_text(text)
             else:
-                exec(compile(text, "README.md", "exec"), {"__name__": "__main__"})
+                exec(compile(text, page, "exec"), {"__name__": "__main__"})
+        elif language == "js":
+            (tmp_path / re.match(r"// (\w+\.js)\n", text)[1]).write_text(text)
         elif language == "console":
             for line, expected in commands(text):
                 if line.startswith(SETUP):
@@ -48,7 +51,7 @@ def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 output = (result.stdout + result.stderr).replace(f"{tmp_path}/", "")
                 assert [line.rstrip() for line in output.splitlines()] == expected.splitlines(), line
                 ran += 1
-    assert ran >= 5
+    assert ran >= least
 
 
 @pytest.mark.parametrize("name", ["crosslane", "crosslane._duckdb", "crosslane._udf", "crosslane._signature"])
@@ -57,6 +60,19 @@ def test_docstrings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_the_flights_example() -> None:
+    """The functions of the tour, the npm library among them."""
+    import crosslane
+
+    con = crosslane.connect(functions=ROOT / "examples" / "flights" / "functions.js")
+    query = "SELECT arrival('2013-01-02 03:30:00'::TIMESTAMP, 60, 'America/Chicago')"
+    assert con.execute(query).fetchall() == [({"clock": "22:30", "weekday": "Tuesday", "next_day": False},)]
+    assert con.execute("SELECT slug('Général Intl.'), round(headwind(30, 10, 30), 6)").fetchall() == [
+        ("ge-ne-ral-intl", 10.0)
+    ]
+    con.close()
 
 
 def test_every_setting_and_command_is_documented() -> None:

@@ -24,7 +24,8 @@ pub(crate) fn command(source: &Source, settings: &Settings) -> Result<(Vec<Strin
         _ => {
             // -P: what lies in the working directory must not take the place of a module.
             let command = [&python(settings)?.display().to_string(), "-P", "-m", "crosslane._zygote"];
-            let advice = "is the package crosslane installed for this interpreter (`crosslane doctor` tells)?";
+            let advice =
+                "is the package crosslane installed for this interpreter (`crosslane doctor` tells)?";
             Ok((command.map(String::from).to_vec(), advice))
         }
     }

@@ -4,13 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <atomic>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include <v8-array-buffer.h>
 #include <v8-container.h>
 #include <v8-context.h>
@@ -28,6 +21,12 @@
 #include <v8-template.h>
 #include <v8-typed-array.h>
 #include <v8-version.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace {
 
@@ -72,9 +71,7 @@ std::string ToString(v8::Isolate* isolate, v8::Local<v8::Value> value) {
   return *text ? std::string(*text, text.length()) : std::string();
 }
 
-ClText View(const std::string& text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
+ClText View(const std::string& text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
 
 v8::Local<v8::String> Text(v8::Isolate* isolate, const char* data, size_t length) {
   v8::Local<v8::String> text;
@@ -365,8 +362,8 @@ bool IsScript(v8::Isolate* isolate, v8::Local<v8::Context> context, const std::s
   return !v8::ScriptCompiler::Compile(context, &source).IsEmpty();
 }
 
-// Makes a module of an imported script, as most packages publish them: what it puts into `module.exports` is its default
-// export. The text stays in its lines.
+// Makes a module of an imported script, as most packages publish them: what it puts into `module.exports` is
+// its default export. The text stays in its lines.
 std::string FromCommonJs(const std::string& text) {
   return "const module = { exports: {} }; (function (module, exports) { " + text +
          "\n}).call(module.exports, module, module.exports); export default module.exports;";
@@ -391,8 +388,7 @@ v8::MaybeLocal<v8::Module> Compile(ClIsolate* self, v8::Local<v8::Context> conte
                           std::to_string(at.GetColumnNumber() + 1);
       v8::Local<v8::Value> error = v8::Exception::Error(Text(isolate, imported));
       error.As<v8::Object>()
-          ->Set(context, Text(isolate, "stack", 5),
-                                        Text(isolate, "Error: " + imported + place))
+          ->Set(context, Text(isolate, "stack", 5), Text(isolate, "Error: " + imported + place))
           .Check();
       isolate->ThrowException(error);
       return {};
@@ -540,7 +536,9 @@ ClIsolate* Furnish(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
 // The lanes' isolates are entered for a call only, so that several can be used on one thread.
 struct Scopes {
   explicit Scopes(ClIsolate* self)
-      : isolate_scope(self->isolate), handle_scope(self->isolate), context(self->context.Get(self->isolate)),
+      : isolate_scope(self->isolate),
+        handle_scope(self->isolate),
+        context(self->context.Get(self->isolate)),
         context_scope(context) {}
   v8::Isolate::Scope isolate_scope;
   v8::HandleScope handle_scope;
@@ -679,7 +677,8 @@ size_t cl_call(ClIsolate* self, const char* method, const double* numbers, size_
     self->passed.Reset(isolate, array);
   }
   v8::Local<v8::Value> value;
-  bool done = Method(self, scopes.context, method, static_cast<int>(arguments.size()), arguments.data()).ToLocal(&value);
+  bool done = Method(self, scopes.context, method, static_cast<int>(arguments.size()), arguments.data())
+                  .ToLocal(&value);
   if (done) {
     isolate->PerformMicrotaskCheckpoint();
     done = !isolate->IsExecutionTerminating() && !caught.HasCaught();

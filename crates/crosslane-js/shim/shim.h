@@ -36,8 +36,8 @@ typedef struct {
   ClText name;
   ClText message;
   ClText stack;
-  ClText value;    // the result, if it was a text
-  double number;   // the result, if it was a number
+  ClText value;   // the result, if it was a text
+  double number;  // the result, if it was a number
 } ClOutcome;
 
 enum { CL_MEMORY = 1 };
@@ -48,7 +48,7 @@ enum { CL_NONE = 0, CL_BYTES = 1, CL_ASCII = 2, CL_UTF8 = 3, CL_NUMBER = 4, CL_L
 typedef struct {
   uint32_t kind;
   const uint8_t* data;
-  size_t length;  // bytes; of CL_UTF16 characters
+  size_t length;           // bytes; of CL_UTF16 characters
   const int32_t* offsets;  // where each string begins and ends in `data`
   size_t count;            // strings
   double number;

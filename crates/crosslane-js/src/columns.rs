@@ -1,8 +1,8 @@
 //! Columns on their way into JavaScript: the buffers of a batch, in place, and strings made by V8.
 
 use crate::isolate::Argument;
-use crosslane::batch::Column;
 use crosslane::Layout;
+use crosslane::batch::Column;
 
 /// Adds the arguments of a column and its children, in the order in which the prelude's readers take them.
 pub(crate) fn add<'a>(column: &Column<'a>, arguments: &mut Vec<Argument<'a>>) {
@@ -31,4 +31,3 @@ fn bytes(offsets: &[i32]) -> &[u8] {
     // SAFETY: integers are plain memory, and bytes need no alignment.
     unsafe { std::slice::from_raw_parts(offsets.as_ptr().cast(), size_of_val(offsets)) }
 }
-

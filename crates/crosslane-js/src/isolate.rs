@@ -220,19 +220,19 @@ pub(crate) enum Argument<'a> {
     /// Eight bytes that JavaScript writes.
     Word(&'a AtomicU64),
     /// The strings between the offsets.
-    Strings { text: &'a [u8], offsets: &'a [i32], ascii: bool },
+    Strings {
+        text: &'a [u8],
+        offsets: &'a [i32],
+        ascii: bool,
+    },
     /// One text.
     Text(&'a str),
 }
 
 impl Argument<'_> {
     fn raw(&self) -> ClValue {
-        let bytes = |kind, bytes: &[u8]| ClValue {
-            kind,
-            data: bytes.as_ptr(),
-            length: bytes.len(),
-            ..ClValue::NONE
-        };
+        let bytes =
+            |kind, bytes: &[u8]| ClValue { kind, data: bytes.as_ptr(), length: bytes.len(), ..ClValue::NONE };
         match *self {
             Argument::None => ClValue::NONE,
             Argument::Bytes(data) => bytes(ffi::BYTES, data),
@@ -319,6 +319,35 @@ impl<'a> Reply<'a> {
     }
 }
 
+/// The snapshot of the isolates that live in this process, and their number. V8 shares what is read-only in a
+/// snapshot between all isolates, and crashes if they have different ones.
+static TENANTS: Mutex<(usize, usize)> = Mutex::new((0, 0));
+
+/// An isolate's part of [`TENANTS`].
+#[derive(Debug)]
+pub(crate) struct Tenant;
+
+impl Tenant {
+    /// # Panics
+    /// If isolates of another snapshot live in this process.
+    pub(crate) fn new(snapshot: ClText) -> Self {
+        let mut tenants = TENANTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = snapshot.data.addr();
+        assert!(
+            tenants.1 == 0 || tenants.0 == snapshot,
+            "isolates of two snapshots cannot live in one process at once"
+        );
+        *tenants = (snapshot, tenants.1 + 1);
+        Self
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        TENANTS.lock().unwrap_or_else(PoisonError::into_inner).1 -= 1;
+    }
+}
+
 /// An isolate that was booted from a snapshot, or builds one.
 ///
 /// It belongs to the thread that made it.
@@ -331,6 +360,7 @@ pub struct Isolate {
     host: Box<HostBox>,
     /// The parts of the last call's result.
     parts: Vec<ClValue>,
+    tenant: Tenant,
 }
 
 impl fmt::Debug for Isolate {
@@ -361,10 +391,10 @@ impl Isolate {
         let blob = snapshot.as_ref().map_or(ClText::EMPTY, |snapshot| snapshot.text());
         let prelude = ClText::new(PRELUDE.as_bytes());
         let mut outcome = ClOutcome::EMPTY;
+        let tenant = Tenant::new(blob);
         // SAFETY: the snapshot lives as long as the isolate, and so does the host.
-        let raw =
-            unsafe { ffi::cl_boot(blob, prelude, &host.table(), memory, hard, STACK, &mut outcome) };
-        let this = Self::new(raw, snapshot, host);
+        let raw = unsafe { ffi::cl_boot(blob, prelude, &host.table(), memory, hard, STACK, &mut outcome) };
+        let this = Self::new(raw, snapshot, host, tenant);
         // SAFETY: nothing was called since.
         unsafe { check(&outcome)? };
         Ok(this)
@@ -374,9 +404,10 @@ impl Isolate {
         raw: *mut ffi::ClIsolate,
         snapshot: Option<Arc<Snapshot>>,
         host: Box<HostBox>,
+        tenant: Tenant,
     ) -> Self {
         let raw = NonNull::new(raw).expect("V8 gives an isolate or ends the process");
-        Self { raw, handle: Handle::new(raw), snapshot, host, parts: Vec::new() }
+        Self { raw, handle: Handle::new(raw), snapshot, host, parts: Vec::new(), tenant }
     }
 
     /// What ends its calls.
@@ -464,6 +495,7 @@ impl Isolate {
             drop(std::ptr::read(&this.handle));
             drop(std::ptr::read(&this.snapshot));
             drop(std::ptr::read(&this.parts));
+            drop(std::ptr::read(&this.tenant));
             blob
         }
     }

@@ -112,7 +112,9 @@ impl Watched {
         let row = self.control.progress().1;
         let failure = Failure {
             class: "RangeError".into(),
-            message: format!("its process had to be ended: {what}. A lower memory_limit ends such calls earlier"),
+            message: format!(
+                "its process had to be ended: {what}. A lower memory_limit ends such calls earlier"
+            ),
             traceback: String::new(),
         };
         // SAFETY: the words are the right to answer, and the lane lives as long as a call is at work in it.
@@ -191,7 +193,8 @@ impl Lane {
         *lock(&self.watched.words) = Some(words);
         let limit = function.timeout.map_or(0, |seconds| (seconds * 1e9) as u64);
         let control = self.lane.control().clone();
-        let columns = self.lane.columns(function.parameters.iter().map(|data_type| -> &DataType { data_type }))?;
+        let columns =
+            self.lane.columns(function.parameters.iter().map(|data_type| -> &DataType { data_type }))?;
         self.watched.limit.store(limit, Relaxed);
         let answer = self.guest.answer(index, &columns, call.header.rows as usize, control.word());
         self.watched.limit.store(0, Relaxed);

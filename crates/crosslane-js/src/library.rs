@@ -240,9 +240,9 @@ impl<H: Host> Host for Loader<H> {
                 PathBuf::from(name)
             });
             let hint = other.iter().find(|path| path.is_file());
-            let hint = hint.and_then(|path| path.extension()).map(|extension| {
-                format!("; did you mean \"{specifier}.{}\"?", extension.to_string_lossy())
-            });
+            let hint = hint
+                .and_then(|path| path.extension())
+                .map(|extension| format!("; did you mean \"{specifier}.{}\"?", extension.to_string_lossy()));
             format!("cannot import \"{specifier}\": {error}{}", hint.unwrap_or_default())
         };
         let path = path.canonicalize().map_err(missing)?;

@@ -14,7 +14,9 @@ fn main() -> ExitCode {
             Ok(true)
         }
         ["check", path] => Ok(crosslane_js::host::check(Path::new(path))),
-        _ => Err(std::io::Error::other("use: crosslane-js, with a control socket, or: crosslane-js check FILE, or: crosslane-js version")),
+        _ => Err(std::io::Error::other(
+            "use: crosslane-js, with a control socket, or: crosslane-js check FILE, or: crosslane-js version",
+        )),
     };
     match outcome {
         // SAFETY: nothing is left to be cleaned up; destructors would run while V8's threads are at work.

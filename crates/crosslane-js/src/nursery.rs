@@ -25,10 +25,14 @@ use std::time::Duration;
 #[serde(rename_all = "lowercase")]
 enum Line {
     /// The first memory file has a snapshot, of a library that declares this.
-    Cold { declared: String },
+    Cold {
+        declared: String,
+    },
     /// The second has a better one.
     Warm,
-    Failed { failure: Failure },
+    Failed {
+        failure: Failure,
+    },
 }
 
 /// Loads a file within `time`.

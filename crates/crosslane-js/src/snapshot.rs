@@ -6,7 +6,7 @@
 //! the code. Isolates of different snapshots cannot live in one process at once, which V8 does not check.
 
 use crate::ffi::{self, ClOutcome, ClText};
-use crate::isolate::{self, Argument, Handle, Host, HostBox, Isolate, Reason, Thrown};
+use crate::isolate::{self, Argument, Handle, Host, HostBox, Isolate, Reason, Tenant, Thrown};
 use std::fmt;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub(crate) const PRELUDE: &str = concat!(
     include_str!("js/declare.js"),
     include_str!("js/warm.js"),
     include_str!("js/guest.js"),
-    "})"
+    "return methods; })"
 );
 
 /// How long the sample call of one function may take, and how much memory; those of a library together
@@ -95,10 +95,11 @@ impl Builder {
         let mut host = HostBox::new(host);
         let mut outcome = ClOutcome::EMPTY;
         let prelude = ClText::new(PRELUDE.as_bytes());
+        let tenant = Tenant::new(blob);
         // SAFETY: the host lives as long as the isolate; the blob does as its callers see to.
         let isolate = unsafe {
             let raw = ffi::cl_builder(blob, prelude, &host.table(), memory, &mut outcome);
-            Isolate::new(raw, None, host)
+            Isolate::new(raw, None, host, tenant)
         };
         // SAFETY: nothing was called since.
         unsafe { isolate::check(&outcome)? };

@@ -4,7 +4,8 @@ use crate::Source;
 use crosslane::{Failure, FunctionSpec};
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
 };
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
@@ -41,26 +42,11 @@ pub enum Request {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub(crate) enum Answer {
-    Loaded {
-        functions: Vec<FunctionSpec>,
-        runtime: String,
-    },
-    Failed {
-        failure: Failure,
-    },
-    Forked {
-        lane: u64,
-        pid: i32,
-    },
-    Unforked {
-        lane: u64,
-        message: String,
-    },
-    Exited {
-        lane: u64,
-        code: Option<i32>,
-        signal: Option<i32>,
-    },
+    Loaded { functions: Vec<FunctionSpec>, runtime: String },
+    Failed { failure: Failure },
+    Forked { lane: u64, pid: i32 },
+    Unforked { lane: u64, message: String },
+    Exited { lane: u64, code: Option<i32>, signal: Option<i32> },
     Interrupted,
 }
 

@@ -79,7 +79,8 @@ fn engine_end(ring: usize) -> (ProcessLane, OwnedFd, OwnedFd) {
     let own = rustix::process::getpid();
     let process =
         rustix::process::pidfd_open(own, PidfdFlags::empty()).expect("a descriptor of this process");
-    let lane = ProcessLane::new(region.engine(), socket, process, 0, LaneRecord::new(1), None, Duration::ZERO);
+    let lane =
+        ProcessLane::new(region.engine(), socket, process, 0, LaneRecord::new(1), None, Duration::ZERO);
     (lane, memory, guest_socket)
 }
 

@@ -231,7 +231,8 @@ impl Running {
             .map_err(boot_error("warden"))?;
         let engine = std::process::id();
         let bell = Some(bell);
-        let mut running = Self { child, control, answers, lanes, record, bell, warden: Some(warden), engine, lost: false };
+        let mut running =
+            Self { child, control, answers, lanes, record, bell, warden: Some(warden), engine, lost: false };
         let loaded = running.load(options)?;
         Ok((running, loaded))
     }
@@ -319,7 +320,9 @@ impl Running {
                     return Err(self.give_up(format!("the zygote ended or broke the protocol ({answer:?})")));
                 }
                 Err(_) => {
-                    return Err(self.give_up(format!("the zygote made no worker within {} s", BOOT.as_secs())));
+                    return Err(
+                        self.give_up(format!("the zygote made no worker within {} s", BOOT.as_secs()))
+                    );
                 }
             }
         };

@@ -6,17 +6,23 @@
 
 // Typed arrays of the types whose values need nothing done to them.
 const PLAIN = {
-  TINYINT: 'Int8Array',
-  SMALLINT: 'Int16Array',
-  INTEGER: 'Int32Array',
-  UTINYINT: 'Uint8Array',
-  USMALLINT: 'Uint16Array',
-  UINTEGER: 'Uint32Array',
-  FLOAT: 'Float32Array',
-  DOUBLE: 'Float64Array',
+  TINYINT: "Int8Array",
+  SMALLINT: "Int16Array",
+  INTEGER: "Int32Array",
+  UTINYINT: "Uint8Array",
+  USMALLINT: "Uint16Array",
+  UINTEGER: "Uint32Array",
+  FLOAT: "Float32Array",
+  DOUBLE: "Float64Array",
 };
-const PER_MILLISECOND = { TIMESTAMP_S: 0, TIMESTAMP_MS: 1, TIMESTAMP: 1e3, TIMESTAMPTZ: 1e3, TIMESTAMP_NS: 1e6 };
-const codes = (type) => ['', 'Uint8Array', 'Uint16Array', '', 'Uint32Array'][type.width];
+const PER_MILLISECOND = {
+  TIMESTAMP_S: 0,
+  TIMESTAMP_MS: 1,
+  TIMESTAMP: 1e3,
+  TIMESTAMPTZ: 1e3,
+  TIMESTAMP_NS: 1e6,
+};
+const codes = (type) => ["", "Uint8Array", "Uint16Array", "", "Uint32Array"][type.width];
 
 // Collects the source of one function's code, and the constants that it uses.
 class Source {
@@ -49,25 +55,28 @@ function reader(type, source) {
   const at = source.buffer();
   source.add(`const v${id} = ${at} && new Uint8Array(${at});`);
   const valid = (i) => `(v${id} === undefined || (v${id}[${i} >> 3] >> (${i} & 7) & 1) === 1)`;
-  const view = (kind, letter = 'd') => source.add(`const ${letter}${id} = new ${kind}(${source.buffer()});`);
-  const offsets = () => view('Int32Array', 'o');
+  const view = (kind, letter = "d") => source.add(`const ${letter}${id} = new ${kind}(${source.buffer()});`);
+  const offsets = () => view("Int32Array", "o");
   const nullable = (child) => (i) => `(${child.valid(i)} ? ${child.value(i)} : null)`;
-  const words = (call) => (view('Int32Array'), (i) => `${call}(d${id}[2 * ${i}], d${id}[2 * ${i} + 1]`);
+  const words = (call) => {
+    view("Int32Array");
+    return (i) => `${call}(d${id}[2 * ${i}], d${id}[2 * ${i} + 1]`;
+  };
   let value;
   switch (type.kind) {
-    case 'BOOLEAN':
-      view('Uint8Array');
+    case "BOOLEAN":
+      view("Uint8Array");
       value = (i) => `((d${id}[${i} >> 3] >> (${i} & 7) & 1) === 1)`;
       break;
-    case 'BIGINT':
-    case 'UBIGINT': {
-      const signed = type.kind === 'BIGINT';
+    case "BIGINT":
+    case "UBIGINT": {
+      const signed = type.kind === "BIGINT";
       if (source.options.bigint) {
-        view(signed ? 'BigInt64Array' : 'BigUint64Array');
+        view(signed ? "BigInt64Array" : "BigUint64Array");
         value = (i) => `d${id}[${i}]`;
       } else {
         // Small integers stay small integers, with which the compiler does best.
-        view('Int32Array');
+        view("Int32Array");
         const low = (i) => `d${id}[2 * ${i}]`;
         const high = (i) => `d${id}[2 * ${i} + 1]`;
         value = signed
@@ -77,82 +86,85 @@ function reader(type, source) {
       }
       break;
     }
-    case 'HUGEINT':
-    case 'UHUGEINT':
-    case 'DECIMAL': {
-      view('BigUint64Array');
-      const bits = type.kind === 'UHUGEINT' ? 'asUintN' : 'asIntN';
+    case "HUGEINT":
+    case "UHUGEINT":
+    case "DECIMAL": {
+      view("BigUint64Array");
+      const bits = type.kind === "UHUGEINT" ? "asUintN" : "asIntN";
       const whole = (i) => `${bits}(128, d${id}[2 * ${i} + 1] << 64n | d${id}[2 * ${i}])`;
-      const text = type.kind === 'DECIMAL' && source.options.decimal !== 'bigint';
+      const text = type.kind === "DECIMAL" && source.options.decimal !== "bigint";
       value = text ? (i) => `decimalText(${whole(i)}, ${type.scale})` : whole;
       break;
     }
-    case 'VARCHAR':
-    case 'JSON': {
+    case "VARCHAR":
+    case "JSON": {
       source.add(`const d${id} = ${source.buffer()};`);
       const text = (i) => `(d${id}[${i}] === undefined ? tooLong() : d${id}[${i}])`;
-      value = type.kind === 'JSON' ? (i) => `parse(${text(i)})` : (i) => text(i);
+      value = type.kind === "JSON" ? (i) => `parse(${text(i)})` : (i) => text(i);
       break;
     }
-    case 'BLOB':
+    case "BLOB":
       offsets();
-      view('Uint8Array');
+      view("Uint8Array");
       // A copy, because the function may keep it.
       value = (i) => `slice(d${id}, o${id}[${i}], o${id}[${i} + 1])`;
       break;
-    case 'DATE':
-      view('Int32Array');
+    case "DATE":
+      view("Int32Array");
       value = (i) => `dateOf(d${id}[${i}] * ${MILLISECONDS_PER_DAY}, 0, 'DATE')`;
       break;
-    case 'TIME': {
-      const call = words('timeText');
+    case "TIME": {
+      const call = words("timeText");
       value = (i) => `${call(i)})`;
       break;
     }
-    case 'TIMESTAMP_S':
-    case 'TIMESTAMP_MS':
-    case 'TIMESTAMP':
-    case 'TIMESTAMPTZ':
-    case 'TIMESTAMP_NS': {
-      const call = words('timestamp');
+    case "TIMESTAMP_S":
+    case "TIMESTAMP_MS":
+    case "TIMESTAMP":
+    case "TIMESTAMPTZ":
+    case "TIMESTAMP_NS": {
+      const call = words("timestamp");
       value = (i) => `${call(i)}, ${PER_MILLISECOND[type.kind]}, ${name})`;
       break;
     }
-    case 'INTERVAL':
-      view('Int32Array');
+    case "INTERVAL":
+      view("Int32Array");
       value = (i) => `interval(${[0, 1, 2, 3].map((part) => `d${id}[4 * ${i} + ${part}]`).join()})`;
       break;
-    case 'UUID':
-      view('Uint8Array');
+    case "UUID":
+      view("Uint8Array");
       value = (i) => `uuidText(d${id}, 16 * ${i})`;
       break;
-    case 'ENUM': {
+    case "ENUM": {
       view(codes(type));
       const names = source.constant(type.values);
       value = (i) => `${names}[d${id}[${i}]]`;
       break;
     }
-    case 'LIST':
-    case 'ARRAY':
-    case 'MAP': {
-      const fixed = type.kind === 'ARRAY';
+    case "LIST":
+    case "ARRAY":
+    case "MAP": {
+      const fixed = type.kind === "ARRAY";
       if (!fixed) offsets();
       const child = reader(type.child, source);
       const first = fixed ? `i * ${type.length}` : `o${id}[i]`;
       const end = fixed ? `start + ${type.length}` : `o${id}[i + 1]`;
       const body =
-        type.kind === 'MAP'
-          ? `const r = new Map(); for (let j = start; j < end; j++) { const e = ${child.value('j')}; r.set(e.key, e.value); }`
-          : `const r = []; for (let j = start; j < end; j++) r[j - start] = ${nullable(child)('j')};`;
+        type.kind === "MAP"
+          ? `const r = new Map(); for (let j = start; j < end; j++) { const e = ${child.value("j")}; r.set(e.key, e.value); }`
+          : `const r = []; for (let j = start; j < end; j++) r[j - start] = ${nullable(child)("j")};`;
       source.add(`function r${id}(i) { const start = ${first}, end = ${end}; ${body} return r; }`);
       value = (i) => `r${id}(${i})`;
       break;
     }
-    case 'STRUCT': {
-      const fields = type.fields.map((field) => [stringify(field.name), nullable(reader(field.type, source))]);
+    case "STRUCT": {
+      const fields = type.fields.map((field) => [
+        stringify(field.name),
+        nullable(reader(field.type, source)),
+      ]);
       // `["__proto__"]` is a field like any other.
-      const object = fields.map(([field, child]) => `[${field}]: ${child('i')}`).join(', ');
-      const plain = fields.map(([field, child]) => `${field}: ${child('i')}`).join(', ');
+      const object = fields.map(([field, child]) => `[${field}]: ${child("i")}`).join(", ");
+      const plain = fields.map(([field, child]) => `${field}: ${child("i")}`).join(", ");
       source.add(`function r${id}(i) { return {${object.includes('"__proto__"') ? object : plain}}; }`);
       value = (i) => `r${id}(${i})`;
       break;
@@ -186,7 +198,7 @@ function grown(array, length) {
 }
 
 function checkTotal(total) {
-  if (total > 2147483647) throw new RangeError('the results of one batch exceed 2 GiB');
+  if (total > 2147483647) throw new RangeError("the results of one batch exceed 2 GiB");
   return total;
 }
 
@@ -207,12 +219,12 @@ const PIECE = 1 << 28;
 
 // Strings joined, in as few pieces as V8's longest string allows, behind the number of pieces.
 function pieces(strings, offsets) {
-  if (offsets[strings.length] <= PIECE) return [1, join(strings, '')];
+  if (offsets[strings.length] <= PIECE) return [1, join(strings, "")];
   const joined = [0];
   let first = 0;
   for (let index = 1; index <= strings.length; index++) {
     if (index === strings.length || offsets[index + 1] - offsets[first] > PIECE) {
-      joined[++joined[0]] = join(strings.slice(first, index), '');
+      joined[++joined[0]] = join(strings.slice(first, index), "");
       first = index;
     }
   }
@@ -228,7 +240,7 @@ function writer(type, source, expected) {
   const outputs = [`c${id}`, `z${id}`, `bitmap(v${id}, z${id}, c${id})`];
   source.add(`let c${id} = 0, z${id} = 0, v${id};`);
   let append;
-  let empty = '';
+  let empty = "";
   const column = (kind, per = 1) => {
     source.add(`let d${id} = new ${kind}(${per} * ${expected});`);
     const room = `d${id} = grown(d${id}, ${per} * (c${id} + 1)); `;
@@ -237,88 +249,90 @@ function writer(type, source, expected) {
     return room;
   };
   const offsets = () => source.add(`let o${id} = new Int32Array(${expected} + 1);`);
-  const end = (total) =>
-    `o${id} = grown(o${id}, c${id} + 2); o${id}[c${id} + 1] = ${total}; `;
+  const end = (total) => `o${id} = grown(o${id}, c${id} + 2); o${id}[c${id} + 1] = ${total}; `;
   const put = (expression) => `d${id}[c${id}] = ${expression}; `;
   const halves = (expression) =>
     `const x = ${expression}; d${id}[2 * c${id}] = x; d${id}[2 * c${id} + 1] = x >> 64n; `;
   switch (type.kind) {
-    case 'BOOLEAN':
+    case "BOOLEAN":
       source.add(`let d${id} = new Uint8Array((${expected} >> 3) + 1);`);
       outputs.push(`d${id}.subarray(0, (c${id} + 7) >> 3)`);
       append = `d${id} = grown(d${id}, (c${id} >> 3) + 1);
         if (r === true) d${id}[c${id} >> 3] |= 1 << (c${id} & 7); else if (r !== false) throw wrong(r, ${name}); `;
       empty = `d${id} = grown(d${id}, (c${id} >> 3) + 1); `;
       break;
-    case 'BIGINT':
-      append = column('BigInt64Array') + put(`toSigned(r, 64, ${name})`);
+    case "BIGINT":
+      append = column("BigInt64Array") + put(`toSigned(r, 64, ${name})`);
       break;
-    case 'UBIGINT':
-      append = column('BigUint64Array') + put(`toUnsigned(r, 64, ${name})`);
+    case "UBIGINT":
+      append = column("BigUint64Array") + put(`toUnsigned(r, 64, ${name})`);
       break;
-    case 'HUGEINT':
-      append = column('BigUint64Array', 2) + halves(`asUintN(128, toSigned(r, 128, ${name}))`);
+    case "HUGEINT":
+      append = column("BigUint64Array", 2) + halves(`asUintN(128, toSigned(r, 128, ${name}))`);
       break;
-    case 'UHUGEINT':
-      append = column('BigUint64Array', 2) + halves(`toUnsigned(r, 128, ${name})`);
+    case "UHUGEINT":
+      append = column("BigUint64Array", 2) + halves(`toUnsigned(r, 128, ${name})`);
       break;
-    case 'DECIMAL': {
-      const unscaled = source.options.decimal === 'bigint';
+    case "DECIMAL": {
+      const unscaled = source.options.decimal === "bigint";
       const decimal = `toDecimal(r, ${type.precision}, ${type.scale}, ${name}, ${unscaled})`;
-      append = column('BigUint64Array', 2) + halves(`asUintN(128, ${decimal})`);
+      append = column("BigUint64Array", 2) + halves(`asUintN(128, ${decimal})`);
       break;
     }
-    case 'VARCHAR':
-    case 'JSON':
+    case "VARCHAR":
+    case "JSON":
       offsets();
       source.add(`const s${id} = [];`);
       outputs.push(`o${id}.subarray(0, c${id} + 1)`, `...pieces(s${id}, o${id})`);
       append =
-        (type.kind === 'JSON' ? `r = toJson(r, ${name}); ` : `if (typeof r !== 'string') throw wrong(r, ${name}); `) +
+        (type.kind === "JSON"
+          ? `r = toJson(r, ${name}); `
+          : `if (typeof r !== 'string') throw wrong(r, ${name}); `) +
         end(`checkTotal(o${id}[c${id}] + r.length)`) +
         `s${id}[c${id}] = r; `;
       empty = `${end(`o${id}[c${id}]`)} s${id}[c${id}] = ''; `;
       break;
-    case 'BLOB':
+    case "BLOB":
       offsets();
       source.add(`let d${id} = new Uint8Array(16 * ${expected});`);
       outputs.push(`o${id}.subarray(0, c${id} + 1)`, `d${id}.subarray(0, o${id}[c${id}])`);
       append =
         `r = toBytes(r, ${name}); const from = o${id}[c${id}], to = checkTotal(from + r.length); ` +
-        `d${id} = grown(d${id}, to); d${id}.set(r, from); ${end('to')}`;
+        `d${id} = grown(d${id}, to); d${id}.set(r, from); ${end("to")}`;
       empty = end(`o${id}[c${id}]`);
       break;
-    case 'DATE':
-      append = column('Int32Array') + put(`toDays(r, 'DATE')`);
+    case "DATE":
+      append = column("Int32Array") + put(`toDays(r, 'DATE')`);
       break;
-    case 'TIME':
-      append = column('BigInt64Array') + put(`toTime(r, 'TIME')`);
+    case "TIME":
+      append = column("BigInt64Array") + put(`toTime(r, 'TIME')`);
       break;
-    case 'TIMESTAMP_S':
-    case 'TIMESTAMP_MS':
-    case 'TIMESTAMP':
-    case 'TIMESTAMPTZ':
-    case 'TIMESTAMP_NS':
-      append = column('BigInt64Array') + put(`toTimestamp(r, ${PER_MILLISECOND[type.kind]}, ${name})`);
+    case "TIMESTAMP_S":
+    case "TIMESTAMP_MS":
+    case "TIMESTAMP":
+    case "TIMESTAMPTZ":
+    case "TIMESTAMP_NS":
+      append = column("BigInt64Array") + put(`toTimestamp(r, ${PER_MILLISECOND[type.kind]}, ${name})`);
       break;
-    case 'INTERVAL': {
+    case "INTERVAL": {
       const part = (part, bits) => `intervalPart(r, '${part}', ${bits}, ${name})`;
       append =
-        column('BigInt64Array', 2) +
-        `d${id}[2 * c${id}] = asIntN(64, asUintN(32, ${part('months', 32)}) | ${part('days', 32)} << 32n);` +
-        `d${id}[2 * c${id} + 1] = ${part('microseconds', 64)};`;
+        column("BigInt64Array", 2) +
+        `d${id}[2 * c${id}] = asIntN(64, asUintN(32, ${part("months", 32)}) | ${part("days", 32)} << 32n);` +
+        `d${id}[2 * c${id} + 1] = ${part("microseconds", 64)};`;
       break;
     }
-    case 'UUID':
-      append = `${column('Uint8Array', 16)}toUuid(r, d${id}, 16 * c${id}, ${name}); `;
+    case "UUID":
+      append = `${column("Uint8Array", 16)}toUuid(r, d${id}, 16 * c${id}, ${name}); `;
       break;
-    case 'ENUM': {
+    case "ENUM": {
       const places = source.constant(new Map(type.values.map((value, code) => [value, code])));
       append =
-        column(codes(type)) + `const code = ${places}.get(r); if (code === undefined) throw unfit(r, ${name}); ${put('code')}`;
+        column(codes(type)) +
+        `const code = ${places}.get(r); if (code === undefined) throw unfit(r, ${name}); ${put("code")}`;
       break;
     }
-    case 'LIST': {
+    case "LIST": {
       offsets();
       outputs.push(`o${id}.subarray(0, c${id} + 1)`);
       const child = writer(type.child, source, `2 * ${expected}`);
@@ -327,7 +341,7 @@ function writer(type, source, expected) {
       empty = end(`o${id}[c${id}]`);
       break;
     }
-    case 'MAP': {
+    case "MAP": {
       offsets();
       outputs.push(`o${id}.subarray(0, c${id} + 1)`);
       const child = writer(type.child, source, `2 * ${expected}`);
@@ -339,33 +353,33 @@ function writer(type, source, expected) {
       empty = end(`o${id}[c${id}]`);
       break;
     }
-    case 'ARRAY': {
+    case "ARRAY": {
       const child = writer(type.child, source, `${type.length} * ${expected}`);
       outputs.push(...child.outputs);
       append = `r = toArray(r, ${type.length}, ${name}); for (let j = 0; j < ${type.length}; j++) ${child.call}(r[j]); `;
       empty = `for (let j = 0; j < ${type.length}; j++) ${child.call}(null); `;
       break;
     }
-    case 'STRUCT': {
+    case "STRUCT": {
       const fields = type.fields.map((field) => [field.name, writer(field.type, source, expected)]);
-      fields.forEach(([, child]) => outputs.push(...child.outputs));
+      for (const [, child] of fields) outputs.push(...child.outputs);
       const known = source.constant(new Set(type.fields.map((field) => field.name)));
       append =
         `checkStruct(r, ${known}, ${name}); ` +
-        fields.map(([field, child]) => `${child.call}(r[${stringify(field)}]); `).join('');
-      empty = fields.map(([, child]) => `${child.call}(null); `).join('');
+        fields.map(([field, child]) => `${child.call}(r[${stringify(field)}]); `).join("");
+      empty = fields.map(([, child]) => `${child.call}(null); `).join("");
       break;
     }
-    case 'FLOAT':
-      append = `${column('Float32Array')}if (typeof r === 'bigint') r = Number(r); if (typeof r !== 'number') throw wrong(r, ${name});
-        ${put('r')} if (isFinite(r) && !isFinite(d${id}[c${id}])) throw unfit(r, ${name}); `;
+    case "FLOAT":
+      append = `${column("Float32Array")}if (typeof r === 'bigint') r = Number(r); if (typeof r !== 'number') throw wrong(r, ${name});
+        ${put("r")} if (isFinite(r) && !isFinite(d${id}[c${id}])) throw unfit(r, ${name}); `;
       break;
-    case 'DOUBLE':
-      append = `${column('Float64Array')}if (typeof r === 'bigint') r = Number(r); if (typeof r !== 'number') throw wrong(r, ${name}); ${put('r')}`;
+    case "DOUBLE":
+      append = `${column("Float64Array")}if (typeof r === 'bigint') r = Number(r); if (typeof r !== 'number') throw wrong(r, ${name}); ${put("r")}`;
       break;
     default:
       append = `${column(PLAIN[type.kind])}if (typeof r === 'bigint') r = Number(r); if (typeof r !== 'number') throw wrong(r, ${name});
-        ${put('r')} if (d${id}[c${id}] !== r) throw unfit(r, ${name}); `;
+        ${put("r")} if (d${id}[c${id}] !== r) throw unfit(r, ${name}); `;
   }
   source.add(`function w${id}(r) {
     if (r === null || r === undefined) { ${empty} v${id} = without(v${id}, c${id}); z${id}++; } else { ${append} }
@@ -375,7 +389,7 @@ function writer(type, source, expected) {
 }
 
 function checkStruct(value, known, type) {
-  if (typeof value !== 'object' || isArray(value)) throw wrong(value, type);
+  if (typeof value !== "object" || isArray(value)) throw wrong(value, type);
   for (const name in value) {
     if (!known.has(name)) {
       throw new TypeError(`returned ${show(value)}, whose ${show(name)} is no field of ${type}`);

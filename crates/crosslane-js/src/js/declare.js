@@ -3,28 +3,29 @@
 const declared = [];
 let loading = true;
 
-const UNITS = { '': 1, B: 1, KB: 1e3, MB: 1e6, GB: 1e9, KIB: 2 ** 10, MIB: 2 ** 20, GIB: 2 ** 30 };
+const UNITS = { "": 1, B: 1, KB: 1e3, MB: 1e6, GB: 1e9, KIB: 2 ** 10, MIB: 2 ** 20, GIB: 2 ** 30 };
 const DEFAULTS = {
-  nulls: 'skip',
+  nulls: "skip",
   deterministic: true,
   vectorized: false,
   concurrency: 1,
   timeout: null,
   memory_limit: null,
-  on_error: 'fail',
+  on_error: "fail",
   retries: 0,
   bigint: false,
-  decimal: 'text',
+  decimal: "text",
   warmup: [],
 };
 
 class DeclarationError extends Error {}
-defineProperty(DeclarationError.prototype, 'name', { value: 'DeclarationError' });
+defineProperty(DeclarationError.prototype, "name", { value: "DeclarationError" });
 
 function bytes(size) {
-  const parts = typeof size === 'string' ? /^\s*([0-9.]+)\s*([A-Za-z]*)\s*$/.exec(size) : [size, size, ''];
+  const parts = typeof size === "string" ? /^\s*([0-9.]+)\s*([A-Za-z]*)\s*$/.exec(size) : [size, size, ""];
   const count = parts === null ? NaN : Number(parts[1]) * UNITS[String(parts[2]).toUpperCase()];
-  if (!(count > 0)) throw new DeclarationError(`memory_limit is a size such as '500 MB' or '2 GiB', not ${show(size)}`);
+  if (!(count > 0))
+    throw new DeclarationError(`memory_limit is a size such as '500 MB' or '2 GiB', not ${show(size)}`);
   return trunc(count);
 }
 
@@ -32,19 +33,22 @@ function checkOptions(options) {
   const error = (message) => new DeclarationError(message);
   const one = (name, ...allowed) => {
     if (!allowed.includes(options[name])) {
-      throw error(`${name} is ${allowed.map(show).join(' or ')}, not ${show(options[name])}`);
+      throw error(`${name} is ${allowed.map(show).join(" or ")}, not ${show(options[name])}`);
     }
   };
-  one('nulls', 'skip', 'call');
-  one('on_error', 'fail', 'null');
-  one('decimal', 'text', 'bigint');
-  for (const flag of ['deterministic', 'vectorized', 'bigint']) one(flag, true, false);
-  for (const [count, least] of [['concurrency', 1], ['retries', 0]]) {
+  one("nulls", "skip", "call");
+  one("on_error", "fail", "null");
+  one("decimal", "text", "bigint");
+  for (const flag of ["deterministic", "vectorized", "bigint"]) one(flag, true, false);
+  for (const [count, least] of [
+    ["concurrency", 1],
+    ["retries", 0],
+  ]) {
     if (!isInteger(options[count]) || options[count] < least) {
       throw error(`${count} is at least ${least}, not ${show(options[count])}`);
     }
   }
-  if (options.timeout !== null && !(typeof options.timeout === 'number' && options.timeout > 0)) {
+  if (options.timeout !== null && !(typeof options.timeout === "number" && options.timeout > 0)) {
     throw error(`timeout is a positive number of seconds, not ${show(options.timeout)}`);
   }
   if (!isArray(options.warmup) || !options.warmup.every(isArray)) {
@@ -59,26 +63,35 @@ function caller() {
   Error.prepareStackTrace = (_, frames) => frames;
   const frames = new Error().stack;
   Error.prepareStackTrace = before;
-  const frame = frames.find((frame) => !String(frame.getFileName()).startsWith('crosslane:'));
-  return frame ? { file: frame.getFileName(), line: frame.getLineNumber() } : { file: '', line: 0 };
+  const frame = frames.find((frame) => !String(frame.getFileName()).startsWith("crosslane:"));
+  return frame ? { file: frame.getFileName(), line: frame.getLineNumber() } : { file: "", line: 0 };
 }
 
 function udf(signature, ...rest) {
   const f = rest.pop();
   const given = rest.pop() ?? {};
-  if (!loading) throw new DeclarationError('udf declares functions while their file is loaded, not later');
-  if (typeof signature !== 'string' || typeof f !== 'function' || typeof given !== 'object' || rest.length > 0) {
-    throw new DeclarationError('use udf("name(parameter TYPE) -> TYPE", { options }, function), the options as you need them');
+  if (!loading) throw new DeclarationError("udf declares functions while their file is loaded, not later");
+  if (
+    typeof signature !== "string" ||
+    typeof f !== "function" ||
+    typeof given !== "object" ||
+    rest.length > 0
+  ) {
+    throw new DeclarationError(
+      'use udf("name(parameter TYPE) -> TYPE", { options }, function), the options as you need them',
+    );
   }
   for (const name of Object.keys(given)) {
     if (!(name in DEFAULTS)) {
-      throw new DeclarationError(`there is no option ${show(name)}; the options are ${Object.keys(DEFAULTS).join(', ')}`);
+      throw new DeclarationError(
+        `there is no option ${show(name)}; the options are ${Object.keys(DEFAULTS).join(", ")}`,
+      );
     }
   }
   declared.push({ signature, options: checkOptions({ ...DEFAULTS, ...given }), function: f, ...caller() });
   return f;
 }
-defineProperty(globalThis, 'udf', { value: udf, writable: true, configurable: true });
+defineProperty(globalThis, "udf", { value: udf, writable: true, configurable: true });
 
 function declarations() {
   return stringify(

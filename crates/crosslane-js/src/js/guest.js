@@ -1,10 +1,46 @@
 // The methods that the host calls, and what they share.
 
 const help = {
-  asIntN, asUintN, bitmap, checkStruct, checkTotal, dateOf, decimalText, floor, grown, interval, intervalPart, isSafeInteger,
-  nullRow, otherBig, otherNumber, parse, pieces, slice, timeText, timestamp, toArray, toBytes, toDays, toDecimal,
-  toEntries, toJson, toList, toSigned, toTime, toTimestamp, toUnsigned, toUuid, tooLong, unfit, uuidText, wide,
-  wideUnsigned, without, wrong, promised,
+  asIntN,
+  asUintN,
+  bitmap,
+  checkStruct,
+  checkTotal,
+  dateOf,
+  decimalText,
+  floor,
+  grown,
+  interval,
+  intervalPart,
+  isSafeInteger,
+  nullRow,
+  otherBig,
+  otherNumber,
+  parse,
+  pieces,
+  slice,
+  timeText,
+  timestamp,
+  toArray,
+  toBytes,
+  toDays,
+  toDecimal,
+  toEntries,
+  toJson,
+  toList,
+  toSigned,
+  toTime,
+  toTimestamp,
+  toUnsigned,
+  toUuid,
+  tooLong,
+  unfit,
+  uuidText,
+  wide,
+  wideUnsigned,
+  without,
+  wrong,
+  promised,
 };
 
 const prepared = [];
@@ -12,29 +48,29 @@ const prepared = [];
 // The class, the message and the stack of what was thrown, without the frames of this code.
 function describe(error) {
   if (!(error instanceof Error)) {
-    const isObject = typeof error === 'object' && error !== null;
-    const made = isObject && error.constructor && error.constructor.name;
-    return [made || `thrown ${typeof error}`, show(error), ''];
+    const isObject = typeof error === "object" && error !== null;
+    const made = isObject && error.constructor?.name;
+    return [made || `thrown ${typeof error}`, show(error), ""];
   }
-  const made = error.constructor && error.constructor.name;
-  const name = error.name && error.name !== 'Error' ? error.name : made || 'Error';
+  const made = error.constructor?.name;
+  const name = error.name && error.name !== "Error" ? error.name : made || "Error";
   return [String(name), String(error.message), stackOf(error, 0)];
 }
 
 function stackOf(error, depth) {
   const frames = String(error.stack)
-    .split('\n')
-    .filter((line) => /^\s+at /.test(line) && !line.includes('crosslane:'));
+    .split("\n")
+    .filter((line) => /^\s+at /.test(line) && !line.includes("crosslane:"));
   const { cause } = error;
-  if (cause === undefined || cause === null || depth > 5) return frames.join('\n');
+  if (cause === undefined || cause === null || depth > 5) return frames.join("\n");
   const [name, message] = describe(cause);
-  const below = cause instanceof Error ? stackOf(cause, depth + 1) : '';
-  return [...frames, `  caused by ${name}: ${message}`, below].join('\n').trimEnd();
+  const below = cause instanceof Error ? stackOf(cause, depth + 1) : "";
+  return [...frames, `  caused by ${name}: ${message}`, below].join("\n").trimEnd();
 }
 
 Error.stackTraceLimit = 20;
 
-return {
+const methods = {
   describe,
   declarations,
 
@@ -43,7 +79,7 @@ return {
     loading = false;
     parse(types).forEach((types, index) => {
       const spec = declared[index];
-      const wants = types.parameters.map(() => spec.options.nulls === 'call');
+      const wants = types.parameters.map(() => spec.options.nulls === "call");
       prepared.push(prepare({ ...spec, admits: wants }, types));
     });
   },

@@ -6,8 +6,16 @@
 // another call, or NULL.
 
 const globals = {
-  Int8Array, Int16Array, Int32Array, Uint8Array, Uint16Array, Uint32Array, Float32Array, Float64Array,
-  BigInt64Array, BigUint64Array,
+  Int8Array,
+  Int16Array,
+  Int32Array,
+  Uint8Array,
+  Uint16Array,
+  Uint32Array,
+  Float32Array,
+  Float64Array,
+  BigInt64Array,
+  BigUint64Array,
 };
 
 // The batch at work; there is one at a time.
@@ -31,7 +39,7 @@ function otherNumber(r, i, type) {
     return 0;
   }
   if (r instanceof Promise) return promised(r);
-  if (typeof r === 'bigint') {
+  if (typeof r === "bigint") {
     const number = Number(r);
     if (BigInt(number) !== r) throw unfit(r, type);
     return number;
@@ -52,25 +60,25 @@ function otherBig(r, i, bits, type) {
 // The source that stores a result `r` of row `i`, for types whose column can be filled row by row.
 const STORES = {
   FLOAT: {
-    array: 'Float32Array',
+    array: "Float32Array",
     code: `if (typeof r === 'number') { out[i] = r; if (isFinite(r) && !isFinite(out[i])) throw unfit(r, 'FLOAT'); }
       else out[i] = otherNumber(r, i, 'FLOAT');`,
   },
   DOUBLE: {
-    array: 'Float64Array',
+    array: "Float64Array",
     code: `out[i] = typeof r === 'number' ? r : otherNumber(r, i, 'DOUBLE');`,
   },
   BIGINT: {
-    array: 'Int32Array',
+    array: "Int32Array",
     per: 2,
-    setup: 'const wideOut = new BigInt64Array(out.buffer);',
+    setup: "const wideOut = new BigInt64Array(out.buffer);",
     code: `if (typeof r === 'number' && isSafeInteger(r)) { out[2 * i] = r; out[2 * i + 1] = floor(r * ${1 / TWO_32}); }
       else wideOut[i] = otherBig(r, i, toSigned, 'BIGINT');`,
   },
   UBIGINT: {
-    array: 'Uint32Array',
+    array: "Uint32Array",
     per: 2,
-    setup: 'const wideOut = new BigUint64Array(out.buffer);',
+    setup: "const wideOut = new BigUint64Array(out.buffer);",
     code: `if (typeof r === 'number' && isSafeInteger(r) && r >= 0) { out[2 * i] = r; out[2 * i + 1] = floor(r * ${1 / TWO_32}); }
       else wideOut[i] = otherBig(r, i, toUnsigned, 'UBIGINT');`,
   },
@@ -84,19 +92,25 @@ for (const [kind, array] of Object.entries(PLAIN)) {
 
 // The source of all that a function's code starts with: its columns.
 function columns(spec, source) {
-  return spec.parameters.map((type, index) => ({ ...reader(type, source), admits: spec.admits[index], type }));
+  return spec.parameters.map((type, index) => ({
+    ...reader(type, source),
+    admits: spec.admits[index],
+    type,
+  }));
 }
 
 const compile = (source, result) =>
   new Function(
-    'constants',
-    'help',
-    `'use strict'; const { ${Object.keys(help).join(', ')} } = help; return ${result};\n//# sourceURL=crosslane:loop`,
+    "constants",
+    "help",
+    `'use strict'; const { ${Object.keys(help).join(", ")} } = help; return ${result};\n//# sourceURL=crosslane:loop`,
   )(source.constants, help);
 
-const skips = (read) => read.filter((column) => !column.admits).map((column) => `!${column.valid('i')}`);
+const skips = (read) => read.filter((column) => !column.admits).map((column) => `!${column.valid("i")}`);
 const passed = (read) =>
-  read.map((column) => (column.admits ? `(${column.valid('i')} ? ${column.value('i')} : null)` : column.value('i')));
+  read.map((column) =>
+    column.admits ? `(${column.valid("i")} ? ${column.value("i")} : null)` : column.value("i"),
+  );
 
 // The loop that calls a row function. `kept` makes it keep the results, for types of variable length.
 function rowLoop(spec) {
@@ -108,12 +122,12 @@ function rowLoop(spec) {
   return compile(
     source,
     `function loop(f, b, batch, progress, first, end) {
-      const out = batch.out; ${keep ? '' : store.setup || ''}
-      ${source.lines.join('\n')}
+      const out = batch.out; ${keep ? "" : store.setup || ""}
+      ${source.lines.join("\n")}
       for (let i = first; i < end; i++) {
-        ${skip.length ? `if (${skip.join(' || ')}) { ${keep ? 'out[i] = null;' : 'nullRow(i);'} continue; }` : ''}
+        ${skip.length ? `if (${skip.join(" || ")}) { ${keep ? "out[i] = null;" : "nullRow(i);"} continue; }` : ""}
         progress[0] = i;
-        let r = f(${passed(read).join(', ')});
+        let r = f(${passed(read).join(", ")});
         ${keep ? `if (typeof r === 'object' && r instanceof Promise) promised(r); else out[i] = r;` : store.code}
         if (batch.promise !== undefined) return i;
       }
@@ -131,12 +145,12 @@ function asyncLoop(spec) {
     source,
     `function loop(f, b, batch, progress, first, end, launch) {
       const out = batch.out;
-      ${source.lines.join('\n')}
+      ${source.lines.join("\n")}
       let i = first;
       for (; i < end && batch.open.size < batch.concurrency; i++) {
-        ${skip.length ? `if (${skip.join(' || ')}) { out[i] = null; continue; }` : ''}
+        ${skip.length ? `if (${skip.join(" || ")}) { out[i] = null; continue; }` : ""}
         progress[0] = i;
-        launch(i, () => f(${passed(read).join(', ')}));
+        launch(i, () => f(${passed(read).join(", ")}));
       }
       return i;
     }`,
@@ -149,10 +163,12 @@ function vectors(spec) {
   const source = new Source(spec);
   const read = columns(spec, source);
   const arrays = read.map((column) => {
-    const element = column.admits ? `(${column.valid('i')} ? ${column.value('i')} : null)` : column.value('i');
-    const wide = ['BIGINT', 'UBIGINT'].includes(column.type.kind);
+    const element = column.admits
+      ? `(${column.valid("i")} ? ${column.value("i")} : null)`
+      : column.value("i");
+    const wide = ["BIGINT", "UBIGINT"].includes(column.type.kind);
     const direct = !column.admits && (PLAIN[column.type.kind] !== undefined || (wide && spec.bigint));
-    const list = wide && !spec.bigint && !column.admits ? 'new Float64Array(count)' : 'new Array(count)';
+    const list = wide && !spec.bigint && !column.admits ? "new Float64Array(count)" : "new Array(count)";
     const copy = `(() => { const list = ${direct ? `new ${column.view}.constructor(count)` : list};
       for (let k = 0; k < count; k++) { const i = chosen === undefined ? k : chosen[k]; list[k] = ${element}; } return list; })()`;
     return direct ? `chosen === undefined ? ${column.view} : ${copy}` : copy;
@@ -162,17 +178,17 @@ function vectors(spec) {
     source,
     `function vectors(b, batch) {
       const rows = batch.rows;
-      ${source.lines.join('\n')}
+      ${source.lines.join("\n")}
       let chosen;
       ${
         skip.length
-          ? `let left = 0; for (let i = 0; i < rows; i++) if (${skip.join(' || ')}) left++;
-      if (left > 0) { chosen = new Int32Array(rows - left); let k = 0; for (let i = 0; i < rows; i++) if (!(${skip.join(' || ')})) chosen[k++] = i; }`
-          : ''
+          ? `let left = 0; for (let i = 0; i < rows; i++) if (${skip.join(" || ")}) left++;
+      if (left > 0) { chosen = new Int32Array(rows - left); let k = 0; for (let i = 0; i < rows; i++) if (!(${skip.join(" || ")})) chosen[k++] = i; }`
+          : ""
       }
       batch.chosen = chosen;
       const count = chosen === undefined ? rows : chosen.length;
-      return [${arrays.join(', ')}];
+      return [${arrays.join(", ")}];
     }`,
   );
 }
@@ -180,13 +196,13 @@ function vectors(spec) {
 // Writes results, of any type, as the buffers of a column.
 function columnWriter(spec) {
   const source = new Source(spec);
-  const root = writer(spec.returns, source, 'rows');
+  const root = writer(spec.returns, source, "rows");
   return compile(
     source,
     `function write(results, rows, progress) {
-      ${source.lines.join('\n')}
+      ${source.lines.join("\n")}
       for (let i = 0; i < rows; i++) { progress[0] = i; ${root.call}(results[i]); }
-      return [${root.outputs.join(', ')}];
+      return [${root.outputs.join(", ")}];
     }`,
   );
 }
@@ -211,7 +227,16 @@ function prepare(declared, types) {
 
 function begin(rows, prepared, buffers, progress) {
   clearTimers();
-  batch = { rows, prepared, buffers, progress, promise: undefined, nulls: 0, valid: undefined, out: undefined };
+  batch = {
+    rows,
+    prepared,
+    buffers,
+    progress,
+    promise: undefined,
+    nulls: 0,
+    valid: undefined,
+    out: undefined,
+  };
   if (prepared.spec.vectorized) return vector();
   return prepared.asynchronous ? beginAsync() : beginRows();
 }
@@ -263,7 +288,14 @@ function beginAsync() {
 // `open` are the rows whose promises are pending; `again` those to be called before others are.
 function openRows(next) {
   const { concurrency } = batch.prepared.spec;
-  Object.assign(batch, { out: new Array(batch.rows), next, concurrency, open: new Map(), again: [], failed: [] });
+  Object.assign(batch, {
+    out: new Array(batch.rows),
+    next,
+    concurrency,
+    open: new Map(),
+    again: [],
+    failed: [],
+  });
 }
 
 // A row function has returned a promise. From here on it is called as what it is.
@@ -275,7 +307,7 @@ function adopt(row) {
   const done = isView(out) && wide ? new wide(out.buffer) : out;
   openRows(row + 1);
   for (let i = 0; i < row; i++) {
-    batch.out[i] = valid === undefined || (valid[i >> 3] >> (i & 7) & 1) === 1 ? done[i] : null;
+    batch.out[i] = valid === undefined || ((valid[i >> 3] >> (i & 7)) & 1) === 1 ? done[i] : null;
   }
   progress[0] = row;
   call(row, () => promise);
@@ -373,9 +405,9 @@ function vectorResult(result) {
     throw new TypeError(`returned ${show(result)} where an array of ${count} ${returns.name} is due`);
   }
   if (result.length !== count) {
-    throw new RangeError(`returned ${result.length} values for ${count} row${count === 1 ? '' : 's'}`);
+    throw new RangeError(`returned ${result.length} values for ${count} row${count === 1 ? "" : "s"}`);
   }
-  const array = PLAIN[returns.kind] || { BIGINT: 'BigInt64Array', UBIGINT: 'BigUint64Array' }[returns.kind];
+  const array = PLAIN[returns.kind] || { BIGINT: "BigInt64Array", UBIGINT: "BigUint64Array" }[returns.kind];
   if (chosen === undefined && array !== undefined && getPrototypeOf(result) === globals[array].prototype) {
     // A result that is an argument lies in memory that is about to be taken away.
     return [rows, 0, undefined, buffers.includes(result.buffer) ? slice(result) : result];

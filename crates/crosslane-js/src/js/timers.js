@@ -5,7 +5,7 @@ let timers = [];
 let lastTimer = 0;
 
 function setTimer(call, milliseconds, repeat, passed) {
-  if (typeof call !== 'function') throw new TypeError(`a timer calls a function, not ${show(call)}`);
+  if (typeof call !== "function") throw new TypeError(`a timer calls a function, not ${show(call)}`);
   const delay = Math.max(0, Number(milliseconds) || 0);
   timers.push({ id: ++lastTimer, due: now() + delay, delay, repeat, call: () => call(...passed) });
   return lastTimer;
@@ -38,7 +38,9 @@ function runTimers() {
 // Milliseconds until the next timer, for promises that are pending; without a timer they will stay so.
 function untilTimer() {
   if (timers.length === 0) {
-    throw new Error('a promise that nothing can settle: there are timers here, but no files or sockets to wait for');
+    throw new Error(
+      "a promise that nothing can settle: there are timers here, but no files or sockets to wait for",
+    );
   }
   return Math.max(0, Math.min(...timers.map((timer) => timer.due)) - now());
 }

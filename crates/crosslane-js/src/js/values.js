@@ -3,7 +3,7 @@
 // What the user's code does to these later is not seen here.
 const { floor, abs, trunc } = Math;
 const { isArray } = Array;
-const { isInteger, isSafeInteger } = Number;
+const { isInteger, isNaN: isNotANumber, isSafeInteger } = Number;
 const { parse, stringify } = JSON;
 const { defineProperty, getPrototypeOf } = Object;
 const { isView } = ArrayBuffer;
@@ -21,17 +21,17 @@ const LONGEST_TIME = 8.64e15;
 // The value for a message.
 function show(value) {
   let text;
-  if (typeof value === 'string') {
+  if (typeof value === "string") {
     text = stringify(value);
-  } else if (typeof value === 'bigint') {
+  } else if (typeof value === "bigint") {
     text = `${value}n`;
-  } else if (typeof value === 'function') {
+  } else if (typeof value === "function") {
     text = `function ${value.name}`;
-  } else if (typeof value === 'object' && value !== null) {
+  } else if (typeof value === "object" && value !== null) {
     try {
-      const made = value.constructor && value.constructor.name;
+      const made = value.constructor?.name;
       text = value instanceof Date || value instanceof Error ? String(value) : stringify(value);
-      if (made && made !== 'Object' && made !== 'Array') text = `${made} ${text}`;
+      if (made && made !== "Object" && made !== "Array") text = `${made} ${text}`;
     } catch {
       text = Object.prototype.toString.call(value);
     }
@@ -54,7 +54,7 @@ function unfit(value, type) {
 function outside(value, type) {
   return new RangeError(
     `the ${type} ${value} is beyond 2^53, up to which a Number is exact: declare the function with` +
-      ' { bigint: true }, which passes BigInts',
+      " { bigint: true }, which passes BigInts",
   );
 }
 
@@ -72,8 +72,8 @@ function wideUnsigned(low, high, type) {
 
 // Any integral Number or BigInt as a BigInt.
 function toBig(value, type) {
-  if (typeof value === 'bigint') return value;
-  if (typeof value !== 'number') throw wrong(value, type);
+  if (typeof value === "bigint") return value;
+  if (typeof value !== "number") throw wrong(value, type);
   if (!isInteger(value)) throw unfit(value, type);
   return BigInt(value);
 }
@@ -95,21 +95,21 @@ function toUnsigned(value, bits, type) {
 function decimalText(unscaled, scale) {
   if (scale === 0) return unscaled.toString();
   const negative = unscaled < 0n;
-  const digits = (negative ? -unscaled : unscaled).toString().padStart(scale + 1, '0');
+  const digits = (negative ? -unscaled : unscaled).toString().padStart(scale + 1, "0");
   const point = digits.length - scale;
-  return `${negative ? '-' : ''}${digits.slice(0, point)}.${digits.slice(point)}`;
+  return `${negative ? "-" : ""}${digits.slice(0, point)}.${digits.slice(point)}`;
 }
 
 // Rounds half away from zero, as DuckDB's casts do.
 function toDecimal(value, precision, scale, type, unscaledBigInts) {
   let unscaled;
-  if (typeof value === 'bigint') {
+  if (typeof value === "bigint") {
     unscaled = unscaledBigInts ? value : value * 10n ** BigInt(scale);
   } else {
-    if (typeof value !== 'string' && typeof value !== 'number') throw wrong(value, type);
+    if (typeof value !== "string" && typeof value !== "number") throw wrong(value, type);
     const parts = /^\s*([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d{1,4}))?\s*$/.exec(value);
     if (parts === null || (!parts[2] && !parts[3])) throw unfit(value, type);
-    const fraction = parts[3] || '';
+    const fraction = parts[3] || "";
     const exponent = Number(parts[4] || 0) + scale - fraction.length;
     unscaled = BigInt(parts[2] + fraction);
     if (exponent >= 0) {
@@ -119,7 +119,7 @@ function toDecimal(value, precision, scale, type, unscaledBigInts) {
       const divisor = 10n ** BigInt(-exponent);
       unscaled = (unscaled + divisor / 2n) / divisor;
     }
-    if (parts[1] === '-') unscaled = -unscaled;
+    if (parts[1] === "-") unscaled = -unscaled;
   }
   const most = 10n ** BigInt(precision);
   if (unscaled >= most || unscaled <= -most) throw unfit(value, type);
@@ -132,10 +132,10 @@ function toDecimal(value, precision, scale, type, unscaledBigInts) {
 class Timestamp extends Date {
   constructor(milliseconds, nanoseconds = 0) {
     super(milliseconds);
-    defineProperty(this, 'nanoseconds', { value: nanoseconds, writable: true, configurable: true });
+    defineProperty(this, "nanoseconds", { value: nanoseconds, writable: true, configurable: true });
   }
 }
-defineProperty(globalThis, 'Timestamp', { value: Timestamp, writable: true, configurable: true });
+defineProperty(globalThis, "Timestamp", { value: Timestamp, writable: true, configurable: true });
 
 function beyondDate(type) {
   return new RangeError(
@@ -166,7 +166,7 @@ function timestamp(low, high, perMillisecond, type) {
 function timeValue(value, type) {
   if (!(value instanceof Date)) throw wrong(value, type);
   const milliseconds = getTime(value);
-  if (milliseconds !== milliseconds) throw new RangeError(`returned an invalid Date where ${type} is due`);
+  if (isNotANumber(milliseconds)) throw new RangeError(`returned an invalid Date where ${type} is due`);
   return milliseconds;
 }
 
@@ -190,15 +190,15 @@ function timeText(low, high) {
   const rest = value - seconds * 1e6;
   const two = (number) => (number < 10 ? `0${number}` : `${number}`);
   const text = `${two(floor(seconds / 3600))}:${two(floor(seconds / 60) % 60)}:${two(seconds % 60)}`;
-  return rest === 0 ? text : `${text}.${String(rest).padStart(6, '0')}`;
+  return rest === 0 ? text : `${text}.${String(rest).padStart(6, "0")}`;
 }
 
 function toTime(value, type) {
-  if (typeof value !== 'string') throw wrong(value, type);
+  if (typeof value !== "string") throw wrong(value, type);
   const parts = /^(\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d{1,6})\d*)?)?$/.exec(value);
   if (parts === null || parts[2] > 59 || (parts[3] || 0) > 59) throw unfit(value, type);
   const seconds = parts[1] * 3600 + parts[2] * 60 + Number(parts[3] || 0);
-  const time = seconds * 1e6 + Number((parts[4] || '').padEnd(6, '0'));
+  const time = seconds * 1e6 + Number((parts[4] || "").padEnd(6, "0"));
   if (time > 86400e6) throw unfit(value, type);
   return BigInt(time);
 }
@@ -206,34 +206,34 @@ function toTime(value, type) {
 function interval(months, days, low, high) {
   const microseconds = high * TWO_32 + (low >>> 0);
   if (!isSafeInteger(microseconds)) {
-    throw new RangeError('an INTERVAL of more than 2^53 microseconds, up to which a Number is exact');
+    throw new RangeError("an INTERVAL of more than 2^53 microseconds, up to which a Number is exact");
   }
   return { months, days, microseconds };
 }
 
 // A part of an INTERVAL, which must fit so many bits; a part that is missing is 0.
 function intervalPart(value, name, bits, type) {
-  if (typeof value !== 'object' || isArray(value)) throw wrong(value, type);
+  if (typeof value !== "object" || isArray(value)) throw wrong(value, type);
   return value[name] === undefined ? 0n : toSigned(value[name], bits, type);
 }
 
 // ---- bytes
 
-const HEX = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, '0'));
+const HEX = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, "0"));
 
 function uuidText(bytes, at) {
-  let text = '';
+  let text = "";
   for (let index = 0; index < 16; index++) {
-    if (index === 4 || index === 6 || index === 8 || index === 10) text += '-';
+    if (index === 4 || index === 6 || index === 8 || index === 10) text += "-";
     text += HEX[bytes[at + index]];
   }
   return text;
 }
 
 function toUuid(value, bytes, at, type) {
-  if (typeof value !== 'string') throw wrong(value, type);
+  if (typeof value !== "string") throw wrong(value, type);
   if (!/^[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}$/i.test(value)) throw unfit(value, type);
-  const digits = value.replaceAll('-', '');
+  const digits = value.replaceAll("-", "");
   for (let index = 0; index < 16; index++) {
     bytes[at + index] = Number.parseInt(digits.slice(2 * index, 2 * index + 2), 16);
   }
@@ -249,12 +249,12 @@ function toBytes(value, type) {
 // ---- text and JSON
 
 function tooLong() {
-  throw new RangeError('a string of more than 536,870,888 characters, which JavaScript cannot hold');
+  throw new RangeError("a string of more than 536,870,888 characters, which JavaScript cannot hold");
 }
 
 function toJson(value, type) {
   const text = stringify(value, (_, part) =>
-    typeof part === 'bigint' && isSafeInteger(Number(part)) ? Number(part) : part,
+    typeof part === "bigint" && isSafeInteger(Number(part)) ? Number(part) : part,
   );
   if (text === undefined) throw wrong(value, type);
   return text;
@@ -281,6 +281,6 @@ function toArray(value, length, type) {
 function toEntries(value, type) {
   if (value instanceof Map) return Array.from(value);
   if (isArray(value)) return value;
-  if (typeof value === 'object') return Object.entries(value);
+  if (typeof value === "object") return Object.entries(value);
   throw wrong(value, type);
 }

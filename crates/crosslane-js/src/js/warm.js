@@ -4,65 +4,65 @@
 function sample(type, options) {
   const of = (type) => sample(type, options);
   switch (type.kind) {
-    case 'BOOLEAN':
+    case "BOOLEAN":
       return true;
-    case 'VARCHAR':
-      return 'Sample text, 1';
-    case 'JSON':
+    case "VARCHAR":
+      return "Sample text, 1";
+    case "JSON":
       return {};
-    case 'DECIMAL':
-      return options.decimal === 'bigint' ? 1n : '1';
-    case 'BLOB':
+    case "DECIMAL":
+      return options.decimal === "bigint" ? 1n : "1";
+    case "BLOB":
       return new Uint8Array(8);
-    case 'TIME':
-      return '12:00:00';
-    case 'UUID':
-      return '123e4567-e89b-12d3-a456-426614174000';
-    case 'INTERVAL':
+    case "TIME":
+      return "12:00:00";
+    case "UUID":
+      return "123e4567-e89b-12d3-a456-426614174000";
+    case "INTERVAL":
       return { months: 0, days: 1, microseconds: 0 };
-    case 'ENUM':
+    case "ENUM":
       return type.values[0];
-    case 'LIST':
+    case "LIST":
       return [of(type.child)];
-    case 'ARRAY':
+    case "ARRAY":
       return Array.from({ length: type.length }, () => of(type.child));
-    case 'MAP':
+    case "MAP":
       return [type.child.fields.map((field) => of(field.type))];
-    case 'STRUCT':
+    case "STRUCT":
       return Object.fromEntries(type.fields.map((field) => [field.name, of(field.type)]));
     default:
-      return type.kind === 'DATE' || type.kind in PER_MILLISECOND ? new Date(1e12) : 1;
+      return type.kind === "DATE" || type.kind in PER_MILLISECOND ? new Date(1e12) : 1;
   }
 }
 
 // The buffers of an argument, from what a writer of its type wrote.
 function asArguments(type, written, buffers) {
   const next = () => written.shift();
-  const bytes = (view) => view && view.slice().buffer;
+  const bytes = (view) => view?.slice().buffer;
   next();
   next();
   buffers.push(bytes(next()));
   switch (type.kind) {
-    case 'VARCHAR':
-    case 'JSON': {
+    case "VARCHAR":
+    case "JSON": {
       const offsets = next();
-      const text = Array.from({ length: next() }, next).join('');
+      const text = Array.from({ length: next() }, next).join("");
       buffers.push(Array.from(offsets.subarray(1), (end, index) => text.slice(offsets[index], end)));
       break;
     }
-    case 'BLOB':
+    case "BLOB":
       buffers.push(bytes(next()), bytes(next()));
       break;
-    case 'LIST':
-    case 'MAP':
+    case "LIST":
+    case "MAP":
       buffers.push(bytes(next()));
       asArguments(type.child, written, buffers);
       break;
-    case 'ARRAY':
+    case "ARRAY":
       asArguments(type.child, written, buffers);
       break;
-    case 'STRUCT':
-      type.fields.forEach((field) => asArguments(field.type, written, buffers));
+    case "STRUCT":
+      for (const field of type.fields) asArguments(field.type, written, buffers);
       break;
     default:
       buffers.push(bytes(next()));
@@ -75,7 +75,15 @@ function warm(rows, prepared) {
   const buffers = [];
   spec.parameters.forEach((type, index) => {
     const write = columnWriter({ ...spec, returns: type });
-    asArguments(type, write(given.map((row) => row[index]), given.length, [0]), buffers);
+    asArguments(
+      type,
+      write(
+        given.map((row) => row[index]),
+        given.length,
+        [0],
+      ),
+      buffers,
+    );
   });
   return begin(given.length, prepared, buffers, new Uint32Array(2));
 }

@@ -1,0 +1,175 @@
+//! The guest in this process: batches in, results or failures out. (`python/tests` has it behind an engine.)
+
+use crosslane::batch::{self, Encode, Header, Plan, Trust};
+use crosslane::{ColumnBuilder, DataType, Failure};
+use crosslane_js::guest::{Answer, Guest};
+use crosslane_js::isolate::{Host, Reason};
+use crosslane_js::library::Library;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+/// Isolates of different snapshots cannot live in one process at once.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+#[derive(Clone)]
+struct Log(mpsc::Sender<String>);
+
+impl Host for Log {
+    fn print(&mut self, _: bool, text: &str) {
+        let _ = self.0.send(text.to_owned());
+    }
+    fn fatal(&mut self, what: &str) {
+        eprintln!("{what}");
+    }
+}
+
+struct Fixture {
+    guest: Guest,
+    library: Arc<Library>,
+    log: mpsc::Receiver<String>,
+    _one: MutexGuard<'static, ()>,
+}
+
+fn load(text: &str) -> Result<Fixture, Failure> {
+    let one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = std::env::temp_dir().join(format!("crosslane-guest-{}.js", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    let (sender, log) = mpsc::channel();
+    let host = Log(sender);
+    let library = Arc::new(Library::load(&path, Duration::from_secs(10), host.clone())?);
+    let guest = Guest::boot(&library, Box::new(host));
+    Ok(Fixture { guest, library, log, _one: one })
+}
+
+/// A frame of columns at an address that is a multiple of 8.
+fn frame(columns: &[&dyn Encode], rows: usize) -> Vec<u64> {
+    let mut plan = Plan::default();
+    columns.iter().for_each(|column| column.plan(&mut plan));
+    let mut words = vec![0u64; plan.size().div_ceil(8)];
+    let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..plan.size()];
+    let mut body = plan.start(bytes, Header { rows: rows as u32, ..Header::default() });
+    columns.iter().for_each(|column| column.write(&mut body));
+    drop(body);
+    words
+}
+
+fn integers(values: &[Option<i64>]) -> ColumnBuilder {
+    let mut column = ColumnBuilder::new(&DataType::BigInt);
+    for value in values {
+        match value {
+            Some(value) => column.fixed(*value),
+            None => column.null(),
+        }
+    }
+    column
+}
+
+/// Calls a function of one BIGINT; its results, or the failure's text and row.
+fn call(
+    guest: &mut Guest,
+    function: usize,
+    values: &[Option<i64>],
+) -> Result<Vec<Option<i64>>, (String, Option<usize>)> {
+    let request = frame(&[&integers(values)], values.len());
+    let types = [DataType::BigInt];
+    let columns = batch::columns(bytemuck::cast_slice(&request), types.iter(), Trust::Values).unwrap();
+    let progress = AtomicU64::new(0);
+    match guest.answer(function, &columns, values.len(), &progress) {
+        Answer::Done(results, _) => {
+            let reply = frame(&[&results], values.len());
+            let columns = batch::columns(bytemuck::cast_slice(&reply), types.iter(), Trust::Nothing).unwrap();
+            Ok((0..values.len()).map(|row| columns[0].is_valid(row).then(|| columns[0].value(row))).collect())
+        }
+        Answer::Failed(failure, row) => Err((failure.to_string(), row)),
+        Answer::Closed => Err(("closed".into(), None)),
+    }
+}
+
+#[test]
+fn integers_of_all_sizes_and_nulls_come_back() {
+    let mut fixture = load("udf('f(x BIGINT) -> BIGINT', { bigint: true }, (x) => x);").unwrap();
+    let values =
+        [Some(0), Some(-1), None, Some(i64::MIN), Some(i64::MAX), Some(1 << 53), Some(-(1 << 31) - 1)];
+    assert_eq!(call(&mut fixture.guest, 0, &values).unwrap(), values);
+    assert_eq!(call(&mut fixture.guest, 0, &[]).unwrap(), []);
+    assert_eq!(call(&mut fixture.guest, 0, &[None; 3]).unwrap(), [None; 3]);
+}
+
+#[test]
+fn numbers_are_exact_or_refused() {
+    let mut fixture = load("udf('f(x BIGINT) -> BIGINT', (x) => x + 1);").unwrap();
+    let most = (1 << 53) - 2;
+    for x in [0, -1, -2, 1 << 31, (1 << 31) - 1, -(1 << 31) - 1, 1 << 32, -(1 << 32), most, -most] {
+        assert_eq!(call(&mut fixture.guest, 0, &[Some(x)]).unwrap(), [Some(x + 1)]);
+    }
+    let (message, row) = call(&mut fixture.guest, 0, &[Some(1), Some(1 << 60)]).unwrap_err();
+    assert!(message.contains("beyond 2^53"), "{message}");
+    assert_eq!(row, Some(1));
+}
+
+#[test]
+fn a_call_ends_from_another_thread_and_the_isolate_goes_on() {
+    let text = "udf('f(x BIGINT) -> BIGINT', (x) => { while (x === 3) {} return x; });";
+    let mut fixture = load(text).unwrap();
+    let handle = Arc::clone(fixture.guest.handle());
+    for reason in [Reason::Timeout, Reason::Closed] {
+        let handle = Arc::clone(&handle);
+        let ender = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            handle.end(reason, true);
+        });
+        let (message, _) = call(&mut fixture.guest, 0, &[Some(1), Some(3)]).unwrap_err();
+        assert!(
+            message.contains(if reason == Reason::Timeout { "TimeoutError" } else { "closed" }),
+            "{message}"
+        );
+        ender.join().unwrap();
+        assert_eq!(call(&mut fixture.guest, 0, &[Some(1)]).unwrap(), [Some(1)]);
+    }
+    // What comes when nothing runs ends nothing.
+    handle.end(Reason::Timeout, true);
+    assert_eq!(call(&mut fixture.guest, 0, &[Some(1)]).unwrap(), [Some(1)]);
+}
+
+#[test]
+fn memory_of_a_vectorized_call_is_taken_away() {
+    let text = "let kept = [];
+        udf('keep(x BIGINT) -> BIGINT', { vectorized: true, bigint: true }, (x) => (kept.push(x), x));
+        udf('kept(x BIGINT) -> BIGINT', (x) => kept[Number(x)].length + kept.length);";
+    let mut fixture = load(text).unwrap();
+    assert_eq!(call(&mut fixture.guest, 0, &[Some(7), Some(8)]).unwrap(), [Some(7), Some(8)]);
+    assert_eq!(call(&mut fixture.guest, 1, &[Some(0)]).unwrap(), [Some(1)]);
+}
+
+#[test]
+fn warming_up_changes_nothing_but_the_code() {
+    let text = "let calls = 0;
+        udf('calls(x BIGINT) -> BIGINT', { warmup: [[5], [6]] }, (x) => { console.log('called'); return ++calls; });";
+    let mut fixture = load(text).unwrap();
+    assert_eq!(call(&mut fixture.guest, 0, &[Some(1)]).unwrap(), [Some(1)]);
+    assert_eq!(fixture.log.try_iter().collect::<Vec<_>>(), ["called\n"]);
+    let mut other = Guest::boot(&fixture.library, Box::new(Log(mpsc::channel().0)));
+    assert_eq!(call(&mut other, 0, &[Some(1)]).unwrap(), [Some(1)]);
+}
+
+#[test]
+fn isolates_of_two_snapshots_are_refused() {
+    let fixture = load("udf('f(x BIGINT) -> BIGINT', (x) => x);").unwrap();
+    let bytes: &'static [u8] = fixture.library.snapshot.bytes().to_vec().leak();
+    // SAFETY: they are a copy of a snapshot of this build.
+    let copy = unsafe { crosslane_js::snapshot::Snapshot::from_bytes(bytes) };
+    let second = Arc::new(Library { snapshot: Arc::new(copy), functions: fixture.library.functions.clone() });
+    let boot = || Guest::boot(&second, Box::new(Log(mpsc::channel().0)));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(boot)).is_err());
+    drop(fixture.guest);
+    drop(boot());
+}
+
+#[test]
+fn a_file_that_cannot_be_loaded_says_where() {
+    let failure = load("const a = 1;\nnull.x;").err().unwrap();
+    assert_eq!(failure.class, "TypeError");
+    assert!(failure.traceback.contains(":2:6"), "{failure}");
+    assert!(load("udf('f(x BIGINT) -> BIGINT', (x) => x);").is_ok());
+}
