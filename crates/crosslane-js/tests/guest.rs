@@ -50,7 +50,6 @@ fn frame(columns: &[&dyn Encode], rows: usize) -> Vec<u64> {
     let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..plan.size()];
     let mut body = plan.start(bytes, Header { rows: rows as u32, ..Header::default() });
     columns.iter().for_each(|column| column.write(&mut body));
-    drop(body);
     words
 }
 
