@@ -1,0 +1,336 @@
+//! A call over lanes that fail in every way a lane can, without processes: no row is lost, healthy lanes are given
+//! back, and others are not used again.
+
+use crosslane::batch::{self, Column, Encode, Header, Plan, RESULT, Trust};
+use crosslane::call::{self, Crew, Input, Output};
+use crosslane::lane::{Lane, LaneError, Patience};
+use crosslane::pool::{self, Pool, PoolOptions};
+use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What a lane does with a slice of these values.
+type Behaviour = dyn Fn(u64, &[i64]) -> Act + Send + Sync;
+
+enum Act {
+    Double,
+    Raise(usize),
+    Garble,
+    Die,
+    DieOnSubmit,
+    TooLarge,
+    UnreadableFailure,
+}
+
+struct FakeLane {
+    id: u64,
+    behaviour: Arc<Behaviour>,
+    replies: VecDeque<Result<(Header, Vec<u64>), LaneError>>,
+    frame: Vec<u64>,
+    sequence: u64,
+    shared: bool,
+    alive: Arc<Mutex<bool>>,
+}
+
+struct FakeZygote {
+    behaviour: Arc<Behaviour>,
+    booted: Arc<AtomicU64>,
+    shared: bool,
+    /// Of the process that lanes share.
+    alive: Arc<Mutex<bool>>,
+}
+
+impl pool::Zygote for FakeZygote {
+    type Lane = FakeLane;
+
+    fn boot(&mut self) -> Result<FakeLane, Error> {
+        if !*self.alive.lock().unwrap() || !self.shared {
+            self.alive = Arc::new(Mutex::new(true));
+        }
+        Ok(FakeLane {
+            id: self.booted.fetch_add(1, Relaxed) + 1,
+            behaviour: Arc::clone(&self.behaviour),
+            replies: VecDeque::new(),
+            frame: Vec::new(),
+            sequence: 0,
+            shared: self.shared,
+            alive: Arc::clone(&self.alive),
+        })
+    }
+}
+
+fn encoded(content: &dyn Encode, header: Header) -> Vec<u64> {
+    let mut plan = Plan::default();
+    content.plan(&mut plan);
+    let mut words = vec![0u64; plan.size().div_ceil(8)];
+    let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..plan.size()];
+    content.write(&mut plan.start(bytes, header));
+    words
+}
+
+fn integers(values: impl IntoIterator<Item = i64>) -> ColumnBuilder {
+    let mut column = ColumnBuilder::new(&DataType::BigInt);
+    values.into_iter().for_each(|value| column.fixed(value));
+    column
+}
+
+impl FakeLane {
+    fn died() -> LaneError {
+        LaneError::Died("its worker is a test's".into())
+    }
+
+    fn is_dead(&self) -> bool {
+        !*self.alive.lock().unwrap()
+    }
+}
+
+impl Lane for FakeLane {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn process(&self) -> i32 {
+        0
+    }
+
+    fn submit(&mut self, _: u32, rows: usize, arguments: &dyn Encode) -> Result<u64, LaneError> {
+        if self.is_dead() {
+            return Err(Self::died());
+        }
+        let words = encoded(arguments, Header { rows: rows as u32, ..Header::default() });
+        let types = [DataType::BigInt];
+        let columns = batch::columns(bytemuck::cast_slice(&words), types.iter(), Trust::Values).unwrap();
+        let values: Vec<i64> = (0..rows).map(|row| columns[0].value(row)).collect();
+        let header =
+            Header { kind: RESULT, sequence: self.sequence + 1, rows: rows as u32, ..Header::default() };
+        let failure = |text: &[u8], row: usize| {
+            let frame = batch::failure_frame(Header { row: row as u32, ..header }, text);
+            let mut words = vec![0u64; frame.len().div_ceil(8)];
+            bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..frame.len()].copy_from_slice(&frame);
+            Ok((batch::header(&frame).unwrap(), words))
+        };
+        let reply = match (self.behaviour)(self.id, &values) {
+            Act::TooLarge => return Err(LaneError::TooLarge("too large".into())),
+            Act::DieOnSubmit => {
+                *self.alive.lock().unwrap() = false;
+                return Err(Self::died());
+            }
+            Act::Double => Ok((header, encoded(&integers(values.iter().map(|value| value * 2)), header))),
+            Act::Raise(row) => {
+                let raised = Failure { class: "Oops".into(), message: "no".into(), traceback: String::new() };
+                failure(&serde_json::to_vec(&raised).unwrap(), row)
+            }
+            Act::UnreadableFailure => failure(b"{", 0),
+            Act::Garble => Ok((Header { rows: header.rows + 1, ..header }, Vec::new())),
+            Act::Die => Err(Self::died()),
+        };
+        self.sequence += 1;
+        self.replies.push_back(reply);
+        Ok(self.sequence)
+    }
+
+    fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
+        match self.replies.pop_front() {
+            None => Ok(None),
+            Some(Err(error)) => {
+                *self.alive.lock().unwrap() = false;
+                Err(error)
+            }
+            Some(Ok((header, frame))) => {
+                self.frame = frame;
+                Ok(Some(header))
+            }
+        }
+    }
+
+    fn shares_its_process(&self) -> bool {
+        self.shared
+    }
+
+    fn frame(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.frame)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.replies.len()
+    }
+
+    fn progress(&self) -> (u32, u32) {
+        (0, 0)
+    }
+
+    fn check(&mut self) -> Result<(), LaneError> {
+        if self.is_dead() { Err(Self::died()) } else { Ok(()) }
+    }
+
+    fn wait_any(_: &mut [&mut Self], _: Patience, _: Duration) {}
+}
+
+struct Values(Vec<i64>);
+
+impl Input for Values {
+    fn rows(&self) -> usize {
+        self.0.len()
+    }
+
+    fn slice(&self, rows: Range<usize>) -> Box<dyn Encode + '_> {
+        Box::new(integers(self.0[rows].iter().copied()))
+    }
+}
+
+#[derive(Default)]
+struct Results(Vec<Option<i64>>);
+
+impl Output for Results {
+    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
+        for row in 0..results.rows {
+            assert_eq!(self.0[first + row], None, "a row that came twice");
+            self.0[first + row] = Some(results.value(row));
+        }
+        Ok(())
+    }
+
+    fn null(&mut self, row: usize) {
+        assert_eq!(self.0[row], None, "a row that came twice");
+    }
+}
+
+struct Fixture {
+    library: Library<FakeZygote>,
+    crew: Crew,
+    booted: Arc<AtomicU64>,
+}
+
+fn fixture(
+    options: &str,
+    shared: bool,
+    behaviour: impl Fn(u64, &[i64]) -> Act + Send + Sync + 'static,
+) -> Fixture {
+    let text = format!(r#"{{"signature": "f(x BIGINT) -> BIGINT", "admits_null": [false]{options}}}"#);
+    let spec: FunctionSpec = serde_json::from_str(&text).unwrap();
+    let booted = Arc::new(AtomicU64::new(0));
+    let zygote = FakeZygote {
+        behaviour: Arc::new(behaviour),
+        booted: Arc::clone(&booted),
+        shared,
+        alive: Arc::new(Mutex::new(true)),
+    };
+    let pool_options = PoolOptions { warm: 2, idle_timeout: Duration::from_secs(60) };
+    let (pool, ()) = Pool::start(pool_options, move || Ok((zygote, ()))).unwrap();
+    let functions = vec![Arc::new(Function::new(0, spec).unwrap())];
+    let library = Library { name: "fake".into(), version: 1, functions, pool };
+    let fixture = Fixture { library, crew: Crew::default(), booted };
+    fixture.settle();
+    fixture
+}
+
+impl Fixture {
+    /// Waits until both lanes are idle.
+    fn settle(&self) {
+        while self.library.pool.stats().idle < 2 {
+            std::thread::yield_now();
+        }
+    }
+
+    fn call(&self, values: Range<i64>) -> Result<Vec<Option<i64>>, Error> {
+        let input = Values(values.collect());
+        let mut results = Results(vec![None; input.0.len()]);
+        let function = &self.library.functions[0];
+        call::call(&self.library, function, &self.crew, 2, &input, &mut results).map(|()| results.0)
+    }
+}
+
+fn doubled(values: Range<i64>) -> Vec<Option<i64>> {
+    values.map(|value| Some(value * 2)).collect()
+}
+
+#[test]
+fn all_rows_come_back_and_so_do_the_lanes() {
+    let fixture = fixture("", false, |_, _| Act::Double);
+    for rows in [0, 1, 2, 2047, 2048] {
+        assert_eq!(fixture.call(0..rows).unwrap(), doubled(0..rows));
+    }
+    let stats = fixture.library.pool.stats();
+    assert_eq!((stats.idle, stats.busy, stats.discarded), (2, 0, 0));
+}
+
+#[test]
+fn a_batch_that_is_too_large_is_cut_until_it_fits() {
+    let fixture = fixture("", false, |_, values| if values.len() > 3 { Act::TooLarge } else { Act::Double });
+    for _ in 0..3 {
+        assert_eq!(fixture.call(0..1000).unwrap(), doubled(0..1000));
+    }
+    assert_eq!(fixture.library.pool.stats().discarded, 0);
+}
+
+#[test]
+fn a_row_that_is_too_large_by_itself_is_an_error_with_its_row() {
+    let fixture =
+        fixture("", false, |_, values| if values.contains(&5) { Act::TooLarge } else { Act::Double });
+    let error = fixture.call(0..10).unwrap_err().to_string();
+    assert!(error.contains("too large") && error.contains("in row 6 of the batch, with x = 5"), "{error}");
+}
+
+#[test]
+fn an_exception_gives_the_lane_back() {
+    let fixture = fixture("", false, |_, values| {
+        values.iter().position(|value| *value == 700).map_or(Act::Double, Act::Raise)
+    });
+    for _ in 0..3 {
+        let error = fixture.call(0..1000).unwrap_err().to_string();
+        assert!(
+            error.contains("Oops: no") && error.contains("in row 701 of the batch, with x = 700"),
+            "{error}"
+        );
+    }
+    // A slice behind the one that raised may have been in flight on its lane, which then is not given back.
+    assert_eq!(fixture.call(0..700).unwrap(), doubled(0..700));
+}
+
+#[test]
+fn a_lane_that_breaks_the_protocol_is_not_used_again() {
+    for act in [|| Act::Garble, || Act::UnreadableFailure] {
+        let fixture = fixture("", false, move |lane, _| if lane <= 2 { act() } else { Act::Double });
+        for _ in 0..2 {
+            let error = fixture.call(0..10).unwrap_err().to_string();
+            assert!(error.contains("wrote garbage"), "{error}");
+            fixture.settle();
+        }
+        assert_eq!(fixture.call(0..10).unwrap(), doubled(0..10));
+        assert_eq!(fixture.library.pool.stats().discarded, 2);
+    }
+}
+
+#[test]
+fn a_lane_that_dies_ends_the_call_unless_it_may_be_tried_again() {
+    for act in [|| Act::Die, || Act::DieOnSubmit] {
+        let once = move |lane, _: &[i64]| if lane == 1 || lane == 2 { act() } else { Act::Double };
+        let strict = fixture("", false, once);
+        assert!(strict.call(0..10).unwrap_err().to_string().contains("its worker is a test's"));
+        let patient = fixture(r#", "retries": 2"#, false, once);
+        assert_eq!(patient.call(0..1000).unwrap(), doubled(0..1000));
+        let lenient = fixture(r#", "on_error": "null""#, false, once);
+        assert_eq!(lenient.call(0..1).unwrap(), [None]);
+    }
+}
+
+#[test]
+fn lanes_that_share_a_process_are_tried_once_more_and_the_dead_are_buried() {
+    for act in [|| Act::Die, || Act::DieOnSubmit] {
+        let fixture = fixture("", true, move |lane, _| if lane <= 2 { act() } else { Act::Double });
+        // Lane 1 or 2 dies and takes the other along: the third try is on a lane of a new process.
+        assert_eq!(fixture.call(0..1000).unwrap(), doubled(0..1000));
+        assert_eq!(fixture.library.pool.stats().discarded, 2);
+        assert!(fixture.booted.load(Relaxed) >= 3);
+    }
+}
+
+#[test]
+fn a_call_that_kills_every_process_is_an_error_after_the_second() {
+    let fixture = fixture("", true, |_, _| Act::Die);
+    assert!(fixture.call(0..10).unwrap_err().to_string().contains("its worker is a test's"));
+    assert_eq!(fixture.library.functions[0].stats.deaths.get(), 2);
+}
