@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -329,3 +331,43 @@ def test_tampering_with_the_language_harms_nobody_else(script: Script) -> None:
     assert value(con, "SELECT s('ü')") == "ü!"
     assert value(con, "SELECT l(5)") == [5]
     assert value(con, "SELECT tamper(1)") == "xxx"
+
+
+def test_a_killed_engine_leaves_no_host_behind(tmp_path: Path) -> None:
+    path = tmp_path / "functions.js"
+    path.write_text("udf('endless(x BIGINT) -> BIGINT', (x) => { for (;;); });")
+    program = (
+        f"import crosslane; con = crosslane.connect(functions={str(path)!r}); print('loaded', flush=True);"
+        " con.execute('SELECT endless(i) FROM range(3) r(i)').fetchall()"
+    )
+    engine = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert engine.stdout is not None
+    assert engine.stdout.readline() == b"loaded\n"
+    hosts = psutil.Process(engine.pid).children(recursive=True)
+    assert hosts
+    engine.kill()
+    engine.wait()
+    assert eventually(lambda: not any(lives(host) for host in hosts))
+
+
+def test_batches_leave_nothing_in_memory(script: Script) -> None:
+    con = script(
+        """
+        udf("text(x VARCHAR) -> VARCHAR", (x) => x + "!");
+        udf("listed(x BIGINT[]) -> BIGINT[]", (x) => x.concat(x));
+        udf("columned(x DOUBLE) -> DOUBLE", { vectorized: true }, (x) => x.map((v) => v + 1));
+        """
+    )
+    query = (
+        "SELECT sum(strlen(text('some text, number ' || i))), sum(len(listed([i, i]))), sum(columned(i))"
+        " FROM range({}) r(i)"
+    )
+
+    def used() -> float:
+        return psutil.Process(lanes(con)[0][1]).memory_full_info().uss / 1e6
+
+    con.execute(query.format(300_000)).fetchall()
+    before = used()
+    con.execute(query.format(2_000_000)).fetchall()
+    # The young generations of two isolates may grow to their full size, and no further.
+    assert used() < before + 100

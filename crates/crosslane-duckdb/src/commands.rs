@@ -6,6 +6,7 @@ use crate::table::{Argument, Cell, Command};
 use crosslane::stats::{Counter, LaneStats};
 use crosslane::{DataType, Error, Function, OnError, Settings};
 use crosslane_process::Source;
+use std::ffi::CStr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,17 +14,15 @@ const TEXT: DataType = DataType::Varchar;
 const COUNT: DataType = DataType::BigInt;
 const NUMBER: DataType = DataType::Double;
 
+/// What loading returns, a row per function.
+const LOADED: &[(&CStr, DataType)] =
+    &[(c"function", TEXT), (c"signature", TEXT), (c"kind", TEXT), (c"options", TEXT), (c"version", COUNT)];
+
 static COMMANDS: [Command; 9] = [
     Command {
         name: c"crosslane_load",
         parameters: &[TEXT],
-        columns: &[
-            (c"function", TEXT),
-            (c"signature", TEXT),
-            (c"kind", TEXT),
-            (c"options", TEXT),
-            (c"version", COUNT),
-        ],
+        columns: LOADED,
         run: |database, arguments| {
             let library = database.load_file(Path::new(text(arguments, 0)?))?;
             Ok(loaded(&library))
@@ -32,13 +31,7 @@ static COMMANDS: [Command; 9] = [
     Command {
         name: c"crosslane_load_pickle",
         parameters: &[TEXT, DataType::Blob],
-        columns: &[
-            (c"function", TEXT),
-            (c"signature", TEXT),
-            (c"kind", TEXT),
-            (c"options", TEXT),
-            (c"version", COUNT),
-        ],
+        columns: LOADED,
         run: |database, arguments| {
             let Some(Argument::Bytes(bytes)) = arguments.get(1) else { return Err(wrong_argument()) };
             let name = text(arguments, 0)?.to_owned();

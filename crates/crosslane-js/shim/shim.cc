@@ -288,6 +288,14 @@ std::string Blame(ClIsolate* self, v8::Local<v8::Context> context, v8::Local<v8:
   return text;
 }
 
+void Ended(ClIsolate* self, ClOutcome* outcome) {
+  self->isolate->CancelTerminateExecution();
+  outcome->status = CL_TERMINATED;
+  outcome->reason = self->reason.exchange(0);
+  self->stack = self->interrupted_at;
+  outcome->stack = View(self->stack);
+}
+
 void Failed(ClIsolate* self, v8::Local<v8::Context> context, v8::TryCatch& caught, ClOutcome* outcome) {
   v8::Isolate* isolate = self->isolate;
   self->name.clear();
@@ -298,12 +306,7 @@ void Failed(ClIsolate* self, v8::Local<v8::Context> context, v8::TryCatch& caugh
   v8::Local<v8::Message> message = caught.Message();
   caught.Reset();
   if (terminated) {
-    isolate->CancelTerminateExecution();
-    outcome->status = CL_TERMINATED;
-    outcome->reason = self->reason.exchange(0);
-    self->stack = self->interrupted_at;
-    outcome->stack = View(self->stack);
-    return;
+    return Ended(self, outcome);
   }
   outcome->status = CL_EXCEPTION;
   v8::TryCatch describing(isolate);
@@ -318,12 +321,7 @@ void Failed(ClIsolate* self, v8::Local<v8::Context> context, v8::TryCatch& caugh
     }
   } else if (describing.HasTerminated()) {
     // The end came while the exception was looked at.
-    isolate->CancelTerminateExecution();
-    outcome->status = CL_TERMINATED;
-    outcome->reason = self->reason.exchange(0);
-    self->stack = self->interrupted_at;
-    outcome->stack = View(self->stack);
-    return;
+    return Ended(self, outcome);
   } else {
     self->name = "Error";
     self->message = ToString(isolate, exception);
@@ -440,6 +438,18 @@ bool Evaluate(ClIsolate* self, v8::Local<v8::Context> context, const std::string
 
 // ---- values
 
+// Whether all bytes are ASCII, eight at a time.
+bool IsAscii(const uint8_t* data, int length) {
+  uint64_t all = 0, word;
+  int index = 0;
+  for (; index + 8 <= length; index += 8) {
+    memcpy(&word, data + index, 8);
+    all |= word;
+  }
+  for (; index < length; index++) all |= data[index];
+  return (all & 0x8080808080808080) == 0;
+}
+
 v8::Local<v8::Value> ToJs(v8::Isolate* isolate, const ClValue& value) {
   switch (value.kind) {
     case CL_BYTES: {
@@ -456,11 +466,13 @@ v8::Local<v8::Value> ToJs(v8::Isolate* isolate, const ClValue& value) {
         const uint8_t* data = value.data + value.offsets[index];
         int length = value.offsets[index + 1] - value.offsets[index];
         v8::Local<v8::String> text;
-        bool made = (value.kind == CL_ASCII
-                         ? v8::String::NewFromOneByte(isolate, data, v8::NewStringType::kNormal, length)
-                         : v8::String::NewFromUtf8(isolate, reinterpret_cast<const char*>(data),
-                                                   v8::NewStringType::kNormal, length))
-                        .ToLocal(&text);
+        // V8 takes ASCII at four times the speed of UTF-8.
+        bool ascii = value.kind == CL_ASCII || IsAscii(data, length);
+        auto kind = v8::NewStringType::kNormal;
+        bool made =
+            (ascii ? v8::String::NewFromOneByte(isolate, data, kind, length)
+                   : v8::String::NewFromUtf8(isolate, reinterpret_cast<const char*>(data), kind, length))
+                .ToLocal(&text);
         if (made) {
           strings.push_back(text);
         } else {

@@ -4,6 +4,7 @@
 use crate::isolate::{Part, Reply};
 use crosslane::batch::{Body, Encode, Plan};
 use crosslane::{DataType, Failure, Layout};
+use encoding_rs::mem;
 use std::borrow::Cow;
 
 /// The column of a batch's results.
@@ -117,7 +118,7 @@ impl<'a> Reader<'a> {
             if text.is_ascii() {
                 return Some((offsets.into(), text));
             }
-            return recode(offsets, text.into_iter().map(u16::from).collect());
+            return recode(offsets, &text, 2, mem::convert_latin1_to_utf8);
         }
         let mut text = vec![0; length];
         self.read(first, &mut text, |reply, index, piece| match reply.part(index) {
@@ -128,7 +129,7 @@ impl<'a> Reader<'a> {
             }
             _ => reply.utf16(index, piece),
         });
-        recode(offsets, text)
+        recode(offsets, &text, 3, mem::convert_utf16_to_utf8)
     }
 
     fn read<T>(&self, first: usize, mut text: &mut [T], read: impl Fn(&Reply<'_>, usize, &mut [T])) {
@@ -143,21 +144,24 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The UTF-8 of strings that lie between offsets. Half a surrogate pair becomes U+FFFD, as in
-/// JavaScript's own `TextEncoder`.
-fn recode(offsets: &[u8], text: Vec<u16>) -> Option<(Cow<'static, [u8]>, Vec<u8>)> {
-    let mut bytes = Vec::with_capacity(text.len() + text.len() / 2);
+/// The UTF-8 of strings that lie between offsets, by a function that needs up to `most` bytes for a unit. Half a
+/// surrogate pair becomes U+FFFD, as in JavaScript's own `TextEncoder`.
+fn recode<T>(
+    offsets: &[u8],
+    text: &[T],
+    most: usize,
+    convert: impl Fn(&[T], &mut [u8]) -> usize,
+) -> Option<(Cow<'static, [u8]>, Vec<u8>)> {
+    let mut bytes = vec![0; text.len() * most];
     let mut ends = Vec::with_capacity(offsets.len());
     let place = |offset: &[u8]| i32::from_le_bytes([offset[0], offset[1], offset[2], offset[3]]) as usize;
-    let mut start = 0;
+    let (mut start, mut length) = (0, 0);
     for offset in offsets.chunks_exact(4) {
         let end = place(offset);
-        for character in char::decode_utf16(text[start..end].iter().copied()) {
-            let character = character.unwrap_or(char::REPLACEMENT_CHARACTER);
-            bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
-        }
-        ends.extend_from_slice(&i32::try_from(bytes.len()).ok()?.to_le_bytes());
+        length += convert(&text[start..end], &mut bytes[length..]);
+        ends.extend_from_slice(&i32::try_from(length).ok()?.to_le_bytes());
         start = end;
     }
+    bytes.truncate(length);
     Some((ends.into(), bytes))
 }

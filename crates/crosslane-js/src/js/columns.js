@@ -332,24 +332,16 @@ function writer(type, source, expected) {
         `const code = ${places}.get(r); if (code === undefined) throw unfit(r, ${name}); ${put("code")}`;
       break;
     }
-    case "LIST": {
-      offsets();
-      outputs.push(`o${id}.subarray(0, c${id} + 1)`);
-      const child = writer(type.child, source, `2 * ${expected}`);
-      outputs.push(...child.outputs);
-      append = `r = toList(r, ${name}); for (let j = 0; j < r.length; j++) ${child.call}(r[j]); ${end(child.count)}`;
-      empty = end(`o${id}[c${id}]`);
-      break;
-    }
+    case "LIST":
     case "MAP": {
       offsets();
       outputs.push(`o${id}.subarray(0, c${id} + 1)`);
       const child = writer(type.child, source, `2 * ${expected}`);
       outputs.push(...child.outputs);
+      const [list, element] = type.kind === "LIST" ? ["toList", "r[j]"] : ["toEntries", "entry(r[j])"];
       append =
-        `r = toEntries(r, ${name}); for (let j = 0; j < r.length; j++) { const [key, value] = r[j]; ` +
-        `if (key === null || key === undefined) throw new TypeError('returned a MAP with the key ' + key + '; keys cannot be NULL'); ` +
-        `${child.call}({ key, value }); } ${end(child.count)}`;
+        `r = ${list}(r, ${name}); ` +
+        `for (let j = 0; j < r.length; j++) ${child.call}(${element}); ${end(child.count)}`;
       empty = end(`o${id}[c${id}]`);
       break;
     }

@@ -8,6 +8,7 @@ const help = {
   checkTotal,
   dateOf,
   decimalText,
+  entry,
   floor,
   grown,
   interval,

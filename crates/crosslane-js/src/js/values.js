@@ -284,3 +284,11 @@ function toEntries(value, type) {
   if (typeof value === "object") return Object.entries(value);
   throw wrong(value, type);
 }
+
+// The STRUCT of a MAP's entry.
+function entry([key, value]) {
+  if (key === null || key === undefined) {
+    throw new TypeError(`returned a MAP with the key ${key}; keys cannot be NULL`);
+  }
+  return { key, value };
+}
