@@ -118,6 +118,8 @@ struct ClIsolate {
   // What the heap may hold until it is looked at again.
   size_t look_at = SIZE_MAX;
   std::atomic<uint32_t> reason{0};
+  // All that V8 counts without anybody reading it.
+  alignas(64) int counter = 0;
   std::string name, message, stack, value, interrupted_at;
 };
 
@@ -223,10 +225,16 @@ void OutOfMemory(const char* location, bool is_heap) {
   Fatal(location, is_heap ? "JavaScript heap out of memory" : "out of memory");
 }
 
+// V8 counts with atomic additions, and where nobody wants to know, all isolates add to one place: a tenth of
+// the time of two threads that run regular expressions. So each isolate gets a place of its own.
+int* Counter(const char*) {
+  v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
+  return isolate && Self(isolate) ? &Self(isolate)->counter : nullptr;
+}
+
 void Guard(ClIsolate* self, size_t memory_limit) {
   self->memory_limit = self->look_at = memory_limit;
   self->allocator.limit = memory_limit;
-  self->isolate->SetData(0, self);
   self->isolate->SetFatalErrorHandler(Fatal);
   self->isolate->SetOOMErrorHandler(OutOfMemory);
   self->isolate->AddGCEpilogueCallback(AfterCollection, nullptr, v8::kGCTypeAll);
@@ -515,6 +523,7 @@ ClIsolate* Allocate(ClText blob, const ClHost* host) {
   self->host = *host;
   self->blob = {reinterpret_cast<const char*>(blob.data), static_cast<int>(blob.length)};
   self->isolate = v8::Isolate::Allocate();
+  self->isolate->SetData(0, self);
   return self;
 }
 
@@ -630,6 +639,7 @@ ClIsolate* cl_boot(ClText blob, ClText prelude, const ClHost* host, size_t memor
   if (blob.length) parameters.snapshot_blob = &self->blob;
   parameters.array_buffer_allocator = &self->allocator;
   parameters.external_references = external_references;
+  parameters.counter_lookup_callback = Counter;
   parameters.constraints.ConfigureDefaultsFromHeapSize(0, hard_limit);
   v8::Isolate::Initialize(self->isolate, parameters);
   Guard(self, memory_limit);
