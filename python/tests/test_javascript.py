@@ -447,6 +447,40 @@ def test_errors_carry_the_place_the_row_and_the_cause(script: Script) -> None:
     assert "functions.js:6:" in text
 
 
+HOSTILE = {
+    "throw null": "thrown object: null",
+    "throw undefined": "thrown undefined: undefined",
+    "throw Symbol('s')": "thrown symbol: Symbol(s)",
+    "throw { a: 1 }": 'Object: {"a":1}',
+    "throw new Proxy({}, { get() { throw 1; } })": "cannot be shown",
+    "throw Object.assign(new Error('x'), { stack: 7 })": "Error: x",
+    "throw Object.defineProperty(new Error('x'), 'message', { get() { throw 1; } })": "cannot be shown",
+    "throw new Error('long '.repeat(1e6))": "(5000000 characters)",
+    "const e = new Error('ring'); e.cause = e; throw e": "caused by Error: ring",
+    "throw Object.assign(Object.create(Error.prototype), { name: 'Fake' })": "Fake: ",
+    "return new Proxy({}, { get() { throw new Error('trap'); } })": "where BIGINT is due",
+    "return { toString() { throw new Error('no text'); } }": "where BIGINT is due",
+    "return { toJSON() { throw new Error('no json'); } }": "where BIGINT is due",
+}
+
+
+def test_hostile_exceptions_and_results_are_errors_too(script: Script) -> None:
+    con = script(
+        "\n".join(
+            f"udf('f{index}(x BIGINT) -> BIGINT', (x) => {{ {way} }});" for index, way in enumerate(HOSTILE)
+        )
+    )
+    for index, message in enumerate(HOSTILE.values()):
+        text = error(con, f"SELECT f{index}(7)")
+        assert message in text
+        assert "in row 1 of the batch, with x = 7" in text
+        assert len(text) < 20_000
+    con = script(
+        "udf('f(x BIGINT) -> STRUCT(a BIGINT)', (x) => new Proxy({}, { ownKeys() { throw new Error('trap'); } }));"
+    )
+    assert "Error: trap" in error(con, "SELECT f(7)")
+
+
 def test_on_error_and_retries(script: Script) -> None:
     con = script(
         """

@@ -33,7 +33,7 @@ function show(value) {
       text = value instanceof Date || value instanceof Error ? String(value) : stringify(value);
       if (made && made !== "Object" && made !== "Array") text = `${made} ${text}`;
     } catch {
-      text = Object.prototype.toString.call(value);
+      text = "an object that cannot be shown";
     }
   } else {
     text = String(value);
