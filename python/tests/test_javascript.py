@@ -72,6 +72,42 @@ def test_what_warming_up_does_is_not_seen(script: Script, capfd: pytest.CaptureF
     assert printed(capfd, "one") == "called with one\n"
 
 
+def test_what_a_file_may_make_at_its_top_level(script: Script) -> None:
+    con = script(
+        """
+        const number = new Intl.NumberFormat("en"), used = number.format(1234.5);
+        const { format } = Intl.NumberFormat("de-DE", { style: "currency", currency: "EUR" });
+        const date = new Intl.DateTimeFormat("de", { timeZone: "UTC" }), { compare } = new Intl.Collator("de");
+        const region = new Intl.DisplayNames(["en"], { type: "region" }), plural = new Intl.PluralRules("en");
+        const words = new Intl.Segmenter("en", { granularity: "word" }), locale = new Intl.Locale("de-AT");
+        const list = new Intl.ListFormat("en"), relative = new Intl.RelativeTimeFormat("en");
+        class Twice extends Intl.NumberFormat { twice(x) { return this.format(2 * x); } }
+        const twice = new Twice("en");
+        const key = {}, weak = new WeakMap([[key, "weak"]]), proxy = new Proxy({}, { get: () => "proxy" });
+        const steps = (function* () { yield 1; yield "step"; })(); steps.next();
+        const doubles = new Float64Array(1e5).fill(2), view = new DataView(new ArrayBuffer(8));
+        const again = /a(b+)/gi; again.exec("abb");
+        class Private { static #one = 1; #two = 2; sum() { return Private.#one + this.#two; } }
+        const hidden = new Private(), symbol = Symbol.for("s"), keyed = { [symbol]: "keyed" }, kept = new Error("kept");
+        udf("f(x BIGINT) -> VARCHAR[]", (x) => [
+          number.format(x * 1000.5), used, format(x), date.format(new Date(0)), ["z", "ä", "a"].sort(compare).join(""),
+          region.of("US"), plural.select(1), [...words.segment("a b")].length, locale.language, list.format(["a", "b"]),
+          relative.format(1, "day"), twice.twice(4000), number instanceof Intl.NumberFormat, twice instanceof Twice,
+          number.resolvedOptions().locale, new Intl.NumberFormat(locale).format(1), Intl.NumberFormat.name,
+          weak.get(key), proxy.any, steps.next().value, doubles[99999], view.getInt8(0), "xabb".replace(again, "$1"),
+          hidden.sum(), keyed[symbol], kept.message,
+        ].map(String));
+        udf("bad(x BIGINT) -> VARCHAR", (x) => new Intl.NumberFormat("no locale").format(x));
+        """
+    )
+    assert value(con, "SELECT f(3)") == [
+        "3,001.5", "1,234.5", "3,00\u00a0€", "1.1.1970", "aäz", "United States", "one", "3", "de", "a and b",
+        "in 1 day", "8,000", "true", "true", "en", "1", "NumberFormat", "weak", "proxy", "step", "2", "0", "xbb",
+        "3", "keyed", "kept",
+    ]  # fmt: skip
+    assert "RangeError: Incorrect locale information" in error(con, "SELECT bad(1)")
+
+
 BAD_FILES = {
     "const a = 1;\nconst b = a +;": [
         "SyntaxError: Unexpected token ';'",
@@ -100,6 +136,10 @@ BAD_FILES = {
         "memory_limit is a size such as '500 MB'"
     ],
     "udf('f(x BIGINT) -> BIGINT', { retries: 1.5 }, (x) => x);": ["retries is at least 0, not 1.5"],
+    "const parts = new Intl.Segmenter('en').segment('a b');\nudf('f() -> BIGINT', () => [...parts].length);": [
+        "cannot be put into a snapshot",
+        "needs it first",
+    ],
     "udf('f(x BIGINT) -> BIGINT');": ['use udf("name(parameter TYPE) -> TYPE"'],
 }
 

@@ -67,7 +67,8 @@ bool Resolve(void* host, ClText specifier, ClText, ClText* path, ClText* source)
 ClHost Host(Program* program) {
   auto print = [](void* host, uint32_t, ClText text) { static_cast<Program*>(host)->printed += Copy(text); };
   auto fatal = [](void*, ClText what) { fprintf(stderr, "fatal: %s\n", Copy(what).c_str()); };
-  return {program, print, Resolve, fatal};
+  auto confirm = [](void*, uint32_t) { return true; };
+  return {program, print, Resolve, confirm, fatal};
 }
 
 std::string Call(ClIsolate* isolate, const char* method, double argument, ClOutcome* outcome) {

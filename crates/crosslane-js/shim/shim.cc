@@ -767,7 +767,13 @@ void cl_terminate(ClIsolate* self, uint32_t reason, bool stack) {
     self->isolate->RequestInterrupt(
         [](v8::Isolate* isolate, void*) {
           // A call may have come to its end before this came to it.
-          if (Self(isolate)->reason.load() == 0) return;
+          ClIsolate* self = Self(isolate);
+          uint32_t reason = self->reason.load();
+          if (reason == 0) return;
+          if (!self->host.confirm(self->host.host, reason)) {
+            self->reason = 0;
+            return;
+          }
           RememberPlace(isolate);
           isolate->TerminateExecution();
         },

@@ -23,6 +23,9 @@ typedef struct {
   // Sets the path of `specifier` as seen from the module `referrer`, and its source. What it sets must
   // live until the next call. False if there is none: `path` is then the reason.
   bool (*resolve)(void* host, ClText specifier, ClText referrer, ClText* path, ClText* source);
+  // Whether what was to be ended is still what runs: asked at the check at which a call is ended with its
+  // stack.
+  bool (*confirm)(void* host, uint32_t reason);
   // V8 cannot go on; the process ends when this returns.
   void (*fatal)(void* host, ClText what);
 } ClHost;

@@ -161,7 +161,9 @@ impl Call<'_> {
             self.tries = (row, 0);
         }
         if self.tries.1 < self.function.retries {
-            self.guest.handle().pause(backoff(self.tries.1)).or(Err(None))?;
+            if !self.guest.handle().rest(backoff(self.tries.1)) {
+                return Err(None);
+            }
             self.tries.1 += 1;
             self.mishaps.retries += 1;
             return Ok(false);

@@ -10,7 +10,7 @@ use crosslane::Failure;
 use std::ffi::{CStr, c_void};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
@@ -56,6 +56,11 @@ pub enum Thrown {
 pub trait Host {
     /// Takes what `console` printed; `error` for its errors and warnings.
     fn print(&mut self, error: bool, text: &str);
+    /// Whether the call that [`Handle::end`] was to end is still the one that runs; asked when V8 has come to
+    /// a check.
+    fn confirm(&mut self, _reason: Reason) -> bool {
+        true
+    }
     /// V8 cannot go on, and the process ends when this returns.
     fn fatal(&mut self, what: &str);
     /// The path and source of a module as seen from another.
@@ -96,7 +101,7 @@ impl HostBox {
     }
 
     pub(crate) fn table(&mut self) -> ClHost {
-        ClHost { host: std::ptr::from_mut(self).cast(), print, resolve, fatal }
+        ClHost { host: std::ptr::from_mut(self).cast(), print, resolve, confirm, fatal }
     }
 }
 
@@ -110,6 +115,11 @@ unsafe fn host<'a>(host: *mut c_void) -> &'a mut HostBox {
 extern "C" fn print(data: *mut c_void, level: u32, text: ClText) {
     // SAFETY: the shim passes the table's pointer and a text that lives during the call.
     unsafe { host(data).host.print(level > 0, &text.to_text()) }
+}
+
+extern "C" fn confirm(data: *mut c_void, reason: u32) -> bool {
+    // SAFETY: as above.
+    unsafe { host(data).host.confirm(Reason::of(reason)) }
 }
 
 extern "C" fn fatal(data: *mut c_void, what: ClText) {
@@ -140,6 +150,8 @@ extern "C" fn resolve(
 pub struct Handle {
     state: Mutex<State>,
     ended: Condvar,
+    /// Counts up when a call is made again, and before the pause that precedes that: odd in the pause.
+    tries: AtomicU64,
 }
 
 struct State {
@@ -164,7 +176,7 @@ impl fmt::Debug for Handle {
 impl Handle {
     fn new(isolate: NonNull<ffi::ClIsolate>) -> Arc<Self> {
         let state = State { isolate: Some(isolate), reason: None };
-        Arc::new(Self { state: Mutex::new(state), ended: Condvar::new() })
+        Arc::new(Self { state: Mutex::new(state), ended: Condvar::new(), tries: AtomicU64::new(0) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -191,6 +203,20 @@ impl Handle {
             0 => None,
             number => Some(Reason::of(number)),
         }
+    }
+
+    /// Distinguishes the tries at a row; `None` in the pause between two.
+    pub(crate) fn attempt(&self) -> Option<u64> {
+        let tries = self.tries.load(Relaxed);
+        tries.is_multiple_of(2).then_some(tries)
+    }
+
+    /// Waits between two tries, which no timeout is for. False if nobody waits for the call any more.
+    pub(crate) fn rest(&self, time: Duration) -> bool {
+        self.tries.fetch_add(1, Relaxed);
+        let ended = self.pause(time);
+        self.tries.fetch_add(1, Relaxed);
+        ended != Err(Reason::Closed)
     }
 
     /// Waits outside of V8.

@@ -27,6 +27,8 @@ pub(crate) struct Watched {
     control: Control,
     /// Of the isolate at work; a lane whose memory was used up gets a fresh one.
     handle: Mutex<Option<Arc<Handle>>>,
+    /// The progress at which a row was found to be late.
+    late: AtomicU64,
     /// How long a row may take, in nanoseconds, while a call runs that has a limit; else 0.
     limit: AtomicU64,
     closed: AtomicBool,
@@ -39,6 +41,7 @@ pub(crate) struct Watched {
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     progress: (u32, u32),
+    attempt: Option<u64>,
     since: u64,
     noting: bool,
     greedy_since: Option<Instant>,
@@ -65,6 +68,7 @@ impl Watched {
         Self {
             control,
             handle: Mutex::new(None),
+            late: AtomicU64::new(0),
             limit: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -80,20 +84,24 @@ impl Watched {
 
     /// Ends a row that takes too long, and a process whose call takes too much.
     pub(crate) fn look(&self, seen: &mut Seen) {
-        let pending = lock(&self.handle).as_ref().and_then(|handle| handle.pending());
+        let handle = lock(&self.handle).clone();
+        let pending = handle.as_ref().and_then(|handle| handle.pending());
+        let attempt = handle.as_ref().and_then(|handle| handle.attempt());
         if pending != Some(Reason::Memory) {
             seen.greedy_since = None;
         } else if seen.greedy_since.get_or_insert_with(Instant::now).elapsed() > GREEDY {
             self.speak("a call used up its memory and could not be ended");
             std::process::abort();
         }
+        let word = self.control.word().load(Relaxed);
         let (now, limit, progress) = (now(), self.limit.load(Relaxed), self.control.progress());
-        if limit == 0 || progress != seen.progress {
-            (seen.progress, seen.since, seen.noting) = (progress, now, false);
+        if limit == 0 || attempt.is_none() || (progress, attempt) != (seen.progress, seen.attempt) {
+            (seen.progress, seen.attempt, seen.since, seen.noting) = (progress, attempt, now, false);
             return;
         }
         let late = if seen.noting { NOTE.as_nanos() as u64 } else { limit };
         if now.saturating_sub(seen.since) >= late {
+            self.late.store(word, Relaxed);
             self.end(Reason::Timeout, !seen.noting);
             // After this it is either over, or V8 does not come to a check.
             (seen.since, seen.noting) = (now, !seen.noting);
@@ -133,6 +141,12 @@ impl Host for Console {
     fn print(&mut self, _: bool, text: &str) {
         // A log that nobody reads loses lines, and nothing else.
         let _ = (&*self.log).write_all(text.as_bytes());
+    }
+
+    fn confirm(&mut self, reason: Reason) -> bool {
+        // A row may have come to its end while the watch looked at the clock.
+        let watched = &self.watched;
+        reason != Reason::Timeout || watched.late.load(Relaxed) == watched.control.word().load(Relaxed)
     }
 
     fn fatal(&mut self, what: &str) {

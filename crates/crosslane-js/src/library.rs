@@ -67,7 +67,7 @@ impl Library {
     /// # Errors
     /// What the file threw, with its place; or that it took too long or too much memory.
     pub fn load(path: &Path, time: Duration, host: impl Host + 'static) -> Result<Self, Failure> {
-        let (snapshot, declared) = load(path, time, host, |_, _| {})?;
+        let (snapshot, declared) = load(path, time, host, |_| {})?;
         Self::new(snapshot, &declared)
     }
 
@@ -80,8 +80,17 @@ impl Library {
     }
 }
 
-/// Loads a file, and gives a snapshot that is warmed up, and what it declares as JSON. Warming up calls functions with
-/// samples, and those may do anything: `cold_made` gets a snapshot before that.
+/// How far the loading of a file has come.
+#[derive(Debug)]
+pub enum Stage<'a> {
+    /// The file has run.
+    Loaded,
+    /// There is a snapshot that is not warmed up, and what it declares, as JSON.
+    Cold(&'a Snapshot, &'a str),
+}
+
+/// Loads a file, and gives a snapshot that is warmed up, and what it declares as JSON. Between the stages V8 may end the
+/// process: what the file made may not fit into a snapshot, and warming up calls functions with samples.
 ///
 /// # Errors
 /// As [`Library::load`].
@@ -89,7 +98,7 @@ pub fn load(
     path: &Path,
     time: Duration,
     host: impl Host + 'static,
-    cold_made: impl FnOnce(&Snapshot, &str),
+    mut stage: impl FnMut(Stage<'_>),
 ) -> Result<(Snapshot, String), Failure> {
     let explain = |thrown| {
         let mut failure = explain(thrown, time);
@@ -116,8 +125,9 @@ pub fn load(
         })
         .collect();
     builder.prepare(&Value::from(types).to_string()).map_err(explain)?;
+    stage(Stage::Loaded);
     let cold = builder.snapshot();
-    cold_made(&cold, &declared);
+    stage(Stage::Cold(&cold, &declared));
     let warm = snapshot::warmed(&cold, functions.len()).map_err(explain)?;
     Ok((warm, declared))
 }

@@ -5,7 +5,7 @@
 //! files, and says in a pipe, a line of JSON each, what it has put there.
 
 use crate::isolate::Host;
-use crate::library::{self, Library};
+use crate::library::{self, Library, Stage};
 use crate::snapshot::Snapshot;
 use crosslane::Failure;
 use rustix::fs::MemfdFlags;
@@ -24,6 +24,8 @@ use std::time::Duration;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line {
+    /// The file has run.
+    Loaded,
     /// The first memory file has a snapshot, of a library that declares this.
     Cold {
         declared: String,
@@ -43,16 +45,23 @@ pub(crate) fn load(path: &Path, time: Duration) -> Result<Library, Failure> {
     let system = |error: io::Error| failure(format!("cannot load a file: {error}"));
     let (blobs, lines) = in_child(path, time).map_err(system)?;
     let mut declared = None;
-    let mut warm = false;
+    let (mut loaded, mut warm) = (false, false);
     for line in lines {
         match line {
+            Line::Loaded => loaded = true,
             Line::Cold { declared: text } => declared = Some(text),
             Line::Warm => warm = true,
             Line::Failed { failure } => return Err(failure),
         }
     }
     let Some(declared) = declared else {
-        return Err(failure("V8 gave up while the file was loaded; the log has its last words".into()));
+        return Err(failure(if loaded {
+            "the file was loaded, but something that it made cannot be put into a snapshot, such as an iterator of \
+             Intl's segments: make it when a function needs it first. The log has V8's last words"
+                .into()
+        } else {
+            "V8 gave up while the file was loaded; the log has its last words".into()
+        }));
     };
     let [cold_blob, warm_blob] = blobs;
     let bytes = map(if warm { warm_blob } else { cold_blob }).map_err(system)?;
@@ -92,17 +101,24 @@ fn in_child(path: &Path, time: Duration) -> io::Result<([OwnedFd; 2], Vec<Line>)
 /// What the child does.
 fn child(path: &Path, time: Duration, blobs: &[OwnedFd; 2], pipe: File) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // Stdout belongs to `check`; V8 writes there before it gives up.
+    rustix::stdio::dup2_stdout(io::stderr())?;
     let pipe = Arc::new(pipe);
     let say = |line: &Line| -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         (&*pipe).write_all(&text)
     };
-    let mut cold = Ok(());
-    let loaded = library::load(path, time, Child { pipe: Arc::clone(&pipe) }, |snapshot, declared| {
-        cold = put(&blobs[0], snapshot).and_then(|()| say(&Line::Cold { declared: declared.to_owned() }));
+    let mut told = Ok(());
+    let loaded = library::load(path, time, Child { pipe: Arc::clone(&pipe) }, |stage| {
+        told = match stage {
+            Stage::Loaded => say(&Line::Loaded),
+            Stage::Cold(snapshot, declared) => {
+                put(&blobs[0], snapshot).and_then(|()| say(&Line::Cold { declared: declared.to_owned() }))
+            }
+        };
     });
-    cold?;
+    told?;
     match loaded {
         Ok((snapshot, _)) => {
             put(&blobs[1], &snapshot)?;
@@ -134,7 +150,7 @@ struct Child {
 
 impl Host for Child {
     fn print(&mut self, _: bool, text: &str) {
-        // A log that nobody reads loses lines, and nothing else. Stdout belongs to `check`.
+        // A log that nobody reads loses lines, and nothing else.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 

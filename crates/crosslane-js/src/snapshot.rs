@@ -16,6 +16,7 @@ pub(crate) const PRELUDE: &str = concat!(
     "(function (print) { 'use strict';\n",
     include_str!("js/values.js"),
     include_str!("js/columns.js"),
+    include_str!("js/intl.js"),
     include_str!("js/timers.js"),
     include_str!("js/run.js"),
     include_str!("js/console.js"),

@@ -94,6 +94,7 @@ const methods = {
   // Takes the types of all functions, as JSON.
   prepare([types]) {
     loading = false;
+    letGoOfIntl();
     parse(types).forEach((types, index) => {
       const spec = declared[index];
       const wants = types.parameters.map(() => spec.options.nulls === "call");

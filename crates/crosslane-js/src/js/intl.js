@@ -1,0 +1,73 @@
+// Intl's objects hold memory of ICU, which cannot be in a snapshot; files make them at their top level all the same. So
+// their constructors give objects that make the real one again when it is not there: before a snapshot is taken, the
+// real ones are let go.
+
+// What was made while the file was loaded, to be let go of.
+let madeAtLoad = [];
+// The arguments and the real object of each.
+const intlObjects = new WeakMap();
+
+function realIntl(self) {
+  const made = intlObjects.get(self);
+  if (made === undefined) throw new TypeError(`${show(self)} is not an object of Intl`);
+  made.real ??= new made.constructor(...made.passed);
+  return made.real;
+}
+
+function letGoOfIntl() {
+  for (const made of madeAtLoad) made.real = undefined;
+  madeAtLoad = undefined;
+}
+
+function standIn(Real) {
+  function StandIn(...passed) {
+    // What cannot be made throws here.
+    const made = { constructor: Real, passed, real: new Real(...passed) };
+    const self = Reflect.construct(Object, [], new.target ?? StandIn);
+    intlObjects.set(self, made);
+    if (madeAtLoad !== undefined) madeAtLoad[madeAtLoad.length] = made;
+    return self;
+  }
+  for (const [key, property] of Object.entries(Object.getOwnPropertyDescriptors(Real.prototype))) {
+    if (key !== "constructor") defineProperty(StandIn.prototype, key, standInProperty(key, property));
+  }
+  const tag = Object.getOwnPropertyDescriptor(Real.prototype, Symbol.toStringTag);
+  defineProperty(StandIn.prototype, Symbol.toStringTag, tag);
+  for (const [key, property] of Object.entries(Object.getOwnPropertyDescriptors(Real))) {
+    if (key !== "prototype") defineProperty(StandIn, key, property);
+  }
+  return StandIn;
+}
+
+function standInProperty(key, property) {
+  if (property.get === undefined) {
+    const { value } = property;
+    return typeof value === "function"
+      ? {
+          ...property,
+          value: {
+            [key]: function (...passed) {
+              return realIntl(this)[key](...passed);
+            },
+          }[key],
+        }
+      : property;
+  }
+  // `format` and `compare` are functions that know their object.
+  const bound = new WeakMap();
+  return {
+    ...property,
+    get() {
+      const value = realIntl(this)[key];
+      if (typeof value !== "function") return value;
+      if (!bound.has(this)) bound.set(this, (...passed) => realIntl(this)[key](...passed));
+      return bound.get(this);
+    },
+  };
+}
+
+for (const [name, property] of Object.entries(Object.getOwnPropertyDescriptors(Intl))) {
+  if (typeof property.value === "function" && property.value.prototype !== undefined) {
+    defineProperty(Intl, name, { ...property, value: standIn(property.value) });
+  }
+}
