@@ -711,6 +711,8 @@ size_t cl_call(ClIsolate* self, const char* method, const double* numbers, size_
     Failed(self, scopes.context, caught, outcome);
     return 0;
   }
+  // What was to end this call came too late.
+  if (self->reason.exchange(0)) isolate->CancelTerminateExecution();
   if (value->IsString()) {
     self->value = ToString(isolate, value);
     outcome->value = View(self->value);

@@ -50,6 +50,12 @@ pub fn run() -> io::Result<bool> {
     let control = ControlSocket::new(unsafe { UnixStream::from_raw_fd(CONTROL) });
     rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::CLOEXEC)?;
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    // A lane's thread that was gone would keep its engine waiting.
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        std::process::abort();
+    }));
     // Blocked before any other thread starts, so that all of them inherit it.
     let interrupts = interrupts()?;
     let Some((Request::Load { source, seconds }, _)) = control.receive()? else { return Ok(true) };

@@ -90,8 +90,10 @@ impl Watched {
         if pending != Some(Reason::Memory) {
             seen.greedy_since = None;
         } else if seen.greedy_since.get_or_insert_with(Instant::now).elapsed() > GREEDY {
-            self.speak("a call used up its memory and could not be ended");
-            std::process::abort();
+            if self.speak("a call used up its memory and could not be ended") {
+                std::process::abort();
+            }
+            seen.greedy_since = None;
         }
         let word = self.control.word().load(Relaxed);
         let (now, limit, progress) = (now(), self.limit.load(Relaxed), self.control.progress());
@@ -114,9 +116,9 @@ impl Watched {
         self.end(Reason::Closed, false);
     }
 
-    /// Tells the caller of the call at work, if there is one, why the process ends.
-    fn speak(&self, what: &str) {
-        let Some(Words { lane, call }) = lock(&self.words).take() else { return };
+    /// Tells the caller of the call at work why the process ends, which must follow. False if there is none.
+    fn speak(&self, what: &str) -> bool {
+        let Some(Words { lane, call }) = lock(&self.words).take() else { return false };
         let row = self.control.progress().1;
         let failure = Failure {
             class: "RangeError".into(),
@@ -128,6 +130,7 @@ impl Watched {
         // SAFETY: the words are the right to answer, and the lane lives as long as a call is at work in it.
         // Its thread is in V8, and will not touch it again.
         let _ = unsafe { &mut *lane }.fail(call, &failure, (row != u32::MAX).then_some(row as usize));
+        true
     }
 }
 

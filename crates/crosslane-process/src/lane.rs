@@ -19,6 +19,8 @@ const LARGEST: usize = 8 << 30;
 const MOST_IN_FLIGHT: usize = 64;
 /// How much longer a wait spins whose end is near.
 const LONGER: u32 = 25;
+/// How long a process may take to end whose sockets are closed already.
+const LAST_BREATH: Duration = Duration::from_secs(5);
 /// How long a lane's end may take to be explained by its zygote.
 const OBITUARY: Duration = Duration::from_millis(500);
 
@@ -115,22 +117,31 @@ impl ProcessLane {
         Ok(())
     }
 
-    /// How the zygote ended whose thread this lane is, without reaping it.
-    fn end_of_process(&self) -> Option<Ended> {
-        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
-        let patience = Timespec { tv_sec: 0, tv_nsec: OBITUARY.as_nanos() as i64 };
-        let _ = rustix::event::poll(&mut fds, Some(&patience));
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let status = rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), options).ok()??;
-        let signal = status.terminating_signal().map(Ended::Signal);
-        signal.or_else(|| status.exit_status().map(Ended::Code))
+    /// How the zygote ended whose thread this lane is, without reaping it, or how the thread alone did. A process
+    /// with much memory closes its sockets long before its end.
+    fn end_of_thread(&self) -> Option<Ended> {
+        let begun = Instant::now();
+        while begun.elapsed() < LAST_BREATH {
+            let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+            let step = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+            if rustix::event::poll(&mut fds, Some(&step)).is_ok_and(|ready| ready > 0) {
+                let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+                let status = rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), options).ok()??;
+                let signal = status.terminating_signal().map(Ended::Signal);
+                return signal.or_else(|| status.exit_status().map(Ended::Code));
+            }
+            if let Some(ended) = self.record.wait_for_end(Duration::ZERO) {
+                return Some(ended);
+            }
+        }
+        None
     }
 
     /// What the zygote and the log say about the end of the process.
     fn obituary(&mut self) -> String {
         let ended = match &self.host {
             None => self.record.wait_for_end(OBITUARY),
-            Some(_) => self.end_of_process(),
+            Some(_) => self.end_of_thread(),
         };
         let mut text = match ended {
             Some(Ended::Code(code)) => format!("its worker process ended with exit code {code}"),
