@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -368,6 +369,20 @@ def test_a_killed_engine_leaves_no_host_behind(tmp_path: Path) -> None:
     engine.kill()
     engine.wait()
     assert eventually(lambda: not any(lives(host) for host in hosts))
+
+
+def test_ctrl_c_ends_a_load(tmp_path: Path) -> None:
+    path = tmp_path / "endless.js"
+    path.write_text("console.log('loading');\nfor (;;);")
+    command = [sys.executable, "-m", "crosslane._cli", "sql", "-f", str(path), "SELECT 1"]
+    # A process group of its own, as a terminal's foreground job has.
+    job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert job.stderr is not None
+    assert job.stderr.readline() == "loading\n"
+    os.killpg(job.pid, signal.SIGINT)
+    rest = job.communicate(timeout=20)[1]
+    assert job.returncode != 0
+    assert re.search("Aborted|interrupted", rest)
 
 
 def test_batches_leave_nothing_in_memory(script: Script) -> None:

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const CONTROL: i32 = 3;
 /// How long a file that is only checked may take to load.
 const CHECK: Duration = Duration::from_secs(120);
-/// How long a lane may go on after its engine closed it.
+/// How long a call may go on after its engine closed the lane.
 const STUBBORN: Duration = Duration::from_secs(2);
 /// The stack of a lane's thread: JavaScript's, and room for what V8 and this program do on top.
 const STACK: usize = isolate::STACK + (4 << 20);
@@ -181,7 +181,7 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
         for thread in &mut threads {
             match thread.closed {
                 None => thread.watched.look(&mut thread.seen),
-                Some(since) if since.elapsed() > STUBBORN => {
+                Some(since) if since.elapsed() > STUBBORN && thread.watched.is_at_work() => {
                     eprintln!("crosslane: a call that cannot be ended; its process ends");
                     std::process::abort();
                 }

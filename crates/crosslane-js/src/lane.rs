@@ -110,6 +110,11 @@ impl Watched {
         }
     }
 
+    /// Whether a call is at work, rather than the lane waiting, booting or going away.
+    pub(crate) fn is_at_work(&self) -> bool {
+        lock(&self.words).is_some()
+    }
+
     /// Ends the lane, whatever it does.
     pub(crate) fn close(&self) {
         self.closed.store(true, Relaxed);

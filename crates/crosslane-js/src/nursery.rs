@@ -90,8 +90,12 @@ fn in_child(path: &Path, time: Duration) -> io::Result<([OwnedFd; 2], Vec<Line>)
             drop(writing);
             let lines = BufReader::new(File::from(reading)).lines();
             let lines = lines.map_while(|line| serde_json::from_str(&line.ok()?).ok()).collect();
-            if let Some(pid) = Pid::from_raw(pid) {
-                rustix::process::waitpid(Some(pid), WaitOptions::empty())?;
+            let ended =
+                Pid::from_raw(pid).map(|pid| rustix::process::waitpid(Some(pid), WaitOptions::empty()));
+            if let Some((_, status)) = ended.transpose()?.flatten()
+                && status.terminating_signal() == Some(libc::SIGINT)
+            {
+                return Err(io::Error::other("interrupted"));
             }
             Ok((blobs, lines))
         }
@@ -101,6 +105,14 @@ fn in_child(path: &Path, time: Duration) -> io::Result<([OwnedFd; 2], Vec<Line>)
 /// What the child does.
 fn child(path: &Path, time: Duration, blobs: &[OwnedFd; 2], pipe: File) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The terminal's Ctrl-C, which the host takes as a message, ends a load.
+    // SAFETY: a signal set is plain memory that sigemptyset initialises; the calls touch nothing else.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
     // Stdout belongs to `check`; V8 writes there before it gives up.
     rustix::stdio::dup2_stdout(io::stderr())?;
     let pipe = Arc::new(pipe);
