@@ -1,4 +1,4 @@
-"""Builds the native parts with cargo: the Python guest, the JavaScript host and the DuckDB extension."""
+"""Builds the native parts with cargo: the guests of Python, JavaScript and Ruby, and the DuckDB extension."""
 
 import os
 import platform
@@ -23,6 +23,15 @@ def footer() -> bytes:
     return b"".join(field.encode().ljust(32, b"\0") for field in fields) + bytes(256)
 
 
+def has_ruby() -> bool:
+    """Whether there is a Ruby to build for."""
+    script = "exit File.exist?(File.join(RbConfig::CONFIG['rubyhdrdir'], 'ruby.h'))"
+    return (
+        shutil.which("ruby") is not None
+        and subprocess.run(["ruby", "-rrbconfig", "-e", script]).returncode == 0
+    )
+
+
 class CargoBuild(build_ext):
     """Runs cargo and puts what it built into the package."""
 
@@ -41,6 +50,12 @@ class CargoBuild(build_ext):
             crates.append("crosslane-js")
         else:
             print("crosslane: building without JavaScript functions", file=sys.stderr)
+        # So it does without Ruby.
+        ruby = has_ruby()
+        if ruby:
+            crates.append("crosslane-ruby")
+        else:
+            print("crosslane: building without Ruby functions (no ruby with headers here)", file=sys.stderr)
         command = ["cargo", "build", "--locked", "--profile", profile]
         command += [argument for crate in crates for argument in ("-p", crate)]
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_PYTHON": sys.executable})
@@ -51,6 +66,8 @@ class CargoBuild(build_ext):
         self._place((built / "lib_guest.so").read_bytes(), Path(self.get_ext_fullpath("crosslane._guest")))
         extension = (built / "libcrosslane_duckdb.so").read_bytes()
         self._place(extension + footer(), package / "crosslane.duckdb_extension")
+        if ruby:
+            self._place_gem(built, package / "ruby")
         if javascript:
             self._place((built / "crosslane-js").read_bytes(), package / "crosslane-js", mode=0o755)
             self._place_v8(package / "v8")
@@ -61,6 +78,18 @@ class CargoBuild(build_ext):
         path.unlink(missing_ok=True)
         path.write_bytes(content)
         path.chmod(mode)
+
+    def _place_gem(self, built: Path, folder: Path) -> None:
+        """Puts the gem's files where the extension looks for them: a copy, or a link if this is the source tree."""
+        gem = ROOT / "ruby" / "lib"
+        self._place((built / "libcrosslane_ruby.so").read_bytes(), gem / "crosslane" / "native.so")
+        if folder.is_symlink():
+            folder.unlink()
+        shutil.rmtree(folder, ignore_errors=True)
+        if self.inplace:
+            folder.symlink_to(gem)
+        else:
+            shutil.copytree(gem, folder)
 
     def _place_v8(self, folder: Path) -> None:
         """Puts V8 where the JavaScript host looks for it: a copy, or a link if this is the source tree."""

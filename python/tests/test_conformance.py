@@ -20,6 +20,8 @@ KINDS = {
     "python-vectorized": "echo_columns",
     "js-row": "js_echo",
     "js-vectorized": "js_echo_columns",
+    "ruby-row": "ruby_echo",
+    "ruby-vectorized": "ruby_echo_columns",
 }
 
 
@@ -35,6 +37,7 @@ def quoted(text: str) -> str:
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
     lines = ["from crosslane import udf"]
     scripts = []
+    blocks = []
     for index, case in enumerate(CASES):
         for name, option in (("echo", ""), ("echo_columns", ", vectorized=True")):
             signature = f"{name}_{index}(x {case['type']}) -> {case['type']}"
@@ -43,9 +46,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPy
         for name, option in (("js_echo", ""), ("js_echo_columns", ", vectorized: true")):
             signature = f"{name}_{index}(x {case['type']}) -> {case['type']}"
             scripts.append(f"udf({json.dumps(signature)}, {{ bigint: true{option} }}, (x) => x);")
+        for name, option in (("ruby_echo", ""), ("ruby_echo_columns", ", vectorized: true")):
+            signature = f"{name}_{index}(x {case['type']}) -> {case['type']}"
+            blocks.append(f"udf {json.dumps(signature)}{option} do |x| x end")
     folder = tmp_path_factory.mktemp("conformance")
-    paths = [folder / "echoes.py", folder / "echoes.js"]
-    for path, content in zip(paths, (lines, scripts)):
+    paths = [folder / "echoes.py", folder / "echoes.js", folder / "echoes.rb"]
+    for path, content in zip(paths, (lines, scripts, blocks)):
         path.write_text("\n".join(content))
     con = crosslane.connect(functions=paths, config={"threads": 2})
     con.execute("SET TimeZone = 'UTC'")

@@ -7,6 +7,8 @@ use crosslane::stats::{Counter, LaneStats};
 use crosslane::{DataType, Error, Function, OnError, Settings};
 use crosslane_process::Source;
 use std::ffi::CStr;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,7 +20,7 @@ const NUMBER: DataType = DataType::Double;
 const LOADED: &[(&CStr, DataType)] =
     &[(c"function", TEXT), (c"signature", TEXT), (c"kind", TEXT), (c"options", TEXT), (c"version", COUNT)];
 
-static COMMANDS: [Command; 9] = [
+static COMMANDS: [Command; 10] = [
     Command {
         name: c"crosslane_load",
         parameters: &[TEXT],
@@ -36,6 +38,19 @@ static COMMANDS: [Command; 9] = [
             let Some(Argument::Bytes(bytes)) = arguments.get(1) else { return Err(wrong_argument()) };
             let name = text(arguments, 0)?.to_owned();
             let library = database.load(Source::Pickle { name, bytes: bytes.clone() })?;
+            Ok(loaded(&library))
+        },
+    },
+    Command {
+        name: c"crosslane_load_threads",
+        parameters: &[TEXT, TEXT],
+        columns: LOADED,
+        run: |database, arguments| {
+            let descriptor = text(arguments, 1)?.parse().map_err(|_| wrong_argument())?;
+            // SAFETY: the descriptor is only copied, at once; the host program keeps its own open until this returns.
+            let socket = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned();
+            let socket = socket.map_err(|error| Error::Engine(format!("descriptor {descriptor}: {error}")))?;
+            let library = database.load_threads(text(arguments, 0)?.to_owned(), UnixStream::from(socket))?;
             Ok(loaded(&library))
         },
     },

@@ -15,10 +15,11 @@ use crosslane::call::Crew;
 use crosslane::catalog::{self, Catalog};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library, Settings};
-use crosslane_process::{Source, Zygote, ZygoteOptions};
+use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
 use libduckdb_sys as ffi;
 use std::env;
 use std::fmt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
@@ -136,7 +137,7 @@ impl Database {
             failure: Box::new(crosslane::Failure {
                 class: "FileNotFoundError".into(),
                 message: error.to_string(),
-                traceback: String::new(),
+                ..crosslane::Failure::default()
             }),
         })?;
         self.load(Source::File { path })
@@ -144,14 +145,26 @@ impl Database {
 
     /// Starts a zygote for the source and registers its functions; a library of the same name is replaced.
     pub(crate) fn load(self: &Arc<Self>, source: Source) -> Result<Arc<ProcessLibrary>, Error> {
+        let origin = guests::origin(&source, &self.settings())?;
+        self.start(source, origin)
+    }
+
+    /// Registers functions that threads of this very process run; the zygote is at the other end of the socket.
+    pub(crate) fn load_threads(
+        self: &Arc<Self>,
+        name: String,
+        socket: UnixStream,
+    ) -> Result<Arc<ProcessLibrary>, Error> {
+        self.start(Source::Thread { name }, Origin::thread(socket))
+    }
+
+    fn start(self: &Arc<Self>, source: Source, origin: Origin) -> Result<Arc<ProcessLibrary>, Error> {
         let _one_at_a_time = lock(&self.loading);
         let settings = self.settings();
-        let (command, advice) = guests::command(&source, &settings)?;
         let name = source.name();
         let crew = Arc::clone(&self.crew);
         let options = ZygoteOptions {
-            command,
-            advice,
+            origin,
             source,
             load_timeout: settings.load_timeout,
             ring_size: settings.ring_size,

@@ -1,7 +1,7 @@
 //! Which program runs the functions of a file.
 
 use crosslane::{Error, Settings};
-use crosslane_process::Source;
+use crosslane_process::{Origin, Source};
 use std::env;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -10,16 +10,34 @@ use std::path::{Path, PathBuf};
 /// The JavaScript host's file name; it lies beside the extension.
 const JAVASCRIPT: &str = "crosslane-js";
 
-/// The command that starts a zygote for the source, and what to look at if it does not start.
-pub(crate) fn command(source: &Source, settings: &Settings) -> Result<(Vec<String>, &'static str), Error> {
+/// The gem's Ruby files, in a folder beside the extension.
+const RUBY: &str = "ruby";
+
+/// How to start a zygote for the source.
+pub(crate) fn origin(source: &Source, settings: &Settings) -> Result<Origin, Error> {
+    let (command, advice) = command(source, settings)?;
+    Ok(Origin::Process { command, advice })
+}
+
+fn command(source: &Source, settings: &Settings) -> Result<(Vec<String>, &'static str), Error> {
     let extension = match source {
         Source::File { path } => path.extension().and_then(OsStr::to_str),
-        Source::Pickle { .. } => None,
+        Source::Pickle { .. } | Source::Thread { .. } => None,
     };
     match extension {
         Some("js" | "mjs") => {
             let command = vec![javascript(settings)?.display().to_string()];
             Ok((command, "`crosslane doctor` tells whether V8 runs here"))
+        }
+        Some("rb") => {
+            let gem = this_file().with_file_name(RUBY);
+            let mut command = vec![ruby(settings)?.display().to_string()];
+            // Without the folder the gem is looked for where gems are.
+            if gem.is_dir() {
+                command.push(format!("-I{}", gem.display()));
+            }
+            command.extend(["-rcrosslane/zygote", "-e", "Crosslane::Zygote.run"].map(String::from));
+            Ok((command, "is the gem crosslane installed for this Ruby (`crosslane doctor` tells)?"))
         }
         _ => {
             // -P: what lies in the working directory must not take the place of a module.
@@ -46,6 +64,22 @@ fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
          fetch V8, or name a host with CALL crosslane_set('javascript', '/path/to/{JAVASCRIPT}')",
         path.display()
     )))
+}
+
+/// The Ruby interpreter: the setting's, or the first on PATH.
+fn ruby(settings: &Settings) -> Result<PathBuf, Error> {
+    if !settings.ruby.is_empty() {
+        let path = PathBuf::from(&settings.ruby);
+        let found = if is_file(&path) { Some(path.clone()) } else { on_path(&settings.ruby) };
+        return found.ok_or_else(|| missing("ruby", &path));
+    }
+    on_path("ruby").ok_or_else(|| {
+        Error::Boot(
+            "no Ruby interpreter: PATH has no ruby; install one, or name it with \
+             CALL crosslane_set('ruby', '/path/to/ruby')"
+                .into(),
+        )
+    })
 }
 
 /// Where the engine found this extension.

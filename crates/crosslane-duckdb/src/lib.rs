@@ -4,20 +4,16 @@
 //! and, for each file in the environment variable `CROSSLANE_LOAD`, its functions. Each function becomes a
 //! scalar function whose callback hands DuckDB's vectors to [`crosslane::call`].
 //!
-//! No panic leaves a callback: [`guard::guard`] turns it into an error of the query.
+//! No panic leaves a callback: [`crosslane_vectors::guard`] turns it into an error of the query.
 
 mod commands;
 mod connection;
 mod database;
-mod guard;
 mod guests;
-mod input;
-
-mod output;
 mod scalar;
 mod table;
-mod types;
 
+use crosslane_vectors::guard;
 use database::Database;
 use libduckdb_sys as ffi;
 use std::ffi::{CString, c_char};

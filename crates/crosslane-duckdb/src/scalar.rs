@@ -5,14 +5,12 @@
 
 use crate::connection::Connection;
 use crate::database::Entry;
-use crate::guard::{drop_box, error_text, guard};
-use crate::input::Arguments;
-use crate::output::Results;
-use crate::types::LogicalType;
 use crosslane::call::Crew;
 use crosslane::catalog::Current;
 use crosslane::{DataType, Error, Function};
 use crosslane_process::Zygote;
+use crosslane_vectors::guard::{drop_box, error_text, guard};
+use crosslane_vectors::{Arguments, LogicalType, Results};
 use libduckdb_sys as ffi;
 use std::ffi::CString;
 use std::sync::Arc;

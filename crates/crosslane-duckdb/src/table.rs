@@ -2,9 +2,9 @@
 
 use crate::connection::Connection;
 use crate::database::Database;
-use crate::guard::{drop_box, error_text, guard};
-use crate::types::LogicalType;
 use crosslane::{DataType, Error};
+use crosslane_vectors::LogicalType;
+use crosslane_vectors::guard::{drop_box, error_text, guard};
 use libduckdb_sys as ffi;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Arc;

@@ -150,11 +150,11 @@ impl Call<'_> {
             Thrown::Ended(Reason::Closed, _) => return Err(None),
             Thrown::Ended(Reason::Timeout, traceback) => {
                 let message = format!("timed out after {} s", self.function.timeout.unwrap_or_default());
-                Failure { class: "TimeoutError".into(), message, traceback }
+                Failure { class: "TimeoutError".into(), message, traceback, ..Failure::default() }
             }
             Thrown::Ended(Reason::Memory, traceback) => {
                 self.guest.spent = true;
-                Failure { class: "RangeError".into(), message: self.memory_message(), traceback }
+                Failure { class: "RangeError".into(), message: self.memory_message(), traceback, ..Failure::default() }
             }
         };
         if self.tries.0 != row {

@@ -87,10 +87,10 @@ pub fn check(path: &Path) -> bool {
 fn load(source: &Source, time: Duration) -> Result<Library, Failure> {
     match source {
         Source::File { path } => nursery::load(path, time),
-        Source::Pickle { .. } => Err(Failure {
+        Source::Thread { .. } | Source::Pickle { .. } => Err(Failure {
             class: "Error".into(),
             message: "JavaScript functions come from files".into(),
-            traceback: String::new(),
+            ..Failure::default()
         }),
     }
 }

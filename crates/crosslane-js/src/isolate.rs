@@ -549,6 +549,7 @@ pub(crate) unsafe fn check(outcome: &ClOutcome) -> Result<(), Thrown> {
             class: text(outcome.name),
             message: text(outcome.message),
             traceback: text(outcome.stack),
+..Failure::default()
         })),
         _ => Err(Thrown::Ended(Reason::of(outcome.reason), text(outcome.stack))),
     }

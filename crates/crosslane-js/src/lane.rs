@@ -130,7 +130,7 @@ impl Watched {
             message: format!(
                 "its process had to be ended: {what}. A lower memory_limit ends such calls earlier"
             ),
-            traceback: String::new(),
+            ..Failure::default()
         };
         // SAFETY: the words are the right to answer, and the lane lives as long as a call is at work in it.
         // Its thread is in V8, and will not touch it again.

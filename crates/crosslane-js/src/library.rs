@@ -111,7 +111,7 @@ pub fn load(
     let source = fs::read(path).map_err(|error| Failure {
         class: "Error".into(),
         message: format!("{}: {error}", path.display()),
-        traceback: String::new(),
+        ..Failure::default()
     })?;
     let mut builder = Builder::new(Box::new(Loader { host }), MEMORY).map_err(explain)?;
     builder.load(&path.display().to_string(), &source, time).map_err(explain)?;
@@ -152,6 +152,7 @@ fn functions(declared: &str) -> Result<Vec<Function>, Failure> {
             class: "SignatureError".into(),
             message: format!("{error}"),
             traceback: format!("    at {}:{}", function.file, function.line),
+..Failure::default()
         })?;
         function.parameters = signature.parameters.into_iter().map(|field| field.data_type).collect();
         function.returns = signature.returns;
@@ -160,7 +161,7 @@ fn functions(declared: &str) -> Result<Vec<Function>, Failure> {
 }
 
 fn internal(message: &str) -> Failure {
-    Failure { class: "InternalError".into(), message: message.into(), traceback: String::new() }
+    Failure { class: "InternalError".into(), message: message.into(), ..Failure::default() }
 }
 
 fn explain(thrown: Thrown, time: Duration) -> Failure {
@@ -178,7 +179,7 @@ fn explain(thrown: Thrown, time: Duration) -> Failure {
             ("TimeoutError", message, stack)
         }
     };
-    Failure { class: class.into(), message, traceback }
+    Failure { class: class.into(), message, traceback, ..Failure::default() }
 }
 
 /// A type as the prelude wants it.

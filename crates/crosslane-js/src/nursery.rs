@@ -70,7 +70,7 @@ pub(crate) fn load(path: &Path, time: Duration) -> Result<Library, Failure> {
 }
 
 fn failure(message: String) -> Failure {
-    Failure { class: "Error".into(), message, traceback: String::new() }
+    Failure { class: "Error".into(), message, ..Failure::default() }
 }
 
 fn in_child(path: &Path, time: Duration) -> io::Result<([OwnedFd; 2], Vec<Line>)> {
@@ -168,7 +168,7 @@ impl Host for Child {
 
     fn fatal(&mut self, what: &str) {
         let message = format!("the file made V8 give up while it was loaded: {what}");
-        let failure = Failure { class: "RangeError".into(), message, traceback: String::new() };
+        let failure = Failure { class: "RangeError".into(), message, ..Failure::default() };
         if let Ok(text) = serde_json::to_string(&Line::Failed { failure }) {
             let _ = writeln!(&*self.pipe, "{text}");
         }

@@ -29,7 +29,7 @@ impl<'a> Results<'a> {
             Some(()) | None => Err(Failure {
                 class: "RangeError".into(),
                 message: "the results of one batch exceed 2 GiB".into(),
-                traceback: String::new(),
+                ..Failure::default()
             }),
         }
     }

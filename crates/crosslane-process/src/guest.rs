@@ -4,10 +4,11 @@ use crate::{EXTERNAL, INLINE, external};
 use crosslane::batch::{self, Column, Encode, FAILURE, Header, Plan, RESULT, Trust};
 use crosslane::stats::now;
 use crosslane::{DataType, Failure};
-use crosslane_ring::{Control, Ends, Frame, Parked, Region, Spin};
+use crosslane_ring::{Alarm, Control, Ends, Frame, Mapped, Parked, Region, Spin};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// How often a waiting guest looks whether its engine lives. (The kernel kills it too, if its
@@ -33,6 +34,12 @@ pub struct Call {
 }
 
 impl Call {
+    /// The same call, for an answer with another number of rows (a table function's).
+    pub fn with_rows(mut self, rows: usize) -> Self {
+        self.header.rows = rows as u32;
+        self
+    }
+
     fn reply(&self, kind: u32) -> Header {
         Header {
             kind,
@@ -45,6 +52,17 @@ impl Call {
             ..Header::default()
         }
     }
+}
+
+/// How a wait for a call ended.
+#[derive(Debug, Clone, Copy)]
+pub enum Next {
+    /// With a call.
+    Call(Call),
+    /// The engine has closed the lane.
+    Closed,
+    /// It was stopped.
+    Stopped,
 }
 
 /// What happened to the rows of a call beside their results.
@@ -75,12 +93,27 @@ impl GuestLane {
     /// # Errors
     /// If the engine broke the protocol.
     pub fn next_call(&mut self) -> io::Result<Option<Call>> {
+        match self.next_call_or(&AtomicBool::new(false))? {
+            Next::Call(call) => Ok(Some(call)),
+            Next::Closed | Next::Stopped => Ok(None),
+        }
+    }
+
+    /// Waits for the next call, or until `stop` is set; who sets it must then sound [`GuestLane::alarm`].
+    ///
+    /// # Errors
+    /// If the engine broke the protocol.
+    pub fn next_call_or(&mut self, stop: &AtomicBool) -> io::Result<Next> {
         let frame = loop {
             if let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
                 break frame;
             }
-            if self.ends.consumer.wait(self.spin, LOOK) == Parked::TimedOut && self.engine_is_gone() {
-                return Ok(None);
+            let parked = self.ends.consumer.wait_or(self.spin, LOOK, || stop.load(Relaxed));
+            if stop.load(Relaxed) {
+                return Ok(Next::Stopped);
+            }
+            if parked == Parked::TimedOut && self.engine_is_gone() {
+                return Ok(Next::Closed);
             }
         };
         let taken = now();
@@ -97,7 +130,12 @@ impl GuestLane {
         self.call = Some((frame, external));
         let header = batch::header(self.bytes()).map_err(broken)?;
         self.ends.control.set_progress(header.sequence as u32, u32::MAX);
-        Ok(Some(Call { header, taken }))
+        Ok(Next::Call(Call { header, taken }))
+    }
+
+    /// A way to end the wait for the next call from another thread.
+    pub fn alarm(&self) -> Alarm<Mapped> {
+        self.ends.consumer.alarm()
     }
 
     fn engine_is_gone(&self) -> bool {
@@ -127,6 +165,19 @@ impl GuestLane {
         &self.ends.control
     }
 
+    /// Waits until the results fit into the ring, for guests that give up a lock meanwhile. The arguments are
+    /// gone then.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol.
+    pub fn wait_for_room(&mut self, size: usize) -> io::Result<()> {
+        self.release();
+        if size <= self.ends.producer.most() {
+            let _unused = self.grant(size)?;
+        }
+        Ok(())
+    }
+
     /// Answers the current call with its results.
     ///
     /// # Errors
@@ -150,10 +201,7 @@ impl GuestLane {
     }
 
     fn send(&mut self, size: usize, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
-        // The arguments are no longer needed, and the engine may wait for their space.
-        if let Some((frame, _)) = self.call.take() {
-            self.ends.consumer.release(frame);
-        }
+        self.release();
         if size <= self.ends.producer.most() {
             let grant = self.grant(size)?;
             write(self.ends.producer.bytes(&grant));
@@ -166,6 +214,13 @@ impl GuestLane {
             self.ends.producer.commit(grant, 8, EXTERNAL);
         }
         Ok(())
+    }
+
+    /// Ends the use of the arguments: they are no longer needed, and the engine may wait for their space.
+    fn release(&mut self) {
+        if let Some((frame, _)) = self.call.take() {
+            self.ends.consumer.release(frame);
+        }
     }
 
     fn grant(&mut self, size: usize) -> io::Result<crosslane_ring::Grant> {

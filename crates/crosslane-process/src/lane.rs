@@ -24,6 +24,17 @@ const LAST_BREATH: Duration = Duration::from_secs(5);
 /// How long a lane's end may take to be explained by its zygote.
 const OBITUARY: Duration = Duration::from_millis(500);
 
+/// Where the guest of a lane runs.
+#[derive(Debug)]
+pub(crate) enum Home {
+    /// In a process of its own.
+    Own,
+    /// In a thread of its zygote's process, with what that printed.
+    Zygote(Arc<LaneRecord>),
+    /// In a thread of the engine's own process.
+    Here,
+}
+
 /// A lane into a worker process, or into a thread of one. Dropping it kills the process and all that it
 /// started, or ends the thread.
 #[derive(Debug)]
@@ -33,8 +44,7 @@ pub struct ProcessLane {
     process: OwnedFd,
     pid: i32,
     record: Arc<LaneRecord>,
-    /// Of a lane that is a thread of its zygote: what the zygote printed.
-    host: Option<Arc<LaneRecord>>,
+    home: Home,
     spin: Spin,
     sequence: u64,
     in_flight: usize,
@@ -51,7 +61,7 @@ impl ProcessLane {
         process: OwnedFd,
         pid: i32,
         record: Arc<LaneRecord>,
-        host: Option<Arc<LaneRecord>>,
+        home: Home,
         spin: Duration,
     ) -> Self {
         Self {
@@ -60,7 +70,7 @@ impl ProcessLane {
             process,
             pid,
             record,
-            host,
+            home,
             spin: Spin(spin),
             sequence: 0,
             in_flight: 0,
@@ -139,9 +149,10 @@ impl ProcessLane {
 
     /// What the zygote and the log say about the end of the process.
     fn obituary(&mut self) -> String {
-        let ended = match &self.host {
-            None => self.record.wait_for_end(OBITUARY),
-            Some(_) => self.end_of_thread(),
+        let ended = match &self.home {
+            Home::Own => self.record.wait_for_end(OBITUARY),
+            Home::Zygote(_) => self.end_of_thread(),
+            Home::Here => return "the thread that ran it was ended".to_owned(),
         };
         let mut text = match ended {
             Some(Ended::Code(code)) => format!("its worker process ended with exit code {code}"),
@@ -152,7 +163,7 @@ impl ProcessLane {
             None => "its worker closed its connection to the engine".to_owned(),
         };
         let mut tail = self.record.tail();
-        if let Some(host) = &self.host {
+        if let Home::Zygote(host) = &self.home {
             tail = [tail, host.tail()].join("\n").trim().to_owned();
         }
         if !tail.is_empty() {
@@ -265,7 +276,7 @@ impl Lane for ProcessLane {
     }
 
     fn shares_its_process(&self) -> bool {
-        self.host.is_some()
+        matches!(self.home, Home::Zygote(_))
     }
 
     fn frame(&self) -> &[u8] {
@@ -310,7 +321,7 @@ impl Drop for ProcessLane {
     fn drop(&mut self) {
         // A lane that is a thread ends when its socket does. A fork of the engine must not kill the lanes of
         // its parent; a test's lane has no process.
-        if self.host.is_some() || self.engine != std::process::id() || self.pid == 0 {
+        if !matches!(self.home, Home::Own) || self.engine != std::process::id() || self.pid == 0 {
             return;
         }
         if rustix::event::poll(

@@ -16,13 +16,14 @@ pub mod control;
 mod external;
 pub mod guest;
 mod lane;
+pub mod limits;
 #[doc(hidden)]
 pub mod testing;
 mod warden;
 mod zygote;
 
 pub use lane::ProcessLane;
-pub use zygote::{Loaded, Source, Zygote, ZygoteOptions};
+pub use zygote::{Loaded, Origin, Source, Zygote, ZygoteOptions};
 
 /// The tag of a ring frame that holds the message itself.
 const INLINE: u32 = 0;

@@ -1,7 +1,7 @@
 //! Lanes without a process: for the tests of both ends, and for a guest that writes what a fuzzer says.
 
 use crate::guest::GuestLane;
-use crate::lane::ProcessLane;
+use crate::lane::{Home, ProcessLane};
 use crate::warden::LaneRecord;
 use crosslane::batch::{self, Column, Encode, Header, Plan, RESULT, Trust, bit};
 use crosslane::lane::Lane;
@@ -80,7 +80,7 @@ fn engine_end(ring: usize) -> (ProcessLane, OwnedFd, OwnedFd) {
     let process =
         rustix::process::pidfd_open(own, PidfdFlags::empty()).expect("a descriptor of this process");
     let lane =
-        ProcessLane::new(region.engine(), socket, process, 0, LaneRecord::new(1), None, Duration::ZERO);
+        ProcessLane::new(region.engine(), socket, process, 0, LaneRecord::new(1), Home::Own, Duration::ZERO);
     (lane, memory, guest_socket)
 }
 

@@ -1,11 +1,12 @@
 //! The engine's side of a zygote: start it, load a library, ask for lanes, end it.
 
 use crate::control::{self, Answer, Request};
-use crate::lane::ProcessLane;
+use crate::lane::{Home, ProcessLane};
 use crate::warden::{LaneRecord, NewLane, Warden};
 use crosslane::pool;
 use crosslane::{Error, Failure, Function};
 use crosslane_ring::Region;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags};
@@ -27,6 +28,8 @@ const EXPLANATION: Duration = Duration::from_millis(500);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// A guest spins so much longer than the engine, which has work of its own between two batches.
 const GUEST_SPIN: u32 = 3;
+/// Why there are no more host lanes.
+const ENDED_THREAD: &str = "the thread that makes its lanes has ended; was it killed?";
 /// The descriptor on which a zygote finds its control socket.
 const CONTROL_FD: i32 = 3;
 
@@ -38,6 +41,11 @@ pub enum Source {
     File {
         /// The absolute path.
         path: PathBuf,
+    },
+    /// Functions of the engine's own process, called on threads of it.
+    Thread {
+        /// What to call the library.
+        name: String,
     },
     /// A function that the host program serialised (for Python: by cloudpickle).
     Pickle {
@@ -64,18 +72,37 @@ impl Source {
     pub fn name(&self) -> String {
         match self {
             Source::File { path } => path.display().to_string(),
-            Source::Pickle { name, .. } => name.clone(),
+            Source::Thread { name } | Source::Pickle { name, .. } => name.clone(),
         }
+    }
+}
+
+/// Where a zygote runs.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// In a process, which the engine starts with these words.
+    Process {
+        /// The interpreter and its arguments.
+        command: Vec<String>,
+        /// What to look at if it does not start, for the error.
+        advice: &'static str,
+    },
+    /// In a thread of this very process, at the other end of a control socket: its lanes are host lanes.
+    Thread(Arc<Mutex<Option<UnixStream>>>),
+}
+
+impl Origin {
+    /// A thread of this process that serves the other end of the socket.
+    pub fn thread(socket: UnixStream) -> Self {
+        Origin::Thread(Arc::new(Mutex::new(Some(socket))))
     }
 }
 
 /// How to start a zygote.
 #[derive(Clone)]
 pub struct ZygoteOptions {
-    /// The interpreter and its arguments.
-    pub command: Vec<String>,
-    /// What to look at if it does not start, for the error.
-    pub advice: &'static str,
+    /// Where it runs.
+    pub origin: Origin,
     /// What to load.
     pub source: Source,
     /// How long loading may take.
@@ -91,7 +118,7 @@ pub struct ZygoteOptions {
 impl std::fmt::Debug for ZygoteOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ZygoteOptions")
-            .field("command", &self.command)
+            .field("origin", &self.origin)
             .field("source", &self.source)
             .finish_non_exhaustive()
     }
@@ -153,7 +180,8 @@ impl pool::Zygote for Zygote {
 
 #[derive(Debug)]
 struct Running {
-    child: Child,
+    /// Its process, unless it is a thread of this one.
+    child: Option<Child>,
     control: Arc<UnixStream>,
     answers: mpsc::Receiver<Answer>,
     lanes: mpsc::Sender<NewLane>,
@@ -174,43 +202,53 @@ fn boot_error(what: &str) -> impl FnOnce(std::io::Error) -> Error {
     move |error| Error::Boot(format!("{what}: {error}"))
 }
 
+/// Starts the zygote's process; what it prints goes to `log`.
+fn spawn(command: &[String], log: OwnedFd) -> Result<(Child, UnixStream), Error> {
+    let (ours, theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(Error::Boot("no interpreter".into()));
+    };
+    let mut command = Command::new(program);
+    let stdout = log.try_clone().map_err(boot_error("log"))?;
+    command.args(arguments).stdin(Stdio::null()).stdout(stdout).stderr(log);
+    let descriptor = theirs.as_raw_fd();
+    // SAFETY: the closure runs in the forked child and makes only async-signal-safe calls.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // dup2 onto itself would leave the close-on-exec flag.
+            if descriptor == CONTROL_FD {
+                if libc::fcntl(CONTROL_FD, libc::F_SETFD, 0) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            } else if libc::dup2(descriptor, CONTROL_FD) < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    let _guard = SPAWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let child = command.spawn().map_err(|error| Error::Boot(format!("{program}: {error}")))?;
+    Ok((child, ours))
+}
+
 impl Running {
     fn start(options: &ZygoteOptions) -> Result<(Self, Loaded), Error> {
-        let (ours, theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
         let (log, log_theirs) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::Boot(e.to_string()))?;
         nonblocking(&log)?;
-        let Some((program, arguments)) = options.command.split_first() else {
-            return Err(Error::Boot("no interpreter".into()));
+        let (child, ours) = match &options.origin {
+            Origin::Process { command, .. } => {
+                let (child, ours) = spawn(command, log_theirs)?;
+                (Some(child), ours)
+            }
+            Origin::Thread(socket) => {
+                let socket = socket.lock().unwrap_or_else(PoisonError::into_inner).take();
+                (None, socket.ok_or_else(|| Error::Boot(ENDED_THREAD.into()))?)
+            }
         };
-        let mut command = Command::new(program);
-        let stdout = log_theirs.try_clone().map_err(boot_error("log"))?;
-        command.args(arguments).stdin(Stdio::null()).stdout(stdout).stderr(log_theirs);
-        let descriptor = theirs.as_raw_fd();
-        // SAFETY: the closure runs in the forked child and makes only async-signal-safe calls.
-        unsafe {
-            command.pre_exec(move || {
-                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                // dup2 onto itself would leave the close-on-exec flag.
-                if descriptor == CONTROL_FD {
-                    if libc::fcntl(CONTROL_FD, libc::F_SETFD, 0) < 0 {
-                        return Err(std::io::Error::last_os_error());
-                    }
-                } else if libc::dup2(descriptor, CONTROL_FD) < 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                Ok(())
-            });
-        }
-        let spawned = {
-            let _guard = SPAWN.lock().unwrap_or_else(PoisonError::into_inner);
-            command.spawn()
-        };
-        let child = spawned.map_err(|error| Error::Boot(format!("{program}: {error}")))?;
-        drop(theirs);
-        drop(command);
         let control = Arc::new(ours);
         let (answer_sender, answers) = mpsc::channel();
         let (lanes, lane_receiver) = mpsc::channel();
@@ -256,6 +294,7 @@ impl Running {
                                 class: "SignatureError".into(),
                                 message: error.to_string(),
                                 traceback: format!("  at {place}"),
+..Failure::default()
                             }),
                         })
                     })
@@ -263,9 +302,11 @@ impl Running {
                 Ok(Loaded { functions, runtime })
             }
             Ok(Answer::Failed { failure }) if failure == Failure::default() => {
-                let status = self.child.wait().map(|status| status.to_string()).unwrap_or_default();
-                let command = options.command.join(" ");
-                let (advice, printed) = (options.advice, self.record.tail());
+                let (Some(child), Origin::Process { command, advice }) = (&mut self.child, &options.origin) else {
+                    return Err(Error::Boot(ENDED_THREAD.into()));
+                };
+                let status = child.wait().map(|status| status.to_string()).unwrap_or_default();
+                let (command, printed) = (command.join(" "), self.record.tail());
                 Err(Error::Boot(format!(
                     "`{command}` ended before it had loaded {library} ({status}); {advice}\n{printed}"
                 )))
@@ -280,11 +321,19 @@ impl Running {
     }
 
     fn ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        match &mut self.child {
+            Some(child) => !matches!(child.try_wait(), Ok(None)),
+            None => {
+                let mut control = [PollFd::new(&*self.control, PollFlags::RDHUP)];
+                !matches!(rustix::event::poll(&mut control, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
+            }
+        }
     }
 
     fn give_up(&mut self, why: String) -> Error {
-        let _ = self.child.kill();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+        }
         self.lost = true;
         Error::Boot(why)
     }
@@ -330,9 +379,12 @@ impl Running {
             .ok_or(rustix::io::Errno::SRCH)
             .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()))
             .map_err(|error| Error::Boot(format!("a worker ended at once ({error}): {}", record.tail())))?;
-        // Lanes that are threads of the zygote end and die with it.
-        let host = (pid == self.child.id() as i32).then(|| Arc::clone(&self.record));
-        Ok(ProcessLane::new(region.engine(), socket, process, pid, record, host, options.spin))
+        let home = match &self.child {
+            None => Home::Here,
+            Some(child) if child.id() as i32 == pid => Home::Zygote(Arc::clone(&self.record)),
+            Some(_) => Home::Own,
+        };
+        Ok(ProcessLane::new(region.engine(), socket, process, pid, record, home, options.spin))
     }
 }
 
@@ -350,8 +402,10 @@ impl Drop for Running {
         let patience = Instant::now();
         while !self.ended() {
             if patience.elapsed() > FAREWELL {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
+                if let Some(child) = &mut self.child {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                }
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));

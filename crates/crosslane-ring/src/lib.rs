@@ -63,7 +63,7 @@ mod sync;
 pub use heap::{Heap, heap_ring};
 #[cfg(not(loom))]
 pub use park::wait_any;
-pub use park::{Parked, Spin};
+pub use park::{Alarm, Parked, Spin};
 #[cfg(not(loom))]
 pub use region::{Control, Ends, Mapped, Region, RegionError};
 pub use ring::{Consumer, END_OF_RING, Frame, Grant, Memory, Producer, RingError, RingHeader};

@@ -91,7 +91,30 @@ fn spun(_: Spin, _: Duration, ready: &mut impl FnMut() -> bool) -> bool {
 impl<M: Memory> Consumer<M> {
     /// Waits for a frame, `timeout` at most.
     pub fn wait(&mut self, spin: Spin, timeout: Duration) -> Parked {
-        wait(&self.memory.header().data_wait.0, spin, timeout, || self.has_news())
+        self.wait_or(spin, timeout, || false)
+    }
+
+    /// The same, or until `stop` says so. Who makes it say so must then sound the [`Alarm`].
+    pub fn wait_or(&mut self, spin: Spin, timeout: Duration, stop: impl Fn() -> bool) -> Parked {
+        wait(&self.memory.header().data_wait.0, spin, timeout, || self.has_news() || stop())
+    }
+}
+
+impl<M: Memory + Clone> Consumer<M> {
+    /// A way to end this consumer's waits from another thread.
+    pub fn alarm(&self) -> Alarm<M> {
+        Alarm(self.memory.clone())
+    }
+}
+
+/// Ends a consumer's wait whose `stop` has changed: by the same fence and word as a published position does.
+#[derive(Debug, Clone)]
+pub struct Alarm<M>(M);
+
+impl<M: Memory> Alarm<M> {
+    /// Wakes the consumer, if it sleeps, so that it looks again.
+    pub fn sound(&self) {
+        wake(&self.0.header().data_wait.0);
     }
 }
 

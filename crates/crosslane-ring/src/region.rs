@@ -67,7 +67,7 @@ impl Mapping {
 }
 
 /// One ring of a [`Region`], as its ends see it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Mapped {
     mapping: Arc<Mapping>,
     /// Where the ring's header begins.

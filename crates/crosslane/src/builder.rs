@@ -1,6 +1,6 @@
 //! A column that grows value by value: how a guest collects its results.
 
-use crate::batch::{Body, Encode, Plan};
+use crate::batch::{Body, Column, Encode, Plan};
 use crate::types::{DataType, Layout};
 use bytemuck::Pod;
 
@@ -35,6 +35,20 @@ impl ColumnBuilder {
     /// The rows so far.
     pub fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// The rows so far, as a column of the builder's type.
+    pub fn column<'a>(&'a self, data_type: &'a DataType) -> Column<'a> {
+        debug_assert_eq!(self.layout, data_type.layout());
+        let children = self.children.iter().zip(data_type.children());
+        Column {
+            data_type,
+            rows: self.rows,
+            validity: (self.nulls > 0).then_some(&self.validity[..]),
+            offsets: &self.offsets,
+            data: &self.data,
+            children: children.map(|(child, data_type)| child.column(data_type)).collect(),
+        }
     }
 
     /// Forgets the rows and keeps the memory.

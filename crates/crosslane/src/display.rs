@@ -113,18 +113,9 @@ fn decimal(value: i128, scale: usize) -> String {
     if scale == 0 { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
 }
 
-/// A day count since 1970 as a date of the proleptic Gregorian calendar
-/// (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days).
+/// A day count since 1970 as a date of the proleptic Gregorian calendar.
 fn date(days: i64) -> String {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (year, month, day) = crate::calendar::civil(days);
     format!("{year:04}-{month:02}-{day:02}")
 }
 

@@ -15,6 +15,13 @@ pub struct Failure {
     /// The traceback into the user's file, in the guest's own form; may be empty.
     #[serde(default)]
     pub traceback: String,
+    /// Under what number a host lane keeps the exception itself; 0 if it does not.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ticket: u64,
+}
+
+fn is_zero(ticket: &u64) -> bool {
+    *ticket == 0
 }
 
 impl fmt::Display for Failure {

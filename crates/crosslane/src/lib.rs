@@ -6,6 +6,7 @@
 
 pub mod batch;
 pub mod builder;
+pub mod calendar;
 pub mod call;
 pub mod catalog;
 mod cost;

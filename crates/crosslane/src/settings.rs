@@ -12,6 +12,8 @@ pub struct Settings {
     pub python: String,
     /// The JavaScript host program; empty: the one beside the engine's extension.
     pub javascript: String,
+    /// The Ruby interpreter; empty: the first on PATH.
+    pub ruby: String,
     /// Lanes that a library keeps warm; 0: one per engine thread.
     pub warm_lanes: usize,
     /// After so long without use, idle lanes leave.
@@ -31,6 +33,7 @@ impl Default for Settings {
         Self {
             python: String::new(),
             javascript: String::new(),
+            ruby: String::new(),
             warm_lanes: 0,
             idle_timeout: Duration::from_secs(60),
             spin: Duration::from_micros(20),
@@ -43,9 +46,10 @@ impl Default for Settings {
 
 impl Settings {
     /// Names and meanings, for messages and documentation.
-    pub const NAMES: [(&'static str, &'static str); 8] = [
+    pub const NAMES: [(&'static str, &'static str); 9] = [
         ("python", "path of the Python interpreter; empty: the active virtual environment's, then PATH"),
         ("javascript", "path of the JavaScript host; empty: the one that came with Crosslane"),
+        ("ruby", "path of the Ruby interpreter; empty: the first on PATH"),
         ("warm_lanes", "workers that each library keeps ready; 0: one per engine thread"),
         ("idle_timeout", "seconds after which idle workers leave"),
         ("spin", "microseconds that a waiting side spins before it sleeps"),
@@ -62,6 +66,7 @@ impl Settings {
         match name {
             "python" => self.python = value.to_owned(),
             "javascript" => self.javascript = value.to_owned(),
+            "ruby" => self.ruby = value.to_owned(),
             "warm_lanes" => self.warm_lanes = parsed(name, value)?,
             "idle_timeout" => self.idle_timeout = seconds(name, value)?,
             "spin" => self.spin = Duration::from_micros(parsed(name, value)?),
@@ -87,6 +92,7 @@ impl Settings {
         let text: &dyn Display = match name {
             "python" => &self.python,
             "javascript" => &self.javascript,
+            "ruby" => &self.ruby,
             "warm_lanes" => &self.warm_lanes,
             "idle_timeout" => &self.idle_timeout.as_secs_f64(),
             "spin" => &self.spin.as_micros(),

@@ -120,7 +120,7 @@ impl Lane for FakeLane {
             }
             Act::Double => Ok((header, encoded(&integers(values.iter().map(|value| value * 2)), header))),
             Act::Raise(row) => {
-                let raised = Failure { class: "Oops".into(), message: "no".into(), traceback: String::new() };
+                let raised = Failure { class: "Oops".into(), message: "no".into(), ..Failure::default() };
                 failure(&serde_json::to_vec(&raised).unwrap(), row)
             }
             Act::UnreadableFailure => failure(b"{", 0),

@@ -5,9 +5,7 @@
 //! The interpreter's lock is released while the lane waits.
 
 mod arrow;
-mod calendar;
 mod iterate;
-mod limits;
 mod reader;
 mod row;
 mod serve;

@@ -1,6 +1,6 @@
 //! Arguments: a row of a column as a Python object.
 
-use crate::calendar;
+use crosslane::calendar;
 use crosslane::batch::{self, Column};
 use crosslane::{DataType, code_width};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};

@@ -2,7 +2,7 @@
 
 use crate::arrow::{self, Direction, Results};
 use crate::iterate::{Source, Values};
-use crate::limits::MemoryLimit;
+use crosslane_process::limits::MemoryLimit;
 use crate::reader::Reader;
 use crate::row::{Argument, RowCaller};
 use crate::writer::Writer;
@@ -64,7 +64,7 @@ fn describe(py: Python<'_>, error: PyErr, declared: &Bound<'_, PyAny>) -> PyResu
     let file = declared.getattr(intern!(py, "file"))?;
     let describe = py.import("crosslane._errors")?.getattr("describe")?;
     let (class, message, traceback) = describe.call1((error.into_value(py), file))?.extract()?;
-    Ok(Failure { class, message, traceback })
+    Ok(Failure { class, message, traceback, ..Failure::default() })
 }
 
 /// What went wrong, and for which row if one is to blame.

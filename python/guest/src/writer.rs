@@ -1,6 +1,6 @@
 //! Results: a Python object as a value of a column.
 
-use crate::calendar;
+use crosslane::calendar;
 use crosslane::{ColumnBuilder, DataType, code_width};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;

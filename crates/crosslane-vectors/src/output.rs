@@ -10,12 +10,13 @@ use crosslane::{DataType, Error, Layout};
 use libduckdb_sys as ffi;
 
 /// The result vector of one callback.
-pub(crate) struct Results(ffi::duckdb_vector);
+#[derive(Debug)]
+pub struct Results(ffi::duckdb_vector);
 
 impl Results {
     /// # Safety
     /// The vector must outlive the result and be of the type of the columns that it accepts.
-    pub(crate) unsafe fn new(vector: ffi::duckdb_vector) -> Self {
+    pub unsafe fn new(vector: ffi::duckdb_vector) -> Self {
         Self(vector)
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs a callback's body; a panic becomes an error that names it.
-pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+pub fn guard<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<&str>()
@@ -17,7 +17,7 @@ pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Err
 }
 
 /// An error as a C string.
-pub(crate) fn error_text(error: &Error) -> CString {
+pub fn error_text(error: &Error) -> CString {
     CString::new(error.to_string().replace('\0', "\u{2400}")).unwrap_or_default()
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn error_text(error: &Error) -> CString {
 ///
 /// # Safety
 /// `data` must come from `Box::<T>::into_raw`, and DuckDB calls this once.
-pub(crate) unsafe extern "C" fn drop_box<T>(data: *mut std::ffi::c_void) {
+pub unsafe extern "C" fn drop_box<T>(data: *mut std::ffi::c_void) {
     let _ = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the caller vouches for the pointer.
         drop(unsafe { Box::from_raw(data.cast::<T>()) });

@@ -2,7 +2,7 @@
 //! (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days` and `days_from_civil`).
 
 /// (year, month, day) of a number of days since 1970-01-01.
-pub(crate) fn civil(days: i64) -> (i64, u8, u8) {
+pub fn civil(days: i64) -> (i64, u8, u8) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);
@@ -15,7 +15,7 @@ pub(crate) fn civil(days: i64) -> (i64, u8, u8) {
 }
 
 /// Days since 1970-01-01 of a date.
-pub(crate) fn days(year: i32, month: u8, day: u8) -> i64 {
+pub fn days(year: i32, month: u8, day: u8) -> i64 {
     let year = i64::from(year) - i64::from(month <= 2);
     let era = year.div_euclid(400);
     let year_of_era = year.rem_euclid(400);

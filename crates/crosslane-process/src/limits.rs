@@ -1,14 +1,15 @@
-//! The memory limit of a function, enforced by the kernel: beyond it allocations fail, which Python
-//! turns into MemoryError.
+//! The memory limit of a function, enforced by the kernel: beyond it allocations fail, which guests
+//! turn into their MemoryError.
 
 use std::fs;
 
 /// The soft limit on private writable memory, raised to "none" again when dropped.
-pub(crate) struct MemoryLimit(libc::rlimit);
+#[derive(Debug)]
+pub struct MemoryLimit(libc::rlimit);
 
 impl MemoryLimit {
     /// Lets the process allocate at most `bytes` more than it has now.
-    pub(crate) fn set(bytes: u64) -> Option<Self> {
+    pub fn set(bytes: u64) -> Option<Self> {
         let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `old` is a valid place for the result.
         if unsafe { libc::getrlimit(libc::RLIMIT_DATA, &raw mut old) } != 0 {

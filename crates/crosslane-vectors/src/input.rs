@@ -11,8 +11,9 @@ use crosslane::{DataType, Layout, code_width};
 use libduckdb_sys as ffi;
 use std::ops::Range;
 
-/// The arguments of one callback.
-pub(crate) struct Arguments<'a> {
+/// The columns of a chunk: the arguments of a callback, or the rows of a result.
+#[derive(Debug)]
+pub struct Arguments<'a> {
     chunk: ffi::duckdb_data_chunk,
     types: Vec<&'a DataType>,
     rows: usize,
@@ -21,7 +22,7 @@ pub(crate) struct Arguments<'a> {
 impl<'a> Arguments<'a> {
     /// # Safety
     /// The chunk must live as long as the result, and have columns of these types.
-    pub(crate) unsafe fn new(chunk: ffi::duckdb_data_chunk, types: Vec<&'a DataType>) -> Self {
+    pub unsafe fn new(chunk: ffi::duckdb_data_chunk, types: Vec<&'a DataType>) -> Self {
         // SAFETY: the caller vouches for the chunk.
         let rows = unsafe { ffi::duckdb_data_chunk_get_size(chunk) } as usize;
         Self { chunk, types, rows }

@@ -1,0 +1,218 @@
+//! SQL types as DuckDB's logical types.
+
+use crosslane::{DataType, Error, Field};
+use libduckdb_sys as ffi;
+use std::ffi::{CStr, CString, c_char};
+use std::sync::Arc;
+
+/// A logical type that is destroyed when dropped.
+#[derive(Debug)]
+pub struct LogicalType(ffi::duckdb_logical_type);
+
+impl LogicalType {
+    /// DuckDB's handle of a type.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if DuckDB has no such type.
+    pub fn new(data_type: &DataType) -> Result<Self, Error> {
+        use DataType as T;
+        let plain = match data_type {
+            T::Boolean => ffi::DUCKDB_TYPE_DUCKDB_TYPE_BOOLEAN,
+            T::TinyInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TINYINT,
+            T::SmallInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_SMALLINT,
+            T::Integer => ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTEGER,
+            T::BigInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIGINT,
+            T::UTinyInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_UTINYINT,
+            T::USmallInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_USMALLINT,
+            T::UInteger => ffi::DUCKDB_TYPE_DUCKDB_TYPE_UINTEGER,
+            T::UBigInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_UBIGINT,
+            T::HugeInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_HUGEINT,
+            T::UHugeInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_UHUGEINT,
+            T::Float => ffi::DUCKDB_TYPE_DUCKDB_TYPE_FLOAT,
+            T::Double => ffi::DUCKDB_TYPE_DUCKDB_TYPE_DOUBLE,
+            T::Varchar | T::Json => ffi::DUCKDB_TYPE_DUCKDB_TYPE_VARCHAR,
+            T::Blob => ffi::DUCKDB_TYPE_DUCKDB_TYPE_BLOB,
+            T::Date => ffi::DUCKDB_TYPE_DUCKDB_TYPE_DATE,
+            T::Time => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME,
+            T::TimestampS => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_S,
+            T::TimestampMs => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_MS,
+            T::Timestamp => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP,
+            T::TimestampNs => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_NS,
+            T::TimestampTz => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_TZ,
+            T::Interval => ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTERVAL,
+            T::Uuid => ffi::DUCKDB_TYPE_DUCKDB_TYPE_UUID,
+            _ => return Self::parametric(data_type),
+        };
+        // SAFETY: the identifiers are those of plain types; the alias is a C string that is copied.
+        unsafe {
+            let logical = Self(ffi::duckdb_create_logical_type(plain));
+            if *data_type == T::Json {
+                ffi::duckdb_logical_type_set_alias(logical.0, c"JSON".as_ptr());
+            }
+            Ok(logical)
+        }
+    }
+
+    fn parametric(data_type: &DataType) -> Result<Self, Error> {
+        let children = data_type.children().map(LogicalType::new).collect::<Result<Vec<_>, _>>()?;
+        // SAFETY: all handles and names live across the calls, which copy them.
+        let logical = unsafe {
+            match data_type {
+                DataType::Decimal { precision, scale } => ffi::duckdb_create_decimal_type(*precision, *scale),
+                DataType::Enum(values) => {
+                    let values = c_strings(values.iter().map(String::as_str))?;
+                    let mut pointers: Vec<*const c_char> =
+                        values.iter().map(|value| value.as_ptr()).collect();
+                    ffi::duckdb_create_enum_type(pointers.as_mut_ptr(), pointers.len() as ffi::idx_t)
+                }
+                DataType::List(_) => ffi::duckdb_create_list_type(children[0].0),
+                DataType::Array(_, length) => {
+                    ffi::duckdb_create_array_type(children[0].0, ffi::idx_t::from(*length))
+                }
+                DataType::Map(entry) => {
+                    let parts = entry.children().map(LogicalType::new).collect::<Result<Vec<_>, _>>()?;
+                    ffi::duckdb_create_map_type(parts[0].0, parts[1].0)
+                }
+                DataType::Struct(fields) => {
+                    let names = c_strings(fields.iter().map(|field| field.name.as_str()))?;
+                    let mut names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+                    let mut types: Vec<_> = children.iter().map(|child| child.0).collect();
+                    let count = types.len() as ffi::idx_t;
+                    ffi::duckdb_create_struct_type(types.as_mut_ptr(), names.as_mut_ptr(), count)
+                }
+                _ => std::ptr::null_mut(),
+            }
+        };
+        if logical.is_null() {
+            return Err(Error::Engine(format!("DuckDB has no type {data_type}")));
+        }
+        Ok(Self(logical))
+    }
+
+    /// The handle, which dies with self.
+    pub fn raw(&self) -> ffi::duckdb_logical_type {
+        self.0
+    }
+}
+
+/// Reads DuckDB's handle of a type.
+///
+/// # Errors
+/// [`Error::Engine`] for types that have no counterpart, with what to do instead.
+///
+/// # Safety
+/// The handle must be valid; it stays the caller's.
+pub unsafe fn data_type(logical: ffi::duckdb_logical_type) -> Result<DataType, Error> {
+    use DataType as T;
+    // SAFETY: the caller vouches for the handle; the handles and texts that DuckDB makes are freed here.
+    unsafe {
+        let child = |logical| {
+            let owned = LogicalType(logical);
+            data_type(owned.0)
+        };
+        Ok(match ffi::duckdb_get_type_id(logical) {
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_BOOLEAN => T::Boolean,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TINYINT => T::TinyInt,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_SMALLINT => T::SmallInt,
+            // DuckDB gives a NULL without a type the type INTEGER; so do we.
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTEGER | ffi::DUCKDB_TYPE_DUCKDB_TYPE_SQLNULL => T::Integer,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIGINT => T::BigInt,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_UTINYINT => T::UTinyInt,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_USMALLINT => T::USmallInt,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_UINTEGER => T::UInteger,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_UBIGINT => T::UBigInt,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_HUGEINT => T::HugeInt,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_UHUGEINT => T::UHugeInt,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_FLOAT => T::Float,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_DOUBLE => T::Double,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_VARCHAR => {
+                let alias = ffi::duckdb_logical_type_get_alias(logical);
+                let json = !alias.is_null() && CStr::from_ptr(alias).to_bytes() == b"JSON";
+                ffi::duckdb_free(alias.cast());
+                if json { T::Json } else { T::Varchar }
+            }
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_BLOB => T::Blob,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_DATE => T::Date,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME => T::Time,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_S => T::TimestampS,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_MS => T::TimestampMs,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP => T::Timestamp,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_NS => T::TimestampNs,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_TZ => T::TimestampTz,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTERVAL => T::Interval,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_UUID => T::Uuid,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_DECIMAL => T::Decimal {
+                precision: ffi::duckdb_decimal_width(logical),
+                scale: ffi::duckdb_decimal_scale(logical),
+            },
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_ENUM => {
+                let count = ffi::duckdb_enum_dictionary_size(logical);
+                let value = |index| owned_text(ffi::duckdb_enum_dictionary_value(logical, index));
+                T::Enum((0..ffi::idx_t::from(count)).map(value).collect())
+            }
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_LIST => {
+                T::List(Arc::new(child(ffi::duckdb_list_type_child_type(logical))?))
+            }
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_ARRAY => {
+                let length = ffi::duckdb_array_type_array_size(logical) as u32;
+                T::Array(Arc::new(child(ffi::duckdb_array_type_child_type(logical))?), length)
+            }
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_MAP => T::map(
+                child(ffi::duckdb_map_type_key_type(logical))?,
+                child(ffi::duckdb_map_type_value_type(logical))?,
+            ),
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_STRUCT => {
+                let fields = (0..ffi::duckdb_struct_type_child_count(logical)).map(|index| {
+                    let name = owned_text(ffi::duckdb_struct_type_child_name(logical, index));
+                    Ok(Field { name, data_type: child(ffi::duckdb_struct_type_child_type(logical, index))? })
+                });
+                T::Struct(fields.collect::<Result<_, Error>>()?)
+            }
+            number => {
+                let name = match number {
+                    ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_TZ => "TIME WITH TIME ZONE",
+                    ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIT => "BIT",
+                    ffi::DUCKDB_TYPE_DUCKDB_TYPE_UNION => "UNION",
+                    _ => "a type",
+                };
+                return Err(Error::Engine(format!(
+                    "{name} ({number} in DuckDB's C API) has no counterpart here; cast it, for example to VARCHAR"
+                )));
+            }
+        })
+    }
+}
+
+/// # Safety
+/// The text must be a C string that DuckDB allocated for its caller.
+unsafe fn owned_text(text: *mut c_char) -> String {
+    // SAFETY: as the caller says.
+    unsafe {
+        let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
+        ffi::duckdb_free(text.cast());
+        owned
+    }
+}
+
+impl Drop for LogicalType {
+    fn drop(&mut self) {
+        // SAFETY: the handle is ours and destroyed once.
+        unsafe { ffi::duckdb_destroy_logical_type(&raw mut self.0) };
+    }
+}
+
+fn c_strings<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>, Error> {
+    texts
+        .map(|text| CString::new(text).map_err(|_| Error::Engine(format!("{text:?} contains a zero byte"))))
+        .collect()
+}
+
+/// Bytes of a DECIMAL in DuckDB's vectors.
+pub(crate) fn decimal_width(precision: u8) -> usize {
+    match precision {
+        0..=4 => 2,
+        5..=9 => 4,
+        10..=18 => 8,
+        _ => 16,
+    }
+}

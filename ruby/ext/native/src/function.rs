@@ -1,0 +1,448 @@
+//! Calling a function with a batch: the hottest loop of the guest, and of the host lanes.
+//!
+//! A whole batch runs in one `rb_protect`, so that a call costs no more than Ruby's own. What does not change
+//! within a batch is worked out before it.
+
+use crate::protect::{Unwind, protect};
+use crate::reader::Reader;
+use crate::values::{integer, utf8};
+use crate::writer::{self, Fault, Writer};
+use crosslane::batch::Column;
+use crosslane::{ColumnBuilder, DataType, Signature};
+use crosslane_process::guest::Mishaps;
+use crosslane_process::limits::MemoryLimit;
+use crosslane_ring::Control;
+use magnus::rb_sys::AsRawValue;
+use magnus::value::ReprValue;
+use magnus::{Error, Value};
+use rb_sys::{Qnil, Qtrue, VALUE};
+use std::ffi::c_int;
+
+/// The most parameters: their values lie on the stack, where the collector sees them.
+pub(crate) const MOST_PARAMETERS: usize = 64;
+
+/// A declared function, ready to be called.
+#[derive(Debug)]
+pub(crate) struct Function {
+    callee: Callee,
+    pub(crate) types: Vec<DataType>,
+    pub(crate) returns: DataType,
+    admits_null: Vec<bool>,
+    kind: Kind,
+    readers: Vec<Reader>,
+    writer: Writer,
+    null_on_error: bool,
+    retries: u32,
+    memory_limit: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Called per row.
+    Row,
+    /// A runner that calls for many rows at once.
+    Concurrent,
+    /// Called per batch, with Arrays.
+    Vectorized,
+}
+
+/// What is called; pinned.
+#[derive(Debug, Clone, Copy)]
+enum Callee {
+    Proc(VALUE),
+    Method(VALUE),
+    Object(VALUE),
+}
+
+// SAFETY: the objects are pinned, and only used with the GVL.
+unsafe impl Send for Callee {}
+// SAFETY: as above.
+unsafe impl Sync for Callee {}
+
+impl Callee {
+    fn new(object: Value) -> Self {
+        crate::values::pin(object);
+        let raw = object.as_raw();
+        // SAFETY: asking for a class raises nothing.
+        unsafe {
+            if rb_sys::rb_obj_is_proc(raw) == Qtrue as VALUE {
+                Callee::Proc(raw)
+            } else if rb_sys::rb_obj_is_kind_of(raw, rb_sys::rb_cMethod) == Qtrue as VALUE {
+                Callee::Method(raw)
+            } else {
+                Callee::Object(raw)
+            }
+        }
+    }
+
+    /// # Safety
+    /// With the GVL, protected; there must be as many arguments.
+    #[inline(always)]
+    unsafe fn call(self, count: c_int, arguments: *const VALUE) -> VALUE {
+        // SAFETY: as the caller says.
+        unsafe {
+            match self {
+                Callee::Proc(object) => {
+                    rb_sys::rb_proc_call_with_block(object, count, arguments, Qnil as VALUE)
+                }
+                Callee::Method(object) => rb_sys::rb_method_call(count, arguments, object),
+                Callee::Object(object) => {
+                    rb_sys::rb_funcallv(object, crate::values::intern(c"call"), count, arguments)
+                }
+            }
+        }
+    }
+}
+
+/// What became of a batch that was not completed.
+#[derive(Debug)]
+pub(crate) struct Mishap {
+    pub(crate) unwind: Unwind,
+    pub(crate) row: Option<usize>,
+}
+
+impl From<Unwind> for Mishap {
+    fn from(unwind: Unwind) -> Self {
+        Mishap { unwind, row: None }
+    }
+}
+
+/// Where a batch tells which row it is at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress<'a> {
+    pub(crate) control: Option<&'a Control>,
+    pub(crate) sequence: u32,
+}
+
+impl Progress<'_> {
+    #[inline(always)]
+    fn set(&self, row: u32) {
+        if let Some(control) = self.control {
+            control.set_progress(self.sequence, row);
+        }
+    }
+}
+
+/// A column, by the quickest way to its values.
+enum Argument<'a> {
+    Int64(&'a [i64]),
+    Float64(&'a [f64]),
+    Ascii { offsets: &'a [i32], text: &'a [u8] },
+    Other { reader: &'a Reader, column: &'a Column<'a> },
+}
+
+impl<'a> Argument<'a> {
+    /// `sees_null` says whether rows with NULL in this column are called.
+    fn new(reader: &'a Reader, column: &'a Column<'a>, sees_null: bool) -> Self {
+        let other = Argument::Other { reader, column };
+        if sees_null && column.validity.is_some() {
+            return other;
+        }
+        match reader {
+            Reader::Int64 => column.values().map_or(other, Argument::Int64),
+            Reader::Float64 => column.values().map_or(other, Argument::Float64),
+            Reader::Text if column.data.is_ascii() => {
+                Argument::Ascii { offsets: column.offsets, text: column.data }
+            }
+            _ => other,
+        }
+    }
+
+    /// # Safety
+    /// With the GVL, protected; the row must exist.
+    #[inline(always)]
+    unsafe fn get(&self, row: usize) -> VALUE {
+        // SAFETY: as the caller says.
+        unsafe {
+            match self {
+                Argument::Int64(values) => integer(values[row]),
+                Argument::Float64(values) => rb_sys::rb_float_new(values[row]),
+                Argument::Ascii { offsets, text } => {
+                    utf8(&text[offsets[row] as usize..offsets[row + 1] as usize], true)
+                }
+                Argument::Other { reader, column } => reader.read(column, row),
+            }
+        }
+    }
+}
+
+impl Function {
+    /// Prepares what Ruby declared (`Crosslane::Declaration`).
+    pub(crate) fn new(declared: Value) -> Result<Self, Error> {
+        let signature: String = declared.funcall("signature", ())?;
+        let signature: Signature = signature.parse().map_err(crate::argument_error)?;
+        let kind: String = declared.funcall("kind", ())?;
+        let on_error: String = declared.funcall("on_error", ())?;
+        let types: Vec<DataType> = signature.parameters.into_iter().map(|field| field.data_type).collect();
+        Ok(Self {
+            callee: Callee::new(declared.funcall("callee", ())?),
+            readers: types.iter().map(Reader::new).collect::<Result<_, _>>()?,
+            writer: Writer::new(&signature.returns)?,
+            types,
+            returns: signature.returns,
+            admits_null: declared.funcall("admits_null", ())?,
+            kind: match kind.as_str() {
+                "vectorized" => Kind::Vectorized,
+                "concurrent" => Kind::Concurrent,
+                _ => Kind::Row,
+            },
+            null_on_error: on_error == "null",
+            retries: declared.funcall("retries", ())?,
+            memory_limit: declared.funcall("memory_limit", ())?,
+        })
+    }
+
+    /// Runs the function over a batch, into `out`.
+    pub(crate) fn run(
+        &self,
+        columns: &[Column<'_>],
+        rows: usize,
+        progress: Progress<'_>,
+        out: &mut ColumnBuilder,
+    ) -> Result<Mishaps, Mishap> {
+        let limit = self.memory_limit.and_then(MemoryLimit::set);
+        // The columns whose NULLs the function does not want to see.
+        let skipping: Vec<&Column<'_>> = columns
+            .iter()
+            .zip(&self.admits_null)
+            .filter_map(|(column, admits)| (!admits && column.validity.is_some()).then_some(column))
+            .collect();
+        out.clear();
+        let outcome = match self.kind {
+            Kind::Row => self.run_rows(columns, rows, progress, &skipping, out),
+            Kind::Concurrent => self.run_concurrently(columns, rows, progress, &skipping, out),
+            Kind::Vectorized => self.run_vectorized(columns, rows, progress, &skipping, out),
+        };
+        drop(limit);
+        outcome
+    }
+
+    fn run_rows(
+        &self,
+        columns: &[Column<'_>],
+        rows: usize,
+        progress: Progress<'_>,
+        skipping: &[&Column<'_>],
+        out: &mut ColumnBuilder,
+    ) -> Result<Mishaps, Mishap> {
+        let arguments: Vec<Argument<'_>> = self
+            .readers
+            .iter()
+            .zip(columns)
+            .zip(&self.admits_null)
+            .map(|((reader, column), sees_null)| Argument::new(reader, column, *sees_null))
+            .collect();
+        let mut mishaps = Mishaps::default();
+        let mut row = 0;
+        let mut tries = (0, 0);
+        while row < rows {
+            let mut fault = None;
+            let outcome = protect(|| {
+                let mut values = [Qnil as VALUE; MOST_PARAMETERS];
+                while row < rows {
+                    if skipping.iter().any(|column| !column.is_valid(row)) {
+                        out.null();
+                        row += 1;
+                        continue;
+                    }
+                    progress.set(row as u32);
+                    // SAFETY: protected, with the GVL, and nothing in this frame is to be dropped.
+                    unsafe {
+                        for (value, argument) in values.iter_mut().zip(&arguments) {
+                            *value = argument.get(row);
+                        }
+                        let result = self.callee.call(arguments.len() as c_int, values.as_ptr());
+                        if let Err(what) = self.writer.write(result, out) {
+                            fault = Some(what);
+                            return;
+                        }
+                    }
+                    row += 1;
+                }
+            });
+            let unwind = match (outcome, fault) {
+                (Err(unwind), _) => unwind,
+                (Ok(()), Some(fault)) => self.exception(&fault),
+                (Ok(()), None) => break,
+            };
+            out.truncate(row);
+            if tries.0 != row {
+                tries = (row, 0);
+            }
+            if unwind.is_final() {
+                return Err(Mishap { unwind, row: Some(row) });
+            } else if tries.1 < self.retries {
+                pause(tries.1)?;
+                tries.1 += 1;
+                mishaps.retries += 1;
+            } else if self.null_on_error {
+                mishaps.errors += 1;
+                out.null();
+                row += 1;
+            } else {
+                return Err(Mishap { unwind, row: Some(row) });
+            }
+        }
+        Ok(mishaps)
+    }
+
+    fn run_vectorized(
+        &self,
+        columns: &[Column<'_>],
+        rows: usize,
+        progress: Progress<'_>,
+        skipping: &[&Column<'_>],
+        out: &mut ColumnBuilder,
+    ) -> Result<Mishaps, Mishap> {
+        progress.set(u32::MAX);
+        let mut mishaps = Mishaps::default();
+        let kept = |row: usize| skipping.iter().all(|column| column.is_valid(row));
+        let count = (0..rows).filter(|row| kept(*row)).count();
+        loop {
+            let mut fault = None;
+            let outcome = protect(|| {
+                let mut values = [Qnil as VALUE; MOST_PARAMETERS];
+                // SAFETY: protected, with the GVL, and nothing in this frame is to be dropped.
+                let written = unsafe {
+                    for ((value, reader), column) in values.iter_mut().zip(&self.readers).zip(columns) {
+                        *value = rb_sys::rb_ary_new_capa(count as i64);
+                        for row in (0..rows).filter(|row| kept(*row)) {
+                            rb_sys::rb_ary_push(*value, reader.read(column, row));
+                        }
+                    }
+                    let result = self.callee.call(columns.len() as c_int, values.as_ptr());
+                    self.write_array(result, rows, count, kept, out)
+                };
+                fault = written.err();
+            });
+            let unwind = match (outcome, fault) {
+                (Err(unwind), _) => unwind,
+                (Ok(()), Some(fault)) => self.exception(&fault),
+                (Ok(()), None) => return Ok(mishaps),
+            };
+            out.clear();
+            if unwind.is_final() {
+                return Err(unwind.into());
+            } else if mishaps.retries < self.retries {
+                pause(mishaps.retries)?;
+                mishaps.retries += 1;
+            } else if self.null_on_error {
+                mishaps.errors = rows as u32;
+                (0..rows).for_each(|_| out.null());
+                return Ok(mishaps);
+            } else {
+                return Err(unwind.into());
+            }
+        }
+    }
+
+    /// Adds the elements of an Array as the results of the rows that were called.
+    ///
+    /// # Safety
+    /// With the GVL, protected.
+    unsafe fn write_array(
+        &self,
+        result: VALUE,
+        rows: usize,
+        count: usize,
+        kept: impl Fn(usize) -> bool,
+        out: &mut ColumnBuilder,
+    ) -> Result<(), Fault> {
+        // SAFETY: as the caller says.
+        unsafe {
+            let array = writer::array(result)?;
+            let length = rb_sys::RARRAY_LEN(array) as usize;
+            if length != count {
+                return Err(Fault::Other(array, format!(", {length} results for {count} rows")));
+            }
+            let mut next = 0;
+            for row in 0..rows {
+                if kept(row) {
+                    self.writer.write(rb_sys::rb_ary_entry(array, next), out)?;
+                    next += 1;
+                } else {
+                    out.null();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the rows to the runner (`Crosslane::Runner`), which calls on as many threads as the function may have.
+    fn run_concurrently(
+        &self,
+        columns: &[Column<'_>],
+        rows: usize,
+        progress: Progress<'_>,
+        skipping: &[&Column<'_>],
+        out: &mut ColumnBuilder,
+    ) -> Result<Mishaps, Mishap> {
+        let mut mishaps = Mishaps::default();
+        let mut fault = None;
+        let mut row = 0;
+        let mut failed = Qnil as VALUE;
+        progress.set(u32::MAX);
+        let clock = crate::serve::Clock::new(progress);
+        let clock = clock.as_raw();
+        protect(|| {
+            // SAFETY: protected, with the GVL, and nothing in this frame is to be dropped.
+            unsafe {
+                let batch = rb_sys::rb_ary_new_capa(rows as i64);
+                for row in 0..rows {
+                    if skipping.iter().any(|column| !column.is_valid(row)) {
+                        rb_sys::rb_ary_push(batch, Qnil as VALUE);
+                        continue;
+                    }
+                    let values = rb_sys::rb_ary_new_capa(columns.len() as i64);
+                    for (reader, column) in self.readers.iter().zip(columns) {
+                        rb_sys::rb_ary_push(values, reader.read(column, row));
+                    }
+                    rb_sys::rb_ary_push(batch, values);
+                }
+                let arguments = [batch, clock];
+                let outcome = self.callee.call(2, arguments.as_ptr());
+                let part = |index| rb_sys::rb_ary_entry(outcome, index);
+                mishaps.errors = rb_sys::rb_num2int(part(1)) as u32;
+                mishaps.retries = rb_sys::rb_num2int(part(2)) as u32;
+                failed = part(3);
+                if failed != Qnil as VALUE {
+                    row = rb_sys::rb_num2int(part(4)) as usize;
+                    return;
+                }
+                while row < rows {
+                    if let Err(what) = self.writer.write(rb_sys::rb_ary_entry(part(0), row as i64), out) {
+                        out.truncate(row);
+                        if !self.null_on_error {
+                            fault = Some(what);
+                            return;
+                        }
+                        mishaps.errors += 1;
+                        out.null();
+                    }
+                    row += 1;
+                }
+            }
+        })?;
+        if failed != Qnil as VALUE {
+            return Err(Mishap { unwind: Unwind::Raise(failed), row: Some(row) });
+        }
+        match fault {
+            Some(fault) => Err(Mishap { unwind: self.exception(&fault), row: Some(row) }),
+            None => Ok(mishaps),
+        }
+    }
+
+    fn exception(&self, fault: &Fault) -> Unwind {
+        let (class, message) = self.writer.explain(fault);
+        Unwind::new(class, &message)
+    }
+}
+
+/// Waits before another try, without the lock.
+fn pause(tries: u32) -> Result<(), Unwind> {
+    let seconds = crosslane::call::backoff(tries);
+    let time =
+        rb_sys::timeval { tv_sec: seconds.as_secs() as i64, tv_usec: i64::from(seconds.subsec_micros()) };
+    // SAFETY: protected, and nothing in this frame is to be dropped.
+    protect(|| unsafe { rb_sys::rb_thread_wait_for(time) })
+}

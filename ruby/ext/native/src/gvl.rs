@@ -1,0 +1,100 @@
+//! The VM's lock: giving it up for a wait, taking it for a call, and where a thread stands.
+//!
+//! A wait without the lock must end when the VM wants its thread back (a signal, `Timeout`, `Thread#kill`): the
+//! VM calls `unblock` then, from another thread, and the wait returns. What the VM wants is done by
+//! [`check_interrupts`], where nothing is held that a longjmp would leak.
+
+use crate::protect::{Unwind, protect};
+use std::ffi::{c_int, c_void};
+
+unsafe extern "C" {
+    fn ruby_thread_has_gvl_p() -> c_int;
+}
+
+/// Where a thread stands, which decides how it may call Ruby.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stand {
+    /// A Ruby thread with the lock: it calls.
+    Locked,
+    /// A Ruby thread without the lock: it takes the lock, and calls.
+    Unlocked,
+    /// Any other thread: it must ask a Ruby thread.
+    Foreign,
+}
+
+/// Where the current thread stands.
+pub(crate) fn stand() -> Stand {
+    // SAFETY: both functions only look at the thread's own data.
+    unsafe {
+        if rb_sys::ruby_native_thread_p() == 0 {
+            Stand::Foreign
+        } else if ruby_thread_has_gvl_p() == 0 {
+            Stand::Unlocked
+        } else {
+            Stand::Locked
+        }
+    }
+}
+
+struct Work<W, T> {
+    work: Option<W>,
+    result: Option<std::thread::Result<T>>,
+}
+
+/// Runs `work` without the lock; `unblock` is called from another thread when it should end early. `None` if it
+/// was not even begun, because the VM wants the thread at once.
+///
+/// # Panics
+/// If `work` panics.
+pub(crate) fn without<T, W: FnOnce() -> T, U: Fn() + Sync>(work: W, unblock: U) -> Option<T> {
+    extern "C" fn run<T, W: FnOnce() -> T>(data: *mut c_void) -> *mut c_void {
+        // SAFETY: the pointer is to the `Work` below, which lives until this returns.
+        let data = unsafe { &mut *data.cast::<Work<W, T>>() };
+        if let Some(work) = data.work.take() {
+            data.result = Some(std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)));
+        }
+        std::ptr::null_mut()
+    }
+    extern "C" fn stop<U: Fn()>(data: *mut c_void) {
+        // SAFETY: the pointer is to the closure below, which lives until the work is done.
+        unsafe { (*data.cast::<U>())() }
+    }
+    let mut data = Work { work: Some(work), result: None };
+    // SAFETY: called with the lock; this function neither raises nor checks interrupts afterwards.
+    unsafe {
+        rb_sys::rb_thread_call_without_gvl2(
+            Some(run::<T, W>),
+            (&raw mut data).cast(),
+            Some(stop::<U>),
+            (&raw const unblock).cast_mut().cast(),
+        );
+    }
+    data.result.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+}
+
+/// Runs `work` with the lock, on a Ruby thread without it.
+///
+/// # Panics
+/// If `work` panics.
+pub(crate) fn with<T, W: FnOnce() -> T>(work: W) -> Option<T> {
+    extern "C" fn run<T, W: FnOnce() -> T>(data: *mut c_void) -> *mut c_void {
+        // SAFETY: the pointer is to the `Work` below, which lives until this returns.
+        let data = unsafe { &mut *data.cast::<Work<W, T>>() };
+        if let Some(work) = data.work.take() {
+            data.result = Some(std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)));
+        }
+        std::ptr::null_mut()
+    }
+    let mut data = Work { work: Some(work), result: None };
+    // SAFETY: the caller stands on a Ruby thread without the lock, and the work lets no longjmp out.
+    unsafe {
+        rb_sys::rb_thread_call_with_gvl(Some(run::<T, W>), (&raw mut data).cast());
+    }
+    data.result.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+}
+
+/// Does what the VM wants of this thread: runs signal handlers, raises what another thread raised in it, ends it.
+pub(crate) fn check_interrupts() -> Result<(), Unwind> {
+    // SAFETY: nothing is held across the call.
+    protect(|| unsafe { rb_sys::rb_thread_check_ints() })
+}

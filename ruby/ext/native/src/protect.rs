@@ -1,0 +1,143 @@
+//! Where longjmps end: exceptions and other ways out of Ruby code as values.
+
+use magnus::rb_sys::FromRawValue;
+use magnus::{Exception, TryConvert, Value};
+use rb_sys::{Qnil, Qtrue, VALUE};
+use std::ffi::{CStr, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// How Ruby code was left, if not by its end.
+#[derive(Debug)]
+pub(crate) enum Unwind {
+    /// By an exception. The caller must keep it on its stack, or give it to Ruby.
+    Raise(VALUE),
+    /// By `throw`, `break` or the thread's end: the number says how, the VM itself knows where to.
+    Jump(c_int),
+}
+
+impl Unwind {
+    /// An exception with a message.
+    pub(crate) fn new(class: &CStr, message: &str) -> Self {
+        let mut exception = Qnil as VALUE;
+        let raised = protect(|| {
+            // SAFETY: protected, and nothing is to be dropped in here.
+            unsafe {
+                let class = rb_sys::rb_path2class(class.as_ptr());
+                let text = rb_sys::rb_utf8_str_new(message.as_ptr().cast(), message.len() as i64);
+                exception = rb_sys::rb_exc_new_str(class, text);
+            }
+        });
+        raised.map_or_else(|other| other, |()| Unwind::Raise(exception))
+    }
+
+    /// Whether the program is to end, or the thread: nothing may hold that up.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            // SAFETY: the exception is alive, and asking for its class raises nothing.
+            Unwind::Raise(exception) => unsafe {
+                [rb_sys::rb_eSystemExit, rb_sys::rb_eSignal]
+                    .into_iter()
+                    .any(|class| rb_sys::rb_obj_is_kind_of(*exception, class) == Qtrue as VALUE)
+            },
+            Unwind::Jump(_) => true,
+        }
+    }
+
+    /// Goes on with what was caught.
+    pub(crate) fn into_error(self) -> magnus::Error {
+        match self {
+            Unwind::Raise(exception) => {
+                // SAFETY: the exception is alive.
+                let exception = unsafe { Value::from_raw(exception) };
+                match Exception::try_convert(exception) {
+                    Ok(exception) => exception.into(),
+                    Err(error) => error,
+                }
+            }
+            Unwind::Jump(state) => {
+                // SAFETY: the VM still holds what this state belongs to; magnus catches it, and lets it go on
+                // where its caller's frames are gone.
+                let jumped = magnus::rb_sys::protect(|| unsafe {
+                    rb_sys::rb_jump_tag(state);
+                    #[allow(unreachable_code, reason = "bindgen does not know that this never returns")]
+                    (Qnil as VALUE)
+                });
+                match jumped {
+                    Err(error) => error,
+                    Ok(_) => magnus::Error::new(
+                        magnus::Ruby::get().expect("with the GVL").exception_fatal(),
+                        "a jump that did not happen",
+                    ),
+                }
+            }
+        }
+    }
+}
+
+impl From<Unwind> for magnus::Error {
+    fn from(unwind: Unwind) -> Self {
+        unwind.into_error()
+    }
+}
+
+impl From<magnus::Error> for Unwind {
+    fn from(error: magnus::Error) -> Self {
+        use magnus::rb_sys::AsRawValue;
+        use magnus::value::ReprValue;
+        let ruby = magnus::Ruby::get().expect("with the GVL");
+        match error.error_type() {
+            magnus::error::ErrorType::Exception(exception) => Unwind::Raise(exception.as_raw()),
+            magnus::error::ErrorType::Error(class, message) => {
+                match class.funcall::<_, _, Value>("new", (message.to_string(),)) {
+                    Ok(exception) => Unwind::Raise(exception.as_raw()),
+                    Err(_) => Unwind::Raise(ruby.qnil().as_raw()),
+                }
+            }
+            // The tag's number is not to be had; the VM still knows what it was.
+            magnus::error::ErrorType::Jump(_) => Unwind::Jump(TAG_FATAL),
+        }
+    }
+}
+
+/// `TAG_FATAL` of the VM: the end of a thread.
+const TAG_FATAL: c_int = 8;
+
+/// Runs Ruby code. `body` must hold nothing that is to be dropped while it calls into Ruby.
+///
+/// # Panics
+/// If `body` does, after the VM's own frames are gone.
+pub(crate) fn protect<F: FnMut()>(mut body: F) -> Result<(), Unwind> {
+    struct Body<F> {
+        body: F,
+        panic: Option<Box<dyn std::any::Any + Send>>,
+    }
+    unsafe extern "C" fn run<F: FnMut()>(data: VALUE) -> VALUE {
+        // SAFETY: the pointer is to the `Body` below, which lives until this returns.
+        let data = unsafe { &mut *(data as *mut Body<F>) };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(&mut data.body)) {
+            data.panic = Some(panic);
+        }
+        Qnil as VALUE
+    }
+    let mut data = Body { body: &mut body, panic: None };
+    let mut state = 0;
+    // SAFETY: called with the GVL; a longjmp leaves only the frames of `run` and `body`.
+    unsafe { rb_sys::rb_protect(Some(run::<&mut F>), &raw mut data as VALUE, &mut state) };
+    if let Some(panic) = data.panic {
+        std::panic::resume_unwind(panic);
+    }
+    if state == 0 {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    unsafe {
+        let exception = rb_sys::rb_errinfo();
+        let special = rb_sys::SPECIAL_CONST_P(exception)
+            || rb_sys::RB_BUILTIN_TYPE(exception) == rb_sys::ruby_value_type::RUBY_T_IMEMO;
+        if special || rb_sys::rb_obj_is_kind_of(exception, rb_sys::rb_eException) != Qtrue as VALUE {
+            return Err(Unwind::Jump(state));
+        }
+        rb_sys::rb_set_errinfo(Qnil as VALUE);
+        Err(Unwind::Raise(exception))
+    }
+}

@@ -1,0 +1,126 @@
+//! Small things about Ruby's values that reading and writing share.
+//!
+//! # Longjmps
+//! What is called `unsafe` here and in [`crate::reader`] and [`crate::writer`] may raise, which is a longjmp to the
+//! `rb_protect` in [`crate::protect`]. Their frames therefore hold nothing that must be dropped while they call
+//! into Ruby.
+
+use rb_sys::VALUE;
+use std::ffi::{CStr, c_int};
+
+/// What `rb_time_timespec_new` takes for "UTC".
+pub(crate) const UTC: c_int = c_int::MAX - 1;
+/// Julian day number of 1970-01-01.
+pub(crate) const EPOCH: i64 = 2_440_588;
+
+/// Classes and names, looked up once and pinned: the collector may move what is not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known {
+    pub(crate) kernel: VALUE,
+    pub(crate) date: VALUE,
+    pub(crate) datetime: VALUE,
+    pub(crate) big_decimal: VALUE,
+    pub(crate) json: VALUE,
+    pub(crate) interval: VALUE,
+    pub(crate) time_of_day: VALUE,
+    pub(crate) gregorian: VALUE,
+}
+
+// SAFETY: the values are pinned constants, used with the GVL only.
+unsafe impl Send for Known {}
+// SAFETY: as above.
+unsafe impl Sync for Known {}
+
+static KNOWN: std::sync::OnceLock<Known> = std::sync::OnceLock::new();
+
+/// The constants; [`prepare`] was called when the library was loaded.
+#[inline]
+pub(crate) fn known() -> &'static Known {
+    KNOWN.get().expect("the library is prepared")
+}
+
+/// Looks the constants up.
+///
+/// # Safety
+/// With the GVL, protected; the gem's Ruby half is loaded.
+pub(crate) unsafe fn prepare() {
+    // SAFETY: as the caller says; each value is pinned.
+    unsafe {
+        let pinned = |path: &CStr| {
+            let value = rb_sys::rb_path2class(path.as_ptr());
+            rb_sys::rb_gc_register_mark_object(value);
+            value
+        };
+        let date = pinned(c"Date");
+        let gregorian = rb_sys::rb_const_get(date, intern(c"GREGORIAN"));
+        rb_sys::rb_gc_register_mark_object(gregorian);
+        let known = Known {
+            kernel: rb_sys::rb_mKernel,
+            date,
+            datetime: pinned(c"DateTime"),
+            big_decimal: pinned(c"BigDecimal"),
+            json: pinned(c"JSON"),
+            interval: pinned(c"Crosslane::Interval"),
+            time_of_day: pinned(c"Crosslane::TimeOfDay"),
+            gregorian,
+        };
+        let _ = KNOWN.set(known);
+    }
+}
+
+/// The ID of a name.
+///
+/// # Safety
+/// With the GVL.
+pub(crate) unsafe fn intern(name: &CStr) -> rb_sys::ID {
+    // SAFETY: as the caller says.
+    unsafe { rb_sys::rb_intern(name.as_ptr()) }
+}
+
+/// Calls a method.
+///
+/// # Safety
+/// With the GVL, protected: it may raise.
+pub(crate) unsafe fn send(receiver: VALUE, name: &CStr, arguments: &[VALUE]) -> VALUE {
+    // SAFETY: as the caller says.
+    unsafe { rb_sys::rb_funcallv(receiver, intern(name), arguments.len() as c_int, arguments.as_ptr()) }
+}
+
+/// An Integer.
+///
+/// # Safety
+/// With the GVL.
+#[inline(always)]
+pub(crate) unsafe fn integer(value: i64) -> VALUE {
+    // Small integers are the value itself, shifted beside a tag.
+    if value << 1 >> 1 == value {
+        return (value << 1 | 1) as VALUE;
+    }
+    // SAFETY: as the caller says.
+    unsafe { rb_sys::rb_ll2inum(value) }
+}
+
+/// A UTF-8 String of bytes that are known to be UTF-8 (and ASCII, if `ascii`), with that knowledge noted in
+/// it, so that methods need not look again.
+///
+/// # Safety
+/// With the GVL, protected.
+#[inline(always)]
+pub(crate) unsafe fn utf8(bytes: &[u8], ascii: bool) -> VALUE {
+    // SAFETY: as the caller says; a new string has no coderange yet.
+    unsafe {
+        let string = rb_sys::rb_utf8_str_new(bytes.as_ptr().cast(), bytes.len() as i64);
+        let range = if ascii {
+            rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_7BIT
+        } else {
+            rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_VALID
+        };
+        (*(string as *mut rb_sys::RBasic)).flags |= range as VALUE;
+        string
+    }
+}
+
+/// Keeps an object for ever, where it is.
+pub(crate) fn pin(object: impl magnus::value::ReprValue) {
+    magnus::Ruby::get_with(object).gc_register_mark_object(object);
+}

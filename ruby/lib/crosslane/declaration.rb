@@ -1,0 +1,166 @@
+# frozen_string_literal: true
+
+module Crosslane
+  # What a function was declared to be: its signature, its options, what is called.
+  class Declaration
+    DEFAULTS = {
+      nulls: :skip, deterministic: true, vectorized: false, concurrency: 1, timeout: nil, memory_limit: nil,
+      on_error: :fail, retries: 0
+    }.freeze
+    UNITS = {
+      "" => 1, "B" => 1, "KB" => 10**3, "MB" => 10**6, "GB" => 10**9, "KIB" => 2**10, "MIB" => 2**20, "GIB" => 2**30
+    }.freeze
+    # The values of a row lie on the machine's stack.
+    MOST_PARAMETERS = 64
+    private_constant :UNITS, :MOST_PARAMETERS
+
+    attr_reader :name, :signature, :callable, :file, :line, :retries, :memory_limit, :timeout, :concurrency
+
+    # @param signature [String] in SQL's types, such as "slug(title VARCHAR) -> VARCHAR"
+    # @param callable [Proc, Method]
+    # @param options [Hash] see {DSL#udf}
+    # @raise [DeclarationError]
+    def initialize(signature, callable, **options)
+      @callable = callable
+      @file, @line = callable.source_location || ["<native>", 0]
+      @name = signature.to_s[/\A\s*\w+/].to_s.strip
+      @name, @parameters, @returns = parse(signature)
+      types = @parameters.map { |name, type| "#{quoted(name)} #{type}" }
+      @signature = "#{quoted(@name)}(#{types.join(", ")}) -> #{@returns}"
+      set(options)
+      check_parameters
+    end
+
+    # @return [String] what the native half asks for
+    def on_error = @on_error.to_s
+
+    # @return [String]
+    def kind
+      return "vectorized" if @vectorized
+
+      @concurrency > 1 ? "concurrent" : "row"
+    end
+
+    # @return [Proc, Method, Runner] what the native half calls
+    def callee = kind == "concurrent" ? Runner.new(self) : callable
+
+    # @return [Array<Boolean>] for each parameter, whether it may be nil
+    def admits_null = @parameters.map { @nulls == :call }
+
+    # @return [Hash] as docs/protocol.md describes it
+    def message
+      {
+        signature: signature, admits_null: admits_null, deterministic: @deterministic, vectorized: @vectorized,
+        asynchronous: @concurrency > 1, concurrency: @concurrency, timeout: @timeout, memory_limit: @memory_limit,
+        on_error: on_error, retries: @retries, file: file, line: line
+      }
+    end
+
+    # @return [DeclarationError] that names the function and where it is defined
+    def error(message) = DeclarationError.new("#{file}:#{line}: function #{name}: #{message}")
+
+    private
+
+    def parse(signature)
+      Native.parse_signature(signature.to_str)
+    rescue ArgumentError => e
+      raise error(e.message)
+    rescue NoMethodError
+      raise error("a signature is a text such as \"slug(title VARCHAR) -> VARCHAR\", not #{signature.inspect}")
+    end
+
+    def quoted(name) = name.match?(/\A[[:alpha:]_][[:alnum:]_]*\z/) ? name : "\"#{name.gsub('"', '""')}\""
+
+    def set(options)
+      unknown = options.keys - DEFAULTS.keys
+      raise error("there is no option #{unknown.first}; there are #{DEFAULTS.keys.join(", ")}") unless unknown.empty?
+
+      options = DEFAULTS.merge(options)
+      @nulls = choice(options, :nulls, :skip, :call)
+      @on_error = choice(options, :on_error, :fail, :null)
+      @deterministic = choice(options, :deterministic, true, false)
+      @vectorized = choice(options, :vectorized, true, false)
+      @concurrency = count(options, :concurrency, 1)
+      @retries = count(options, :retries, 0)
+      @timeout = seconds(options[:timeout])
+      @memory_limit = bytes(options[:memory_limit])
+      raise error("a function is vectorized or concurrent, not both") if @vectorized && @concurrency > 1
+    end
+
+    def choice(options, name, *choices)
+      value = options[name]
+      value = value.to_sym if value.is_a?(String)
+      return value if choices.include?(value)
+
+      raise error("#{name} is #{choices.map(&:inspect).join(" or ")}, not #{options[name].inspect}")
+    end
+
+    def count(options, name, least)
+      value = options[name]
+      return value if value.is_a?(Integer) && value >= least
+
+      raise error("#{name} is a number of at least #{least}, not #{value.inspect}")
+    end
+
+    def seconds(value)
+      return value&.to_f if value.nil? || (value.is_a?(Numeric) && value.positive?)
+
+      raise error("timeout is a positive number of seconds, not #{value.inspect}")
+    end
+
+    def bytes(value)
+      return nil if value.nil?
+
+      number, unit = value.to_s.match(/\A\s*([0-9.]+)\s*([A-Za-z]*)\s*\z/)&.captures
+      factor = UNITS[unit&.upcase]
+      size = (Float(number, exception: false) || 0) * factor if factor
+      return size.to_i if size&.positive?
+
+      raise error("memory_limit is a size such as '500 MB' or '2 GiB', not #{value.inspect}")
+    end
+
+    def check_parameters
+      count = @parameters.size
+      raise error("a function has at most #{MOST_PARAMETERS} parameters, not #{count}") if count > MOST_PARAMETERS
+
+      kinds = callable.parameters.map(&:first)
+      raise error("SQL passes no keywords, but the block needs some") if kinds.include?(:keyreq)
+
+      fixed = kinds.count { |kind| %i[req opt].include?(kind) }
+      least = kinds.count(:req)
+      # Missing parameters of a plain block are nil, not an error: a slip that would be found late.
+      least = fixed if callable.is_a?(Proc) && !callable.lambda?
+      return if kinds.include?(:rest) ? count >= least : count.between?(least, fixed)
+
+      raise error("the signature has #{count} parameters, the block has #{fixed}")
+    end
+  end
+
+  # What a file of functions can say.
+  module DSL
+    # Declares a function for SQL: a block, or the method whose `def` follows.
+    #
+    #   udf "slug(title VARCHAR) -> VARCHAR" do |title|
+    #     title.downcase.split.join("-")
+    #   end
+    #
+    #   udf "double(x BIGINT) -> BIGINT"
+    #   def double(x) = x * 2
+    #
+    # @param signature [String] name, parameters and result, in SQL's types
+    # @param method [Symbol, nil] the name that a `def` returns, for `udf "...", def f(x) = x`
+    # @param nulls [:skip, :call] `:skip`: a NULL argument gives NULL without a call; `:call`: it is passed as nil
+    # @param deterministic [Boolean] equal arguments give equal results, so that one call may do for many rows
+    # @param vectorized [Boolean] the block takes and returns whole columns, as Arrays
+    # @param concurrency [Integer] rows that each worker calls at once, on threads: for functions that wait
+    # @param timeout [Numeric, nil] seconds after which a call is ended
+    # @param memory_limit [Integer, String, nil] what a call may allocate: bytes, or a text such as "500 MB"
+    # @param on_error [:fail, :null] `:null`: an exception makes the row NULL instead of ending the query
+    # @param retries [Integer] how often a failed call is tried again, with growing pauses
+    # @raise [DeclarationError] if this cannot work
+    # @return [Declaration, nil]
+    def udf(signature, method = nil, **options, &block)
+      Library.current.declare(signature, method, options, block, caller_locations(1, 1).first)
+    end
+  end
+end

@@ -1,0 +1,78 @@
+# frozen_string_literal: true
+
+module Crosslane
+  # Exceptions as the user of SQL should read them.
+  module Errors
+    OURS = "#{__dir__}/"
+    MOST_FRAMES = 20
+    # Exceptions that a host lane's caller will raise again, by their tickets.
+    @kept = {}
+    @tickets = 0
+
+    class << self
+      # The class, the message and the backtrace of an exception, from the user's file on. Frames of this library
+      # are left out; those of others below the user's code are kept, because they tell what went wrong.
+      #
+      # @return [Array(String, String, String)]
+      def describe(error, _file)
+        if error.is_a?(SyntaxError)
+          message, *rest = error.message.lines(chomp: true)
+          return [error.class.name, message, rest.join("\n")]
+        end
+        lines = frames(error)
+        cause = error.cause
+        if cause && !cause.equal?(error)
+          lines << "  caused by #{name(cause)}: #{message(cause)}"
+          lines.concat(frames(cause))
+        end
+        [name(error), message(error), lines.join("\n")]
+      end
+
+      # @return [Integer] the ticket for {take}
+      def keep(error)
+        # Nobody may ever ask for it: a query can swallow an error (TRY).
+        @kept.shift while @kept.size >= 1000
+        @kept[@tickets += 1] = error
+        @tickets
+      end
+
+      # @return [Exception, nil]
+      def take(ticket) = @kept.delete(ticket)
+
+      private
+
+      def name(error) = error.class.name || "an anonymous #{error.class.superclass}"
+
+      def message(error)
+        text = error.message.to_s
+        text = text.encode(Encoding::UTF_8, invalid: :replace, undef: :replace) unless text.encoding == Encoding::UTF_8
+        text.scrub
+      rescue StandardError => e
+        "(its message cannot be shown: #{e.class})"
+      end
+
+      def frames(error)
+        locations = (error.backtrace_locations || []).reject do |location|
+          location.path.start_with?(OURS, "<internal:") || location.path == "-e"
+        end
+        locations.first(MOST_FRAMES).flat_map do |location|
+          line = "  at #{location.path}:#{location.lineno} in #{location.label}"
+          source = source_line(location)
+          source.empty? ? [line] : [line, "    #{source}"]
+        end
+      end
+
+      def source_line(location)
+        lines = SCRIPT_LINES[location.absolute_path || location.path]
+        (lines[location.lineno - 1] || "").strip.scrub
+      end
+
+      SCRIPT_LINES = Hash.new do |files, path| # rubocop:disable Lint/UselessConstantScoping
+        files[path] = File.readable?(path) ? File.readlines(path, encoding: "UTF-8") : []
+      rescue SystemCallError
+        files[path] = []
+      end
+      private_constant :SCRIPT_LINES
+    end
+  end
+end
