@@ -10,9 +10,8 @@ use crosslane::catalog::Current;
 use crosslane::{DataType, Error, Function};
 use crosslane_process::Zygote;
 use crosslane_vectors::guard::{drop_box, error_text, guard};
-use crosslane_vectors::{Arguments, LogicalType, Results};
+use crosslane_vectors::{Arguments, Context, Results, register_scalar};
 use libduckdb_sys as ffi;
-use std::ffi::CString;
 use std::sync::Arc;
 
 /// What a registered function carries.
@@ -30,42 +29,8 @@ pub(crate) unsafe fn register(
     function: &Function,
     registered: Registered,
 ) -> Result<(), Error> {
-    let name = CString::new(function.name()).map_err(|error| Error::Engine(error.to_string()))?;
-    let returns = LogicalType::new(&function.signature.returns)?;
-    let parameters = function
-        .signature
-        .parameters
-        .iter()
-        .map(|parameter| LogicalType::new(&parameter.data_type))
-        .collect::<Result<Vec<_>, _>>()?;
-    // SAFETY: all handles live across the calls; what is registered is freed by DuckDB through `drop_box`.
-    unsafe {
-        let mut scalar = ffi::duckdb_create_scalar_function();
-        ffi::duckdb_scalar_function_set_name(scalar, name.as_ptr());
-        parameters
-            .iter()
-            .for_each(|parameter| ffi::duckdb_scalar_function_add_parameter(scalar, parameter.raw()));
-        ffi::duckdb_scalar_function_set_return_type(scalar, returns.raw());
-        if function.admits_null() {
-            ffi::duckdb_scalar_function_set_special_handling(scalar);
-        }
-        if !function.spec.deterministic {
-            ffi::duckdb_scalar_function_set_volatile(scalar);
-        }
-        let registered = Box::into_raw(Box::new(registered)).cast();
-        ffi::duckdb_scalar_function_set_extra_info(scalar, registered, Some(drop_box::<Registered>));
-        ffi::duckdb_scalar_function_set_init(scalar, Some(init));
-        ffi::duckdb_scalar_function_set_function(scalar, Some(execute));
-        let state = ffi::duckdb_register_scalar_function(connection.raw(), scalar);
-        ffi::duckdb_destroy_scalar_function(&raw mut scalar);
-        if state != ffi::duckdb_state_DuckDBSuccess {
-            return Err(Error::Engine(format!(
-                "DuckDB refused {}; a built-in function may have this name",
-                function.signature
-            )));
-        }
-    }
-    Ok(())
+    // SAFETY: as the caller says; `init` and `execute` expect a `Registered`.
+    unsafe { register_scalar(connection.raw(), function, registered, init, execute) }
 }
 
 /// What one worker needs for one occurrence of a function in a query.
@@ -81,7 +46,7 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
     let outcome = guard(|| unsafe {
         let registered = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<Registered>();
         let current = registered.entry.current();
-        let state = State { current, crew: Arc::clone(&registered.crew), width: threads(info) };
+        let state = State { current, crew: Arc::clone(&registered.crew), width: Context::of_init(info).threads };
         let state = Box::into_raw(Box::new(state)).cast();
         ffi::duckdb_scalar_function_init_set_state(info, state, Some(drop_box::<State>));
         Ok(())
@@ -89,25 +54,6 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
     if let Err(error) = outcome {
         // SAFETY: as above; DuckDB copies the text.
         unsafe { ffi::duckdb_scalar_function_init_set_error(info, error_text(&error).as_ptr()) };
-    }
-}
-
-/// The setting `threads` of the query's connection; 1 if it cannot be read.
-///
-/// # Safety
-/// `info` must be DuckDB's.
-unsafe fn threads(info: ffi::duckdb_init_info) -> usize {
-    // SAFETY: each handle is destroyed once, also if it is null.
-    unsafe {
-        let mut context = std::ptr::null_mut();
-        ffi::duckdb_scalar_function_init_get_client_context(info, &raw mut context);
-        let mut scope = 0;
-        let mut value =
-            ffi::duckdb_client_context_get_config_option(context, c"threads".as_ptr(), &raw mut scope);
-        let threads = if value.is_null() { 1 } else { ffi::duckdb_get_int64(value) };
-        ffi::duckdb_destroy_value(&raw mut value);
-        ffi::duckdb_destroy_client_context(&raw mut context);
-        usize::try_from(threads).unwrap_or(1).max(1)
     }
 }
 

@@ -8,7 +8,6 @@ use crosslane_ring::{Alarm, Control, Ends, Frame, Mapped, Parked, Region, Spin};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// How often a waiting guest looks whether its engine lives. (The kernel kills it too, if its
@@ -93,23 +92,24 @@ impl GuestLane {
     /// # Errors
     /// If the engine broke the protocol.
     pub fn next_call(&mut self) -> io::Result<Option<Call>> {
-        match self.next_call_or(&AtomicBool::new(false))? {
+        match self.next_call_or(|| false)? {
             Next::Call(call) => Ok(Some(call)),
             Next::Closed | Next::Stopped => Ok(None),
         }
     }
 
-    /// Waits for the next call, or until `stop` is set; who sets it must then sound [`GuestLane::alarm`].
+    /// Waits for the next call, or until `stop` says so; who makes it say so must then sound [`GuestLane::alarm`], or
+    /// interrupt the thread with a signal.
     ///
     /// # Errors
     /// If the engine broke the protocol.
-    pub fn next_call_or(&mut self, stop: &AtomicBool) -> io::Result<Next> {
+    pub fn next_call_or(&mut self, stop: impl Fn() -> bool) -> io::Result<Next> {
         let frame = loop {
             if let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
                 break frame;
             }
-            let parked = self.ends.consumer.wait_or(self.spin, LOOK, || stop.load(Relaxed));
-            if stop.load(Relaxed) {
+            let parked = self.ends.consumer.wait_or(self.spin, LOOK, &stop);
+            if stop() {
                 return Ok(Next::Stopped);
             }
             if parked == Parked::TimedOut && self.engine_is_gone() {

@@ -319,6 +319,10 @@ impl Lane for ProcessLane {
 
 impl Drop for ProcessLane {
     fn drop(&mut self) {
+        if matches!(self.home, Home::Here) && self.engine == std::process::id() {
+            // A fork of this process may hold a copy of the socket, so that closing it would tell nobody.
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        }
         // A lane that is a thread ends when its socket does. A fork of the engine must not kill the lanes of
         // its parent; a test's lane has no process.
         if !matches!(self.home, Home::Own) || self.engine != std::process::id() || self.pid == 0 {

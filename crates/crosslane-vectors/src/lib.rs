@@ -4,8 +4,10 @@
 pub mod guard;
 mod input;
 mod output;
+mod scalar;
 mod types;
 
 pub use input::Arguments;
 pub use output::Results;
+pub use scalar::{Context, register_scalar};
 pub use types::{LogicalType, data_type};

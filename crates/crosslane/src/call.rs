@@ -16,6 +16,7 @@ use crate::pool::{PooledLane, Zygote};
 use crate::stats::{Times, now};
 use crate::{DataType, display};
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -63,7 +64,7 @@ fn cores() -> usize {
 }
 
 /// What all calls of one engine instance share.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Crew {
     /// Lanes at work. Engines bring one thread per worker; idle ones may lend their share.
     busy: AtomicUsize,
@@ -73,9 +74,32 @@ pub struct Crew {
     alone: AtomicBool,
     /// The call that was cancelled last: by which thread, of which function, when.
     last_cancelled: Mutex<Option<(ThreadId, String, Instant)>>,
+    /// Asked by waiting calls whether they should end.
+    stop: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+}
+
+impl fmt::Debug for Crew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Crew").field("busy", &self.busy).finish_non_exhaustive()
+    }
 }
 
 impl Crew {
+    /// A crew whose waiting calls ask `stop`, each on its own thread, whether they should end.
+    pub fn with_stop(stop: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { stop: Some(Box::new(stop)), ..Self::default() }
+    }
+
+    /// Counts the cancellations so far, for waits that are none of a call.
+    pub fn cancellations(&self) -> u64 {
+        self.cancelled.load(Relaxed)
+    }
+
+    /// Whether what waits since there were so many cancellations should end.
+    pub fn should_end(&self, cancellations: u64) -> bool {
+        self.cancelled.load(Relaxed) != cancellations || self.stop.as_ref().is_some_and(|stop| stop())
+    }
+
     /// Ends all calls that are running now.
     pub fn cancel(&self) {
         self.cancelled.fetch_add(1, Relaxed);
@@ -438,7 +462,7 @@ impl<Z: Zygote> Call<'_, Z> {
             .collect();
         let before = Instant::now();
         Z::Lane::wait_any(&mut lanes, patience, tick);
-        if self.crew.cancelled.load(Relaxed) != self.cancelled {
+        if self.crew.should_end(self.cancelled) {
             return Err(self.crew.cancelled(self.function));
         }
         if before.elapsed() < tick / 2 {
@@ -531,24 +555,28 @@ impl<Z: Zygote> Call<'_, Z> {
         Ok(())
     }
 
-    /// The row and its arguments, read back from the engine's own data.
     fn place(&self, row: Option<usize>) -> Place {
-        Place(row.map(|row| (row + 1, self.arguments(row))))
+        place(self.function, self.input, row)
     }
+}
 
-    fn arguments(&self, row: usize) -> String {
-        let arguments = self.input.slice(row..row + 1);
-        let mut plan = Plan::default();
-        arguments.plan(&mut plan);
-        let mut words = vec![0u64; plan.size().div_ceil(8)];
-        let frame = &mut bytemuck::cast_slice_mut(&mut words)[..plan.size()];
-        arguments.write(&mut plan.start(frame, Header { rows: 1, ..Header::default() }));
-        let parameters = &self.function.signature.parameters;
-        let types = parameters.iter().map(|parameter| -> &DataType { &parameter.data_type });
-        match batch::columns(bytemuck::cast_slice(&words), types, Trust::Values) {
-            Ok(columns) => display::arguments(parameters, &columns, 0),
-            Err(malformed) => malformed.to_string(),
-        }
+/// The row and its arguments, read back from the engine's own data.
+pub fn place(function: &Function, input: &dyn Input, row: Option<usize>) -> Place {
+    Place(row.map(|row| (row + 1, arguments(function, input, row))))
+}
+
+fn arguments(function: &Function, input: &dyn Input, row: usize) -> String {
+    let arguments = input.slice(row..row + 1);
+    let mut plan = Plan::default();
+    arguments.plan(&mut plan);
+    let mut words = vec![0u64; plan.size().div_ceil(8)];
+    let frame = &mut bytemuck::cast_slice_mut(&mut words)[..plan.size()];
+    arguments.write(&mut plan.start(frame, Header { rows: 1, ..Header::default() }));
+    let parameters = &function.signature.parameters;
+    let types = parameters.iter().map(|parameter| -> &DataType { &parameter.data_type });
+    match batch::columns(bytemuck::cast_slice(&words), types, Trust::Values) {
+        Ok(columns) => display::arguments(parameters, &columns, 0),
+        Err(malformed) => malformed.to_string(),
     }
 }
 

@@ -105,6 +105,18 @@ impl Function {
         self.spec.admits_null.contains(&true)
     }
 
+    /// Whether a batch had better go to the lanes, because several would share it, or nobody knows yet what it
+    /// costs.
+    pub fn wants_lanes(&self, rows: usize, width: usize) -> bool {
+        let advice = self.cost.advise(rows, width, self.spec.concurrency.max(1) as usize);
+        advice.lanes > 1 || advice.probe
+    }
+
+    /// Learns what a batch cost that went to no lane, in nanoseconds.
+    pub fn learn(&self, rows: usize, nanoseconds: u64) {
+        self.cost.learn(rows, nanoseconds);
+    }
+
     /// After how long without progress a lane is given up.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let timeout = Duration::from_secs_f64(self.spec.timeout?);

@@ -21,7 +21,7 @@ pub mod stats;
 mod types;
 
 pub use builder::ColumnBuilder;
-pub use error::{Error, Failure};
+pub use error::{Error, Failure, Place};
 pub use function::{Function, FunctionSpec, Library, OnError};
 pub use settings::Settings;
 pub use signature::Signature;

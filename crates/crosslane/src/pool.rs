@@ -62,8 +62,10 @@ struct State<L> {
     idle: Vec<Kept<L>>,
     /// The living lanes, idle and busy.
     lanes: Vec<Arc<LaneStats>>,
-    /// Check-outs that wait for a lane.
+    /// Check-outs that wait for a lane to be booted.
     waiting: usize,
+    /// Check-outs for which none could be booted, and that wait for a lane of others.
+    queued: usize,
     /// Failures of boots for those who wait.
     failures: VecDeque<Error>,
     last_used: Instant,
@@ -116,6 +118,7 @@ impl<Z: Zygote> Pool<Z> {
             idle: Vec::new(),
             lanes: Vec::new(),
             waiting: 0,
+            queued: 0,
             failures: VecDeque::new(),
             last_used: Instant::now(),
             options,
@@ -150,10 +153,11 @@ impl<Z: Zygote> Pool<Z> {
         Ok((Self { shared, keeper: Some(keeper) }, description))
     }
 
-    /// A lane: an idle one, or, if there is none, the next that the keeper boots.
+    /// A lane: an idle one, or, if there is none, the next that the keeper boots, or, if it cannot boot one, the next
+    /// that is given back.
     ///
     /// # Errors
-    /// [`Error::Boot`] if none can be booted.
+    /// [`Error::Boot`] if none can be booted, and there are no others.
     pub fn check_out(&self) -> Result<PooledLane<Z::Lane>, Error> {
         let mut state = self.open()?;
         if let Some(lane) = take(&mut state) {
@@ -165,17 +169,30 @@ impl<Z: Zygote> Pool<Z> {
         state.keep_warm = true;
         state.last_used = Instant::now();
         self.shared.work.notify_one();
+        let mut refused = None;
         loop {
             state = self.shared.arrival.wait(state).unwrap_or_else(PoisonError::into_inner);
             let outcome = match (take(&mut state), state.closed) {
                 (Some(lane), _) => Ok(lane),
                 (None, true) => Err(Error::Boot("the library was unloaded".into())),
-                (None, false) => match state.failures.pop_front() {
-                    Some(error) => Err(error),
-                    None => continue,
-                },
+                (None, false) => {
+                    if refused.is_none() {
+                        refused = state.failures.pop_front();
+                        if refused.is_some() {
+                            state.waiting -= 1;
+                            state.queued += 1;
+                        }
+                    }
+                    match &refused {
+                        Some(error) if state.stats.busy == 0 => Err(error.clone()),
+                        _ => continue,
+                    }
+                }
             };
-            state.waiting -= 1;
+            match refused {
+                Some(_) => state.queued -= 1,
+                None => state.waiting -= 1,
+            }
             return outcome.map(|lane| self.pooled(lane));
         }
     }
@@ -183,7 +200,7 @@ impl<Z: Zygote> Pool<Z> {
     /// An idle lane, if there is one and nobody waits for it.
     pub fn try_check_out(&self) -> Option<PooledLane<Z::Lane>> {
         let mut state = self.open().ok()?;
-        if state.waiting > 0 {
+        if state.waiting + state.queued > 0 {
             return None;
         }
         let lane = take(&mut state);
@@ -296,7 +313,7 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
                 // Nobody waits: the next check-out tries again, and gets the error.
                 Err(_) => state.keep_warm = false,
             }
-            shared.arrival.notify_one();
+            shared.arrival.notify_all();
             continue;
         }
         if state.keep_warm && state.stats.busy == 0 && state.last_used.elapsed() >= state.options.idle_timeout
@@ -363,8 +380,8 @@ impl<L: Lane> PooledLane<L> {
         let stats = Arc::clone(&self.stats);
         stats.busy.store(false, Relaxed);
         state.idle.push(Kept { lane, stats });
-        if state.waiting > 0 {
-            self.shared.arrival.notify_one();
+        if state.waiting + state.queued > 0 {
+            self.shared.arrival.notify_all();
         }
     }
 }
@@ -390,6 +407,9 @@ impl<L: Lane> Drop for PooledLane<L> {
             state.stats.busy -= 1;
             state.stats.discarded += 1;
             state.lanes.retain(|stats| !Arc::ptr_eq(stats, &self.stats));
+            if state.queued > 0 {
+                self.shared.arrival.notify_all();
+            }
             self.shared.work.notify_one();
         }
     }

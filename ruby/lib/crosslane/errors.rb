@@ -1,6 +1,16 @@
 # frozen_string_literal: true
 
 module Crosslane
+  # What exceptions of blocks know beside themselves.
+  module FromQuery
+    # @return [String] what the database says: the function, the row and its arguments
+    attr_accessor :query_error
+  end
+
+  # A scan needs no more rows, and its block is left.
+  # @api private
+  class ScanEnded < Exception; end # rubocop:disable Lint/InheritException -- nobody should rescue it by accident
+
   # Exceptions as the user of SQL should read them.
   module Errors
     OURS = "#{__dir__}/"
@@ -36,8 +46,19 @@ module Crosslane
         @tickets
       end
 
-      # @return [Exception, nil]
-      def take(ticket) = @kept.delete(ticket)
+      # Raises what a block was left with, as if the query had raised it: the exception itself, with its cause and
+      # backtrace. A `throw` that no `catch` of its thread took goes on here.
+      #
+      # @param ticket [Integer] 0 if there was no exception
+      # @param text [String] what the database says
+      def raise_again(ticket, text)
+        error = @kept.delete(ticket)
+        raise Error, text unless error
+
+        throw(error.tag, error.value) if error.is_a?(UncaughtThrowError)
+        error.extend(FromQuery).query_error = text unless error.frozen?
+        raise error
+      end
 
       private
 

@@ -1,8 +1,10 @@
 //! The VM's lock: giving it up for a wait, taking it for a call, and where a thread stands.
 //!
-//! A wait without the lock must end when the VM wants its thread back (a signal, `Timeout`, `Thread#kill`): the
-//! VM calls `unblock` then, from another thread, and the wait returns. What the VM wants is done by
-//! [`check_interrupts`], where nothing is held that a longjmp would leak.
+//! A wait without the lock must end when the VM wants its thread back (a signal, `Timeout`, `Thread#kill`). For what
+//! another thread wants, the VM calls `unblock`, from that thread. A signal's handler runs on the main thread itself
+//! and only interrupts its system call; the VM calls `unblock` for it if there are no other threads, from the handler
+//! (so it must be async-signal-safe). So waits also ask [`Me::is_wanted`]. What the VM wants is done
+//! by [`check_interrupts`], where nothing is held that a longjmp would leak.
 
 use crate::protect::{Unwind, protect};
 use std::ffi::{c_int, c_void};
@@ -36,12 +38,36 @@ pub(crate) fn stand() -> Stand {
     }
 }
 
+/// The current Ruby thread.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Me(rb_sys::VALUE);
+
+// SAFETY: the thread object lives as long as its thread, which is the only one to use this.
+unsafe impl Send for Me {}
+// SAFETY: as above.
+unsafe impl Sync for Me {}
+
+impl Me {
+    /// With the GVL.
+    pub(crate) fn get() -> Self {
+        // SAFETY: called with the GVL.
+        Self(unsafe { rb_sys::rb_thread_current() })
+    }
+
+    /// Whether the VM wants this thread. Without the GVL too: it takes a lock of the thread's own.
+    pub(crate) fn is_wanted(self) -> bool {
+        // SAFETY: the thread lives: it is the current one.
+        unsafe { rb_sys::rb_thread_interrupted(self.0) != 0 }
+    }
+}
+
 struct Work<W, T> {
     work: Option<W>,
     result: Option<std::thread::Result<T>>,
 }
 
-/// Runs `work` without the lock; `unblock` is called from another thread when it should end early. `None` if it
+/// Runs `work` without the lock; `unblock` is called when it should end early, from another thread or a signal
+/// handler. `None` if it
 /// was not even begun, because the VM wants the thread at once.
 ///
 /// # Panics
@@ -62,11 +88,12 @@ pub(crate) fn without<T, W: FnOnce() -> T, U: Fn() + Sync>(work: W, unblock: U) 
     let mut data = Work { work: Some(work), result: None };
     // SAFETY: called with the lock; this function neither raises nor checks interrupts afterwards.
     unsafe {
-        rb_sys::rb_thread_call_without_gvl2(
+        rb_sys::rb_nogvl(
             Some(run::<T, W>),
             (&raw mut data).cast(),
             Some(stop::<U>),
             (&raw const unblock).cast_mut().cast(),
+            (rb_sys::RB_NOGVL_INTR_FAIL | rb_sys::RB_NOGVL_UBF_ASYNC_SAFE) as c_int,
         );
     }
     data.result.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

@@ -6,8 +6,10 @@
 //! | [`reader`], [`writer`] | columns as Ruby objects and back |
 //! | [`gvl`], [`protect`] | the VM's lock, and where its longjmps end |
 //! | [`control`] | the zygote's side of the control socket |
+//! | [`engine`] | the embedded database, and its calls of this program's blocks |
 
 mod control;
+mod engine;
 mod function;
 mod gvl;
 mod protect;
@@ -19,7 +21,8 @@ mod values;
 mod writer;
 
 use crosslane::Signature;
-use magnus::{Class, Error, Module, Object, Ruby, function, method};
+use magnus::{Class, Error, Module, Object, RModule, Ruby, function, method};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// An ArgumentError.
 pub(crate) fn argument_error(message: impl ToString) -> Error {
@@ -59,6 +62,27 @@ fn ended_child() -> Option<(i32, Option<i32>, Option<i32>)> {
     }
 }
 
+/// Waits, without the GVL, until one of the first descriptors can be read, or the other side of one of the second
+/// is gone; returns those.
+fn poll(readable: Vec<i32>, gone: Vec<i32>) -> Result<Vec<i32>, Error> {
+    // SAFETY: a new descriptor.
+    let wake = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+    let wanted = readable.iter().map(|fd| (*fd, libc::POLLIN));
+    let wanted = wanted.chain(gone.iter().map(|fd| (*fd, libc::POLLRDHUP)));
+    let wanted = wanted.chain([(wake.as_raw_fd(), libc::POLLIN)]);
+    let mut fds: Vec<libc::pollfd> =
+        wanted.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 }).collect();
+    let unblock = || {
+        let one = 1u64;
+        // SAFETY: eight bytes are read from a living place.
+        unsafe { libc::write(wake.as_raw_fd(), (&raw const one).cast(), 8) };
+    };
+    // SAFETY: the list lives across the call.
+    gvl::without(|| unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) }, unblock);
+    gvl::check_interrupts()?;
+    Ok(fds[..fds.len() - 1].iter().filter(|fd| fd.revents != 0).map(|fd| fd.fd).collect())
+}
+
 /// Looks up what the native half needs of the Ruby half, when that is loaded.
 fn prepare() -> Result<(), Error> {
     // SAFETY: with the GVL, protected.
@@ -87,5 +111,47 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     control.define_method("unforked", method!(control::Control::unforked, 2))?;
     control.define_method("exited", method!(control::Control::exited, 3))?;
     control.define_method("interrupted", method!(control::Control::interrupted, 0))?;
+    define_engine(ruby, native)
+}
+
+fn define_engine(ruby: &Ruby, native: RModule) -> Result<(), Error> {
+    use engine::{aggregate, api, append, arrow, database, host, rows, scalar, scan};
+    native.define_singleton_method("load_duckdb", function!(api::load, 1))?;
+    native.define_singleton_method("duckdb_version", function!(api::version, 0))?;
+    native.define_singleton_method("start_host", function!(host::start, 1))?;
+    native.define_singleton_method("host_statistics", function!(host::statistics, 0))?;
+    native.define_singleton_method("ended_scans", function!(scan::ended, 0))?;
+    native.define_singleton_method("ended_states", function!(aggregate::ended, 0))?;
+    native.define_singleton_method("arrow_stream", function!(arrow::stream, 1))?;
+    native.define_singleton_method("free_arrow_stream", function!(arrow::free_stream, 1))?;
+    native.define_singleton_method("poll", function!(poll, 2))?;
+    let class = |name| {
+        let class = native.define_class(name, ruby.class_object())?;
+        class.undef_default_alloc_func();
+        Ok::<_, Error>(class)
+    };
+    let database = class("Database")?;
+    database.define_singleton_method("open", function!(database::Database::open, 2))?;
+    database.define_method("connect", method!(database::Database::connect, 0))?;
+    database.define_method("close", method!(database::Database::close, 0))?;
+    let connection = class("Connection")?;
+    connection.define_method("query", method!(database::Connection::query, 2))?;
+    connection.define_method("prepare", method!(database::Connection::prepare, 1))?;
+    connection.define_method("appender", method!(database::Connection::appender, 2))?;
+    connection.define_method("close", method!(database::Connection::close, 0))?;
+    connection.define_method("register_scalar", method!(scalar::register, 2))?;
+    connection.define_method("register_table", method!(scan::register, 3))?;
+    connection.define_method("register_aggregate", method!(aggregate::register, 4))?;
+    let statement = class("Statement")?;
+    statement.define_method("query", method!(database::Statement::query, 1))?;
+    let rows = class("Rows")?;
+    rows.define_method("names", method!(rows::Rows::names, 0))?;
+    rows.define_method("types", method!(rows::Rows::types, 0))?;
+    rows.define_method("changed", method!(rows::Rows::changed, 0))?;
+    rows.define_method("fetch", method!(rows::Rows::fetch, 0))?;
+    let appender = class("Appender")?;
+    appender.define_method("row", method!(append::Appender::row, 1))?;
+    appender.define_method("close", method!(append::Appender::close, 0))?;
+    appender.define_method("give_up", method!(append::Appender::give_up, 0))?;
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use crate::argument_error;
 use crate::function::{Function, Mishap, Progress};
-use crate::gvl;
+use crate::gvl::{self, Me};
 use crate::protect::Unwind;
 use crate::table::Table;
 use crosslane::{ColumnBuilder, Failure};
@@ -82,8 +82,9 @@ pub(crate) fn next_call(lane: &mut GuestLane) -> Result<Option<Call>, Error> {
     loop {
         let stop = AtomicBool::new(false);
         let alarm = lane.alarm();
+        let me = Me::get();
         let next = gvl::without(
-            || lane.next_call_or(&stop),
+            || lane.next_call_or(|| stop.load(Relaxed) || me.is_wanted()),
             || {
                 stop.store(true, Relaxed);
                 alarm.sound();

@@ -1,0 +1,115 @@
+//! Functions as DuckDB's scalar functions: what all adapters do alike.
+
+use crate::guard::drop_box;
+use crate::types::LogicalType;
+use crosslane::{Error, Function};
+use libduckdb_sys as ffi;
+use std::ffi::CString;
+
+/// Makes a function callable on all connections of the database, from the next statement on. `extra` is what its
+/// callbacks find as their extra info.
+///
+/// # Errors
+/// [`Error::Engine`] if DuckDB refuses it.
+///
+/// # Safety
+/// The connection must be open, and the callbacks must expect an extra info of this type.
+pub unsafe fn register_scalar<T: Send + Sync + 'static>(
+    connection: ffi::duckdb_connection,
+    function: &Function,
+    extra: T,
+    init: unsafe extern "C" fn(ffi::duckdb_init_info),
+    execute: unsafe extern "C" fn(ffi::duckdb_function_info, ffi::duckdb_data_chunk, ffi::duckdb_vector),
+) -> Result<(), Error> {
+    let name = CString::new(function.name()).map_err(|error| Error::Engine(error.to_string()))?;
+    let returns = LogicalType::new(&function.signature.returns)?;
+    let parameters = function
+        .signature
+        .parameters
+        .iter()
+        .map(|parameter| LogicalType::new(&parameter.data_type))
+        .collect::<Result<Vec<_>, _>>()?;
+    // SAFETY: all handles live across the calls; what is registered is freed by DuckDB through `drop_box`.
+    unsafe {
+        let mut scalar = ffi::duckdb_create_scalar_function();
+        ffi::duckdb_scalar_function_set_name(scalar, name.as_ptr());
+        parameters
+            .iter()
+            .for_each(|parameter| ffi::duckdb_scalar_function_add_parameter(scalar, parameter.raw()));
+        ffi::duckdb_scalar_function_set_return_type(scalar, returns.raw());
+        if function.admits_null() {
+            ffi::duckdb_scalar_function_set_special_handling(scalar);
+        }
+        if !function.spec.deterministic {
+            ffi::duckdb_scalar_function_set_volatile(scalar);
+        }
+        let extra = Box::into_raw(Box::new(extra)).cast();
+        ffi::duckdb_scalar_function_set_extra_info(scalar, extra, Some(drop_box::<T>));
+        ffi::duckdb_scalar_function_set_init(scalar, Some(init));
+        ffi::duckdb_scalar_function_set_function(scalar, Some(execute));
+        let state = ffi::duckdb_register_scalar_function(connection, scalar);
+        ffi::duckdb_destroy_scalar_function(&raw mut scalar);
+        if state != ffi::duckdb_state_DuckDBSuccess {
+            return Err(Error::Engine(format!(
+                "DuckDB refused {}; a built-in function may have this name",
+                function.signature
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What a query's connection says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Context {
+    /// The setting `threads`; 1 if it cannot be read.
+    pub threads: usize,
+    /// DuckDB's number of the connection.
+    pub connection: u64,
+}
+
+impl Context {
+    /// Reads a context, and destroys it.
+    ///
+    /// # Safety
+    /// The context must be DuckDB's, given to the caller.
+    pub unsafe fn take(mut context: ffi::duckdb_client_context) -> Self {
+        // SAFETY: each handle is destroyed once, also if it is null.
+        unsafe {
+            let mut scope = 0;
+            let mut value =
+                ffi::duckdb_client_context_get_config_option(context, c"threads".as_ptr(), &raw mut scope);
+            let threads = if value.is_null() { 1 } else { ffi::duckdb_get_int64(value) };
+            ffi::duckdb_destroy_value(&raw mut value);
+            let connection = ffi::duckdb_client_context_get_connection_id(context);
+            ffi::duckdb_destroy_client_context(&raw mut context);
+            Self { threads: usize::try_from(threads).unwrap_or(1).max(1), connection }
+        }
+    }
+
+    /// The context of a scalar function's init.
+    ///
+    /// # Safety
+    /// `info` must be DuckDB's.
+    pub unsafe fn of_init(info: ffi::duckdb_init_info) -> Self {
+        // SAFETY: as the caller says.
+        unsafe {
+            let mut context = std::ptr::null_mut();
+            ffi::duckdb_scalar_function_init_get_client_context(info, &raw mut context);
+            Self::take(context)
+        }
+    }
+
+    /// The context of a table function's bind.
+    ///
+    /// # Safety
+    /// `info` must be DuckDB's.
+    pub unsafe fn of_bind(info: ffi::duckdb_bind_info) -> Self {
+        // SAFETY: as the caller says.
+        unsafe {
+            let mut context = std::ptr::null_mut();
+            ffi::duckdb_table_function_get_client_context(info, &raw mut context);
+            Self::take(context)
+        }
+    }
+}

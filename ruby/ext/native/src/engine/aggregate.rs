@@ -1,0 +1,252 @@
+//! The program's blocks as aggregate functions.
+//!
+//! DuckDB's aggregate states are plain bytes that any thread may copy and combine, so a state here is a number, and
+//! Ruby holds what is accumulated under it (`Crosslane::Accumulators`). DuckDB's API knows no state per worker
+//! for aggregates, and none is needed: each call takes a host lane for its chunk. One state is never worked on by
+//! two lanes, so a chunk is not shared between lanes.
+
+use crate::engine::database::{Connection, OK, c_string};
+use crate::engine::session::{Sessions, failure, lock};
+use crate::engine::{host, scalar};
+use crosslane::batch::{Body, Column, Encode, Plan};
+use crosslane::call::{Crew, Input, Output, call};
+use crosslane::{ColumnBuilder, DataType, Error, Function};
+use crosslane_vectors::guard::{drop_box, error_text, guard};
+use crosslane_vectors::{Arguments, LogicalType, Results};
+use libduckdb_sys as ffi;
+use std::ops::Range;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// The number of the next state.
+static NEXT: AtomicI64 = AtomicI64::new(1);
+/// States that are no more, for Ruby to forget.
+static OVER: Mutex<Vec<i64>> = Mutex::new(Vec::new());
+
+/// What a registered aggregate carries.
+struct Registered {
+    name: String,
+    parameters: Vec<DataType>,
+    /// (state, arguments...) -> BOOLEAN
+    step: Arc<Function>,
+    /// (target, source) -> BOOLEAN
+    combine: Arc<Function>,
+    /// (state) -> result
+    finish: Arc<Function>,
+    crew: Crew,
+    sessions: Arc<Sessions>,
+}
+
+/// The states that ended since this was asked last.
+pub(crate) fn ended() -> Vec<i64> {
+    std::mem::take(&mut lock(&OVER))
+}
+
+/// Registers an aggregate, of which Ruby has put the three functions into the host's list.
+pub(crate) fn register(
+    connection: &Connection,
+    name: String,
+    step: (u32, String),
+    combine: (u32, String),
+    finish: (u32, String),
+) -> Result<(), magnus::Error> {
+    let link = connection.link()?;
+    let [step, combine, finish] = [step, combine, finish].map(|(index, text)| scalar::function(index, &text));
+    let (step, combine, finish) = (step?, combine?, finish?);
+    let engine = |error: Error| failure(None, &error.to_string());
+    let parameters: Vec<DataType> =
+        step.signature.parameters.iter().skip(1).map(|field| field.data_type.clone()).collect();
+    let types = parameters.iter().map(LogicalType::new).collect::<Result<Vec<_>, _>>().map_err(engine)?;
+    let returns = LogicalType::new(&finish.signature.returns).map_err(engine)?;
+    let c_name = c_string(&name)?;
+    let sees_null = step.admits_null();
+    let sessions = Arc::clone(&link.database.sessions);
+    let registered = Registered { name, parameters, step, combine, finish, crew: Crew::default(), sessions };
+    // SAFETY: all handles live across the calls; the extra info is freed by DuckDB.
+    let state = unsafe {
+        let mut function = ffi::duckdb_create_aggregate_function();
+        ffi::duckdb_aggregate_function_set_name(function, c_name.as_ptr());
+        types.iter().for_each(|parameter| {
+            ffi::duckdb_aggregate_function_add_parameter(function, parameter.raw());
+        });
+        ffi::duckdb_aggregate_function_set_return_type(function, returns.raw());
+        if sees_null {
+            ffi::duckdb_aggregate_function_set_special_handling(function);
+        }
+        let registered = Box::into_raw(Box::new(registered)).cast();
+        ffi::duckdb_aggregate_function_set_extra_info(function, registered, Some(drop_box::<Registered>));
+        ffi::duckdb_aggregate_function_set_functions(
+            function,
+            Some(size),
+            Some(init),
+            Some(update),
+            Some(combine_states),
+            Some(finalize),
+        );
+        ffi::duckdb_aggregate_function_set_destructor(function, Some(destroy));
+        let state = ffi::duckdb_register_aggregate_function(link.raw, function);
+        ffi::duckdb_destroy_aggregate_function(&raw mut function);
+        state
+    };
+    if state == OK {
+        return Ok(());
+    }
+    Err(failure(None, &format!("DuckDB refused the aggregate {c_name:?}; another may have this name")))
+}
+
+unsafe extern "C" fn size(_info: ffi::duckdb_function_info) -> ffi::idx_t {
+    size_of::<i64>() as ffi::idx_t
+}
+
+unsafe extern "C" fn init(_info: ffi::duckdb_function_info, state: ffi::duckdb_aggregate_state) {
+    // SAFETY: DuckDB gives each state the bytes that `size` asks for.
+    unsafe { state.cast::<i64>().write_unaligned(NEXT.fetch_add(1, Relaxed)) };
+}
+
+/// The numbers of states.
+///
+/// # Safety
+/// There must be so many states that `init` has seen.
+unsafe fn numbers(states: *mut ffi::duckdb_aggregate_state, count: usize) -> Vec<i64> {
+    // SAFETY: as the caller says.
+    unsafe { (0..count).map(|at| states.add(at).read().cast::<i64>().read_unaligned()).collect() }
+}
+
+/// Columns of states' numbers, and the arguments behind them.
+struct States<'a> {
+    columns: Vec<Vec<i64>>,
+    arguments: Option<&'a Arguments<'a>>,
+}
+
+impl Input for States<'_> {
+    fn rows(&self) -> usize {
+        self.columns.first().map_or(0, Vec::len)
+    }
+
+    fn slice(&self, rows: Range<usize>) -> Box<dyn Encode + '_> {
+        let columns = self.columns.iter().map(|numbers| {
+            let mut column = ColumnBuilder::new(&DataType::BigInt);
+            column.fixed_all(&numbers[rows.clone()]);
+            Box::new(column) as Box<dyn Encode>
+        });
+        let arguments = self.arguments.map(|arguments| arguments.slice(rows.clone()));
+        Box::new(Joined(columns.chain(arguments).collect()))
+    }
+}
+
+struct Joined<'a>(Vec<Box<dyn Encode + 'a>>);
+
+impl Encode for Joined<'_> {
+    fn plan(&self, plan: &mut Plan) {
+        self.0.iter().for_each(|part| part.plan(plan));
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.0.iter().for_each(|part| part.write(body));
+    }
+}
+
+/// Results that nobody wants.
+struct Nowhere;
+
+impl Output for Nowhere {
+    fn accept(&mut self, _first: usize, _results: &Column<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn null(&mut self, _row: usize) {}
+}
+
+/// Results from a place in a vector on.
+struct Behind<'a>(usize, &'a mut Results);
+
+impl Output for Behind<'_> {
+    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
+        self.1.accept(self.0 + first, results)
+    }
+    fn null(&mut self, row: usize) {
+        self.1.null(self.0 + row);
+    }
+}
+
+impl Registered {
+    fn call(&self, function: &Function, input: &dyn Input, output: &mut dyn Output) -> Result<(), Error> {
+        let outcome = call(&*host::current()?, function, &self.crew, 1, input, output);
+        match outcome {
+            Err(Error::Raised { failure, place, .. }) => {
+                let ticket = failure.ticket;
+                let error = Error::Raised { function: self.name.clone(), failure, place };
+                // DuckDB does not say which connection this is for.
+                self.sessions.leave_anyhow(error.to_string(), ticket);
+                Err(error)
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+/// Runs a callback's body with the aggregate.
+///
+/// # Safety
+/// `info` must be DuckDB's, for one of our aggregates.
+unsafe fn with(info: ffi::duckdb_function_info, body: impl FnOnce(&Registered) -> Result<(), Error>) {
+    // SAFETY: as the caller says; DuckDB copies the text.
+    unsafe {
+        let registered = &*ffi::duckdb_aggregate_function_get_extra_info(info).cast::<Registered>();
+        if let Err(error) = guard(|| body(registered)) {
+            ffi::duckdb_aggregate_function_set_error(info, error_text(&error).as_ptr());
+        }
+    }
+}
+
+unsafe extern "C" fn update(
+    info: ffi::duckdb_function_info,
+    input: ffi::duckdb_data_chunk,
+    states: *mut ffi::duckdb_aggregate_state,
+) {
+    // SAFETY: DuckDB passes a chunk of the declared types, and a state for each of its rows.
+    unsafe {
+        with(info, |registered| {
+            let arguments = Arguments::new(input, registered.parameters.iter().collect());
+            let columns = vec![numbers(states, arguments.rows())];
+            let input = States { columns, arguments: Some(&arguments) };
+            registered.call(&registered.step, &input, &mut Nowhere)
+        });
+    }
+}
+
+unsafe extern "C" fn combine_states(
+    info: ffi::duckdb_function_info,
+    source: *mut ffi::duckdb_aggregate_state,
+    target: *mut ffi::duckdb_aggregate_state,
+    count: ffi::idx_t,
+) {
+    // SAFETY: DuckDB passes so many states of each.
+    unsafe {
+        with(info, |registered| {
+            let columns = vec![numbers(target, count as usize), numbers(source, count as usize)];
+            registered.call(&registered.combine, &States { columns, arguments: None }, &mut Nowhere)
+        });
+    }
+}
+
+unsafe extern "C" fn finalize(
+    info: ffi::duckdb_function_info,
+    source: *mut ffi::duckdb_aggregate_state,
+    result: ffi::duckdb_vector,
+    count: ffi::idx_t,
+    offset: ffi::idx_t,
+) {
+    // SAFETY: DuckDB passes so many states, and a vector of the declared type with room for their results.
+    unsafe {
+        with(info, |registered| {
+            let columns = vec![numbers(source, count as usize)];
+            let mut results = Results::new(result);
+            let mut output = Behind(offset as usize, &mut results);
+            registered.call(&registered.finish, &States { columns, arguments: None }, &mut output)
+        });
+    }
+}
+
+unsafe extern "C" fn destroy(states: *mut ffi::duckdb_aggregate_state, count: ffi::idx_t) {
+    // SAFETY: DuckDB passes so many states.
+    lock(&OVER).extend(unsafe { numbers(states, count as usize) });
+}

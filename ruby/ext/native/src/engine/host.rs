@@ -1,0 +1,92 @@
+//! The host lanes of this process: threads of the Ruby VM that run the program's blocks for DuckDB's workers.
+//!
+//! They are lanes like all others: the same rings, the same pool, the same calls. Their zygote is a Ruby thread
+//! (`Crosslane::Host`), which makes a thread for each lane. There is one host for all databases of a process, so that
+//! lanes outlive a query and a database; all functions are in one list, and a function is its place in it.
+
+use crate::engine::session::lock;
+use crate::function::Function as Callable;
+use crate::gvl;
+use crate::serve::io_error;
+use crosslane::pool::{Pool, PoolOptions};
+use crosslane::{Error, Library, Settings};
+use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
+use magnus::{Module, RArray, RClass, RModule, Ruby, Value};
+use std::collections::HashMap;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Lanes that are kept while nothing runs.
+const WARM: usize = 1;
+/// Threads that wait cost little, and making one needs the GVL.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// A host and the process that it belongs to: a fork has no threads of it.
+static HOST: Mutex<Option<(u32, Arc<Library<Zygote>>)>> = Mutex::new(None);
+/// Functions that were called without a lane, by their numbers.
+static CALLABLES: Mutex<Option<HashMap<u32, Arc<Callable>>>> = Mutex::new(None);
+
+/// Takes the engine's end of a host's control socket; its other end is being served.
+pub(crate) fn start(descriptor: i32) -> Result<(), magnus::Error> {
+    // SAFETY: the caller gives the descriptor away.
+    let socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    let settings = Settings::default();
+    let options = ZygoteOptions {
+        origin: Origin::thread(socket),
+        source: Source::Thread { name: "the program".into() },
+        load_timeout: settings.load_timeout,
+        ring_size: settings.ring_size,
+        spin: settings.spin,
+        on_interrupt: Arc::new(|| {}),
+    };
+    let pool = PoolOptions { warm: WARM, idle_timeout: IDLE };
+    let started = gvl::without(|| Pool::start(pool, move || Zygote::start(options)), || {});
+    let Some(started) = started else {
+        gvl::check_interrupts()?;
+        return Err(io_error(std::io::ErrorKind::Interrupted.into()));
+    };
+    let (pool, _) = started.map_err(crate::argument_error)?;
+    let library = Library { name: "the program".into(), version: 1, functions: Vec::new(), pool };
+    let old = lock(&HOST).replace((std::process::id(), Arc::new(library)));
+    if let Some((process, old)) = old {
+        // Its threads are gone already.
+        if process == std::process::id() {
+            gvl::without(move || drop(old), || {});
+        } else {
+            std::mem::forget(old);
+        }
+    }
+    Ok(())
+}
+
+/// The host, if this process has one.
+pub(crate) fn current() -> Result<Arc<Library<Zygote>>, Error> {
+    match &*lock(&HOST) {
+        Some((process, library)) if *process == std::process::id() => Ok(Arc::clone(library)),
+        _ => Err(Error::Boot(
+            "this process was forked after the database was opened; open it again in the child".into(),
+        )),
+    }
+}
+
+/// (idle, busy, booted, discarded) lanes.
+pub(crate) fn statistics() -> Option<(usize, usize, u64, u64)> {
+    let stats = current().ok()?.pool.stats();
+    Some((stats.idle, stats.busy, stats.booted, stats.discarded))
+}
+
+/// A function, to be called right here. With the GVL.
+pub(crate) fn callable(index: u32) -> Result<Arc<Callable>, magnus::Error> {
+    if let Some(known) = lock(&CALLABLES).get_or_insert_default().get(&index) {
+        return Ok(Arc::clone(known));
+    }
+    let ruby = Ruby::get().expect("with the GVL");
+    let module: RModule = ruby.class_object().const_get("Crosslane")?;
+    let functions: RArray = module.const_get::<_, RClass>("Host")?.const_get("FUNCTIONS")?;
+    let declared: Value = functions.entry(index as isize)?;
+    let callable = Arc::new(Callable::new(declared)?);
+    lock(&CALLABLES).get_or_insert_default().insert(index, Arc::clone(&callable));
+    Ok(callable)
+}

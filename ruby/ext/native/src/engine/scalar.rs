@@ -1,0 +1,182 @@
+//! The program's blocks as scalar functions.
+//!
+//! Dispatch by where the caller stands: a Ruby thread calls the block itself (it takes the GVL, if it is without),
+//! any other thread goes to a host lane, its own as long as the call lasts. A Ruby thread goes to the lanes too
+//! if several would share the work, and for functions with a `timeout`, which only a lane can be held to.
+
+use crate::engine::database::Connection;
+use crate::engine::host;
+use crate::engine::rows::Frame;
+use crate::engine::session::{Session, Sessions, failure};
+use crate::function::Progress;
+use crate::gvl::{self, Stand, stand};
+use crate::protect::Unwind;
+use crosslane::batch::{self, Trust};
+use crosslane::call::{Input, Output, call, place};
+use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
+use crosslane_process::Zygote;
+use crosslane_vectors::guard::{drop_box, error_text, guard};
+use crosslane_vectors::{Arguments, Context, Results, register_scalar};
+use libduckdb_sys as ffi;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a registered function carries.
+struct Registered {
+    function: Arc<Function>,
+    sessions: Arc<Sessions>,
+}
+
+/// What one worker needs for one occurrence of a function in a query.
+struct State {
+    function: Arc<Function>,
+    session: Arc<Session>,
+    host: Arc<Library<Zygote>>,
+    width: usize,
+}
+
+/// A declaration, as JSON (docs/protocol.md), with its number.
+pub(crate) fn function(index: u32, declared: &str) -> Result<Arc<Function>, magnus::Error> {
+    let spec: FunctionSpec = serde_json::from_str(declared).map_err(crate::argument_error)?;
+    Ok(Arc::new(Function::new(index, spec).map_err(crate::argument_error)?))
+}
+
+/// Registers a function that Ruby has put into the host's list.
+pub(crate) fn register(connection: &Connection, index: u32, declared: String) -> Result<(), magnus::Error> {
+    let link = connection.link()?;
+    let function = function(index, &declared)?;
+    let registered =
+        Registered { function: Arc::clone(&function), sessions: Arc::clone(&link.database.sessions) };
+    // SAFETY: the connection is open; `init` and `execute` expect a `Registered`.
+    unsafe { register_scalar(link.raw, &function, registered, init, execute) }
+        .map_err(|error| failure(None, &error.to_string()))
+}
+
+unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
+    // SAFETY: DuckDB passes its own info, and the extra info that was registered.
+    let outcome = guard(|| unsafe {
+        let registered = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<Registered>();
+        let context = Context::of_init(info);
+        let state = State {
+            function: Arc::clone(&registered.function),
+            session: registered.sessions.of(context.connection),
+            host: host::current()?,
+            width: context.threads,
+        };
+        let state = Box::into_raw(Box::new(state)).cast();
+        ffi::duckdb_scalar_function_init_set_state(info, state, Some(drop_box::<State>));
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        // SAFETY: as above; DuckDB copies the text.
+        unsafe { ffi::duckdb_scalar_function_init_set_error(info, error_text(&error).as_ptr()) };
+    }
+}
+
+unsafe extern "C" fn execute(
+    info: ffi::duckdb_function_info,
+    input: ffi::duckdb_data_chunk,
+    output: ffi::duckdb_vector,
+) {
+    // SAFETY: DuckDB passes its own info, the state that `init` made, and a chunk and a vector of the
+    // registered types that live until this returns.
+    let outcome = guard(|| unsafe {
+        let Some(state) = ffi::duckdb_scalar_function_get_state(info).cast::<State>().as_ref() else {
+            return Err(Error::Engine("DuckDB lost the function's state".into()));
+        };
+        let parameters = &state.function.signature.parameters;
+        let types = parameters.iter().map(|parameter| &parameter.data_type).collect();
+        state.execute(&Arguments::new(input, types), &mut Results::new(output))
+    });
+    if let Err(error) = outcome {
+        // SAFETY: as above; DuckDB copies the text.
+        unsafe { ffi::duckdb_scalar_function_set_error(info, error_text(&error).as_ptr()) };
+    }
+}
+
+impl State {
+    fn execute(&self, arguments: &Arguments<'_>, results: &mut Results) -> Result<(), Error> {
+        let function = &self.function;
+        if self.session.has_left() {
+            return Err(Error::Cancelled { function: function.name().into() });
+        }
+        let stand = stand();
+        let here = stand != Stand::Foreign
+            && function.spec.timeout.is_none()
+            && !function.wants_lanes(arguments.rows(), self.width);
+        if here || stand == Stand::Locked {
+            return self.execute_here(stand, arguments, results);
+        }
+        let outcome = call(&self.host, function, &self.session.crew, self.width, arguments, results);
+        if let Err(Error::Raised { failure, .. }) = &outcome
+            && failure.ticket != 0
+        {
+            self.session.leave_with(failure.ticket);
+        }
+        outcome
+    }
+
+    /// Calls the block on this very thread.
+    fn execute_here(
+        &self,
+        stand: Stand,
+        arguments: &Arguments<'_>,
+        results: &mut Results,
+    ) -> Result<(), Error> {
+        let rows = arguments.rows();
+        let frame = Frame::of(arguments);
+        let parameters = &self.function.signature.parameters;
+        let types = parameters.iter().map(|parameter| -> &DataType { &parameter.data_type });
+        let columns = batch::columns(frame.bytes(), types, Trust::Values)?;
+        let returns = &self.function.signature.returns;
+        let mut out = ColumnBuilder::new(returns);
+        let begun = Instant::now();
+        let mut work = || {
+            let callable = host::callable(self.function.index).map_err(|error| (Unwind::from(error), None));
+            let progress = Progress { control: None, sequence: 0 };
+            let outcome = callable.and_then(|callable| {
+                let run = callable.run(&columns, rows, progress, &mut out);
+                run.map_err(|mishap| (mishap.unwind, mishap.row))
+            });
+            outcome.map_err(|(unwind, row)| {
+                let words = words(&unwind);
+                self.session.leave(unwind);
+                (words, row)
+            })
+        };
+        let outcome = if stand == Stand::Locked { Some(work()) } else { gvl::with(work) };
+        match outcome {
+            Some(Ok(mishaps)) => {
+                self.function.stats.errors.add(u64::from(mishaps.errors));
+                self.function.stats.retries.add(u64::from(mishaps.retries));
+                self.function.learn(rows, begun.elapsed().as_nanos() as u64);
+                results.accept(0, &out.column(returns))
+            }
+            Some(Err((failure, row))) => Err(Error::Raised {
+                function: self.function.name().into(),
+                failure: Box::new(failure),
+                place: place(&self.function, arguments, row),
+            }),
+            None => Err(Error::Cancelled { function: self.function.name().into() }),
+        }
+    }
+}
+
+/// The words for the query's error; the exception itself is raised behind it. With the GVL.
+fn words(unwind: &Unwind) -> Failure {
+    use magnus::rb_sys::FromRawValue;
+    use magnus::value::ReprValue;
+    match unwind {
+        Unwind::Raise(exception) => {
+            // SAFETY: the exception is alive: its holder is on this stack.
+            let exception = unsafe { magnus::Value::from_raw(*exception) };
+            // SAFETY: the name is copied at once.
+            let class = unsafe { exception.classname() }.into_owned();
+            let message = exception.funcall::<_, _, String>("message", ()).unwrap_or_default();
+            Failure { class, message, ..Failure::default() }
+        }
+        Unwind::Jump(_) => {
+            Failure { class: "Jump".into(), message: "the block was left".into(), ..Failure::default() }
+        }
+    }
+}

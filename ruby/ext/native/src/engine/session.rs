@@ -1,0 +1,224 @@
+//! What a connection's query and its workers tell each other: cancellation, and how a block was left.
+//!
+//! A block that raises fails its query with the exception's text; the exception itself is kept (`Errors.keep`), and
+//! the query's thread raises it again once DuckDB is done. While DuckDB works for a Ruby thread, that thread is
+//! without the GVL. When the VM wants it, it sets `interrupted`, and the thread looks what is wanted where it can:
+//! between two tasks of the query, or while it waits for a lane. Only what raises ends the query; a signal
+//! handler that returns does not.
+
+use crate::gvl::{self, Me, Stand, check_interrupts, stand};
+use crate::protect::Unwind;
+use crosslane::call::Crew;
+use magnus::rb_sys::FromRawValue;
+use magnus::value::ReprValue;
+use magnus::{Error, Module, RModule, Ruby, Value};
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// How a block left its query.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Left {
+    /// By the exception with this ticket.
+    Raised(u64),
+    /// By a jump of the query's own thread.
+    Jumped(c_int),
+}
+
+/// One connection's part in this.
+pub(crate) struct Session {
+    pub(crate) crew: Crew,
+    left: Mutex<Option<Left>>,
+    /// 1 if the VM wants the query's thread, which rests on it as a futex.
+    interrupted: AtomicU32,
+    /// The query's thread.
+    thread: Mutex<Option<Me>>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("left", &*self.lock()).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Session {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new_cyclic(|this: &Weak<Session>| {
+            let this = Weak::clone(this);
+            let stop = move || this.upgrade().is_some_and(|session| session.must_stop());
+            Self {
+                crew: Crew::with_stop(stop),
+                left: Mutex::new(None),
+                interrupted: AtomicU32::new(0),
+                thread: Mutex::new(None),
+            }
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Left>> {
+        lock(&self.left)
+    }
+
+    /// Notes how a block was left; the first counts. With the GVL.
+    pub(crate) fn leave(&self, unwind: Unwind) {
+        let left = match unwind {
+            Unwind::Jump(state) => Left::Jumped(state),
+            Unwind::Raise(exception) => Left::Raised(keep(exception)),
+        };
+        self.lock().get_or_insert(left);
+        self.crew.cancel();
+    }
+
+    /// Notes the exception of a lane.
+    pub(crate) fn leave_with(&self, ticket: u64) {
+        self.lock().get_or_insert(Left::Raised(ticket));
+        self.crew.cancel();
+    }
+
+    /// Whether the query has failed, so that nothing more of it is to be called.
+    pub(crate) fn has_left(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Begins a query of this thread. With the GVL.
+    pub(crate) fn begin(&self) {
+        *self.lock() = None;
+        *lock(&self.thread) = Some(Me::get());
+    }
+
+    /// How a block has left the query.
+    pub(crate) fn left(&self) -> Option<Left> {
+        self.lock().take()
+    }
+
+    /// The VM wants the query's thread. Called by another, or by a signal handler.
+    pub(crate) fn interrupt(&self) {
+        self.interrupted.store(1, SeqCst);
+        // SAFETY: waking has no requirement but a living word.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.interrupted.as_ptr(),
+                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                1,
+            );
+        }
+    }
+
+    /// Whether the VM wants the query's thread, which is this one.
+    pub(crate) fn take_interrupt(&self) -> bool {
+        self.interrupted.swap(0, Relaxed) == 1 || lock(&self.thread).is_some_and(Me::is_wanted)
+    }
+
+    /// Waits a moment for the workers.
+    pub(crate) fn rest(&self, time: Duration) {
+        let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+        // SAFETY: the word and the time live across the call.
+        unsafe {
+            let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+            libc::syscall(libc::SYS_futex, self.interrupted.as_ptr(), operation, 0, &raw const time);
+        }
+    }
+
+    /// Asked by calls that wait: on the query's own thread, does what the VM wants.
+    fn must_stop(&self) -> bool {
+        if self.has_left() {
+            return true;
+        }
+        if stand() != Stand::Unlocked || !self.take_interrupt() {
+            return false;
+        }
+        gvl::with(|| match check_interrupts() {
+            Ok(()) => false,
+            Err(unwind) => {
+                self.leave(unwind);
+                true
+            }
+        })
+        .unwrap_or(false)
+    }
+}
+
+/// Keeps an exception for whoever has the ticket. With the GVL.
+fn keep(exception: rb_sys::VALUE) -> u64 {
+    // SAFETY: the exception is alive: it was just caught, and its holder is on this stack.
+    let exception = unsafe { Value::from_raw(exception) };
+    errors().and_then(|errors| errors.funcall("keep", (exception,))).unwrap_or(0)
+}
+
+fn errors() -> Result<RModule, Error> {
+    Ruby::get()
+        .expect("with the GVL")
+        .class_object()
+        .const_get::<_, RModule>("Crosslane")?
+        .const_get("Errors")
+}
+
+/// What a failed query raises: what its block was left with, or else DuckDB's own words.
+pub(crate) fn failure(left: Option<Left>, message: &str) -> Error {
+    match left {
+        Some(Left::Jumped(state)) => Unwind::Jump(state).into_error(),
+        left => {
+            let ticket = match left {
+                Some(Left::Raised(ticket)) => ticket,
+                _ => 0,
+            };
+            match errors().and_then(|errors| errors.funcall::<_, _, Value>("raise_again", (ticket, message)))
+            {
+                Err(error) => error,
+                Ok(_) => crate::argument_error(message),
+            }
+        }
+    }
+}
+
+/// The sessions of a database's connections, by DuckDB's numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    sessions: Mutex<HashMap<u64, Arc<Session>>>,
+    /// Exceptions of which only the words are known that their query will fail with.
+    strays: Mutex<Vec<(String, u64)>>,
+}
+
+/// Strays that nobody asked for, because their query swallowed them.
+const MOST_STRAYS: usize = 100;
+
+impl Sessions {
+    /// Notes an exception whose connection is unknown; the query finds it by its words.
+    pub(crate) fn leave_anyhow(&self, words: String, ticket: u64) {
+        let mut strays = lock(&self.strays);
+        if strays.len() == MOST_STRAYS {
+            strays.remove(0);
+        }
+        strays.push((words, ticket));
+    }
+
+    /// The exception that a query with this error has met.
+    pub(crate) fn stray(&self, message: &str) -> Option<Left> {
+        let mut strays = lock(&self.strays);
+        let index = strays.iter().position(|(words, _)| message.contains(words.as_str()))?;
+        Some(Left::Raised(strays.remove(index).1))
+    }
+
+    pub(crate) fn add(&self, connection: u64) -> Arc<Session> {
+        let session = Session::new();
+        lock(&self.sessions).insert(connection, Arc::clone(&session));
+        session
+    }
+
+    pub(crate) fn remove(&self, connection: u64) {
+        lock(&self.sessions).remove(&connection);
+    }
+
+    /// The session of a connection; one of its own for a connection that is not ours.
+    pub(crate) fn of(&self, connection: u64) -> Arc<Session> {
+        lock(&self.sessions).get(&connection).cloned().unwrap_or_else(Session::new)
+    }
+}
