@@ -30,10 +30,11 @@ fn command(source: &Source, settings: &Settings) -> Result<(Vec<String>, &'stati
             Ok((command, "`crosslane doctor` tells whether V8 runs here"))
         }
         Some("rb") => {
-            let gem = this_file().with_file_name(RUBY);
             let mut command = vec![ruby(settings)?.display().to_string()];
-            // Without the folder the gem is looked for where gems are.
-            if gem.is_dir() {
+            // The Python package has the gem's files in a folder; the gem has this extension among its files. Without
+            // either the gem is looked for where gems are.
+            let near = [this_file().with_file_name(RUBY), this_file().with_file_name("..")];
+            if let Some(gem) = near.iter().find(|folder| is_file(&folder.join("crosslane/zygote.rb"))) {
                 command.push(format!("-I{}", gem.display()));
             }
             command.extend(["-rcrosslane/zygote", "-e", "Crosslane::Zygote.run"].map(String::from));
@@ -56,8 +57,10 @@ fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
         return if is_file(&path) { Ok(path) } else { Err(missing("javascript", &path)) };
     }
     let path = this_file().with_file_name(JAVASCRIPT);
-    if is_file(&path) {
-        return Ok(path);
+    // The extension may be a link to where the host is.
+    let real = this_file().canonicalize().unwrap_or_default().with_file_name(JAVASCRIPT);
+    if let Some(path) = [&path, &real].into_iter().find(|path| is_file(path)) {
+        return Ok(path.clone());
     }
     Err(Error::Boot(format!(
         "there is no JavaScript host at {}: this package was built without V8. Build it where tools/v8 can \

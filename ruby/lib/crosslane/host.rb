@@ -95,7 +95,8 @@ module Crosslane
 
     def make(number, spin, memory, socket, log)
       IO.for_fd(log).close
-      watch = Socket.for_fd(socket).dup
+      # The native half owns the descriptor.
+      watch = Socket.for_fd(socket).tap { |owned| owned.autoclose = false }.dup
       lane = Lane.new(number, nil, watch)
       lane.thread = thread(lane, memory, socket, spin)
       @lanes[watch.fileno] = lane
