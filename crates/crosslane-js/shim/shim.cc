@@ -7,10 +7,12 @@
 #include <v8-array-buffer.h>
 #include <v8-container.h>
 #include <v8-context.h>
+#include <v8-date.h>
 #include <v8-exception.h>
 #include <v8-function.h>
 #include <v8-initialization.h>
 #include <v8-isolate.h>
+#include <v8-locker.h>
 #include <v8-message.h>
 #include <v8-microtask-queue.h>
 #include <v8-primitive.h>
@@ -25,6 +27,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -108,6 +111,8 @@ struct ClIsolate {
   // Modules of a load by their paths.
   std::map<std::string, v8::Global<v8::Module>> modules;
 
+  // Whether several threads use it, in turns.
+  bool shared = false;
   // Whether it was booted to run functions whose code a snapshot is to keep.
   bool warming = false;
   // Whether the call at work is to end for its memory at the next check.
@@ -118,6 +123,8 @@ struct ClIsolate {
   // What the heap may hold until it is looked at again.
   size_t look_at = SIZE_MAX;
   std::atomic<uint32_t> reason{0};
+  // Calls by the program that are under way, one inside of the other.
+  int depth = 0;
   // All that V8 counts without anybody reading it.
   alignas(64) int counter = 0;
   std::string name, message, stack, value, interrupted_at;
@@ -251,7 +258,7 @@ void Print(const v8::FunctionCallbackInfo<v8::Value>& info) {
   self->host.print(self->host.host, info[0].As<v8::Int32>()->Value(), View(text));
 }
 
-const intptr_t external_references[] = {reinterpret_cast<intptr_t>(Print), 0};
+extern const intptr_t external_references[];
 
 // ---- outcomes
 
@@ -557,15 +564,292 @@ ClIsolate* Furnish(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
 // The lanes' isolates are entered for a call only, so that several can be used on one thread.
 struct Scopes {
   explicit Scopes(ClIsolate* self)
-      : isolate_scope(self->isolate),
+      : lock(self->shared ? std::optional<v8::Locker>(std::in_place, self->isolate) : std::nullopt),
+        isolate_scope(self->isolate),
         handle_scope(self->isolate),
         context(self->context.Get(self->isolate)),
         context_scope(context) {}
+  std::optional<v8::Locker> lock;
   v8::Isolate::Scope isolate_scope;
   v8::HandleScope handle_scope;
   v8::Local<v8::Context> context;
   v8::Context::Scope context_scope;
 };
+
+// ---- values of a program
+
+constexpr int kDeepest = 100;
+
+template <typename T>
+void Put(std::string* out, T value) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+void PutText(std::string* out, v8::Isolate* isolate, v8::Local<v8::String> text) {
+  int length = text->Utf8Length(isolate);
+  Put<uint32_t>(out, length);
+  size_t at = out->size();
+  out->resize(at + length);
+  text->WriteUtf8(isolate, out->data() + at, length, nullptr,
+                  v8::String::NO_NULL_TERMINATION | v8::String::REPLACE_INVALID_UTF8);
+}
+
+void Throw(v8::Isolate* isolate, const char* message) {
+  isolate->ThrowException(v8::Exception::TypeError(Text(isolate, message, strlen(message))));
+}
+
+bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Object> object, int depth,
+                  std::string* out);
+
+// Appends a value; false with an exception if it cannot travel.
+bool EncodeValue(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value> value, int depth,
+                 std::string* out) {
+  if (depth > kDeepest) {
+    Throw(isolate, "a value that contains itself, or is nested more than 100 deep, cannot be passed");
+    return false;
+  }
+  if (value->IsInt32()) {
+    Put<uint8_t>(out, CL_VALUE_INT);
+    Put<int32_t>(out, value.As<v8::Int32>()->Value());
+  } else if (value->IsNumber()) {
+    Put<uint8_t>(out, CL_VALUE_NUMBER);
+    Put<double>(out, value.As<v8::Number>()->Value());
+  } else if (value->IsString()) {
+    Put<uint8_t>(out, CL_VALUE_TEXT);
+    PutText(out, isolate, value.As<v8::String>());
+  } else if (value->IsBoolean()) {
+    Put<uint8_t>(out, value->IsTrue() ? CL_VALUE_TRUE : CL_VALUE_FALSE);
+  } else if (value->IsNullOrUndefined()) {
+    Put<uint8_t>(out, CL_VALUE_UNDEFINED);
+  } else if (value->IsBigInt()) {
+    v8::Local<v8::String> digits;
+    if (!value->ToString(context).ToLocal(&digits)) return false;
+    Put<uint8_t>(out, CL_VALUE_BIGINT);
+    PutText(out, isolate, digits);
+  } else if (value->IsDate()) {
+    Put<uint8_t>(out, CL_VALUE_DATE);
+    Put<double>(out, value.As<v8::Date>()->ValueOf());
+  } else if (value->IsArrayBufferView()) {
+    auto view = value.As<v8::ArrayBufferView>();
+    Put<uint8_t>(out, CL_VALUE_BYTES);
+    Put<uint32_t>(out, view->ByteLength());
+    size_t at = out->size();
+    out->resize(at + view->ByteLength());
+    view->CopyContents(out->data() + at, view->ByteLength());
+  } else if (value->IsFunction() || value->IsSymbol()) {
+    // As JSON leaves them out.
+    Put<uint8_t>(out, CL_VALUE_UNDEFINED);
+  } else {
+    return EncodeObject(isolate, context, value.As<v8::Object>(), depth, out);
+  }
+  return true;
+}
+
+bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Object> object, int depth,
+                  std::string* out) {
+  if (object->IsSet()) object = object.As<v8::Set>()->AsArray();
+  if (object->IsArray()) {
+    auto array = object.As<v8::Array>();
+    uint32_t length = array->Length();
+    Put<uint8_t>(out, CL_VALUE_ARRAY);
+    Put<uint32_t>(out, length);
+    for (uint32_t index = 0; index < length; index++) {
+      v8::Local<v8::Value> element;
+      if (!array->Get(context, index).ToLocal(&element)) return false;
+      if (!EncodeValue(isolate, context, element, depth + 1, out)) return false;
+    }
+    return true;
+  }
+  Put<uint8_t>(out, CL_VALUE_OBJECT);
+  if (object->IsMap()) {
+    v8::Local<v8::Array> entries = object.As<v8::Map>()->AsArray();
+    Put<uint32_t>(out, entries->Length() / 2);
+    for (uint32_t index = 0; index < entries->Length(); index += 2) {
+      v8::Local<v8::Value> key, value;
+      v8::Local<v8::String> text;
+      if (!entries->Get(context, index).ToLocal(&key) || !key->ToString(context).ToLocal(&text)) return false;
+      PutText(out, isolate, text);
+      if (!entries->Get(context, index + 1).ToLocal(&value)) return false;
+      if (!EncodeValue(isolate, context, value, depth + 1, out)) return false;
+    }
+    return true;
+  }
+  v8::Local<v8::Array> names;
+  if (!object->GetOwnPropertyNames(context).ToLocal(&names)) return false;
+  Put<uint32_t>(out, names->Length());
+  for (uint32_t index = 0; index < names->Length(); index++) {
+    v8::Local<v8::Value> name, value;
+    v8::Local<v8::String> text;
+    if (!names->Get(context, index).ToLocal(&name) || !name->ToString(context).ToLocal(&text)) return false;
+    PutText(out, isolate, text);
+    if (!object->Get(context, name).ToLocal(&value)) return false;
+    if (!EncodeValue(isolate, context, value, depth + 1, out)) return false;
+  }
+  return true;
+}
+
+// Reads what the program encoded, which it is trusted to have done right.
+class Decoder {
+ public:
+  Decoder(v8::Isolate* isolate, v8::Local<v8::Context> context, ClText text)
+      : isolate_(isolate), context_(context), at_(text.data) {}
+
+  v8::Local<v8::Value> Value() {
+    switch (Take<uint8_t>()) {
+      case CL_VALUE_TRUE:
+        return v8::True(isolate_);
+      case CL_VALUE_FALSE:
+        return v8::False(isolate_);
+      case CL_VALUE_INT:
+        return v8::Integer::New(isolate_, Take<int32_t>());
+      case CL_VALUE_NUMBER:
+        return v8::Number::New(isolate_, Take<double>());
+      case CL_VALUE_TEXT:
+        return String();
+      case CL_VALUE_ARRAY: {
+        uint32_t length = Take<uint32_t>();
+        v8::Local<v8::Array> array = v8::Array::New(isolate_, static_cast<int>(length));
+        for (uint32_t index = 0; index < length; index++) array->Set(context_, index, Value()).Check();
+        return array;
+      }
+      case CL_VALUE_OBJECT: {
+        v8::Local<v8::Object> object = v8::Object::New(isolate_);
+        for (uint32_t left = Take<uint32_t>(); left > 0; left--) {
+          v8::Local<v8::String> name = String();
+          object->CreateDataProperty(context_, name, Value()).Check();
+        }
+        return object;
+      }
+      case CL_VALUE_DATE:
+        return v8::Date::New(context_, Take<double>()).ToLocalChecked();
+      case CL_VALUE_BIGINT: {
+        bool negative = Take<uint8_t>() != 0;
+        uint32_t words = Take<uint32_t>();
+        std::vector<uint64_t> digits(words);
+        memcpy(digits.data(), at_, words * sizeof(uint64_t));
+        at_ += words * sizeof(uint64_t);
+        return v8::BigInt::NewFromWords(context_, negative, static_cast<int>(words), digits.data())
+            .ToLocalChecked();
+      }
+      case CL_VALUE_BYTES: {
+        uint32_t length = Take<uint32_t>();
+        v8::Local<v8::ArrayBuffer> buffer = v8::ArrayBuffer::New(isolate_, length);
+        memcpy(buffer->GetBackingStore()->Data(), at_, length);
+        at_ += length;
+        return v8::Uint8Array::New(buffer, 0, length);
+      }
+      default:
+        return v8::Undefined(isolate_);
+    }
+  }
+
+ private:
+  template <typename T>
+  T Take() {
+    T value;
+    memcpy(&value, at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+
+  v8::Local<v8::String> String() {
+    uint32_t length = Take<uint32_t>();
+    v8::Local<v8::String> text = Text(isolate_, reinterpret_cast<const char*>(at_), length);
+    at_ += length;
+    return text;
+  }
+
+  v8::Isolate* isolate_;
+  v8::Local<v8::Context> context_;
+  const uint8_t* at_;
+};
+
+// A function of the program: its number is the function's data.
+void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
+  v8::Isolate* isolate = info.GetIsolate();
+  v8::Local<v8::Context> context = isolate->GetCurrentContext();
+  ClIsolate* self = Self(isolate);
+  std::string arguments;
+  Put<uint32_t>(&arguments, info.Length());
+  for (int index = 0; index < info.Length(); index++) {
+    if (!EncodeValue(isolate, context, info[index], 0, &arguments)) return;
+  }
+  ClText result{};
+  uint32_t number = info.Data().As<v8::Uint32>()->Value();
+  if (self->host.call(self->host.host, number, View(arguments), &result)) {
+    info.GetReturnValue().Set(Decoder(isolate, context, result).Value());
+    return;
+  }
+  v8::Local<v8::Value> error = v8::Exception::Error(Text(isolate, result));
+  error.As<v8::Object>()->Set(context, Text(isolate, "name", 4), Text(isolate, "ProgramError", 12)).Check();
+  isolate->ThrowException(error);
+}
+
+const intptr_t external_references[] = {reinterpret_cast<intptr_t>(Print),
+                                        reinterpret_cast<intptr_t>(CallProgram), 0};
+
+// What a call by the program needs around it.
+struct Entry {
+  Entry(ClIsolate* self, size_t stack, ClOutcome* outcome) : scopes(self), caught(self->isolate) {
+    self->isolate->SetStackLimit(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) - stack);
+    Begin(self, outcome);
+    // What was meant for the last call must not hit this one; an inner call ends with the outer one.
+    if (self->depth++ == 0 && self->reason.exchange(0)) self->isolate->CancelTerminateExecution();
+  }
+
+  void Leave(ClIsolate* self, bool done, v8::Local<v8::Value> value, ClOutcome* outcome) {
+    v8::Isolate* isolate = self->isolate;
+    self->depth--;
+    std::string encoded;
+    if (done && self->depth == 0) {
+      isolate->PerformMicrotaskCheckpoint();
+      done = !isolate->IsExecutionTerminating() && !caught.HasCaught();
+    }
+    // A promise that is settled is its value: nothing else will happen to it before the next call.
+    if (done && value->IsPromise()) {
+      auto promise = value.As<v8::Promise>();
+      if (promise->State() == v8::Promise::kRejected) {
+        promise->MarkAsHandled();
+        isolate->ThrowException(promise->Result());
+        done = false;
+      } else if (promise->State() == v8::Promise::kFulfilled) {
+        value = promise->Result();
+      }
+    }
+    done = done && EncodeValue(isolate, scopes.context, value, 0, &encoded);
+    while (v8::platform::PumpMessageLoop(platform, isolate)) {
+    }
+    if (!done) {
+      Failed(self, scopes.context, caught, outcome);
+      return;
+    }
+    if (self->depth == 0 && self->reason.exchange(0)) isolate->CancelTerminateExecution();
+    self->value = std::move(encoded);
+    outcome->value = View(self->value);
+  }
+
+  Scopes scopes;
+  v8::TryCatch caught;
+};
+
+// The object that holds the last name of a path (`a.b.c`), and that name.
+bool Holder(v8::Isolate* isolate, v8::Local<v8::Context> context, ClText path, v8::Local<v8::Object>* holder,
+            v8::Local<v8::String>* name) {
+  std::string text(reinterpret_cast<const char*>(path.data), path.length);
+  *holder = context->Global();
+  size_t start = 0;
+  for (size_t dot; (dot = text.find('.', start)) != std::string::npos; start = dot + 1) {
+    v8::Local<v8::Value> next;
+    if (!(*holder)->Get(context, Text(isolate, text.substr(start, dot - start))).ToLocal(&next)) return false;
+    if (!next->IsObject()) {
+      Throw(isolate, (text.substr(0, dot) + " is no object").c_str());
+      return false;
+    }
+    *holder = next.As<v8::Object>();
+  }
+  *name = Text(isolate, text.substr(start));
+  return true;
+}
 
 }  // namespace
 
@@ -632,15 +916,18 @@ ClText cl_snapshot(ClIsolate* self) {
 
 void cl_free_blob(ClText blob) { delete[] blob.data; }
 
-ClIsolate* cl_boot(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, size_t hard_limit,
-                   size_t stack, ClOutcome* outcome) {
+static ClIsolate* Boot(bool shared, ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
+                       size_t hard_limit, size_t stack, ClOutcome* outcome) {
   ClIsolate* self = Allocate(blob, host);
+  self->shared = shared;
   v8::Isolate::CreateParams parameters;
   if (blob.length) parameters.snapshot_blob = &self->blob;
   parameters.array_buffer_allocator = &self->allocator;
   parameters.external_references = external_references;
   parameters.counter_lookup_callback = Counter;
   parameters.constraints.ConfigureDefaultsFromHeapSize(0, hard_limit);
+  std::optional<v8::Locker> lock;
+  if (shared) lock.emplace(self->isolate);
   v8::Isolate::Initialize(self->isolate, parameters);
   Guard(self, memory_limit);
   v8::Isolate::Scope scope(self->isolate);
@@ -648,7 +935,69 @@ ClIsolate* cl_boot(ClText blob, ClText prelude, const ClHost* host, size_t memor
   return Furnish(self, prelude, outcome);
 }
 
+ClIsolate* cl_boot(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, size_t hard_limit,
+                   size_t stack, ClOutcome* outcome) {
+  return Boot(false, blob, prelude, host, memory_limit, hard_limit, stack, outcome);
+}
+
+ClIsolate* cl_boot_shared(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, size_t hard_limit,
+                          size_t stack, ClOutcome* outcome) {
+  return Boot(true, blob, prelude, host, memory_limit, hard_limit, stack, outcome);
+}
+
+void cl_eval(ClIsolate* self, ClText source, ClText name, size_t stack, ClOutcome* outcome) {
+  Entry entry(self, stack, outcome);
+  v8::Isolate* isolate = self->isolate;
+  v8::ScriptOrigin origin(isolate, Text(isolate, name));
+  v8::Local<v8::Script> script;
+  v8::Local<v8::Value> value;
+  bool done = v8::Script::Compile(entry.scopes.context, Text(isolate, source), &origin).ToLocal(&script) &&
+              script->Run(entry.scopes.context).ToLocal(&value);
+  entry.Leave(self, done, value, outcome);
+}
+
+void cl_invoke(ClIsolate* self, ClText path, ClText arguments, size_t stack, ClOutcome* outcome) {
+  Entry entry(self, stack, outcome);
+  v8::Isolate* isolate = self->isolate;
+  v8::Local<v8::Context> context = entry.scopes.context;
+  v8::Local<v8::Object> holder;
+  v8::Local<v8::String> name;
+  v8::Local<v8::Value> function, value;
+  bool done = Holder(isolate, context, path, &holder, &name) && holder->Get(context, name).ToLocal(&function);
+  if (done && !function->IsFunction()) {
+    Throw(isolate, (ToString(isolate, name) + " is no function").c_str());
+    done = false;
+  }
+  if (done) {
+    uint32_t count;
+    memcpy(&count, arguments.data, sizeof count);
+    Decoder decoder(isolate, context, {arguments.data + sizeof count, arguments.length - sizeof count});
+    std::vector<v8::Local<v8::Value>> values;
+    for (uint32_t index = 0; index < count; index++) values.push_back(decoder.Value());
+    done = function.As<v8::Function>()
+               ->Call(context, holder, static_cast<int>(count), values.data())
+               .ToLocal(&value);
+  }
+  entry.Leave(self, done, value, outcome);
+}
+
+void cl_attach(ClIsolate* self, ClText path, uint32_t number, size_t stack, ClOutcome* outcome) {
+  Entry entry(self, stack, outcome);
+  v8::Isolate* isolate = self->isolate;
+  v8::Local<v8::Context> context = entry.scopes.context;
+  v8::Local<v8::Object> holder;
+  v8::Local<v8::String> name;
+  v8::Local<v8::Function> function;
+  auto data = v8::Integer::NewFromUnsigned(isolate, number);
+  bool done = Holder(isolate, context, path, &holder, &name) &&
+              v8::Function::New(context, CallProgram, data).ToLocal(&function) &&
+              holder->Set(context, name, function).FromMaybe(false);
+  entry.Leave(self, done, v8::Undefined(isolate), outcome);
+}
+
 void cl_dispose(ClIsolate* self) {
+  std::optional<v8::Locker> lock;
+  if (self->shared) lock.emplace(self->isolate);
   self->isolate->RemoveGCEpilogueCallback(AfterCollection, nullptr);
   self->results.Reset();
   self->passed.Reset();
@@ -667,6 +1016,7 @@ void cl_dispose(ClIsolate* self) {
     self->creator.reset();
   } else {
     self->context.Reset();
+    lock.reset();
     v8::platform::NotifyIsolateShutdown(platform, self->isolate);
     self->isolate->Dispose();
   }

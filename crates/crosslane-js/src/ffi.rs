@@ -41,6 +41,7 @@ pub(crate) struct ClHost {
     pub(crate) resolve: extern "C" fn(*mut c_void, ClText, ClText, *mut ClText, *mut ClText) -> bool,
     pub(crate) confirm: extern "C" fn(*mut c_void, u32) -> bool,
     pub(crate) fatal: extern "C" fn(*mut c_void, ClText),
+    pub(crate) call: extern "C" fn(*mut c_void, u32, ClText, *mut ClText) -> bool,
 }
 
 pub(crate) const OK: u32 = 0;
@@ -122,6 +123,36 @@ unsafe extern "C" {
         stack: usize,
         outcome: *mut ClOutcome,
     ) -> *mut ClIsolate;
+    pub(crate) fn cl_boot_shared(
+        blob: ClText,
+        prelude: ClText,
+        host: *const ClHost,
+        memory_limit: usize,
+        hard_limit: usize,
+        stack: usize,
+        outcome: *mut ClOutcome,
+    ) -> *mut ClIsolate;
+    pub(crate) fn cl_eval(
+        isolate: *mut ClIsolate,
+        source: ClText,
+        name: ClText,
+        stack: usize,
+        outcome: *mut ClOutcome,
+    );
+    pub(crate) fn cl_invoke(
+        isolate: *mut ClIsolate,
+        path: ClText,
+        arguments: ClText,
+        stack: usize,
+        outcome: *mut ClOutcome,
+    );
+    pub(crate) fn cl_attach(
+        isolate: *mut ClIsolate,
+        path: ClText,
+        number: u32,
+        stack: usize,
+        outcome: *mut ClOutcome,
+    );
     pub(crate) fn cl_dispose(isolate: *mut ClIsolate);
     pub(crate) fn cl_set_memory_limit(isolate: *mut ClIsolate, bytes: usize);
     pub(crate) fn cl_memory_used(isolate: *mut ClIsolate) -> usize;

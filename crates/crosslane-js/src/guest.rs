@@ -154,7 +154,12 @@ impl Call<'_> {
             }
             Thrown::Ended(Reason::Memory, traceback) => {
                 self.guest.spent = true;
-                Failure { class: "RangeError".into(), message: self.memory_message(), traceback, ..Failure::default() }
+                Failure {
+                    class: "RangeError".into(),
+                    message: self.memory_message(),
+                    traceback,
+                    ..Failure::default()
+                }
             }
         };
         if self.tries.0 != row {

@@ -19,7 +19,7 @@ pub const STACK: usize = 4 << 20;
 /// Twice the most that V8 allocates at once: a string of 2^29 characters of two bytes, an array of 2^27
 /// elements. The limit that V8 itself keeps is so far above the isolate's, because V8 ends the
 /// process at its own.
-const LARGEST_OBJECTS: usize = 2 << 30;
+pub(crate) const LARGEST_OBJECTS: usize = 2 << 30;
 
 /// Why a call was ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    fn of(number: u32) -> Self {
+    pub(crate) fn of(number: u32) -> Self {
         match number {
             1 => Reason::Memory,
             2 => Reason::Timeout,
@@ -101,7 +101,7 @@ impl HostBox {
     }
 
     pub(crate) fn table(&mut self) -> ClHost {
-        ClHost { host: std::ptr::from_mut(self).cast(), print, resolve, confirm, fatal }
+        ClHost { host: std::ptr::from_mut(self).cast(), print, resolve, confirm, fatal, call }
     }
 }
 
@@ -125,6 +125,11 @@ extern "C" fn confirm(data: *mut c_void, reason: u32) -> bool {
 extern "C" fn fatal(data: *mut c_void, what: ClText) {
     // SAFETY: as above. The process ends, so nothing that was being done is done further.
     unsafe { host(data).host.fatal(&what.to_text()) }
+}
+
+/// Functions of a program are only attached to its own contexts.
+extern "C" fn call(_data: *mut c_void, _number: u32, _arguments: ClText, _result: *mut ClText) -> bool {
+    false
 }
 
 extern "C" fn resolve(
@@ -174,7 +179,12 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    fn new(isolate: NonNull<ffi::ClIsolate>) -> Arc<Self> {
+    /// The isolate is no more.
+    pub(crate) fn forget(&self) {
+        self.lock().isolate = None;
+    }
+
+    pub(crate) fn new(isolate: NonNull<ffi::ClIsolate>) -> Arc<Self> {
         let state = State { isolate: Some(isolate), reason: None };
         Arc::new(Self { state: Mutex::new(state), ended: Condvar::new(), tries: AtomicU64::new(0) })
     }
@@ -232,7 +242,7 @@ impl Handle {
         state.reason.take().map_or(Ok(()), Err)
     }
 
-    fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.lock().reason = None;
     }
 }
@@ -357,14 +367,18 @@ impl Tenant {
     /// # Panics
     /// If isolates of another snapshot live in this process.
     pub(crate) fn new(snapshot: ClText) -> Self {
+        Self::try_new(snapshot).expect("isolates of two snapshots cannot live in one process at once")
+    }
+
+    /// `None` if isolates of another snapshot live in this process.
+    pub(crate) fn try_new(snapshot: ClText) -> Option<Self> {
         let mut tenants = TENANTS.lock().unwrap_or_else(PoisonError::into_inner);
         let snapshot = snapshot.data.addr();
-        assert!(
-            tenants.1 == 0 || tenants.0 == snapshot,
-            "isolates of two snapshots cannot live in one process at once"
-        );
+        if tenants.1 > 0 && tenants.0 != snapshot {
+            return None;
+        }
         *tenants = (snapshot, tenants.1 + 1);
-        Self
+        Some(Self)
     }
 }
 
@@ -549,7 +563,7 @@ pub(crate) unsafe fn check(outcome: &ClOutcome) -> Result<(), Thrown> {
             class: text(outcome.name),
             message: text(outcome.message),
             traceback: text(outcome.stack),
-..Failure::default()
+            ..Failure::default()
         })),
         _ => Err(Thrown::Ended(Reason::of(outcome.reason), text(outcome.stack))),
     }

@@ -5,6 +5,7 @@
 //! | [`library`] | a file and its modules, loaded once and kept as a [`snapshot`] |
 //! | [`isolate`] | one heap of JavaScript: boots from a snapshot, runs calls, ends them from outside |
 //! | [`guest`] | an isolate that answers batches with results or failures |
+//! | [`embed`] | contexts of a program that embeds V8 |
 //! | [`host`] | the process around it: a zygote whose lanes are threads, one isolate each |
 //! | `js/` | the JavaScript side: loops, readers and writers made for each function's types |
 //! | `../shim` | V8's C++ interface as a small C one |
@@ -14,6 +15,7 @@
 //! call, memory by looking at the heap after each collection and by counting array buffers, the stack by V8.
 
 mod columns;
+pub mod embed;
 mod ffi;
 pub mod guest;
 pub mod host;

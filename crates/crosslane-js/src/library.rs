@@ -152,7 +152,7 @@ fn functions(declared: &str) -> Result<Vec<Function>, Failure> {
             class: "SignatureError".into(),
             message: format!("{error}"),
             traceback: format!("    at {}:{}", function.file, function.line),
-..Failure::default()
+            ..Failure::default()
         })?;
         function.parameters = signature.parameters.into_iter().map(|field| field.data_type).collect();
         function.returns = signature.returns;

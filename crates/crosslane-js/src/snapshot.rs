@@ -22,8 +22,18 @@ pub(crate) const PRELUDE: &str = concat!(
     include_str!("js/console.js"),
     include_str!("js/declare.js"),
     include_str!("js/warm.js"),
+    include_str!("js/describe.js"),
     include_str!("js/guest.js"),
     "return methods; })"
+);
+
+/// The little that a program's own contexts need ([`crate::embed`]).
+pub(crate) const SMALL_PRELUDE: &str = concat!(
+    "(function (print) { 'use strict';\n",
+    include_str!("js/values.js"),
+    include_str!("js/console.js"),
+    include_str!("js/describe.js"),
+    "return { describe }; })"
 );
 
 /// How long the sample call of one function may take, and how much memory; those of a library together
@@ -34,8 +44,17 @@ const SAMPLE_MEMORY: usize = 256 << 20;
 /// What isolates boot from.
 pub struct Snapshot {
     blob: ClText,
-    /// Whether the blob is V8's, to be freed.
-    owned: bool,
+    owner: Owner,
+}
+
+/// Whose memory a snapshot is.
+enum Owner {
+    /// V8's, to be freed.
+    V8,
+    /// Ours.
+    Bytes(#[allow(dead_code, reason = "the blob points into it")] Box<[u8]>),
+    /// Of the whole process.
+    Nobody,
 }
 
 // SAFETY: the blob is memory that nobody writes.
@@ -51,7 +70,7 @@ impl fmt::Debug for Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        if self.owned {
+        if matches!(self.owner, Owner::V8) {
             // SAFETY: the shim made it, and isolates that boot from it keep it alive.
             unsafe { ffi::cl_free_blob(self.blob) }
         }
@@ -63,13 +82,26 @@ impl Snapshot {
         self.blob
     }
 
+    /// What V8 has made.
+    pub(crate) fn made(blob: ClText) -> Self {
+        Self { blob, owner: Owner::V8 }
+    }
+
+    /// A snapshot that was read from somewhere.
+    ///
+    /// # Safety
+    /// As [`Snapshot::from_bytes`].
+    pub(crate) unsafe fn owned(bytes: Box<[u8]>) -> Self {
+        Self { blob: ClText::new(&bytes), owner: Owner::Bytes(bytes) }
+    }
+
     /// A snapshot that was made elsewhere.
     ///
     /// # Safety
     /// The bytes must be those of a snapshot of this very build, which nobody has changed: V8 trusts them.
     pub unsafe fn from_bytes(bytes: &'static [u8]) -> Self {
         isolate::initialize();
-        Self { blob: ClText::new(bytes), owned: false }
+        Self { blob: ClText::new(bytes), owner: Owner::Nobody }
     }
 
     /// The bytes, to make the same snapshot elsewhere.
@@ -126,7 +158,7 @@ impl Builder {
 
     /// The snapshot of what was loaded.
     pub(crate) fn snapshot(self) -> Snapshot {
-        Snapshot { blob: self.isolate.into_snapshot(), owned: true }
+        Snapshot::made(self.isolate.into_snapshot())
     }
 }
 

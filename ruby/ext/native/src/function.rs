@@ -3,12 +3,12 @@
 //! A whole batch runs in one `rb_protect`, so that a call costs no more than Ruby's own. What does not change
 //! within a batch is worked out before it.
 
-use crate::protect::{Unwind, protect};
 use crate::reader::Reader;
 use crate::values::{integer, utf8};
 use crate::writer::{self, Fault, Writer};
 use crosslane::batch::Column;
 use crosslane::{ColumnBuilder, DataType, Signature};
+use crosslane_gvl::{Unwind, protect};
 use crosslane_process::guest::Mishaps;
 use crosslane_process::limits::MemoryLimit;
 use crosslane_ring::Control;

@@ -4,15 +4,12 @@
 //! |---|---|
 //! | [`serve`], [`function`], [`table`] | the guest's loop, for forked workers and for host lanes |
 //! | [`reader`], [`writer`] | columns as Ruby objects and back |
-//! | [`gvl`], [`protect`] | the VM's lock, and where its longjmps end |
 //! | [`control`] | the zygote's side of the control socket |
 //! | [`engine`] | the embedded database, and its calls of this program's blocks |
 
 mod control;
 mod engine;
 mod function;
-mod gvl;
-mod protect;
 mod reader;
 mod serve;
 mod shapes;
@@ -78,15 +75,18 @@ fn poll(readable: Vec<i32>, gone: Vec<i32>) -> Result<Vec<i32>, Error> {
         unsafe { libc::write(wake.as_raw_fd(), (&raw const one).cast(), 8) };
     };
     // SAFETY: the list lives across the call.
-    gvl::without(|| unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) }, unblock);
-    gvl::check_interrupts()?;
+    crosslane_gvl::without(
+        || unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) },
+        unblock,
+    );
+    crosslane_gvl::check_interrupts()?;
     Ok(fds[..fds.len() - 1].iter().filter(|fd| fd.revents != 0).map(|fd| fd.fd).collect())
 }
 
 /// Looks up what the native half needs of the Ruby half, when that is loaded.
 fn prepare() -> Result<(), Error> {
     // SAFETY: with the GVL, protected.
-    protect::protect(|| unsafe { values::prepare() })?;
+    crosslane_gvl::protect(|| unsafe { values::prepare() })?;
     Ok(())
 }
 

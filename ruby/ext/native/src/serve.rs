@@ -5,10 +5,10 @@
 
 use crate::argument_error;
 use crate::function::{Function, Mishap, Progress};
-use crate::gvl::{self, Me};
-use crate::protect::Unwind;
 use crate::table::Table;
 use crosslane::{ColumnBuilder, Failure};
+use crosslane_gvl::Unwind;
+use crosslane_gvl::{self as gvl, Me};
 use crosslane_process::guest::{Call, GuestLane, Next};
 use crosslane_ring::Control;
 use magnus::rb_sys::FromRawValue;

@@ -5,10 +5,10 @@
 //! that ends early (a LIMIT) closes the lane, and the `each` is left by an exception, which runs its
 //! `ensure` clauses.
 
-use crate::protect::{Unwind, protect};
 use crate::serve::{describe, io_error, next_call};
 use crate::writer::Writer;
 use crosslane::{ColumnBuilder, DataType, Signature};
+use crosslane_gvl::{Unwind, protect};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;

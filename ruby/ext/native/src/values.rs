@@ -2,7 +2,7 @@
 //!
 //! # Longjmps
 //! What is called `unsafe` here and in [`crate::reader`] and [`crate::writer`] may raise, which is a longjmp to the
-//! `rb_protect` in [`crate::protect`]. Their frames therefore hold nothing that must be dropped while they call
+//! `rb_protect` in [`crosslane_gvl`]. Their frames therefore hold nothing that must be dropped while they call
 //! into Ruby.
 
 use rb_sys::VALUE;

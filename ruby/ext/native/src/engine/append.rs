@@ -3,10 +3,10 @@
 use crate::engine::database::{Link, OK, briefly, c_string, text};
 use crate::engine::rows::Chunk;
 use crate::engine::session::failure;
-use crate::protect::protect;
 use crate::writer::{Fault, Writer};
 use crosslane::call::Output;
 use crosslane::{ColumnBuilder, DataType};
+use crosslane_gvl::protect;
 use crosslane_vectors::{LogicalType, Results, data_type};
 use libduckdb_sys as ffi;
 use magnus::rb_sys::AsRawValue;

@@ -213,7 +213,7 @@ fn fixed<T: bytemuck::Pod>(object: Value, data_type: &DataType) -> Result<T, Err
     let mut column = ColumnBuilder::new(data_type);
     let mut fault = None;
     // SAFETY: protected, and nothing in the closure is to be dropped.
-    crate::protect::protect(|| unsafe { fault = writer.write(object.as_raw(), &mut column).err() })?;
+    crosslane_gvl::protect(|| unsafe { fault = writer.write(object.as_raw(), &mut column).err() })?;
     match fault {
         None => Ok(column.column(data_type).value(0)),
         Some(fault) => {

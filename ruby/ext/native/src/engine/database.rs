@@ -11,7 +11,7 @@
 use crate::engine::rows::Rows;
 use crate::engine::session::{Session, Sessions, failure, lock};
 use crate::engine::{append, bind};
-use crate::gvl::{self, Stand, check_interrupts, stand};
+use crosslane_gvl::{self as gvl, Stand, check_interrupts, stand};
 use libduckdb_sys as ffi;
 use magnus::{Error, RArray, RHash};
 use std::ffi::{CStr, CString, c_char};

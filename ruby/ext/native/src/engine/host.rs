@@ -6,10 +6,10 @@
 
 use crate::engine::session::lock;
 use crate::function::Function as Callable;
-use crate::gvl;
 use crate::serve::io_error;
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library, Settings};
+use crosslane_gvl as gvl;
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
 use magnus::{Module, RArray, RClass, RModule, Ruby, Value};
 use std::collections::HashMap;

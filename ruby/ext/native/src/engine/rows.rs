@@ -2,11 +2,11 @@
 
 use crate::engine::database::{Link, Raw, in_own_process, text};
 use crate::engine::session::failure;
-use crate::protect::protect;
 use crate::reader::Reader;
 use crosslane::DataType;
 use crosslane::batch::{self, Header, Plan, Trust};
 use crosslane::call::Input;
+use crosslane_gvl::protect;
 use crosslane_vectors::{Arguments, data_type};
 use libduckdb_sys as ffi;
 use magnus::rb_sys::FromRawValue;

@@ -6,9 +6,9 @@
 //! between two tasks of the query, or while it waits for a lane. Only what raises ends the query; a signal
 //! handler that returns does not.
 
-use crate::gvl::{self, Me, Stand, check_interrupts, stand};
-use crate::protect::Unwind;
 use crosslane::call::Crew;
+use crosslane_gvl::Unwind;
+use crosslane_gvl::{self as gvl, Me, Stand, check_interrupts, stand};
 use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, Module, RModule, Ruby, Value};

@@ -15,7 +15,7 @@ unsafe extern "C" {
 
 /// Where a thread stands, which decides how it may call Ruby.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stand {
+pub enum Stand {
     /// A Ruby thread with the lock: it calls.
     Locked,
     /// A Ruby thread without the lock: it takes the lock, and calls.
@@ -25,7 +25,7 @@ pub(crate) enum Stand {
 }
 
 /// Where the current thread stands.
-pub(crate) fn stand() -> Stand {
+pub fn stand() -> Stand {
     // SAFETY: both functions only look at the thread's own data.
     unsafe {
         if rb_sys::ruby_native_thread_p() == 0 {
@@ -40,7 +40,7 @@ pub(crate) fn stand() -> Stand {
 
 /// The current Ruby thread.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Me(rb_sys::VALUE);
+pub struct Me(rb_sys::VALUE);
 
 // SAFETY: the thread object lives as long as its thread, which is the only one to use this.
 unsafe impl Send for Me {}
@@ -49,13 +49,13 @@ unsafe impl Sync for Me {}
 
 impl Me {
     /// With the GVL.
-    pub(crate) fn get() -> Self {
+    pub fn get() -> Self {
         // SAFETY: called with the GVL.
         Self(unsafe { rb_sys::rb_thread_current() })
     }
 
     /// Whether the VM wants this thread. Without the GVL too: it takes a lock of the thread's own.
-    pub(crate) fn is_wanted(self) -> bool {
+    pub fn is_wanted(self) -> bool {
         // SAFETY: the thread lives: it is the current one.
         unsafe { rb_sys::rb_thread_interrupted(self.0) != 0 }
     }
@@ -72,7 +72,7 @@ struct Work<W, T> {
 ///
 /// # Panics
 /// If `work` panics.
-pub(crate) fn without<T, W: FnOnce() -> T, U: Fn() + Sync>(work: W, unblock: U) -> Option<T> {
+pub fn without<T, W: FnOnce() -> T, U: Fn() + Sync>(work: W, unblock: U) -> Option<T> {
     extern "C" fn run<T, W: FnOnce() -> T>(data: *mut c_void) -> *mut c_void {
         // SAFETY: the pointer is to the `Work` below, which lives until this returns.
         let data = unsafe { &mut *data.cast::<Work<W, T>>() };
@@ -103,7 +103,7 @@ pub(crate) fn without<T, W: FnOnce() -> T, U: Fn() + Sync>(work: W, unblock: U) 
 ///
 /// # Panics
 /// If `work` panics.
-pub(crate) fn with<T, W: FnOnce() -> T>(work: W) -> Option<T> {
+pub fn with<T, W: FnOnce() -> T>(work: W) -> Option<T> {
     extern "C" fn run<T, W: FnOnce() -> T>(data: *mut c_void) -> *mut c_void {
         // SAFETY: the pointer is to the `Work` below, which lives until this returns.
         let data = unsafe { &mut *data.cast::<Work<W, T>>() };
@@ -121,7 +121,7 @@ pub(crate) fn with<T, W: FnOnce() -> T>(work: W) -> Option<T> {
 }
 
 /// Does what the VM wants of this thread: runs signal handlers, raises what another thread raised in it, ends it.
-pub(crate) fn check_interrupts() -> Result<(), Unwind> {
+pub fn check_interrupts() -> Result<(), Unwind> {
     // SAFETY: nothing is held across the call.
     protect(|| unsafe { rb_sys::rb_thread_check_ints() })
 }

@@ -1,6 +1,7 @@
 //! Where longjmps end: exceptions and other ways out of Ruby code as values.
 
 use magnus::rb_sys::FromRawValue;
+use magnus::error::Tag;
 use magnus::{Exception, TryConvert, Value};
 use rb_sys::{Qnil, Qtrue, VALUE};
 use std::ffi::{CStr, c_int};
@@ -8,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How Ruby code was left, if not by its end.
 #[derive(Debug)]
-pub(crate) enum Unwind {
+pub enum Unwind {
     /// By an exception. The caller must keep it on its stack, or give it to Ruby.
     Raise(VALUE),
     /// By `throw`, `break` or the thread's end: the number says how, the VM itself knows where to.
@@ -17,7 +18,7 @@ pub(crate) enum Unwind {
 
 impl Unwind {
     /// An exception with a message.
-    pub(crate) fn new(class: &CStr, message: &str) -> Self {
+    pub fn new(class: &CStr, message: &str) -> Self {
         let mut exception = Qnil as VALUE;
         let raised = protect(|| {
             // SAFETY: protected, and nothing is to be dropped in here.
@@ -31,7 +32,7 @@ impl Unwind {
     }
 
     /// Whether the program is to end, or the thread: nothing may hold that up.
-    pub(crate) fn is_final(&self) -> bool {
+    pub fn is_final(&self) -> bool {
         match self {
             // SAFETY: the exception is alive, and asking for its class raises nothing.
             Unwind::Raise(exception) => unsafe {
@@ -44,7 +45,7 @@ impl Unwind {
     }
 
     /// Goes on with what was caught.
-    pub(crate) fn into_error(self) -> magnus::Error {
+    pub fn into_error(self) -> magnus::Error {
         match self {
             Unwind::Raise(exception) => {
                 // SAFETY: the exception is alive.
@@ -93,20 +94,25 @@ impl From<magnus::Error> for Unwind {
                     Err(_) => Unwind::Raise(ruby.qnil().as_raw()),
                 }
             }
-            // The tag's number is not to be had; the VM still knows what it was.
-            magnus::error::ErrorType::Jump(_) => Unwind::Jump(TAG_FATAL),
+            magnus::error::ErrorType::Jump(tag) => Unwind::Jump(match tag {
+                Tag::Return => 1,
+                Tag::Break => 2,
+                Tag::Next => 3,
+                Tag::Retry => 4,
+                Tag::Redo => 5,
+                Tag::Raise => 6,
+                Tag::Throw => 7,
+                Tag::Fatal => 8,
+            }),
         }
     }
 }
-
-/// `TAG_FATAL` of the VM: the end of a thread.
-const TAG_FATAL: c_int = 8;
 
 /// Runs Ruby code. `body` must hold nothing that is to be dropped while it calls into Ruby.
 ///
 /// # Panics
 /// If `body` does, after the VM's own frames are gone.
-pub(crate) fn protect<F: FnMut()>(mut body: F) -> Result<(), Unwind> {
+pub fn protect<F: FnMut()>(mut body: F) -> Result<(), Unwind> {
     struct Body<F> {
         body: F,
         panic: Option<Box<dyn std::any::Any + Send>>,

@@ -1,0 +1,392 @@
+//! V8 contexts of a program that embeds them: scripts, calls, and functions of the program itself.
+//!
+//! Unlike a lane's isolate, a context may be used by several threads in turns: each use takes V8's lock
+//! (`v8::Locker`) and says how much of its thread's stack there is. Values travel in the encoding of
+//! `shim/shim.h`, so that a program whose objects live under a lock of their own touches them only before and
+//! after.
+//!
+//! Isolates of different snapshots cannot live in one process at once, and a process that has run V8 must not
+//! be forked and go on using it: both are refused here.
+
+use crate::ffi::{self, ClHost, ClIsolate, ClOutcome, ClText};
+use crate::isolate::{self, Handle, LARGEST_OBJECTS, Reason, STACK, Tenant, Thrown};
+use crate::snapshot::{SMALL_PRELUDE, Snapshot};
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a context asks of the program. Called on the thread that uses it, without any lock of the program's.
+pub trait Program: Send + Sync {
+    /// Takes what `console` printed; `error` for its errors and warnings.
+    fn print(&self, error: bool, text: &str);
+    /// Calls a function that was attached, with an encoded array.
+    ///
+    /// # Errors
+    /// A message for the `ProgramError` that JavaScript then sees.
+    fn call(&self, number: u32, arguments: &[u8]) -> Result<Vec<u8>, String>;
+    /// Whether what [`Handle::end`] was called for is still so; asked when V8 has come to a check.
+    fn confirm(&self, reason: Reason) -> bool;
+}
+
+/// Why there is no context, or no snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Contexts of another snapshot live.
+    #[error(
+        "contexts of another snapshot live in this process, and V8 can have those of one only; dispose of them first"
+    )]
+    Occupied,
+    /// V8 ran here before the fork.
+    #[error(
+        "this process was forked after V8 had run in it, and V8 does not survive that; start it in the child only"
+    )]
+    Forked,
+    /// The script of a snapshot threw.
+    #[error("{0:?}")]
+    Thrown(Thrown),
+    /// Bytes that are no snapshot of this build.
+    #[error("{0}")]
+    Invalid(&'static str),
+}
+
+/// The process that V8 runs in; 0 before.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+fn enter() -> Result<(), Refused> {
+    let process = std::process::id();
+    match PROCESS.compare_exchange(0, process, Relaxed, Relaxed) {
+        Ok(_) => {}
+        Err(first) if first == process => {}
+        Err(_) => return Err(Refused::Forked),
+    }
+    isolate::initialize();
+    Ok(())
+}
+
+/// The program behind a thin pointer, with the answer that V8 is reading.
+struct Host {
+    program: Arc<dyn Program>,
+    answer: Mutex<Vec<u8>>,
+}
+
+impl Host {
+    fn new(program: Arc<dyn Program>) -> Box<Self> {
+        Box::new(Self { program, answer: Mutex::default() })
+    }
+
+    fn table(&self) -> ClHost {
+        let host = std::ptr::from_ref(self).cast_mut().cast();
+        ClHost { host, print, resolve, confirm, fatal, call }
+    }
+}
+
+/// # Safety
+/// `host` must be what [`Host::table`] gave, and its box alive.
+unsafe fn host<'a>(host: *mut c_void) -> &'a Host {
+    // SAFETY: the caller vouches for it; a host is only ever shared.
+    unsafe { &*host.cast() }
+}
+
+extern "C" fn print(data: *mut c_void, level: u32, text: ClText) {
+    // SAFETY: the shim passes the table's pointer and a text that lives during the call.
+    unsafe { host(data).program.print(level > 0, &text.to_text()) }
+}
+
+extern "C" fn confirm(data: *mut c_void, reason: u32) -> bool {
+    // SAFETY: as above.
+    unsafe { host(data).program.confirm(Reason::of(reason)) }
+}
+
+extern "C" fn fatal(_data: *mut c_void, what: ClText) {
+    // SAFETY: as above. The process ends when this returns.
+    unsafe { eprintln!("V8 cannot go on: {}", what.to_text()) }
+}
+
+extern "C" fn resolve(_: *mut c_void, _: ClText, _: ClText, path: *mut ClText, _: *mut ClText) -> bool {
+    // SAFETY: the shim passes a place for the text, which is static.
+    unsafe { *path = ClText::new(b"scripts do not import") };
+    false
+}
+
+extern "C" fn call(data: *mut c_void, number: u32, arguments: ClText, result: *mut ClText) -> bool {
+    // SAFETY: as above; the answer stays where it is until the next one.
+    unsafe {
+        let host = host(data);
+        let outcome = host.program.call(number, bytes(arguments));
+        let fine = outcome.is_ok();
+        let mut answer = host.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        *answer = outcome.unwrap_or_else(String::into_bytes);
+        *result = ClText::new(&answer);
+        fine
+    }
+}
+
+/// # Safety
+/// The text must be alive.
+unsafe fn bytes<'a>(text: ClText) -> &'a [u8] {
+    if text.length == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller says.
+    unsafe { std::slice::from_raw_parts(text.data, text.length) }
+}
+
+/// A context with a heap of its own.
+pub struct Context {
+    raw: NonNull<ClIsolate>,
+    handle: Arc<Handle>,
+    /// V8 reads from it as long as the isolate lives.
+    _snapshot: Option<Arc<Snapshot>>,
+    _host: Box<Host>,
+    _tenant: Tenant,
+    process: u32,
+}
+
+// SAFETY: each use takes V8's lock for the isolate.
+unsafe impl Send for Context {}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("memory", &self.memory()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.handle.forget();
+        if self.process == std::process::id() {
+            // SAFETY: nobody else has the pointer any more.
+            unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
+        }
+    }
+}
+
+impl Context {
+    /// Boots from a snapshot, or an empty one. `memory` is the limit for the heap and array buffers together, in
+    /// bytes; `stack` what there is of this thread's.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn boot(
+        snapshot: Option<Arc<Snapshot>>,
+        program: Arc<dyn Program>,
+        memory: usize,
+        stack: usize,
+    ) -> Result<Self, Refused> {
+        enter()?;
+        let blob = snapshot.as_ref().map_or(ClText::EMPTY, |snapshot| snapshot.text());
+        let tenant = Tenant::try_new(blob).ok_or(Refused::Occupied)?;
+        let host = Host::new(program);
+        let hard = memory.saturating_add(memory / 2).saturating_add(LARGEST_OBJECTS);
+        let prelude = ClText::new(SMALL_PRELUDE.as_bytes());
+        let mut outcome = ClOutcome::EMPTY;
+        // SAFETY: the snapshot lives as long as the isolate, and so does the host.
+        let raw =
+            unsafe { ffi::cl_boot_shared(blob, prelude, &host.table(), memory, hard, stack, &mut outcome) };
+        let raw = NonNull::new(raw).expect("V8 gives an isolate or ends the process");
+        let handle = Handle::new(raw);
+        let process = std::process::id();
+        let this = Self { raw, handle, _snapshot: snapshot, _host: host, _tenant: tenant, process };
+        // SAFETY: nothing was called since.
+        unsafe { isolate::check(&outcome) }.map_err(Refused::Thrown)?;
+        Ok(this)
+    }
+
+    /// What ends its calls.
+    pub fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    /// Whether this process may use it: not one that was forked since.
+    pub fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Bytes of the heap and of array buffers, the dead among them.
+    pub fn memory(&self) -> usize {
+        // SAFETY: the isolate lives.
+        unsafe { ffi::cl_memory_used(self.raw.as_ptr()) }
+    }
+
+    fn outcome(&self, run: impl FnOnce(*mut ClIsolate, &mut ClOutcome)) -> Result<Vec<u8>, Thrown> {
+        let mut outcome = ClOutcome::EMPTY;
+        self.handle.begin();
+        run(self.raw.as_ptr(), &mut outcome);
+        self.handle.begin();
+        // SAFETY: the texts live until the next call, which the caller has not made yet.
+        unsafe {
+            isolate::check(&outcome)?;
+            Ok(bytes(outcome.value).to_vec())
+        }
+    }
+
+    /// Runs a script; `name` is its file for messages. Returns the encoded value.
+    ///
+    /// # Errors
+    /// What it threw, or why it was ended.
+    pub fn eval(&self, source: &str, name: &str, stack: usize) -> Result<Vec<u8>, Thrown> {
+        let (source, name) = (ClText::new(source.as_bytes()), ClText::new(name.as_bytes()));
+        // SAFETY: the isolate lives, as do the texts.
+        self.outcome(|raw, outcome| unsafe { ffi::cl_eval(raw, source, name, stack, outcome) })
+    }
+
+    /// Calls a function by its path (`a.b.c`) with an encoded array: the number of elements (`u32`) and these.
+    /// Returns the encoded value.
+    ///
+    /// # Errors
+    /// What it threw, or why it was ended.
+    pub fn invoke(&self, path: &str, arguments: &[u8], stack: usize) -> Result<Vec<u8>, Thrown> {
+        let (path, arguments) = (ClText::new(path.as_bytes()), ClText::new(arguments));
+        // SAFETY: as above; the arguments are encoded as the shim expects.
+        self.outcome(|raw, outcome| unsafe { ffi::cl_invoke(raw, path, arguments, stack, outcome) })
+    }
+
+    /// Makes a function at a path that calls the program's function `number`.
+    ///
+    /// # Errors
+    /// If there is no object to put it into.
+    pub fn attach(&self, path: &str, number: u32, stack: usize) -> Result<(), Thrown> {
+        let path = ClText::new(path.as_bytes());
+        // SAFETY: as above.
+        self.outcome(|raw, outcome| unsafe { ffi::cl_attach(raw, path, number, stack, outcome) })?;
+        Ok(())
+    }
+}
+
+/// Builds snapshots; what is printed meanwhile is of no use.
+struct Builder {
+    raw: NonNull<ClIsolate>,
+    _host: Box<Host>,
+    _tenant: Tenant,
+}
+
+struct Silence;
+
+impl Program for Silence {
+    fn print(&self, _: bool, _: &str) {}
+    fn call(&self, _: u32, _: &[u8]) -> Result<Vec<u8>, String> {
+        Err("a snapshot cannot call the program".into())
+    }
+    fn confirm(&self, _: Reason) -> bool {
+        true
+    }
+}
+
+impl Builder {
+    /// A builder, with what `blob` holds.
+    fn new(blob: ClText) -> Result<Self, Refused> {
+        enter()?;
+        let tenant = Tenant::try_new(blob).ok_or(Refused::Occupied)?;
+        let host = Host::new(Arc::new(Silence));
+        let prelude = ClText::new(SMALL_PRELUDE.as_bytes());
+        let mut outcome = ClOutcome::EMPTY;
+        // SAFETY: the host lives as long as the isolate, and the blob as its callers see to.
+        let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), LARGEST_OBJECTS, &mut outcome) };
+        let raw = NonNull::new(raw).expect("V8 gives an isolate or ends the process");
+        Ok(Self { raw, _host: host, _tenant: tenant })
+    }
+
+    fn eval(&self, source: &str, name: &str, stack: usize) -> Result<(), Thrown> {
+        let mut outcome = ClOutcome::EMPTY;
+        let (source, name) = (ClText::new(source.as_bytes()), ClText::new(name.as_bytes()));
+        // SAFETY: the isolate lives, as do the texts; the outcome is read at once.
+        unsafe {
+            ffi::cl_eval(self.raw.as_ptr(), source, name, stack, &mut outcome);
+            isolate::check(&outcome)
+        }
+    }
+
+    fn finish(self) -> Snapshot {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the isolate is consumed; what it used is dropped after it, once.
+        unsafe {
+            let blob = ffi::cl_snapshot(this.raw.as_ptr());
+            drop(std::ptr::read(&this._host));
+            drop(std::ptr::read(&this._tenant));
+            Snapshot::made(blob)
+        }
+    }
+}
+
+impl Drop for Builder {
+    fn drop(&mut self) {
+        // SAFETY: the isolate lives; it was not finished.
+        unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
+    }
+}
+
+/// What precedes a dumped snapshot's bytes: these, V8's version in as many, a sum of the rest.
+const MAGIC: &[u8; 16] = b"crosslane-snap-1";
+const VERSION: usize = 32;
+
+/// FNV-1a (G. Fowler, L. C. Noll, K.-P. Vo): enough against accidents, which is all that it is for.
+fn sum(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+fn version() -> [u8; VERSION] {
+    let mut padded = [0; VERSION];
+    let version = isolate::version();
+    padded.iter_mut().zip(version.bytes()).for_each(|(place, byte)| *place = byte);
+    padded
+}
+
+impl Snapshot {
+    /// The heap after a script has run; its name is for messages.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn of_script(source: &str, name: &str, stack: usize) -> Result<Self, Refused> {
+        let builder = Builder::new(ClText::EMPTY)?;
+        builder.eval(source, name, stack).map_err(Refused::Thrown)?;
+        Ok(builder.finish())
+    }
+
+    /// The same heap, with the code that another script needs compiled. What that script changes is not kept.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn warmed_up(&self, source: &str, name: &str, stack: usize) -> Result<Self, Refused> {
+        let builder = Builder::new(self.text())?;
+        builder.eval(source, name, stack).map_err(Refused::Thrown)?;
+        Ok(builder.finish())
+    }
+
+    /// The snapshot for [`Snapshot::load`].
+    pub fn dump(&self) -> Vec<u8> {
+        let blob = self.bytes();
+        [&MAGIC[..], &version(), &sum(blob).to_le_bytes(), blob].concat()
+    }
+
+    /// A snapshot that was dumped by the same build.
+    ///
+    /// # Errors
+    /// [`Refused::Invalid`] if the bytes were damaged, or are another V8's. They are not protected against
+    /// someone who means harm.
+    pub fn load(dumped: &[u8]) -> Result<Self, Refused> {
+        let Some((magic, rest)) = dumped.split_first_chunk::<16>().filter(|(magic, _)| *magic == MAGIC)
+        else {
+            return Err(Refused::Invalid("these bytes are no snapshot"));
+        };
+        debug_assert_eq!(magic, MAGIC);
+        let broken = Refused::Invalid("the snapshot is damaged");
+        let (made_by, rest) = rest.split_first_chunk::<VERSION>().ok_or(broken.clone())?;
+        let (expected, blob) = rest.split_first_chunk::<8>().ok_or(broken.clone())?;
+        if *made_by != version() {
+            return Err(Refused::Invalid("the snapshot was made by another version of V8"));
+        }
+        if sum(blob) != u64::from_le_bytes(*expected) {
+            return Err(broken);
+        }
+        enter()?;
+        // SAFETY: the sum says that these are the bytes of a snapshot of this V8.
+        Ok(unsafe { Snapshot::owned(blob.into()) })
+    }
+}
+
+/// The most stack that a call can use.
+pub const MOST_STACK: usize = STACK;

@@ -1,0 +1,8 @@
+//! Where the library finds V8: beside itself (`v8/`), or where it was built.
+
+fn main() {
+    let libraries = std::env::var("DEP_NODE_LIBRARIES").unwrap_or_default();
+    for argument in ["--disable-new-dtags", "-rpath,$ORIGIN/v8", &format!("-rpath,{libraries}")] {
+        println!("cargo:rustc-link-arg=-Wl,{argument}");
+    }
+}

@@ -1,0 +1,349 @@
+//! Contexts and snapshots, as Ruby sees them.
+//!
+//! All that V8 does happens without the GVL, on the thread that asked for it; arguments were encoded before, and
+//! results are made into objects afterwards. A block that JavaScript calls takes the GVL for as long as it runs. What
+//! ends it for good (an interrupt, `exit`, `Thread#kill`, `Timeout`) ends the JavaScript around it; other exceptions
+//! are JavaScript's to catch, and arrive as themselves if it does not.
+//!
+//! A Ruby object of these lives while its method runs, since the VM finds `self` on the stack; a context that the
+//! collector frees is disposed of on a thread of its own, because that takes time.
+
+use crate::codec::{Decoder, encode, encode_all};
+use crate::stack;
+use crate::watch::Watched;
+use crosslane_gvl::{self as gvl, Me, Unwind, check_interrupts};
+use crosslane_js::embed::{self, Program, Refused};
+use crosslane_js::isolate::{Reason, Thrown};
+use crosslane_js::snapshot;
+use magnus::gc::Marker;
+use magnus::rb_sys::{AsRawValue, FromRawValue};
+use magnus::value::{Opaque, ReprValue};
+use magnus::{
+    Class, DataTypeFunctions, Error, ExceptionClass, Module, RArray, RModule, RString, Ruby, TypedData, Value,
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn ruby() -> Ruby {
+    Ruby::get().expect("only called with the GVL")
+}
+
+/// An exception of `Crosslane::V8`.
+fn error(class: &str, message: &str) -> Error {
+    let found = || -> Result<ExceptionClass, Error> {
+        let module: RModule = ruby().class_object().const_get::<_, RModule>("Crosslane")?.const_get("V8")?;
+        module.const_get(class)
+    };
+    found().map_or_else(|error| error, |class| Error::new(class, message.to_owned()))
+}
+
+fn refusal(refused: &Refused) -> Error {
+    match refused {
+        Refused::Thrown(thrown) => thrown_error(thrown, 0.0, 0),
+        other => error("Error", &other.to_string()),
+    }
+}
+
+/// What JavaScript threw, with its own stack before Ruby's.
+fn thrown_error(thrown: &Thrown, timeout: f64, memory: usize) -> Error {
+    match thrown {
+        Thrown::Exception(failure) => {
+            let class = if failure.class == "SyntaxError" { "ParseError" } else { "RuntimeError" };
+            let made = || -> Result<Error, Error> {
+                let module: RModule =
+                    ruby().class_object().const_get::<_, RModule>("Crosslane")?.const_get("V8")?;
+                let class: ExceptionClass = module.const_get(class)?;
+                let (name, message, stack) = (&*failure.class, &*failure.message, &*failure.traceback);
+                let exception: magnus::Exception = class.new_instance((name, message, stack))?;
+                Ok(exception.into())
+            };
+            made().unwrap_or_else(|error| error)
+        }
+        Thrown::Ended(Reason::Memory, _) => {
+            error("MemoryError", &format!("the context used more than its max_memory of {memory} bytes"))
+        }
+        Thrown::Ended(Reason::Timeout, stack) => error(
+            "TimeoutError",
+            format!("the script ran for more than its timeout of {timeout} s\n{stack}").trim_end(),
+        ),
+        Thrown::Ended(Reason::Closed, _) => error("Error", "the script was ended"),
+    }
+}
+
+/// Does V8's work without the GVL; it is begun even if the VM wants the thread.
+fn without<T>(work: impl FnOnce() -> T, unblock: impl Fn() + Sync) -> T {
+    let mut work = Some(work);
+    let done = gvl::without(|| work.take().map(|work| work()), unblock).flatten();
+    match (done, work) {
+        (Some(done), _) => done,
+        (None, Some(work)) => work(),
+        (None, None) => unreachable!("the work was either done or not"),
+    }
+}
+
+/// `Crosslane::V8::Native::Snapshot`.
+#[magnus::wrap(class = "Crosslane::V8::Native::Snapshot", free_immediately)]
+pub(crate) struct Snapshot(Arc<snapshot::Snapshot>);
+
+impl Snapshot {
+    fn wrap(made: Result<snapshot::Snapshot, Refused>) -> Result<Self, Error> {
+        check_interrupts()?;
+        made.map(|made| Self(Arc::new(made))).map_err(|refused| refusal(&refused))
+    }
+
+    pub(crate) fn build(source: String, name: String) -> Result<Self, Error> {
+        Self::wrap(without(|| snapshot::Snapshot::of_script(&source, &name, stack::left()), || {}))
+    }
+
+    pub(crate) fn warm_up(&self, source: String, name: String) -> Result<Self, Error> {
+        Self::wrap(without(|| self.0.warmed_up(&source, &name, stack::left()), || {}))
+    }
+
+    pub(crate) fn load(dumped: RString) -> Result<Self, Error> {
+        // SAFETY: the bytes are copied before anything else happens.
+        let bytes = unsafe { dumped.as_slice() }.to_vec();
+        Self::wrap(without(|| snapshot::Snapshot::load(&bytes), || {}))
+    }
+
+    pub(crate) fn dump(&self) -> RString {
+        ruby().str_from_slice(&self.0.dump())
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.0.bytes().len()
+    }
+}
+
+/// What V8 calls back into.
+struct Bridge {
+    /// The Ruby object that knows the attached blocks (`Crosslane::V8::Context`), pinned while this lives.
+    blocks: Opaque<Value>,
+    watched: Mutex<Option<Arc<Watched>>>,
+    /// How a block, or the VM, left the script.
+    left: Mutex<Option<Left>>,
+}
+
+/// A way out that waits to be taken; an exception waits in the Ruby object.
+enum Left {
+    Raise,
+    Jump(i32),
+}
+
+impl Bridge {
+    /// Notes a way out. With the GVL.
+    fn leave(&self, unwind: Unwind) {
+        let left = match unwind {
+            Unwind::Raise(exception) => {
+                // SAFETY: the exception was just caught, and lies on this stack.
+                let exception = unsafe { Value::from_raw(exception) };
+                let _ = ruby().get_inner(self.blocks).funcall::<_, _, Value>("left=", (exception,));
+                Left::Raise
+            }
+            Unwind::Jump(state) => Left::Jump(state),
+        };
+        *lock(&self.left) = Some(left);
+    }
+
+    /// The way out that waits. With the GVL.
+    fn left(&self) -> Option<Unwind> {
+        Some(match lock(&self.left).take()? {
+            Left::Raise => match ruby().get_inner(self.blocks).funcall::<_, _, Value>("left", ()) {
+                Ok(exception) => Unwind::Raise(exception.as_raw()),
+                Err(error) => error.into(),
+            },
+            Left::Jump(state) => Unwind::Jump(state),
+        })
+    }
+}
+
+impl Program for Bridge {
+    fn print(&self, error: bool, text: &str) {
+        gvl::with(|| {
+            let blocks = ruby().get_inner(self.blocks);
+            if let Err(error) = blocks.funcall::<_, _, Value>("print", (error, text)) {
+                self.leave(error.into());
+            }
+        });
+    }
+
+    fn call(&self, number: u32, arguments: &[u8]) -> Result<Vec<u8>, String> {
+        let called = gvl::with(|| {
+            let call = || -> Result<Vec<u8>, Error> {
+                let blocks = ruby().get_inner(self.blocks);
+                let arguments = Decoder(arguments).all()?;
+                let result: Value = blocks.funcall("call_block", (number, arguments))?;
+                let mut out = Vec::new();
+                encode(result, 0, &mut out)?;
+                Ok(out)
+            };
+            call().map_err(|error| {
+                let message = error.to_string();
+                let unwind = Unwind::from(error);
+                let last = unwind.is_final();
+                self.leave(unwind);
+                if last && let Some(watched) = &*lock(&self.watched) {
+                    watched.end_now();
+                }
+                message
+            })
+        });
+        called.unwrap_or_else(|| Err("the program could not be called".into()))
+    }
+
+    fn confirm(&self, reason: Reason) -> bool {
+        if reason != Reason::Closed {
+            return true;
+        }
+        // Something has left the script already, for good.
+        if lock(&self.left).is_some() {
+            return true;
+        }
+        let wanted = lock(&self.watched).as_ref().is_some_and(|watched| watched.take_wanted());
+        wanted
+            && gvl::with(|| match check_interrupts() {
+                Ok(()) => false,
+                Err(unwind) => {
+                    self.leave(unwind);
+                    true
+                }
+            })
+            .unwrap_or(false)
+    }
+}
+
+struct Inner {
+    context: embed::Context,
+    bridge: Arc<Bridge>,
+    watched: Arc<Watched>,
+}
+
+/// `Crosslane::V8::Native::Context`. Ruby lets one thread at a time in.
+#[derive(TypedData)]
+#[magnus(class = "Crosslane::V8::Native::Context", free_immediately, mark)]
+pub(crate) struct Context {
+    blocks: Opaque<Value>,
+    inner: RwLock<Option<Inner>>,
+    timeout: Option<Duration>,
+    memory: usize,
+}
+
+impl DataTypeFunctions for Context {
+    fn mark(&self, marker: &Marker) {
+        // Also keeps it where it is.
+        marker.mark(self.blocks);
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(inner) = inner.filter(|inner| inner.context.is_here()) {
+            // Freed by the collector: with the GVL held.
+            let _ = std::thread::Builder::new().name("crosslane-v8-end".into()).spawn(move || drop(inner));
+        }
+    }
+}
+
+impl Context {
+    /// Boots a context; `blocks` is told what JavaScript wants of Ruby.
+    pub(crate) fn boot(
+        snapshot: Option<magnus::typed_data::Obj<Snapshot>>,
+        timeout: Option<f64>,
+        memory: usize,
+        blocks: Value,
+    ) -> Result<Self, Error> {
+        let snapshot = snapshot.map(|snapshot| Arc::clone(&snapshot.0));
+        let bridge = Arc::new(Bridge {
+            blocks: Opaque::from(blocks),
+            watched: Mutex::new(None),
+            left: Mutex::new(None),
+        });
+        let program: Arc<dyn Program> = Arc::clone(&bridge) as _;
+        let booted = without(|| embed::Context::boot(snapshot, program, memory, stack::left()), || {});
+        let context = booted.map_err(|refused| refusal(&refused))?;
+        let watched = Watched::new(Arc::clone(context.handle()));
+        *lock(&bridge.watched) = Some(Arc::clone(&watched));
+        let inner = RwLock::new(Some(Inner { context, bridge, watched }));
+        Ok(Self {
+            blocks: Opaque::from(blocks),
+            inner,
+            timeout: timeout.map(Duration::from_secs_f64),
+            memory,
+        })
+    }
+
+    fn inner(&self) -> Result<RwLockReadGuard<'_, Option<Inner>>, Error> {
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        match &*inner {
+            None => Err(error("Error", "the context was disposed of")),
+            Some(used) if !used.context.is_here() => Err(error(
+                "Error",
+                "this process was forked after the context was booted, and V8 does not survive that; \
+                 boot contexts in the child only, or before V8 runs in the parent",
+            )),
+            Some(_) => Ok(inner),
+        }
+    }
+
+    /// Runs something in the context, and makes its value an object.
+    fn run(
+        &self,
+        work: impl FnOnce(&embed::Context, usize) -> Result<Vec<u8>, Thrown>,
+    ) -> Result<Value, Error> {
+        let inner = self.inner()?;
+        let Some(inner) = &*inner else { return Ok(ruby().qnil().as_value()) };
+        let watched = &*inner.watched;
+        watched.begin(Me::get(), self.timeout);
+        let outcome = without(|| work(&inner.context, stack::left()), || watched.want());
+        inner.watched.end();
+        match (outcome, inner.bridge.left()) {
+            // JavaScript has caught it.
+            (Ok(value), Some(unwind)) if !unwind.is_final() => Decoder(&value).value(),
+            (Ok(value), None) => Decoder(&value).value(),
+            (Err(Thrown::Exception(failure)), Some(unwind))
+                if failure.class != "ProgramError" && !unwind.is_final() =>
+            {
+                Err(self.thrown(&Thrown::Exception(failure)))
+            }
+            (_, Some(unwind)) => Err(unwind.into_error()),
+            (Err(thrown), None) => {
+                check_interrupts()?;
+                Err(self.thrown(&thrown))
+            }
+        }
+    }
+
+    fn thrown(&self, thrown: &Thrown) -> Error {
+        thrown_error(thrown, self.timeout.map_or(0.0, |timeout| timeout.as_secs_f64()), self.memory)
+    }
+
+    pub(crate) fn eval(&self, source: String, name: String) -> Result<Value, Error> {
+        self.run(|context, stack| context.eval(&source, &name, stack))
+    }
+
+    pub(crate) fn invoke(&self, path: String, arguments: RArray) -> Result<Value, Error> {
+        let arguments = encode_all(arguments)?;
+        self.run(|context, stack| context.invoke(&path, &arguments, stack))
+    }
+
+    pub(crate) fn attach(&self, path: String, number: u32) -> Result<(), Error> {
+        self.run(|context, stack| context.attach(&path, number, stack).map(|()| vec![0]))?;
+        Ok(())
+    }
+
+    pub(crate) fn memory(&self) -> Result<usize, Error> {
+        let inner = self.inner()?;
+        Ok(inner.as_ref().map_or(0, |inner| inner.context.memory()))
+    }
+
+    pub(crate) fn dispose(&self) {
+        let inner = self.inner.write().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(inner) = inner.filter(|inner| inner.context.is_here()) {
+            without(move || drop(inner), || {});
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! V8 contexts for Ruby, on the isolates of `crosslane_js::embed`.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`context`] | contexts and snapshots; V8 works without the GVL, and touches nothing of Ruby meanwhile |
+//! | [`codec`] | Ruby objects in the encoding that travels |
+//! | [`watch`] | the thread that ends late calls, and calls whose Ruby thread is wanted |
+//! | [`stack`] | how much stack there is left |
+
+mod codec;
+mod context;
+mod stack;
+mod watch;
+
+use magnus::{Class, Error, Module, Object, Ruby, function, method};
+
+#[magnus::init(name = "v8_native")]
+#[allow(missing_docs, reason = "Ruby's entry point")]
+fn init(ruby: &Ruby) -> Result<(), Error> {
+    let module = ruby.define_module("Crosslane")?.define_module("V8")?.define_module("Native")?;
+    module.define_singleton_method("version", function!(crosslane_js::isolate::version, 0))?;
+    let snapshot = module.define_class("Snapshot", ruby.class_object())?;
+    snapshot.undef_default_alloc_func();
+    snapshot.define_singleton_method("build", function!(context::Snapshot::build, 2))?;
+    snapshot.define_singleton_method("load", function!(context::Snapshot::load, 1))?;
+    snapshot.define_method("warm_up", method!(context::Snapshot::warm_up, 2))?;
+    snapshot.define_method("dump", method!(context::Snapshot::dump, 0))?;
+    snapshot.define_method("size", method!(context::Snapshot::size, 0))?;
+    let context = module.define_class("Context", ruby.class_object())?;
+    context.undef_default_alloc_func();
+    context.define_singleton_method("boot", function!(context::Context::boot, 4))?;
+    context.define_method("eval", method!(context::Context::eval, 2))?;
+    context.define_method("invoke", method!(context::Context::invoke, 2))?;
+    context.define_method("attach", method!(context::Context::attach, 2))?;
+    context.define_method("memory", method!(context::Context::memory, 0))?;
+    context.define_method("dispose", method!(context::Context::dispose, 0))?;
+    Ok(())
+}

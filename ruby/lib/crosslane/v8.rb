@@ -1,0 +1,261 @@
+# frozen_string_literal: true
+
+require "monitor"
+
+module Crosslane
+  # V8 contexts in this process. Ruby's lock is given up while V8 boots, runs or waits, so that other threads go on.
+  #
+  #   require "crosslane/v8"
+  #   snapshot = Crosslane::V8::Snapshot.new(File.read("libraries.js"))
+  #   context = Crosslane::V8::Context.new(snapshot: snapshot, timeout: 1, max_memory: 100_000_000)
+  #   context.eval("[1, 2, 3].map((x) => x * 2)") # => [2, 4, 6]
+  #   context.call("format", 1.5, { currency: "EUR" })
+  module V8
+    # What goes wrong in V8.
+    class Error < StandardError; end
+
+    # A script that cannot be read, a value that was thrown: with JavaScript's stack before Ruby's.
+    class RuntimeError < Error
+      # @return [String] the JavaScript class, such as "TypeError"
+      attr_reader :name
+
+      # @return [Array<String>] JavaScript's frames
+      attr_reader :javascript_backtrace
+
+      # @api private
+      def initialize(name = "Error", message = nil, stack = "")
+        @name = name
+        @javascript_backtrace = stack.lines.map(&:strip).reject(&:empty?)
+        super("#{name}: #{message}")
+      end
+
+      def set_backtrace(backtrace)
+        super(@javascript_backtrace + Array(backtrace))
+      end
+
+      # @return [Array<String>]
+      def backtrace
+        found = super
+        found && (@javascript_backtrace - found) + found
+      end
+    end
+
+    # A script that cannot be read.
+    class ParseError < RuntimeError; end
+
+    # A script ran for too long.
+    class TimeoutError < Error; end
+
+    # A context used too much memory.
+    class MemoryError < Error; end
+  end
+end
+
+require "crosslane/v8_native"
+
+module Crosslane
+  module V8
+    # @return [String] such as "10.2.154.26-node.26"
+    def self.version = Native.version
+
+    # A heap in which a script has run: contexts boot from it in a moment, without running it again.
+    #
+    # V8 can have contexts of one snapshot at a time in a process; another is refused as long as they live.
+    class Snapshot
+      # @api private
+      attr_reader :native
+
+      # @param source [String] a script; what it defines is there in every context
+      # @param name [String] its file, for messages
+      # @param warm_up [String, nil] see {#warm_up}
+      # @raise [RuntimeError] what it throws
+      # @raise [Error] if contexts of another snapshot live
+      def initialize(source = "", name: "(snapshot)", warm_up: nil)
+        @native = source.is_a?(Native::Snapshot) ? source : Native::Snapshot.build(source, name)
+        @native = @native.warm_up(warm_up, "(warm-up)") if warm_up
+      end
+
+      # A snapshot from what {#dump} returned.
+      #
+      # @param dumped [String] from a file of your own: V8 trusts it
+      # @raise [Error] if it is damaged, or of another version
+      def self.load(dumped) = new(Native::Snapshot.load(dumped))
+
+      # Runs a script whose functions are compiled then, and forgets what else it did: contexts that boot from the
+      # result need not compile them.
+      #
+      # @return [Snapshot] another
+      def warm_up(source, name: "(warm-up)") = Snapshot.new(native.warm_up(source, name))
+
+      # @return [String] the bytes, for {.load}
+      def dump = native.dump
+
+      # @return [Integer] bytes
+      def size = native.size
+
+      def inspect = "#<Crosslane::V8::Snapshot #{size} bytes>"
+    end
+
+    # A heap, and a global object, of its own. Threads may share it: they take turns.
+    class Context
+      # What a context may use unless it is told.
+      MAX_MEMORY = 512 << 20
+
+      # @param snapshot [Snapshot, nil]
+      # @param timeout [Numeric, nil] seconds that each call may take
+      # @param max_memory [Integer] bytes of the heap and of array buffers
+      # @param output [#puts] where `console` writes
+      # @raise [Error] if contexts of another snapshot live
+      def initialize(snapshot: nil, timeout: nil, max_memory: MAX_MEMORY, output: $stderr)
+        raise ArgumentError, "timeout is a positive number of seconds" unless timeout.nil? || timeout.positive?
+        raise ArgumentError, "max_memory is a positive number of bytes" unless max_memory.positive?
+
+        @lock = Monitor.new
+        @blocks = []
+        @output = output
+        # The snapshot lives as long as what booted from it.
+        @snapshot = snapshot
+        @bridge = Bridge.new(@blocks, output)
+        @native = Native::Context.boot(snapshot&.native, timeout&.to_f, max_memory, @bridge)
+      end
+
+      # Runs a script.
+      #
+      # @param source [String]
+      # @param name [String] its file, for messages
+      # @return [Object] the last value: nil, true, false, Integer, Float, String, Array, Hash, Time
+      # @raise [RuntimeError, TimeoutError, MemoryError]; exceptions of attached blocks as themselves
+      def eval(source, name: "(eval)") = @lock.synchronize { @native.eval(source, name) }
+
+      # Calls a function.
+      #
+      # @param path [String, Symbol] from the global object: "format", "Math.max"
+      # @return [Object] see {#eval}
+      def call(path, *arguments) = @lock.synchronize { @native.invoke(path.to_s, arguments) }
+
+      # Makes a block a function of JavaScript.
+      #
+      #   context.attach("read") { |path| File.read(path) }
+      #
+      # @param path [String, Symbol] see {#call}
+      # @return [self]
+      def attach(path, callable = nil, &block)
+        callable ||= block
+        raise ArgumentError, "attach needs a block" unless callable.respond_to?(:call)
+
+        @lock.synchronize do
+          @native.attach(path.to_s, @blocks.size)
+          @blocks << callable
+        end
+        self
+      end
+
+      # @return [Integer] bytes in use, what is dead among them
+      def memory = @lock.synchronize { @native.memory }
+
+      # Frees the heap now. The context cannot be used any more.
+      def dispose = @lock.synchronize { @native.dispose }
+
+      def inspect = "#<Crosslane::V8::Context>"
+
+      # What the native half calls.
+      # @api private
+      class Bridge
+        # An exception on its way through V8.
+        attr_writer :left
+
+        def initialize(blocks, output)
+          @blocks = blocks
+          @output = output
+        end
+
+        def left
+          @left.tap { @left = nil }
+        end
+
+        def call_block(number, arguments) = @blocks.fetch(number).call(*arguments)
+
+        def print(_error, text) = @output.puts(text)
+      end
+      private_constant :Bridge
+    end
+
+    # Contexts that are booted ahead of time, by a thread of the pool.
+    #
+    #   pool = Crosslane::V8::Pool.new(snapshot, size: 4)
+    #   pool.with { |context| context.call("render", page) }
+    class Pool
+      # @param snapshot [Snapshot, nil]
+      # @param size [Integer] contexts to keep ready
+      # @param options [Hash] those of {Context#initialize}
+      def initialize(snapshot = nil, size: 2, **options)
+        raise ArgumentError, "size is at least 1" unless size.positive?
+
+        @make = -> { Context.new(snapshot: snapshot, **options) }
+        @ready = Thread::Queue.new
+        @size = size
+        @lock = Mutex.new
+        @wanted = Thread::Queue.new
+        @closed = false
+        start
+        size.times { @wanted << :context }
+      end
+
+      # Lends a fresh context, and disposes of it behind the block: nothing is carried over to the next.
+      #
+      # @yieldparam context [Context]
+      # @return [Object] what the block returns
+      def with
+        context = check_out
+        yield context
+      ensure
+        context&.dispose
+      end
+
+      # A fresh context, for good.
+      #
+      # @return [Context]
+      # @raise [Error] why none can be booted
+      def check_out
+        raise Error, "the pool is closed" if @closed
+
+        start
+        @wanted << :context
+        context = @ready.pop
+        raise context if context.is_a?(Exception)
+
+        context
+      end
+
+      # @return [Integer] contexts that wait
+      def ready = @ready.size
+
+      # Disposes of the contexts that wait.
+      def close
+        @closed = true
+        @thread&.kill
+        @thread&.join
+        @ready.pop.then { |context| context.dispose if context.is_a?(Context) } until @ready.empty?
+      end
+
+      private
+
+      # The thread that boots; a fork has lost it.
+      def start
+        @lock.synchronize do
+          return if @thread&.alive?
+
+          @thread = Thread.new { boot while @wanted.pop }
+          @thread.name = "crosslane-v8-pool"
+        end
+      end
+
+      def boot
+        @ready << @make.call
+      rescue StandardError => e
+        # Whoever waits should know; the next tries again.
+        @ready << e
+      end
+    end
+  end
+end
