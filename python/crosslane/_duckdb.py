@@ -74,18 +74,26 @@ def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str]) -> list[str]
 
 
 def register(
-    con: duckdb.DuckDBPyConnection, function: Callable[..., Any], signature: str | None = None, **options: Any
+    con: duckdb.DuckDBPyConnection,
+    function: Callable[..., Any],
+    signature: str | None = None,
+    *,
+    lane: str = "process",
+    **options: Any,
 ) -> str:
     """Makes one function callable from SQL, from a notebook or a script; returns its signature.
 
     The function is pickled by value, with what it refers to in ``__main__`` (closures and lambdas
-    too), and runs in worker processes: it cannot change this program's variables. Registering a
-    function of the same name again replaces it.
+    too), and runs in worker processes: it cannot change this program's variables. With ``lane="thread"``
+    it runs in this very process instead, on threads of its own: it sees the program's variables, open
+    files, models and sockets. Such functions share the interpreter's lock, so what waits runs side by side,
+    and what computes takes turns. Registering a function of the same name again replaces it.
 
     Args:
         con: the connection; Crosslane is loaded into it if necessary.
         function: the function, plain or decorated with :func:`crosslane.udf`.
         signature: the types, if annotations do not tell; a lambda needs one.
+        lane: ``"process"`` or ``"thread"``.
         options: those of :func:`crosslane.udf`.
 
     Raises:
@@ -98,10 +106,10 @@ def register(
     >>> con.execute("SELECT increment(41)").fetchall()
     [(42,)]
     """
-    import cloudpickle
-
     from crosslane._signature import resolve
 
+    if lane not in ("process", "thread"):
+        raise DeclarationError(f"lane is 'process' or 'thread', not {lane!r}")
     declaration = getattr(function, "__crosslane__", None)
     if not isinstance(declaration, Declaration) or signature is not None or options:
         if not callable(function):
@@ -112,8 +120,20 @@ def register(
     declared = resolve(declaration)
     _prepare(con)
     name = f"{getattr(function, '__module__', '') or '__main__'}.{declared.name}"
-    rows = con.execute("FROM crosslane_load_pickle(?, ?)", [name, cloudpickle.dumps(declaration)]).fetchall()
-    return rows[0][1]
+    if lane == "process":
+        import cloudpickle
+
+        query, argument = "FROM crosslane_load_pickle(?, ?)", cloudpickle.dumps(declaration)
+        return con.execute(query, [name, argument]).fetchall()[0][1]
+    if declaration.memory_limit is not None:
+        raise declaration.error("memory_limit is for worker processes, not for threads of this one")
+    from crosslane._threads import Host
+
+    engine = Host(declared).engine
+    # The engine takes a copy of the socket.
+    with engine:
+        query = "FROM crosslane_load_threads(?, ?)"
+        return con.execute(query, [name, str(engine.fileno())]).fetchall()[0][1]
 
 
 def cancel(con: duckdb.DuckDBPyConnection) -> None:

@@ -26,8 +26,8 @@ _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = "800"
 
 
-class _EndOfFile(Exception):
-    pass
+class EndOfFile(Exception):
+    """The engine has closed the control socket."""
 
 
 class Control:
@@ -57,7 +57,7 @@ class Control:
             space = socket.CMSG_LEN(3 * array.array("i").itemsize)
             data, ancillary, _, _ = self.connection.recvmsg(length - len(self._received), space)
             if not data:
-                raise _EndOfFile
+                raise EndOfFile
             self._received += data
             for level, kind, content in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -131,7 +131,7 @@ class Zygote:
                     self.reap()
                 if self.control.connection in ready:
                     self.fork(*self.control.receive())
-        except (_EndOfFile, ConnectionError, BrokenPipeError):
+        except (EndOfFile, ConnectionError, BrokenPipeError):
             return
         finally:
             self.end_lanes()
@@ -245,7 +245,7 @@ def main() -> None:
     os.set_inheritable(CONTROL, False)
     try:
         loaded = zygote.load()
-    except (_EndOfFile, ConnectionError, BrokenPipeError):
+    except (EndOfFile, ConnectionError, BrokenPipeError):
         return
     if loaded:
         zygote.serve()

@@ -6,7 +6,7 @@ use crosslane_process::limits::MemoryLimit;
 use crate::reader::Reader;
 use crate::row::{Argument, RowCaller};
 use crate::writer::Writer;
-use crosslane::batch::{Column, bit};
+use crosslane::batch::{Column, Encode, Plan, bit};
 use crosslane::{ColumnBuilder, DataType, Failure, Signature};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use crosslane_ring::Control;
@@ -165,6 +165,14 @@ impl Function {
             self.run(py, &columns, call, control, &mut mishaps, out)
         };
         drop(limit);
+        // The engine may be slow to take its replies, and other threads of this process have work to do.
+        let mut plan = Plan::default();
+        match &outcome {
+            Ok(Some(results)) => results.plan(&mut plan),
+            Ok(None) => out.plan(&mut plan),
+            Err(_) => {}
+        }
+        py.detach(|| lane.wait_for_room(plan.size()))?;
         match outcome {
             Ok(Some(results)) => lane.succeed(call, &results, mishaps)?,
             Ok(None) => lane.succeed(call, out, mishaps)?,
