@@ -54,6 +54,8 @@ class CargoBuild(build_ext):
         ruby = has_ruby()
         if ruby:
             crates.append("crosslane-ruby")
+            if javascript:
+                crates.append("crosslane-ruby-v8")
         else:
             print("crosslane: building without Ruby functions (no ruby with headers here)", file=sys.stderr)
         command = ["cargo", "build", "--locked", "--profile", profile]
@@ -67,7 +69,7 @@ class CargoBuild(build_ext):
         extension = (built / "libcrosslane_duckdb.so").read_bytes()
         self._place(extension + footer(), package / "crosslane.duckdb_extension")
         if ruby:
-            self._place_gem(built, package / "ruby")
+            self._place_gem(built, package, javascript)
         if javascript:
             self._place((built / "crosslane-js").read_bytes(), package / "crosslane-js", mode=0o755)
             self._place_v8(package / "v8")
@@ -79,17 +81,30 @@ class CargoBuild(build_ext):
         path.write_bytes(content)
         path.chmod(mode)
 
-    def _place_gem(self, built: Path, folder: Path) -> None:
+    def _place_gem(self, built: Path, package: Path, javascript: bool) -> None:
         """Puts the gem's files where the extension looks for them: a copy, or a link if this is the source tree."""
         gem = ROOT / "ruby" / "lib"
-        self._place((built / "libcrosslane_ruby.so").read_bytes(), gem / "crosslane" / "native.so")
+        libraries = {"crosslane_ruby": "native"} | ({"crosslane_ruby_v8": "v8_native"} if javascript else {})
+        for library, name in libraries.items():
+            self._place((built / f"lib{library}.so").read_bytes(), gem / "crosslane" / f"{name}.so")
+        folder = package / "ruby"
         if folder.is_symlink():
             folder.unlink()
         shutil.rmtree(folder, ignore_errors=True)
-        if self.inplace:
-            folder.symlink_to(gem)
-        else:
-            shutil.copytree(gem, folder)
+        if not self.inplace:
+            # A worker needs no more than this.
+            unneeded = shutil.ignore_patterns("libduckdb.so", "*.duckdb_extension", "crosslane-js", "v8*")
+            shutil.copytree(gem, folder, ignore=unneeded)
+            return
+        folder.symlink_to(gem)
+        # What a Ruby program embeds lies in this tree.
+        for name, target in {
+            "libduckdb.so": ROOT / ".duckdb" / "libduckdb.so",
+            "crosslane.duckdb_extension": package / "crosslane.duckdb_extension",
+        }.items():
+            link = gem / "crosslane" / name
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
 
     def _place_v8(self, folder: Path) -> None:
         """Puts V8 where the JavaScript host looks for it: a copy, or a link if this is the source tree."""

@@ -49,7 +49,8 @@ static COMMANDS: [Command; 10] = [
             let descriptor = text(arguments, 1)?.parse().map_err(|_| wrong_argument())?;
             // SAFETY: the descriptor is only copied, at once; the host program keeps its own open until this returns.
             let socket = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned();
-            let socket = socket.map_err(|error| Error::Engine(format!("descriptor {descriptor}: {error}")))?;
+            let socket =
+                socket.map_err(|error| Error::Engine(format!("descriptor {descriptor}: {error}")))?;
             let library = database.load_threads(text(arguments, 0)?.to_owned(), UnixStream::from(socket))?;
             Ok(loaded(&library))
         },

@@ -46,7 +46,8 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
     let outcome = guard(|| unsafe {
         let registered = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<Registered>();
         let current = registered.entry.current();
-        let state = State { current, crew: Arc::clone(&registered.crew), width: Context::of_init(info).threads };
+        let state =
+            State { current, crew: Arc::clone(&registered.crew), width: Context::of_init(info).threads };
         let state = Box::into_raw(Box::new(state)).cast();
         ffi::duckdb_scalar_function_init_set_state(info, state, Some(drop_box::<State>));
         Ok(())

@@ -294,7 +294,7 @@ impl Running {
                                 class: "SignatureError".into(),
                                 message: error.to_string(),
                                 traceback: format!("  at {place}"),
-..Failure::default()
+                                ..Failure::default()
                             }),
                         })
                     })
@@ -302,7 +302,8 @@ impl Running {
                 Ok(Loaded { functions, runtime })
             }
             Ok(Answer::Failed { failure }) if failure == Failure::default() => {
-                let (Some(child), Origin::Process { command, advice }) = (&mut self.child, &options.origin) else {
+                let (Some(child), Origin::Process { command, advice }) = (&mut self.child, &options.origin)
+                else {
                     return Err(Error::Boot(ENDED_THREAD.into()));
                 };
                 let status = child.wait().map(|status| status.to_string()).unwrap_or_default();

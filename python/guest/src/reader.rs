@@ -1,7 +1,7 @@
 //! Arguments: a row of a column as a Python object.
 
-use crosslane::calendar;
 use crosslane::batch::{self, Column};
+use crosslane::calendar;
 use crosslane::{DataType, code_width};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;

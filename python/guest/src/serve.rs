@@ -2,13 +2,13 @@
 
 use crate::arrow::{self, Direction, Results};
 use crate::iterate::{Source, Values};
-use crosslane_process::limits::MemoryLimit;
 use crate::reader::Reader;
 use crate::row::{Argument, RowCaller};
 use crate::writer::Writer;
 use crosslane::batch::{Column, Encode, Plan, bit};
 use crosslane::{ColumnBuilder, DataType, Failure, Signature};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
+use crosslane_process::limits::MemoryLimit;
 use crosslane_ring::Control;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::intern;

@@ -99,7 +99,8 @@ pub fn without<T, W: FnOnce() -> T, U: Fn() + Sync>(work: W, unblock: U) -> Opti
     data.result.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
-/// Runs `work` with the lock, on a Ruby thread without it.
+/// Runs `work` with the lock, on a Ruby thread: takes the lock if the thread is without. `None` if it was not
+/// even begun.
 ///
 /// # Panics
 /// If `work` panics.
@@ -111,6 +112,9 @@ pub fn with<T, W: FnOnce() -> T>(work: W) -> Option<T> {
             data.result = Some(std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)));
         }
         std::ptr::null_mut()
+    }
+    if stand() == Stand::Locked {
+        return Some(work());
     }
     let mut data = Work { work: Some(work), result: None };
     // SAFETY: the caller stands on a Ruby thread without the lock, and the work lets no longjmp out.

@@ -1,7 +1,7 @@
 //! Where longjmps end: exceptions and other ways out of Ruby code as values.
 
-use magnus::rb_sys::FromRawValue;
 use magnus::error::Tag;
+use magnus::rb_sys::FromRawValue;
 use magnus::{Exception, TryConvert, Value};
 use rb_sys::{Qnil, Qtrue, VALUE};
 use std::ffi::{CStr, c_int};

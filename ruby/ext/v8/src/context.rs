@@ -74,14 +74,14 @@ fn thrown_error(thrown: &Thrown, timeout: f64, memory: usize) -> Error {
     }
 }
 
-/// Does V8's work without the GVL; it is begun even if the VM wants the thread.
-fn without<T>(work: impl FnOnce() -> T, unblock: impl Fn() + Sync) -> T {
+/// Does V8's work without the GVL. If the VM wants the thread before it is begun, that comes first.
+fn without<T>(work: impl FnOnce() -> T, unblock: impl Fn() + Sync) -> Result<T, Error> {
     let mut work = Some(work);
-    let done = gvl::without(|| work.take().map(|work| work()), unblock).flatten();
-    match (done, work) {
-        (Some(done), _) => done,
-        (None, Some(work)) => work(),
-        (None, None) => unreachable!("the work was either done or not"),
+    loop {
+        match gvl::without(|| work.take().map(|work| work()), &unblock).flatten() {
+            Some(done) => return Ok(done),
+            None => check_interrupts()?,
+        }
     }
 }
 
@@ -90,9 +90,9 @@ fn without<T>(work: impl FnOnce() -> T, unblock: impl Fn() + Sync) -> T {
 pub(crate) struct Snapshot(Arc<snapshot::Snapshot>);
 
 impl Snapshot {
-    fn wrap(made: Result<snapshot::Snapshot, Refused>) -> Result<Self, Error> {
+    fn wrap(made: Result<Result<snapshot::Snapshot, Refused>, Error>) -> Result<Self, Error> {
         check_interrupts()?;
-        made.map(|made| Self(Arc::new(made))).map_err(|refused| refusal(&refused))
+        made?.map(|made| Self(Arc::new(made))).map_err(|refused| refusal(&refused))
     }
 
     pub(crate) fn build(source: String, name: String) -> Result<Self, Error> {
@@ -264,7 +264,7 @@ impl Context {
         });
         let program: Arc<dyn Program> = Arc::clone(&bridge) as _;
         let booted = without(|| embed::Context::boot(snapshot, program, memory, stack::left()), || {});
-        let context = booted.map_err(|refused| refusal(&refused))?;
+        let context = booted?.map_err(|refused| refusal(&refused))?;
         let watched = Watched::new(Arc::clone(context.handle()));
         *lock(&bridge.watched) = Some(Arc::clone(&watched));
         let inner = RwLock::new(Some(Inner { context, bridge, watched }));
@@ -299,6 +299,7 @@ impl Context {
         let watched = &*inner.watched;
         watched.begin(Me::get(), self.timeout);
         let outcome = without(|| work(&inner.context, stack::left()), || watched.want());
+        let outcome = outcome.inspect_err(|_| watched.end())?;
         inner.watched.end();
         match (outcome, inner.bridge.left()) {
             // JavaScript has caught it.
@@ -340,10 +341,11 @@ impl Context {
         Ok(inner.as_ref().map_or(0, |inner| inner.context.memory()))
     }
 
-    pub(crate) fn dispose(&self) {
+    pub(crate) fn dispose(&self) -> Result<(), Error> {
         let inner = self.inner.write().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(inner) = inner.filter(|inner| inner.context.is_here()) {
-            without(move || drop(inner), || {});
+            without(move || drop(inner), || {})?;
         }
+        Ok(())
     }
 }

@@ -1,0 +1,67 @@
+# frozen_string_literal: true
+
+require "minitest/autorun"
+require "set"
+require "tmpdir"
+require "timeout"
+require "crosslane"
+
+# What the tests share.
+class CrosslaneTest < Minitest::Test
+  # A test that hangs has failed.
+  LONGEST = 60
+
+  def run
+    Timeout.timeout(LONGEST) { super }
+  end
+
+  def open(threads: 4, **options)
+    @opened ||= []
+    @opened << Crosslane.open(config: { threads: threads }, **options)
+    @opened.last
+  end
+
+  def teardown
+    @opened&.each(&:close)
+  end
+
+  # A database with a table of so many numbers, which several workers scan.
+  def numbers(count = 500_000, **options)
+    db = open(**options)
+    db.query("CREATE TABLE numbers AS SELECT i AS x FROM range(#{count}) r(i)")
+    db
+  end
+
+  def seconds
+    started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    yield
+    Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
+  end
+
+  def eventually(patience = 5)
+    deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + patience
+    sleep 0.01 until (done = yield) || Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
+    assert done, "it never came to pass"
+  end
+
+  # Runs a block in a fork, and returns what it returns.
+  def forked
+    reader, writer = IO.pipe
+    pid = fork do
+      reader.close
+      result = begin
+        yield
+      rescue Exception => e # rubocop:disable Lint/RescueException
+        e.full_message(highlight: false)
+      end
+      writer.write(Marshal.dump(result))
+      writer.close
+      exit!(0)
+    end
+    writer.close
+    result = reader.read
+    Process.wait(pid)
+    assert_predicate $?, :success?, $?.inspect
+    Marshal.load(result) # rubocop:disable Security/MarshalLoad
+  end
+end
