@@ -302,6 +302,10 @@ impl Lane for ProcessLane {
         }
     }
 
+    fn has_ended(&self) -> bool {
+        self.record.has_ended()
+    }
+
     fn wait_any(lanes: &mut [&mut Self], patience: Patience, timeout: Duration) {
         if lanes.iter().any(|lane| !lane.early.is_empty()) {
             return;

@@ -55,6 +55,11 @@ impl LaneRecord {
         *ended
     }
 
+    /// Whether the zygote has said that the process ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     fn set_ended(&self, ended: Ended) {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         self.end.notify_all();

@@ -64,6 +64,11 @@ pub trait Lane: Send + Sized + 'static {
     /// [`LaneError::Died`] if it does not.
     fn check(&mut self) -> Result<(), LaneError>;
 
+    /// Whether the guest is known to have ended, without looking for it.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Waits until a reply can be collected from one of the lanes, or for `timeout`.
     fn wait_any(lanes: &mut [&mut Self], patience: Patience, timeout: Duration);
 }

@@ -280,8 +280,13 @@ impl<Z: Zygote> Drop for Pool<Z> {
     }
 }
 
-fn take<L>(state: &mut State<L>) -> Option<Kept<L>> {
-    let lane = state.idle.pop()?;
+fn take<L: Lane>(state: &mut State<L>) -> Option<Kept<L>> {
+    let mut lane = state.idle.pop()?;
+    while lane.lane.has_ended() {
+        state.stats.discarded += 1;
+        state.lanes.retain(|stats| !Arc::ptr_eq(stats, &lane.stats));
+        lane = state.idle.pop()?;
+    }
     lane.stats.busy.store(true, Relaxed);
     state.stats.busy += 1;
     state.keep_warm = true;

@@ -71,7 +71,9 @@ module Crosslane
       settings = { "allow_unsigned_extensions" => "true" }.merge(config.to_h { |name, value| [name.to_s, value.to_s] })
       @native = Native::Database.open(path&.to_s, settings)
       @pid = Process.pid
-      @connections = ObjectSpace::WeakMap.new
+      # Those that no query runs on, by thread.
+      @connections = {}.compare_by_identity
+      @lock = Mutex.new
       @closed = false
       self.class.opened(self)
     end
@@ -258,12 +260,21 @@ module Crosslane
     def with_connection
       raise Error, "the database is closed" if @closed
 
-      connections = @connections[Thread.current] ||= []
+      connections = @connections[Thread.current] || own_connections
       lent = connections.pop || @native.connect
       begin
         yield lent
       ensure
         connections.push(lent)
+      end
+    end
+
+    # A place for this thread's connections; those of threads that have ended are let go.
+    def own_connections
+      @lock.synchronize do
+        ended, = @connections.partition { |thread, _| !thread.alive? }
+        ended.each { |thread, connections| @connections.delete(thread) && connections.each(&:close) }
+        @connections[Thread.current] = []
       end
     end
 
