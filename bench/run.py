@@ -34,6 +34,8 @@ SCRIPTS = HERE / "functions.js"
 LIBRARIES = HERE / "js" / "libraries.js"
 GUESTS = HERE / "js" / "target" / "release" / "crosslane-bench-js"
 RESULTS = HERE / "results"
+#: The same libraries as scripts, for the contexts of a Ruby program.
+SCRIPTED = ("lodash/lodash.js", "mathjs/lib/browser/math.js", "luxon/build/global/luxon.js")
 ROUNDS = 11
 console = Console()
 
@@ -374,12 +376,50 @@ class Bench:
         sizes = (f"{many:.0f} MB with 17", f"{few:.0f} MB with 1")
         yield Line("one more JavaScript lane", "a limit", *sizes, more, 10, "MB")
 
+    def ruby(self, part: str) -> dict[str, dict[str, list[float]]]:
+        """What the Ruby program measures."""
+        script = RESULTS / "libraries.js"
+        modules = LIBRARIES.parent / "node_modules"
+        script.write_text("\n".join((modules / path).read_text() for path in SCRIPTED))
+        command = ["ruby", "-I", HERE.parent / "ruby" / "lib", HERE / "ruby.rb", script, str(ROUNDS), part]
+        return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+    def ruby_lanes(self) -> Iterator[Line]:
+        """Ruby: host lanes and guests."""
+        taken = self.ruby("lanes")
+        for key, name, against, target in (
+            ("waiting_scalar", "Ruby block that sleeps, scalar, 4 threads", "itself, 1 thread", 3.8),
+            ("waiting_table", "Ruby block that sleeps, table, 4 threads", "itself, 1 thread", 3.8),
+            ("guest_scaling", "20 us Ruby guest, 2 threads", "itself, 1 thread", 1.85),
+            ("guest_and_host", "20 us Ruby guest, 2 threads", "host lanes, 2 threads", 1.6),
+            ("light", "x*2+1 host lane, 1 thread", "a Ruby loop, 1/1.6 of it", 1 / 1.6),
+            ("upcase", "upcase Ruby guest, 2 threads", "a Ruby loop", 1.2),
+        ):
+            ours, theirs = taken[key]["ours"], taken[key]["theirs"]
+            yield Line(name, against, milliseconds(ours), milliseconds(theirs), ratio(theirs, ours), target)
+
+    def ruby_v8(self) -> Iterator[Line]:
+        """Ruby: V8 contexts off the lock."""
+        taken = self.ruby("v8")
+        stall = taken["stall"]
+        median = {who: statistics.median(times) for who, times in stall.items()}
+        texts = microseconds(stall["ours"]), microseconds(stall["theirs"])
+        name = "Ruby's longest stall while V8 boots"
+        yield Line(name, "with the lock held", *texts, median["theirs"] / median["ours"], 10)
+        ours, theirs = taken["pool"]["ours"], taken["pool"]["theirs"]
+        texts = microseconds(ours), microseconds(theirs)
+        yield Line("V8 context from a warm pool, in Ruby", "context boot", *texts, ratio(theirs, ours), 20)
+        ours, theirs = taken["call"]["ours"], taken["call"]["theirs"]
+        texts = microseconds(ours), f"{microseconds(theirs)} by eval"
+        yield Line("V8 call from Ruby, two integers", "a limit", *texts, statistics.median(ours) * 1e6, 5, "us")
+
     def lines(self, wanted: str) -> Iterator[Line]:
         """All lines whose benchmark's name contains a text."""
         everything = [
             self.bigint, self.varchar, self.vectorized, self.scaling, self.fan_out, self.waiting,
             self.spans, self.first_call, self.memory, self.interrupt,
             self.js_numbers, self.js_text, self.js_guests, self.js_memory,
+            self.ruby_lanes, self.ruby_v8,
         ]  # fmt: skip
         for measure in everything:
             if wanted in measure.__name__:

@@ -94,6 +94,19 @@ def script(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Callable[[str], du
     return load
 
 
+@pytest.fixture
+def ruby(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Callable[[str], duckdb.DuckDBPyConnection]:
+    """Loads a text as a file of Ruby functions and returns the connection."""
+
+    def load(text: str) -> duckdb.DuckDBPyConnection:
+        path = tmp_path / "functions.rb"
+        path.write_text(textwrap.dedent(text).lstrip("\n"))
+        crosslane.load(con, path)
+        return con
+
+    return load
+
+
 def value(con: duckdb.DuckDBPyConnection, query: str) -> object:
     """The only value of a query's result."""
     ((result,),) = con.execute(query).fetchall()

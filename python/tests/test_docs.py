@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: What sets things up is run by those who run these tests.
 SETUP = ("make ", "pip ", "git ")
+#: What `crosslane.register` calls.
+INTERNAL = ("crosslane_load_pickle", "crosslane_load_threads")
 
 
 def commands(block: str) -> list[tuple[str, str]]:
@@ -82,7 +84,7 @@ def test_every_setting_and_command_is_documented() -> None:
     con = crosslane.connect()
     names = [row[0] for row in con.execute("SELECT name FROM crosslane_settings()").fetchall()]
     query = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_name LIKE 'crosslane_%'"
-    names += [row[0] for row in con.execute(query).fetchall() if row[0] != "crosslane_load_pickle"]
+    names += [row[0] for row in con.execute(query).fetchall() if row[0] not in INTERNAL]
     con.close()
     assert len(names) > 10
     assert [name for name in names if name not in text] == []

@@ -105,8 +105,9 @@ module Crosslane
       # @param timeout [Numeric, nil] seconds that each call may take
       # @param max_memory [Integer] bytes of the heap and of array buffers
       # @param output [#puts] where `console` writes
+      # @param locked [Boolean] whether to hold Ruby's lock while it boots, to measure what that costs
       # @raise [Error] if contexts of another snapshot live
-      def initialize(snapshot: nil, timeout: nil, max_memory: MAX_MEMORY, output: $stderr)
+      def initialize(snapshot: nil, timeout: nil, max_memory: MAX_MEMORY, output: $stderr, locked: false)
         raise ArgumentError, "timeout is a positive number of seconds" unless timeout.nil? || timeout.positive?
         raise ArgumentError, "max_memory is a positive number of bytes" unless max_memory.positive?
 
@@ -116,7 +117,7 @@ module Crosslane
         # The snapshot lives as long as what booted from it.
         @snapshot = snapshot
         @bridge = Bridge.new(@blocks, output)
-        @native = Native::Context.boot(snapshot&.native, timeout&.to_f, max_memory, @bridge)
+        @native = Native::Context.boot(snapshot&.native, timeout&.to_f, max_memory, @bridge, locked)
       end
 
       # Runs a script.

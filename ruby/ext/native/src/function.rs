@@ -237,7 +237,7 @@ impl Function {
         let mut tries = (0, 0);
         while row < rows {
             let mut fault = None;
-            let outcome = protect(|| {
+            let mut work = || {
                 let mut values = [Qnil as VALUE; MOST_PARAMETERS];
                 while row < rows {
                     if skipping.iter().any(|column| !column.is_valid(row)) {
@@ -246,12 +246,17 @@ impl Function {
                         continue;
                     }
                     progress.set(row as u32);
-                    // SAFETY: protected, with the GVL, and nothing in this frame is to be dropped.
+                    // SAFETY: protected, with the GVL, and nothing in this frame is to be dropped; a Proc is this
+                    // frame's block.
                     unsafe {
                         for (value, argument) in values.iter_mut().zip(&arguments) {
                             *value = argument.get(row);
                         }
-                        let result = self.callee.call(arguments.len() as c_int, values.as_ptr());
+                        let count = arguments.len() as c_int;
+                        let result = match self.callee {
+                            Callee::Proc(_) => rb_sys::rb_yield_values2(count, values.as_ptr()),
+                            callee => callee.call(count, values.as_ptr()),
+                        };
                         if let Err(what) = self.writer.write(result, out) {
                             fault = Some(what);
                             return;
@@ -259,7 +264,11 @@ impl Function {
                     }
                     row += 1;
                 }
-            });
+            };
+            let outcome = match self.callee {
+                Callee::Proc(block) => crate::rows::with_block(block, &mut work),
+                _ => protect(work),
+            };
             let unwind = match (outcome, fault) {
                 (Err(unwind), _) => unwind,
                 (Ok(()), Some(fault)) => self.exception(&fault),

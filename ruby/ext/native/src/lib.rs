@@ -11,6 +11,7 @@ mod control;
 mod engine;
 mod function;
 mod reader;
+mod rows;
 mod serve;
 mod shapes;
 mod table;
@@ -18,6 +19,7 @@ mod values;
 mod writer;
 
 use crosslane::Signature;
+use magnus::rb_sys::AsRawValue;
 use magnus::{Class, Error, Module, Object, RModule, Ruby, function, method};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -93,6 +95,8 @@ fn prepare() -> Result<(), Error> {
 #[magnus::init(name = "native")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let native = ruby.define_module("Crosslane")?.define_module("Native")?;
+    // SAFETY: the module was just defined; defining a method of it raises nothing but for lack of memory.
+    unsafe { rows::define(native.as_raw()) };
     native.define_singleton_method("prepare", function!(prepare, 0))?;
     native.define_singleton_method("parse_signature", function!(parse_signature, 1))?;
     native.define_singleton_method("die_with_parent", function!(die_with_parent, 1))?;

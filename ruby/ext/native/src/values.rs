@@ -100,6 +100,56 @@ pub(crate) unsafe fn integer(value: i64) -> VALUE {
     unsafe { rb_sys::rb_ll2inum(value) }
 }
 
+/// A String's encoding, which its header holds as an index, and what is known of its bytes.
+pub(crate) mod header {
+    use rb_sys::{RBasic, VALUE};
+
+    /// The indices of Ruby's first three encodings, which are built in (`encindex.h`).
+    pub(crate) const BINARY: VALUE = 0;
+    pub(crate) const UTF_8: VALUE = 1;
+    pub(crate) const US_ASCII: VALUE = 2;
+    const SHIFT: u32 = rb_sys::ruby_encoding_consts::RUBY_ENCODING_SHIFT as u32;
+    const MASK: VALUE = rb_sys::ruby_encoding_consts::RUBY_ENCODING_MASK as VALUE;
+    const RANGES: VALUE = rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_MASK as VALUE;
+    pub(crate) const ASCII: VALUE = rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_7BIT as VALUE;
+    pub(crate) const VALID: VALUE = rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_VALID as VALUE;
+
+    /// The index of a String's encoding. Beyond 126 it is some other number.
+    ///
+    /// # Safety
+    /// The value must be a String.
+    #[inline(always)]
+    pub(crate) unsafe fn encoding(string: VALUE) -> VALUE {
+        // SAFETY: a String is on the heap, and begins with its flags.
+        unsafe { ((*(string as *const RBasic)).flags & MASK) >> SHIFT }
+    }
+
+    /// What is known of a String's bytes; found out if nothing is.
+    ///
+    /// # Safety
+    /// The value must be a String; with the GVL.
+    #[inline(always)]
+    pub(crate) unsafe fn range(string: VALUE) -> VALUE {
+        // SAFETY: as above.
+        unsafe {
+            match (*(string as *const RBasic)).flags & RANGES {
+                0 => rb_sys::rb_enc_str_coderange(string) as VALUE,
+                known => known,
+            }
+        }
+    }
+
+    /// Makes a new, binary String one of UTF-8, of which this is known.
+    ///
+    /// # Safety
+    /// The value must be a String that `rb_str_new` made, and its bytes as said.
+    #[inline(always)]
+    pub(crate) unsafe fn set_utf8(string: VALUE, range: VALUE) {
+        // SAFETY: as above.
+        unsafe { (*(string as *mut RBasic)).flags |= UTF_8 << SHIFT | range }
+    }
+}
+
 /// A UTF-8 String of bytes that are known to be UTF-8 (and ASCII, if `ascii`), with that knowledge noted in
 /// it, so that methods need not look again.
 ///
@@ -107,15 +157,10 @@ pub(crate) unsafe fn integer(value: i64) -> VALUE {
 /// With the GVL, protected.
 #[inline(always)]
 pub(crate) unsafe fn utf8(bytes: &[u8], ascii: bool) -> VALUE {
-    // SAFETY: as the caller says; a new string has no coderange yet.
+    // SAFETY: as the caller says; a new string is binary, and nothing is known of it yet.
     unsafe {
-        let string = rb_sys::rb_utf8_str_new(bytes.as_ptr().cast(), bytes.len() as i64);
-        let range = if ascii {
-            rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_7BIT
-        } else {
-            rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_VALID
-        };
-        (*(string as *mut rb_sys::RBasic)).flags |= range as VALUE;
+        let string = rb_sys::rb_str_new(bytes.as_ptr().cast(), bytes.len() as i64);
+        header::set_utf8(string, if ascii { header::ASCII } else { header::VALID });
         string
     }
 }

@@ -1,7 +1,7 @@
 //! Results: a Ruby object as a value of a column.
 
 use crate::reader::units;
-use crate::values::{EPOCH, integer, known, send};
+use crate::values::{EPOCH, header, integer, known, send};
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType, code_width};
 use rb_sys::{Qfalse, Qnil, Qtrue, VALUE, ruby_value_type as kind};
@@ -164,21 +164,17 @@ impl Writer {
             } else if !is(value, kind::RUBY_T_STRING) {
                 return Err(Fault::Mismatch(value));
             }
-            let encoding = rb_sys::rb_enc_get_index(string);
-            if encoding != rb_sys::rb_utf8_encindex() && encoding != rb_sys::rb_usascii_encindex() {
-                if encoding == rb_sys::rb_ascii8bit_encindex() && !is_ascii(string) {
+            let encoding = header::encoding(string);
+            if encoding != header::UTF_8 && encoding != header::US_ASCII {
+                if encoding == header::BINARY && header::range(string) != header::ASCII {
                     let advice = ", which is binary, where VARCHAR is due; return it with force_encoding(\"UTF-8\"), or declare BLOB";
                     return Err(Fault::Other(value, advice.into()));
                 }
-                string = rb_sys::rb_str_encode(
-                    string,
-                    rb_sys::rb_enc_from_encoding(rb_sys::rb_utf8_encoding()),
-                    0,
-                    Qnil as VALUE,
-                );
+                let utf8 = rb_sys::rb_enc_from_encoding(rb_sys::rb_utf8_encoding());
+                string = rb_sys::rb_str_encode(string, utf8, 0, Qnil as VALUE);
             }
-            let broken = rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_BROKEN as c_int;
-            if rb_sys::rb_enc_str_coderange(string) == broken {
+            let range = header::range(string);
+            if range != header::ASCII && range != header::VALID {
                 let advice = ", which is not valid UTF-8, where VARCHAR is due; String#scrub repairs it, or declare BLOB";
                 return Err(Fault::Other(value, advice.into()));
             }
@@ -405,15 +401,6 @@ unsafe fn bytes<'a>(string: VALUE) -> &'a [u8] {
     // SAFETY: as the caller says.
     unsafe {
         std::slice::from_raw_parts(rb_sys::RSTRING_PTR(string).cast(), rb_sys::RSTRING_LEN(string) as usize)
-    }
-}
-
-/// # Safety
-/// The value must be a String.
-unsafe fn is_ascii(string: VALUE) -> bool {
-    // SAFETY: as the caller says.
-    unsafe {
-        rb_sys::rb_enc_str_coderange(string) == rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_7BIT as c_int
     }
 }
 

@@ -249,12 +249,14 @@ impl Drop for Context {
 }
 
 impl Context {
-    /// Boots a context; `blocks` is told what JavaScript wants of Ruby.
+    /// Boots a context; `blocks` is told what JavaScript wants of Ruby. With `locked` it holds the GVL meanwhile, which
+    /// is there to be compared with.
     pub(crate) fn boot(
         snapshot: Option<magnus::typed_data::Obj<Snapshot>>,
         timeout: Option<f64>,
         memory: usize,
         blocks: Value,
+        locked: bool,
     ) -> Result<Self, Error> {
         let snapshot = snapshot.map(|snapshot| Arc::clone(&snapshot.0));
         let bridge = Arc::new(Bridge {
@@ -263,7 +265,8 @@ impl Context {
             left: Mutex::new(None),
         });
         let program: Arc<dyn Program> = Arc::clone(&bridge) as _;
-        let booted = without(|| embed::Context::boot(snapshot, program, memory, stack::left()), || {});
+        let boot = || embed::Context::boot(snapshot, program, memory, stack::left());
+        let booted = if locked { Ok(boot()) } else { without(boot, || {}) };
         let context = booted?.map_err(|refused| refusal(&refused))?;
         let watched = Watched::new(Arc::clone(context.handle()));
         *lock(&bridge.watched) = Some(Arc::clone(&watched));

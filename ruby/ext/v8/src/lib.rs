@@ -28,7 +28,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     snapshot.define_method("size", method!(context::Snapshot::size, 0))?;
     let context = module.define_class("Context", ruby.class_object())?;
     context.undef_default_alloc_func();
-    context.define_singleton_method("boot", function!(context::Context::boot, 4))?;
+    context.define_singleton_method("boot", function!(context::Context::boot, 5))?;
     context.define_method("eval", method!(context::Context::eval, 2))?;
     context.define_method("invoke", method!(context::Context::invoke, 2))?;
     context.define_method("attach", method!(context::Context::attach, 2))?;
