@@ -22,4 +22,4 @@ fuzz:
 	@cargo +nightly fuzz run --fuzz-dir crates/crosslane-process/fuzz reply
 
 clean:
-	rm -rf target .venv .venv-1.5 python/build bench/results
+	rm -rf target .v8 .duckdb .venv .venv-1.5 python/build bench/results

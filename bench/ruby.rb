@@ -84,7 +84,7 @@ def light(db)
   looped = -> { numbers.each { |x| block.call(x) } }
   times = both(ROUNDS, threaded(db, 1, "SELECT bit_xor(light(x)) FROM million"), looped)
   strings = db.query("SELECT s FROM million").map(&:first)
-  up = -> { strings.map { |s| s.upcase } } # rubocop:disable Style/SymbolProc
+  up = -> { strings.map { |s| s.upcase } }
   { light: times, upcase: both(ROUNDS, threaded(db, 2, "SELECT count(rb_up(s)) FROM million"), up) }
 end
 

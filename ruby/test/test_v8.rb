@@ -33,7 +33,8 @@ class TestV8 < CrosslaneTest
     js = context
     js.eval("function kind(x) { return x === null ? 'null' : Array.isArray(x) ? 'array' : typeof x }")
     js.eval("function same(x) { return x }; const deep = { er: { add: (a, b) => a + b } }; globalThis.deep = deep")
-    [nil, true, 1, -2**40, 2**70, -(2**70), 1.5, "ünï", [1, [2]], { "a" => nil }, "\xFF".b, Time.utc(2024)].each do |value|
+    values = [nil, true, 1, -2**40, 2**70, -(2**70), 1.5, "ünï", [1, [2]], { "a" => nil }, "\xFF".b, Time.utc(2024)]
+    values.each do |value|
       returned = js.call("same", value)
       value.nil? ? assert_nil(returned) : assert_equal(value, returned)
     end

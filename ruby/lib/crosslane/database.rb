@@ -41,8 +41,8 @@ module Crosslane
 
   # An embedded database.
   #
-  # Each thread has a connection of its own, made when it needs one, so that threads and the blocks that run in lanes can
-  # all use one Database. What belongs to a connection in SQL (transactions, temporary tables, SET) belongs to the
+  # Each thread has a connection of its own, made when it needs one, so that threads and the blocks that run in lanes
+  # can all use one Database. What belongs to a connection in SQL (transactions, temporary tables, SET) belongs to the
   # thread. A query inside of a block runs on its own connection too: it sees what is committed.
   class Database
     EXTENSION = File.expand_path("crosslane.duckdb_extension", __dir__)
@@ -161,7 +161,8 @@ module Crosslane
     # Makes a block a table function. With `split`, whatever that returns is the parts of a scan, and workers run
     # the block for each part, side by side; without, the block runs once.
     #
-    #   db.table(:pages, "(site VARCHAR) -> (url VARCHAR, size BIGINT)", split: ->(site) { sitemap(site) }) do |url, site|
+    #   sitemap = ->(site) { links(site) }
+    #   db.table(:pages, "(site VARCHAR) -> (url VARCHAR, size BIGINT)", split: sitemap) do |url, site|
     #     [[url, fetch(site, url).bytesize]]
     #   end
     #
@@ -182,12 +183,11 @@ module Crosslane
       nil
     end
 
-    # Makes a block an aggregate function. The block is given what was accumulated so far and the arguments of a row, and
-    # returns what is accumulated then.
+    # Makes a block an aggregate function. The block is given what was accumulated so far and the arguments of a row,
+    # and returns what is accumulated then.
     #
-    #   db.aggregate(:longest, "(word VARCHAR) -> VARCHAR", combine: ->(a, b) { [a, b].max_by(&:size) }) do |longest, word|
-    #     longest.nil? || word.size > longest.size ? word : longest
-    #   end
+    #   longer = ->(a, b) { [a, b].compact.max_by(&:size) }
+    #   db.aggregate(:longest, "(word VARCHAR) -> VARCHAR", combine: longer) { |best, word| longer.call(best, word) }
     #
     # @param name [Symbol, String]
     # @param signature [String] of the aggregate: the row's arguments and the result
@@ -217,10 +217,12 @@ module Crosslane
       return if paths.empty?
 
       unless @extension
-        path = ENV.fetch("CROSSLANE_EXTENSION", EXTENSION)
-        raise Error, "there is no extension at #{path}: build the gem with rake" unless File.exist?(path)
+        file = ENV.fetch("CROSSLANE_EXTENSION", EXTENSION)
+        raise Error, "there is no extension at #{file}: the gem was not built" unless File.exist?(file)
 
-        query("LOAD '#{path.gsub("'", "''")}'")
+        query("LOAD '#{file.gsub("'", "''")}'")
+        # Guests in Ruby run in this very Ruby.
+        query("CALL crosslane_set('ruby', ?)", RbConfig.ruby)
         @extension = true
       end
       paths.each { |path| query("CALL crosslane_load(?)", File.expand_path(path)).to_a }
@@ -250,9 +252,9 @@ module Crosslane
       Declaration.new(Crosslane.signature(name, signature), block, **options)
     end
 
-    def register
+    def register(&block)
       Host.ensure_running
-      with_connection { |connection| yield connection }
+      with_connection(&block)
     end
 
     # Lends this thread's connection: its first that no query runs on. A block that runs on this very thread, in the

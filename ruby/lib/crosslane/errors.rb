@@ -13,7 +13,7 @@ module Crosslane
 
   # Exceptions as the user of SQL should read them.
   module Errors
-    OURS = "#{__dir__}/"
+    OURS = "#{__dir__}/".freeze
     MOST_FRAMES = 20
     # Exceptions that a host lane's caller will raise again, by their tickets.
     @kept = {}
@@ -88,7 +88,7 @@ module Crosslane
         (lines[location.lineno - 1] || "").strip.scrub
       end
 
-      SCRIPT_LINES = Hash.new do |files, path| # rubocop:disable Lint/UselessConstantScoping
+      SCRIPT_LINES = Hash.new do |files, path|
         files[path] = File.readable?(path) ? File.readlines(path, encoding: "UTF-8") : []
       rescue SystemCallError
         files[path] = []

@@ -65,7 +65,10 @@ module Crosslane
     private_constant :SCANS
     @next = 0
 
-    def self.next_number = @next += 1
+    class << self
+      # @api private
+      def next_number = @next += 1
+    end
   end
 
   # One scan: its parts, which workers take.

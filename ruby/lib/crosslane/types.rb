@@ -25,7 +25,7 @@ module Crosslane
     # @param hour [Integer] 0 to 24
     # @return [TimeOfDay]
     def self.at(hour, minute = 0, second = 0, microsecond = 0)
-      new((((hour * 60) + minute) * 60 + second) * 1_000_000 + microsecond)
+      new(((hour * 60 + minute) * 60 + second) * 1_000_000 + microsecond)
     end
 
     # @param microseconds [Integer] since midnight

@@ -391,7 +391,7 @@ impl Function {
         let mut row = 0;
         let mut failed = Qnil as VALUE;
         progress.set(u32::MAX);
-        let clock = crate::serve::Clock::new(progress);
+        let clock = crate::serve::Clock::object(progress);
         let clock = clock.as_raw();
         protect(|| {
             // SAFETY: protected, with the GVL, and nothing in this frame is to be dropped.

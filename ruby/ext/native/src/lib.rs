@@ -7,6 +7,8 @@
 //! | [`control`] | the zygote's side of the control socket |
 //! | [`engine`] | the embedded database, and its calls of this program's blocks |
 
+#![allow(missing_docs, reason = "the only thing to be seen is Ruby's entry point, which a macro makes")]
+
 mod control;
 mod engine;
 mod function;
@@ -28,8 +30,11 @@ pub(crate) fn argument_error(message: impl ToString) -> Error {
     Error::new(Ruby::get().expect("with the GVL").exception_arg_error(), message.to_string())
 }
 
-/// A name, the parameters' names and types, the type of the result: in their normal form.
-fn parse_signature(text: String) -> Result<(String, Vec<(String, String)>, String), Error> {
+/// A name, the parameters' names and types, the type of the result.
+type Parts = (String, Vec<(String, String)>, String);
+
+/// The parts of a signature, in their normal form.
+fn parse_signature(text: String) -> Result<Parts, Error> {
     let signature: Signature = text.parse().map_err(argument_error)?;
     let parameters = signature.parameters.into_iter().map(|field| (field.name, field.data_type.to_string()));
     Ok((signature.name, parameters.collect(), signature.returns.to_string()))

@@ -36,7 +36,8 @@ pub(crate) unsafe fn define(native: VALUE) {
     unsafe {
         rb_sys::rb_gc_register_mark_object(native);
         let function: unsafe extern "C" fn(VALUE, VALUE) -> VALUE = rows;
-        let function = std::mem::transmute::<*const (), _>(function as *const ());
+        let function =
+            std::mem::transmute::<*const (), Option<unsafe extern "C" fn() -> VALUE>>(function as *const ());
         rb_sys::rb_define_singleton_method(native, c"rows".as_ptr(), function, 1 as c_int);
         let _ = RUNNER.set((native, crate::values::intern(c"rows")));
     }

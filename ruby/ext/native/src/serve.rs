@@ -149,7 +149,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    pub(crate) fn new(progress: Progress<'_>) -> Value {
+    pub(crate) fn object(progress: Progress<'_>) -> Value {
         let clock = Clock { control: progress.control.cloned(), sequence: progress.sequence };
         Ruby::get().expect("with the GVL").obj_wrap(clock).as_value()
     }

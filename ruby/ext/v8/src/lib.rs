@@ -7,6 +7,8 @@
 //! | [`watch`] | the thread that ends late calls, and calls whose Ruby thread is wanted |
 //! | [`stack`] | how much stack there is left |
 
+#![allow(missing_docs, reason = "the only thing to be seen is Ruby's entry point, which a macro makes")]
+
 mod codec;
 mod context;
 mod stack;
@@ -15,7 +17,6 @@ mod watch;
 use magnus::{Class, Error, Module, Object, Ruby, function, method};
 
 #[magnus::init(name = "v8_native")]
-#[allow(missing_docs, reason = "Ruby's entry point")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let module = ruby.define_module("Crosslane")?.define_module("V8")?.define_module("Native")?;
     module.define_singleton_method("version", function!(crosslane_js::isolate::version, 0))?;

@@ -79,12 +79,11 @@ pub(crate) fn c_string(text: &str) -> Result<CString, Error> {
 /// # Safety
 /// The text must be a C string, or null.
 pub(crate) unsafe fn text(text: *const c_char) -> String {
-    // SAFETY: as the caller says.
     if text.is_null() {
-        String::new()
-    } else {
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        return String::new();
     }
+    // SAFETY: as the caller says.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 /// Runs something of DuckDB's without the GVL, which nothing can interrupt. It is begun even if the VM wants the
