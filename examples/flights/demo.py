@@ -1,4 +1,4 @@
-"""The tour: Python and JavaScript functions on 336,776 real flights, called from DuckDB SQL on every core.
+"""The tour: Python, JavaScript and Ruby functions on 336,776 real flights, called from DuckDB SQL on every core.
 
 `make demo` runs it. It prepares the data, starts a small HTTP service, runs one query for each kind of
 function, and compares the same functions with DuckDB's own Python functions.
@@ -28,6 +28,7 @@ import crosslane
 HERE = Path(__file__).parent
 FUNCTIONS = HERE / "functions.py"
 SCRIPTS = HERE / "functions.js"
+BLOCKS = HERE / "functions.rb"
 #: What the HTTP service takes to answer, in seconds.
 SERVICE_DELAY = 0.005
 ROUNDS = 3
@@ -64,9 +65,10 @@ QUERIES = [
            FROM airports GROUP BY 1 ORDER BY airports DESC LIMIT 5""",
     ),
     (
-        "JavaScript and Python in one query: the same formula in both",
+        "Python, JavaScript and Ruby in one query: the same formula in each",
         """SELECT carrier, round(avg(great_circle(o.lat, o.lon, d.lat, d.lon)), 3) AS python,
-                  round(avg(great_circle_js(o.lat, o.lon, d.lat, d.lon)), 3) AS javascript
+                  round(avg(great_circle_js(o.lat, o.lon, d.lat, d.lon)), 3) AS javascript,
+                  round(avg(great_circle_rb(o.lat, o.lon, d.lat, d.lon)), 3) AS ruby
            FROM flights JOIN airports o ON o.faa = origin JOIN airports d ON d.faa = dest
            GROUP BY carrier ORDER BY count(*) DESC LIMIT 3""",
     ),
@@ -83,6 +85,12 @@ QUERIES = [
         """SELECT month, round(avg(headwind(wind_dir, wind_speed, 130)), 1) AS mean,
                   round(max(headwind(wind_dir, wind_speed, 130)), 1) AS strongest
            FROM weather WHERE origin = 'JFK' GROUP BY month ORDER BY strongest DESC LIMIT 4""",
+    ),
+    (
+        "Ruby: the days with the most delay, in words, and a STRUCT",
+        """SELECT in_words(make_date(year, month, day)) AS day, round(avg(arr_delay), 1) AS mean_delay,
+                  count(DISTINCT tail(tailnum).digits) AS planes
+           FROM flights GROUP BY year, month, day ORDER BY mean_delay DESC LIMIT 5""",
     ),
 ]
 
@@ -243,7 +251,8 @@ def main() -> None:
         prepare(con)
     crosslane.load(con, FUNCTIONS)
     crosslane.load(con, SCRIPTS)
-    console.print("[bold]Functions of examples/flights/functions.py and functions.js, as SQL sees them[/]")
+    crosslane.load(con, BLOCKS)
+    console.print("[bold]Functions of examples/flights/functions.py, .js and .rb, as SQL sees them[/]")
     for signature, kind in con.execute("SELECT signature, kind FROM crosslane_functions()").fetchall():
         console.print(f"  {signature}  [dim]{kind}[/]", highlight=False, soft_wrap=True)
     for title, query in QUERIES:

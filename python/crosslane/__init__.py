@@ -23,7 +23,7 @@ from crosslane._udf import DeclarationError, udf
 from crosslane.types import Interval, TimestampNs
 
 if TYPE_CHECKING:
-    from crosslane._duckdb import cancel, connect, extension_path, javascript_path, load, register
+    from crosslane._duckdb import cancel, connect, extension_path, javascript_path, load, register, ruby_path
 
 __all__ = [
     "DeclarationError",
@@ -35,6 +35,7 @@ __all__ = [
     "javascript_path",
     "load",
     "register",
+    "ruby_path",
     "udf",
 ]
 __version__ = "0.1.0"

@@ -288,7 +288,8 @@ def check(files: tuple[str, ...]) -> None:
         table.add_column(head, justify="right" if head == "line" else "left", overflow="fold")
     failed = False
     for file in files:
-        examine = _check_javascript if Path(file).suffix in (".js", ".mjs") else _check_python
+        suffixes = {".js": _check_javascript, ".mjs": _check_javascript, ".rb": _check_ruby}
+        examine = suffixes.get(Path(file).suffix, _check_python)
         try:
             declared = examine(file)
         except _Unloadable as error:
@@ -327,10 +328,27 @@ def _check_javascript(file: str) -> list[tuple[str, str, str]]:
     host = javascript_path()
     if not host.exists():
         raise _Unloadable("Error", f"{host} is missing: the package was built without V8", "")
-    run = subprocess.run([host, "check", file], stdout=subprocess.PIPE, text=True)
+    return _checked([str(host), "check", file])
+
+
+def _check_ruby(file: str) -> list[tuple[str, str, str]]:
+    from crosslane import ruby_path
+
+    if not ruby_path().exists():
+        raise _Unloadable("Error", f"{ruby_path()} is missing: the package was built without Ruby", "")
+    script = "Crosslane::Zygote.check(ARGV.first)"
+    return _checked(["ruby", f"-I{ruby_path()}", "-rcrosslane/zygote", "-e", script, str(Path(file).resolve())])
+
+
+def _checked(command: list[str]) -> list[tuple[str, str, str]]:
+    """What a guest says of a file, as JSON on its last line."""
+    try:
+        run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise _Unloadable("Error", f"{command[0]}: {error.strerror}", "") from None
     if not run.stdout:
-        raise _Unloadable("Error", f"V8 gave up ({run.returncode}); see above", "")
-    answer = json.loads(run.stdout)
+        raise _Unloadable("Error", f"{command[0]} gave up ({run.returncode}); see above", "")
+    answer = json.loads(run.stdout.splitlines()[-1])
     if "failure" in answer:
         failure = answer["failure"]
         raise _Unloadable(failure["class"], failure["message"], failure["traceback"])

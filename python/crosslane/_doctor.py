@@ -34,6 +34,7 @@ def examine() -> Iterator[Finding]:
     yield _guest()
     yield from _duckdb()
     yield _javascript()
+    yield _ruby()
     yield _optional("pyarrow", "vectorized functions", "pip install 'crosslane[vectorized]'")
     for name in ("numpy", "pandas", "polars"):
         yield _optional(name, f"vectorized functions with {name}", f"pip install {name}")
@@ -116,6 +117,24 @@ def _javascript() -> Finding:
         except Exception as error:
             return Finding("bad", "JavaScript", str(error), "see the message above")
     return Finding("good", "JavaScript", f"{version}; a function ran in an isolate and returned {value}")
+
+
+def _ruby() -> Finding:
+    import crosslane
+
+    if not crosslane.ruby_path().exists():
+        advice = "install Ruby with its headers, then pip install . again"
+        return Finding("optional", "Ruby", "built without Ruby", advice)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "doctor.rb"
+        file.write_text('udf("crosslane_doctor_rb() -> VARCHAR") { RUBY_VERSION }')
+        try:
+            con = crosslane.connect(functions=file)
+            version = con.execute("SELECT crosslane_doctor_rb()").fetchall()[0][0]
+            con.close()
+        except Exception as error:
+            return Finding("bad", "Ruby", str(error), "see the message above")
+    return Finding("good", "Ruby", f"Ruby {version}; a function ran in a worker")
 
 
 def _answer() -> int:

@@ -26,6 +26,11 @@ def javascript_path() -> Path:
     return Path(__file__).with_name("crosslane-js")
 
 
+def ruby_path() -> Path:
+    """The Ruby files that come with this package; they do not exist if Ruby was missing when it was built."""
+    return Path(__file__).with_name("ruby")
+
+
 def connect(
     database: str | PathLike[str] = ":memory:",
     functions: Functions | Iterable[Functions] = (),

@@ -26,10 +26,10 @@ def commands(block: str) -> list[tuple[str, str]]:
     return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
 
 
-@pytest.mark.parametrize(("page", "least"), [("README.md", 6), ("docs/javascript.md", 1)])
+@pytest.mark.parametrize(("page", "least"), [("README.md", 6), ("docs/javascript.md", 1), ("docs/ruby.md", 1)])
 def test_pages(page: str, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "COLUMNS": "100"}
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "COLUMNS": "100", "CROSSLANE": str(ROOT)}
     command = tmp_path / "crosslane"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m crosslane._cli "$@"\n')
     command.chmod(0o755)
@@ -41,8 +41,10 @@ def test_pages(page: str, least: int, tmp_path: Path, monkeypatch: pytest.Monkey
                 (tmp_path / name[1]).write_text(text)
             else:
                 exec(compile(text, page, "exec"), {"__name__": "__main__"})
-        elif language == "js":
-            (tmp_path / re.match(r"// (\w+\.js)\n", text)[1]).write_text(text)
+        elif language in ("js", "ruby"):
+            name = re.match(r"(?://|#) (\w+\.(?:js|rb))\n", text)
+            if name:
+                (tmp_path / name[1]).write_text(text)
         elif language == "console":
             for line, expected in commands(text):
                 if line.startswith(SETUP):
@@ -68,12 +70,16 @@ def test_the_flights_example() -> None:
     """The functions of the tour, the npm library among them."""
     import crosslane
 
-    con = crosslane.connect(functions=ROOT / "examples" / "flights" / "functions.js")
+    flights = ROOT / "examples" / "flights"
+    con = crosslane.connect(functions=[flights / "functions.js", flights / "functions.rb"])
     query = "SELECT arrival('2013-01-02 03:30:00'::TIMESTAMP, 60, 'America/Chicago')"
     assert con.execute(query).fetchall() == [({"clock": "22:30", "weekday": "Tuesday", "next_day": False},)]
     assert con.execute("SELECT slug('Général Intl.'), round(headwind(30, 10, 30), 6)").fetchall() == [
         ("ge-ne-ral-intl", 10.0)
     ]
+    query = "SELECT in_words('2013-03-12'::DATE), tail('N123AB').digits, tail('x'), round(great_circle_rb(0, 0, 0, 90))"
+    assert con.execute(query).fetchall() == [("2nd Tuesday of March", 123, None, 6218.0)]
+    assert con.execute("SELECT rank_in_batch(3)").fetchall() == [(0,)]
     con.close()
 
 

@@ -13,11 +13,11 @@ use crosslane::{ColumnBuilder, DataType, Failure};
 use crosslane_js::guest::{Answer, Guest};
 use crosslane_js::isolate::Host;
 use crosslane_js::library::{self, Library};
-use crosslane_process::{Source, Zygote, ZygoteOptions};
+use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 const ROWS: usize = 1024;
@@ -97,7 +97,9 @@ fn gcd(rounds: usize, folder: &Path) -> Result<serde_json::Value> {
         framed(&columns, &mut request, Header { rows: ROWS as u32, ..Header::default() });
         let columns = batch::columns(bytes(&request), types.iter(), Trust::Values)?;
         match guest.answer(0, &columns, ROWS, &progress) {
-            Answer::Done(results, _) => framed(&results, &mut reply, Header { rows: ROWS as u32, ..Header::default() }),
+            Answer::Done(results, _) => {
+                framed(&results, &mut reply, Header { rows: ROWS as u32, ..Header::default() })
+            }
             other => return Err(anyhow!("{other:?}")),
         }
         let results = batch::columns(bytes(&reply), types[..1].iter(), Trust::Nothing)?;
@@ -117,7 +119,8 @@ fn gcd(rounds: usize, folder: &Path) -> Result<serde_json::Value> {
     )?;
     let theirs = || -> Result<i64> {
         let output = futures_executor::block_on(quickjs.call("gcd", &input))?;
-        let column = output.column(0).as_any().downcast_ref::<Int64Array>().ok_or_else(|| anyhow!("no integers"))?;
+        let column =
+            output.column(0).as_any().downcast_ref::<Int64Array>().ok_or_else(|| anyhow!("no integers"))?;
         Ok((0..column.len()).map(|row| column.value(row)).fold(0, |all, one| all ^ one))
     };
     if ours()? != theirs()? {
@@ -156,8 +159,7 @@ fn boot(rounds: usize, file: &Path) -> Result<serde_json::Value> {
 
 fn pool(rounds: usize, host: &str, file: &Path) -> Result<serde_json::Value> {
     let options = ZygoteOptions {
-        command: vec![host.into()],
-        advice: "",
+        origin: Origin::Process { command: vec![host.into()], advice: "" },
         source: Source::File { path: file.to_owned() },
         load_timeout: TIME,
         ring_size: 1 << 20,

@@ -598,8 +598,8 @@ void Throw(v8::Isolate* isolate, const char* message) {
   isolate->ThrowException(v8::Exception::TypeError(Text(isolate, message, strlen(message))));
 }
 
-bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Object> object, int depth,
-                  std::string* out);
+bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Object> object,
+                  int depth, std::string* out);
 
 // Appends a value; false with an exception if it cannot travel.
 bool EncodeValue(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value> value, int depth,
@@ -645,8 +645,8 @@ bool EncodeValue(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local
   return true;
 }
 
-bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Object> object, int depth,
-                  std::string* out) {
+bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Object> object,
+                  int depth, std::string* out) {
   if (object->IsSet()) object = object.As<v8::Set>()->AsArray();
   if (object->IsArray()) {
     auto array = object.As<v8::Array>();
@@ -940,8 +940,8 @@ ClIsolate* cl_boot(ClText blob, ClText prelude, const ClHost* host, size_t memor
   return Boot(false, blob, prelude, host, memory_limit, hard_limit, stack, outcome);
 }
 
-ClIsolate* cl_boot_shared(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, size_t hard_limit,
-                          size_t stack, ClOutcome* outcome) {
+ClIsolate* cl_boot_shared(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
+                          size_t hard_limit, size_t stack, ClOutcome* outcome) {
   return Boot(true, blob, prelude, host, memory_limit, hard_limit, stack, outcome);
 }
 

@@ -28,8 +28,8 @@ typedef struct {
   bool (*confirm)(void* host, uint32_t reason);
   // V8 cannot go on; the process ends when this returns.
   void (*fatal)(void* host, ClText what);
-  // Calls function `number` of the program with an encoded array (`cl_invoke`). Sets the encoded result, or, if it
-  // returns false, a message to throw; either must live until the next call.
+  // Calls function `number` of the program with an encoded array (`cl_invoke`). Sets the encoded result, or,
+  // if it returns false, a message to throw; either must live until the next call.
   bool (*call)(void* host, uint32_t number, ClText arguments, ClText* result);
 } ClHost;
 
@@ -90,9 +90,9 @@ void cl_detach(ClIsolate*);
 // The characters of a result of kind CL_LATIN1 or CL_UTF16.
 void cl_read_string(ClIsolate*, size_t result, uint8_t* latin1, uint16_t* utf16);
 
-// ---- isolates of a program that calls them from any of its threads, one at a time: each call takes V8's lock,
-// and may use `stack` bytes of its thread's stack. Values travel encoded, depth first: a tag and what it says.
-// All numbers are little-endian.
+// ---- isolates of a program that calls them from any of its threads, one at a time: each call takes V8's
+// lock, and may use `stack` bytes of its thread's stack. Values travel encoded, depth first: a tag and what
+// it says. All numbers are little-endian.
 enum {
   CL_VALUE_UNDEFINED = 0,
   CL_VALUE_TRUE = 1,
@@ -107,8 +107,8 @@ enum {
   CL_VALUE_BYTES = 10,  // u32 bytes
 };
 // The lock must be on before the isolate is booted; `cl_boot` and all others then take it.
-ClIsolate* cl_boot_shared(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, size_t hard_limit,
-                          size_t stack, ClOutcome*);
+ClIsolate* cl_boot_shared(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
+                          size_t hard_limit, size_t stack, ClOutcome*);
 // Runs a script. The outcome's value is encoded.
 void cl_eval(ClIsolate*, ClText source, ClText name, size_t stack, ClOutcome*);
 // Calls a function by its path from the global object (`a.b.c`) with an encoded array.

@@ -25,6 +25,17 @@ module Crosslane
       nil
     end
 
+    # Prints what a file declares, or why it cannot be loaded, as JSON on a line of its own. What the file itself
+    # prints goes to stderr.
+    def self.check(path)
+      answer = $stdout.dup
+      $stdout.reopen($stderr)
+      answer.puts JSON.generate(functions: Library.load(path).map(&:message))
+    rescue Exception => e # rubocop:disable Lint/RescueException -- the user should read it, whatever it is
+      name, message, traceback = Errors.describe(e, path)
+      answer.puts JSON.generate(failure: { class: name, message: message, traceback: traceback })
+    end
+
     def initialize(socket)
       @socket = socket
       @control = Native::Control.new(CONTROL)

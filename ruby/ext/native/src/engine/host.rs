@@ -15,10 +15,11 @@ use magnus::{Module, RArray, RClass, RModule, Ruby, Value};
 use std::collections::HashMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Lanes that are kept while nothing runs.
+/// Lanes that are kept at first; as many as a query has threads, once one wants them.
 const WARM: usize = 1;
 /// Threads that wait cost little, and making one needs the GVL.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -42,6 +43,7 @@ pub(crate) fn start(descriptor: i32) -> Result<(), magnus::Error> {
         on_interrupt: Arc::new(|| {}),
     };
     let pool = PoolOptions { warm: WARM, idle_timeout: IDLE };
+    KEPT.store(WARM, Relaxed);
     let started = gvl::without(|| Pool::start(pool, move || Zygote::start(options)), || {});
     let Some(started) = started else {
         gvl::check_interrupts()?;
@@ -68,6 +70,16 @@ pub(crate) fn current() -> Result<Arc<Library<Zygote>>, Error> {
         _ => Err(Error::Boot(
             "this process was forked after the database was opened; open it again in the child".into(),
         )),
+    }
+}
+
+/// How many lanes are kept.
+static KEPT: AtomicUsize = AtomicUsize::new(WARM);
+
+/// Keeps a lane for each of a query's threads, so that an expensive function finds them.
+pub(crate) fn keep(host: &Library<Zygote>, threads: usize) {
+    if KEPT.fetch_max(threads, Relaxed) < threads {
+        host.pool.configure(PoolOptions { warm: threads, idle_timeout: IDLE });
     }
 }
 

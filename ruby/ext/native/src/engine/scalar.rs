@@ -107,6 +107,7 @@ impl State {
         if here || stand == Stand::Locked {
             return self.execute_here(stand, arguments, results);
         }
+        host::keep(&self.host, self.width);
         let outcome = call(&self.host, function, &self.session.crew, self.width, arguments, results);
         if let Err(Error::Raised { failure, .. }) = &outcome
             && failure.ticket != 0
