@@ -411,7 +411,9 @@ class Bench:
         yield Line("V8 context from a warm pool, in Ruby", "context boot", *texts, ratio(theirs, ours), 20)
         ours, theirs = taken["call"]["ours"], taken["call"]["theirs"]
         texts = microseconds(ours), f"{microseconds(theirs)} by eval"
-        yield Line("V8 call from Ruby, two integers", "a limit", *texts, statistics.median(ours) * 1e6, 5, "us")
+        yield Line(
+            "V8 call from Ruby, two integers", "a limit", *texts, statistics.median(ours) * 1e6, 5, "us"
+        )
 
     def lines(self, wanted: str) -> Iterator[Line]:
         """All lines whose benchmark's name contains a text."""

@@ -337,7 +337,9 @@ def _check_ruby(file: str) -> list[tuple[str, str, str]]:
     if not ruby_path().exists():
         raise _Unloadable("Error", f"{ruby_path()} is missing: the package was built without Ruby", "")
     script = "Crosslane::Zygote.check(ARGV.first)"
-    return _checked(["ruby", f"-I{ruby_path()}", "-rcrosslane/zygote", "-e", script, str(Path(file).resolve())])
+    return _checked(
+        ["ruby", f"-I{ruby_path()}", "-rcrosslane/zygote", "-e", script, str(Path(file).resolve())]
+    )
 
 
 def _checked(command: list[str]) -> list[tuple[str, str, str]]:

@@ -26,10 +26,17 @@ def commands(block: str) -> list[tuple[str, str]]:
     return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
 
 
-@pytest.mark.parametrize(("page", "least"), [("README.md", 6), ("docs/javascript.md", 1), ("docs/ruby.md", 1)])
+@pytest.mark.parametrize(
+    ("page", "least"), [("README.md", 6), ("docs/javascript.md", 1), ("docs/ruby.md", 1)]
+)
 def test_pages(page: str, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "COLUMNS": "100", "CROSSLANE": str(ROOT)}
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "COLUMNS": "100",
+        "CROSSLANE": str(ROOT),
+    }
     command = tmp_path / "crosslane"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m crosslane._cli "$@"\n')
     command.chmod(0o755)

@@ -149,7 +149,9 @@ def test_what_a_block_may_return(ruby: Load, returns: str, code: str, expected: 
     ],
 )
 def test_what_a_block_may_not_return(ruby: Load, returns: str, code: str, expected: str) -> None:
-    con = ruby(f'udf("f() -> {returns}") {{ {code.replace(chr(92) + chr(34), chr(34)).replace(chr(92) * 2, chr(92))} }}')
+    con = ruby(
+        f'udf("f() -> {returns}") {{ {code.replace(chr(92) + chr(34), chr(34)).replace(chr(92) * 2, chr(92))} }}'
+    )
     text = error(con, "SELECT f()")
     assert any(part in text for part in expected.split("|")), text
     assert "in row 1 of the batch" in text
