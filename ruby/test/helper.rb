@@ -12,7 +12,7 @@ class CrosslaneTest < Minitest::Test
   LONGEST = 60
 
   def run
-    Timeout.timeout(LONGEST) { super }
+    Timeout.timeout(self.class::LONGEST) { super }
   end
 
   def open(threads: 4, **options)

@@ -97,3 +97,24 @@ fn a_full_ring() {
 fn around_the_end() {
     check(&[16, 16, 24, 8]);
 }
+
+/// Who wants a waiting consumer back says so and sounds the alarm: the wait ends, or was never begun. Without the
+/// alarm's wake the consumer sleeps for ever, which loom calls a deadlock.
+#[test]
+fn an_alarm_ends_a_wait() {
+    loom::model(|| {
+        let (_producer, mut consumer) = ring();
+        let alarm = consumer.alarm();
+        let stop = Arc::new(loom::sync::atomic::AtomicBool::new(false));
+        let said = Arc::clone(&stop);
+        let other = thread::spawn(move || {
+            said.store(true, loom::sync::atomic::Ordering::Relaxed);
+            alarm.sound();
+        });
+        while !stop.load(loom::sync::atomic::Ordering::Relaxed) {
+            let stopped = || stop.load(loom::sync::atomic::Ordering::Relaxed);
+            consumer.wait_or(Spin(Duration::ZERO), LONG, stopped);
+        }
+        other.join().unwrap();
+    });
+}

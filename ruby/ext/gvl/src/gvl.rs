@@ -66,6 +66,26 @@ struct Work<W, T> {
     result: Option<std::thread::Result<T>>,
 }
 
+impl<W: FnOnce() -> T, T> Work<W, T> {
+    fn new(work: W) -> Self {
+        Self { work: Some(work), result: None }
+    }
+
+    /// What the VM calls.
+    extern "C" fn run(data: *mut c_void) -> *mut c_void {
+        // SAFETY: the pointer is to a `Work` that lives until this returns.
+        let data = unsafe { &mut *data.cast::<Self>() };
+        if let Some(work) = data.work.take() {
+            data.result = Some(std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)));
+        }
+        std::ptr::null_mut()
+    }
+
+    fn finish(self) -> Option<T> {
+        self.result.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
 /// Runs `work` without the lock; `unblock` is called when it should end early, from another thread or a signal
 /// handler. `None` if it
 /// was not even begun, because the VM wants the thread at once.
@@ -73,30 +93,22 @@ struct Work<W, T> {
 /// # Panics
 /// If `work` panics.
 pub fn without<T, W: FnOnce() -> T, U: Fn() + Sync>(work: W, unblock: U) -> Option<T> {
-    extern "C" fn run<T, W: FnOnce() -> T>(data: *mut c_void) -> *mut c_void {
-        // SAFETY: the pointer is to the `Work` below, which lives until this returns.
-        let data = unsafe { &mut *data.cast::<Work<W, T>>() };
-        if let Some(work) = data.work.take() {
-            data.result = Some(std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)));
-        }
-        std::ptr::null_mut()
-    }
     extern "C" fn stop<U: Fn()>(data: *mut c_void) {
         // SAFETY: the pointer is to the closure below, which lives until the work is done.
         unsafe { (*data.cast::<U>())() }
     }
-    let mut data = Work { work: Some(work), result: None };
+    let mut data = Work::new(work);
     // SAFETY: called with the lock; this function neither raises nor checks interrupts afterwards.
     unsafe {
         rb_sys::rb_nogvl(
-            Some(run::<T, W>),
+            Some(Work::<W, T>::run),
             (&raw mut data).cast(),
             Some(stop::<U>),
             (&raw const unblock).cast_mut().cast(),
             (rb_sys::RB_NOGVL_INTR_FAIL | rb_sys::RB_NOGVL_UBF_ASYNC_SAFE) as c_int,
         );
     }
-    data.result.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    data.finish()
 }
 
 /// Runs `work` with the lock, on a Ruby thread: takes the lock if the thread is without. `None` if it was not
@@ -105,23 +117,15 @@ pub fn without<T, W: FnOnce() -> T, U: Fn() + Sync>(work: W, unblock: U) -> Opti
 /// # Panics
 /// If `work` panics.
 pub fn with<T, W: FnOnce() -> T>(work: W) -> Option<T> {
-    extern "C" fn run<T, W: FnOnce() -> T>(data: *mut c_void) -> *mut c_void {
-        // SAFETY: the pointer is to the `Work` below, which lives until this returns.
-        let data = unsafe { &mut *data.cast::<Work<W, T>>() };
-        if let Some(work) = data.work.take() {
-            data.result = Some(std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)));
-        }
-        std::ptr::null_mut()
-    }
     if stand() == Stand::Locked {
         return Some(work());
     }
-    let mut data = Work { work: Some(work), result: None };
+    let mut data = Work::new(work);
     // SAFETY: the caller stands on a Ruby thread without the lock, and the work lets no longjmp out.
     unsafe {
-        rb_sys::rb_thread_call_with_gvl(Some(run::<T, W>), (&raw mut data).cast());
+        rb_sys::rb_thread_call_with_gvl(Some(Work::<W, T>::run), (&raw mut data).cast());
     }
-    data.result.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    data.finish()
 }
 
 /// Does what the VM wants of this thread: runs signal handlers, raises what another thread raised in it, ends it.

@@ -86,18 +86,21 @@ pub(crate) unsafe fn text(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Runs something of DuckDB's without the GVL, which nothing can interrupt. It is begun even if the VM wants the
-/// thread, because what was begun before must come to its end.
-pub(crate) fn briefly<T>(work: impl FnOnce() -> T) -> T {
+/// Runs something of DuckDB's without the GVL. It is begun even if the VM wants the thread, because what was begun
+/// before must come to its end; `unblock` tells those who look.
+fn uninterrupted<T>(work: impl FnOnce() -> T, unblock: impl Fn() + Sync) -> T {
     let mut work = Some(work);
-    loop {
-        if let Some(done) = gvl::without(|| work.take().map(|work| work()), || {}).flatten() {
-            return done;
-        }
-        if let Some(work) = work.take() {
-            return work();
-        }
+    let done = gvl::without(|| work.take().map(|work| work()), unblock).flatten();
+    match (done, work) {
+        (Some(done), _) => done,
+        (None, Some(work)) => work(),
+        (None, None) => unreachable!("the work was either done or not"),
     }
+}
+
+/// The same for what calls no functions, and is soon done.
+pub(crate) fn briefly<T>(work: impl FnOnce() -> T) -> T {
+    uninterrupted(work, || {})
 }
 
 /// `Crosslane::Native::Database`.
@@ -325,10 +328,11 @@ impl Statements {
     fn prepare(&self, link: &Link, index: ffi::idx_t) -> Result<Prepared, Error> {
         link.session.begin();
         let mut raw = std::ptr::null_mut();
-        let prepared = briefly_interruptible(link, || {
+        let prepare = || {
             // SAFETY: the statements and the connection live.
             unsafe { ffi::duckdb_prepare_extracted_statement(link.raw, self.raw, index, &raw mut raw) }
-        });
+        };
+        let prepared = uninterrupted(prepare, || link.session.interrupt());
         let this = Prepared(raw);
         check_interrupts()?;
         if prepared != OK {
@@ -337,17 +341,6 @@ impl Statements {
             return Err(failure(link.session.left(), &message));
         }
         Ok(this)
-    }
-}
-
-/// As [`briefly`], for what calls functions: they learn when the VM wants this thread.
-fn briefly_interruptible<T>(link: &Link, work: impl FnOnce() -> T) -> T {
-    let mut work = Some(work);
-    let done = gvl::without(|| work.take().map(|work| work()), || link.session.interrupt()).flatten();
-    match (done, work) {
-        (Some(done), _) => done,
-        (None, Some(work)) => work(),
-        (None, None) => unreachable!("the work was either done or not"),
     }
 }
 
@@ -400,10 +393,11 @@ impl Prepared {
             return Err(link.failure(&failed));
         }
         let mut result = Rows::empty();
-        let state = briefly_interruptible(link, || {
+        let complete = || {
             // SAFETY: the pending result is ready, and the place for the result is valid.
             unsafe { ffi::duckdb_execute_pending(pending.0, result.raw_mut()) }
-        });
+        };
+        let state = uninterrupted(complete, || link.session.interrupt());
         briefly(|| drop(pending));
         if state != OK {
             // SAFETY: the text belongs to the result.

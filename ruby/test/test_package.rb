@@ -1,0 +1,37 @@
+# frozen_string_literal: true
+
+require_relative "helper"
+require "open3"
+
+# The gem, built and installed as users do.
+class TestPackage < CrosslaneTest
+  LONGEST = 300
+
+  PROGRAM = <<~RUBY
+    require "crosslane"
+    require "crosslane/v8"
+    db = Crosslane.open(functions: [ARGV.first])
+    db.udf(:host, "(x BIGINT) -> BIGINT") { |x| x * 10 }
+    puts db.value("SELECT guest(host(4))"), Crosslane::V8::Context.new.eval("6 * 7"), $LOADED_FEATURES.grep(/native/)
+  RUBY
+
+  def run!(environment, *command, chdir: Dir.pwd)
+    output, status = Open3.capture2e(environment, *command, chdir: chdir)
+    assert_predicate status, :success?, output
+    output
+  end
+
+  def test_the_gem_runs_where_it_is_installed
+    Dir.mktmpdir do |home|
+      folder = File.expand_path("..", __dir__)
+      run!({}, "rake", "package", chdir: folder)
+      installed = { "GEM_HOME" => home, "RUBYLIB" => nil, "RUBYOPT" => nil }
+      run!(installed, "gem", "install", "--local", "--no-document", File.join(folder, "pkg/crosslane.gem"))
+      functions = File.join(home, "functions.rb")
+      File.write(functions, "udf(\"guest(x BIGINT) -> BIGINT\") { |x| x + 2 }")
+      output = run!(installed, RbConfig.ruby, "-e", PROGRAM, functions, chdir: home).lines(chomp: true)
+      assert_equal %w[42 42], output.first(2)
+      assert(output.drop(2).all? { |path| path.start_with?(home) }, output.inspect)
+    end
+  end
+end
