@@ -73,6 +73,8 @@ struct State<L> {
     stats: PoolStats,
     /// Whether idle lanes should be kept ready: since the last use, until the idle timeout.
     keep_warm: bool,
+    /// Whether no more can be had for now, so that nobody tries until somebody needs one.
+    exhausted: bool,
     closed: bool,
 }
 
@@ -124,6 +126,7 @@ impl<Z: Zygote> Pool<Z> {
             options,
             stats: PoolStats::default(),
             keep_warm: true,
+            exhausted: false,
             closed: false,
         };
         let shared = Arc::new(Shared {
@@ -167,6 +170,7 @@ impl<Z: Zygote> Pool<Z> {
         state.stats.waited += 1;
         state.waiting += 1;
         state.keep_warm = true;
+        state.exhausted = false;
         state.last_used = Instant::now();
         self.shared.work.notify_one();
         let mut refused = None;
@@ -301,7 +305,8 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
             break;
         }
         let wanted = if state.keep_warm { state.options.warm.max(1) } else { 0 };
-        let missing = state.waiting > state.idle.len() || state.idle.len() + state.stats.busy < wanted;
+        let few = !state.exhausted && state.idle.len() + state.stats.busy < wanted;
+        let missing = state.waiting > state.idle.len() || few;
         if missing {
             drop(state);
             let booted = zygote.boot();
@@ -315,8 +320,8 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
                     state.idle.insert(0, Kept { lane, stats });
                 }
                 Err(error) if state.waiting > 0 => state.failures.push_back(error),
-                // Nobody waits: the next check-out tries again, and gets the error.
-                Err(_) => state.keep_warm = false,
+                // Nobody waits: the next check-out that must tries again, and gets the error.
+                Err(_) => state.exhausted = true,
             }
             shared.arrival.notify_all();
             continue;

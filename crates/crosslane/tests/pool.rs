@@ -105,3 +105,31 @@ fn those_who_wait_get_the_lane_or_the_error() {
         permit.send(Ok(())).unwrap();
     });
 }
+
+/// Where no more lanes can be booted, those that exist stay, and are lent in turns.
+#[test]
+fn who_cannot_have_a_lane_of_its_own_shares() {
+    let (pool, permit, begun) = pool(2);
+    let refuse = || permit.send(Err(Error::Boot("no more".into()))).unwrap();
+    begun.recv().unwrap();
+    permit.send(Ok(())).unwrap();
+    begun.recv().unwrap();
+    refuse();
+    let lane = pool.check_out().unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| pool.check_out().map(|lane| lane.id()));
+        begun.recv().unwrap();
+        refuse();
+        // Whether it waits already or not: the lane comes back, and is the other's.
+        lane.give_back();
+        assert_eq!(other.join().unwrap().unwrap(), 1);
+    });
+    // The other dropped it, which ended it: now there is none to wait for.
+    let error = std::thread::scope(|scope| {
+        let other = scope.spawn(|| pool.check_out().map(|lane| lane.id()));
+        begun.recv().unwrap();
+        refuse();
+        other.join().unwrap().unwrap_err()
+    });
+    assert_eq!(error.to_string(), "cannot start a worker: no more");
+}

@@ -22,14 +22,13 @@ module Crosslane
     # @raise [Error] if DuckDB refuses
     def open(path = nil, functions: [], config: {})
       database = Database.new(path, config)
+      done = false
       database.load(*functions)
-      return database unless block_given?
+      return database.tap { done = true } unless block_given?
 
-      begin
-        yield database
-      ensure
-        database.close
-      end
+      yield database
+    ensure
+      database&.close unless done
     end
 
     # @return [String] the version of DuckDB

@@ -15,9 +15,11 @@ module Crosslane
   module Errors
     OURS = "#{__dir__}/".freeze
     MOST_FRAMES = 20
+    MOST_KEPT = 1000
     # Exceptions that a host lane's caller will raise again, by their tickets.
     @kept = {}
     @tickets = 0
+    @lock = Mutex.new
 
     class << self
       # The class, the message and the backtrace of an exception, from the user's file on. Frames of this library
@@ -40,10 +42,12 @@ module Crosslane
 
       # @return [Integer] the ticket for {take}
       def keep(error)
-        # Nobody may ever ask for it: a query can swallow an error (TRY).
-        @kept.shift while @kept.size >= 1000
-        @kept[@tickets += 1] = error
-        @tickets
+        @lock.synchronize do
+          # Nobody may ever ask for it: a query can swallow an error (TRY).
+          @kept.shift while @kept.size >= MOST_KEPT
+          @kept[@tickets += 1] = error
+          @tickets
+        end
       end
 
       # Raises what a block was left with, as if the query had raised it: the exception itself, with its cause and
@@ -52,7 +56,7 @@ module Crosslane
       # @param ticket [Integer] 0 if there was no exception
       # @param text [String] what the database says
       def raise_again(ticket, text)
-        error = @kept.delete(ticket)
+        error = @lock.synchronize { @kept.delete(ticket) }
         raise Error, text unless error
 
         throw(error.tag, error.value) if error.is_a?(UncaughtThrowError)

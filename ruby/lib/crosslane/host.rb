@@ -102,6 +102,8 @@ module Crosslane
       @lanes[watch.fileno] = lane
       @control.forked(number, @pid)
     rescue StandardError, NoMemoryError => e
+      [memory, socket].each { |descriptor| IO.for_fd(descriptor).close }
+      watch&.close
       @control.unforked(number, "a thread could not be made: #{e.message}")
     end
 
