@@ -81,30 +81,28 @@ def load(con: duckdb.DuckDBPyConnection, library: Library) -> Callable[[str], du
     return load
 
 
+Load = Callable[[str], duckdb.DuckDBPyConnection]
+
+
+def _loading(con: duckdb.DuckDBPyConnection, path: Path) -> Load:
+    def load(text: str) -> duckdb.DuckDBPyConnection:
+        path.write_text(textwrap.dedent(text).lstrip("\n"))
+        crosslane.load(con, path)
+        return con
+
+    return load
+
+
 @pytest.fixture
-def script(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Callable[[str], duckdb.DuckDBPyConnection]:
+def script(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Load:
     """Loads a text as a file of JavaScript functions and returns the connection."""
-
-    def load(text: str) -> duckdb.DuckDBPyConnection:
-        path = tmp_path / "functions.js"
-        path.write_text(textwrap.dedent(text).lstrip("\n"))
-        crosslane.load(con, path)
-        return con
-
-    return load
+    return _loading(con, tmp_path / "functions.js")
 
 
 @pytest.fixture
-def ruby(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Callable[[str], duckdb.DuckDBPyConnection]:
+def ruby(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Load:
     """Loads a text as a file of Ruby functions and returns the connection."""
-
-    def load(text: str) -> duckdb.DuckDBPyConnection:
-        path = tmp_path / "functions.rb"
-        path.write_text(textwrap.dedent(text).lstrip("\n"))
-        crosslane.load(con, path)
-        return con
-
-    return load
+    return _loading(con, tmp_path / "functions.rb")
 
 
 def value(con: duckdb.DuckDBPyConnection, query: str) -> object:
