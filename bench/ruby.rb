@@ -71,7 +71,7 @@ def computing(db)
   end
   guest = "SELECT bit_xor(rb_work(x)) FROM quarter"
   host = "SELECT bit_xor(host_work(x)) FROM quarter"
-  rounds = [ROUNDS / 3, 3].max
+  rounds = [ROUNDS / 2, 3].max
   { guest_scaling: both(rounds, threaded(db, 2, guest), threaded(db, 1, guest)),
     guest_and_host: both(rounds, threaded(db, 2, guest), threaded(db, 2, host)) }
 end

@@ -1,6 +1,6 @@
 """Crosslane beside its peers, in one run: prints a table, draws a picture.
 
-    make bench                  everything (about six minutes)
+    make bench                  everything (about ten minutes)
     make bench BENCH=bigint     the lines whose name contains "bigint"
 
 Every line compares two things that were measured alternately; the figures are medians.
