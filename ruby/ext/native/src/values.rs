@@ -111,6 +111,7 @@ pub(crate) mod header {
     const SHIFT: u32 = rb_sys::ruby_encoding_consts::RUBY_ENCODING_SHIFT as u32;
     const MASK: VALUE = rb_sys::ruby_encoding_consts::RUBY_ENCODING_MASK as VALUE;
     const RANGES: VALUE = rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_MASK as VALUE;
+    pub(crate) const UNKNOWN: VALUE = 0;
     pub(crate) const ASCII: VALUE = rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_7BIT as VALUE;
     pub(crate) const VALID: VALUE = rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_VALID as VALUE;
 
@@ -124,16 +125,25 @@ pub(crate) mod header {
         unsafe { ((*(string as *const RBasic)).flags & MASK) >> SHIFT }
     }
 
-    /// What is known of a String's bytes; found out if nothing is.
+    /// What is known of a String's bytes.
+    ///
+    /// # Safety
+    /// The value must be a String.
+    #[inline(always)]
+    pub(crate) unsafe fn known_range(string: VALUE) -> VALUE {
+        // SAFETY: as above.
+        unsafe { (*(string as *const RBasic)).flags & RANGES }
+    }
+
+    /// The same; found out if nothing is known.
     ///
     /// # Safety
     /// The value must be a String; with the GVL.
-    #[inline(always)]
     pub(crate) unsafe fn range(string: VALUE) -> VALUE {
-        // SAFETY: as above.
+        // SAFETY: as the caller says.
         unsafe {
-            match (*(string as *const RBasic)).flags & RANGES {
-                0 => rb_sys::rb_enc_str_coderange(string) as VALUE,
+            match known_range(string) {
+                UNKNOWN => rb_sys::rb_enc_str_coderange(string) as VALUE,
                 known => known,
             }
         }

@@ -173,8 +173,13 @@ impl Writer {
                 let utf8 = rb_sys::rb_enc_from_encoding(rb_sys::rb_utf8_encoding());
                 string = rb_sys::rb_str_encode(string, utf8, 0, Qnil as VALUE);
             }
-            let range = header::range(string);
-            if range != header::ASCII && range != header::VALID {
+            let valid = match header::known_range(string) {
+                header::ASCII | header::VALID => true,
+                // Quicker than asking Ruby.
+                header::UNKNOWN => std::str::from_utf8(bytes(string)).is_ok(),
+                _ => false,
+            };
+            if !valid {
                 let advice = ", which is not valid UTF-8, where VARCHAR is due; String#scrub repairs it, or declare BLOB";
                 return Err(Fault::Other(value, advice.into()));
             }
