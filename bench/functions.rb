@@ -2,15 +2,8 @@
 
 # The Ruby functions that are measured as guests.
 
+require_relative "work"
+
 udf("rb_up(text VARCHAR) -> VARCHAR") { |text| text.upcase }
 
-# About 20 us of arithmetic.
-udf "rb_work(x BIGINT) -> BIGINT" do |x|
-  total = x
-  i = 0
-  while i < 400
-    total = (total * 31 + i) & 0xFFFFFF
-    i += 1
-  end
-  total
-end
+udf("rb_work(x BIGINT) -> BIGINT") { |x| work(x) }

@@ -7,6 +7,7 @@
 
 require "crosslane"
 require "crosslane/v8"
+require_relative "work"
 
 LIBRARIES, ROUNDS = ARGV[0], Integer(ARGV[1])
 WANTED = ARGV[2].to_s
@@ -60,15 +61,7 @@ end
 
 # What computes: a guest with two threads against one, and against host lanes with two.
 def computing(db)
-  db.udf(:host_work, "(x BIGINT) -> BIGINT") do |x|
-    total = x
-    i = 0
-    while i < 400
-      total = (total * 31 + i) & 0xFFFFFF
-      i += 1
-    end
-    total
-  end
+  db.udf(:host_work, "(x BIGINT) -> BIGINT") { |x| work(x) }
   guest = "SELECT bit_xor(rb_work(x)) FROM quarter"
   host = "SELECT bit_xor(host_work(x)) FROM quarter"
   rounds = [ROUNDS / 2, 3].max

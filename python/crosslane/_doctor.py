@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,17 +106,12 @@ def _javascript() -> Finding:
     host = crosslane.javascript_path()
     if not host.exists():
         return Finding("optional", "JavaScript", "built without V8", "run tools/v8, then pip install . again")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "doctor.js"
-        file.write_text('udf("crosslane_doctor_js() -> INTEGER", () => 42);')
-        try:
-            con = crosslane.connect(functions=file)
-            value = con.execute("SELECT crosslane_doctor_js()").fetchall()[0][0]
-            version = subprocess.run([host, "version"], capture_output=True, text=True).stdout.strip()
-            con.close()
-        except Exception as error:
-            return Finding("bad", "JavaScript", str(error), "see the message above")
-    return Finding("good", "JavaScript", f"{version}; a function ran in an isolate and returned {value}")
+
+    def found(value: object) -> str:
+        version = subprocess.run([host, "version"], capture_output=True, text=True).stdout.strip()
+        return f"{version}; a function ran in an isolate and returned {value}"
+
+    return _ran("JavaScript", ".js", 'udf("crosslane_doctor_guest() -> INTEGER", () => 42);', found)
 
 
 def _ruby() -> Finding:
@@ -125,16 +120,24 @@ def _ruby() -> Finding:
     if not crosslane.ruby_path().exists():
         advice = "install Ruby with its headers, then pip install . again"
         return Finding("optional", "Ruby", "built without Ruby", advice)
+    text = 'udf("crosslane_doctor_guest() -> VARCHAR") { RUBY_VERSION }'
+    return _ran("Ruby", ".rb", text, lambda version: f"Ruby {version}; a function ran in a worker")
+
+
+def _ran(language: str, suffix: str, text: str, found: Callable[[object], str]) -> Finding:
+    """Runs a function of a file in that language."""
+    import crosslane
+
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "doctor.rb"
-        file.write_text('udf("crosslane_doctor_rb() -> VARCHAR") { RUBY_VERSION }')
+        file = Path(folder) / f"doctor{suffix}"
+        file.write_text(text)
         try:
             con = crosslane.connect(functions=file)
-            version = con.execute("SELECT crosslane_doctor_rb()").fetchall()[0][0]
+            value = con.execute("SELECT crosslane_doctor_guest()").fetchall()[0][0]
             con.close()
+            return Finding("good", language, found(value))
         except Exception as error:
-            return Finding("bad", "Ruby", str(error), "see the message above")
-    return Finding("good", "Ruby", f"Ruby {version}; a function ran in a worker")
+            return Finding("bad", language, str(error), "see the message above")
 
 
 def _answer() -> int:

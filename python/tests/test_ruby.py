@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable
 
 import duckdb
@@ -241,15 +240,18 @@ def test_retries_and_errors_as_null(ruby: Load) -> None:
 def test_many_rows_wait_at_once(ruby: Load) -> None:
     con = ruby(
         """
-        udf("wait(x BIGINT) -> BIGINT", concurrency: 50) { |x| sleep 0.05; x }
+        $running = 0
+        udf("side_by_side(x BIGINT) -> BIGINT", concurrency: 50) do |x|
+          $running += 1
+          sleep 0.05
+          $running.tap { $running -= 1 }
+        end
         udf("partly(x BIGINT) -> BIGINT", concurrency: 10, on_error: :null) { |x| x == 7 ? raise("seven") : x }
         udf("bad(x BIGINT) -> BIGINT", concurrency: 10) { |x| x == 7 ? raise("seven") : x }
         udf("slow(x BIGINT) -> BIGINT", concurrency: 10, timeout: 0.2) { |x| x == 7 ? sleep : x }
         """
     )
-    started = time.perf_counter()
-    assert value(con, "SELECT sum(wait(i)) FROM range(400) r(i)") == sum(range(400))
-    assert time.perf_counter() - started < 10
+    assert 10 < value(con, "SELECT max(side_by_side(i)) FROM range(400) r(i)") <= 50
     assert value(con, "SELECT count(partly(i)) FROM range(100) r(i)") == 99
     text = error(con, "SELECT bad(i) FROM range(100) r(i)")
     assert "bad: RuntimeError: seven" in text
@@ -310,10 +312,9 @@ def test_a_query_in_ruby_can_be_cancelled(ruby: Load) -> None:
     con = ruby('udf("stuck(x BIGINT) -> BIGINT") { |x| sleep }')
     timer = threading.Timer(0.5, crosslane.cancel, [con])
     timer.start()
-    started = time.perf_counter()
-    with pytest.raises(duckdb.Error):
-        con.execute("SELECT stuck(i) FROM range(2, 5) r(i)").fetchall()
-    assert time.perf_counter() - started < 5
+    # It would never end.
+    text = error(con, "SELECT stuck(i) FROM range(2, 5) r(i)")
+    assert re.search("cancelled|Interrupted", text), text
     timer.join()
 
 

@@ -32,12 +32,6 @@ class CrosslaneTest < Minitest::Test
     db
   end
 
-  def seconds
-    started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-    yield
-    Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
-  end
-
   def eventually(patience = 5)
     deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + patience
     sleep 0.01 until (done = yield) || Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline

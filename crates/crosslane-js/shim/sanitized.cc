@@ -80,7 +80,7 @@ void Exercise(ClText snapshot) {
   Program program;
   ClHost host = Host(&program);
   ClOutcome outcome;
-  ClIsolate* isolate = cl_boot(snapshot, {}, &host, 64 << 20, size_t{2} << 30, 500 << 10, &outcome);
+  ClIsolate* isolate = cl_boot(false, snapshot, {}, &host, 64 << 20, size_t{2} << 30, 500 << 10, &outcome);
   CHECK(outcome.status == CL_OK);
   CHECK(Call(isolate, "text", 0, &outcome) == "1");
   CHECK(Call(isolate, "text", 0, &outcome) == "2");

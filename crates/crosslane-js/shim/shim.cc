@@ -916,8 +916,8 @@ ClText cl_snapshot(ClIsolate* self) {
 
 void cl_free_blob(ClText blob) { delete[] blob.data; }
 
-static ClIsolate* Boot(bool shared, ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
-                       size_t hard_limit, size_t stack, ClOutcome* outcome) {
+ClIsolate* cl_boot(bool shared, ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
+                   size_t hard_limit, size_t stack, ClOutcome* outcome) {
   ClIsolate* self = Allocate(blob, host);
   self->shared = shared;
   v8::Isolate::CreateParams parameters;
@@ -933,16 +933,6 @@ static ClIsolate* Boot(bool shared, ClText blob, ClText prelude, const ClHost* h
   v8::Isolate::Scope scope(self->isolate);
   self->isolate->SetStackLimit(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) - stack);
   return Furnish(self, prelude, outcome);
-}
-
-ClIsolate* cl_boot(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, size_t hard_limit,
-                   size_t stack, ClOutcome* outcome) {
-  return Boot(false, blob, prelude, host, memory_limit, hard_limit, stack, outcome);
-}
-
-ClIsolate* cl_boot_shared(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
-                          size_t hard_limit, size_t stack, ClOutcome* outcome) {
-  return Boot(true, blob, prelude, host, memory_limit, hard_limit, stack, outcome);
 }
 
 void cl_eval(ClIsolate* self, ClText source, ClText name, size_t stack, ClOutcome* outcome) {

@@ -70,9 +70,10 @@ void cl_load(ClIsolate*, ClText path, ClText source, ClOutcome*);
 ClText cl_snapshot(ClIsolate*);
 void cl_free_blob(ClText blob);
 
-// Boots from a snapshot, which must outlive the isolate, or without a library.
-ClIsolate* cl_boot(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, size_t hard_limit,
-                   size_t stack, ClOutcome*);
+// Boots from a snapshot, which must outlive the isolate, or without a library. If it is `shared` between
+// threads, this and all other calls take V8's lock.
+ClIsolate* cl_boot(bool shared, ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
+                   size_t hard_limit, size_t stack, ClOutcome*);
 // For builders too, if no snapshot is wanted.
 void cl_dispose(ClIsolate*);
 
@@ -106,9 +107,6 @@ enum {
   CL_VALUE_BIGINT = 9,  // as CL_VALUE_TEXT, in decimal digits
   CL_VALUE_BYTES = 10,  // u32 bytes
 };
-// The lock must be on before the isolate is booted; `cl_boot` and all others then take it.
-ClIsolate* cl_boot_shared(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
-                          size_t hard_limit, size_t stack, ClOutcome*);
 // Runs a script. The outcome's value is encoded.
 void cl_eval(ClIsolate*, ClText source, ClText name, size_t stack, ClOutcome*);
 // Calls a function by its path from the global object (`a.b.c`) with an encoded array.

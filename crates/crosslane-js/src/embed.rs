@@ -184,7 +184,7 @@ impl Context {
         let mut outcome = ClOutcome::EMPTY;
         // SAFETY: the snapshot lives as long as the isolate, and so does the host.
         let raw =
-            unsafe { ffi::cl_boot_shared(blob, prelude, &host.table(), memory, hard, stack, &mut outcome) };
+            unsafe { ffi::cl_boot(true, blob, prelude, &host.table(), memory, hard, stack, &mut outcome) };
         let raw = NonNull::new(raw).expect("V8 gives an isolate or ends the process");
         let handle = Handle::new(raw);
         let process = std::process::id();

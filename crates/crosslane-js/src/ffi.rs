@@ -115,15 +115,7 @@ unsafe extern "C" {
     pub(crate) fn cl_snapshot(isolate: *mut ClIsolate) -> ClText;
     pub(crate) fn cl_free_blob(blob: ClText);
     pub(crate) fn cl_boot(
-        blob: ClText,
-        prelude: ClText,
-        host: *const ClHost,
-        memory_limit: usize,
-        hard_limit: usize,
-        stack: usize,
-        outcome: *mut ClOutcome,
-    ) -> *mut ClIsolate;
-    pub(crate) fn cl_boot_shared(
+        shared: bool,
         blob: ClText,
         prelude: ClText,
         host: *const ClHost,

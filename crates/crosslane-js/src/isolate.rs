@@ -433,7 +433,8 @@ impl Isolate {
         let mut outcome = ClOutcome::EMPTY;
         let tenant = Tenant::new(blob);
         // SAFETY: the snapshot lives as long as the isolate, and so does the host.
-        let raw = unsafe { ffi::cl_boot(blob, prelude, &host.table(), memory, hard, STACK, &mut outcome) };
+        let raw =
+            unsafe { ffi::cl_boot(false, blob, prelude, &host.table(), memory, hard, STACK, &mut outcome) };
         let this = Self::new(raw, snapshot, host, tenant);
         // SAFETY: nothing was called since.
         unsafe { check(&outcome)? };

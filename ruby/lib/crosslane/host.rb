@@ -67,7 +67,7 @@ module Crosslane
     ensure
       @lanes.each_value { |lane| lane.thread.kill }
       @lanes.each_value { |lane| close(lane) }
-      @socket.shutdown rescue nil # rubocop:disable Style/RescueModifier -- the engine may have gone first
+      hang_up(@socket)
     end
 
     # Waits for news and acts on them. False when the engine has gone.
@@ -128,11 +128,15 @@ module Crosslane
     end
 
     def close(lane)
-      lane.watch.shutdown
-    rescue SystemCallError
-      # The engine has gone first.
-    ensure
+      hang_up(lane.watch)
       lane.watch.close
+    end
+
+    # Tells the engine that nobody answers any more, also where a fork holds copies of the socket.
+    def hang_up(socket)
+      socket.shutdown
+    rescue Errno::ENOTCONN, Errno::EPIPE
+      # The engine has gone first.
     end
   end
 end
