@@ -66,14 +66,14 @@ struct State<L> {
     waiting: usize,
     /// Check-outs for which none could be booted, and that wait for a lane of others.
     queued: usize,
-    /// Failures of boots for those who wait.
+    /// Failures of boots for those who wait; never more than they are.
     failures: VecDeque<Error>,
     last_used: Instant,
     options: PoolOptions,
     stats: PoolStats,
     /// Whether idle lanes should be kept ready: since the last use, until the idle timeout.
     keep_warm: bool,
-    /// Whether no more can be had for now, so that nobody tries until somebody needs one.
+    /// Whether the last boot failed, so that nobody tries until somebody needs one.
     exhausted: bool,
     closed: bool,
 }
@@ -170,7 +170,6 @@ impl<Z: Zygote> Pool<Z> {
         state.stats.waited += 1;
         state.waiting += 1;
         state.keep_warm = true;
-        state.exhausted = false;
         state.last_used = Instant::now();
         self.shared.work.notify_one();
         let mut refused = None;
@@ -195,7 +194,11 @@ impl<Z: Zygote> Pool<Z> {
             };
             match refused {
                 Some(_) => state.queued -= 1,
-                None => state.waiting -= 1,
+                None => {
+                    state.waiting -= 1;
+                    let waiting = state.waiting;
+                    state.failures.truncate(waiting);
+                }
             }
             return outcome.map(|lane| self.pooled(lane));
         }
@@ -306,22 +309,27 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
         }
         let wanted = if state.keep_warm { state.options.warm.max(1) } else { 0 };
         let few = !state.exhausted && state.idle.len() + state.stats.busy < wanted;
-        let missing = state.waiting > state.idle.len() || few;
+        let missing = state.waiting > state.idle.len() + state.failures.len() || few;
         if missing {
             drop(state);
             let booted = zygote.boot();
             state = shared.lock();
             match booted {
                 Ok(lane) => {
+                    state.exhausted = false;
                     state.stats.booted += 1;
                     let stats = LaneStats { id: lane.id(), process: lane.process(), ..LaneStats::default() };
                     let stats = Arc::new(stats);
                     state.lanes.push(Arc::clone(&stats));
                     state.idle.insert(0, Kept { lane, stats });
                 }
-                Err(error) if state.waiting > 0 => state.failures.push_back(error),
-                // Nobody waits: the next check-out that must tries again, and gets the error.
-                Err(_) => state.exhausted = true,
+                Err(error) => {
+                    state.exhausted = true;
+                    // If nobody waits, the next check-out that must tries again, and gets the error.
+                    if state.waiting > state.failures.len() {
+                        state.failures.push_back(error);
+                    }
+                }
             }
             shared.arrival.notify_all();
             continue;

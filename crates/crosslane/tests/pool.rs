@@ -110,26 +110,31 @@ fn those_who_wait_get_the_lane_or_the_error() {
 #[test]
 fn who_cannot_have_a_lane_of_its_own_shares() {
     let (pool, permit, begun) = pool(2);
-    let refuse = || permit.send(Err(Error::Boot("no more".into()))).unwrap();
     begun.recv().unwrap();
     permit.send(Ok(())).unwrap();
-    begun.recv().unwrap();
-    refuse();
     let lane = pool.check_out().unwrap();
+    // Now each boot fails, the one that has begun included.
+    drop(permit);
+    let waited = pool.stats().waited;
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| pool.check_out().map(|lane| lane.id()));
-        begun.recv().unwrap();
-        refuse();
-        // Whether it waits already or not: the lane comes back, and is the other's.
+        let others = [(); 2].map(|()| {
+            scope.spawn(|| {
+                let lane = pool.check_out()?;
+                let id = lane.id();
+                lane.give_back();
+                Ok::<_, Error>(id)
+            })
+        });
+        while pool.stats().waited < waited + 2 {
+            std::thread::yield_now();
+        }
         lane.give_back();
-        assert_eq!(other.join().unwrap().unwrap(), 1);
+        for other in others {
+            assert_eq!(other.join().unwrap().unwrap(), 1);
+        }
     });
-    // The other dropped it, which ended it: now there is none to wait for.
-    let error = std::thread::scope(|scope| {
-        let other = scope.spawn(|| pool.check_out().map(|lane| lane.id()));
-        begun.recv().unwrap();
-        refuse();
-        other.join().unwrap().unwrap_err()
-    });
-    assert_eq!(error.to_string(), "cannot start a worker: no more");
+    // Dropping a lane ends it: now there is none to wait for.
+    drop(pool.check_out().unwrap());
+    let error = pool.check_out().unwrap_err();
+    assert_eq!(error.to_string(), "cannot start a worker: the test is over");
 }
