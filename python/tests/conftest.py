@@ -27,7 +27,7 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 60) -> bool:
     """Whether a condition becomes true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

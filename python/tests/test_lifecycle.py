@@ -26,7 +26,7 @@ def run(program: str, **options: object) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         **options,
     )
 
@@ -308,7 +308,7 @@ def test_other_clients(library: Library) -> None:
         {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
     ):
         command = [str(shell), "-unsigned", "-csv", "-c", script]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
         assert result.stdout.endswith("answer\n42\n"), result.stdout + result.stderr
 
 
