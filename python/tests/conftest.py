@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,10 @@ def lives(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+#: The processors that lanes may use, and so the warm lanes of a library.
+CPUS = len(os.sched_getaffinity(0))
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60) -> bool:

@@ -18,7 +18,7 @@ import pytest
 
 import crosslane
 
-from .conftest import error, eventually, lives, processes, value
+from .conftest import CPUS, error, eventually, lives, processes, value
 
 Script = Callable[..., duckdb.DuckDBPyConnection]
 
@@ -80,7 +80,7 @@ def test_runaways_end_as_errors_and_their_lanes_go_on(runaways: duckdb.DuckDBPyC
     con = runaways
     con.execute("SET threads = 1")
     assert value(con, "SELECT f0(1)") == 1
-    assert eventually(lambda: len(lanes(con)) == 2)
+    assert eventually(lambda: len(lanes(con)) == CPUS)
     before = lanes(con)
     for index, (body, (_, message)) in enumerate(RUNAWAYS.items()):
         text = error(con, f"SELECT f{index}(x) FROM range(4) r(x)")
@@ -256,9 +256,9 @@ def test_lanes_are_threads_of_one_process(script: Script) -> None:
     )
     con.execute("CREATE TABLE t AS SELECT i FROM range(400) r(i)")
     assert value(con, "SELECT sum(work(i)) FROM t") == sum(range(400))
-    assert value(con, "SELECT count(*) FROM crosslane_lanes() WHERE rows > 0") == 2
+    assert value(con, "SELECT count(*) FROM crosslane_lanes() WHERE rows > 0") == min(2, CPUS)
     assert value(con, "SELECT count(DISTINCT pid) FROM crosslane_lanes()") == 1
-    assert value(con, "SELECT fanned_out > 0 FROM crosslane_stats()") is True
+    assert value(con, "SELECT fanned_out > 0 FROM crosslane_stats()") is (CPUS > 1)
 
 
 def test_isolates_of_one_snapshot_are_not_one(script: Script) -> None:
@@ -269,7 +269,7 @@ def test_isolates_of_one_snapshot_are_not_one(script: Script) -> None:
     )
     con.execute("CREATE TABLE t AS SELECT i FROM range(200) r(i)")
     assert value(con, "SELECT count(DISTINCT draw(i)) FROM t") == 200
-    assert value(con, "SELECT count(*) FROM crosslane_lanes() WHERE rows > 0") == 2
+    assert value(con, "SELECT count(*) FROM crosslane_lanes() WHERE rows > 0") == min(2, CPUS)
 
 
 #: ECMA-262's globals, and what Crosslane adds.

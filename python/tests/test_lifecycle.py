@@ -16,7 +16,7 @@ import psutil
 
 import crosslane
 
-from .conftest import Library, error, eventually, lives, processes, value
+from .conftest import CPUS, Library, error, eventually, lives, processes, value
 
 Load = Callable[[str], duckdb.DuckDBPyConnection]
 
@@ -200,7 +200,7 @@ def test_idle_lanes_leave(load: Load) -> None:
 
 def test_warm_lanes_are_there_before_the_first_row(load: Load) -> None:
     con = load("@udf\ndef f(x: int) -> int: return x + 1")
-    assert eventually(lambda: value(con, "SELECT sum(idle) FROM crosslane_pools()") == os.cpu_count())
+    assert eventually(lambda: value(con, "SELECT sum(idle) FROM crosslane_pools()") == CPUS)
     for _ in range(20):
         assert value(con, "SELECT f(1)") == 2
     assert value(con, "SELECT sum(waited) FROM crosslane_pools()") == 0
