@@ -59,6 +59,13 @@ def waiting(db)
   end
 end
 
+# The same work in processes that do nothing else: what the machine itself gains by its second core.
+def plain(count, rows)
+  lambda do
+    Array.new(count) { fork { (rows / count).times { |x| work(x) } && exit!(true) } }.each { |pid| Process.wait(pid) }
+  end
+end
+
 # What computes: a guest with two threads against one, and against host lanes with two.
 def computing(db)
   db.udf(:host_work, "(x BIGINT) -> BIGINT") { |x| work(x) }
@@ -66,6 +73,7 @@ def computing(db)
   host = "SELECT bit_xor(host_work(x)) FROM quarter"
   rounds = [ROUNDS / 2, 3].max
   { guest_scaling: both(rounds, threaded(db, 2, guest), threaded(db, 1, guest)),
+    machine_scaling: both(rounds, plain(2, 245_760), plain(1, 245_760)),
     guest_and_host: both(rounds, threaded(db, 2, guest), threaded(db, 2, host)) }
 end
 

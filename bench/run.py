@@ -387,10 +387,16 @@ class Bench:
     def ruby_lanes(self) -> Iterator[Line]:
         """Ruby: host lanes and guests."""
         taken = self.ruby("lanes")
+        limit = ratio(taken["machine_scaling"]["theirs"], taken["machine_scaling"]["ours"])
         for key, name, against, target in (
             ("waiting_scalar", "Ruby block that sleeps, scalar, 4 threads", "itself, 1 thread", 3.8),
             ("waiting_table", "Ruby block that sleeps, table, 4 threads", "itself, 1 thread", 3.8),
-            ("guest_scaling", "20 us Ruby guest, 1 to 2 threads", "itself, 1 thread", 1.85),
+            (
+                "guest_scaling",
+                "20 us Ruby guest, 1 to 2 threads",
+                f"itself, 1 thread (plain processes: {limit:.2f} x)",
+                1.85,
+            ),
             ("guest_and_host", "20 us Ruby function, as a guest", "host lanes, 2 threads", 1.6),
             ("light", "x*2+1 host lane, 1 thread", "a Ruby loop, 1/1.6 of it", 1 / 1.6),
             ("upcase", "upcase Ruby guest, 2 threads", "a Ruby loop", 1.2),
