@@ -39,7 +39,9 @@ def test_an_expensive_function_uses_every_core(load: Load) -> None:
     con = load(FUNCTIONS)
     con.execute("CREATE TABLE t AS SELECT i FROM range(1000) r(i)")
     assert value(con, "SELECT count(DISTINCT expensive(i)) FROM t") == min(2, CPUS)
-    assert value(con, "SELECT fanned_out > 0 FROM crosslane_stats() WHERE function = 'expensive'") is (CPUS > 1)
+    assert value(con, "SELECT fanned_out > 0 FROM crosslane_stats() WHERE function = 'expensive'") is (
+        CPUS > 1
+    )
 
 
 def test_not_with_one_thread_and_not_if_it_is_off(load: Load) -> None:
