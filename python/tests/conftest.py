@@ -32,7 +32,7 @@ def lives(process: psutil.Process) -> bool:
 CPUS = len(os.sched_getaffinity(0))
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 60) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
     """Whether a condition becomes true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

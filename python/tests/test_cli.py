@@ -20,7 +20,7 @@ COMMAND = [sys.executable, "-m", "crosslane._cli"]
 def crosslane(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "160"}
     command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, **options)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def interrupted(functions: Path, query: str, group: bool) -> tuple[int, str]:
     else:
         process.send_signal(signal.SIGINT)
     # The time that the issue allows is measured by the benchmark; here it must end at all.
-    _, err = process.communicate(timeout=100)
+    _, err = process.communicate(timeout=20)
     return process.returncode, err
 
 
@@ -130,5 +130,5 @@ def test_ctrl_c_ends_a_query_at_once(functions: Path, query: str, group: bool) -
 def test_a_closed_pipe_is_no_error(functions: Path) -> None:
     query = "SELECT i FROM range(1000000) r(i)"
     command = f"{' '.join(COMMAND)} sql --format csv '{query}' | head -n 2"
-    result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=200)
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
     assert (result.stdout, result.stderr) == ("i\n0\n", "")

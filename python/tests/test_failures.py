@@ -197,7 +197,7 @@ def test_errors_as_null(load: Load) -> None:
         def dies(x: int) -> int:
             if x == 700: os._exit(1)
             return x
-        @udf(on_error="null", timeout=1)
+        @udf(on_error="null", timeout=0.2)
         def hangs(x: int) -> int:
             if x == 3: time.sleep(1000)
             return x
@@ -295,7 +295,7 @@ def test_async_functions(load: Load) -> None:
         async def fails(x: int | None) -> int:
             await asyncio.sleep(0)
             return 1 // x
-        @udf(timeout=1, on_error="null")
+        @udf(timeout=0.1, on_error="null")
         async def slow(x: int) -> int:
             await asyncio.sleep(10 if x == 2 else 0)
             return x

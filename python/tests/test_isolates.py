@@ -380,7 +380,7 @@ def test_ctrl_c_ends_a_load(tmp_path: Path) -> None:
     assert job.stderr is not None
     assert job.stderr.readline() == "loading\n"
     os.killpg(job.pid, signal.SIGINT)
-    rest = job.communicate(timeout=100)[1]
+    rest = job.communicate(timeout=20)[1]
     assert job.returncode != 0
     assert re.search("Aborted|interrupted", rest)
 

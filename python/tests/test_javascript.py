@@ -188,14 +188,14 @@ def test_the_command_line(tmp_path: Path) -> None:
         [*crosslane_, "sql", "-f", str(path), "SELECT f(41) AS answer", "--format", "jsonl"],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=60,
     )
     assert json.loads(run.stdout) == {"answer": 42}, run.stderr
-    run = subprocess.run([*crosslane_, "check", str(path)], capture_output=True, text=True, timeout=200)
+    run = subprocess.run([*crosslane_, "check", str(path)], capture_output=True, text=True, timeout=60)
     assert "f(x INTEGER) -> INTEGER" in run.stdout
     assert "vectorized" in run.stdout
     path.write_text("nothing(1);")
-    run = subprocess.run([*crosslane_, "check", str(path)], capture_output=True, text=True, timeout=200)
+    run = subprocess.run([*crosslane_, "check", str(path)], capture_output=True, text=True, timeout=60)
     assert run.returncode == 1
     assert "ReferenceError: nothing is not defined" in run.stderr
 

@@ -301,7 +301,7 @@ def test_a_waiting_worker_ends_at_once_on_a_signal(ruby: Load) -> None:
     assert lanes
     for lane in lanes:
         lane.send_signal(signal.SIGINT)
-    psutil.wait_procs(lanes, timeout=60)
+    psutil.wait_procs(lanes, timeout=3)
     assert eventually(lambda: not any(lane.is_running() for lane in lanes))
     assert value(con, "SELECT f(2)") == 2
 

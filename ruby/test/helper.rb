@@ -9,7 +9,7 @@ require "crosslane"
 # What the tests share.
 class CrosslaneTest < Minitest::Test
   # A test that hangs has failed.
-  LONGEST = 200
+  LONGEST = 60
 
   def run
     Timeout.timeout(self.class::LONGEST) { super }
