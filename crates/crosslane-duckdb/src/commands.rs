@@ -1,11 +1,11 @@
 //! The commands: what a user calls in SQL to load, look and set.
 
 use crate::connection::Connection;
-use crate::database::{Database, ProcessLibrary};
-use crate::table::{Argument, Cell, Command};
+use crate::database::{Database, Permissions, ProcessLibrary};
+use crate::guests::language_of;
+use crate::table::{Argument, Cell, Command, Parameter};
 use crosslane::stats::{Counter, LaneStats};
-use crosslane::{DataType, Error, Function, OnError, Settings};
-use crosslane_process::Source;
+use crosslane::{DataType, Error, Field, Function, OnError, Settings};
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -20,44 +20,84 @@ const NUMBER: DataType = DataType::Double;
 const LOADED: &[(&CStr, DataType)] =
     &[(c"function", TEXT), (c"signature", TEXT), (c"kind", TEXT), (c"options", TEXT), (c"version", COUNT)];
 
-static COMMANDS: [Command; 10] = [
+/// The flags of the commands that load; see [`Permissions`].
+const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
+
+static COMMANDS: [Command; 14] = [
     Command {
         name: c"crosslane_load",
-        parameters: &[TEXT],
+        parameters: &[Parameter::Text],
+        flags: PERMISSIONS,
         columns: LOADED,
         run: |database, arguments| {
-            let library = database.load_file(Path::new(text(arguments, 0)?))?;
+            let library = database.load_file(Path::new(text(arguments, 0)?), permissions(arguments))?;
             Ok(loaded(&library))
         },
     },
     Command {
         name: c"crosslane_load_pickle",
-        parameters: &[TEXT, DataType::Blob],
+        parameters: &[Parameter::Text, Parameter::Bytes],
+        flags: PERMISSIONS,
         columns: LOADED,
         run: |database, arguments| {
-            let Some(Argument::Bytes(bytes)) = arguments.get(1) else { return Err(wrong_argument()) };
-            let name = text(arguments, 0)?.to_owned();
-            let library = database.load(Source::Pickle { name, bytes: bytes.clone() })?;
-            Ok(loaded(&library))
+            let Some(Argument::Bytes(pickle)) = arguments.get(1) else { return Err(wrong_argument()) };
+            let name = text(arguments, 0)?;
+            let library = database.load_pickle(name, pickle.clone(), permissions(arguments))?;
+            let rows = library.functions.iter().filter(|function| function.name().eq_ignore_ascii_case(name));
+            Ok(rows.map(|function| loaded_row(&library, function)).collect())
         },
     },
     Command {
         name: c"crosslane_load_threads",
-        parameters: &[TEXT, TEXT],
+        parameters: &[Parameter::Text, Parameter::Text],
+        flags: PERMISSIONS,
         columns: LOADED,
         run: |database, arguments| {
-            let descriptor = text(arguments, 1)?.parse().map_err(|_| wrong_argument())?;
+            let descriptor = text(arguments, 1)?;
+            let number = descriptor.parse().ok().filter(|number| *number >= 0);
+            let number = number.ok_or_else(|| Error::Engine(format!("{descriptor:?} is no descriptor")))?;
             // SAFETY: the descriptor is only copied, at once; the host program keeps its own open until this returns.
-            let socket = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned();
+            let socket = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
             let socket =
                 socket.map_err(|error| Error::Engine(format!("descriptor {descriptor}: {error}")))?;
-            let library = database.load_threads(text(arguments, 0)?.to_owned(), UnixStream::from(socket))?;
+            let (name, socket) = (text(arguments, 0)?.to_owned(), UnixStream::from(socket));
+            let library = database.load_threads(name, socket, permissions(arguments))?;
             Ok(loaded(&library))
+        },
+    },
+    Command {
+        name: c"crosslane_drop",
+        parameters: &[Parameter::Text],
+        flags: &[],
+        columns: &[(c"function", TEXT), (c"signature", TEXT)],
+        run: |database, arguments| {
+            let dropped = database.drop_function(text(arguments, 0)?)?;
+            let texts = |function: &Function| [function.name().to_owned(), function.signature.to_string()];
+            Ok(dropped.iter().map(|function| texts(function).map(Cell::Text).into()).collect())
+        },
+    },
+    Command {
+        name: c"crosslane_outdated",
+        parameters: &[],
+        flags: &[],
+        columns: &[(c"function", TEXT)],
+        run: |database, _| Ok(database.outdated().into_iter().map(|name| vec![Cell::Text(name)]).collect()),
+    },
+    Command {
+        name: c"crosslane_renew",
+        parameters: &[Parameter::Text],
+        flags: &[],
+        columns: &[(c"function", TEXT)],
+        run: |database, arguments| {
+            let name = text(arguments, 0)?;
+            database.renew(name)?;
+            Ok(vec![vec![Cell::Text(name.into())]])
         },
     },
     Command {
         name: c"crosslane_functions",
         parameters: &[],
+        flags: &[],
         columns: &[
             (c"function", TEXT),
             (c"signature", TEXT),
@@ -67,12 +107,17 @@ static COMMANDS: [Command; 10] = [
             (c"version", COUNT),
             (c"file", TEXT),
             (c"line", COUNT),
+            (c"language", TEXT),
+            (c"parameters", TEXT),
+            (c"returns", TEXT),
+            (c"description", TEXT),
         ],
         run: |database, _| Ok(each_function(database, describe)),
     },
     Command {
         name: c"crosslane_stats",
         parameters: &[],
+        flags: &[],
         columns: &[
             (c"function", TEXT),
             (c"calls", COUNT),
@@ -94,6 +139,7 @@ static COMMANDS: [Command; 10] = [
     Command {
         name: c"crosslane_lanes",
         parameters: &[],
+        flags: &[],
         columns: &[
             (c"library", TEXT),
             (c"lane", COUNT),
@@ -110,6 +156,7 @@ static COMMANDS: [Command; 10] = [
     Command {
         name: c"crosslane_pools",
         parameters: &[],
+        flags: &[],
         columns: &[
             (c"library", TEXT),
             (c"idle", COUNT),
@@ -122,7 +169,8 @@ static COMMANDS: [Command; 10] = [
     },
     Command {
         name: c"crosslane_set",
-        parameters: &[TEXT, TEXT],
+        parameters: &[Parameter::Text, Parameter::Any],
+        flags: &[],
         columns: &[(c"name", TEXT), (c"value", TEXT)],
         run: |database, arguments| {
             let name = text(arguments, 0)?;
@@ -134,6 +182,7 @@ static COMMANDS: [Command; 10] = [
     Command {
         name: c"crosslane_settings",
         parameters: &[],
+        flags: &[],
         columns: &[(c"name", TEXT), (c"value", TEXT), (c"description", TEXT)],
         run: |database, _| {
             let settings = database.settings();
@@ -149,10 +198,22 @@ static COMMANDS: [Command; 10] = [
     Command {
         name: c"crosslane_cancel",
         parameters: &[],
+        flags: &[],
         columns: &[(c"cancelled", DataType::Boolean)],
         run: |database, _| {
-            database.crew.cancel();
+            database.groups.cancel_all_before(u64::MAX);
             Ok(vec![vec![Cell::Boolean(true)]])
+        },
+    },
+    Command {
+        name: c"crosslane_cancel_connection",
+        parameters: &[Parameter::Integer],
+        flags: &[],
+        columns: &[(c"cancelled", DataType::Boolean)],
+        run: |database, arguments| {
+            let Some(Argument::Integer(connection)) = arguments.first() else { return Err(wrong_argument()) };
+            let connection = u64::try_from(*connection).unwrap_or(u64::MAX);
+            Ok(vec![vec![Cell::Boolean(database.groups.cancel(connection))]])
         },
     },
 ];
@@ -168,6 +229,14 @@ fn text(arguments: &[Argument], index: usize) -> Result<&str, Error> {
     }
 }
 
+/// What the flags of a command that loads say, behind its arguments.
+fn permissions(arguments: &[Argument]) -> Permissions {
+    let flag = |index| {
+        matches!(arguments[arguments.len() - PERMISSIONS.len()..].get(index), Some(Argument::Flag(true)))
+    };
+    Permissions { replace: flag(0), outdate: flag(1) }
+}
+
 fn wrong_argument() -> Error {
     Error::Engine("DuckDB passed an argument of another type than was declared".into())
 }
@@ -177,10 +246,11 @@ fn each_function(
     row: impl Fn(&ProcessLibrary, &Function) -> Vec<Cell>,
 ) -> Vec<Vec<Cell>> {
     let libraries = database.catalog.libraries();
-    libraries
-        .iter()
-        .flat_map(|library| library.functions.iter().map(|function| row(library, function)))
-        .collect()
+    let functions =
+        libraries.iter().flat_map(|library| library.functions.iter().map(move |it| (library, it)));
+    // Others were dropped, or their names taken by another library.
+    let current = functions.filter(|(library, function)| database.catalog.is_current(library, function));
+    current.map(|(library, function)| row(library, function)).collect()
 }
 
 fn integer(value: u64) -> Cell {
@@ -199,21 +269,28 @@ fn basics(function: &Function) -> Vec<Cell> {
 }
 
 fn loaded(library: &ProcessLibrary) -> Vec<Vec<Cell>> {
-    let row = |function: &Arc<Function>| {
-        let mut row = basics(function);
-        row.push(integer(library.version.into()));
-        row
-    };
-    library.functions.iter().map(row).collect()
+    library.functions.iter().map(|function| loaded_row(library, function)).collect()
+}
+
+fn loaded_row(library: &ProcessLibrary, function: &Function) -> Vec<Cell> {
+    let mut row = basics(function);
+    row.push(integer(library.version.into()));
+    row
 }
 
 fn describe(library: &ProcessLibrary, function: &Function) -> Vec<Cell> {
+    let parameters: Vec<_> = function.signature.parameters.iter().map(Field::to_string).collect();
+    let description = &function.spec.description;
     let mut row = basics(function);
     row.extend([
         Cell::Text(library.name.clone()),
         integer(library.version.into()),
         Cell::Text(function.spec.file.clone()),
         integer(function.spec.line.into()),
+        Cell::Text(language_of(Path::new(&function.spec.file)).to_string()),
+        Cell::Text(parameters.join(", ")),
+        Cell::Text(function.signature.returns.to_string()),
+        if description.is_empty() { Cell::Null } else { Cell::Text(description.clone()) },
     ]);
     row
 }

@@ -2,15 +2,40 @@
 
 use crosslane::Error;
 use libduckdb_sys as ffi;
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::ptr;
 
 /// An open connection. Not shared: DuckDB serialises its use, and re-entry hangs.
 #[derive(Debug)]
-pub(crate) struct Connection(ffi::duckdb_connection);
+pub(crate) struct Connection {
+    raw: ffi::duckdb_connection,
+    /// Whether a transaction is open.
+    within: Cell<bool>,
+}
 
 // SAFETY: a connection may be used by any thread, one at a time.
 unsafe impl Send for Connection {}
+
+/// What DuckDB said about a query that failed.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    kind: ffi::duckdb_error_type,
+    message: String,
+}
+
+impl Refusal {
+    /// Whether the database will never run a query again.
+    pub(crate) fn is_fatal(&self) -> bool {
+        self.kind == ffi::duckdb_error_type_DUCKDB_ERROR_FATAL
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Error::Engine(refusal.message)
+    }
+}
 
 impl Connection {
     /// # Safety
@@ -21,34 +46,90 @@ impl Connection {
         if unsafe { ffi::duckdb_connect(database, &raw mut connection) } != ffi::duckdb_state_DuckDBSuccess {
             return Err(Error::Engine("DuckDB refused a connection".into()));
         }
-        Ok(Self(connection))
+        Ok(Self { raw: connection, within: Cell::new(false) })
     }
 
     pub(crate) fn raw(&self) -> ffi::duckdb_connection {
-        self.0
+        self.raw
     }
 
-    /// The first value of a query's result, as an integer.
-    pub(crate) fn number(&self, query: &str) -> Result<i64, Error> {
-        let query = CString::new(query).map_err(|error| Error::Engine(error.to_string()))?;
+    /// Runs a statement for what it does.
+    pub(crate) fn run(&self, statement: &str) -> Result<(), Refusal> {
+        self.query(statement, |_| ())
+    }
+
+    /// The first value of a query's result, a BIGINT.
+    pub(crate) fn number(&self, query: &str) -> Result<i64, Refusal> {
+        let number = self.query(query, |result| {
+            // SAFETY: the result lives, and its column is of integers.
+            unsafe { ffi::duckdb_value_int64(result, 0, 0) }
+        })?;
+        Ok(number)
+    }
+
+    /// The first column of a query's result, a VARCHAR.
+    pub(crate) fn texts(&self, query: &str) -> Result<Vec<String>, Refusal> {
+        self.query(query, |result| {
+            // SAFETY: the result lives; what DuckDB allocates for us is freed.
+            unsafe {
+                let rows = ffi::duckdb_row_count(result);
+                let mut text = |row| {
+                    let text = ffi::duckdb_value_varchar(result, 0, row);
+                    let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
+                    ffi::duckdb_free(text.cast());
+                    owned
+                };
+                (0..rows).map(&mut text).collect()
+            }
+        })
+    }
+
+    /// Runs what is to happen as a whole: if it fails, nothing of it has happened. Within another, it is a part of that.
+    pub(crate) fn transaction<T>(&self, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        if self.within.get() {
+            return body();
+        }
+        self.begin()?;
+        self.end(body())
+    }
+
+    /// Begins what is to happen as a whole.
+    pub(crate) fn begin(&self) -> Result<(), Error> {
+        self.run("BEGIN TRANSACTION")?;
+        self.within.set(true);
+        Ok(())
+    }
+
+    /// Makes it happen, or not.
+    pub(crate) fn end<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        self.within.set(false);
+        let outcome = outcome.and_then(|done| {
+            self.run("COMMIT")?;
+            Ok(done)
+        });
+        if outcome.is_err() {
+            // A commit that fails has rolled back already, and this is refused then.
+            let _ = self.run("ROLLBACK");
+        }
+        outcome
+    }
+
+    fn query<T>(&self, query: &str, read: impl FnOnce(&mut ffi::duckdb_result) -> T) -> Result<T, Refusal> {
+        let query = CString::new(query).map_err(|error| Refusal {
+            kind: ffi::duckdb_error_type_DUCKDB_ERROR_PARSER,
+            message: error.to_string(),
+        })?;
         // SAFETY: the connection is open; the result is destroyed on every way out.
         unsafe {
             let mut result = std::mem::zeroed();
-            let state = ffi::duckdb_query(self.0, query.as_ptr(), &raw mut result);
+            let state = ffi::duckdb_query(self.raw, query.as_ptr(), &raw mut result);
             let outcome = if state == ffi::duckdb_state_DuckDBSuccess {
-                let mut chunk = ffi::duckdb_fetch_chunk(result);
-                let number = if chunk.is_null() {
-                    Err(Error::Engine("an empty result".into()))
-                } else {
-                    let vector = ffi::duckdb_data_chunk_get_vector(chunk, 0);
-                    Ok(ffi::duckdb_vector_get_data(vector).cast::<i64>().read())
-                };
-                ffi::duckdb_destroy_data_chunk(&raw mut chunk);
-                number
+                Ok(read(&mut result))
             } else {
                 let message = ffi::duckdb_result_error(&raw mut result);
                 let message = if message.is_null() { c"" } else { CStr::from_ptr(message) };
-                Err(Error::Engine(message.to_string_lossy().into_owned()))
+                let kind = ffi::duckdb_result_error_type(&raw mut result);
+                Err(Refusal { kind, message: message.to_string_lossy().into_owned() })
             };
             ffi::duckdb_destroy_result(&raw mut result);
             outcome
@@ -59,6 +140,6 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         // SAFETY: the connection is open and nobody uses it any more.
-        unsafe { ffi::duckdb_disconnect(&raw mut self.0) };
+        unsafe { ffi::duckdb_disconnect(&raw mut self.raw) };
     }
 }

@@ -10,18 +10,19 @@
 
 use crate::connection::Connection;
 use crate::scalar::{self, Registered};
-use crate::{commands, guests};
-use crosslane::call::Crew;
-use crosslane::catalog::{self, Catalog};
+use crate::{commands, guests, names};
+use crosslane::call::CallGroups;
+use crosslane::catalog::{self, Catalog, Registration};
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{Error, Library, Settings};
+use crosslane::{Error, Function, Library, Settings};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
 use libduckdb_sys as ffi;
+use std::collections::HashSet;
 use std::env;
 use std::fmt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long the file may stay locked after the last close, about.
@@ -30,15 +31,30 @@ const WATCH: Duration = Duration::from_millis(150);
 pub(crate) type ProcessLibrary = Library<Zygote>;
 pub(crate) type Entry = catalog::Entry<Zygote>;
 
+/// The library of the functions that programs handed over.
+const REGISTERED: &str = "registered functions";
+
+/// What a load may do beside loading.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Permissions {
+    /// Take the names of macros and built-in functions.
+    pub(crate) replace: bool,
+    /// Leave calls ambiguous for a moment: the caller makes DuckDB forget the outdated functions.
+    pub(crate) outdate: bool,
+}
+
 /// The extension's part of one database.
 pub(crate) struct Database {
     /// Gone when the database is being closed.
     connection: Mutex<Option<Connection>>,
     settings: Mutex<Settings>,
     pub(crate) catalog: Catalog<Zygote>,
-    /// One at a time loads, so that versions and functions belong together.
-    loading: Mutex<()>,
-    pub(crate) crew: Arc<Crew>,
+    /// One at a time loads, so that versions and functions belong together. Holds what programs handed over: the
+    /// functions' names, serialised.
+    loading: Mutex<Vec<(String, Vec<u8>)>>,
+    /// Names that others' functions have beside ours.
+    shared_names: Mutex<HashSet<String>>,
+    pub(crate) groups: Arc<CallGroups>,
 }
 
 impl fmt::Debug for Database {
@@ -57,28 +73,54 @@ impl Database {
     /// # Safety
     /// The database must be open.
     pub(crate) unsafe fn install(database: ffi::duckdb_database) -> Result<(), Error> {
+        crosslane_process::occupy_standard_descriptors();
+        crosslane_process::report_panics();
         // SAFETY: the caller vouches for the database.
         let connection = unsafe { Connection::open(database)? };
         let this = Arc::new(Self {
             connection: Mutex::new(Some(connection)),
             settings: Mutex::new(Settings::default()),
             catalog: Catalog::default(),
-            loading: Mutex::new(()),
-            crew: Arc::new(Crew::default()),
+            loading: Mutex::default(),
+            shared_names: Mutex::default(),
+            groups: Arc::default(),
         });
-        this.with_connection(|connection| commands::register(&this, connection))?;
-        if let Some(paths) = env::var_os("CROSSLANE_LOAD") {
-            for path in env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()) {
-                this.load_file(&path)?;
-            }
+        let installed = this.begin();
+        if installed.is_err() {
+            this.close();
         }
-        let watched = Arc::clone(&this);
+        installed
+    }
+
+    fn begin(self: &Arc<Self>) -> Result<(), Error> {
+        // DuckDB keeps what is registered: a LOAD that fails must leave nothing, so that it can be tried again.
+        self.with_connection(Connection::begin)?;
+        let outcome = self.register_all();
+        self.with_connection(|connection| connection.end(outcome))?;
+        let watched = Arc::clone(self);
         std::thread::Builder::new()
             .name("crosslane-watchdog".into())
             .spawn(move || watched.watch())
             .map_err(|error| Error::Engine(format!("no thread: {error}")))?;
-        exit::stop_at_exit(this);
+        exit::stop_at_exit(Arc::clone(self));
         Ok(())
+    }
+
+    fn register_all(self: &Arc<Self>) -> Result<(), Error> {
+        self.with_connection(|connection| commands::register(self, connection))?;
+        let Some(paths) = env::var_os("CROSSLANE_LOAD") else { return Ok(()) };
+        let paths = env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty());
+        paths
+            .map(|path| self.load_file(&path, Permissions::default()))
+            .try_for_each(|loaded| loaded.map(drop))
+    }
+
+    /// Lets go of the database and of the libraries.
+    fn close(&self) {
+        let last = lock(&self.connection).take();
+        self.catalog.clear();
+        // This may destroy the database, which may wait for others: no lock is held.
+        drop(last);
     }
 
     pub(crate) fn with_connection<T>(
@@ -94,18 +136,17 @@ impl Database {
     fn watch(&self) {
         loop {
             std::thread::sleep(WATCH);
-            let mut connection = lock(&self.connection);
+            let connection = lock(&self.connection);
             let Some(open) = &*connection else { return };
-            match open.number("SELECT count::BIGINT FROM duckdb_connection_count()") {
-                Ok(1) | Err(_) => {
-                    let last = connection.take();
-                    drop(connection);
-                    self.catalog.clear();
-                    // This destroys the database, which may wait for others: no lock is held.
-                    drop(last);
-                    return;
-                }
-                Ok(_) => {}
+            // The user may have a function of this name, too.
+            let count = open.number("SELECT count::BIGINT FROM system.main.duckdb_connection_count()");
+            drop(connection);
+            match count {
+                Ok(1) => return self.close(),
+                // DuckDB has given the database up; holding on to it would only keep the file locked.
+                Err(refusal) if refusal.is_fatal() => return self.close(),
+                // The next look may succeed.
+                Ok(_) | Err(_) => {}
             }
         }
     }
@@ -115,38 +156,99 @@ impl Database {
     }
 
     pub(crate) fn set(&self, name: &str, value: &str) -> Result<(), Error> {
+        if self.flag("lock_configuration")? {
+            return Err(Error::Setting(
+                "the configuration is locked (lock_configuration): set what you need before you lock it"
+                    .into(),
+            ));
+        }
+        if Settings::PROGRAMS.contains(&name) {
+            self.may_load()?;
+        }
         let settings = {
             let mut settings = lock(&self.settings);
             settings.set(name, value)?;
             settings.clone()
         };
-        self.crew.set_fan_out(settings.fan_out);
+        self.groups.set_fan_out(settings.fan_out);
         for library in self.catalog.libraries() {
             library.pool.configure(pool_options(&settings));
         }
         Ok(())
     }
 
-    pub(crate) fn load_file(self: &Arc<Self>, path: &Path) -> Result<Arc<ProcessLibrary>, Error> {
+    /// A setting of DuckDB's that is true or false, for the whole database.
+    fn flag(&self, name: &str) -> Result<bool, Error> {
+        let query = format!("SELECT current_setting('{name}')::BOOLEAN::BIGINT");
+        self.with_connection(|connection| Ok(connection.number(&query)? != 0))
+    }
+
+    /// Whether files may be read, and programs started: what DuckDB calls external access.
+    fn may_load(&self) -> Result<(), Error> {
+        if self.flag("enable_external_access")? {
+            return Ok(());
+        }
+        Err(Error::Setting(
+            "this database may not load or drop functions: external access is off (enable_external_access). Load files and \
+             register functions before you turn it off; what is loaded stays callable"
+                .into(),
+        ))
+    }
+
+    pub(crate) fn load_file(
+        self: &Arc<Self>,
+        path: &Path,
+        permissions: Permissions,
+    ) -> Result<Arc<ProcessLibrary>, Error> {
+        // Not even whether there is such a file.
+        self.may_load()?;
         let path = match path.strip_prefix("~") {
             Ok(rest) => env::home_dir().unwrap_or_default().join(rest),
             Err(_) => path.to_owned(),
         };
-        let path = path.canonicalize().map_err(|error| Error::Load {
+        let refused = |class: &str, message: String| Error::Load {
             library: path.display().to_string(),
             failure: Box::new(crosslane::Failure {
-                class: "FileNotFoundError".into(),
-                message: error.to_string(),
+                class: class.into(),
+                message,
                 ..crosslane::Failure::default()
             }),
-        })?;
-        self.load(Source::File { path })
+        };
+        let path = path.canonicalize().map_err(|error| refused("FileNotFoundError", error.to_string()))?;
+        if path.to_str().is_none() {
+            // Messages, settings and SQL are text.
+            return Err(refused("ValueError", "its path is not UTF-8; rename it".into()));
+        }
+        let _one_at_a_time = lock(&self.loading);
+        self.load(Source::File { path }, permissions)
     }
 
-    /// Starts a zygote for the source and registers its functions; a library of the same name is replaced.
-    pub(crate) fn load(self: &Arc<Self>, source: Source) -> Result<Arc<ProcessLibrary>, Error> {
-        let origin = guests::origin(&source, &self.settings())?;
-        self.start(source, origin)
+    /// Registers a function that a program has serialised; one of the same name is replaced. All such functions are one
+    /// library.
+    pub(crate) fn load_pickle(
+        self: &Arc<Self>,
+        name: &str,
+        pickle: Vec<u8>,
+        permissions: Permissions,
+    ) -> Result<Arc<ProcessLibrary>, Error> {
+        let mut registered = lock(&self.loading);
+        let libraries = self.catalog.libraries();
+        let library = libraries.iter().find(|library| library.name == REGISTERED);
+        // A name that a file has taken since stays the file's.
+        let stays = |name: &str| {
+            library.is_some_and(|library| {
+                let mut functions = library.functions.iter();
+                functions.any(|it| it.name() == name && self.catalog.is_current(library, it))
+            })
+        };
+        let mut pickles = registered.clone();
+        pickles.retain(|(other, _)| !other.eq_ignore_ascii_case(name) && stays(other));
+        pickles.push((name.to_owned(), pickle));
+        let sources = pickles.iter().map(|(_, pickle)| pickle.clone()).collect();
+        let source = Source::Pickle { name: REGISTERED.into(), pickles: sources };
+        let library = self.load(source, permissions)?;
+        *registered = pickles;
+        Ok(library)
     }
 
     /// Registers functions that threads of this very process run; the zygote is at the other end of the socket.
@@ -154,30 +256,103 @@ impl Database {
         self: &Arc<Self>,
         name: String,
         socket: UnixStream,
+        permissions: Permissions,
     ) -> Result<Arc<ProcessLibrary>, Error> {
-        self.start(Source::Thread { name }, Origin::thread(socket))
+        let _one_at_a_time = lock(&self.loading);
+        self.start(Source::Thread { name }, Origin::thread(socket), permissions)
     }
 
-    fn start(self: &Arc<Self>, source: Source, origin: Origin) -> Result<Arc<ProcessLibrary>, Error> {
-        let _one_at_a_time = lock(&self.loading);
+    /// Starts a zygote for the source and registers its functions; a library of the same name is replaced.
+    fn load(
+        self: &Arc<Self>,
+        source: Source,
+        permissions: Permissions,
+    ) -> Result<Arc<ProcessLibrary>, Error> {
+        let origin = guests::origin(&source, &self.settings())?;
+        self.start(source, origin, permissions)
+    }
+
+    fn start(
+        self: &Arc<Self>,
+        source: Source,
+        origin: Origin,
+        permissions: Permissions,
+    ) -> Result<Arc<ProcessLibrary>, Error> {
+        self.may_load()?;
         let settings = self.settings();
         let name = source.name();
-        let crew = Arc::clone(&self.crew);
+        let groups = Arc::clone(&self.groups);
         let options = ZygoteOptions {
             origin,
             source,
             load_timeout: settings.load_timeout,
             ring_size: settings.ring_size,
+            largest_batch: settings.largest_batch,
             spin: settings.spin,
-            on_interrupt: Arc::new(move || crew.cancel()),
+            // The terminal's Ctrl-C is for the process as a whole, and so for all its connections.
+            on_interrupt: Arc::new(move |at| groups.cancel_all_before(at)),
         };
-        let (pool, loaded) = Pool::start(pool_options(&settings), move || Zygote::start(options))?;
+        let (pool, loaded) = Pool::start(pool_options(&settings), move |stop| Zygote::start(options, stop))?;
+        let functions = &loaded.functions;
+        // Looked up before the catalog is locked.
+        let ours: HashSet<_> = functions.iter().map(|function| function.name().to_lowercase()).collect();
+        let ours: HashSet<_> = ours.into_iter().filter(|name| self.catalog.knows(name)).collect();
+        let changed = functions.iter().filter(|function| self.catalog.changes_result(function));
+        let changed: Vec<_> = changed.map(|function| function.name().to_owned()).collect();
         self.with_connection(|connection| {
-            self.catalog.publish(name, loaded.functions, pool, |function, entry| {
-                let registered = Registered { entry, crew: Arc::clone(&self.crew) };
-                // SAFETY: the connection is open.
-                unsafe { scalar::register(connection, function, registered) }
+            self.catalog.publish(name, loaded.functions, pool, |registrations| {
+                let kept = connection.transaction(|| {
+                    let functions = registrations.iter().map(|(function, _)| Arc::clone(function));
+                    let kept =
+                        names::take(connection, functions, |name| ours.contains(name), permissions.replace)?;
+                    self.register(connection, registrations)?;
+                    if !permissions.outdate {
+                        names::tell_apart(connection, &changed)?;
+                    }
+                    Ok(kept)
+                })?;
+                lock(&self.shared_names).extend(kept);
+                Ok(())
             })
+        })
+    }
+
+    fn register(&self, connection: &Connection, functions: &[Registration<Zygote>]) -> Result<(), Error> {
+        functions.iter().try_for_each(|(function, entry)| {
+            let registered = Registered { entry: Arc::clone(entry), groups: Arc::clone(&self.groups) };
+            // SAFETY: the connection is open.
+            unsafe { scalar::register(connection, function, registered) }
+        })
+    }
+
+    /// Ends the functions of a name. DuckDB itself keeps the name, and calls of it say why they fail.
+    pub(crate) fn drop_function(&self, name: &str) -> Result<Vec<Arc<Function>>, Error> {
+        let _one_at_a_time = lock(&self.loading);
+        // Nobody could bring it back.
+        self.may_load()?;
+        let dropped = self.catalog.forget(name);
+        if dropped.is_empty() {
+            return Err(self.with_connection(|connection| {
+                Ok(names::unknown(connection, name, &self.catalog.names()))
+            })?);
+        }
+        Ok(dropped)
+    }
+
+    /// Names of functions of which DuckDB should forget what was loaded before, and can.
+    pub(crate) fn outdated(&self) -> Vec<String> {
+        let mut names = self.catalog.outdated();
+        let shared = lock(&self.shared_names);
+        names.retain(|name| !shared.contains(name));
+        names
+    }
+
+    /// Registers the functions of a name again, which DuckDB has forgotten.
+    pub(crate) fn renew(&self, name: &str) -> Result<(), Error> {
+        let _one_at_a_time = lock(&self.loading);
+        self.with_connection(|connection| {
+            self.catalog
+                .renew(name, |functions| connection.transaction(|| self.register(connection, functions)))
         })
     }
 }
@@ -190,27 +365,81 @@ fn pool_options(settings: &Settings) -> PoolOptions {
 
 /// Stopping the watchdogs before the process's static data goes away.
 mod exit {
-    use super::{Arc, Database, Mutex, Once, lock};
+    use super::{Arc, Database, Mutex, lock};
     use std::sync::Weak;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+    /// The databases of the process that is `OWNER`.
     static DATABASES: Mutex<Vec<Weak<Database>>> = Mutex::new(Vec::new());
-    static HOOK: Once = Once::new();
+    /// The process that opened a database last: this one, or one that it is a fork of. 0 before the first.
+    static OWNER: AtomicU32 = AtomicU32::new(0);
 
     pub(super) fn stop_at_exit(database: Arc<Database>) {
         let mut databases = lock(&DATABASES);
         databases.retain(|database| database.strong_count() > 0);
+        let owner = OWNER.swap(std::process::id(), Relaxed);
+        if owner == 0 {
+            // SAFETY: the hook is a plain function of this library, which is never unloaded.
+            unsafe { libc::atexit(hook) };
+        } else if owner != std::process::id() {
+            databases.clear();
+        }
         databases.push(Arc::downgrade(&database));
-        // SAFETY: the hook is a plain function of this library, which is never unloaded.
-        HOOK.call_once(|| unsafe {
-            libc::atexit(hook);
-        });
     }
 
     extern "C" fn hook() {
+        // A fork has no watchdogs of the databases that were open before it, and maybe locks that one of them held,
+        // which nobody opens any more.
+        if OWNER.load(Relaxed) != std::process::id() {
+            return;
+        }
         for database in lock(&DATABASES).iter().filter_map(Weak::upgrade) {
             // The watchdog waits for this lock for the rest of the process's life.
             std::mem::forget(lock(&database.connection));
             std::mem::forget(database);
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use crate::database::{Catalog, Settings};
+
+        fn database() -> Arc<Database> {
+            let database = Arc::new(Database {
+                connection: Mutex::new(None),
+                settings: Mutex::new(Settings::default()),
+                catalog: Catalog::default(),
+                loading: Mutex::default(),
+                shared_names: Mutex::default(),
+                groups: Arc::default(),
+            });
+            stop_at_exit(Arc::clone(&database));
+            database
+        }
+
+        /// A fork is a copy of a moment, such as one in which a watchdog looks.
+        #[test]
+        fn a_fork_stops_its_own_databases_whatever_was_locked_when_it_was_made() {
+            let parents = database();
+            let looks = lock(&parents.connection);
+            for own in [false, true] {
+                // SAFETY: the fork runs nothing but this module, and ends without the rest of this program.
+                unsafe {
+                    let fork = libc::fork();
+                    if fork == 0 {
+                        libc::alarm(10);
+                        let own = own.then(database);
+                        hook();
+                        let stopped = own.is_none_or(|own| own.connection.try_lock().is_err());
+                        libc::_exit(i32::from(!stopped));
+                    }
+                    let mut status = -1;
+                    assert_eq!(libc::waitpid(fork, &raw mut status, 0), fork);
+                    assert_eq!(status, 0, "a fork {}", if own { "with a database" } else { "without one" });
+                }
+            }
+            drop(looks);
         }
     }
 }

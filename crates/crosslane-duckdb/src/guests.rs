@@ -4,6 +4,7 @@ use crosslane::{Error, Settings};
 use crosslane_process::{Origin, Source};
 use std::env;
 use std::ffi::{CStr, OsStr};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,29 @@ const JAVASCRIPT: &str = "crosslane-js";
 /// The gem's Ruby files, in a folder beside the extension.
 const RUBY: &str = "ruby";
 
+/// What functions are written in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Language {
+    JavaScript,
+    Python,
+    Ruby,
+}
+
+impl fmt::Display for Language {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The language of a file: Python, unless its name says another.
+pub(crate) fn language_of(file: &Path) -> Language {
+    match file.extension().and_then(OsStr::to_str) {
+        Some("js" | "mjs" | "cjs" | "ts") => Language::JavaScript,
+        Some("rb") => Language::Ruby,
+        _ => Language::Python,
+    }
+}
+
 /// How to start a zygote for the source.
 pub(crate) fn origin(source: &Source, settings: &Settings) -> Result<Origin, Error> {
     let (command, advice) = command(source, settings)?;
@@ -20,16 +44,16 @@ pub(crate) fn origin(source: &Source, settings: &Settings) -> Result<Origin, Err
 }
 
 fn command(source: &Source, settings: &Settings) -> Result<(Vec<String>, &'static str), Error> {
-    let extension = match source {
-        Source::File { path } => path.extension().and_then(OsStr::to_str),
-        Source::Pickle { .. } | Source::Thread { .. } => None,
+    let language = match source {
+        Source::File { path } => language_of(path),
+        Source::Pickle { .. } | Source::Thread { .. } => Language::Python,
     };
-    match extension {
-        Some("js" | "mjs") => {
+    match language {
+        Language::JavaScript => {
             let command = vec![javascript(settings)?.display().to_string()];
             Ok((command, "`crosslane doctor` tells whether V8 runs here"))
         }
-        Some("rb") => {
+        Language::Ruby => {
             let mut command = vec![ruby(settings)?.display().to_string()];
             // The Python package has the gem's files in a folder; the gem has this extension among its files. Without
             // either the gem is looked for where gems are.
@@ -40,7 +64,7 @@ fn command(source: &Source, settings: &Settings) -> Result<(Vec<String>, &'stati
             command.extend(["-rcrosslane/zygote", "-e", "Crosslane::Zygote.run"].map(String::from));
             Ok((command, "is the gem crosslane installed for this Ruby (`crosslane doctor` tells)?"))
         }
-        _ => {
+        Language::Python => {
             // -P: what lies in the working directory must not take the place of a module.
             let command = [&python(settings)?.display().to_string(), "-P", "-m", "crosslane._zygote"];
             let advice =
@@ -69,16 +93,16 @@ fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
     )))
 }
 
-/// The Ruby interpreter: the setting's, or the first on PATH.
+/// The Ruby interpreter: the setting's, that which this gem is installed in, or the first on PATH.
 fn ruby(settings: &Settings) -> Result<PathBuf, Error> {
     if !settings.ruby.is_empty() {
         let path = PathBuf::from(&settings.ruby);
         let found = if is_file(&path) { Some(path.clone()) } else { on_path(&settings.ruby) };
         return found.ok_or_else(|| missing("ruby", &path));
     }
-    on_path("ruby").ok_or_else(|| {
+    installed("ruby").or_else(|| on_path("ruby")).ok_or_else(|| {
         Error::Boot(
-            "no Ruby interpreter: PATH has no ruby; install one, or name it with \
+            "no Ruby interpreter: this extension is installed in none, and PATH has no ruby; install one, or name it with \
              CALL crosslane_set('ruby', '/path/to/ruby')"
                 .into(),
         )
@@ -97,7 +121,23 @@ fn this_file() -> PathBuf {
     }
 }
 
-/// The interpreter: the setting's, the active virtual environment's, or the first on PATH.
+/// The interpreter that this extension is installed in: `bin/python3.11` beside `lib/python3.11`, `bin/ruby` beside
+/// `lib/ruby`. A user's own packages lie elsewhere, but the folder has the name of their interpreter.
+fn installed(language: &str) -> Option<PathBuf> {
+    let file = this_file();
+    // Of a link, too.
+    let real = file.canonicalize().unwrap_or_default();
+    file.ancestors().chain(real.ancestors()).find_map(|folder| {
+        let name = folder.file_name()?.to_str().filter(|name| name.starts_with(language))?;
+        let library =
+            folder.parent().filter(|parent| parent.ends_with("lib") || parent.ends_with("lib64"))?;
+        let program = library.parent()?.join("bin").join(name);
+        if is_file(&program) { Some(program) } else { on_path(name) }
+    })
+}
+
+/// The interpreter: the setting's, the active virtual environment's, that which this package is installed in, or the
+/// first on PATH.
 fn python(settings: &Settings) -> Result<PathBuf, Error> {
     if !settings.python.is_empty() {
         let path = PathBuf::from(&settings.python);
@@ -113,10 +153,10 @@ fn python(settings: &Settings) -> Result<PathBuf, Error> {
             return Ok(path);
         }
     }
-    on_path("python3").or_else(|| on_path("python")).ok_or_else(|| {
+    installed("python").or_else(|| on_path("python3")).or_else(|| on_path("python")).ok_or_else(|| {
         Error::Boot(
-            "no Python interpreter: there is no active virtual environment, and PATH has neither python3 nor \
-             python; name one with CALL crosslane_set('python', '/path/to/python')"
+            "no Python interpreter: there is no active virtual environment, this extension is installed in none, \
+             and PATH has neither python3 nor python; name one with CALL crosslane_set('python', '/path/to/python')"
                 .into(),
         )
     })

@@ -10,6 +10,7 @@ mod commands;
 mod connection;
 mod database;
 mod guests;
+mod names;
 mod scalar;
 mod table;
 

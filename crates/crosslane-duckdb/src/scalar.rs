@@ -5,19 +5,20 @@
 
 use crate::connection::Connection;
 use crate::database::Entry;
-use crosslane::call::Crew;
+use crosslane::call::{CallGroup, CallGroups, Caller, Constant, Input, call};
 use crosslane::catalog::Current;
+use crosslane::stats::now;
 use crosslane::{DataType, Error, Function};
 use crosslane_process::Zygote;
 use crosslane_vectors::guard::{drop_box, error_text, guard};
-use crosslane_vectors::{Arguments, Context, Results, register_scalar};
+use crosslane_vectors::{Arguments, Context, Results, constant_of_init, register_scalar};
 use libduckdb_sys as ffi;
 use std::sync::Arc;
 
 /// What a registered function carries.
 pub(crate) struct Registered {
     pub(crate) entry: Arc<Entry>,
-    pub(crate) crew: Arc<Crew>,
+    pub(crate) groups: Arc<CallGroups>,
 }
 
 /// Makes a function callable on all connections of the database, from the next statement on.
@@ -36,9 +37,13 @@ pub(crate) unsafe fn register(
 /// What one worker needs for one occurrence of a function in a query.
 struct State {
     current: Result<Current<Zygote>, Error>,
-    crew: Arc<Crew>,
+    /// That of the query's connection.
+    group: Arc<CallGroup>,
+    /// When the query began here; it is cancelled as a whole.
+    begun: u64,
     /// The engine's threads.
     width: usize,
+    constant: Option<Arc<Constant>>,
 }
 
 unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
@@ -46,8 +51,14 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
     let outcome = guard(|| unsafe {
         let registered = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<Registered>();
         let current = registered.entry.current();
-        let state =
-            State { current, crew: Arc::clone(&registered.crew), width: Context::of_init(info).threads };
+        let context = Context::of_init(info);
+        let state = State {
+            current,
+            group: registered.groups.of(context.connection),
+            begun: now(),
+            width: context.threads,
+            constant: constant_of_init(info),
+        };
         let state = Box::into_raw(Box::new(state)).cast();
         ffi::duckdb_scalar_function_init_set_state(info, state, Some(drop_box::<State>));
         Ok(())
@@ -74,8 +85,13 @@ unsafe extern "C" fn execute(
         let parameters = &function.signature.parameters;
         let types: Vec<&DataType> = parameters.iter().map(|parameter| &parameter.data_type).collect();
         let arguments = Arguments::new(input, types);
-        let mut results = Results::new(output);
-        crosslane::call::call(library, function, &state.crew, state.width, &arguments, &mut results)
+        let mut results = Results::new(output, &function.signature.returns, arguments.rows());
+        let caller = Caller::since(&state.group, state.width, state.begun);
+        let mut call = || call(library, function, caller, &arguments, &mut results);
+        match &state.constant {
+            Some(constant) => constant.once(call),
+            None => call(),
+        }
     });
     if let Err(error) = outcome {
         // SAFETY: as above; DuckDB copies the text.

@@ -6,14 +6,37 @@ use crosslane::{DataType, Error};
 use crosslane_vectors::LogicalType;
 use crosslane_vectors::guard::{drop_box, error_text, guard};
 use libduckdb_sys as ffi;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, c_void};
 use std::sync::Arc;
+
+/// What a command takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Parameter {
+    Text,
+    Bytes,
+    Integer,
+    /// A value of any type, as its text.
+    Any,
+}
+
+impl Parameter {
+    fn logical_type(self) -> Result<LogicalType, Error> {
+        match self {
+            Parameter::Text => LogicalType::new(&DataType::Varchar),
+            Parameter::Bytes => LogicalType::new(&DataType::Blob),
+            Parameter::Integer => LogicalType::new(&DataType::BigInt),
+            Parameter::Any => Ok(LogicalType::any()),
+        }
+    }
+}
 
 /// An argument of a command.
 #[derive(Debug, Clone)]
 pub(crate) enum Argument {
     Text(String),
     Bytes(Vec<u8>),
+    Integer(i64),
+    Flag(bool),
 }
 
 /// A value of a command's answer.
@@ -31,7 +54,9 @@ type Answer = Vec<Vec<Cell>>;
 /// A table function that does something once and answers with rows.
 pub(crate) struct Command {
     pub(crate) name: &'static CStr,
-    pub(crate) parameters: &'static [DataType],
+    pub(crate) parameters: &'static [Parameter],
+    /// What may be said by name, true or false; false without. They follow the arguments.
+    pub(crate) flags: &'static [&'static CStr],
     pub(crate) columns: &'static [(&'static CStr, DataType)],
     pub(crate) run: fn(&Arc<Database>, &[Argument]) -> Result<Answer, Error>,
 }
@@ -55,7 +80,11 @@ impl Command {
             let mut function = ffi::duckdb_create_table_function();
             ffi::duckdb_table_function_set_name(function, self.name.as_ptr());
             for parameter in self.parameters {
-                ffi::duckdb_table_function_add_parameter(function, LogicalType::new(parameter)?.raw());
+                ffi::duckdb_table_function_add_parameter(function, parameter.logical_type()?.raw());
+            }
+            for flag in self.flags {
+                let boolean = LogicalType::new(&DataType::Boolean)?;
+                ffi::duckdb_table_function_add_named_parameter(function, flag.as_ptr(), boolean.raw());
             }
             let registered = Registered { command: self, database: Arc::clone(database) };
             let registered = Box::into_raw(Box::new(registered)).cast();
@@ -83,9 +112,15 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
         let mut arguments = Vec::new();
         for (index, parameter) in registered.command.parameters.iter().enumerate() {
             let mut value = ffi::duckdb_bind_get_parameter(info, index as ffi::idx_t);
-            let argument = argument(value, parameter);
+            let argument = argument(value, *parameter);
             ffi::duckdb_destroy_value(&raw mut value);
             arguments.push(argument?);
+        }
+        for flag in registered.command.flags {
+            let mut value = ffi::duckdb_bind_get_named_parameter(info, flag.as_ptr());
+            let said = !value.is_null() && !ffi::duckdb_is_null_value(value) && ffi::duckdb_get_bool(value);
+            ffi::duckdb_destroy_value(&raw mut value);
+            arguments.push(Argument::Flag(said));
         }
         let arguments = Box::into_raw(Box::new(arguments)).cast();
         ffi::duckdb_bind_set_bind_data(info, arguments, Some(drop_box::<Vec<Argument>>));
@@ -99,22 +134,27 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
 
 /// # Safety
 /// The value must be DuckDB's, of the parameter's type.
-unsafe fn argument(value: ffi::duckdb_value, parameter: &DataType) -> Result<Argument, Error> {
+unsafe fn argument(value: ffi::duckdb_value, parameter: Parameter) -> Result<Argument, Error> {
     // SAFETY: what DuckDB allocates for us is freed by us.
     unsafe {
         if value.is_null() || ffi::duckdb_is_null_value(value) {
             return Err(Error::Engine("an argument is NULL".into()));
         }
-        if *parameter == DataType::Blob {
-            let blob = ffi::duckdb_get_blob(value);
-            let bytes = std::slice::from_raw_parts(blob.data.cast::<u8>(), blob.size as usize).to_vec();
-            ffi::duckdb_free(blob.data);
-            return Ok(Argument::Bytes(bytes));
-        }
-        let text = ffi::duckdb_get_varchar(value);
-        let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
-        ffi::duckdb_free(text.cast::<c_void>());
-        Ok(Argument::Text(owned))
+        Ok(match parameter {
+            Parameter::Integer => Argument::Integer(ffi::duckdb_get_int64(value)),
+            Parameter::Bytes => {
+                let blob = ffi::duckdb_get_blob(value);
+                let bytes = std::slice::from_raw_parts(blob.data.cast::<u8>(), blob.size as usize).to_vec();
+                ffi::duckdb_free(blob.data);
+                Argument::Bytes(bytes)
+            }
+            Parameter::Text | Parameter::Any => {
+                let text = ffi::duckdb_get_varchar(value);
+                let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
+                ffi::duckdb_free(text.cast::<c_void>());
+                Argument::Text(owned)
+            }
+        })
     }
 }
 
@@ -146,7 +186,7 @@ unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckd
         for row in rows.take(capacity) {
             for (index, cell) in row.into_iter().enumerate() {
                 let vector = ffi::duckdb_data_chunk_get_vector(output, index as ffi::idx_t);
-                write(vector, count, cell)?;
+                write(vector, count, cell);
             }
             count += 1;
         }
@@ -161,7 +201,7 @@ unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckd
 
 /// # Safety
 /// The vector must be of the cell's type and have the row.
-unsafe fn write(vector: ffi::duckdb_vector, row: usize, cell: Cell) -> Result<(), Error> {
+unsafe fn write(vector: ffi::duckdb_vector, row: usize, cell: Cell) {
     // SAFETY: as the caller says.
     unsafe {
         let data = ffi::duckdb_vector_get_data(vector);
@@ -177,11 +217,9 @@ unsafe fn write(vector: ffi::duckdb_vector, row: usize, cell: Cell) -> Result<()
             Cell::Double(value) => data.cast::<f64>().add(row).write(value),
             Cell::Boolean(value) => data.cast::<bool>().add(row).write(value),
             Cell::Text(text) => {
-                let text = CString::new(text).map_err(|error| Error::Engine(error.to_string()))?;
-                let start: *const c_char = text.as_ptr();
-                ffi::duckdb_vector_assign_string_element(vector, row as ffi::idx_t, start);
+                let (start, length) = (text.as_ptr().cast(), text.len() as ffi::idx_t);
+                ffi::duckdb_vector_assign_string_element_len(vector, row as ffi::idx_t, start, length);
             }
         }
     }
-    Ok(())
 }

@@ -1,5 +1,7 @@
 //! A growable buffer that begins at a multiple of eight, as batches need.
 
+use std::collections::TryReserveError;
+
 #[derive(Debug, Default)]
 pub(crate) struct Aligned {
     words: Vec<u64>,
@@ -11,16 +13,24 @@ const KEEP: usize = 4 << 20;
 
 impl Aligned {
     /// Makes room for `length` bytes, whose content is left over from before.
-    pub(crate) fn resize(&mut self, length: usize) -> &mut [u8] {
+    ///
+    /// # Errors
+    /// If there is no memory. The buffer is empty then.
+    pub(crate) fn resize(&mut self, length: usize) -> Result<&mut [u8], TryReserveError> {
+        self.length = 0;
         if length <= KEEP && self.words.len() * 8 > KEEP {
             self.words = Vec::new();
         }
         let words = length.div_ceil(8);
         if self.words.len() < words {
+            // What is in the old memory is not needed any more, so both are never held at once.
+            // Small buffers grow in leaps.
+            self.words = Vec::new();
+            self.words.try_reserve_exact(words.next_power_of_two().min(words.max(KEEP / 8)))?;
             self.words.resize(words, 0);
         }
         self.length = length;
-        &mut bytemuck::cast_slice_mut(&mut self.words)[..length]
+        Ok(&mut bytemuck::cast_slice_mut(&mut self.words)[..length])
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

@@ -1,20 +1,26 @@
 //! The zygote's control socket: JSON messages behind their length, some with descriptors.
 
 use crate::Source;
-use crosslane::{Failure, FunctionSpec};
-use rustix::io::{IoSlice, IoSliceMut};
+use crosslane::{Failure, FunctionSpec, shortened};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
 use serde::{Deserialize, Serialize};
-use std::io::{self, Read, Write};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// A message of a zygote longer than this is garbage.
 const LONGEST: u32 = 64 << 20;
+/// How much of a message is read at once.
+const PIECE: usize = 16 << 10;
+/// How often a wait looks for what else may end it.
+pub(crate) const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// Descriptors that come with a message.
 const DESCRIPTORS: usize = 3;
 
@@ -36,42 +42,38 @@ pub enum Request {
         /// How long the guest spins for a call before it sleeps.
         spin_microseconds: u64,
     },
+    /// End the process of a lane that did not greet its engine, which so does not know the process.
+    Unfork {
+        /// The lane's number.
+        lane: u64,
+    },
 }
 
-/// What a zygote answers, or reports.
-#[derive(Debug, Deserialize)]
+/// What a zygote answers, or reports. It sends the functions as JSON, and the engine reads them as what they are.
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
-pub(crate) enum Answer {
-    Loaded { functions: Vec<FunctionSpec>, runtime: String },
-    Failed { failure: Failure },
-    Forked { lane: u64, pid: i32 },
-    Unforked { lane: u64, message: String },
-    Exited { lane: u64, code: Option<i32>, signal: Option<i32> },
-    Interrupted,
-}
-
-/// The same, as a zygote sends it.
-#[derive(Debug, Serialize)]
-#[serde(tag = "op", rename_all = "lowercase")]
-pub enum Report<'a> {
+pub enum Report<Functions = serde_json::Value> {
     /// The library is loaded.
     Loaded {
         /// The functions, as `docs/protocol.md` describes them.
-        functions: serde_json::Value,
+        functions: Functions,
         /// The guest and its version.
         runtime: String,
+        /// What tells the text of the library's files from any other, such as a SHA-256.
+        text: Option<String>,
+        /// Whether each lane loads the library itself, which takes as long again.
+        #[serde(default)]
+        reloads: bool,
     },
     /// The library cannot be loaded.
     Failed {
         /// Why.
-        failure: &'a Failure,
+        failure: Failure,
     },
     /// A lane was made.
     Forked {
         /// Its number.
         lane: u64,
-        /// Its process; the zygote's own for lanes that are its threads.
-        pid: i32,
     },
     /// A lane was not made.
     Unforked {
@@ -90,7 +92,29 @@ pub enum Report<'a> {
         signal: Option<i32>,
     },
     /// The terminal's Ctrl-C reached the zygote.
-    Interrupted,
+    Interrupted {
+        /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+        at: u64,
+    },
+}
+
+/// What the engine hears.
+pub(crate) type Answer = Report<Vec<FunctionSpec>>;
+
+/// What tells the files of a library from any others, in whatever order they were read: the `text` of
+/// [`Report::Loaded`].
+pub fn text<'a>(files: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> String {
+    let mut hashes: Vec<u64> = files.into_iter().map(hash).collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    format!("{:016x}", hash(hashes))
+}
+
+/// Of the same program's other processes, too: it has no key.
+fn hash(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The zygote's end of the control socket.
@@ -154,8 +178,13 @@ impl ControlSocket {
     ///
     /// # Errors
     /// If the engine is gone.
-    pub fn send(&self, report: &Report<'_>) -> io::Result<()> {
-        (&self.0).write_all(&framed(report)?)
+    pub fn send(&self, report: &Report) -> io::Result<()> {
+        let framed = match report {
+            // A text may be longer than a message.
+            Report::Failed { failure } => framed(&Report::<()>::Failed { failure: failure.bounded() }),
+            report => framed(report),
+        };
+        (&self.0).write_all(&framed?)
     }
 }
 
@@ -172,7 +201,13 @@ fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(framed)
 }
 
-pub(crate) fn send(socket: &UnixStream, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// Sends a request; `go_on` is asked now and then while the zygote does not read.
+pub(crate) fn send(
+    socket: &UnixStream,
+    request: &Request,
+    fds: &[BorrowedFd<'_>],
+    go_on: impl Fn() -> bool,
+) -> io::Result<()> {
     let message = framed(request)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -182,20 +217,67 @@ pub(crate) fn send(socket: &UnixStream, request: &Request, fds: &[BorrowedFd<'_>
     let mut sent = 0;
     while sent < message.len() {
         let part = [IoSlice::new(&message[sent..])];
-        sent += rustix::net::sendmsg(socket.as_fd(), &part, &mut control, SendFlags::NOSIGNAL)?;
-        control.clear();
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::sendmsg(socket.as_fd(), &part, &mut control, flags) {
+            Ok(count) => {
+                sent += count;
+                control.clear();
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if go_on() => {
+                let _ = rustix::event::poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&GLANCE));
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(())
 }
 
-pub(crate) fn receive(mut socket: &UnixStream) -> io::Result<Answer> {
-    let mut length = [0; 4];
-    socket.read_exact(&mut length)?;
-    let length = u32::from_le_bytes(length);
-    if length > LONGEST {
-        return Err(io::Error::other(format!("a message of {length} bytes")));
+/// The answers of a zygote, in the pieces in which they come: nobody waits for the rest of one.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    bytes: Vec<u8>,
+}
+
+/// Why there are no more answers.
+#[derive(Debug)]
+pub(crate) enum Silence {
+    /// The zygote closed its end.
+    Ended,
+    /// It wrote what is no answer.
+    Garbled(String),
+}
+
+impl Answers {
+    /// Reads once, without waiting.
+    pub(crate) fn read(&mut self, socket: &UnixStream) -> Result<(), Silence> {
+        let mut piece = [0; PIECE];
+        match rustix::net::recv(socket, &mut piece[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Err(Silence::Ended),
+            Ok((count, _)) => {
+                let room = self.bytes.try_reserve(count);
+                room.map_err(|_| Silence::Garbled("there is no memory for it".into()))?;
+                self.bytes.extend_from_slice(&piece[..count]);
+                Ok(())
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(_) => Err(Silence::Ended),
+        }
     }
-    let mut text = vec![0; length as usize];
-    socket.read_exact(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
+
+    /// The next answer that is complete.
+    pub(crate) fn next(&mut self) -> Result<Option<Answer>, Silence> {
+        let Some((length, rest)) = self.bytes.split_first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length);
+        if length > LONGEST {
+            let most = LONGEST >> 20;
+            return Err(Silence::Garbled(format!("it has {length} bytes, and {most} MiB are the most")));
+        }
+        let Some(text) = rest.get(..length as usize) else { return Ok(None) };
+        let answer =
+            serde_json::from_slice(text).map_err(|error| Silence::Garbled(shortened(error.to_string())))?;
+        // Not drained: a long answer would keep its memory.
+        self.bytes = self.bytes.split_off(4 + length as usize);
+        Ok(Some(answer))
+    }
 }

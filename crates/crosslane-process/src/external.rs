@@ -1,42 +1,50 @@
 //! Frames that outgrow a ring: each in a memfd of its own, whose descriptor travels over the socket.
 //!
-//! The sender writes the memfd, sends its descriptor, and only then publishes the ring frame that
-//! announces it, so that the receiver of the ring frame finds the descriptor waiting. The engine
-//! reads with `pread` into memory of its own: a guest that shrinks the file cannot make it fault.
+//! The sender writes the memfd, seals it, sends its descriptor, and only then publishes the ring frame that
+//! announces it, so that the receiver of the ring frame finds the descriptor waiting. A descriptor that is
+//! anything else is refused before it is read, because a read may wait for someone. The engine reads with
+//! `pread` into memory of its own, so that nobody can change what was checked.
 
 use crate::aligned::Aligned;
-use rustix::fs::MemfdFlags;
-use rustix::io::{Errno, IoSlice, IoSliceMut};
+use crosslane::lane::LaneError;
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::{Errno, IoSlice, IoSliceMut, retry_on_intr};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
+use rustix::process::Resource;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+/// The file keeps its size: a mapping of it cannot fault.
+const SIZED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+/// Memory is taken from the system in steps of so many bytes: a signal makes it start a step again.
+const STEP: u64 = 4 << 20;
+
 /// A memfd mapped as a whole.
 #[derive(Debug)]
-pub(crate) struct Mapped {
+pub(crate) struct MappedFile {
     base: *mut u8,
     length: usize,
 }
 
 // SAFETY: the mapping is plain memory with one owner.
-unsafe impl Send for Mapped {}
+unsafe impl Send for MappedFile {}
 
-impl Drop for Mapped {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         // SAFETY: mapped by `map` with this length; nothing borrows it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length) };
     }
 }
 
-impl Mapped {
-    fn map(fd: BorrowedFd<'_>, length: usize, protection: ProtFlags) -> Result<Self, Errno> {
+impl MappedFile {
+    fn map(fd: BorrowedFd<'_>, length: usize, protection: ProtFlags, flags: MapFlags) -> Result<Self, Errno> {
         // SAFETY: a new mapping at an address that the kernel chooses.
-        let base =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, fd, 0)? };
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, flags, fd, 0)? };
         Ok(Self { base: base.cast(), length })
     }
 
@@ -52,21 +60,40 @@ impl Mapped {
     }
 }
 
-/// Makes a memfd of `length` bytes that `fill` writes.
+/// Makes a sealed memfd of `length` bytes that `fill` writes.
+///
+/// # Errors
+/// If the system has no memory for it. It is taken at once: to find it missing while it is written would end the process.
 pub(crate) fn create(length: usize, fill: impl FnOnce(&mut [u8])) -> Result<OwnedFd, Errno> {
-    let fd = rustix::fs::memfd_create("crosslane-batch", MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&fd, length as u64)?;
-    let mut mapped = Mapped::map(fd.as_fd(), length, ProtFlags::READ | ProtFlags::WRITE)?;
+    let size = length as u64;
+    // The system sends SIGXFSZ, which ends the process, where it does not admit a file of this size.
+    if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|most| size > most) {
+        return Err(Errno::FBIG);
+    }
+    let fd = rustix::fs::memfd_create("crosslane-batch", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    for at in (0..size).step_by(STEP as usize) {
+        let step = STEP.min(size - at);
+        retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), at, step))?;
+    }
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let mut mapped = MappedFile::map(fd.as_fd(), length, protection, MapFlags::SHARED)?;
     fill(mapped.bytes_mut());
+    drop(mapped);
+    match rustix::fs::fcntl_add_seals(&fd, SIZED | SealFlags::WRITE | SealFlags::SEAL) {
+        // A fork that was made meanwhile has a copy of the mapping.
+        Err(Errno::BUSY) => rustix::fs::fcntl_add_seals(&fd, SIZED | SealFlags::SEAL)?,
+        sealed => sealed?,
+    }
     Ok(fd)
 }
 
-pub(crate) fn send(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+/// Sends a descriptor; with [`SendFlags::DONTWAIT`] it is an error if the receiver has left too many there.
+pub(crate) fn send(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>, flags: SendFlags) -> Result<(), Errno> {
     let fds = [fd];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&fds));
-    rustix::net::sendmsg(socket, &[IoSlice::new(b"m")], &mut control, SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(socket, &[IoSlice::new(b"m")], &mut control, flags | SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
@@ -77,35 +104,77 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
-    control
-        .drain()
-        .find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
-        })
-        .ok_or(Errno::BADMSG)
+    let mut fds = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
+        _ => Vec::new(),
+    });
+    let first = fds.next();
+    fds.for_each(discard);
+    first.ok_or(Errno::BADMSG)
 }
 
-/// Copies a whole external frame into memory of our own.
-pub(crate) fn read(fd: &OwnedFd, length: usize, buffer: &mut Aligned) -> Result<(), Errno> {
-    if rustix::fs::fstat(fd)?.st_size as u64 != length as u64 {
-        return Err(Errno::BADMSG);
+/// Closes what may be anything. The last user of a connection that lingers, or of a file whose file system is a
+/// program, waits for the other side.
+fn discard(file: OwnedFd) {
+    // Where no thread can be made, the failed attempt closes it.
+    let _ = std::thread::Builder::new().name("crosslane-discard".into()).spawn(move || drop(file));
+}
+
+/// Whether a file is as the protocol says, and what is wrong with it if it is not.
+fn check(file: &OwnedFd, length: u64) -> Result<(), String> {
+    let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| "what came with it is no memory file")?;
+    if !seals.contains(SIZED) {
+        return Err("its memory file is not sealed against shrinking and growing".into());
     }
-    let bytes = buffer.resize(length);
+    let stat = rustix::fs::fstat(file).map_err(|error| error.to_string())?;
+    if stat.st_size as u64 != length {
+        return Err(format!("its memory file has {} bytes", stat.st_size));
+    }
+    // Holes cost their writer nothing, and their reader memory.
+    if (stat.st_blocks as u64).saturating_mul(512) < length {
+        return Err("its memory file has holes".into());
+    }
+    Ok(())
+}
+
+/// Copies a whole external frame into memory of our own, if it has at most `largest` bytes.
+pub(crate) fn read(
+    file: OwnedFd,
+    length: u64,
+    largest: usize,
+    buffer: &mut Aligned,
+) -> Result<(), LaneError> {
+    let corrupt = |what: String| LaneError::Corrupt(format!("a reply of {length} bytes: {what}"));
+    if let Err(what) = check(&file, length) {
+        discard(file);
+        return Err(corrupt(what));
+    }
+    if length > largest as u64 {
+        return Err(LaneError::TooLarge(format!(
+            "its reply of {length} bytes exceeds {largest} bytes; the setting largest_batch changes this limit"
+        )));
+    }
+    let bytes = buffer.resize(length as usize).map_err(|_| no_memory(length))?;
     let mut done = 0;
-    while done < length {
-        match rustix::io::pread(fd, &mut bytes[done..], done as u64)? {
-            0 => return Err(Errno::BADMSG),
-            count => done += count,
+    while done < bytes.len() {
+        match rustix::io::pread(&file, &mut bytes[done..], done as u64) {
+            Ok(0) => return Err(corrupt("its memory file ended early".into())),
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(corrupt(error.to_string())),
         }
     }
     Ok(())
 }
 
+/// Why a reply of so many bytes cannot be taken.
+pub(crate) fn no_memory(length: u64) -> LaneError {
+    LaneError::TooLarge(format!("the engine has no memory for its reply of {length} bytes"))
+}
+
 /// Maps an external frame of a sender that is trusted.
-pub(crate) fn map(fd: &OwnedFd, length: usize) -> Result<Mapped, Errno> {
-    if rustix::fs::fstat(fd)?.st_size as u64 != length as u64 {
-        return Err(Errno::BADMSG);
-    }
-    Mapped::map(fd.as_fd(), length, ProtFlags::READ)
+pub(crate) fn map(file: &OwnedFd, length: u64) -> io::Result<MappedFile> {
+    check(file, length).map_err(io::Error::other)?;
+    // Of a file that nobody may write, older kernels make private mappings only. It is the same memory.
+    Ok(MappedFile::map(file.as_fd(), length as usize, ProtFlags::READ, MapFlags::PRIVATE)?)
 }

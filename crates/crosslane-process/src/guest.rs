@@ -1,11 +1,12 @@
 //! The guest's side of a process lane, for guests of any language.
 
-use crate::{EXTERNAL, INLINE, external};
-use crosslane::batch::{self, Column, Encode, FAILURE, Header, Plan, RESULT, Trust};
+use crate::{EXTERNAL, INLINE, external, identity, is_ready};
+use crosslane::batch::{self, Column, Encode, FAILURE, Header, Plan, RESULT};
 use crosslane::stats::now;
 use crosslane::{DataType, Failure};
-use crosslane_ring::{Alarm, Control, Ends, Frame, Mapped, Parked, Region, Spin};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use crosslane_ring::{Alarm, Ends, MappedRing, Parked, ProgressWord, Spin};
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::SendFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -20,7 +21,8 @@ pub struct GuestLane {
     ends: Ends,
     socket: OwnedFd,
     spin: Spin,
-    call: Option<(Frame, Option<external::Mapped>)>,
+    /// The current call's message, if it is none of the ring's.
+    external: Option<external::MappedFile>,
 }
 
 /// A call to be answered. Its arguments are in [`GuestLane::columns`].
@@ -78,13 +80,20 @@ fn broken(error: impl std::fmt::Display) -> io::Error {
 }
 
 impl GuestLane {
-    /// Opens a lane from the descriptors that the engine sent.
+    /// Opens a lane from the descriptors that the engine sent, and greets the engine: the process that calls this is
+    /// the lane's.
+    ///
+    /// # Safety
+    /// They must be those that an engine sent for one lane, and not have been opened before, in this process or
+    /// another.
     ///
     /// # Errors
-    /// If the memory is not a lane's.
-    pub fn open(memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<Self> {
-        let region = Region::open(memory).map_err(broken)?;
-        Ok(Self { ends: region.guest(), socket, spin: Spin(spin), call: None })
+    /// If the memory is not a lane's, or the engine is gone.
+    pub unsafe fn open(memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<Self> {
+        // SAFETY: as the caller says.
+        let ends = unsafe { Ends::open(memory) }.map_err(broken)?;
+        identity::greet(socket.as_fd())?;
+        Ok(Self { ends, socket, spin: Spin(spin), external: None })
     }
 
     /// Waits for the next call; `None` when the engine has closed the lane.
@@ -104,9 +113,20 @@ impl GuestLane {
     /// # Errors
     /// If the engine broke the protocol.
     pub fn next_call_or(&mut self, stop: impl Fn() -> bool) -> io::Result<Next> {
-        let frame = loop {
+        let taken = loop {
             if let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
-                break frame;
+                let taken = now();
+                self.external = match frame.tag() {
+                    INLINE => None,
+                    EXTERNAL => {
+                        let mut length = [0; 8];
+                        frame.copy(&mut length);
+                        let file = external::receive(self.socket.as_fd())?;
+                        Some(external::map(&file, u64::from_le_bytes(length))?)
+                    }
+                    tag => return Err(broken(format!("a frame with tag {tag}"))),
+                };
+                break taken;
             }
             let parked = self.ends.consumer.wait_or(self.spin, LOOK, &stop);
             if stop() {
@@ -116,39 +136,25 @@ impl GuestLane {
                 return Ok(Next::Closed);
             }
         };
-        let taken = now();
-        let external = match frame.tag {
-            INLINE => None,
-            EXTERNAL => {
-                let mut length = [0; 8];
-                self.ends.consumer.copy(&frame, &mut length);
-                let fd = external::receive(self.socket.as_fd())?;
-                Some(external::map(&fd, u64::from_le_bytes(length) as usize)?)
-            }
-            tag => return Err(broken(format!("a frame with tag {tag}"))),
-        };
-        self.call = Some((frame, external));
         let header = batch::header(self.bytes()).map_err(broken)?;
-        self.ends.control.set_progress(header.sequence as u32, u32::MAX);
+        self.ends.progress.set(header.sequence as u32, u32::MAX);
         Ok(Next::Call(Call { header, taken }))
     }
 
     /// A way to end the wait for the next call from another thread.
-    pub fn alarm(&self) -> Alarm<Mapped> {
+    pub fn alarm(&self) -> Alarm<MappedRing> {
         self.ends.consumer.alarm()
     }
 
     fn engine_is_gone(&self) -> bool {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
-        !matches!(rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
+        is_ready(&mut [PollFd::new(&self.socket, PollFlags::empty())])
     }
 
     fn bytes(&self) -> &[u8] {
-        match &self.call {
+        match &self.external {
             // SAFETY: a guest trusts its engine, which does not touch a published frame.
-            Some((frame, None)) => unsafe { self.ends.consumer.bytes(frame) },
-            Some((_, Some(external))) => external.bytes(),
-            None => &[],
+            None => unsafe { self.ends.consumer.bytes() },
+            Some(external) => external.bytes(),
         }
     }
 
@@ -157,12 +163,12 @@ impl GuestLane {
     /// # Errors
     /// If the engine broke the protocol.
     pub fn columns<'a>(&'a self, types: impl Iterator<Item = &'a DataType>) -> io::Result<Vec<Column<'a>>> {
-        batch::columns(self.bytes(), types, Trust::Values).map_err(broken)
+        batch::columns(self.bytes(), types).map_err(broken)
     }
 
-    /// The control page, to report progress on.
-    pub fn control(&self) -> &Control {
-        &self.ends.control
+    /// Where progress is reported.
+    pub fn progress(&self) -> &ProgressWord {
+        &self.ends.progress
     }
 
     /// Waits until the results fit into the ring, for guests that give up a lock meanwhile. The arguments are
@@ -173,64 +179,100 @@ impl GuestLane {
     pub fn wait_for_room(&mut self, size: usize) -> io::Result<()> {
         self.release();
         if size <= self.ends.producer.most() {
-            let _unused = self.grant(size)?;
+            self.make_room(size)?;
         }
         Ok(())
     }
 
-    /// Answers the current call with its results.
+    /// Answers the current call with its results, or with a failure if there is no memory for them.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
     pub fn succeed(&mut self, call: Call, results: &dyn Encode, mishaps: Mishaps) -> io::Result<()> {
+        match self.offer(call, results, mishaps)? {
+            Ok(()) => Ok(()),
+            Err(failure) => self.fail(call, &failure, None),
+        }
+    }
+
+    /// As [`GuestLane::succeed`], but where there is no memory the failure is given to the caller, and the call is
+    /// still to be answered.
+    ///
+    /// # Errors
+    /// As [`GuestLane::succeed`].
+    pub fn offer(
+        &mut self,
+        call: Call,
+        results: &dyn Encode,
+        mishaps: Mishaps,
+    ) -> io::Result<Result<(), Failure>> {
         let mut plan = Plan::default();
         results.plan(&mut plan);
         let reply = Header { errors: mishaps.errors, retries: mishaps.retries, ..call.reply(RESULT) };
-        self.send(plan.size(), |frame| results.write(&mut plan.start(frame, reply)))
+        let size = plan.size();
+        let write = |frame: &mut [u8]| results.write(&mut plan.start(frame, reply));
+        if size <= self.ends.producer.most() {
+            return self.send(size, write).map(Ok);
+        }
+        match external::create(size, write) {
+            Ok(file) => self.send_file(size, &file).map(Ok),
+            Err(error) => {
+                let message = format!("there is no memory for results of {size} bytes: {error}");
+                Ok(Err(Failure { class: "NoMemory".into(), message, ..Failure::default() }))
+            }
+        }
     }
 
-    /// Answers the current call with an exception, for a row if one is to blame.
+    /// Answers the current call with an exception, for a row if one is to blame. Long texts are cut.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
     pub fn fail(&mut self, call: Call, failure: &Failure, row: Option<usize>) -> io::Result<()> {
-        let text = serde_json::to_vec(failure)?;
+        let text = serde_json::to_vec(&failure.bounded())?;
         let reply = Header { row: row.map_or(u32::MAX, |row| row as u32), ..call.reply(FAILURE) };
         let frame = batch::failure_frame(reply, &text);
-        self.send(frame.len(), |bytes| bytes.copy_from_slice(&frame))
+        if frame.len() <= self.ends.producer.most() {
+            return self.send(frame.len(), |bytes| bytes.copy_from_slice(&frame));
+        }
+        let file = external::create(frame.len(), |bytes| bytes.copy_from_slice(&frame))?;
+        self.send_file(frame.len(), &file)
     }
 
     fn send(&mut self, size: usize, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
         self.release();
-        if size <= self.ends.producer.most() {
-            let grant = self.grant(size)?;
-            write(self.ends.producer.bytes(&grant));
-            self.ends.producer.commit(grant, size, INLINE);
-        } else {
-            let fd = external::create(size, write)?;
-            external::send(self.socket.as_fd(), fd.as_fd())?;
-            let grant = self.grant(8)?;
-            self.ends.producer.fill(&grant, &(size as u64).to_le_bytes());
-            self.ends.producer.commit(grant, 8, EXTERNAL);
-        }
+        self.make_room(size)?;
+        let Some(mut grant) = self.ends.producer.reserve(size).map_err(broken)? else {
+            return Err(broken("a ring that lost its room"));
+        };
+        write(grant.bytes());
+        grant.commit(size, INLINE);
         Ok(())
+    }
+
+    fn send_file(&mut self, size: usize, file: &OwnedFd) -> io::Result<()> {
+        self.release();
+        let announcement = (size as u64).to_le_bytes();
+        self.make_room(announcement.len())?;
+        external::send(self.socket.as_fd(), file.as_fd(), SendFlags::empty())?;
+        match self.ends.producer.push(&announcement, EXTERNAL).map_err(broken)? {
+            true => Ok(()),
+            false => Err(broken("a ring that lost its room")),
+        }
     }
 
     /// Ends the use of the arguments: they are no longer needed, and the engine may wait for their space.
     fn release(&mut self) {
-        if let Some((frame, _)) = self.call.take() {
-            self.ends.consumer.release(frame);
-        }
+        self.external = None;
+        self.ends.consumer.release();
     }
 
-    fn grant(&mut self, size: usize) -> io::Result<crosslane_ring::Grant> {
-        loop {
-            if let Some(grant) = self.ends.producer.reserve(size).map_err(broken)? {
-                return Ok(grant);
-            }
+    /// Waits until the reply ring has room for a frame of so many bytes.
+    fn make_room(&mut self, size: usize) -> io::Result<()> {
+        while self.ends.producer.reserve(size).map_err(broken)?.is_none() {
             if self.ends.producer.wait(self.spin, LOOK) == Parked::TimedOut && self.engine_is_gone() {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
         }
+        Ok(())
     }
 }

@@ -1,28 +1,28 @@
 //! The engine's side of a process lane.
 
 use crate::aligned::Aligned;
+use crate::identity::Process;
 use crate::warden::{Ended, LaneRecord};
-use crate::{EXTERNAL, INLINE, external};
+use crate::{EXTERNAL, INLINE, external, is_ready};
 use crosslane::batch::{self, CALL, Encode, Header, Plan};
 use crosslane::lane::{Lane, LaneError, Patience};
-use crosslane_ring::{Ends, Frame, RingError, Spin};
+use crosslane_ring::{Ends, RingError, Spin};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 use rustix::process::{WaitId, WaitIdOptions};
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The largest frame: Arrow's 32-bit offsets cannot address more anyway.
-const LARGEST: usize = 8 << 30;
-/// Calls in flight beyond this wait for their replies first; it bounds the descriptors on the way.
+/// The most calls in flight; it bounds the descriptors that are on their way.
 const MOST_IN_FLIGHT: usize = 64;
-/// How much longer a wait spins whose end is near.
+/// Bytes of the frame that announces a large one.
+const ANNOUNCEMENT: usize = 8;
+/// How much longer a wait spins if its end is near.
 const LONGER: u32 = 25;
-/// How long a process may take to end whose sockets are closed already.
-const LAST_BREATH: Duration = Duration::from_secs(5);
-/// How long a lane's end may take to be explained by its zygote.
-const OBITUARY: Duration = Duration::from_millis(500);
+/// How long a process may take to end after its sockets are closed.
+const EXIT: Duration = Duration::from_secs(5);
 
 /// Where the guest of a lane runs.
 #[derive(Debug)]
@@ -41,16 +41,15 @@ pub(crate) enum Home {
 pub struct ProcessLane {
     ends: Ends,
     socket: OwnedFd,
-    process: OwnedFd,
-    pid: i32,
+    process: Process,
     record: Arc<LaneRecord>,
     home: Home,
     spin: Spin,
     sequence: u64,
     in_flight: usize,
-    /// Replies that `submit` had to take to make space, oldest first.
-    early: VecDeque<Aligned>,
     reply: Aligned,
+    /// Bytes that a batch may have, either way.
+    largest: usize,
     engine: u32,
 }
 
@@ -58,24 +57,23 @@ impl ProcessLane {
     pub(crate) fn new(
         ends: Ends,
         socket: OwnedFd,
-        process: OwnedFd,
-        pid: i32,
+        process: Process,
         record: Arc<LaneRecord>,
         home: Home,
         spin: Duration,
+        largest: usize,
     ) -> Self {
         Self {
             ends,
             socket,
             process,
-            pid,
             record,
             home,
             spin: Spin(spin),
             sequence: 0,
             in_flight: 0,
-            early: VecDeque::new(),
             reply: Aligned::default(),
+            largest,
             engine: std::process::id(),
         }
     }
@@ -84,63 +82,50 @@ impl ProcessLane {
         LaneError::Corrupt(error.to_string())
     }
 
-    /// Takes the oldest reply from the ring into `into`.
+    /// Takes the oldest reply from the ring into `into`. After [`LaneError::TooLarge`] it is gone.
     fn take(&mut self, into: &mut Aligned) -> Result<bool, LaneError> {
-        let consumer = &mut self.ends.consumer;
-        let Some(frame) = consumer.peek().map_err(Self::corrupt)? else { return Ok(false) };
-        match frame.tag {
-            INLINE => consumer.copy(&frame, into.resize(frame.length)),
-            EXTERNAL => self.take_external(&frame, into)?,
+        let Some(frame) = self.ends.consumer.peek().map_err(Self::corrupt)? else { return Ok(false) };
+        let taken = match frame.tag() {
+            INLINE => match into.resize(frame.length()) {
+                Ok(bytes) => {
+                    frame.copy(bytes);
+                    Ok(())
+                }
+                Err(_) => Err(external::no_memory(frame.length() as u64)),
+            },
+            EXTERNAL if frame.length() == size_of::<u64>() => {
+                let mut length = [0; size_of::<u64>()];
+                frame.copy(&mut length);
+                let file = external::receive(self.socket.as_fd()).map_err(|error| {
+                    LaneError::Corrupt(format!("a large reply without its file: {error}"))
+                })?;
+                external::read(file, u64::from_le_bytes(length), self.largest, into)
+            }
+            EXTERNAL => return Err(LaneError::Corrupt("a malformed announcement of a large reply".into())),
             tag => return Err(LaneError::Corrupt(format!("a frame with tag {tag}"))),
-        }
-        self.ends.consumer.release(frame);
-        Ok(true)
-    }
-
-    fn take_external(&mut self, frame: &Frame, into: &mut Aligned) -> Result<(), LaneError> {
-        let mut length = [0; 8];
-        if frame.length != length.len() {
-            return Err(LaneError::Corrupt("a malformed announcement of a large frame".into()));
-        }
-        self.ends.consumer.copy(frame, &mut length);
-        let length = u64::from_le_bytes(length) as usize;
-        if length > LARGEST {
-            return Err(LaneError::Corrupt(format!("a frame of {length} bytes")));
-        }
-        external::receive(self.socket.as_fd())
-            .and_then(|fd| external::read(&fd, length, into))
-            .map_err(|error| LaneError::Corrupt(format!("a large frame that cannot be read: {error}")))
-    }
-
-    /// Waits until the request ring has taken news, and collects replies meanwhile.
-    fn make_space(&mut self, watch: &mut Watch) -> Result<(), LaneError> {
-        let mut early = Aligned::default();
-        if self.take(&mut early)? {
-            self.early.push_back(early);
-            return Ok(());
-        }
-        if watch.tick() {
-            self.check()?;
-        }
-        // A full ring empties, or a reply comes: look at both in turn.
-        self.ends.producer.wait(self.spin, Duration::from_millis(1));
-        Ok(())
+        };
+        frame.release();
+        taken.map(|()| true)
     }
 
     /// How the zygote ended whose thread this lane is, without reaping it, or how the thread alone did. A process
     /// with much memory closes its sockets long before its end.
-    fn end_of_thread(&self) -> Option<Ended> {
+    fn end_of_thread(&self, zygote: &LaneRecord) -> Option<Ended> {
         let begun = Instant::now();
-        while begun.elapsed() < LAST_BREATH {
+        while begun.elapsed() < EXIT {
             let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
             let step = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
             if rustix::event::poll(&mut fds, Some(&step)).is_ok_and(|ready| ready > 0) {
                 let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-                let status = rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), options).ok()??;
+                let Ok(Some(status)) = rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), options)
+                else {
+                    // It is reaped: another lane's end, or a boot, was quicker.
+                    return zygote.wait_for_end();
+                };
                 let signal = status.terminating_signal().map(Ended::Signal);
                 return signal.or_else(|| status.exit_status().map(Ended::Code));
             }
-            if let Some(ended) = self.record.wait_for_end(Duration::ZERO) {
+            if let Some(ended) = self.record.ended() {
                 return Some(ended);
             }
         }
@@ -148,43 +133,40 @@ impl ProcessLane {
     }
 
     /// What the zygote and the log say about the end of the process.
-    fn obituary(&mut self) -> String {
+    fn why_it_ended(&mut self) -> String {
         let ended = match &self.home {
-            Home::Own => self.record.wait_for_end(OBITUARY),
-            Home::Zygote(_) => self.end_of_thread(),
+            Home::Own => self.record.wait_for_end(),
+            Home::Zygote(zygote) => self.end_of_thread(zygote),
             Home::Here => return "the thread that ran it was ended".to_owned(),
         };
-        let mut text = match ended {
-            Some(Ended::Code(code)) => format!("its worker process ended with exit code {code}"),
-            Some(Ended::Signal(libc::SIGKILL)) => {
-                "its worker process was killed (SIGKILL), by someone or for lack of memory".to_owned()
-            }
-            Some(Ended::Signal(signal)) => format!("its worker process crashed with {}", signal_name(signal)),
-            None => "its worker closed its connection to the engine".to_owned(),
-        };
+        let mut text = how_it_ended(ended);
         let mut tail = self.record.tail();
         if let Home::Zygote(host) = &self.home {
             tail = [tail, host.tail()].join("\n").trim().to_owned();
         }
-        if !tail.is_empty() {
-            text.push_str("\n  the last it printed:\n");
-            tail.lines().for_each(|line| text.push_str(&format!("    {line}\n")));
-            text.truncate(text.trim_end().len());
-        }
+        append_output(&mut text, &tail);
         text
     }
 }
 
-/// Counts waits, so that a long one looks for death now and then.
-struct Watch(Instant);
-
-impl Watch {
-    fn tick(&mut self) -> bool {
-        let late = self.0.elapsed() > Duration::from_millis(10);
-        if late {
-            self.0 = Instant::now();
+/// How a worker process ended, in words.
+pub(crate) fn how_it_ended(ended: Option<Ended>) -> String {
+    match ended {
+        Some(Ended::Code(code)) => format!("its worker process ended with exit code {code}"),
+        Some(Ended::Signal(libc::SIGKILL)) => {
+            "its worker process was killed (SIGKILL), by someone or for lack of memory".to_owned()
         }
-        late
+        Some(Ended::Signal(signal)) => format!("its worker process crashed with {}", signal_name(signal)),
+        None => "its worker closed its connection to the engine".to_owned(),
+    }
+}
+
+/// Adds what a process printed last to the words about its end.
+pub(crate) fn append_output(text: &mut String, tail: &str) {
+    if !tail.is_empty() {
+        text.push_str("\n  the last it printed:\n");
+        tail.lines().for_each(|line| text.push_str(&format!("    {line}\n")));
+        text.truncate(text.trim_end().len());
     }
 }
 
@@ -208,65 +190,82 @@ impl Lane for ProcessLane {
     }
 
     fn process(&self) -> i32 {
-        self.pid
+        self.process.pid
     }
 
-    fn submit(&mut self, function: u32, rows: usize, arguments: &dyn Encode) -> Result<u64, LaneError> {
+    fn submit(
+        &mut self,
+        function: u32,
+        rows: usize,
+        arguments: &dyn Encode,
+    ) -> Result<Option<u64>, LaneError> {
         let mut plan = Plan::default();
         arguments.plan(&mut plan);
         if plan.is_too_large() {
             return Err(LaneError::TooLarge(format!("the arguments of {rows} row(s) exceed 2 GiB")));
         }
+        if self.in_flight >= MOST_IN_FLIGHT {
+            return Ok(None);
+        }
         let size = plan.size();
+        if size > self.largest {
+            return Err(LaneError::TooLarge(format!(
+                "the arguments of {rows} row(s) have {size} bytes, more than {}; the setting largest_batch changes \
+                 this limit",
+                self.largest
+            )));
+        }
+        let inline = size <= self.ends.producer.most();
+        let (length, tag) = if inline { (size, INLINE) } else { (ANNOUNCEMENT, EXTERNAL) };
+        let Some(mut grant) = self.ends.producer.reserve(length).map_err(Self::corrupt)? else {
+            if self.in_flight == 0 {
+                let what = "it keeps the arguments of calls that it has answered";
+                return Err(LaneError::Corrupt(what.into()));
+            }
+            return Ok(None);
+        };
         let sequence = self.sequence + 1;
         let header = Header { kind: CALL, function, sequence, rows: rows as u32, ..Header::default() };
         if self.in_flight == 0 {
             self.record.begin_call();
         }
-        let mut watch = Watch(Instant::now());
-        while self.in_flight >= MOST_IN_FLIGHT + self.early.len() {
-            self.make_space(&mut watch)?;
-        }
         let write = |frame: &mut [u8]| arguments.write(&mut plan.start(frame, header));
-        let (announced, tag) = if size <= self.ends.producer.most() {
-            (size, INLINE)
+        if inline {
+            write(grant.bytes())
         } else {
-            let system =
-                |error: rustix::io::Errno| LaneError::System(format!("a frame of {size} bytes: {error}"));
-            let fd = external::create(size, write).map_err(system)?;
-            external::send(self.socket.as_fd(), fd.as_fd()).map_err(|_| LaneError::Died(self.obituary()))?;
-            (8, EXTERNAL)
-        };
-        let grant = loop {
-            match self.ends.producer.reserve(announced).map_err(Self::corrupt)? {
-                Some(grant) => break grant,
-                None => self.make_space(&mut watch)?,
+            let file = external::create(size, write).map_err(|error| {
+                LaneError::TooLarge(format!(
+                    "there is no memory for the {size} bytes of the arguments of {rows} row(s): {error}"
+                ))
+            })?;
+            match external::send(self.socket.as_fd(), file.as_fd(), SendFlags::DONTWAIT) {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => {
+                    let what = "it does not take the descriptors that it is sent";
+                    return Err(LaneError::Corrupt(what.into()));
+                }
+                Err(_) => return Err(LaneError::Died(self.why_it_ended())),
             }
-        };
-        let bytes = self.ends.producer.bytes(&grant);
-        if tag == INLINE {
-            write(bytes)
-        } else {
-            bytes.copy_from_slice(&(size as u64).to_le_bytes())
+            grant.fill(&(size as u64).to_le_bytes());
         }
-        self.ends.producer.commit(grant, announced, tag);
+        grant.commit(length, tag);
         self.sequence = sequence;
         self.in_flight += 1;
-        Ok(sequence)
+        Ok(Some(sequence))
     }
 
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
         let mut reply = std::mem::take(&mut self.reply);
-        let taken = match self.early.pop_front() {
-            Some(early) => {
-                reply = early;
-                Ok(true)
-            }
-            None => self.take(&mut reply),
-        };
+        let taken = self.take(&mut reply);
         self.reply = reply;
-        if !taken? {
-            return Ok(None);
+        match taken {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(error @ LaneError::TooLarge(_)) => {
+                self.in_flight = self.in_flight.saturating_sub(1);
+                return Err(error);
+            }
+            Err(error) => return Err(error),
         }
         if self.in_flight == 0 {
             return Err(LaneError::Corrupt("a reply to no call".into()));
@@ -288,28 +287,24 @@ impl Lane for ProcessLane {
     }
 
     fn progress(&self) -> (u32, u32) {
-        self.ends.control.progress()
+        self.ends.progress.get()
     }
 
     fn check(&mut self) -> Result<(), LaneError> {
+        if self.lives() { Ok(()) } else { Err(LaneError::Died(self.why_it_ended())) }
+    }
+
+    fn lives(&self) -> bool {
         let mut fds =
             [PollFd::new(&self.process, PollFlags::IN), PollFd::new(&self.socket, PollFlags::empty())];
-        let ready = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        match ready {
-            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Ok(_) => Err(LaneError::Died(self.obituary())),
-            Err(error) => Err(LaneError::System(error.to_string())),
-        }
+        !is_ready(&mut fds)
     }
 
     fn has_ended(&self) -> bool {
-        self.record.has_ended()
+        self.record.ended().is_some()
     }
 
     fn wait_any(lanes: &mut [&mut Self], patience: Patience, timeout: Duration) {
-        if lanes.iter().any(|lane| !lane.early.is_empty()) {
-            return;
-        }
         let Some(Spin(spin)) = lanes.first().map(|lane| lane.spin) else { return };
         let spin = match patience {
             Patience::Sleep => Spin(Duration::ZERO),
@@ -323,24 +318,16 @@ impl Lane for ProcessLane {
 
 impl Drop for ProcessLane {
     fn drop(&mut self) {
-        if matches!(self.home, Home::Here) && self.engine == std::process::id() {
-            // A fork of this process may hold a copy of the socket, so that closing it would tell nobody.
-            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        }
-        // A lane that is a thread ends when its socket does. A fork of the engine must not kill the lanes of
-        // its parent; a test's lane has no process.
-        if !matches!(self.home, Home::Own) || self.engine != std::process::id() || self.pid == 0 {
+        // A fork of the engine must not end the lanes of its parent.
+        if self.engine != std::process::id() {
             return;
         }
-        if rustix::event::poll(
-            &mut [PollFd::new(&self.process, PollFlags::IN)],
-            Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
-        ) == Ok(0)
-        {
-            // The process lives, so its id and group are still its own. Its children first.
-            // SAFETY: kill has no memory requirements.
-            unsafe { libc::kill(-self.pid, libc::SIGKILL) };
-            let _ = rustix::process::pidfd_send_signal(&self.process, rustix::process::Signal::KILL);
+        if matches!(self.home, Home::Own) {
+            self.process.kill();
+        } else {
+            // A lane that is a thread ends when its socket does. A fork of this process may hold a copy of that, so
+            // that closing it would tell nobody.
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }
     }
 }

@@ -16,7 +16,7 @@ impl MemoryLimit {
             return None;
         }
         let limit = Self(old);
-        limit.apply((data_size()? + bytes).min(old.rlim_max));
+        limit.apply(data_size()?.saturating_add(bytes).min(old.rlim_max));
         Some(limit)
     }
 

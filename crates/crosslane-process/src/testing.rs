@@ -1,16 +1,17 @@
 //! Lanes without a process: for the tests of both ends, and for a guest that writes what a fuzzer says.
 
 use crate::guest::GuestLane;
+use crate::identity::{self, Process};
 use crate::lane::{Home, ProcessLane};
 use crate::warden::LaneRecord;
-use crosslane::batch::{self, Column, Encode, Header, Plan, RESULT, Trust, bit};
-use crosslane::lane::Lane;
+use crate::{EXTERNAL, external};
+use crosslane::batch::{self, Column, Encode, Header, Plan, RESULT, bit};
+use crosslane::lane::{Lane, LaneError};
 use crosslane::{ColumnBuilder, DataType, Layout};
-use crosslane_ring::Region;
+use crosslane_ring::Ends;
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::PidfdFlags;
-use std::os::fd::OwnedFd;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 const RING: usize = 4096;
@@ -67,21 +68,20 @@ fn fill(column: &mut ColumnBuilder, data_type: &DataType) {
     }
 }
 
-/// An engine's end of a lane, and what its guest would get: memory and socket. The lane's process is this one.
+/// What both ends of a lane are made of: the memory of the engine and of the guest, and their sockets.
 ///
 /// # Panics
 /// If the system has no memory or descriptors.
-fn engine_end(ring: usize) -> (ProcessLane, OwnedFd, OwnedFd) {
-    let (region, memory) = Region::create(ring).expect("memory");
-    let (socket, guest_socket) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .expect("sockets");
-    let own = rustix::process::getpid();
-    let process =
-        rustix::process::pidfd_open(own, PidfdFlags::empty()).expect("a descriptor of this process");
-    let lane =
-        ProcessLane::new(region.engine(), socket, process, 0, LaneRecord::new(1), Home::Own, Duration::ZERO);
-    (lane, memory, guest_socket)
+fn parts(ring: usize) -> ((Ends, OwnedFd), (OwnedFd, OwnedFd)) {
+    let sockets =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    (Ends::create(ring).expect("memory"), sockets.expect("sockets"))
+}
+
+/// An engine's end of a lane into this very process, whose batches may have so many bytes.
+fn engine_end(ends: Ends, socket: OwnedFd, largest: usize) -> ProcessLane {
+    let process = Process::open(std::process::id() as i32).expect("a descriptor of this process");
+    ProcessLane::new(ends, socket, process, LaneRecord::new(1), Home::Here, Duration::ZERO, largest)
 }
 
 /// Both ends of a lane with rings of so many bytes.
@@ -89,8 +89,26 @@ fn engine_end(ring: usize) -> (ProcessLane, OwnedFd, OwnedFd) {
 /// # Panics
 /// If the system has no memory or descriptors.
 pub fn both_ends(ring: usize) -> (ProcessLane, GuestLane) {
-    let (lane, memory, socket) = engine_end(ring);
-    (lane, GuestLane::open(memory, socket, Duration::ZERO).expect("the same memory"))
+    let ((ends, memory), (socket, guest_socket)) = parts(ring);
+    identity::expect(socket.as_fd()).expect("a socket");
+    // SAFETY: both are new, and this is their only guest.
+    let guest = unsafe { GuestLane::open(memory, guest_socket, Duration::ZERO) }.expect("the same memory");
+    let sender = identity::sender(socket.as_fd()).expect("a greeting");
+    assert_eq!(sender, std::process::id() as i32);
+    (engine_end(ends, socket, usize::MAX), guest)
+}
+
+/// An engine's end of a lane, and the bare rings of a guest that keeps no promise.
+///
+/// # Panics
+/// If the system has no memory or descriptors.
+pub fn raw_ends(ring: usize) -> (ProcessLane, Ends) {
+    let ((ends, memory), (socket, guest_socket)) = parts(ring);
+    // The guest's socket stays open, as that of a living guest.
+    std::mem::forget(guest_socket);
+    // SAFETY: the memory is new, and this is its only guest.
+    let guest = unsafe { Ends::open(memory) }.expect("the same memory");
+    (engine_end(ends, socket, usize::MAX), guest)
 }
 
 /// Lets a guest answer a call with garbage and reads the answer as the engine does.
@@ -103,10 +121,12 @@ pub fn both_ends(ring: usize) -> (ProcessLane, GuestLane) {
 pub fn garbage_reply(input: &[u8]) {
     let [pick, mode, garbage @ ..] = input else { return };
     let data_type: DataType = TYPES[*pick as usize % TYPES.len()].parse().expect("a type of the list");
-    let (mut lane, fd, _socket) = engine_end(RING);
+    let ((ends, fd), (socket, _guest_socket)) = parts(RING);
+    let mut lane = engine_end(ends, socket, usize::MAX);
     lane.submit(0, 3, &ColumnBuilder::new(&DataType::BigInt)).expect("room in an empty ring");
     if mode % 2 == 0 {
-        let mut guest = Region::open(&fd).expect("the same memory").guest();
+        // SAFETY: the memory is new, and this is its only guest.
+        let mut guest = unsafe { Ends::open(&fd) }.expect("the same memory");
         let garbage = &garbage[..garbage.len().min(RING / 2 - 8)];
         assert!(guest.producer.push(garbage, u32::from(*mode / 2 % 4)).expect("a sound ring"));
     } else {
@@ -115,9 +135,9 @@ pub fn garbage_reply(input: &[u8]) {
     for _ in 0..4 {
         match lane.try_collect() {
             Ok(Some(header)) if header.kind == RESULT && header.rows <= 1 << 20 => {
-                if let Ok(columns) = batch::columns(lane.frame(), std::iter::once(&data_type), Trust::Nothing)
-                {
-                    columns.iter().for_each(walk);
+                if let Ok(columns) = batch::columns(lane.frame(), std::iter::once(&data_type)) {
+                    let unfit = crosslane::values::unfit(&columns[0]);
+                    walk(&columns[0], &|row| !unfit.contains_key(&row));
                 }
             }
             Ok(Some(_)) => {
@@ -126,6 +146,28 @@ pub fn garbage_reply(input: &[u8]) {
             Ok(None) | Err(_) => break,
         }
     }
+}
+
+/// What an engine with this `largest_batch` says to a guest that answers a call with the announcement of a large reply of
+/// `length` bytes, in `file`.
+///
+/// # Panics
+/// If the system has no memory or descriptors.
+pub fn announced_reply(
+    length: u64,
+    file: OwnedFd,
+    largest_batch: usize,
+) -> (ProcessLane, Result<Option<Header>, LaneError>) {
+    let ((ends, fd), (socket, guest_socket)) = parts(RING);
+    let mut lane = engine_end(ends, socket, largest_batch);
+    lane.submit(0, 3, &ColumnBuilder::new(&DataType::BigInt)).expect("room in an empty ring");
+    external::send(guest_socket.as_fd(), file.as_fd(), SendFlags::empty()).expect("an open socket");
+    drop(file);
+    // SAFETY: the memory is new, and this is its only guest.
+    let mut guest = unsafe { Ends::open(&fd) }.expect("the same memory");
+    assert!(guest.producer.push(&length.to_le_bytes(), EXTERNAL).expect("a sound ring"));
+    let reply = lane.try_collect();
+    (lane, reply)
 }
 
 fn scribble(fd: &OwnedFd, garbage: &[u8]) {
@@ -141,27 +183,32 @@ fn scribble(fd: &OwnedFd, garbage: &[u8]) {
     }
 }
 
-/// Touches every value.
-fn walk(column: &Column<'_>) {
+/// Touches every value. `fits` says whether a row should hold a value of its type, as none of a row that was refused
+/// has to, nor what lies below a NULL.
+fn walk(column: &Column<'_>, fits: &dyn Fn(usize) -> bool) {
+    let fits = |row: usize| column.is_valid(row) && fits(row);
     for row in 0..column.rows {
-        let valid = column.is_valid(row);
         match column.data_type.layout() {
             Layout::Bits => drop(std::hint::black_box(bit(column.data, row))),
             Layout::Fixed(width) => {
                 drop(std::hint::black_box(column.data[row * width..(row + 1) * width].to_vec()))
             }
             Layout::Bytes { utf8 } => {
-                let bytes = column.bytes(row);
-                assert!(!utf8 || std::str::from_utf8(bytes).is_ok(), "text that is not UTF-8 came through");
+                let sound = !utf8 || std::str::from_utf8(column.bytes(row)).is_ok();
+                assert!(sound || !fits(row), "text that is not UTF-8 came through");
             }
             Layout::List | Layout::FixedList(_) => {
                 assert!(column.elements(row).end <= column.children[0].rows)
             }
             Layout::Struct => {}
         }
-        if let (DataType::Enum(values), true) = (column.data_type, valid) {
+        if let (DataType::Enum(values), true) = (column.data_type, fits(row)) {
             assert!((column.data[row] as usize) < values.len(), "an ENUM code came through");
         }
     }
-    column.children.iter().for_each(walk);
+    let parent = |row: usize| match column.data_type.layout() {
+        Layout::Struct => row,
+        _ => (0..column.rows).find(|parent| column.elements(*parent).contains(&row)).unwrap_or(row),
+    };
+    column.children.iter().for_each(|child| walk(child, &|row| fits(parent(row))));
 }

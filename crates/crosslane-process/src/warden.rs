@@ -1,18 +1,31 @@
 //! The thread that listens to a zygote and its lanes: answers, deaths, and what they print.
 //!
 //! It alone reads the control socket and the lanes' log pipes, so that nothing a guest prints can
-//! fill a pipe and stop it, and nothing waits for a line that only a lock's holder would read.
+//! fill a pipe and block it, and no thread waits for output that only the holder of a lock would read.
 
-use crate::control::{self, Answer};
+use crate::control::{Answer, Answers, GLANCE, Silence};
+use crate::log;
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// The most answers that may be unread: those to forks that were given up.
+pub(crate) const UNREAD: usize = 64;
+/// The longest line that is kept together.
+const LINE: usize = 64 << 10;
+/// How long the warden waits for the end of a line.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How much of a lane's pipe is read in one turn.
+const PIECE: usize = 16 << 10;
+/// How long a zygote may take to say how a lane ended.
+const EXIT_REPORT: Duration = Duration::from_millis(500);
 /// How much of what a lane printed is kept for the error that tells of its end.
 const TAIL: usize = 4096;
 
@@ -21,6 +34,12 @@ const TAIL: usize = 4096;
 pub(crate) enum Ended {
     Code(i32),
     Signal(i32),
+}
+
+impl From<ExitStatus> for Ended {
+    fn from(status: ExitStatus) -> Self {
+        status.signal().map_or_else(|| Ended::Code(status.code().unwrap_or(0)), Ended::Signal)
+    }
 }
 
 /// What the warden knows of a lane, shared with the lane.
@@ -45,22 +64,22 @@ impl LaneRecord {
         })
     }
 
-    /// How the process ended, if the zygote says so in time.
-    pub(crate) fn wait_for_end(&self, patience: Duration) -> Option<Ended> {
+    /// How the process ended, once the zygote says so; `None` if it does not say so soon.
+    pub(crate) fn wait_for_end(&self) -> Option<Ended> {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let (ended, _) = self
             .end
-            .wait_timeout_while(ended, patience, |ended| ended.is_none())
+            .wait_timeout_while(ended, EXIT_REPORT, |ended| ended.is_none())
             .unwrap_or_else(PoisonError::into_inner);
         *ended
     }
 
-    /// Whether the zygote has said that the process ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    /// How the process ended, if the zygote has said so.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_ended(&self, ended: Ended) {
+    pub(crate) fn set_ended(&self, ended: Ended) {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         self.end.notify_all();
     }
@@ -90,7 +109,59 @@ impl LaneRecord {
 struct Watched {
     record: Arc<LaneRecord>,
     log: Option<OwnedFd>,
-    ended: bool,
+    /// A line whose end has not been read yet, so that what others print does not fall into it.
+    line: Vec<u8>,
+    /// When `line` was last added to.
+    added: Instant,
+}
+
+impl Watched {
+    fn new(record: Arc<LaneRecord>, log: OwnedFd) -> Self {
+        Self { record, log: Some(log), line: Vec::new(), added: Instant::now() }
+    }
+
+    /// Passes on a piece of what is in the pipe. False at its end. Only a piece: one lane that prints without end must
+    /// not keep the warden from the others.
+    fn relay(&mut self) -> bool {
+        let Some(log) = &self.log else { return false };
+        let mut buffer = [0; PIECE];
+        match rustix::io::read(log, &mut buffer) {
+            Ok(0) => {
+                self.pass_on();
+                false
+            }
+            Ok(count) => {
+                let piece = &buffer[..count];
+                self.record.printed(piece);
+                let lines = piece.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+                self.line.extend_from_slice(&piece[..lines]);
+                if lines > 0 {
+                    self.pass_on();
+                }
+                self.line.extend_from_slice(&piece[lines..]);
+                self.added = Instant::now();
+                if self.line.len() > LINE {
+                    self.pass_on();
+                }
+                true
+            }
+            Err(error) => matches!(error, Errno::AGAIN | Errno::INTR),
+        }
+    }
+
+    /// Passes on all that is in the pipe now: the lane has ended, but what it left running may print for ever.
+    fn drain(&mut self) {
+        let waiting = self.log.as_ref().and_then(|log| rustix::io::ioctl_fionread(log).ok());
+        for _ in 0..waiting.map_or(0, |waiting| (waiting as usize).div_ceil(PIECE)) {
+            self.relay();
+        }
+        self.pass_on();
+    }
+
+    fn pass_on(&mut self) {
+        log::print(&self.line);
+        self.line.clear();
+    }
 }
 
 /// Lanes that the warden is to watch, with a byte on the bell for each.
@@ -98,19 +169,21 @@ pub(crate) type NewLane = (Arc<LaneRecord>, OwnedFd);
 
 pub(crate) struct Warden {
     pub(crate) control: Arc<UnixStream>,
-    pub(crate) answers: mpsc::Sender<Answer>,
+    pub(crate) answers: mpsc::SyncSender<Result<Answer, Silence>>,
     pub(crate) lanes: mpsc::Receiver<NewLane>,
     /// Readable when a new lane waits; at its end the warden stops.
     pub(crate) bell: UnixStream,
     /// What the zygote itself prints.
-    pub(crate) log: OwnedFd,
+    pub(crate) log: Option<OwnedFd>,
     pub(crate) zygote: Arc<LaneRecord>,
-    pub(crate) on_interrupt: Arc<dyn Fn() + Send + Sync>,
+    pub(crate) on_interrupt: Arc<dyn Fn(u64) + Send + Sync>,
 }
 
 impl Warden {
-    pub(crate) fn run(self) {
-        let mut lanes = vec![Watched { record: self.zygote, log: Some(self.log), ended: true }];
+    pub(crate) fn run(mut self) {
+        let mut lanes = Vec::new();
+        lanes.extend(self.log.take().map(|log| Watched::new(Arc::clone(&self.zygote), log)));
+        let mut answers = Answers::default();
         let mut control_open = true;
         loop {
             let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
@@ -120,8 +193,9 @@ impl Warden {
             fds.extend(
                 lanes.iter().filter_map(|lane| lane.log.as_ref()).map(|log| PollFd::new(log, PollFlags::IN)),
             );
-            match rustix::event::poll(&mut fds, None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            let unfinished = lanes.iter().any(|lane| !lane.line.is_empty());
+            match rustix::event::poll(&mut fds, unfinished.then_some(&GLANCE)) {
+                Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return,
             }
             let mut ready: VecDeque<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
@@ -129,71 +203,135 @@ impl Warden {
             let bell = ready.pop_front() == Some(true);
             let news = control_open && ready.pop_front() == Some(true);
             for lane in lanes.iter_mut().filter(|lane| lane.log.is_some()) {
-                if ready.pop_front() == Some(true) && !relay(lane) {
+                if ready.pop_front() == Some(true) && !lane.relay() {
                     lane.log = None;
                 }
+            }
+            for lane in lanes.iter_mut().filter(|lane| !lane.line.is_empty() && lane.added.elapsed() > PAUSE)
+            {
+                lane.pass_on();
             }
             // New lanes before news of their end.
             if bell {
                 let mut byte = [0; 64];
                 if matches!(rustix::io::read(&self.bell, &mut byte), Ok(0) | Err(_)) {
                     // What was printed last is still in the pipes.
-                    lanes.iter().for_each(|lane| _ = relay(lane));
+                    lanes.iter_mut().for_each(Watched::drain);
+                    log::flush();
                     return;
                 }
             }
-            lanes.extend(self.lanes.try_iter().map(|(record, log)| Watched {
-                record,
-                log: Some(log),
-                ended: false,
-            }));
+            lanes.extend(self.lanes.try_iter().map(|(record, log)| Watched::new(record, log)));
             if news {
-                match control::receive(&self.control) {
-                    Ok(Answer::Exited { lane, code, signal }) => {
-                        if let Some(lane) = lanes.iter_mut().find(|watched| watched.record.id == lane) {
-                            // Its last words, before anyone learns that there will be no more.
-                            relay(lane);
-                            lane.ended = true;
-                            lane.record.set_ended(match (code, signal) {
-                                (_, Some(signal)) => Ended::Signal(signal),
-                                (code, None) => Ended::Code(code.unwrap_or(0)),
-                            });
-                        }
-                    }
-                    Ok(Answer::Interrupted) => (self.on_interrupt)(),
-                    Ok(answer) => {
-                        let _ = self.answers.send(answer);
-                    }
-                    Err(error) => {
-                        control_open = false;
-                        if error.kind() == std::io::ErrorKind::InvalidData {
-                            let _ =
-                                writeln!(std::io::stderr(), "crosslane: the zygote wrote garbage: {error}");
-                        }
-                        // Those who wait for an answer learn that there will be none.
-                        let _ = self.answers.send(Answer::Failed { failure: crosslane::Failure::default() });
+                let mut read = answers.read(&self.control);
+                while read.is_ok() {
+                    match answers.next() {
+                        Ok(Some(answer)) => read = self.heed(answer, &mut lanes),
+                        Ok(None) => break,
+                        Err(silence) => read = Err(silence),
                     }
                 }
+                if let Err(silence) = read {
+                    control_open = false;
+                    lanes.iter_mut().for_each(Watched::drain);
+                    // Threads that wait for an answer learn that there will be none.
+                    let _ = self.answers.try_send(Err(silence));
+                }
             }
-            lanes.retain(|lane| lane.log.is_some() || !lane.ended);
+            // Lanes whose log is closed are forgotten, unless somebody may still ask how they ended.
+            lanes.retain(|lane| lane.log.is_some() || Arc::strong_count(&lane.record) > 1);
         }
+    }
+
+    /// Acts on an answer.
+    fn heed(&self, answer: Answer, lanes: &mut [Watched]) -> Result<(), Silence> {
+        match answer {
+            Answer::Exited { lane, code, signal } => {
+                if let Some(lane) = lanes.iter_mut().find(|watched| watched.record.id == lane) {
+                    // What it printed last is read before any thread learns of its end.
+                    lane.drain();
+                    lane.record.set_ended(match (code, signal) {
+                        (_, Some(signal)) => Ended::Signal(signal),
+                        (code, None) => Ended::Code(code.unwrap_or(0)),
+                    });
+                }
+            }
+            Answer::Interrupted { at } => (self.on_interrupt)(at),
+            answer => {
+                let sent = self.answers.try_send(Ok(answer));
+                return sent.map_err(|_| Silence::Garbled("it answers what nobody asked".into()));
+            }
+        }
+        Ok(())
     }
 }
 
-/// Passes on what is in a lane's pipe. False at its end.
-fn relay(lane: &Watched) -> bool {
-    let Some(log) = &lane.log else { return false };
-    let mut buffer = [0; 16 << 10];
-    loop {
-        match rustix::io::read(log, &mut buffer) {
-            Ok(0) => return false,
-            Ok(count) => {
-                lane.record.printed(&buffer[..count]);
-                // A closed stderr loses the log, and nothing else.
-                let _ = std::io::stderr().write_all(&buffer[..count]);
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return error == rustix::io::Errno::AGAIN,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched() -> (Watched, OwnedFd) {
+        let (log, theirs) = rustix::pipe::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&log, true).unwrap();
+        (Watched::new(LaneRecord::new(1), log), theirs)
+    }
+
+    #[test]
+    fn a_lane_is_forgotten_that_was_never_made() {
+        let pair = || UnixStream::pair().unwrap();
+        let ((control, _zygote), (bell, ours)) = (pair(), pair());
+        let (answers, _answered) = mpsc::sync_channel(UNREAD);
+        let (lanes, new) = mpsc::channel();
+        let warden = Warden {
+            control: Arc::new(control),
+            answers,
+            lanes: new,
+            bell,
+            log: None,
+            zygote: LaneRecord::new(0),
+            on_interrupt: Arc::new(|_| {}),
+        };
+        let warden = std::thread::spawn(move || warden.run());
+        let record = LaneRecord::new(1);
+        let kept = Arc::downgrade(&record);
+        // Nobody holds the other end of its log.
+        lanes.send((record, rustix::pipe::pipe().unwrap().0)).unwrap();
+        rustix::io::write(&ours, b"l").unwrap();
+        while kept.strong_count() > 0 {
+            std::thread::yield_now();
         }
+        drop(ours);
+        warden.join().unwrap();
+    }
+
+    #[test]
+    fn a_turn_takes_a_piece_and_leaves_the_rest() {
+        let (mut lane, theirs) = watched();
+        rustix::io::write(&theirs, &[0; 3 * PIECE]).unwrap();
+        for rest in [2, 1, 0] {
+            assert!(lane.relay());
+            let waiting = rustix::io::ioctl_fionread(lane.log.as_ref().unwrap()).unwrap();
+            assert_eq!(waiting as usize, rest * PIECE);
+        }
+        drop(theirs);
+        assert!(!lane.relay());
+    }
+
+    #[test]
+    fn a_line_is_kept_until_its_end_comes_or_it_is_too_long() {
+        let (mut lane, theirs) = watched();
+        rustix::io::write(&theirs, b"one\ntwo").unwrap();
+        lane.relay();
+        assert_eq!(lane.line, b"two");
+        rustix::io::write(&theirs, b" and\nthree").unwrap();
+        lane.relay();
+        assert_eq!(lane.line, b"three");
+        for _ in 0..=LINE / PIECE {
+            rustix::io::write(&theirs, &[b'.'; PIECE]).unwrap();
+            lane.relay();
+            assert!(lane.line.len() <= LINE);
+        }
+        lane.drain();
+        assert_eq!(lane.line, b"");
     }
 }

@@ -1,22 +1,29 @@
 //! The engine's side of a zygote: start it, load a library, ask for lanes, end it.
 
-use crate::control::{self, Answer, Request};
-use crate::lane::{Home, ProcessLane};
-use crate::warden::{LaneRecord, NewLane, Warden};
-use crosslane::pool;
-use crosslane::{Error, Failure, Function};
-use crosslane_ring::Region;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use crate::control::{self, Answer, GLANCE, Request, Silence};
+use crate::identity::{self, Process};
+use crate::is_ready;
+use crate::lane::{Home, ProcessLane, append_output, how_it_ended};
+use crate::reaper;
+use crate::warden::{LaneRecord, NewLane, UNREAD, Warden};
+use crosslane::pool::{self, Stop};
+use crosslane::{Error, Failure, Function, shortened};
+use crosslane_ring::Ends;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, PidfdFlags};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,12 +31,21 @@ use std::time::{Duration, Instant};
 const BOOT: Duration = Duration::from_secs(30);
 /// How much longer than it may take a load is waited for: a guest that can says where it was.
 const EXPLANATION: Duration = Duration::from_millis(500);
+/// No patience at all.
+const NOW: Duration = Duration::ZERO;
 /// How long a zygote may take to end after its socket was closed.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// A guest spins so much longer than the engine, which has work of its own between two batches.
 const GUEST_SPIN: u32 = 3;
 /// Why there are no more host lanes.
 const ENDED_THREAD: &str = "the thread that makes its lanes has ended; was it killed?";
+/// How often a wait for an answer looks whether it should go on.
+const TICK: Duration = Duration::from_millis(10);
+/// What a wait ends with that nobody needs any more.
+const UNNEEDED: &str = "its library was unloaded, or loaded again";
+/// Why a library loads no library.
+const LOADING: &str = "this file is being loaded as a library of functions, and would load itself without end; put what \
+                       loads functions where only the main program comes to";
 /// The descriptor on which a zygote finds its control socket.
 const CONTROL_FD: i32 = 3;
 
@@ -47,24 +63,14 @@ pub enum Source {
         /// What to call the library.
         name: String,
     },
-    /// A function that the host program serialised (for Python: by cloudpickle).
+    /// Functions that the host program serialised (for Python: by cloudpickle).
     Pickle {
         /// What to call the library.
         name: String,
-        /// The serialised function; sent as base16.
-        #[serde(serialize_with = "to_base16", deserialize_with = "from_base16")]
-        bytes: Vec<u8>,
+        /// The serialised functions; sent one behind the other in a memory file.
+        #[serde(skip)]
+        pickles: Vec<Vec<u8>>,
     },
-}
-
-fn to_base16<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
-}
-
-fn from_base16<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let pairs = text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or_default());
-    pairs.map(|pair| u8::from_str_radix(pair, 16)).collect::<Result<_, _>>().map_err(de::Error::custom)
 }
 
 impl Source {
@@ -74,6 +80,15 @@ impl Source {
             Source::File { path } => path.display().to_string(),
             Source::Thread { name } | Source::Pickle { name, .. } => name.clone(),
         }
+    }
+
+    /// The serialised functions, to be read from their beginning.
+    fn memory(&self) -> io::Result<Option<File>> {
+        let Source::Pickle { pickles, .. } = self else { return Ok(None) };
+        let mut file = File::from(rustix::fs::memfd_create("crosslane-functions", MemfdFlags::CLOEXEC)?);
+        pickles.iter().try_for_each(|pickle| file.write_all(pickle))?;
+        file.rewind()?;
+        Ok(Some(file))
     }
 }
 
@@ -109,10 +124,12 @@ pub struct ZygoteOptions {
     pub load_timeout: Duration,
     /// Bytes of each ring of new lanes.
     pub ring_size: usize,
+    /// Bytes that a batch of new lanes may have, either way.
+    pub largest_batch: usize,
     /// How long a waiting engine thread spins.
     pub spin: Duration,
     /// Called when the terminal's Ctrl-C reached the zygote.
-    pub on_interrupt: Arc<dyn Fn() + Send + Sync>,
+    pub on_interrupt: Arc<dyn Fn(u64) + Send + Sync>,
 }
 
 impl std::fmt::Debug for ZygoteOptions {
@@ -131,14 +148,32 @@ pub struct Loaded {
     pub functions: Vec<Arc<Function>>,
     /// The guest, such as `Python 3.11.7`.
     pub runtime: String,
+    /// What tells the text of its files from any other, if the guest says so.
+    pub text: Option<String>,
+    /// Whether each lane loads it itself.
+    reloads: bool,
+}
+
+impl Loaded {
+    /// Whether another zygote has loaded the same.
+    fn is_what_was_loaded(&self, functions: &[Arc<Function>], text: &Option<String>) -> bool {
+        let same = |(ours, theirs): (&Arc<Function>, &Arc<Function>)| ours.spec == theirs.spec;
+        self.text == *text
+            && self.functions.len() == functions.len()
+            && self.functions.iter().zip(functions).all(same)
+    }
 }
 
 /// The parent process of the lanes of one library.
 #[derive(Debug)]
 pub struct Zygote {
     options: ZygoteOptions,
+    stop: Stop,
     running: Running,
     next_lane: u64,
+    /// What the first of its processes had loaded: a file may change until another is needed.
+    functions: Vec<Arc<Function>>,
+    text: Option<String>,
 }
 
 impl Zygote {
@@ -147,17 +182,35 @@ impl Zygote {
     ///
     /// # Errors
     /// [`Error::Boot`] if the interpreter does not start, [`Error::Load`] if the library does not load.
-    pub fn start(options: ZygoteOptions) -> Result<(Self, Loaded), Error> {
-        let (running, loaded) = Running::start(&options)?;
-        Ok((Self { options, running, next_lane: 1 }, loaded))
+    pub fn start(options: ZygoteOptions, stop: Stop) -> Result<(Self, Loaded), Error> {
+        let (running, loaded) = Running::start(&options, &stop)?;
+        let (functions, text) = (loaded.functions.clone(), loaded.text.clone());
+        Ok((Self { options, stop, running, next_lane: 1, functions, text }, loaded))
     }
-}
 
-impl Zygote {
+    /// Starts it again, if it still loads the same.
+    fn restart(&mut self) -> Result<(), Error> {
+        let (running, loaded) = Running::start(&self.options, &self.stop)?;
+        if !loaded.is_what_was_loaded(&self.functions, &self.text) {
+            let name = self.options.source.name();
+            let how = match &self.options.source {
+                Source::File { .. } => {
+                    format!("load it again: CALL crosslane_load('{}')", name.replace('\'', "''"))
+                }
+                Source::Thread { .. } | Source::Pickle { .. } => "register it again".to_owned(),
+            };
+            return Err(Error::Boot(format!(
+                "{name} has changed since it was loaded, and the process that had loaded it has ended; {how}"
+            )));
+        }
+        self.running = running;
+        Ok(())
+    }
+
     fn fork(&mut self) -> Result<ProcessLane, Error> {
         let id = self.next_lane;
         self.next_lane += 1;
-        self.running.fork(id, &self.options)
+        self.running.fork(id, &self.options, &self.stop)
     }
 }
 
@@ -166,16 +219,24 @@ impl pool::Zygote for Zygote {
 
     fn boot(&mut self) -> Result<ProcessLane, Error> {
         if self.running.ended() {
-            self.running = Running::start(&self.options)?.0;
+            self.restart()?;
         }
         let booted = self.fork();
         // A zygote that is just dying takes the request and does not answer.
         if booted.is_err() && self.running.lost {
-            self.running = Running::start(&self.options)?.0;
+            self.restart()?;
             return self.fork();
         }
         booted
     }
+}
+
+/// Why an answer did not come.
+enum NoAnswer {
+    Silence(Silence),
+    Late,
+    /// The pool is being closed.
+    Unneeded,
 }
 
 #[derive(Debug)]
@@ -183,7 +244,7 @@ struct Running {
     /// Its process, unless it is a thread of this one.
     child: Option<Child>,
     control: Arc<UnixStream>,
-    answers: mpsc::Receiver<Answer>,
+    answers: mpsc::Receiver<Result<Answer, Silence>>,
     lanes: mpsc::Sender<NewLane>,
     /// Keeps what the zygote printed last.
     record: Arc<LaneRecord>,
@@ -192,11 +253,9 @@ struct Running {
     engine: u32,
     /// Whether it did not answer as it should, and was killed.
     lost: bool,
+    /// How long a lane may take to greet its engine.
+    boot: Duration,
 }
-
-/// The exceptions to "descriptors are closed on exec" are set between fork and exec; a concurrent spawn
-/// by another thread must not inherit them.
-static SPAWN: Mutex<()> = Mutex::new(());
 
 fn boot_error(what: &str) -> impl FnOnce(std::io::Error) -> Error {
     move |error| Error::Boot(format!("{what}: {error}"))
@@ -218,6 +277,8 @@ fn spawn(command: &[String], log: OwnedFd) -> Result<(Child, UnixStream), Error>
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
+            // A program that ignores it would let its zygote's children vanish unseen.
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             // dup2 onto itself would leave the close-on-exec flag.
             if descriptor == CONTROL_FD {
                 if libc::fcntl(CONTROL_FD, libc::F_SETFD, 0) < 0 {
@@ -229,13 +290,15 @@ fn spawn(command: &[String], log: OwnedFd) -> Result<(Child, UnixStream), Error>
             Ok(())
         });
     }
-    let _guard = SPAWN.lock().unwrap_or_else(PoisonError::into_inner);
     let child = command.spawn().map_err(|error| Error::Boot(format!("{program}: {error}")))?;
     Ok((child, ours))
 }
 
 impl Running {
-    fn start(options: &ZygoteOptions) -> Result<(Self, Loaded), Error> {
+    fn start(options: &ZygoteOptions, stop: &Stop) -> Result<(Self, Loaded), Error> {
+        if reaper::is_zygote() {
+            return Err(Error::Boot(LOADING.into()));
+        }
         let (log, log_theirs) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::Boot(e.to_string()))?;
         nonblocking(&log)?;
@@ -250,7 +313,7 @@ impl Running {
             }
         };
         let control = Arc::new(ours);
-        let (answer_sender, answers) = mpsc::channel();
+        let (answer_sender, answers) = mpsc::sync_channel(UNREAD);
         let (lanes, lane_receiver) = mpsc::channel();
         let (bell, bell_theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
         let record = LaneRecord::new(0);
@@ -259,7 +322,7 @@ impl Running {
             answers: answer_sender,
             lanes: lane_receiver,
             bell: bell_theirs,
-            log,
+            log: Some(log),
             zygote: Arc::clone(&record),
             on_interrupt: Arc::clone(&options.on_interrupt),
         };
@@ -269,123 +332,232 @@ impl Running {
             .map_err(boot_error("warden"))?;
         let engine = std::process::id();
         let bell = Some(bell);
-        let mut running =
-            Self { child, control, answers, lanes, record, bell, warden: Some(warden), engine, lost: false };
-        let loaded = running.load(options)?;
+        let mut running = Self {
+            child,
+            control,
+            answers,
+            lanes,
+            record,
+            bell,
+            warden: Some(warden),
+            engine,
+            lost: false,
+            boot: BOOT,
+        };
+        let loaded = running.load(options, stop)?;
+        if loaded.reloads {
+            running.boot = BOOT.max(options.load_timeout);
+        }
         Ok((running, loaded))
     }
 
-    fn load(&mut self, options: &ZygoteOptions) -> Result<Loaded, Error> {
-        let library = options.source.name();
-        // A zygote that ended at once is explained below.
-        let seconds = options.load_timeout.as_secs_f64();
-        let request = Request::Load { source: options.source.clone(), seconds };
-        let _ = control::send(&self.control, &request, &[]);
-        match self.answers.recv_timeout(options.load_timeout + EXPLANATION) {
-            Ok(Answer::Loaded { functions, runtime }) => {
-                let functions = functions
-                    .into_iter()
-                    .zip(0..)
-                    .map(|(spec, index)| {
-                        let place = format!("{}:{}", spec.file, spec.line);
-                        Function::new(index, spec).map(Arc::new).map_err(|error| Error::Load {
-                            library: library.clone(),
-                            failure: Box::new(Failure {
-                                class: "SignatureError".into(),
-                                message: error.to_string(),
-                                traceback: format!("  at {place}"),
-                                ..Failure::default()
-                            }),
-                        })
-                    })
-                    .collect::<Result<_, _>>()?;
-                Ok(Loaded { functions, runtime })
+    /// The next answer, if it comes in time and is needed for so long.
+    fn answer(&self, deadline: Instant, stop: &Stop) -> Result<Answer, NoAnswer> {
+        loop {
+            match self.answers.recv_timeout(TICK) {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(silence)) => return Err(NoAnswer::Silence(silence)),
+                Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer::Silence(Silence::Ended)),
+                Err(RecvTimeoutError::Timeout) if stop.is_set() => return Err(NoAnswer::Unneeded),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => return Err(NoAnswer::Late),
+                Err(RecvTimeoutError::Timeout) => {}
             }
-            Ok(Answer::Failed { failure }) if failure == Failure::default() => {
-                let (Some(child), Origin::Process { command, advice }) = (&mut self.child, &options.origin)
-                else {
-                    return Err(Error::Boot(ENDED_THREAD.into()));
-                };
-                let status = child.wait().map(|status| status.to_string()).unwrap_or_default();
-                let (command, printed) = (command.join(" "), self.record.tail());
-                Err(Error::Boot(format!(
-                    "`{command}` ended before it had loaded {library} ({status}); {advice}\n{printed}"
-                )))
-            }
-            Ok(Answer::Failed { failure }) => Err(Error::Load { library, failure: Box::new(failure) }),
-            Ok(answer) => Err(Error::Boot(format!("the zygote answered {answer:?}"))),
-            Err(_) => Err(Error::Boot(format!(
-                "{library} was not loaded within {} s; the setting load_timeout changes this limit",
-                options.load_timeout.as_secs_f64()
-            ))),
         }
     }
 
+    fn load(&mut self, options: &ZygoteOptions, stop: &Stop) -> Result<Loaded, Error> {
+        let library = options.source.name();
+        let seconds = options.load_timeout.as_secs_f64();
+        let deadline = Instant::now() + options.load_timeout + EXPLANATION;
+        let request = Request::Load { source: options.source.clone(), seconds };
+        let pickles = options.source.memory().map_err(boot_error("memory for the functions"))?;
+        let pickles: Vec<_> = pickles.iter().map(AsFd::as_fd).collect();
+        let goes_on = || !stop.is_set() && Instant::now() < deadline;
+        // A zygote that ended at once, or reads nothing, is explained below.
+        let _ = control::send(&self.control, &request, &pickles, goes_on);
+        let answer = self.answer(deadline, stop);
+        if let Ok(Answer::Loaded { functions, runtime, text, reloads }) = answer {
+            let functions = functions
+                .into_iter()
+                .zip(0..)
+                .map(|(spec, index)| {
+                    let place = format!("{}:{}", spec.file, spec.line);
+                    Function::new(index, spec).map(Arc::new).map_err(|error| Error::Load {
+                        library: library.clone(),
+                        failure: Box::new(Failure {
+                            class: match error {
+                                Error::Signature(_) => "SignatureError".into(),
+                                _ => "DeclarationError".into(),
+                            },
+                            message: shortened(error.to_string()),
+                            traceback: format!("  at {place}"),
+                            ..Failure::default()
+                        }),
+                    })
+                })
+                .collect::<Result<_, _>>()?;
+            return Ok(Loaded { functions, runtime, text, reloads });
+        }
+        // It is of no use any more, and may go on for ever.
+        let status =
+            self.end(if let Err(NoAnswer::Silence(Silence::Ended)) = answer { FAREWELL } else { NOW });
+        let printed = self.record.tail();
+        Err(match answer {
+            Ok(Answer::Failed { failure }) => Error::Load { library, failure: Box::new(failure) },
+            Ok(_) => Error::Boot(format!("what was to load {library} answered out of turn")),
+            Err(NoAnswer::Unneeded) => Error::Boot(UNNEEDED.into()),
+            Err(NoAnswer::Late) => Error::Boot(format!(
+                "{library} was not loaded within {seconds} s; the setting load_timeout changes this limit"
+            )),
+            Err(NoAnswer::Silence(Silence::Garbled(why))) => Error::Load {
+                library,
+                failure: Box::new(Failure {
+                    class: "ProtocolError".into(),
+                    message: format!("what it answered cannot be read: {why}"),
+                    ..Failure::default()
+                }),
+            },
+            Err(NoAnswer::Silence(Silence::Ended)) => {
+                let (Origin::Process { command, advice }, Some(status)) = (&options.origin, status) else {
+                    return Err(Error::Boot(ENDED_THREAD.into()));
+                };
+                let command = command.join(" ");
+                Error::Boot(format!(
+                    "`{command}` ended before it had loaded {library} ({status}); {advice}\n{printed}"
+                ))
+            }
+        })
+    }
+
+    /// Ends the process, after so long if it does not end by itself: how it ended.
+    fn end(&mut self, patience: Duration) -> Option<String> {
+        let begun = Instant::now();
+        while !self.ended() && begun.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let child = self.child.as_mut()?;
+        let how = match child.try_wait() {
+            Ok(Some(status)) => status.to_string(),
+            _ => {
+                reaper::end(child);
+                "it had closed its connection, and was ended".to_owned()
+            }
+        };
+        self.ended();
+        Some(how)
+    }
+
+    /// Whether it has ended. The kernel tells how only once, and the lanes that are its threads ask later.
     fn ended(&mut self) -> bool {
         match &mut self.child {
-            Some(child) => !matches!(child.try_wait(), Ok(None)),
+            Some(child) => match child.try_wait() {
+                Ok(Some(status)) => {
+                    self.record.set_ended(status.into());
+                    true
+                }
+                status => status.is_err(),
+            },
             None => {
                 let mut control = [PollFd::new(&*self.control, PollFlags::RDHUP)];
-                !matches!(rustix::event::poll(&mut control, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
+                is_ready(&mut control)
             }
         }
     }
 
     fn give_up(&mut self, why: String) -> Error {
         if let Some(child) = &mut self.child {
-            let _ = child.kill();
+            reaper::end(child);
         }
+        self.ended();
         self.lost = true;
         Error::Boot(why)
     }
 
-    fn fork(&mut self, id: u64, options: &ZygoteOptions) -> Result<ProcessLane, Error> {
+    fn fork(&mut self, id: u64, options: &ZygoteOptions, stop: &Stop) -> Result<ProcessLane, Error> {
         let system = |error: rustix::io::Errno| Error::Boot(error.to_string());
-        let (region, memory) =
-            Region::create(options.ring_size).map_err(|error| Error::Boot(error.to_string()))?;
+        let (ends, memory) =
+            Ends::create(options.ring_size).map_err(|error| Error::Boot(error.to_string()))?;
         let (socket, socket_theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(system)?;
+        identity::expect(socket.as_fd()).map_err(system)?;
         let (log, log_theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
         nonblocking(&log)?;
         let record = LaneRecord::new(id);
         // The warden hears of the lane before the lane can die.
         let _ = self.lanes.send((Arc::clone(&record), log));
         if let Some(bell) = &self.bell {
-            let _ = rustix::io::write(bell, b"l");
+            let _ = rustix::net::send(bell, b"l", rustix::net::SendFlags::NOSIGNAL);
         }
         let spin_microseconds = (options.spin * GUEST_SPIN).as_micros() as u64;
         let request = Request::Fork { lane: id, spin_microseconds };
         let fds = [memory.as_fd(), socket_theirs.as_fd(), log_theirs.as_fd()];
-        control::send(&self.control, &request, &fds)
-            .map_err(|error| self.give_up(format!("the zygote ended ({error})")))?;
+        let deadline = Instant::now() + BOOT;
+        control::send(&self.control, &request, &fds, || !stop.is_set() && Instant::now() < deadline)
+            .map_err(|error| self.give_up(format!("the zygote ended, or does not listen ({error})")))?;
         drop((memory, socket_theirs, log_theirs));
-        let pid = loop {
-            match self.answers.recv_timeout(BOOT) {
-                Ok(Answer::Forked { lane, pid }) if lane == id => break pid,
-                Ok(Answer::Unforked { lane, message }) if lane == id => return Err(Error::Boot(message)),
+        // A lane that is not taken may hang before it says who it is. A zygote that does not listen is found out by the
+        // next request.
+        let end_lane = || drop(control::send(&self.control, &Request::Unfork { lane: id }, &[], || false));
+        loop {
+            let why = match self.answer(deadline, stop) {
+                Ok(Answer::Forked { lane }) if lane == id => break,
+                Ok(Answer::Unforked { lane, message }) if lane == id => {
+                    return Err(Error::Boot(shortened(message)));
+                }
                 // An answer to a fork that was given up.
-                Ok(Answer::Forked { .. } | Answer::Unforked { .. }) => {}
-                Ok(answer) => {
-                    return Err(self.give_up(format!("the zygote ended or broke the protocol ({answer:?})")));
+                Ok(Answer::Forked { .. } | Answer::Unforked { .. }) => continue,
+                // The zygote ends with its socket, and then the others of its lanes with theirs.
+                Err(NoAnswer::Unneeded) => {
+                    end_lane();
+                    return Err(Error::Boot(UNNEEDED.into()));
                 }
-                Err(_) => {
-                    return Err(
-                        self.give_up(format!("the zygote made no worker within {} s", BOOT.as_secs()))
-                    );
+                Ok(_) => "the zygote answered out of turn".to_owned(),
+                Err(NoAnswer::Silence(Silence::Ended)) => "the zygote ended".to_owned(),
+                Err(NoAnswer::Silence(Silence::Garbled(why))) => {
+                    format!("the zygote's answer cannot be read: {why}")
                 }
-            }
-        };
-        let process = Pid::from_raw(pid)
-            .ok_or(rustix::io::Errno::SRCH)
-            .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()))
-            .map_err(|error| Error::Boot(format!("a worker ended at once ({error}): {}", record.tail())))?;
+                Err(NoAnswer::Late) => format!("the zygote made no worker within {} s", BOOT.as_secs()),
+            };
+            return Err(self.give_up(why));
+        }
+        let process = self.meet(&socket, &record, stop).inspect_err(|_| end_lane())?;
         let home = match &self.child {
             None => Home::Here,
-            Some(child) if child.id() as i32 == pid => Home::Zygote(Arc::clone(&self.record)),
+            Some(child) if child.id() as i32 == process.pid => Home::Zygote(Arc::clone(&self.record)),
             Some(_) => Home::Own,
         };
-        Ok(ProcessLane::new(region.engine(), socket, process, pid, record, home, options.spin))
+        Ok(ProcessLane::new(ends, socket, process, record, home, options.spin, options.largest_batch))
+    }
+
+    /// Waits for the greeting of a lane, and takes from the kernel whose it is.
+    fn meet(&self, socket: &OwnedFd, record: &LaneRecord, stop: &Stop) -> Result<Process, Error> {
+        let begun = Instant::now();
+        let ended = || {
+            let mut text = how_it_ended(record.wait_for_end()) + " before it was ready";
+            append_output(&mut text, &record.tail());
+            Error::Boot(text)
+        };
+        loop {
+            let mut fds = [PollFd::new(socket, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, Some(&GLANCE));
+            match identity::sender(socket.as_fd()) {
+                Ok(sender) => {
+                    let zygote = self.child.as_ref().map_or_else(std::process::id, Child::id) as i32;
+                    return identity::lane_of(zygote, sender).map_err(|error| match error {
+                        Errno::PERM => Error::Boot("a worker is no process of its zygote".into()),
+                        _ => ended(),
+                    });
+                }
+                Err(Errno::AGAIN | Errno::INTR) if stop.is_set() => return Err(Error::Boot(UNNEEDED.into())),
+                Err(Errno::AGAIN | Errno::INTR) if begun.elapsed() > self.boot => {
+                    let seconds = self.boot.as_secs_f64();
+                    return Err(Error::Boot(format!("a worker was not ready within {seconds} s")));
+                }
+                Err(Errno::AGAIN | Errno::INTR) if record.ended().is_none() => {}
+                Err(_) => return Err(ended()),
+            }
+        }
     }
 }
 
@@ -400,17 +572,7 @@ impl Drop for Running {
             return;
         }
         let _ = self.control.shutdown(std::net::Shutdown::Both);
-        let patience = Instant::now();
-        while !self.ended() {
-            if patience.elapsed() > FAREWELL {
-                if let Some(child) = &mut self.child {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                }
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.end(FAREWELL);
         self.bell = None;
         if let Some(warden) = self.warden.take() {
             let _ = warden.join();

@@ -4,7 +4,9 @@
 //! cut, or random throughout.
 
 use crosslane::DataType;
-use crosslane_process::testing::{TYPES, garbage_reply, valid_reply};
+use crosslane::lane::Lane;
+use crosslane_process::testing::{TYPES, announced_reply, garbage_reply, valid_reply};
+use rustix::fs::{MemfdFlags, SealFlags};
 
 const ROUNDS: u32 = 60_000;
 
@@ -81,4 +83,46 @@ fn frames_with_any_tag_are_errors() {
             garbage_reply(&input);
         }
     }
+}
+
+/// Large replies in files of any length, with any seals, announced with any length: what is taken is what the file holds.
+#[test]
+fn garbled_announcements_are_errors() {
+    let reply = valid_reply(&DataType::BigInt);
+    let mut random = Random(3);
+    let (mut taken, mut refused) = (0, 0);
+    for _ in 0..ROUNDS / 20 {
+        let file =
+            rustix::fs::memfd_create("reply", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        let mut bytes = reply.clone();
+        bytes[random.below(reply.len())] = random.next() as u8;
+        rustix::io::pwrite(&file, &bytes, 0).unwrap();
+        let size = match random.below(4) {
+            0 => EDGES[random.below(7)],
+            _ => bytes.len() as u64,
+        };
+        rustix::fs::ftruncate(&file, size).unwrap();
+        let sized = SealFlags::SHRINK | SealFlags::GROW;
+        let seals = if random.below(3) == 0 {
+            SealFlags::from_bits_truncate(random.next() as u32) & (sized | SealFlags::WRITE | SealFlags::SEAL)
+        } else {
+            sized
+        };
+        rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+        let announced = match random.below(4) {
+            0 => EDGES[random.below(EDGES.len())],
+            1 => bytes.len() as u64,
+            _ => size,
+        };
+        let (lane, outcome) = announced_reply(announced, file, 1 << 20);
+        if outcome.is_ok() {
+            assert!(seals.contains(sized) && announced == size, "{seals:?}, {size} bytes, {announced} said");
+            bytes.resize(size as usize, 0);
+            assert_eq!(lane.frame(), bytes);
+            taken += 1;
+        } else {
+            refused += 1;
+        }
+    }
+    assert!(taken > 100 && refused > 100, "{taken} taken, {refused} refused");
 }

@@ -1,11 +1,11 @@
 //! Both ends of a lane, without a process between them.
 
-use crosslane::batch::Trust;
+use crosslane::batch::{Encode, Header, Plan};
 use crosslane::lane::{Lane, LaneError, Patience};
 use crosslane::{ColumnBuilder, DataType, Failure, batch};
 use crosslane_process::ProcessLane;
 use crosslane_process::guest::{GuestLane, Mishaps};
-use crosslane_process::testing::both_ends;
+use crosslane_process::testing::{both_ends, raw_ends};
 use std::thread;
 use std::time::Duration;
 
@@ -35,29 +35,103 @@ fn collect(lane: &mut ProcessLane) -> usize {
     loop {
         if let Some(header) = lane.try_collect().unwrap() {
             assert_eq!((header.kind, header.rows), (batch::RESULT, 1));
-            let columns = batch::columns(lane.frame(), std::iter::once(&TEXT), Trust::Nothing).unwrap();
+            let columns = batch::columns(lane.frame(), std::iter::once(&TEXT)).unwrap();
             return columns[0].bytes(0).len();
         }
         ProcessLane::wait_any(&mut [lane], Patience::Spin, Duration::from_millis(5));
     }
 }
 
-/// Far more calls than the rings hold, none collected before the last is submitted: whoever waited for space
-/// without taking replies would wait for ever.
+/// Far more calls than the rings hold, and a reply is collected only if there is no room for another call: a side that
+/// waited for space without giving any would wait for ever.
 fn flood(length: usize, times: usize, calls: usize) {
     let (mut lane, guest) = both_ends(4096);
     let guest = echo(guest, times);
     let argument = text(length);
+    let mut full = 0;
     for _ in 0..calls {
-        lane.submit(0, 1, &argument).unwrap();
+        while lane.submit(0, 1, &argument).unwrap().is_none() {
+            full += 1;
+            assert_eq!(collect(&mut lane), length * times);
+        }
     }
-    assert_eq!(lane.in_flight(), calls);
-    for _ in 0..calls {
+    assert!(full > 0, "the lane held {calls} calls");
+    while lane.in_flight() > 0 {
         assert_eq!(collect(&mut lane), length * times);
     }
-    assert_eq!(lane.in_flight(), 0);
     drop(lane);
     guest.join().unwrap();
+}
+
+#[test]
+fn a_full_lane_says_so_and_sends_nothing() {
+    let (mut lane, mut guest) = both_ends(4096);
+    // A batch whose announcement finds no room does not leave its descriptor behind either.
+    let mut sent = 0;
+    for length in [100, 100_000] {
+        while lane.submit(0, 1, &text(length)).unwrap().is_some() {
+            sent += 1;
+        }
+    }
+    assert_eq!(lane.in_flight(), sent);
+    for _ in 0..sent {
+        let call = guest.next_call().unwrap().unwrap();
+        guest.succeed(call, &text(1), Mishaps::default()).unwrap();
+        assert_eq!(collect(&mut lane), 1);
+    }
+    for length in [200_000, 3] {
+        lane.submit(0, 1, &text(length)).unwrap().unwrap();
+        let call = guest.next_call().unwrap().unwrap();
+        let length_there = guest.columns(std::iter::once(&TEXT)).unwrap()[0].bytes(0).len();
+        assert_eq!(length_there, length);
+        guest.succeed(call, &text(length), Mishaps::default()).unwrap();
+        assert_eq!(collect(&mut lane), length);
+    }
+}
+
+#[test]
+fn a_guest_that_gives_no_space_back_is_found_out() {
+    let (mut lane, mut ends) = raw_ends(4096);
+    let mut sequence = 0;
+    let error = loop {
+        match lane.submit(0, 1, &text(100)) {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("no room, though nothing is in flight"),
+            Err(error) => break error,
+        }
+        sequence += 1;
+        let header = Header { kind: batch::RESULT, sequence, rows: 1, ..Header::default() };
+        assert!(ends.producer.push(&frame(&text(1), header), 0).unwrap());
+        assert_eq!(collect(&mut lane), 1);
+    };
+    assert!(matches!(error, LaneError::Corrupt(_)), "{error}");
+}
+
+#[test]
+fn a_guest_that_takes_no_descriptors_is_found_out() {
+    let (mut lane, mut ends) = raw_ends(4096);
+    let mut sequence = 0;
+    let error = loop {
+        match lane.submit(0, 1, &text(5000)) {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("no room, though nothing is in flight"),
+            Err(error) => break error,
+        }
+        ends.consumer.pop().unwrap().unwrap();
+        sequence += 1;
+        let header = Header { kind: batch::RESULT, sequence, rows: 1, ..Header::default() };
+        assert!(ends.producer.push(&frame(&text(1), header), 0).unwrap());
+        assert_eq!(collect(&mut lane), 1);
+    };
+    assert!(matches!(error, LaneError::Corrupt(_)), "{error}");
+}
+
+fn frame(content: &ColumnBuilder, header: Header) -> Vec<u8> {
+    let mut plan = Plan::default();
+    content.plan(&mut plan);
+    let mut frame = vec![0; plan.size()];
+    content.write(&mut plan.start(&mut frame, header));
+    frame
 }
 
 #[test]
@@ -77,14 +151,19 @@ fn submitting_ahead_of_replies_larger_than_the_ring() {
 
 #[test]
 fn one_very_large_batch() {
-    flood(200_000_000, 1, 1);
+    let (mut lane, guest) = both_ends(4096);
+    let guest = echo(guest, 1);
+    lane.submit(0, 1, &text(200_000_000)).unwrap().unwrap();
+    assert_eq!(collect(&mut lane), 200_000_000);
+    drop(lane);
+    guest.join().unwrap();
 }
 
 #[test]
 fn failures_keep_their_order() {
     let (mut lane, mut guest) = both_ends(4096);
     for _ in 0..3 {
-        lane.submit(0, 1, &text(1)).unwrap();
+        lane.submit(0, 1, &text(1)).unwrap().unwrap();
     }
     for row in 0..3 {
         let call = guest.next_call().unwrap().unwrap();
@@ -118,4 +197,29 @@ fn the_end_of_a_guest_is_noticed_and_the_end_of_an_engine_too() {
     let (lane, mut guest) = both_ends(4096);
     drop(lane);
     assert!(guest.next_call().unwrap().is_none());
+}
+
+/// An exception may hold a value of any size in its message. What is passed on is what a person can read.
+#[test]
+fn long_texts_of_failures_are_cut() {
+    let (mut lane, mut guest) = both_ends(4096);
+    lane.submit(0, 1, &text(1)).unwrap();
+    let call = guest.next_call().unwrap().unwrap();
+    let long = "ä\u{1}".repeat(10_000_000);
+    let failure =
+        Failure { class: long.clone(), message: long.clone(), traceback: long.clone(), ..Failure::default() };
+    guest.fail(call, &failure, None).unwrap();
+    lane.try_collect().unwrap().unwrap();
+    let told: Failure = serde_json::from_slice(batch::failure_text(lane.frame()).unwrap()).unwrap();
+    for part in [told.class, told.message, told.traceback] {
+        assert!(part.len() < 100_000, "{} bytes", part.len());
+        assert!(part.starts_with("ä\u{1}ä"));
+        assert!(part.contains("bytes are left out"));
+    }
+}
+
+#[test]
+fn a_guest_that_does_not_cut_its_failures_is_found_out() {
+    let frame = batch::failure_frame(Header::default(), &vec![b' '; 300_000_000]);
+    assert!(batch::failure_text(&frame).is_err());
 }

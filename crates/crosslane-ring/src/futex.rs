@@ -4,7 +4,7 @@
 pub(crate) use real::{wait, wait_any, wake};
 
 #[cfg(loom)]
-pub(crate) use model::{wait, wake};
+pub(crate) use model::{wait, wait_any, wake};
 
 #[cfg(not(loom))]
 mod real {
@@ -47,15 +47,23 @@ mod real {
     /// The kernel's limit of one call.
     const MOST: usize = 128;
 
-    /// Sleeps until one of the words is woken or no longer 1, or for `timeout`. Where the kernel
-    /// lacks `futex_waitv` (before 5.16) it sleeps a millisecond on the first word.
+    /// Where the kernel watches fewer words than there are, a sleep is no longer than this.
+    const BLIND: Duration = Duration::from_millis(1);
+
+    /// Sleeps until one of the words is woken or no longer 1, or for `timeout`. May return early: it sleeps for a
+    /// moment only where there are more words than the kernel can watch, which before Linux 5.16 is one.
     pub(crate) fn wait_any(words: &[&AtomicU32], timeout: Duration) {
-        if let [word] = words {
-            return wait(word, 1, timeout);
+        match words {
+            [] => std::thread::sleep(timeout),
+            [word] => wait(word, 1, timeout),
+            _ if words.len() > MOST => wait_some(&words[..MOST], timeout.min(BLIND)),
+            _ => wait_some(words, timeout),
         }
+    }
+
+    fn wait_some(words: &[&AtomicU32], timeout: Duration) {
         let waiters: Vec<WaitV> = words
             .iter()
-            .take(MOST)
             .map(|word| WaitV {
                 value: 1,
                 address: word.as_ptr() as u64,
@@ -78,8 +86,10 @@ mod real {
                 libc::CLOCK_MONOTONIC,
             )
         };
-        if result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
-            wait(words[0], 1, timeout.min(Duration::from_millis(1)));
+        let error = if result < 0 { std::io::Error::last_os_error().raw_os_error() } else { None };
+        // An old kernel does not know the call, and an old container's filter forbids it.
+        if !matches!(error, None | Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT)) {
+            wait(words[0], 1, timeout.min(BLIND));
         }
     }
 }
@@ -88,23 +98,42 @@ mod real {
 mod model {
     use crate::sync::{AtomicU32, Ordering};
     use loom::sync::{Condvar, Mutex};
+    use std::collections::HashMap;
     use std::time::Duration;
 
     loom::lazy_static! {
-        static ref QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+        /// How often each word was woken.
+        static ref QUEUE: (Mutex<HashMap<usize, u32>>, Condvar) = (Mutex::new(HashMap::new()), Condvar::new());
     }
 
-    /// The comparison and the sleep are one step, as the kernel's. There is no time in the model,
-    /// so a lost wake shows as a deadlock.
+    fn address(word: &AtomicU32) -> usize {
+        std::ptr::from_ref(word).addr()
+    }
+
     pub(crate) fn wait(word: &AtomicU32, expected: u32, _timeout: Duration) {
-        let guard = QUEUE.0.lock().unwrap();
-        if word.load(Ordering::SeqCst) == expected {
-            drop(QUEUE.1.wait(guard).unwrap());
+        assert_eq!(expected, 1);
+        wait_any(&[word], Duration::ZERO);
+    }
+
+    /// As the kernel does it: one word after the other is compared and queued in one step, and the sleep begins if
+    /// none of them was woken since. There is no time in the model, so a lost wake shows as a deadlock.
+    pub(crate) fn wait_any(words: &[&AtomicU32], _timeout: Duration) {
+        let mut queued = Vec::new();
+        for word in words {
+            let woken = QUEUE.0.lock().unwrap();
+            if word.load(Ordering::SeqCst) != 1 {
+                return;
+            }
+            queued.push((address(word), woken.get(&address(word)).copied()));
+        }
+        let mut woken = QUEUE.0.lock().unwrap();
+        while queued.iter().all(|(word, times)| woken.get(word).copied() == *times) {
+            woken = QUEUE.1.wait(woken).unwrap();
         }
     }
 
-    pub(crate) fn wake(_word: &AtomicU32) {
-        let _guard = QUEUE.0.lock().unwrap();
+    pub(crate) fn wake(word: &AtomicU32) {
+        *QUEUE.0.lock().unwrap().entry(address(word)).or_default() += 1;
         QUEUE.1.notify_all();
     }
 }

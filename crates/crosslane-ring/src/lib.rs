@@ -1,21 +1,48 @@
 //! Byte rings in shared memory, one producer and one consumer each.
 //!
-//! A lane is a [`Region`]: one memfd that holds a control page and two rings, requests
-//! (engine to guest) and replies (guest to engine). Each side maps it once and turns its mapping
-//! into [`Ends`]: the producer of one ring and the consumer of the other. The ends are neither
-//! `Clone` nor shared, and their methods take `&mut self`, so that a second producer or consumer
-//! on one side does not compile:
+//! A lane is one memfd that holds a header and two rings, requests (engine to guest) and
+//! replies (guest to engine). Each side maps it once and has [`Ends`] of it: the producer of one ring
+//! and the consumer of the other. The ends are neither `Clone` nor shared, and their methods take
+//! `&mut self`, so that a second producer or consumer on one side does not compile:
 //!
 //! ```compile_fail,E0277
 //! fn cloned(ring: impl Clone) {}
 //! cloned(crosslane_ring::heap_ring(64).0);
 //! ```
 //!
-//! ```compile_fail,E0382
-//! # let (region, _) = crosslane_ring::Region::create(4096)?;
-//! let engine = region.engine();
-//! let another = region.engine();
+//! Nor does opening a lane's memory without the promise that it was not opened before:
+//!
+//! ```compile_fail,E0133
+//! # let (engine, memory) = crosslane_ring::Ends::create(4096)?;
+//! let guest = crosslane_ring::Ends::open(memory)?;
 //! # Ok::<(), crosslane_ring::RegionError>(())
+//! ```
+//!
+//! A [`Grant`] and a [`Frame`] belong to their ring, which can do nothing else meanwhile. There is no way
+//! to commit a grant to another ring, to commit two at a time, or to release a frame twice:
+//!
+//! ```compile_fail,E0499
+//! # let (mut producer, _) = crosslane_ring::heap_ring(64);
+//! let one = producer.reserve(8)?;
+//! let two = producer.reserve(8)?;
+//! one.unwrap().commit(8, 0);
+//! # Ok::<(), crosslane_ring::RingError>(())
+//! ```
+//!
+//! ```compile_fail,E0382
+//! # let (_, mut consumer) = crosslane_ring::heap_ring(64);
+//! let frame = consumer.peek()?.unwrap();
+//! frame.release();
+//! frame.release();
+//! # Ok::<(), crosslane_ring::RingError>(())
+//! ```
+//!
+//! ```compile_fail,E0499
+//! # let (_, mut consumer) = crosslane_ring::heap_ring(64);
+//! let frame = consumer.peek()?.unwrap();
+//! let same = consumer.peek()?.unwrap();
+//! frame.release();
+//! # Ok::<(), crosslane_ring::RingError>(())
 //! ```
 //!
 //! # The ring protocol
@@ -42,8 +69,9 @@
 //! # Trust
 //!
 //! Either side may be hostile: every position and length that the other side stored is checked
-//! before use, and a violation is a [`RingError`], never an access outside the mapping. The memfd
-//! is sealed against shrinking, so an access inside the mapping cannot fault.
+//! before use, and a violation is a [`RingError`], never an access outside the mapping. What is checked is
+//! read from the shared memory once. The memfd is sealed against shrinking, so an access inside the
+//! mapping cannot fault.
 //!
 //! The protocol is model-checked with loom (`tests/loom.rs`) and run under Miri.
 
@@ -61,9 +89,7 @@ mod sync;
 
 #[cfg(not(loom))]
 pub use heap::{Heap, heap_ring};
+pub use park::{Alarm, Parked, Spin, wait_any};
 #[cfg(not(loom))]
-pub use park::wait_any;
-pub use park::{Alarm, Parked, Spin};
-#[cfg(not(loom))]
-pub use region::{Control, Ends, Mapped, Region, RegionError};
+pub use region::{Ends, MappedRing, ProgressWord, RegionError};
 pub use ring::{Consumer, END_OF_RING, Frame, Grant, Memory, Producer, RingError, RingHeader};

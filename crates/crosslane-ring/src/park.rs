@@ -126,7 +126,6 @@ impl<M: Memory> Producer<M> {
 }
 
 /// Waits for a frame on any of the rings, `timeout` at most. May say [`Parked::TimedOut`] early.
-#[cfg(not(loom))]
 pub fn wait_any<M: Memory>(consumers: &mut [&mut Consumer<M>], spin: Spin, timeout: Duration) -> Parked {
     let mut ready = || consumers.iter().any(|consumer| consumer.has_news());
     if spun(spin, timeout, &mut ready) {

@@ -1,16 +1,18 @@
-//! A lane's shared memory: a control page and two rings in one sealed memfd.
+//! A lane's shared memory: a header and two rings in one sealed memfd.
 
-use crate::ring::{Consumer, Frame, Grant, Memory, Producer, RingHeader};
+use crate::ring::{Consumer, Grant, Memory, Producer, RingHeader};
 use crate::sync::{AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::Resource;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"xlane\0\0\x01");
-const CONTROL: usize = 4096;
+const LANE_HEADER: usize = 4096;
 const HEADER: usize = size_of::<RingHeader>();
 
 /// Why shared memory could not be made or opened.
@@ -25,10 +27,10 @@ pub enum RegionError {
     NotALane,
 }
 
-/// The control page. Both sides use it, so its words are hints: nothing depends on their truth.
+/// What the memory begins with. Both sides use it, so its words are hints: nothing depends on their truth.
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct ControlPage {
+struct LaneHeader {
     magic: AtomicU64,
     capacity: AtomicU64,
     progress: AtomicU64,
@@ -54,158 +56,16 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `Region::map` with this length, and the last user is gone.
+        // SAFETY: the mapping was made by `Mapping::of` with this length, and the last user is gone.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
 
 impl Mapping {
-    fn control(&self) -> &ControlPage {
-        // SAFETY: the mapping begins with the control page, is page-aligned and lives as long as self.
-        unsafe { self.base.cast::<ControlPage>().as_ref() }
-    }
-}
-
-/// One ring of a [`Region`], as its ends see it.
-#[derive(Debug, Clone)]
-pub struct Mapped {
-    mapping: Arc<Mapping>,
-    /// Where the ring's header begins.
-    start: usize,
-}
-
-impl Mapped {
-    fn data(&self) -> *mut u8 {
-        // SAFETY: the header and the data of both rings lie inside the mapping.
-        unsafe { self.mapping.base.as_ptr().add(self.start + HEADER) }
-    }
-}
-
-// SAFETY: the capacity was checked when the region was mapped; the memfd cannot shrink; the offsets
-// stay inside this ring's data.
-unsafe impl Memory for Mapped {
-    fn header(&self) -> &RingHeader {
-        // SAFETY: a header lies at `start`, 64-aligned, and consists of atomics.
-        unsafe { &*self.mapping.base.as_ptr().add(self.start).cast() }
-    }
-    fn capacity(&self) -> usize {
-        self.mapping.capacity
-    }
-    unsafe fn load(&self, at: usize, out: &mut [u8]) {
-        // SAFETY: the caller keeps the range inside the capacity.
-        unsafe { self.data().add(at).copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) }
-    }
-    unsafe fn store(&self, at: usize, bytes: &[u8]) {
-        // SAFETY: the caller keeps the range inside the capacity.
-        unsafe { self.data().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
-    }
-}
-
-impl Producer<Mapped> {
-    /// The frame's bytes, to be written in place.
-    pub fn bytes(&mut self, grant: &Grant) -> &mut [u8] {
-        let place = self.place(grant);
-        // SAFETY: `reserve` found this range free, so an honest consumer does not touch it before
-        // `commit`; a hostile one can only garble what it reads itself.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.data().add(place), grant.length()) }
-    }
-}
-
-impl Consumer<Mapped> {
-    /// The frame's bytes in place, for a consumer that trusts its producer (a guest its engine).
-    ///
-    /// # Safety
-    /// The producer must be honest: it must not write to a published frame.
-    pub unsafe fn bytes(&self, frame: &Frame) -> &[u8] {
-        // SAFETY: `peek` checked the range; the caller vouches for the producer.
-        unsafe { std::slice::from_raw_parts(self.memory.data().add(self.place(frame)), frame.length) }
-    }
-}
-
-/// What the guest is working on, for the engine's timeouts and messages.
-#[derive(Debug, Clone)]
-pub struct Control(Arc<Mapping>);
-
-impl Control {
-    /// Says that the guest works on `row` of batch `sequence` (its low 32 bits).
-    pub fn set_progress(&self, sequence: u32, row: u32) {
-        let value = u64::from(sequence) << 32 | u64::from(row);
-        self.0.control().progress.store(value, Ordering::Relaxed);
-    }
-
-    /// The word behind both, for guests whose code writes the row itself: the row is its low half.
-    pub fn word(&self) -> &AtomicU64 {
-        &self.0.control().progress
-    }
-
-    /// What the guest said last: (sequence, row).
-    pub fn progress(&self) -> (u32, u32) {
-        let value = self.0.control().progress.load(Ordering::Relaxed);
-        ((value >> 32) as u32, value as u32)
-    }
-}
-
-/// What one side of a lane holds: a producer, a consumer, the control page.
-#[derive(Debug)]
-pub struct Ends {
-    /// Where this side writes.
-    pub producer: Producer<Mapped>,
-    /// Where this side reads.
-    pub consumer: Consumer<Mapped>,
-    /// The control page.
-    pub control: Control,
-}
-
-/// A lane's mapped memory that has not been given to a side yet.
-#[derive(Debug)]
-pub struct Region {
-    mapping: Arc<Mapping>,
-}
-
-impl Region {
-    /// Makes a region with two rings of `capacity` bytes; the descriptor is for the other side.
-    ///
-    /// # Errors
-    /// [`RegionError::System`] if the system has no memory or descriptors left.
-    ///
-    /// # Panics
-    /// If `capacity` is not a power of two of at least 4096.
-    pub fn create(capacity: usize) -> Result<(Self, OwnedFd), RegionError> {
-        assert!(capacity.is_power_of_two() && capacity >= 4096, "capacity {capacity}");
-        let fd = rustix::fs::memfd_create("crosslane-lane", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&fd, length(capacity) as u64)?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let mapping = Self::map(&fd, capacity)?;
-        mapping.control().capacity.store(capacity as u64, Ordering::Relaxed);
-        mapping.control().magic.store(MAGIC, Ordering::Release);
-        Ok((Self { mapping: Arc::new(mapping) }, fd))
-    }
-
-    /// Maps a region that the other side made.
-    ///
-    /// # Errors
-    /// [`RegionError::NotALane`] if the descriptor is something else.
-    pub fn open(fd: impl AsFd) -> Result<Self, RegionError> {
-        let size = rustix::fs::fstat(&fd)?.st_size as usize;
-        let capacity = size.saturating_sub(CONTROL + 2 * HEADER) / 2;
-        let sealed = rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK);
-        if !sealed || !capacity.is_power_of_two() || capacity < 4096 || length(capacity) != size {
-            return Err(RegionError::NotALane);
-        }
-        let mapping = Self::map(&fd, capacity)?;
-        let control = mapping.control();
-        if control.magic.load(Ordering::Acquire) != MAGIC
-            || control.capacity.load(Ordering::Relaxed) != capacity as u64
-        {
-            return Err(RegionError::NotALane);
-        }
-        Ok(Self { mapping: Arc::new(mapping) })
-    }
-
-    fn map(fd: impl AsFd, capacity: usize) -> Result<Mapping, RegionError> {
+    /// Maps a sealed memfd of exactly the length that the capacity makes.
+    fn of(fd: impl AsFd, capacity: usize) -> Result<Self, RegionError> {
         let length = length(capacity);
-        // SAFETY: a new shared mapping of a sealed memfd of exactly this length; nothing else is
-        // at that address.
+        // SAFETY: a new shared mapping at an address that the kernel chooses.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -217,31 +77,182 @@ impl Region {
             )?
         };
         let base = NonNull::new(base.cast()).ok_or(RegionError::NotALane)?;
-        Ok(Mapping { base, length, capacity })
+        Ok(Self { base, length, capacity })
     }
 
-    /// The engine's ends: it produces requests and consumes replies.
-    pub fn engine(self) -> Ends {
-        self.ends(0, 1)
+    fn header(&self) -> &LaneHeader {
+        // SAFETY: the mapping begins with the header, is page-aligned and lives as long as self.
+        unsafe { self.base.cast::<LaneHeader>().as_ref() }
+    }
+}
+
+/// One ring of a lane's memory, as its ends see it.
+#[derive(Debug, Clone)]
+pub struct MappedRing {
+    mapping: Arc<Mapping>,
+    /// Where the ring's header begins.
+    start: usize,
+}
+
+impl MappedRing {
+    fn data(&self) -> *mut u8 {
+        // SAFETY: the header and the data of both rings lie inside the mapping.
+        unsafe { self.mapping.base.as_ptr().add(self.start + HEADER) }
+    }
+}
+
+// SAFETY: the capacity was checked when the region was mapped; the memfd cannot shrink; the offsets
+// stay inside this ring's data.
+unsafe impl Memory for MappedRing {
+    fn header(&self) -> &RingHeader {
+        // SAFETY: a header lies at `start`, 64-aligned, and consists of atomics.
+        unsafe { &*self.mapping.base.as_ptr().add(self.start).cast() }
+    }
+    fn capacity(&self) -> usize {
+        self.mapping.capacity
+    }
+    unsafe fn load(&self, at: usize, out: &mut [u8]) {
+        // SAFETY: the caller keeps the range inside the capacity. The empty instruction, which may read and write any
+        // memory for all that the compiler knows, keeps it from reading the bytes again later in place of
+        // their copy: the other side may have changed them after the copy was checked.
+        unsafe {
+            self.data().add(at).copy_to_nonoverlapping(out.as_mut_ptr(), out.len());
+            std::arch::asm!("/* {} */", in(reg) out.as_mut_ptr(), options(nostack, preserves_flags));
+        }
+    }
+    unsafe fn store(&self, at: usize, bytes: &[u8]) {
+        // SAFETY: the caller keeps the range inside the capacity.
+        unsafe { self.data().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+    unsafe fn load_word(&self, at: usize) -> u64 {
+        // SAFETY: the caller keeps the word inside the data, which begins 64-aligned, and `at` aligned.
+        unsafe { AtomicU64::from_ptr(self.data().add(at).cast()).load(Ordering::Relaxed) }
+    }
+    unsafe fn store_word(&self, at: usize, word: u64) {
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(self.data().add(at).cast()).store(word, Ordering::Relaxed) }
+    }
+}
+
+impl Grant<'_, MappedRing> {
+    /// The frame's bytes, to be written in place.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        let (place, length) = (self.place(), self.length());
+        // SAFETY: `reserve` found this range free, so an honest consumer does not touch it before
+        // `commit`; a hostile one can only garble what it reads itself.
+        unsafe { std::slice::from_raw_parts_mut(self.producer.memory.data().add(place), length) }
+    }
+}
+
+impl Consumer<MappedRing> {
+    /// The bytes of the frame that was looked at and not released, in place; without one they are empty. For a consumer
+    /// that trusts its producer (a guest its engine).
+    ///
+    /// # Safety
+    /// The producer must be honest: it must not write to a published frame.
+    pub unsafe fn bytes(&self) -> &[u8] {
+        let Some((place, length)) = self.current() else { return &[] };
+        // SAFETY: `peek` checked the range; the caller vouches for the producer.
+        unsafe { std::slice::from_raw_parts(self.memory.data().add(place), length) }
+    }
+}
+
+/// What the guest is working on, for the engine's timeouts and messages.
+#[derive(Debug, Clone)]
+pub struct ProgressWord(Arc<Mapping>);
+
+impl ProgressWord {
+    /// Says that the guest works on `row` of batch `sequence` (its low 32 bits).
+    pub fn set(&self, sequence: u32, row: u32) {
+        let value = u64::from(sequence) << 32 | u64::from(row);
+        self.0.header().progress.store(value, Ordering::Relaxed);
     }
 
-    /// The guest's ends: it consumes requests and produces replies.
-    pub fn guest(self) -> Ends {
-        self.ends(1, 0)
+    /// The word behind both, for guests whose code writes the row itself: the row is its low half.
+    pub fn word(&self) -> &AtomicU64 {
+        &self.0.header().progress
     }
 
-    fn ends(self, produces: usize, consumes: usize) -> Ends {
-        let ring = |index: usize| Mapped {
-            mapping: Arc::clone(&self.mapping),
-            start: CONTROL + index * (HEADER + self.mapping.capacity),
+    /// What the guest said last: (sequence, row).
+    pub fn get(&self) -> (u32, u32) {
+        let value = self.0.header().progress.load(Ordering::Relaxed);
+        ((value >> 32) as u32, value as u32)
+    }
+}
+
+/// What one side of a lane holds: a producer, a consumer, the progress word.
+#[derive(Debug)]
+pub struct Ends {
+    /// Where this side writes.
+    pub producer: Producer<MappedRing>,
+    /// Where this side reads.
+    pub consumer: Consumer<MappedRing>,
+    /// Where the guest reports its progress.
+    pub progress: ProgressWord,
+}
+
+impl Ends {
+    /// Makes a lane's memory with two rings of `capacity` bytes, and the engine's ends of them: it produces requests and
+    /// consumes replies. The descriptor is for the guest.
+    ///
+    /// # Errors
+    /// [`RegionError::System`] if the system has no memory or descriptors left.
+    ///
+    /// # Panics
+    /// If `capacity` is not a power of two of at least 4096.
+    pub fn create(capacity: usize) -> Result<(Self, OwnedFd), RegionError> {
+        assert!(capacity.is_power_of_two() && capacity >= 4096, "capacity {capacity}");
+        let size = length(capacity) as u64;
+        // The system sends SIGXFSZ, which ends the process, where it does not admit a file of this size.
+        if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|most| size > most) {
+            return Err(Errno::FBIG.into());
+        }
+        let fd = rustix::fs::memfd_create("crosslane-lane", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, size)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let mapping = Mapping::of(&fd, capacity)?;
+        mapping.header().capacity.store(capacity as u64, Ordering::Relaxed);
+        mapping.header().magic.store(MAGIC, Ordering::Release);
+        Ok((Self::new(mapping, 0, 1), fd))
+    }
+
+    /// The guest's ends of a lane's memory: it consumes requests and produces replies.
+    ///
+    /// # Safety
+    /// Nobody may have opened this memory before, in this process or another: each ring has one producer and one consumer.
+    ///
+    /// # Errors
+    /// [`RegionError::NotALane`] if the descriptor is something else.
+    pub unsafe fn open(fd: impl AsFd) -> Result<Self, RegionError> {
+        let size = rustix::fs::fstat(&fd)?.st_size as usize;
+        let capacity = size.saturating_sub(LANE_HEADER + 2 * HEADER) / 2;
+        let sealed = rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK);
+        if !sealed || !capacity.is_power_of_two() || capacity < 4096 || length(capacity) != size {
+            return Err(RegionError::NotALane);
+        }
+        let mapping = Mapping::of(&fd, capacity)?;
+        let header = mapping.header();
+        if header.magic.load(Ordering::Acquire) != MAGIC
+            || header.capacity.load(Ordering::Relaxed) != capacity as u64
+        {
+            return Err(RegionError::NotALane);
+        }
+        Ok(Self::new(mapping, 1, 0))
+    }
+
+    fn new(mapping: Mapping, produces: usize, consumes: usize) -> Self {
+        let mapping = Arc::new(mapping);
+        let ring = |index: usize| MappedRing {
+            mapping: Arc::clone(&mapping),
+            start: LANE_HEADER + index * (HEADER + mapping.capacity),
         };
-        // SAFETY: `self` is consumed, so this mapping has no other ends; the other side opens the
-        // descriptor once, for the opposite ends.
+        // SAFETY: the engine's ends are made with the memory; the caller of `open` vouches that the guest's are made
+        // once.
         let (producer, consumer) = unsafe { (Producer::new(ring(produces)), Consumer::new(ring(consumes))) };
-        Ends { producer, consumer, control: Control(self.mapping) }
+        Self { producer, consumer, progress: ProgressWord(mapping) }
     }
 }
 
 fn length(capacity: usize) -> usize {
-    CONTROL + 2 * (HEADER + capacity)
+    LANE_HEADER + 2 * (HEADER + capacity)
 }

@@ -64,7 +64,8 @@ pub struct RingHeader {
 /// # Safety
 /// `capacity` must be a power of two, at least 64 and the same for both sides; `load` and `store`
 /// must access `at .. at + length` of the data and nothing else whenever that lies inside the
-/// capacity.
+/// capacity, `load_word` and `store_word` the eight bytes at `at`, each once; what is loaded must be a copy
+/// that the other side cannot change any more.
 pub unsafe trait Memory {
     /// The ring's shared words.
     fn header(&self) -> &RingHeader;
@@ -80,24 +81,74 @@ pub unsafe trait Memory {
     /// # Safety
     /// `at + bytes.len()` must not exceed the capacity, and the range must belong to the producer.
     unsafe fn store(&self, at: usize, bytes: &[u8]);
+    /// Loads one word, whatever the other side does to it meanwhile.
+    ///
+    /// # Safety
+    /// `at` must be a multiple of eight and less than the capacity.
+    unsafe fn load_word(&self, at: usize) -> u64;
+    /// Stores one word.
+    ///
+    /// # Safety
+    /// As `load_word`, and the word must belong to the producer.
+    unsafe fn store_word(&self, at: usize, word: u64);
 }
 
 fn framed(length: usize) -> u64 {
     WORD + (length as u64).next_multiple_of(WORD)
 }
 
-/// Room for one frame, not yet published.
+/// Room for one frame, not yet published. Its producer can do nothing else as long as it lives.
 #[derive(Debug)]
 #[must_use = "an uncommitted grant publishes nothing"]
-pub struct Grant {
+pub struct Grant<'a, M> {
+    pub(crate) producer: &'a mut Producer<M>,
     start: u64,
     length: usize,
 }
 
-impl Grant {
+impl<M: Memory> Grant<'_, M> {
     /// The most bytes that the frame may have.
     pub fn length(&self) -> usize {
         self.length
+    }
+
+    /// Where the frame's bytes go, as a place in the data.
+    pub(crate) fn place(&self) -> usize {
+        (self.start % self.producer.memory.capacity() as u64) as usize + WORD as usize
+    }
+
+    /// Copies `bytes` to the start of the frame.
+    ///
+    /// # Panics
+    /// If `bytes` is longer than the grant.
+    pub fn fill(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.length, "{} bytes for a grant of {}", bytes.len(), self.length);
+        // SAFETY: `reserve` made sure that the grant lies inside the data and is not published.
+        unsafe { self.producer.memory.store(self.place(), bytes) }
+    }
+
+    /// Publishes the first `length` bytes of the grant as one frame, and wakes the consumer if it
+    /// sleeps.
+    ///
+    /// # Panics
+    /// If `length` exceeds the grant.
+    pub fn commit(self, length: usize, tag: u32) {
+        assert!(length <= self.length, "{length} bytes committed of a grant of {}", self.length);
+        let Producer { memory, write, .. } = self.producer;
+        let capacity = memory.capacity() as u64;
+        let word = length as u64 | u64::from(tag) << 32;
+        // SAFETY: both words lie in the part of the data that `reserve` found free; the marker is
+        // only written where the data's end was too short for the frame, which leaves a word.
+        unsafe {
+            if self.start != *write {
+                memory.store_word((*write % capacity) as usize, END_OF_RING);
+            }
+            memory.store_word((self.start % capacity) as usize, word);
+        }
+        *write = self.start + framed(length);
+        let header = memory.header();
+        header.write.0.store(*write, Ordering::Release);
+        park::wake(&header.data_wait.0);
     }
 }
 
@@ -127,7 +178,7 @@ impl<M: Memory> Producer<M> {
     /// # Errors
     /// [`RingError::TooLarge`] if the frame can never fit; [`RingError::Position`] if the consumer
     /// stored an impossible position.
-    pub fn reserve(&mut self, length: usize) -> Result<Option<Grant>, RingError> {
+    pub fn reserve(&mut self, length: usize) -> Result<Option<Grant<'_, M>>, RingError> {
         if length > self.most() {
             return Err(RingError::TooLarge { length, most: self.most() });
         }
@@ -141,7 +192,7 @@ impl<M: Memory> Producer<M> {
                 return Ok(None);
             }
         }
-        Ok(Some(Grant { start: self.write + skip, length }))
+        Ok(Some(Grant { start: self.write + skip, producer: self, length }))
     }
 
     fn look(&mut self) -> Result<(), RingError> {
@@ -153,52 +204,14 @@ impl<M: Memory> Producer<M> {
         Ok(())
     }
 
-    /// Where the frame's bytes go, as a place in the data.
-    pub(crate) fn place(&self, grant: &Grant) -> usize {
-        (grant.start % self.memory.capacity() as u64) as usize + WORD as usize
-    }
-
-    /// Copies `bytes` to the start of the frame.
-    ///
-    /// # Panics
-    /// If `bytes` is longer than the grant.
-    pub fn fill(&mut self, grant: &Grant, bytes: &[u8]) {
-        assert!(bytes.len() <= grant.length, "{} bytes for a grant of {}", bytes.len(), grant.length);
-        // SAFETY: `reserve` made sure that the grant lies inside the data and is not published.
-        unsafe { self.memory.store(self.place(grant), bytes) }
-    }
-
-    /// Publishes the first `length` bytes of the grant as one frame, and wakes the consumer if it
-    /// sleeps.
-    ///
-    /// # Panics
-    /// If `length` exceeds the grant.
-    pub fn commit(&mut self, grant: Grant, length: usize, tag: u32) {
-        assert!(length <= grant.length, "{length} bytes committed of a grant of {}", grant.length);
-        let capacity = self.memory.capacity() as u64;
-        let word = length as u64 | u64::from(tag) << 32;
-        // SAFETY: both words lie in the part of the data that `reserve` found free; the marker is
-        // only written where the data's end was too short for the frame, which leaves a word.
-        unsafe {
-            if grant.start != self.write {
-                self.memory.store((self.write % capacity) as usize, &END_OF_RING.to_le_bytes());
-            }
-            self.memory.store((grant.start % capacity) as usize, &word.to_le_bytes());
-        }
-        self.write = grant.start + framed(length);
-        let header = self.memory.header();
-        header.write.0.store(self.write, Ordering::Release);
-        park::wake(&header.data_wait.0);
-    }
-
     /// Copies `bytes` into the ring as one frame; `false` while the ring is too full.
     ///
     /// # Errors
     /// As [`Producer::reserve`].
     pub fn push(&mut self, bytes: &[u8], tag: u32) -> Result<bool, RingError> {
-        let Some(grant) = self.reserve(bytes.len())? else { return Ok(false) };
-        self.fill(&grant, bytes);
-        self.commit(grant, bytes.len(), tag);
+        let Some(mut grant) = self.reserve(bytes.len())? else { return Ok(false) };
+        grant.fill(bytes);
+        grant.commit(bytes.len(), tag);
         Ok(true)
     }
 
@@ -209,14 +222,46 @@ impl<M: Memory> Producer<M> {
     }
 }
 
-/// A published frame that has not been released yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Frame {
+/// A frame that was found sound.
+#[derive(Debug, Clone, Copy)]
+struct Found {
     start: u64,
+    length: usize,
+    tag: u32,
+}
+
+/// A published frame that has not been released yet: the oldest one. Dropping it leaves it where it is.
+#[derive(Debug)]
+pub struct Frame<'a, M> {
+    consumer: &'a mut Consumer<M>,
+    found: Found,
+}
+
+impl<M: Memory> Frame<'_, M> {
     /// Bytes in the frame.
-    pub length: usize,
+    pub fn length(&self) -> usize {
+        self.found.length
+    }
+
     /// What the producer said the frame is.
-    pub tag: u32,
+    pub fn tag(&self) -> u32 {
+        self.found.tag
+    }
+
+    /// Copies the first `out.len()` bytes of the frame.
+    ///
+    /// # Panics
+    /// If `out` is longer than the frame.
+    pub fn copy(&self, out: &mut [u8]) {
+        assert!(out.len() <= self.found.length, "{} bytes of a frame of {}", out.len(), self.found.length);
+        // SAFETY: `peek` made sure that the frame lies inside the data.
+        unsafe { self.consumer.memory.load(self.consumer.place(self.found), out) }
+    }
+
+    /// Gives the frame's space back to the producer.
+    pub fn release(self) {
+        self.consumer.release();
+    }
 }
 
 /// The reading end of a ring.
@@ -225,6 +270,8 @@ pub struct Consumer<M> {
     pub(crate) memory: M,
     read: u64,
     write_seen: u64,
+    /// The oldest frame, if it was looked at: the producer may be hostile, so its word is read once.
+    found: Option<Found>,
 }
 
 impl<M: Memory> Consumer<M> {
@@ -232,14 +279,21 @@ impl<M: Memory> Consumer<M> {
     /// There must be no other consumer of this ring, in this process or another, and the ring must
     /// be fresh (all positions 0).
     pub unsafe fn new(memory: M) -> Self {
-        Self { memory, read: 0, write_seen: 0 }
+        Self { memory, read: 0, write_seen: 0, found: None }
     }
 
-    /// The oldest frame, or `None` while the ring is empty.
+    /// The oldest frame, or `None` while the ring is empty. It stays the oldest until it is released.
     ///
     /// # Errors
     /// [`RingError`] if the producer stored a position or a length that cannot be.
-    pub fn peek(&mut self) -> Result<Option<Frame>, RingError> {
+    pub fn peek(&mut self) -> Result<Option<Frame<'_, M>>, RingError> {
+        if self.found.is_none() {
+            self.found = self.find()?;
+        }
+        Ok(self.found.map(|found| Frame { consumer: self, found }))
+    }
+
+    fn find(&mut self) -> Result<Option<Found>, RingError> {
         let capacity = self.memory.capacity() as u64;
         if self.write_seen == self.read {
             let write = self.memory.header().write.0.load(Ordering::Acquire);
@@ -265,34 +319,30 @@ impl<M: Memory> Consumer<M> {
         if frame > self.write_seen - start || frame > capacity - start % capacity {
             return Err(RingError::Length { length, at: start });
         }
-        Ok(Some(Frame { start, length: length as usize, tag: (word >> 32) as u32 }))
+        Ok(Some(Found { start, length: length as usize, tag: (word >> 32) as u32 }))
     }
 
     fn word(&self, position: u64) -> u64 {
-        let mut word = [0; WORD as usize];
         let place = (position % self.memory.capacity() as u64) as usize;
         // SAFETY: positions and the capacity are multiples of eight, so a word fits at any place.
-        unsafe { self.memory.load(place, &mut word) };
-        u64::from_le_bytes(word)
+        unsafe { self.memory.load_word(place) }
     }
 
-    pub(crate) fn place(&self, frame: &Frame) -> usize {
-        (frame.start % self.memory.capacity() as u64) as usize + WORD as usize
+    fn place(&self, found: Found) -> usize {
+        (found.start % self.memory.capacity() as u64) as usize + WORD as usize
     }
 
-    /// Copies the first `out.len()` bytes of the frame.
-    ///
-    /// # Panics
-    /// If `out` is longer than the frame.
-    pub fn copy(&self, frame: &Frame, out: &mut [u8]) {
-        assert!(out.len() <= frame.length, "{} bytes of a frame of {}", out.len(), frame.length);
-        // SAFETY: `peek` made sure that the frame lies inside the data.
-        unsafe { self.memory.load(self.place(frame), out) }
+    /// Place and length of the frame that was looked at and not released, in the data.
+    #[cfg(not(loom))]
+    pub(crate) fn current(&self) -> Option<(usize, usize)> {
+        self.found.map(|found| (self.place(found), found.length))
     }
 
-    /// Gives the frame's space, and all before it, back to the producer.
-    pub fn release(&mut self, frame: Frame) {
-        self.read = frame.start + framed(frame.length);
+    /// Gives the space of the frame that [`Consumer::peek`] found, and all before it, back to the producer. Without one
+    /// it does nothing.
+    pub fn release(&mut self) {
+        let Some(found) = self.found.take() else { return };
+        self.read = found.start + framed(found.length);
         let header = self.memory.header();
         header.read.0.store(self.read, Ordering::Release);
         park::wake(&header.space_wait.0);
@@ -304,10 +354,11 @@ impl<M: Memory> Consumer<M> {
     /// As [`Consumer::peek`].
     pub fn pop(&mut self) -> Result<Option<(u32, Vec<u8>)>, RingError> {
         let Some(frame) = self.peek()? else { return Ok(None) };
-        let mut bytes = vec![0; frame.length];
-        self.copy(&frame, &mut bytes);
-        self.release(frame);
-        Ok(Some((frame.tag, bytes)))
+        let mut bytes = vec![0; frame.length()];
+        frame.copy(&mut bytes);
+        let tag = frame.tag();
+        frame.release();
+        Ok(Some((tag, bytes)))
     }
 
     /// Whether something was published that was not taken (or nonsense stored, which `peek`

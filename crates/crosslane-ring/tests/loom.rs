@@ -1,7 +1,7 @@
 //! All interleavings of a producer and a consumer on a tiny ring.
 #![cfg(loom)]
 
-use crosslane_ring::{Consumer, Memory, Producer, RingHeader, Spin};
+use crosslane_ring::{Consumer, Memory, Producer, RingHeader, Spin, wait_any};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -43,6 +43,14 @@ unsafe impl Memory for Modelled {
             // SAFETY: loom's own check.
             self.0.words[place / 8].with_mut(|word| unsafe { (*word)[place % 8] = *byte });
         }
+    }
+    unsafe fn load_word(&self, at: usize) -> u64 {
+        // SAFETY: loom's own check.
+        self.0.words[at / 8].with(|word| u64::from_le_bytes(unsafe { *word }))
+    }
+    unsafe fn store_word(&self, at: usize, value: u64) {
+        // SAFETY: loom's own check.
+        self.0.words[at / 8].with_mut(|word| unsafe { *word = value.to_le_bytes() });
     }
 }
 
@@ -117,4 +125,44 @@ fn an_alarm_ends_a_wait() {
         }
         other.join().unwrap();
     });
+}
+
+/// The engine's wait for the replies of several lanes: none is slept through, from whichever ring it comes, and however
+/// the waits before it ended.
+fn check_any(frames: [usize; 2]) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let (mut producers, mut consumers): (Vec<_>, Vec<_>) = (0..2).map(|_| ring()).unzip();
+        let writers: Vec<_> = producers
+            .drain(..)
+            .zip(frames)
+            .map(|(mut producer, count)| {
+                thread::spawn(move || (0..count).for_each(|_| assert!(producer.push(&[7], 1).unwrap())))
+            })
+            .collect();
+        let mut rest = frames;
+        while rest != [0, 0] {
+            for (consumer, rest) in consumers.iter_mut().zip(&mut rest) {
+                while let Some(frame) = consumer.pop().unwrap() {
+                    assert_eq!(frame, (1, vec![7]));
+                    *rest -= 1;
+                }
+            }
+            if rest != [0, 0] {
+                wait_any(&mut consumers.iter_mut().collect::<Vec<_>>(), Spin(Duration::ZERO), LONG);
+            }
+        }
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+    });
+}
+
+#[test]
+fn waiting_for_either_of_two_rings() {
+    check_any([1, 1]);
+}
+
+#[test]
+fn waiting_for_the_second_of_two_rings() {
+    check_any([0, 2]);
 }

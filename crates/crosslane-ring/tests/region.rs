@@ -1,20 +1,24 @@
 //! Rings in shared memory, between two mappings of the same memfd.
 #![cfg(not(any(loom, miri)))]
 
-use crosslane_ring::{Parked, Region, RegionError, Spin, wait_any};
+use crosslane_ring::{Ends, Parked, RegionError, Spin, wait_any};
 use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
+fn both_ends(capacity: usize) -> (Ends, Ends) {
+    let (engine, memory) = Ends::create(capacity).unwrap();
+    // SAFETY: the memory is new, and this is its only guest.
+    (engine, unsafe { Ends::open(memory) }.unwrap())
+}
+
 /// Ten million frames of random sizes, each filled with its own byte.
 #[test]
 fn ten_million_frames() {
     const FRAMES: u32 = 10_000_000;
-    let (region, fd) = Region::create(1 << 16).unwrap();
-    let mut engine = region.engine();
-    let mut guest = Region::open(&fd).unwrap().guest();
+    let (mut engine, mut guest) = both_ends(1 << 16);
     let next = |state: &mut u32| {
         // xorshift32 (G. Marsaglia, "Xorshift RNGs", 2003).
         *state ^= *state << 13;
@@ -27,14 +31,14 @@ fn ten_million_frames() {
         let mut random = 7;
         for number in 0..FRAMES {
             let length = size(next(&mut random));
-            let grant = loop {
+            let mut grant = loop {
                 match engine.producer.reserve(length).unwrap() {
                     Some(grant) => break grant,
                     None => assert_eq!(engine.producer.wait(Spin::default(), LONG), Parked::Ready),
                 }
             };
-            engine.producer.bytes(&grant).fill(number as u8);
-            engine.producer.commit(grant, length, number);
+            grant.bytes().fill(number as u8);
+            grant.commit(length, number);
         }
     });
     let mut random = 7;
@@ -45,24 +49,18 @@ fn ten_million_frames() {
                 None => assert_eq!(guest.consumer.wait(Spin::default(), LONG), Parked::Ready),
             }
         };
-        assert_eq!((frame.tag, frame.length), (number, size(next(&mut random))));
+        assert_eq!((frame.tag(), frame.length()), (number, size(next(&mut random))));
         // SAFETY: the producer above does not touch a published frame.
-        let bytes = unsafe { guest.consumer.bytes(&frame) };
+        let bytes = unsafe { guest.consumer.bytes() };
         assert!(bytes.iter().all(|byte| *byte == number as u8), "frame {number}");
-        guest.consumer.release(frame);
+        guest.consumer.release();
     }
     writer.join().unwrap();
 }
 
 #[test]
 fn waiting_for_any_of_several() {
-    let lanes: Vec<_> = (0..3)
-        .map(|_| {
-            let (region, fd) = Region::create(4096).unwrap();
-            (region.engine(), Region::open(&fd).unwrap().guest())
-        })
-        .collect();
-    let (mut engines, mut guests): (Vec<_>, Vec<_>) = lanes.into_iter().unzip();
+    let (mut engines, mut guests): (Vec<_>, Vec<_>) = (0..3).map(|_| both_ends(4096)).unzip();
     let spin = Spin(Duration::ZERO);
     for round in 0..100 {
         let mut guest = guests.remove(round % 3);
@@ -78,9 +76,26 @@ fn waiting_for_any_of_several() {
     }
 }
 
+/// More than the kernel can watch at once.
+#[test]
+fn a_reply_on_the_last_of_many_rings_is_not_slept_through() {
+    let (mut engines, mut guests): (Vec<_>, Vec<_>) = (0..130).map(|_| both_ends(4096)).unzip();
+    let mut last = guests.pop().unwrap();
+    let (done, answer) = std::sync::mpsc::channel();
+    let waiter = thread::spawn(move || {
+        let mut consumers: Vec<_> = engines.iter_mut().map(|ends| &mut ends.consumer).collect();
+        while wait_any(&mut consumers, Spin(Duration::ZERO), LONG) == Parked::TimedOut {}
+        done.send(()).unwrap();
+    });
+    thread::sleep(Duration::from_millis(20));
+    assert!(last.producer.push(b"reply", 0).unwrap());
+    answer.recv_timeout(LONG / 2).unwrap();
+    waiter.join().unwrap();
+}
+
 #[test]
 fn memory_cannot_shrink_under_the_other_side() {
-    let (_region, fd) = Region::create(4096).unwrap();
+    let (_engine, fd) = Ends::create(4096).unwrap();
     // SAFETY: a call on an open descriptor.
     assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), 0) }, -1);
 }
@@ -88,5 +103,7 @@ fn memory_cannot_shrink_under_the_other_side() {
 #[test]
 fn other_files_are_refused() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    assert!(matches!(Region::open(file.as_fd()), Err(RegionError::NotALane | RegionError::System(_))));
+    // SAFETY: it is no lane's memory.
+    let opened = unsafe { Ends::open(file.as_fd()) };
+    assert!(matches!(opened, Err(RegionError::NotALane | RegionError::System(_))));
 }

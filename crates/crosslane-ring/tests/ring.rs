@@ -77,9 +77,9 @@ fn an_uncommitted_grant_publishes_nothing() {
     let (mut producer, mut consumer) = heap_ring(64);
     assert!(producer.reserve(8).unwrap().is_some());
     assert_eq!(consumer.pop(), Ok(None));
-    let grant = producer.reserve(16).unwrap().unwrap();
-    producer.fill(&grant, &[5; 16]);
-    producer.commit(grant, 3, 9);
+    let mut grant = producer.reserve(16).unwrap().unwrap();
+    grant.fill(&[5; 16]);
+    grant.commit(3, 9);
     assert_eq!(consumer.pop(), Ok(Some((9, vec![5; 3]))));
 }
 
@@ -89,4 +89,18 @@ fn a_wait_ends_at_its_time() {
     assert_eq!(consumer.wait(Spin::default(), Duration::from_millis(1)), Parked::TimedOut);
     while producer.push(&[0; 8], 0).unwrap() {}
     assert_eq!(producer.wait(Spin(Duration::ZERO), Duration::from_millis(1)), Parked::TimedOut);
+}
+
+#[test]
+fn a_frame_that_is_not_released_stays_the_oldest() {
+    let (mut producer, mut consumer) = heap_ring(64);
+    assert!(producer.push(&[1; 8], 1).unwrap() && producer.push(&[2; 8], 2).unwrap());
+    for _ in 0..2 {
+        assert_eq!(consumer.peek().unwrap().unwrap().tag(), 1);
+    }
+    consumer.release();
+    // Nothing was looked at since: nothing is given back.
+    consumer.release();
+    assert_eq!(consumer.pop(), Ok(Some((2, vec![2; 8]))));
+    assert_eq!(consumer.pop(), Ok(None));
 }

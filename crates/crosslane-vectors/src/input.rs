@@ -1,13 +1,15 @@
 //! DuckDB's vectors as the arguments of a call.
 //!
-//! A [`Source`] is a tree over the vectors of one column for some of its rows. It is measured when it
+//! A [`VectorRows`] is a tree over the vectors of one column for some of its rows. It is measured when it
 //! is made and written once, straight into the lane's ring. Values of NULL rows are never looked at:
 //! DuckDB leaves anything there.
 
+use crate::recoded::{self, is_recoded};
+use crate::string::DuckString;
 use crate::types::decimal_width;
 use crosslane::batch::{Body, Encode, Plan};
 use crosslane::call::Input;
-use crosslane::{DataType, Layout, code_width};
+use crosslane::{DataType, Error, Layout, code_width};
 use libduckdb_sys as ffi;
 use std::ops::Range;
 
@@ -34,19 +36,22 @@ impl Input for Arguments<'_> {
         self.rows
     }
 
-    fn slice(&self, rows: Range<usize>) -> Box<dyn Encode + '_> {
+    fn slice(&self, rows: Range<usize>) -> Result<Box<dyn Encode + '_>, Error> {
+        if rows.start > rows.end || rows.end > self.rows {
+            return Err(Error::Engine(format!("rows {rows:?} of a chunk of {}", self.rows)));
+        }
         let sources = self.types.iter().enumerate().map(|(index, data_type)| {
-            // SAFETY: the chunk has a column of this type at this index, and outlives self.
+            // SAFETY: the chunk has a column of this type at this index, with these rows, and outlives self.
             unsafe {
                 let vector = ffi::duckdb_data_chunk_get_vector(self.chunk, index as ffi::idx_t);
-                Source::new(vector, data_type, Rows::Range(rows.clone()))
+                VectorRows::new(vector, data_type, Rows::Range(rows.clone()))
             }
         });
-        Box::new(Sources(sources.collect()))
+        Ok(Box::new(Sources(sources.collect::<Result<_, _>>()?)))
     }
 }
 
-struct Sources<'a>(Vec<Source<'a>>);
+struct Sources<'a>(Vec<VectorRows<'a>>);
 
 impl Encode for Sources<'_> {
     fn plan(&self, plan: &mut Plan) {
@@ -57,32 +62,62 @@ impl Encode for Sources<'_> {
     }
 }
 
-/// Rows of a vector: neighbours, or picked ones in any order (the elements of lists).
-#[derive(Clone)]
+/// Rows of a vector: neighbours, or several such ranges in any order (the elements of lists). There are no more ranges
+/// than rows of the vector above, however long the lists are.
 enum Rows {
     Range(Range<usize>),
-    Picked(Vec<u32>),
+    Ranges(Vec<Range<usize>>),
 }
 
 impl Rows {
-    fn len(&self) -> usize {
+    fn ranges(&self) -> &[Range<usize>] {
         match self {
-            Rows::Range(range) => range.len(),
-            Rows::Picked(rows) => rows.len(),
+            Rows::Range(range) => std::slice::from_ref(range),
+            Rows::Ranges(ranges) => ranges,
         }
+    }
+
+    fn len(&self) -> usize {
+        self.ranges().iter().map(Range::len).sum()
     }
 
     #[inline]
     fn each(&self, mut visit: impl FnMut(usize, usize)) {
-        match self {
-            Rows::Range(range) => range.clone().enumerate().for_each(|(to, from)| visit(to, from)),
-            Rows::Picked(rows) => rows.iter().enumerate().for_each(|(to, from)| visit(to, *from as usize)),
+        let mut to = 0;
+        for range in self.ranges() {
+            for from in range.clone() {
+                visit(to, from);
+                to += 1;
+            }
         }
+    }
+
+    /// The rows of the elements of ARRAYs: so many for each row, which may be more than 32 bits count.
+    fn elements(&self, length: usize) -> Result<Self, Error> {
+        self.map(|range| range.start * length..range.end * length)
+    }
+
+    /// Each range made into another.
+    fn map(&self, map: impl Fn(&Range<usize>) -> Range<usize>) -> Result<Self, Error> {
+        Ok(match self {
+            Rows::Range(range) => Rows::Range(map(range)),
+            Rows::Ranges(ranges) => {
+                let mut mapped = Vec::new();
+                reserve(&mut mapped, ranges.len())?;
+                mapped.extend(ranges.iter().map(map));
+                Rows::Ranges(mapped)
+            }
+        })
     }
 }
 
+/// Makes room, if there is memory.
+fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), Error> {
+    list.try_reserve(more).map_err(|_| Error::memory((list.len() + more).saturating_mul(size_of::<T>())))
+}
+
 /// Some rows of a vector and of the vectors below it.
-struct Source<'a> {
+struct VectorRows<'a> {
     data_type: &'a DataType,
     data: *const u8,
     /// DuckDB's validity mask, or null if no row is NULL.
@@ -91,36 +126,12 @@ struct Source<'a> {
     nulls: usize,
     /// Bytes of strings, elements of lists.
     total: usize,
-    children: Vec<Source<'a>>,
+    /// The bytes of the rows and where each ends, if they are not as DuckDB has them.
+    recoded: Option<(Vec<u8>, Vec<usize>)>,
+    children: Vec<VectorRows<'a>>,
 }
 
-/// DuckDB's string: up to 12 bytes in place, longer ones behind a pointer.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct DuckString {
-    length: u32,
-    prefix: [u8; 4],
-    pointer: *const u8,
-}
-
-/// The most bytes that a string holds in place.
-const INLINE: usize = 12;
-
-impl DuckString {
-    /// # Safety
-    /// The string must be DuckDB's own, and alive.
-    #[inline]
-    unsafe fn bytes(&self) -> &[u8] {
-        let length = self.length as usize;
-        // In place, the bytes begin at the prefix and go on where the pointer would be.
-        let start =
-            if length <= INLINE { (&raw const *self).cast::<u8>().wrapping_add(4) } else { self.pointer };
-        // SAFETY: a string of up to 12 bytes lies behind its length, a longer one behind its pointer.
-        unsafe { std::slice::from_raw_parts(start, length) }
-    }
-}
-
-impl Source<'_> {
+impl VectorRows<'_> {
     #[inline]
     fn is_valid(&self, row: usize) -> bool {
         // SAFETY: a mask that is not null has a bit for each row of the vector.
@@ -144,58 +155,57 @@ impl Source<'_> {
     }
 }
 
-impl<'a> Source<'a> {
+impl<'a> VectorRows<'a> {
     /// # Safety
     /// The vector must be of this type, have these rows, and outlive the result.
-    unsafe fn new(vector: ffi::duckdb_vector, data_type: &'a DataType, rows: Rows) -> Self {
+    unsafe fn new(vector: ffi::duckdb_vector, data_type: &'a DataType, rows: Rows) -> Result<Self, Error> {
         // SAFETY: the caller vouches for the vector.
         let (data, mask) = unsafe {
             (ffi::duckdb_vector_get_data(vector).cast_const().cast(), ffi::duckdb_vector_get_validity(vector))
         };
-        let mut source =
-            Self { data_type, data, mask: mask.cast_const(), rows, nulls: 0, total: 0, children: Vec::new() };
+        let mask = mask.cast_const();
+        let (recoded, children) = (None, Vec::new());
+        let mut source = Self { data_type, data, mask, rows, nulls: 0, total: 0, recoded, children };
         source.nulls = source.count_nulls();
         // SAFETY: the layouts say which vectors lie below; the element rows come from DuckDB's entries.
         unsafe {
             match data_type.layout() {
                 Layout::Bits | Layout::Fixed(_) => {}
+                Layout::Bytes { .. } if is_recoded(data_type) => source.recode()?,
                 Layout::Bytes { .. } => source.total = source.total_bytes(),
                 Layout::List => {
-                    let elements = source.elements();
+                    let elements = source.elements()?;
                     source.total = elements.len();
-                    let child = ffi::duckdb_list_vector_get_child(vector);
-                    source.add_children([child], &elements);
+                    source.add_children([ffi::duckdb_list_vector_get_child(vector)], &elements)?;
                 }
                 Layout::FixedList(length) => {
-                    let elements = match &source.rows {
-                        Rows::Range(range) => Rows::Range(range.start * length..range.end * length),
-                        Rows::Picked(rows) => Rows::Picked(
-                            rows.iter()
-                                .flat_map(|row| (0..length as u32).map(move |at| row * length as u32 + at))
-                                .collect(),
-                        ),
-                    };
-                    source.add_children([ffi::duckdb_array_vector_get_child(vector)], &elements);
+                    let elements = source.rows.elements(length)?;
+                    source.add_children([ffi::duckdb_array_vector_get_child(vector)], &elements)?;
                 }
                 Layout::Struct => {
                     let count = data_type.children().len();
                     let children =
                         (0..count).map(|at| ffi::duckdb_struct_vector_get_child(vector, at as ffi::idx_t));
-                    let rows = source.rows.clone();
-                    source.add_children(children, &rows);
+                    let rows = source.rows.map(Range::clone)?;
+                    source.add_children(children, &rows)?;
                 }
             }
         }
-        source
+        Ok(source)
     }
 
     /// # Safety
-    /// As [`Source::new`], for each child.
-    unsafe fn add_children(&mut self, vectors: impl IntoIterator<Item = ffi::duckdb_vector>, rows: &Rows) {
+    /// As [`VectorRows::new`], for each child.
+    unsafe fn add_children(
+        &mut self,
+        vectors: impl IntoIterator<Item = ffi::duckdb_vector>,
+        rows: &Rows,
+    ) -> Result<(), Error> {
         for (data_type, vector) in self.data_type.children().zip(vectors) {
             // SAFETY: the caller vouches for the children.
-            self.children.push(unsafe { Source::new(vector, data_type, rows.clone()) });
+            self.children.push(unsafe { VectorRows::new(vector, data_type, rows.map(Range::clone)?)? });
         }
+        Ok(())
     }
 
     fn count_nulls(&self) -> usize {
@@ -212,26 +222,50 @@ impl<'a> Source<'a> {
     unsafe fn total_bytes(&self) -> usize {
         // SAFETY: as the caller says.
         if let Some(strings) = unsafe { self.plain_strings() } {
-            return strings.iter().map(|string| string.length as usize).sum();
+            return strings.iter().map(|string| string.length()).sum();
         }
         let mut total = 0;
         self.rows.each(|_, row| {
             if self.is_valid(row) {
                 // SAFETY: as the caller says, and the row is not NULL.
-                total += unsafe { self.value::<DuckString>(row) }.length as usize;
+                total += unsafe { self.value::<DuckString>(row) }.length();
             }
         });
         total
+    }
+
+    /// # Safety
+    /// The data must be strings.
+    unsafe fn recode(&mut self) -> Result<(), Error> {
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        reserve(&mut ends, self.rows.len())?;
+        let mut outcome = Ok(());
+        self.rows.each(|_, row| {
+            if self.is_valid(row) && outcome.is_ok() {
+                // SAFETY: as the caller says, and the row is not NULL.
+                let value = unsafe { self.bytes(row) };
+                outcome = reserve(&mut bytes, recoded::longest(self.data_type, value.len()));
+                if outcome.is_ok() {
+                    recoded::decode(self.data_type, value, &mut bytes);
+                }
+            }
+            ends.push(bytes.len());
+        });
+        outcome?;
+        self.total = bytes.len();
+        self.recoded = Some((bytes, ends));
+        Ok(())
     }
 
     /// The rows of the child that belong to the rows of a list.
     ///
     /// # Safety
     /// The data must be list entries.
-    unsafe fn elements(&self) -> Rows {
+    unsafe fn elements(&self) -> Result<Rows, Error> {
         let mut ranges: Vec<Range<usize>> = Vec::new();
+        let mut outcome = Ok(());
         self.rows.each(|_, row| {
-            if !self.is_valid(row) {
+            if !self.is_valid(row) || outcome.is_err() {
                 return;
             }
             // SAFETY: as the caller says, and the row is not NULL.
@@ -240,16 +274,20 @@ impl<'a> Source<'a> {
             match ranges.last_mut() {
                 Some(last) if last.end == range.start => last.end = range.end,
                 _ if range.is_empty() => {}
-                _ => ranges.push(range),
+                _ => {
+                    outcome = reserve(&mut ranges, 1);
+                    if outcome.is_ok() {
+                        ranges.push(range);
+                    }
+                }
             }
         });
-        match &mut ranges[..] {
+        outcome?;
+        Ok(match &mut ranges[..] {
             [] => Rows::Range(0..0),
             [range] => Rows::Range(range.clone()),
-            ranges => {
-                Rows::Picked(ranges.iter().flat_map(|range| range.start as u32..range.end as u32).collect())
-            }
-        }
+            _ => Rows::Ranges(ranges),
+        })
     }
 
     fn write_validity(&self, bits: &mut [u8]) {
@@ -295,20 +333,14 @@ impl<'a> Source<'a> {
     /// The data must be values of `T`'s width.
     unsafe fn copy<T: Copy>(&self, out: &mut [u8]) {
         let width = size_of::<T>();
-        match &self.rows {
+        let mut rest = out;
+        for range in self.rows.ranges().iter().filter(|range| !range.is_empty()) {
+            let (to, behind) = rest.split_at_mut(range.len() * width);
             // SAFETY: the rows exist, and lie behind each other.
-            Rows::Range(range) => unsafe {
-                let from = self.data.add(range.start * width);
-                from.copy_to_nonoverlapping(out.as_mut_ptr(), out.len().min(range.len() * width));
-            },
-            Rows::Picked(rows) => {
-                for (to, row) in out.chunks_exact_mut(width).zip(rows) {
-                    // SAFETY: as above.
-                    let from =
-                        unsafe { std::slice::from_raw_parts(self.data.add(*row as usize * width), width) };
-                    to.copy_from_slice(from);
-                }
-            }
+            to.copy_from_slice(unsafe {
+                std::slice::from_raw_parts(self.data.add(range.start * width), to.len())
+            });
+            rest = behind;
         }
     }
 
@@ -348,8 +380,14 @@ impl<'a> Source<'a> {
             copy_string(&mut out[end..], bytes);
             end += bytes.len();
         };
+        if let Some((bytes, ends)) = &self.recoded {
+            let mut start = 0;
+            for end in ends {
+                append(&bytes[start..*end]);
+                start = *end;
+            }
         // SAFETY: as the caller says.
-        if let Some(strings) = unsafe { self.plain_strings() } {
+        } else if let Some(strings) = unsafe { self.plain_strings() } {
             // SAFETY: the strings are DuckDB's, and live as long as the vector.
             strings.iter().for_each(|string| append(unsafe { string.bytes() }));
         } else {
@@ -404,7 +442,7 @@ fn copy_ends<const N: usize>(out: &mut [u8], bytes: &[u8]) {
     }
 }
 
-impl Encode for Source<'_> {
+impl Encode for VectorRows<'_> {
     fn plan(&self, plan: &mut Plan) {
         let rows = self.rows.len();
         if i32::try_from(self.total).is_err() {
@@ -445,5 +483,24 @@ impl Encode for Source<'_> {
             Layout::FixedList(_) | Layout::Struct => {}
         }
         self.children.iter().for_each(|child| child.write(body));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_elements_of_arrays_are_counted_beyond_32_bits() {
+        // DuckDB's longest ARRAY, in a list long enough.
+        let length = 100_000;
+        let elements = Rows::Range(50_000..50_001).elements(length).unwrap();
+        assert_eq!(elements.ranges()[0], 5_000_000_000..5_000_100_000);
+        let elements = Rows::Ranges(vec![50_000..50_001, 0..1, 42_949..42_950]).elements(length).unwrap();
+        assert_eq!(
+            elements.ranges(),
+            [5_000_000_000..5_000_100_000, 0..100_000, 4_294_900_000..4_295_000_000]
+        );
+        assert_eq!(elements.len(), 300_000);
     }
 }

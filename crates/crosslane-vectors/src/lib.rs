@@ -4,10 +4,13 @@
 pub mod guard;
 mod input;
 mod output;
+mod recoded;
+mod room;
 mod scalar;
+mod string;
 mod types;
 
 pub use input::Arguments;
 pub use output::Results;
-pub use scalar::{Context, register_scalar};
+pub use scalar::{Context, constant_of_init, register_scalar};
 pub use types::{LogicalType, data_type};

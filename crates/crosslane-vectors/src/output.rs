@@ -1,99 +1,153 @@
 //! Results into DuckDB's vectors.
 //!
-//! The columns were checked when they were read from the lane's frame (`Trust::Nothing`), so lengths and
-//! offsets can be relied on here.
+//! A [`Results`] knows its vector's type and rows, and a column is measured before it is written, so that no column
+//! can be written where there is no room for it. DuckDB reads what lies below a NULL when it sorts, hashes or copies
+//! rows: there must be NULLs too, down to the last child, and nothing that points anywhere.
 
+use crate::recoded::{self, is_recoded};
+use crate::room;
+use crate::string::{DuckString, INLINE};
 use crate::types::decimal_width;
 use crosslane::batch::{Column, bit};
 use crosslane::call::Output;
 use crosslane::{DataType, Error, Layout};
 use libduckdb_sys as ffi;
+use std::ops::Range;
 
 /// The result vector of one callback.
 #[derive(Debug)]
-pub struct Results(ffi::duckdb_vector);
+pub struct Results<'a> {
+    vector: ffi::duckdb_vector,
+    data_type: &'a DataType,
+    rows: usize,
+}
 
-impl Results {
+impl<'a> Results<'a> {
     /// # Safety
-    /// The vector must outlive the result and be of the type of the columns that it accepts.
-    pub unsafe fn new(vector: ffi::duckdb_vector) -> Self {
-        Self(vector)
+    /// The vector must outlive the result, be of the type, and have room for so many rows.
+    pub unsafe fn new(vector: ffi::duckdb_vector, data_type: &'a DataType, rows: usize) -> Self {
+        Self { vector, data_type, rows }
     }
 }
 
-impl Output for Results {
+impl Output for Results<'_> {
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
-        // SAFETY: the vector is of the column's type and has room for the chunk's rows.
-        unsafe { write(self.0, first, results) }
+        let end = first.checked_add(results.rows).filter(|end| *end <= self.rows);
+        if end.is_none() || results.data_type != self.data_type || !is_sound(results) {
+            let (rows, data_type) = (results.rows, results.data_type);
+            return Err(Error::Engine(format!(
+                "{rows} rows of {data_type} from row {first} on do not fit {} rows of {}",
+                self.rows, self.data_type
+            )));
+        }
+        // SAFETY: the vector is of the column's type and has its rows, and the column holds together.
+        unsafe { write(self.vector, first, results) }
     }
 
     fn null(&mut self, row: usize) {
-        // SAFETY: the row belongs to the chunk.
-        unsafe { set_null(self.0, row) };
+        if row < self.rows {
+            // SAFETY: the vector has the row, and is of the type.
+            unsafe { set_null(self.vector, self.data_type, row..row + 1) };
+        }
     }
 }
 
+/// Whether a column and its children have the rows and bytes that they say.
+fn is_sound(column: &Column<'_>) -> bool {
+    let rows = column.rows;
+    let bits = |bytes: &[u8]| bytes.len() >= rows.div_ceil(8);
+    let offsets = |end: usize| {
+        // Folded instead of short-circuited, so that it runs on vector registers.
+        let ascending =
+            column.offsets.windows(2).fold(true, |ascending, pair| ascending & (pair[0] <= pair[1]));
+        column.offsets.len() == rows + 1
+            && column.offsets[0] >= 0
+            && ascending
+            && column.offsets[rows] as usize <= end
+    };
+    let children = |rows: usize| {
+        column.children.len() == column.data_type.children().len()
+            && column.children.iter().all(|child| child.rows == rows && is_sound(child))
+    };
+    column.validity.is_none_or(bits)
+        && match column.data_type.layout() {
+            Layout::Bits => bits(column.data),
+            Layout::Fixed(width) => column.data.len() == rows * width,
+            Layout::Bytes { .. } => offsets(column.data.len()),
+            Layout::List => {
+                column.children.first().is_some_and(|child| offsets(child.rows) && children(child.rows))
+            }
+            Layout::FixedList(length) => children(rows * length),
+            Layout::Struct => children(rows),
+        }
+}
+
+/// Makes rows NULL, and all that lies below them. What NULLs point to is nothing.
+///
 /// # Safety
-/// The vector must have the row.
-unsafe fn set_null(vector: ffi::duckdb_vector, row: usize) {
-    // SAFETY: the mask exists after it was made writable.
+/// The vector must be of this type, and have the rows.
+unsafe fn set_null(vector: ffi::duckdb_vector, data_type: &DataType, rows: Range<usize>) {
+    // SAFETY: the mask exists after it was made writable; strings and list entries have 16 bytes; children have a row
+    // for each of a STRUCT, and as many as elements for each of an ARRAY.
     unsafe {
         ffi::duckdb_vector_ensure_validity_writable(vector);
-        ffi::duckdb_validity_set_row_invalid(ffi::duckdb_vector_get_validity(vector), row as ffi::idx_t);
+        let mask = ffi::duckdb_vector_get_validity(vector);
+        rows.clone().for_each(|row| ffi::duckdb_validity_set_row_invalid(mask, row as ffi::idx_t));
+        match data_type.layout() {
+            Layout::Bits | Layout::Fixed(_) => {}
+            Layout::Bytes { .. } | Layout::List => {
+                data::<[u64; 2]>(vector, rows.start).write_bytes(0, rows.len());
+            }
+            Layout::FixedList(length) => {
+                let child = ffi::duckdb_array_vector_get_child(vector);
+                let rows = rows.start * length..rows.end * length;
+                data_type.children().for_each(|below| set_null(child, below, rows.clone()));
+            }
+            Layout::Struct => {
+                for (index, below) in data_type.children().enumerate() {
+                    let child = ffi::duckdb_struct_vector_get_child(vector, index as ffi::idx_t);
+                    set_null(child, below, rows.clone());
+                }
+            }
+        }
     }
 }
 
 /// Writes a column into rows `first ..` of a vector.
 ///
 /// # Safety
-/// The vector must be of the column's type and have the rows.
+/// The vector must be of the column's type and have the rows, and the column must be sound.
 unsafe fn write(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -> Result<(), Error> {
     // SAFETY: as the caller says; each arm writes values of the width that DuckDB has for the type.
     unsafe {
-        if let Some(validity) = column.validity {
-            for row in (0..column.rows).filter(|row| !bit(validity, *row)) {
-                set_null(vector, first + row);
-            }
-        }
         match column.data_type.layout() {
             Layout::Bits => {
                 let data = data::<bool>(vector, first);
                 (0..column.rows).for_each(|row| data.add(row).write(bit(column.data, row)));
             }
             Layout::Fixed(_) => write_fixed(vector, first, column),
-            Layout::Bytes { .. } => write_bytes(vector, first, column),
+            Layout::Bytes { .. } if is_recoded(column.data_type) => write_recoded(vector, first, column)?,
+            Layout::Bytes { .. } => write_bytes(vector, first, column)?,
             Layout::List => write_list(vector, first, column)?,
             Layout::FixedList(length) => {
                 let child = ffi::duckdb_array_vector_get_child(vector);
                 write(child, first * length, &column.children[0])?;
-                null_below(child, column, |row| (first + row) * length..(first + row + 1) * length);
             }
             Layout::Struct => {
                 for (index, child) in column.children.iter().enumerate() {
                     let below = ffi::duckdb_struct_vector_get_child(vector, index as ffi::idx_t);
                     write(below, first, child)?;
-                    null_below(below, column, |row| first + row..first + row + 1);
                 }
+            }
+        }
+        // Last, because it goes down into what was written.
+        if let Some(validity) = column.validity {
+            for row in (0..column.rows).filter(|row| !bit(validity, *row)) {
+                set_null(vector, column.data_type, first + row..first + row + 1);
             }
         }
     }
     Ok(())
-}
-
-/// What lies below a NULL is NULL, as DuckDB expects.
-///
-/// # Safety
-/// The vector must have the rows.
-unsafe fn null_below(
-    vector: ffi::duckdb_vector,
-    column: &Column<'_>,
-    rows: impl Fn(usize) -> std::ops::Range<usize>,
-) {
-    let Some(validity) = column.validity else { return };
-    for row in (0..column.rows).filter(|row| !bit(validity, *row)) {
-        // SAFETY: as the caller says.
-        rows(row).for_each(|row| unsafe { set_null(vector, row) });
-    }
 }
 
 /// # Safety
@@ -140,36 +194,15 @@ unsafe fn convert<T>(
     }
 }
 
-/// The most bytes that a DuckDB string holds in place.
-const INLINE: usize = 12;
-
-/// DuckDB's string: its length, then up to 12 bytes, or the first four of more and their address.
-#[derive(Clone, Copy)]
-#[repr(C, align(8))]
-struct DuckString([u8; 16]);
-
-impl DuckString {
-    /// A string of up to 12 bytes in place, a longer one as its first bytes and a pointer.
-    fn new(bytes: &[u8], address: *const u8) -> Self {
-        let length = bytes.len() as u32;
-        let rest = match bytes.first_chunk::<4>() {
-            Some(prefix) if bytes.len() > INLINE => {
-                u128::from(u32::from_le_bytes(*prefix)) | u128::from(address as u64) << 32
-            }
-            _ => bytes.iter().rev().fold(0, |rest, byte| rest << 8 | u128::from(*byte)),
-        };
-        Self((u128::from(length) | rest << 32).to_le_bytes())
-    }
-}
-
 /// Copies all bytes into the vector's heap at once, and lets the strings point into them.
 ///
 /// # Safety
 /// As [`write`], for a column of strings.
-unsafe fn write_bytes(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) {
+unsafe fn write_bytes(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -> Result<(), Error> {
     if column.rows == 0 {
-        return;
+        return Ok(());
     }
+    room::check_strings(column.data.len())?;
     // SAFETY: the first row's string is assigned to get memory of the vector's own, whose address is
     // then read back from it; the strings written over it are as DuckDB makes them.
     unsafe {
@@ -182,14 +215,32 @@ unsafe fn write_bytes(vector: ffi::duckdb_vector, first: usize, column: &Column<
                 column.data.as_ptr().cast(),
                 column.data.len() as ffi::idx_t,
             );
-            let DuckString(assigned) = to.read();
-            heap = (u128::from_le_bytes(assigned) >> 64) as u64 as *const u8;
+            heap = to.read().address();
         }
         for row in 0..column.rows {
             let address = heap.wrapping_add(column.offsets[row] as usize);
             to.add(row).write(DuckString::new(column.bytes(row), address));
         }
     }
+    Ok(())
+}
+
+/// # Safety
+/// As [`write`], for a column of bytes that DuckDB has in another form.
+unsafe fn write_recoded(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -> Result<(), Error> {
+    let (mut bytes, mut offsets) = (Vec::new(), vec![0]);
+    for row in 0..column.rows {
+        let value = column.bytes(row);
+        let most = recoded::longest(column.data_type, value.len());
+        bytes.try_reserve(most).map_err(|_| Error::memory(bytes.len() + most))?;
+        if column.is_valid(row) {
+            recoded::encode(column.data_type, value, &mut bytes);
+        }
+        let end = i32::try_from(bytes.len()).map_err(|_| Error::memory(bytes.len()))?;
+        offsets.push(end);
+    }
+    // SAFETY: as the caller says; the column has the rows of the other.
+    unsafe { write_bytes(vector, first, &Column { offsets: &offsets, data: &bytes, ..column.clone() }) }
 }
 
 /// # Safety
@@ -199,6 +250,7 @@ unsafe fn write_list(vector: ffi::duckdb_vector, first: usize, column: &Column<'
     unsafe {
         let before = ffi::duckdb_list_vector_get_size(vector) as usize;
         let elements = &column.children[0];
+        room::check_list(elements.data_type, before + elements.rows)?;
         let size = (before + elements.rows) as ffi::idx_t;
         let reserved = ffi::duckdb_list_vector_reserve(vector, size) == ffi::duckdb_state_DuckDBSuccess;
         if !reserved || ffi::duckdb_list_vector_set_size(vector, size) != ffi::duckdb_state_DuckDBSuccess {
@@ -213,5 +265,29 @@ unsafe fn write_list(vector: ffi::duckdb_vector, first: usize, column: &Column<'
             });
         }
         write(ffi::duckdb_list_vector_get_child(vector), before, elements)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_elements_of_arrays_are_counted_beyond_32_bits() {
+        // So empty that they take no memory.
+        let empty = DataType::Struct(Arc::new([]));
+        let array = DataType::Array(Arc::new(empty.clone()), 100_000);
+        let column = |data_type, rows, children| Column {
+            data_type,
+            rows,
+            validity: None,
+            offsets: &[],
+            data: &[],
+            children,
+        };
+        let arrays = |elements| column(&array, 50_000, vec![column(&empty, elements, Vec::new())]);
+        assert!(is_sound(&arrays(5_000_000_000)));
+        assert!(!is_sound(&arrays(5_000_000_000 & 0xFFFF_FFFF)));
     }
 }

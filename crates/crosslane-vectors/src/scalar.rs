@@ -2,9 +2,12 @@
 
 use crate::guard::drop_box;
 use crate::types::LogicalType;
+use crosslane::call::Constant;
 use crosslane::{Error, Function};
 use libduckdb_sys as ffi;
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
+use std::ptr;
+use std::sync::Arc;
 
 /// Makes a function callable on all connections of the database, from the next statement on. `extra` is what its
 /// callbacks find as their extra info.
@@ -45,6 +48,9 @@ pub unsafe fn register_scalar<T: Send + Sync + 'static>(
         }
         let extra = Box::into_raw(Box::new(extra)).cast();
         ffi::duckdb_scalar_function_set_extra_info(scalar, extra, Some(drop_box::<T>));
+        if function.spec.deterministic {
+            ffi::duckdb_scalar_function_set_bind(scalar, Some(bind));
+        }
         ffi::duckdb_scalar_function_set_init(scalar, Some(init));
         ffi::duckdb_scalar_function_set_function(scalar, Some(execute));
         let state = ffi::duckdb_register_scalar_function(connection, scalar);
@@ -57,6 +63,39 @@ pub unsafe fn register_scalar<T: Send + Sync + 'static>(
         }
     }
     Ok(())
+}
+
+/// Notes of a call with constant arguments that it is one; the note belongs to this place in this query.
+unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
+    // SAFETY: DuckDB passes its own info; what it makes for us is destroyed, and what we make is freed by it.
+    unsafe {
+        let foldable = (0..ffi::duckdb_scalar_function_bind_get_argument_count(info)).all(|index| {
+            let mut argument = ffi::duckdb_scalar_function_bind_get_argument(info, index);
+            let foldable = !argument.is_null() && ffi::duckdb_expression_is_foldable(argument);
+            ffi::duckdb_destroy_expression(&raw mut argument);
+            foldable
+        });
+        if foldable {
+            let constant = Box::into_raw(Box::<Arc<Constant>>::default()).cast();
+            ffi::duckdb_scalar_function_set_bind_data(info, constant, Some(drop_box::<Arc<Constant>>));
+            ffi::duckdb_scalar_function_set_bind_data_copy(info, Some(copy_constant));
+        }
+    }
+}
+
+unsafe extern "C" fn copy_constant(constant: *mut c_void) -> *mut c_void {
+    // SAFETY: DuckDB passes what `bind` made.
+    let constant = unsafe { constant.cast::<Arc<Constant>>().as_ref() };
+    constant.map_or(ptr::null_mut(), |constant| Box::into_raw(Box::new(Arc::clone(constant))).cast())
+}
+
+/// What becomes of a scalar function's call, if its arguments are constant.
+///
+/// # Safety
+/// `info` must be DuckDB's, for a function of [`register_scalar`].
+pub unsafe fn constant_of_init(info: ffi::duckdb_init_info) -> Option<Arc<Constant>> {
+    // SAFETY: as the caller says, the bind data is what `bind` made, if there is any.
+    unsafe { ffi::duckdb_scalar_function_init_get_bind_data(info).cast::<Arc<Constant>>().as_ref().cloned() }
 }
 
 /// What a query's connection says of itself.

@@ -1,6 +1,6 @@
 //! SQL types as DuckDB's logical types.
 
-use crosslane::{DataType, Error, Field};
+use crosslane::{DataType, Error, Field, MOST_LEVELS, MOST_MEMBERS};
 use libduckdb_sys as ffi;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::Arc;
@@ -41,6 +41,11 @@ impl LogicalType {
             T::TimestampTz => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_TZ,
             T::Interval => ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTERVAL,
             T::Uuid => ffi::DUCKDB_TYPE_DUCKDB_TYPE_UUID,
+            T::Bit => ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIT,
+            T::BigNum => ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIGNUM,
+            T::Geometry => ffi::DUCKDB_TYPE_DUCKDB_TYPE_GEOMETRY,
+            T::TimeNs => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_NS,
+            T::TimeTz => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_TZ,
             _ => return Self::parametric(data_type),
         };
         // SAFETY: the identifiers are those of plain types; the alias is a C string that is copied.
@@ -53,8 +58,19 @@ impl LogicalType {
         }
     }
 
+    /// That of a parameter which takes every type.
+    pub fn any() -> Self {
+        // SAFETY: the identifier is that of a plain type.
+        unsafe { Self(ffi::duckdb_create_logical_type(ffi::DUCKDB_TYPE_DUCKDB_TYPE_ANY)) }
+    }
+
     fn parametric(data_type: &DataType) -> Result<Self, Error> {
-        let children = data_type.children().map(LogicalType::new).collect::<Result<Vec<_>, _>>()?;
+        // Of a MAP the parts, and not the entries, which DuckDB makes of them.
+        let parts = match data_type {
+            DataType::Map(entry) => entry,
+            data_type => data_type,
+        };
+        let children = parts.children().map(LogicalType::new).collect::<Result<Vec<_>, _>>()?;
         // SAFETY: all handles and names live across the calls, which copy them.
         let logical = unsafe {
             match data_type {
@@ -69,16 +85,19 @@ impl LogicalType {
                 DataType::Array(_, length) => {
                     ffi::duckdb_create_array_type(children[0].0, ffi::idx_t::from(*length))
                 }
-                DataType::Map(entry) => {
-                    let parts = entry.children().map(LogicalType::new).collect::<Result<Vec<_>, _>>()?;
-                    ffi::duckdb_create_map_type(parts[0].0, parts[1].0)
-                }
-                DataType::Struct(fields) => {
-                    let names = c_strings(fields.iter().map(|field| field.name.as_str()))?;
+                DataType::Map(_) => ffi::duckdb_create_map_type(children[0].0, children[1].0),
+                DataType::Struct(fields) | DataType::Union(fields) => {
+                    // The tag of a UNION is DuckDB's own.
+                    let first = usize::from(matches!(data_type, DataType::Union(_)));
+                    let names = c_strings(fields[first..].iter().map(|field| field.name.as_str()))?;
                     let mut names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
-                    let mut types: Vec<_> = children.iter().map(|child| child.0).collect();
+                    let mut types: Vec<_> = children[first..].iter().map(|child| child.0).collect();
                     let count = types.len() as ffi::idx_t;
-                    ffi::duckdb_create_struct_type(types.as_mut_ptr(), names.as_mut_ptr(), count)
+                    let make = match data_type {
+                        DataType::Union(_) => ffi::duckdb_create_union_type,
+                        _ => ffi::duckdb_create_struct_type,
+                    };
+                    make(types.as_mut_ptr(), names.as_mut_ptr(), count)
                 }
                 _ => std::ptr::null_mut(),
             }
@@ -103,12 +122,22 @@ impl LogicalType {
 /// # Safety
 /// The handle must be valid; it stays the caller's.
 pub unsafe fn data_type(logical: ffi::duckdb_logical_type) -> Result<DataType, Error> {
+    // SAFETY: as the caller says.
+    unsafe { data_type_within(logical, MOST_LEVELS) }
+}
+
+/// # Safety
+/// As [`data_type`].
+unsafe fn data_type_within(logical: ffi::duckdb_logical_type, levels: usize) -> Result<DataType, Error> {
     use DataType as T;
     // SAFETY: the caller vouches for the handle; the handles and texts that DuckDB makes are freed here.
     unsafe {
         let child = |logical| {
             let owned = LogicalType(logical);
-            data_type(owned.0)
+            let below = levels.checked_sub(1).ok_or_else(|| {
+                Error::Engine(format!("a type of more than {MOST_LEVELS} levels has no counterpart here"))
+            })?;
+            data_type_within(owned.0, below)
         };
         Ok(match ffi::duckdb_get_type_id(logical) {
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_BOOLEAN => T::Boolean,
@@ -141,6 +170,11 @@ pub unsafe fn data_type(logical: ffi::duckdb_logical_type) -> Result<DataType, E
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_TZ => T::TimestampTz,
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTERVAL => T::Interval,
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_UUID => T::Uuid,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIT => T::Bit,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIGNUM => T::BigNum,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_GEOMETRY => T::Geometry,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_NS => T::TimeNs,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_TZ => T::TimeTz,
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_DECIMAL => T::Decimal {
                 precision: ffi::duckdb_decimal_width(logical),
                 scale: ffi::duckdb_decimal_scale(logical),
@@ -168,11 +202,22 @@ pub unsafe fn data_type(logical: ffi::duckdb_logical_type) -> Result<DataType, E
                 });
                 T::Struct(fields.collect::<Result<_, Error>>()?)
             }
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_UNION => {
+                let count = ffi::duckdb_union_type_member_count(logical);
+                if count > MOST_MEMBERS as ffi::idx_t {
+                    return Err(Error::Engine(format!(
+                        "a UNION of {count} members has no counterpart here, which ends at {MOST_MEMBERS}"
+                    )));
+                }
+                let members = (0..count).map(|index| {
+                    let name = owned_text(ffi::duckdb_union_type_member_name(logical, index));
+                    Ok(Field { name, data_type: child(ffi::duckdb_union_type_member_type(logical, index))? })
+                });
+                T::union(members.collect::<Result<_, Error>>()?)
+            }
             number => {
                 let name = match number {
-                    ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_TZ => "TIME WITH TIME ZONE",
-                    ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIT => "BIT",
-                    ffi::DUCKDB_TYPE_DUCKDB_TYPE_UNION => "UNION",
+                    ffi::DUCKDB_TYPE_DUCKDB_TYPE_VARIANT => "VARIANT",
                     _ => "a type",
                 };
                 return Err(Error::Engine(format!(

@@ -10,6 +10,7 @@
 //! This is the content of an Arrow IPC record batch without its flatbuffer envelope: both sides
 //! know the types from the signature, so that an envelope would carry nothing but work.
 
+use crate::error::Error;
 use crate::types::{DataType, Layout};
 use bytemuck::{Pod, Zeroable};
 
@@ -51,6 +52,8 @@ pub struct Header {
 }
 
 const HEADER: usize = size_of::<Header>();
+/// Three texts as JSON, in which a byte may take six.
+const LONGEST_FAILURE: usize = 2 << 20;
 
 /// Rows and NULLs of one column.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
@@ -160,6 +163,39 @@ pub trait Encode {
     fn write(&self, body: &mut Body<'_>);
 }
 
+/// A batch outside of a lane, for who reads it on the spot.
+#[derive(Debug)]
+pub struct Frame {
+    words: Vec<u64>,
+    length: usize,
+}
+
+impl Frame {
+    /// Writes rows as a batch.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if there is no memory for it, or 32-bit offsets cannot tell its parts apart.
+    pub fn new(content: &dyn Encode, rows: usize) -> Result<Self, Error> {
+        let mut plan = Plan::default();
+        content.plan(&mut plan);
+        if plan.is_too_large() {
+            return Err(Error::Engine(format!("{rows} row(s) exceed 2 GiB")));
+        }
+        let length = plan.size();
+        let mut words: Vec<u64> = Vec::new();
+        words.try_reserve_exact(length.div_ceil(8)).map_err(|_| Error::memory(length))?;
+        words.resize(length.div_ceil(8), 0);
+        let header = Header { rows: rows as u32, ..Header::default() };
+        content.write(&mut plan.start(&mut bytemuck::cast_slice_mut(&mut words)[..length], header));
+        Ok(Self { words, length })
+    }
+
+    /// The frame, which [`columns`] reads.
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.length]
+    }
+}
+
 /// A frame that breaks the format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a malformed batch: {0}")]
@@ -171,15 +207,6 @@ macro_rules! ensure {
             return Err(Malformed(format!($($message)*)));
         }
     };
-}
-
-/// How far a reader trusts the writer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trust {
-    /// Nothing: values are checked too (UTF-8, ENUM codes, DECIMAL ranges).
-    Nothing,
-    /// The structure is checked, the values are taken as they are.
-    Values,
 }
 
 /// A column of a batch, borrowed from the frame's bytes.
@@ -255,9 +282,10 @@ pub fn header(frame: &[u8]) -> Result<Header, Malformed> {
 /// The bytes behind the header of a [`FAILURE`].
 ///
 /// # Errors
-/// [`Malformed`] if the frame is shorter than it says.
+/// [`Malformed`] if the frame is shorter than it says, or longer than any [`crate::Failure::bounded`] makes it.
 pub fn failure_text(frame: &[u8]) -> Result<&[u8], Malformed> {
     let length = header(frame)?.rows as usize;
+    ensure!(length <= LONGEST_FAILURE, "a failure of {length} bytes");
     frame.get(HEADER..HEADER + length).ok_or_else(|| Malformed("a failure longer than its frame".into()))
 }
 
@@ -270,15 +298,14 @@ pub fn failure_frame(mut header: Header, text: &[u8]) -> Vec<u8> {
 
 /// Reads the columns of a frame of the given types.
 ///
-/// Every count, offset and length is checked; with [`Trust::Nothing`] the values are too. The
-/// frame must begin at an address that is a multiple of 8.
+/// Every count, offset and length is checked, the values are not: [`crate::values`] does that. The frame must
+/// begin at an address that is a multiple of 8.
 ///
 /// # Errors
 /// [`Malformed`], naming the first violation.
 pub fn columns<'a>(
     frame: &'a [u8],
     types: impl Iterator<Item = &'a DataType>,
-    trust: Trust,
 ) -> Result<Vec<Column<'a>>, Malformed> {
     let header = header(frame)?;
     let nodes_end = HEADER + header.nodes as usize * size_of::<Node>();
@@ -294,7 +321,6 @@ pub fn columns<'a>(
         nodes: frame[HEADER..nodes_end].chunks_exact(size_of::<Node>()),
         spans: frame[nodes_end..spans_end].chunks_exact(size_of::<Span>()),
         body: &frame[body_start..],
-        trust,
     };
     let columns: Vec<_> =
         types.map(|data_type| reader.column(data_type, header.rows as usize)).collect::<Result<_, _>>()?;
@@ -306,7 +332,6 @@ struct Reader<'a> {
     nodes: std::slice::ChunksExact<'a, u8>,
     spans: std::slice::ChunksExact<'a, u8>,
     body: &'a [u8],
-    trust: Trust,
 }
 
 impl<'a> Reader<'a> {
@@ -341,9 +366,6 @@ impl<'a> Reader<'a> {
             }
             Layout::FixedList(length) => self.children(&mut column, rows * length)?,
             Layout::Struct => self.children(&mut column, rows)?,
-        }
-        if self.trust == Trust::Nothing {
-            check_values(&column)?;
         }
         Ok(column)
     }
@@ -386,47 +408,37 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn check_values(column: &Column<'_>) -> Result<(), Malformed> {
-    match column.data_type {
-        DataType::Varchar | DataType::Json => check_utf8(column),
-        DataType::Enum(values) => {
-            let width = crate::types::code_width(values.len());
-            let mut codes = column.data.chunks_exact(width).enumerate();
-            let code = |bytes: &[u8]| bytes.iter().rev().fold(0, |code, byte| code << 8 | usize::from(*byte));
-            match codes.find(|(row, bytes)| code(bytes) >= values.len() && column.is_valid(*row)) {
-                Some((row, _)) => {
-                    Err(Malformed(format!("{}: row {row} has no such value", column.data_type)))
-                }
-                None => Ok(()),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// One row: a list of 50000 ARRAYs of 100000 elements each, which are so empty that they take no memory.
+    struct Many;
+
+    impl Encode for Many {
+        fn plan(&self, plan: &mut Plan) {
+            for (rows, offsets) in [(1, Some(8)), (50_000, None), (5_000_000_000, None)] {
+                plan.node(rows, 0);
+                plan.buffer(0);
+                offsets.into_iter().for_each(|length| plan.buffer(length));
             }
         }
-        DataType::Decimal { precision, .. } => {
-            let limit = 10u128.pow(u32::from(*precision));
-            check_rows(column, |row| column.value::<i128>(row).unsigned_abs() < limit)
+        fn write(&self, body: &mut Body<'_>) {
+            let (_, offsets) = (body.buffer(), body.buffer());
+            offsets.copy_from_slice(bytemuck::cast_slice(&[0i32, 50_000]));
         }
-        DataType::Time => check_rows(column, |row| (0..=86_400_000_000).contains(&column.value::<i64>(row))),
-        _ => Ok(()),
     }
-}
 
-fn check_rows(column: &Column<'_>, valid: impl Fn(usize) -> bool) -> Result<(), Malformed> {
-    match (0..column.rows).find(|row| column.is_valid(*row) && !valid(*row)) {
-        Some(row) => Err(Malformed(format!("{}: row {row} is out of range", column.data_type))),
-        None => Ok(()),
-    }
-}
-
-/// All strings are UTF-8 if all bytes together are, and none begins inside a character.
-fn check_utf8(column: &Column<'_>) -> Result<(), Malformed> {
-    ensure!(simdutf8::basic::from_utf8(column.data).is_ok(), "{}: not UTF-8", column.data_type);
-    if column.data.is_ascii() {
-        return Ok(());
-    }
-    let starts = |offset: i32| column.data.get(offset as usize).is_none_or(|byte| byte & 0xC0 != 0x80);
-    match column.offsets.iter().find(|offset| !starts(**offset)) {
-        Some(offset) => {
-            Err(Malformed(format!("{}: a string begins inside a character at {offset}", column.data_type)))
-        }
-        None => Ok(()),
+    #[test]
+    fn the_elements_of_arrays_are_counted_beyond_32_bits() {
+        let array = DataType::Array(Arc::new(DataType::Struct(Arc::new([]))), 100_000);
+        let list = DataType::List(Arc::new(array));
+        let frame = Frame::new(&Many, 1).unwrap();
+        let column = columns(frame.bytes(), [&list].into_iter()).unwrap().remove(0);
+        let arrays = &column.children[column.elements(0).start];
+        assert_eq!(arrays.children[0].rows, 5_000_000_000);
+        assert_eq!(arrays.elements(49_999), 4_999_900_000..5_000_000_000);
+        assert!(crate::values::unfit(&column).is_empty());
     }
 }

@@ -3,6 +3,7 @@
 use crate::batch::{Body, Column, Encode, Plan};
 use crate::types::{DataType, Layout};
 use bytemuck::Pod;
+use std::collections::TryReserveError;
 
 /// A growing column.
 #[derive(Debug)]
@@ -17,10 +18,22 @@ pub struct ColumnBuilder {
     pub children: Vec<ColumnBuilder>,
 }
 
-/// More bytes or elements than 32-bit offsets can tell apart.
+/// Why a column cannot grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the results of one batch exceed 2 GiB")]
-pub struct Overflow;
+pub enum Overflow {
+    /// More bytes or elements than 32-bit offsets can tell apart.
+    #[error("the results of one batch exceed 2 GiB")]
+    TooLarge,
+    /// The process is short of memory.
+    #[error("there is no memory for the results of one batch")]
+    NoMemory,
+}
+
+impl From<TryReserveError> for Overflow {
+    fn from(_: TryReserveError) -> Self {
+        Overflow::NoMemory
+    }
+}
 
 impl ColumnBuilder {
     /// An empty column of a type.
@@ -49,6 +62,28 @@ impl ColumnBuilder {
             data: &self.data,
             children: children.map(|(child, data_type)| child.column(data_type)).collect(),
         }
+    }
+
+    /// Makes room for so many more rows, except for what texts and lists consist of: adding these rows then
+    /// cannot end the process, however large their fixed part is.
+    ///
+    /// # Errors
+    /// [`Overflow`] if there is no memory, or no process could have so much.
+    pub fn reserve(&mut self, rows: usize) -> Result<(), Overflow> {
+        let validity = (self.rows + rows).div_ceil(8);
+        self.validity.try_reserve(validity.saturating_sub(self.validity.len()))?;
+        let mut below = rows;
+        match self.layout {
+            Layout::Bits => self.data.try_reserve(rows.div_ceil(8))?,
+            Layout::Fixed(width) => {
+                self.data.try_reserve(rows.checked_mul(width).ok_or(Overflow::NoMemory)?)?
+            }
+            Layout::Bytes { .. } => self.offsets.try_reserve(rows)?,
+            Layout::List => return Ok(self.offsets.try_reserve(rows)?),
+            Layout::FixedList(length) => below = rows.checked_mul(length).ok_or(Overflow::NoMemory)?,
+            Layout::Struct => {}
+        }
+        self.children.iter_mut().try_for_each(|child| child.reserve(below))
     }
 
     /// Forgets the rows and keeps the memory.
@@ -167,14 +202,30 @@ impl ColumnBuilder {
         }
     }
 
-    /// Adds a VARCHAR, JSON or BLOB.
+    /// Adds bytes, such as a VARCHAR or a BLOB.
     ///
     /// # Errors
-    /// [`Overflow`] beyond 2 GiB in one batch.
+    /// [`Overflow`] beyond 2 GiB in one batch, or if there is no memory.
     #[inline]
     pub fn bytes(&mut self, value: &[u8]) -> Result<(), Overflow> {
-        let end = i32::try_from(self.data.len() + value.len()).map_err(|_| Overflow)?;
+        let end = i32::try_from(self.data.len() + value.len()).map_err(|_| Overflow::TooLarge)?;
+        self.data.try_reserve(value.len())?;
         self.data.extend_from_slice(value);
+        self.offsets.push(end);
+        self.end_row(true);
+        Ok(())
+    }
+
+    /// Adds so many bytes, which are zero until they are made.
+    ///
+    /// # Errors
+    /// As [`ColumnBuilder::bytes`].
+    pub fn bytes_made(&mut self, length: usize, make: impl FnOnce(&mut [u8])) -> Result<(), Overflow> {
+        let start = self.data.len();
+        let end = i32::try_from(start + length).map_err(|_| Overflow::TooLarge)?;
+        self.data.try_reserve(length)?;
+        self.data.resize(start + length, 0);
+        make(&mut self.data[start..]);
         self.offsets.push(end);
         self.end_row(true);
         Ok(())
@@ -186,7 +237,7 @@ impl ColumnBuilder {
     /// [`Overflow`] beyond 2^31 elements in one batch.
     pub fn nested(&mut self) -> Result<(), Overflow> {
         if self.layout == Layout::List {
-            self.offsets.push(i32::try_from(self.children[0].rows).map_err(|_| Overflow)?);
+            self.offsets.push(i32::try_from(self.children[0].rows).map_err(|_| Overflow::TooLarge)?);
         }
         self.end_row(true);
         Ok(())

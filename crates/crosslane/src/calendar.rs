@@ -24,3 +24,23 @@ pub fn days(year: i32, month: u8, day: u8) -> i64 {
     let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
     era * 146_097 + day_of_era - 719_468
 }
+
+/// What guests see in the place of an infinite DATE: their own infinite number. `None` if the day is a date.
+pub fn infinite_day(days: i32) -> Option<f64> {
+    (days.unsigned_abs() == i32::MAX.unsigned_abs()).then_some(f64::from(days) * f64::INFINITY)
+}
+
+/// As [`infinite_day`], of a TIMESTAMP of any unit.
+pub fn infinite_moment(units: i64) -> Option<f64> {
+    (units.unsigned_abs() == i64::MAX.unsigned_abs()).then_some(units as f64 * f64::INFINITY)
+}
+
+/// The DATE that an infinite number of a guest is. `None` if the number is finite.
+pub fn day_of_infinity(number: f64) -> Option<i32> {
+    number.is_infinite().then_some(if number > 0.0 { i32::MAX } else { -i32::MAX })
+}
+
+/// As [`day_of_infinity`], of a TIMESTAMP of any unit.
+pub fn moment_of_infinity(number: f64) -> Option<i64> {
+    number.is_infinite().then_some(if number > 0.0 { i64::MAX } else { -i64::MAX })
+}

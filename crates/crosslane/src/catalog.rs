@@ -3,15 +3,15 @@
 //! An engine may be unable to forget a function that it was told of, and prepared statements keep what they
 //! found. So the engine registers an [`Entry`] for each function, and the catalog says what it stands for:
 //! publishing a new version of a library fills the entries of the functions that stayed the same, makes
-//! entries for the new ones, and marks the others as gone. A query reads its entry once, when it starts on
-//! a worker, without a lock, and keeps that version until its end.
+//! entries for the new ones, and marks the others as gone; dropping a function does the same to its entries. A query reads
+//! its entry once, when it starts on a worker, without a lock, and keeps that version until its end.
 
 use crate::error::Error;
 use crate::function::{Function, Library};
 use crate::pool::{Pool, Zygote};
 use crate::types::Field;
 use arc_swap::ArcSwap;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,8 +35,17 @@ impl<Z: Zygote> fmt::Debug for Current<Z> {
     }
 }
 
+/// Why an entry stands for nothing.
+#[derive(Debug, Clone)]
+struct Gone {
+    /// What calls are told, with what to do instead.
+    message: String,
+    /// Whether the user wanted the name to be unknown.
+    dropped: bool,
+}
+
 /// What a function that an engine was told of stands for.
-pub struct Entry<Z: Zygote>(ArcSwap<Result<Current<Z>, String>>);
+pub struct Entry<Z: Zygote>(ArcSwap<Result<Current<Z>, Gone>>);
 
 impl<Z: Zygote> fmt::Debug for Entry<Z> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,16 +57,22 @@ impl<Z: Zygote> Entry<Z> {
     /// The function now.
     ///
     /// # Errors
-    /// [`Error::Engine`] if a reload removed it, with what to do instead.
+    /// [`Error::Engine`] if a reload removed it or it was dropped, with what to do instead.
     pub fn current(&self) -> Result<Current<Z>, Error> {
-        (**self.0.load()).clone().map_err(Error::Engine)
+        (**self.0.load()).clone().map_err(|gone| Error::Engine(gone.message))
+    }
+
+    fn end(&self, message: String, dropped: bool) {
+        self.0.store(Arc::new(Err(Gone { message, dropped })));
     }
 }
 
 /// All that an engine is told about a function when it is registered.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
-    signature: String,
+    name: String,
+    parameters: String,
+    returns: String,
     admits_null: bool,
     deterministic: bool,
 }
@@ -68,14 +83,23 @@ impl Key {
             fields.iter().map(|field| field.data_type.to_string()).collect::<Vec<_>>().join(", ")
         };
         let signature = &function.signature;
-        let name = signature.name.to_lowercase();
         Self {
-            signature: format!("{name}({}) -> {}", types(&signature.parameters), signature.returns),
+            name: signature.name.to_lowercase(),
+            parameters: types(&signature.parameters),
+            returns: signature.returns.to_string(),
             admits_null: function.admits_null(),
             deterministic: function.spec.deterministic,
         }
     }
+
+    /// Whether an engine cannot tell calls of the two apart.
+    fn takes_the_same(&self, other: &Self) -> bool {
+        self.name == other.name && self.parameters == other.parameters
+    }
 }
+
+/// A function that an engine is told of, and what it will stand for.
+pub type Registration<Z> = (Arc<Function>, Arc<Entry<Z>>);
 
 /// All loaded libraries of one engine instance.
 pub struct Catalog<Z: Zygote> {
@@ -107,46 +131,161 @@ impl<Z: Zygote> Catalog<Z> {
 
     /// Forgets the libraries. Their processes end when no query uses them any more.
     pub fn clear(&self) {
-        lock(&self.entries).clear();
-        lock(&self.libraries).clear();
+        for (_, entry) in lock(&self.entries).drain() {
+            entry.end("the database is being closed".into(), false);
+        }
+        let libraries = std::mem::take(&mut *lock(&self.libraries));
+        drop(libraries);
     }
 
-    /// Makes the functions of a library callable, in place of those of its last version. `register` tells
-    /// the engine of a function; it is called for known ones too, because another library may have taken
-    /// the name since.
+    /// Whether an engine was told of a function of this name.
+    pub fn knows(&self, name: &str) -> bool {
+        let name = name.to_lowercase();
+        lock(&self.entries).keys().any(|key| key.name == name)
+    }
+
+    /// Whether an engine was told that a function of this name and these parameters returns something else.
+    pub fn changes_result(&self, function: &Function) -> bool {
+        let new = Key::new(function);
+        lock(&self.entries).keys().any(|key| key.takes_the_same(&new) && key.returns != new.returns)
+    }
+
+    /// Whether the function of that library is the one that is called.
+    pub fn is_current(&self, library: &Library<Z>, function: &Function) -> bool {
+        let entry = lock(&self.entries).get(&Key::new(function)).cloned();
+        entry
+            .and_then(|entry| entry.current().ok())
+            .is_some_and(|current| current.library.name == library.name)
+    }
+
+    /// Names of which an engine was told what stands for nothing any more, and should be forgotten: because the name
+    /// also stands for something, and the engine may choose the other for a call, or because it was dropped.
+    pub fn outdated(&self) -> Vec<String> {
+        let entries = lock(&self.entries);
+        let named = |wanted: fn(&Result<Current<Z>, Gone>) -> bool| -> BTreeSet<&str> {
+            let names = entries.iter().filter(|(_, entry)| wanted(&entry.0.load()));
+            names.map(|(key, _)| key.name.as_str()).collect()
+        };
+        let dropped = named(|state| state.as_ref().is_err_and(|gone| gone.dropped));
+        let mixed: BTreeSet<_> = named(Result::is_ok).intersection(&named(Result::is_err)).copied().collect();
+        mixed.union(&dropped).map(|name| (*name).to_owned()).collect()
+    }
+
+    /// The names that stand for something.
+    pub fn names(&self) -> BTreeSet<String> {
+        let entries = lock(&self.entries);
+        let current = entries.values().filter_map(|entry| entry.current().ok());
+        current.map(|current| current.function.name().to_owned()).collect()
+    }
+
+    /// Lets a name stand for nothing any more, whatever its parameters, until it is published again. Returns what it stood
+    /// for: nothing if there was no such function. Libraries of which no function is left end with it, when no query
+    /// uses them any more.
+    pub fn forget(&self, name: &str) -> Vec<Arc<Function>> {
+        let name = name.to_lowercase();
+        let entries = lock(&self.entries);
+        let named = entries.iter().filter(|(key, _)| key.name == name);
+        let dropped: Vec<_> =
+            named.filter_map(|(_, entry)| Some((entry.current().ok()?, Arc::clone(entry)))).collect();
+        for (current, entry) in &dropped {
+            let message = format!(
+                "{} was dropped; to call it again, load {} or register it anew",
+                current.function.signature, current.library.name
+            );
+            entry.end(message, true);
+        }
+        let unused = self.take_unused(&entries);
+        drop(entries);
+        // Their processes end here, unless a running query still uses them.
+        drop(unused);
+        let mut functions: Vec<_> = dropped.into_iter().map(|(current, _)| current.function).collect();
+        functions.sort_by_key(|function| function.index);
+        functions
+    }
+
+    /// Takes out the libraries that no entry stands for.
+    fn take_unused(&self, entries: &HashMap<Key, Arc<Entry<Z>>>) -> Vec<Arc<Library<Z>>> {
+        let current: Vec<_> = entries.values().filter_map(|entry| entry.current().ok()).collect();
+        let mut libraries = lock(&self.libraries);
+        let used = |library: &Arc<Library<Z>>| current.iter().any(|it| Arc::ptr_eq(&it.library, library));
+        let (kept, unused) = std::mem::take(&mut *libraries).into_iter().partition(|(_, it)| used(it));
+        *libraries = kept;
+        let unused: BTreeMap<_, _> = unused;
+        unused.into_values().collect()
+    }
+
+    /// Tells an engine that has forgotten a name again what it stands for now.
     ///
     /// # Errors
-    /// Those of `register`; the functions before the one that failed are callable then.
+    /// Those of `register`.
+    pub fn renew(
+        &self,
+        name: &str,
+        register: impl FnOnce(&[Registration<Z>]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let name = name.to_lowercase();
+        let mut entries = lock(&self.entries);
+        let current = |entry: &Arc<Entry<Z>>| entry.current().ok().map(|it| (it.function, Arc::clone(entry)));
+        let named = entries.iter().filter(|(key, _)| key.name == name);
+        let registrations: Vec<_> = named.filter_map(|(_, entry)| current(entry)).collect();
+        register(&registrations)?;
+        entries.retain(|key, entry| key.name != name || entry.0.load().is_ok());
+        Ok(())
+    }
+
+    /// Makes the functions of a library callable, in place of those of its last version: all of them, or none.
+    /// `register` tells the engine of them; of known ones too, because another library may have taken the name
+    /// since.
+    ///
+    /// # Errors
+    /// Those of `register`, which must have taken back what it did then; all is as it was before.
     pub fn publish(
         &self,
         name: String,
         functions: Vec<Arc<Function>>,
         pool: Pool<Z>,
-        mut register: impl FnMut(&Function, Arc<Entry<Z>>) -> Result<(), Error>,
+        register: impl FnOnce(&[Registration<Z>]) -> Result<(), Error>,
     ) -> Result<Arc<Library<Z>>, Error> {
         let mut entries = lock(&self.entries);
         let version = lock(&self.libraries).get(&name).map_or(1, |library| library.version + 1);
         let library = Arc::new(Library { name: name.clone(), version, functions, pool });
-        for function in &library.functions {
-            let current = Current { library: Arc::clone(&library), function: Arc::clone(function) };
-            let current = Arc::new(Ok(current));
-            let entry = entries
-                .entry(Key::new(function))
-                .or_insert_with(|| Arc::new(Entry(ArcSwap::new(Arc::clone(&current)))));
-            entry.0.store(current);
-            register(function, Arc::clone(entry))?;
+        let unloaded = || {
+            let message = format!("{name} was not loaded, because of an error at the time");
+            Arc::new(Entry(ArcSwap::from_pointee(Err(Gone { message, dropped: false }))))
+        };
+        let entry_of = |function: &Arc<Function>| {
+            let entry = entries.get(&Key::new(function)).cloned().unwrap_or_else(unloaded);
+            (Arc::clone(function), entry)
+        };
+        let registrations: Vec<_> = library.functions.iter().map(entry_of).collect();
+        register(&registrations)?;
+        for (function, entry) in registrations {
+            let current = Current { library: Arc::clone(&library), function: Arc::clone(&function) };
+            entry.0.store(Arc::new(Ok(current)));
+            entries.insert(Key::new(&function), entry);
         }
-        for entry in entries.values() {
+        for (key, entry) in entries.iter() {
             let content = entry.0.load();
             let Ok(current) = &**content else { continue };
-            if current.library.name == library.name && current.library.version < library.version {
-                entry.0.store(Arc::new(Err(farewell(&current.function, &library))));
+            let Current { library: holder, function } = current;
+            let old = holder.name == library.name && holder.version < library.version;
+            // Another library had the name; the engine calls the last that it was told of.
+            let taken = || {
+                library
+                    .functions
+                    .iter()
+                    .map(|function| Key::new(function))
+                    .any(|new| new.takes_the_same(key) && new != *key)
+            };
+            if old || taken() {
+                entry.end(farewell(function, &library), false);
             }
         }
         let old = lock(&self.libraries).insert(name, Arc::clone(&library));
+        let unused = self.take_unused(&entries);
         drop(entries);
-        // Its processes end here, unless a running query still uses them.
-        drop(old);
+        // Their processes end here, unless a running query still uses them.
+        drop((old, unused));
         Ok(library)
     }
 }

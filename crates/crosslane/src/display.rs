@@ -1,7 +1,7 @@
 //! Values as text, for error messages: short, in SQL's notation where it is simple.
 
 use crate::batch::Column;
-use crate::types::{DataType, Layout};
+use crate::types::{DataType, Layout, timetz};
 use std::fmt::Write;
 
 const LONGEST_TEXT: usize = 80;
@@ -20,7 +20,8 @@ pub(crate) fn arguments(names: &[crate::types::Field], columns: &[Column<'_>], r
     pairs.join(", ")
 }
 
-fn value(column: &Column<'_>, row: usize) -> String {
+/// The value of a row.
+pub(crate) fn value(column: &Column<'_>, row: usize) -> String {
     use DataType as T;
     if !column.is_valid(row) {
         return "NULL".into();
@@ -40,10 +41,17 @@ fn value(column: &Column<'_>, row: usize) -> String {
         T::Float => format!("{:?}", column.value::<f32>(row)),
         T::Double => format!("{:?}", column.value::<f64>(row)),
         T::Decimal { scale, .. } => decimal(column.value(row), usize::from(*scale)),
-        T::Varchar | T::Json => quoted(&String::from_utf8_lossy(column.bytes(row))),
-        T::Blob => blob(column.bytes(row)),
+        T::Varchar | T::Json | T::Bit => quoted(&String::from_utf8_lossy(column.bytes(row))),
+        T::Blob | T::BigNum | T::Geometry => blob(column.bytes(row)),
         T::Date => format!("DATE {}", date(i64::from(column.value::<i32>(row)))),
         T::Time => format!("TIME {}", time(column.value::<i64>(row).unsigned_abs(), 1_000_000)),
+        T::TimeNs => format!("TIME_NS {}", time(column.value::<i64>(row).unsigned_abs(), 1_000_000_000)),
+        T::TimeTz => {
+            let (micros, offset) = timetz::parts(column.value(row));
+            let sign = if offset < 0 { '-' } else { '+' };
+            let zone = time(offset.unsigned_abs().into(), 1);
+            format!("TIMETZ {}{sign}{zone}", time(micros.unsigned_abs(), 1_000_000))
+        }
         T::TimestampS => timestamp(column.value(row), 1),
         T::TimestampMs => timestamp(column.value(row), 1_000),
         T::Timestamp | T::TimestampTz => timestamp(column.value(row), 1_000_000),
@@ -70,6 +78,10 @@ fn value(column: &Column<'_>, row: usize) -> String {
             format!("[{}{more}]", elements.join(", "))
         }
         T::Struct(fields) => format!("{{{}}}", arguments(fields, &column.children, row)),
+        T::Union(fields) => match crate::types::member(column, row) {
+            Some(at) => format!("{} := {}", fields[at].name, value(&column.children[at], row)),
+            None => "a UNION without a tag".into(),
+        },
         T::Map(_) => {
             debug_assert_eq!(column.data_type.layout(), Layout::List);
             let range = column.elements(row);

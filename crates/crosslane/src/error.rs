@@ -2,22 +2,60 @@
 
 use crate::batch::Malformed;
 use crate::signature::SignatureError;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// An exception of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The exception's class, as the guest names it.
+    #[serde(deserialize_with = "bounded")]
     pub class: String,
     /// Its message.
+    #[serde(deserialize_with = "bounded")]
     pub message: String,
     /// The traceback into the user's file, in the guest's own form; may be empty.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bounded")]
     pub traceback: String,
     /// Under what number a host lane keeps the exception itself; 0 if it does not.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ticket: u64,
+}
+
+impl Failure {
+    /// The same with texts of a length that can be sent and shown.
+    #[must_use]
+    pub fn bounded(&self) -> Self {
+        let [class, message, traceback] =
+            [&self.class, &self.message, &self.traceback].map(|text| shortened(text.clone()));
+        Self { class, message, traceback, ticket: self.ticket }
+    }
+
+    /// Of a result that is no value of its type; `what` says what the function returned.
+    pub fn unfit(what: &str) -> Self {
+        Self { class: "InvalidResult".into(), message: what.into(), ..Self::default() }
+    }
+}
+
+/// How much of a guest's text is shown at most: so much of its beginning, and of its end.
+const SHOWN: (usize, usize) = (64 << 10, 16 << 10);
+
+/// A text of a guest for an error: of one that is very long, the beginning and the end.
+pub fn shortened(mut text: String) -> String {
+    let (first, last) = SHOWN;
+    // With room for the note, so that what a guest has shortened is not shortened again.
+    if text.len() > first + last + 128 {
+        let boundary = |at: usize| (at..).find(|at| text.is_char_boundary(*at)).unwrap_or(at);
+        let (from, to) = (boundary(first), boundary(text.len() - last));
+        text.replace_range(from..to, &format!(" ... {} bytes are left out ... ", to - from));
+        text.shrink_to_fit();
+    }
+    text
+}
+
+/// A text of a guest of a length that can be shown.
+pub(crate) fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    String::deserialize(deserializer).map(shortened)
 }
 
 fn is_zero(ticket: &u64) -> bool {
@@ -54,6 +92,9 @@ pub enum Error {
     /// A signature that cannot be read.
     #[error(transparent)]
     Signature(#[from] SignatureError),
+    /// A function's option cannot have the value that its guest says.
+    #[error("{0}")]
+    Declaration(String),
     /// A library's file raised an exception, or declared something impossible.
     #[error("cannot load {library}: {failure}")]
     Load {
@@ -109,8 +150,27 @@ pub enum Error {
     Engine(String),
 }
 
+impl Error {
+    /// There is no memory for so many bytes.
+    pub fn memory(bytes: usize) -> Self {
+        Error::Engine(format!("out of memory: no room for {bytes} bytes of a batch"))
+    }
+}
+
 impl From<Malformed> for Error {
     fn from(malformed: Malformed) -> Self {
         Error::Engine(malformed.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shortened_is_not_shortened_again() {
+        let failure = Failure { message: "ä".repeat(1 << 20), ..Failure::default() }.bounded();
+        assert!(failure.message.contains("bytes are left out"));
+        assert_eq!(failure.bounded(), failure);
     }
 }

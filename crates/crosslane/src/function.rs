@@ -1,7 +1,7 @@
 //! Functions and the libraries that they come from.
 
 use crate::cost::Cost;
-use crate::error::Error;
+use crate::error::{Error, bounded};
 use crate::pool::{Pool, Zygote};
 use crate::signature::Signature;
 use crate::stats::FunctionStats;
@@ -21,7 +21,7 @@ pub enum OnError {
 }
 
 /// What a guest says about one of its functions.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct FunctionSpec {
     /// The signature as text.
     pub signature: String,
@@ -60,6 +60,43 @@ pub struct FunctionSpec {
     /// The line of the definition, from 1.
     #[serde(default)]
     pub line: u32,
+    /// What the user says about it: a docstring, or the comment above it.
+    #[serde(default, deserialize_with = "bounded")]
+    pub description: String,
+}
+
+/// The longest `timeout`, in seconds: 31 years. A clock can still add it to what it shows.
+pub(crate) const LONGEST_TIMEOUT: f64 = 1e9;
+/// The largest `retries`.
+const MOST_RETRIES: u32 = 1_000_000;
+/// The largest `concurrency`.
+const MOST_CONCURRENCY: u32 = 65_536;
+/// The largest `memory_limit`: a PiB.
+const LARGEST_MEMORY_LIMIT: u64 = 1 << 50;
+
+impl FunctionSpec {
+    /// Whether each option can be what it is said to be. Guests check this where a function is declared; what they
+    /// say is checked again, because they may say anything.
+    fn check(&self) -> Result<(), String> {
+        if let Some(timeout) = self.timeout.filter(|seconds| !(*seconds > 0.0 && *seconds <= LONGEST_TIMEOUT))
+        {
+            return Err(format!(
+                "timeout is a positive number of seconds, at most {LONGEST_TIMEOUT}, not {timeout}"
+            ));
+        }
+        if let Some(limit) = self.memory_limit.filter(|limit| !(1..=LARGEST_MEMORY_LIMIT).contains(limit)) {
+            return Err(format!(
+                "memory_limit is at least 1 and at most {LARGEST_MEMORY_LIMIT} bytes, not {limit}"
+            ));
+        }
+        if !(1..=MOST_CONCURRENCY).contains(&self.concurrency) {
+            return Err(format!("concurrency is 1 to {MOST_CONCURRENCY}, not {}", self.concurrency));
+        }
+        if self.retries > MOST_RETRIES {
+            return Err(format!("retries is 0 to {MOST_RETRIES}, not {}", self.retries));
+        }
+        Ok(())
+    }
 }
 
 fn yes() -> bool {
@@ -79,6 +116,8 @@ pub struct Function {
     pub signature: Signature,
     /// Options and origin.
     pub spec: FunctionSpec,
+    /// After how long a call is ended.
+    timeout: Option<Duration>,
     /// What calling it has cost so far.
     pub stats: FunctionStats,
     pub(crate) cost: Cost,
@@ -88,11 +127,13 @@ impl Function {
     /// A function from what its guest says.
     ///
     /// # Errors
-    /// [`Error::Signature`] if the signature cannot be read.
+    /// [`Error::Signature`] if the signature cannot be read, [`Error::Declaration`] if an option cannot be.
     pub fn new(index: u32, mut spec: FunctionSpec) -> Result<Self, Error> {
         let signature: Signature = spec.signature.parse()?;
+        spec.check().map_err(|what| Error::Declaration(format!("function {}: {what}", signature.name)))?;
         spec.admits_null.resize(signature.parameters.len(), false);
-        Ok(Self { index, signature, spec, stats: FunctionStats::default(), cost: Cost::default() })
+        let timeout = spec.timeout.map(Duration::from_secs_f64);
+        Ok(Self { index, signature, spec, timeout, stats: FunctionStats::default(), cost: Cost::default() })
     }
 
     /// The name, as SQL calls it.
@@ -119,14 +160,15 @@ impl Function {
 
     /// After how long without progress a lane is given up.
     pub(crate) fn patience(&self) -> Option<Duration> {
-        let timeout = Duration::from_secs_f64(self.spec.timeout?);
+        let timeout = self.timeout?;
         if !self.spec.ends_late_calls {
             return Some(timeout);
         }
         // Such a guest is only given up if it cannot: after all tries at a row, the pauses between them, and
         // a second.
         let pauses = (0..self.spec.retries.min(60)).map(crate::call::backoff).sum::<Duration>();
-        Some(timeout.saturating_mul(self.spec.retries.saturating_add(1)) + pauses + Duration::from_secs(1))
+        let tries = timeout.saturating_mul(self.spec.retries.saturating_add(1));
+        Some(tries.saturating_add(pauses + Duration::from_secs(1)))
     }
 }
 
@@ -141,4 +183,41 @@ pub struct Library<Z: Zygote> {
     pub functions: Vec<Arc<Function>>,
     /// The warm lanes.
     pub pool: Pool<Z>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn function(option: &str, value: Value) -> Result<Function, String> {
+        let mut spec = json!({ "signature": "f(x BIGINT) -> BIGINT", "admits_null": [] });
+        spec[option] = value;
+        let spec: FunctionSpec = serde_json::from_value(spec).map_err(|error| error.to_string())?;
+        Function::new(0, spec).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_that_cannot_be_are_errors() {
+        for (option, values) in [
+            ("timeout", vec![json!(1e20), json!(1e300), json!(0), json!(-1)]),
+            ("memory_limit", vec![json!(0), json!(u64::MAX)]),
+            ("concurrency", vec![json!(0), json!(u32::MAX)]),
+            ("retries", vec![json!(u32::MAX)]),
+        ] {
+            for value in values {
+                let error = function(option, value.clone()).unwrap_err();
+                assert!(error.starts_with(&format!("function f: {option} is")), "{value}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_options_can_be_used() {
+        let function = function("timeout", json!(LONGEST_TIMEOUT)).unwrap();
+        assert_eq!(function.patience(), Some(Duration::from_secs(1_000_000_000)));
+        let mut spec = function.spec.clone();
+        (spec.ends_late_calls, spec.retries) = (true, MOST_RETRIES);
+        assert!(Function::new(0, spec).unwrap().patience() > Some(Duration::from_secs(1_000_000_000_000)));
+    }
 }

@@ -16,15 +16,20 @@ pub enum LaneError {
     /// The system refused something that the lane needs.
     #[error("its worker cannot be reached: {0}")]
     System(String),
-    /// The batch cannot be told in the format at all.
+    /// The batch cannot be told in the format at all, exceeds the setting `largest_batch`, or there is no memory for it. The
+    /// lane is whole: nothing was sent, or the reply was taken and thrown away.
     #[error("{0}")]
     TooLarge(String),
 }
 
+/// In a guest's progress: it is a count of rows that are done.
+pub const COUNT: u32 = 1 << 31;
+/// In a guest's progress: the function is done with all rows, and the result of this one is being written.
+pub const WRITING: u32 = 1 << 30;
+
 /// One caller's private, ordered way to one guest.
 ///
-/// `submit` never waits for space while a reply waits to be collected: both sides could wait on each
-/// other. Replies come in the order of their calls.
+/// Only [`Lane::wait_any`] waits: a lane that has no room says so. Replies come in the order of their calls.
 pub trait Lane: Send + Sized + 'static {
     /// Distinguishes the lanes of a library.
     fn id(&self) -> u64;
@@ -32,16 +37,23 @@ pub trait Lane: Send + Sized + 'static {
     /// The guest's process.
     fn process(&self) -> i32;
 
-    /// Sends a batch to a function; several may be in flight. Returns the call's sequence number.
+    /// Sends a batch to a function; several may be in flight. Returns the call's sequence number, or `None` if there
+    /// is no room while others are in flight: then nothing was sent, and there may be room when a reply was
+    /// collected.
     ///
     /// # Errors
-    /// [`LaneError`]; the lane must not be used again.
-    fn submit(&mut self, function: u32, rows: usize, arguments: &dyn Encode) -> Result<u64, LaneError>;
+    /// [`LaneError`]; after any but [`LaneError::TooLarge`] the lane must not be used again.
+    fn submit(
+        &mut self,
+        function: u32,
+        rows: usize,
+        arguments: &dyn Encode,
+    ) -> Result<Option<u64>, LaneError>;
 
     /// Takes the oldest reply, if there is one; [`Lane::frame`] then holds it.
     ///
     /// # Errors
-    /// [`LaneError`]; the lane must not be used again.
+    /// [`LaneError`]; after any but [`LaneError::TooLarge`] the lane must not be used again.
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError>;
 
     /// Whether it dies with other lanes that may be to blame.
@@ -55,7 +67,8 @@ pub trait Lane: Send + Sized + 'static {
     /// How many calls have no collected reply.
     fn in_flight(&self) -> usize;
 
-    /// What the guest works on: (low half of the sequence number, row). A hint.
+    /// What the guest works on: (low half of the sequence number, row). A hint. The row may carry [`COUNT`] or
+    /// [`WRITING`], and is `u32::MAX` for the batch as a whole.
     fn progress(&self) -> (u32, u32);
 
     /// Whether the guest still lives. Costs a system call.
@@ -67,6 +80,11 @@ pub trait Lane: Send + Sized + 'static {
     /// Whether the guest is known to have ended, without looking for it.
     fn has_ended(&self) -> bool {
         false
+    }
+
+    /// Whether the guest lives, as far as a look can tell that waits for nobody.
+    fn lives(&self) -> bool {
+        !self.has_ended()
     }
 
     /// Waits until a reply can be collected from one of the lanes, or for `timeout`.

@@ -1,26 +1,52 @@
 //! The warm lanes of a library: checked out, given back, refilled in the background.
 //!
 //! One thread, the keeper, owns the zygote: it starts it (so that the zygote's parent thread lives
-//! as long as the pool), boots lanes, and lets idle ones leave. Everyone else takes a lane from the
-//! idle stack, or, only if that is empty, waits for the keeper to boot one. A boot happens without
-//! the pool's lock.
+//! as long as the pool), boots lanes, and ends lanes that are idle for too long. All other threads take a lane from
+//! the idle stack, and wait in line only if it is empty. Lanes boot without the pool's lock.
+//!
+//! # The line
+//! Each waiter has a place in line, and its [`Turn`] says what it waits for:
+//!
+//! | turn | ended by | becomes |
+//! |---|---|---|
+//! | `Due` | the keeper, which boots a lane as long as a waiter is due | `Served`, or `Refused` if the boot fails |
+//! | `Refused` | the next lane that is given back | `Served`; an error if none will be |
+//! | `Served` | the waiter: it takes its lane and leaves the line | |
+//!
+//! A waiter may leave at any time (its query was cancelled). Whenever the lock is free:
+//!
+//! 1. While a waiter is due or refused, no lane is idle: a lane that is booted or given back goes to the first such
+//!    waiter, and later waiters stand behind it. So no thread can take a lane that was made for another.
+//! 2. While a waiter is due, the keeper boots a lane, or has been notified and is about to look.
+//! 3. `busy` counts the lanes that are checked out, with those of `Served`. While it is not 0, one of them will come back
+//!    or end, and the thread that gives it back or ends it notifies the line.
+//! 4. There is one exception to 3: a scan keeps its lane while its thread needs another lane for what it does with the
+//!    rows. If all lanes are held by threads that wait in line and were refused, none would ever come back. Then the
+//!    first of these waiters gets its error.
+//! 5. Lanes boot and end (which may wait for a process) without the lock.
 
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::stats::LaneStats;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
+
+/// How often a waiter asks whether it should still wait.
+const GLANCE: Duration = Duration::from_millis(10);
+/// How long the keeper sleeps if it is told of all that it has to do.
+const FOREVER: Duration = Duration::from_secs(3600);
 
 /// Makes lanes of one library.
 pub trait Zygote: 'static {
     /// The lanes that it makes.
     type Lane: Lane;
 
-    /// Makes a lane; called by the pool's keeper only. A zygote that died starts again here.
+    /// Makes a lane; called by the pool's keeper only. A zygote that died starts again here. It must end soon after
+    /// the pool's [`Stop`] is set.
     ///
     /// # Errors
     /// Why no lane can be made.
@@ -32,8 +58,19 @@ pub trait Zygote: 'static {
 pub struct PoolOptions {
     /// Idle lanes to keep ready while the library is in use.
     pub warm: usize,
-    /// After so long without use, idle lanes leave.
+    /// Idle lanes end after so long without use.
     pub idle_timeout: Duration,
+}
+
+/// Tells a zygote that its pool is being closed, so that it gives up what it waits for.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Whether the result of the wait is no longer needed.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Relaxed)
+    }
 }
 
 /// What a pool holds at a moment.
@@ -57,34 +94,131 @@ struct Kept<L> {
     stats: Arc<LaneStats>,
 }
 
+/// What one of those in line waits for; see the module's documentation.
+enum Turn<L> {
+    Due,
+    Refused(Error),
+    Served(Kept<L>),
+}
+
+struct Place<L> {
+    ticket: u64,
+    thread: ThreadId,
+    turn: Turn<L>,
+}
+
 struct State<L> {
     /// The lane used last is on top: its memory is the warmest.
     idle: Vec<Kept<L>>,
     /// The living lanes, idle and busy.
     lanes: Vec<Arc<LaneStats>>,
-    /// Check-outs that wait for a lane to be booted.
-    waiting: usize,
-    /// Check-outs for which none could be booted, and that wait for a lane of others.
-    queued: usize,
-    /// Failures of boots for those who wait; never more than they are.
-    failures: VecDeque<Error>,
+    /// The waiters, in the order in which they came.
+    line: VecDeque<Place<L>>,
+    /// Who holds which lanes beyond a call.
+    held: HashMap<u64, ThreadId>,
     last_used: Instant,
     options: PoolOptions,
     stats: PoolStats,
     /// Whether idle lanes should be kept ready: since the last use, until the idle timeout.
     keep_warm: bool,
-    /// Whether the last boot failed, so that nobody tries until somebody needs one.
+    /// Whether the last boot failed: then no lane is booted until a waiter needs one.
     exhausted: bool,
     closed: bool,
 }
 
+impl<L: Lane> State<L> {
+    /// The warmest idle lane whose guest lives.
+    fn take(&mut self) -> Option<Kept<L>> {
+        let mut kept = self.idle.pop()?;
+        while kept.lane.has_ended() {
+            self.forget(&kept.stats);
+            kept = self.idle.pop()?;
+        }
+        self.lend(&kept);
+        Some(kept)
+    }
+
+    fn lend(&mut self, kept: &Kept<L>) {
+        kept.stats.busy.store(true, Relaxed);
+        self.stats.busy += 1;
+        self.keep_warm = true;
+    }
+
+    fn forget(&mut self, stats: &Arc<LaneStats>) {
+        self.stats.discarded += 1;
+        self.lanes.retain(|living| !Arc::ptr_eq(living, stats));
+    }
+
+    /// Whether there are waiters.
+    fn is_awaited(&self) -> bool {
+        self.line.iter().any(|place| !matches!(place.turn, Turn::Served(_)))
+    }
+
+    fn is_due(&self) -> bool {
+        self.line.iter().any(|place| matches!(place.turn, Turn::Due))
+    }
+
+    /// Gives a free lane to the first waiter; returns it if there is none.
+    fn serve(&mut self, kept: Kept<L>) -> Option<Kept<L>> {
+        let Some(at) = self.line.iter().position(|place| !matches!(place.turn, Turn::Served(_))) else {
+            return Some(kept);
+        };
+        self.lend(&kept);
+        self.line[at].turn = Turn::Served(kept);
+        None
+    }
+
+    /// Passes the failure of a boot to the first waiter that is due.
+    fn refuse(&mut self, error: Error) {
+        if let Some(place) = self.line.iter_mut().find(|place| matches!(place.turn, Turn::Due)) {
+            place.turn = Turn::Refused(error);
+        }
+    }
+
+    /// A place at the end of the line.
+    fn stand(&mut self) -> u64 {
+        self.stats.waited += 1;
+        self.keep_warm = true;
+        self.last_used = Instant::now();
+        let thread = std::thread::current().id();
+        self.line.push_back(Place { ticket: self.stats.waited, thread, turn: Turn::Due });
+        self.stats.waited
+    }
+
+    /// Whether no busy lane will come back before one of the waiters has got a lane.
+    fn is_stuck(&self) -> bool {
+        let refused = |thread: &ThreadId| {
+            let mut line = self.line.iter();
+            line.any(|place| place.thread == *thread && matches!(place.turn, Turn::Refused(_)))
+        };
+        self.held.values().filter(|thread| refused(thread)).count() == self.stats.busy
+    }
+
+    /// How a wait ended: with a lane, with none because the waiter left, or with an error. `None` if it goes on.
+    fn leave(&mut self, ticket: u64, left: bool) -> Option<Result<Option<Kept<L>>, Error>> {
+        let at = self.line.iter().position(|place| place.ticket == ticket)?;
+        let over = match &self.line[at].turn {
+            Turn::Served(_) => true,
+            Turn::Refused(_) if self.is_stuck() => true,
+            Turn::Refused(_) | Turn::Due => left,
+        };
+        let place = if over { self.line.remove(at)? } else { return None };
+        Some(match place.turn {
+            Turn::Served(kept) => Ok(Some(kept)),
+            Turn::Refused(error) if !left => Err(error),
+            Turn::Refused(_) | Turn::Due => Ok(None),
+        })
+    }
+}
+
 struct Shared<L> {
     state: Mutex<State<L>>,
-    /// Tells the keeper that something is to be done.
+    /// Notifies the keeper of work.
     work: Condvar,
-    /// Tells those who wait that a lane (or a failure) has come.
+    /// Notifies the waiters of a lane, a failure, or the end of a lane.
     arrival: Condvar,
-    /// The process that made the pool: a fork has no keeper, and its copies of the lanes are not its.
+    stop: Stop,
+    /// The process that made the pool. A fork has no keeper, and its copies of the lanes belong to its parent.
     process: u32,
 }
 
@@ -108,20 +242,19 @@ impl<Z: Zygote> fmt::Debug for Pool<Z> {
 
 impl<Z: Zygote> Pool<Z> {
     /// Starts the keeper, which starts the zygote; returns when that is done, with what it says
-    /// about itself.
+    /// about itself. The zygote keeps the [`Stop`], to look at it while it waits.
     ///
     /// # Errors
     /// Those of `start`.
     pub fn start<T: Send + 'static>(
         options: PoolOptions,
-        start: impl FnOnce() -> Result<(Z, T), Error> + Send + 'static,
+        start: impl FnOnce(Stop) -> Result<(Z, T), Error> + Send + 'static,
     ) -> Result<(Self, T), Error> {
         let state = State {
             idle: Vec::new(),
             lanes: Vec::new(),
-            waiting: 0,
-            queued: 0,
-            failures: VecDeque::new(),
+            line: VecDeque::new(),
+            held: HashMap::new(),
             last_used: Instant::now(),
             options,
             stats: PoolStats::default(),
@@ -133,6 +266,7 @@ impl<Z: Zygote> Pool<Z> {
             state: Mutex::new(state),
             work: Condvar::new(),
             arrival: Condvar::new(),
+            stop: Stop::default(),
             process: std::process::id(),
         });
         let (sender, receiver) = mpsc::channel();
@@ -140,7 +274,7 @@ impl<Z: Zygote> Pool<Z> {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new()
                 .name("crosslane-keeper".into())
-                .spawn(move || match start() {
+                .spawn(move || match start(shared.stop.clone()) {
                     Ok((zygote, description)) => {
                         let _ = sender.send(Ok(description));
                         keep(&shared, zygote);
@@ -157,62 +291,42 @@ impl<Z: Zygote> Pool<Z> {
     }
 
     /// A lane: an idle one, or, if there is none, the next that the keeper boots, or, if it cannot boot one, the next
-    /// that is given back.
+    /// that is given back. `None` if `should_end` says so while it waits; it is asked on the caller's thread, without
+    /// the pool's lock.
     ///
     /// # Errors
     /// [`Error::Boot`] if none can be booted, and there are no others.
-    pub fn check_out(&self) -> Result<PooledLane<Z::Lane>, Error> {
+    pub fn check_out(&self, should_end: impl Fn() -> bool) -> Result<Option<PooledLane<Z::Lane>>, Error> {
         let mut state = self.open()?;
-        if let Some(lane) = take(&mut state) {
+        if !state.is_awaited()
+            && let Some(kept) = state.take()
+        {
             self.refill(&state);
-            return Ok(self.pooled(lane));
+            return Ok(Some(self.pooled(kept)));
         }
-        state.stats.waited += 1;
-        state.waiting += 1;
-        state.keep_warm = true;
-        state.last_used = Instant::now();
+        let ticket = state.stand();
         self.shared.work.notify_one();
-        let mut refused = None;
+        let mut left = false;
         loop {
-            state = self.shared.arrival.wait(state).unwrap_or_else(PoisonError::into_inner);
-            let outcome = match (take(&mut state), state.closed) {
-                (Some(lane), _) => Ok(lane),
-                (None, true) => Err(Error::Boot("the library was unloaded".into())),
-                (None, false) => {
-                    if refused.is_none() {
-                        refused = state.failures.pop_front();
-                        if refused.is_some() {
-                            state.waiting -= 1;
-                            state.queued += 1;
-                        }
-                    }
-                    match &refused {
-                        Some(error) if state.stats.busy == 0 => Err(error.clone()),
-                        _ => continue,
-                    }
-                }
-            };
-            match refused {
-                Some(_) => state.queued -= 1,
-                None => {
-                    state.waiting -= 1;
-                    let waiting = state.waiting;
-                    state.failures.truncate(waiting);
-                }
+            if let Some(outcome) = state.leave(ticket, left) {
+                return outcome.map(|kept| kept.map(|kept| self.pooled(kept)));
             }
-            return outcome.map(|lane| self.pooled(lane));
+            state = self.shared.arrival.wait_timeout(state, GLANCE).unwrap_or_else(PoisonError::into_inner).0;
+            drop(state);
+            left = should_end();
+            state = self.shared.lock();
         }
     }
 
-    /// An idle lane, if there is one and nobody waits for it.
+    /// An idle lane, if there is one and no waiter.
     pub fn try_check_out(&self) -> Option<PooledLane<Z::Lane>> {
         let mut state = self.open().ok()?;
-        if state.waiting + state.queued > 0 {
+        if state.is_awaited() {
             return None;
         }
-        let lane = take(&mut state);
+        let kept = state.take();
         self.refill(&state);
-        lane.map(|lane| self.pooled(lane))
+        kept.map(|kept| self.pooled(kept))
     }
 
     fn open(&self) -> Result<MutexGuard<'_, State<Z::Lane>>, Error> {
@@ -233,22 +347,21 @@ impl<Z: Zygote> Pool<Z> {
     }
 
     fn pooled(&self, lane: Kept<Z::Lane>) -> PooledLane<Z::Lane> {
-        PooledLane { stats: lane.stats, lane: Some(lane.lane), shared: Arc::clone(&self.shared) }
+        PooledLane {
+            stats: lane.stats,
+            lane: Some(lane.lane),
+            holder: None,
+            shared: Arc::clone(&self.shared),
+        }
     }
 
-    /// Ends the idle lanes whose guest has died, as those do that shared the process of one that has.
-    pub fn bury(&self) {
+    /// Ends the idle lanes whose guest has died, such as those that shared a process with one that died.
+    pub fn reap(&self) {
         let mut state = self.shared.lock();
-        let mut dead = Vec::new();
-        let idle = std::mem::take(&mut state.idle);
-        for mut kept in idle {
-            match kept.lane.check() {
-                Ok(()) => state.idle.push(kept),
-                Err(_) => dead.push(kept),
-            }
-        }
-        state.stats.discarded += dead.len() as u64;
-        state.lanes.retain(|stats| !dead.iter().any(|kept| Arc::ptr_eq(stats, &kept.stats)));
+        let (living, dead): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut state.idle).into_iter().partition(|kept| kept.lane.lives());
+        state.idle = living;
+        dead.iter().for_each(|kept| state.forget(&kept.stats));
         drop(state);
         drop(dead);
         self.shared.work.notify_one();
@@ -277,9 +390,10 @@ impl<Z: Zygote> Drop for Pool<Z> {
         if self.shared.process != std::process::id() {
             return;
         }
+        self.shared.stop.0.store(true, Relaxed);
+        // There are no waiters: a waiter borrows the pool.
         self.shared.lock().closed = true;
         self.shared.work.notify_one();
-        self.shared.arrival.notify_all();
         if let Some(keeper) = self.keeper.take() {
             // A pool may be dropped by its own keeper only if a lane outlives it, which cannot be.
             let _ = keeper.join();
@@ -287,20 +401,7 @@ impl<Z: Zygote> Drop for Pool<Z> {
     }
 }
 
-fn take<L: Lane>(state: &mut State<L>) -> Option<Kept<L>> {
-    let mut lane = state.idle.pop()?;
-    while lane.lane.has_ended() {
-        state.stats.discarded += 1;
-        state.lanes.retain(|stats| !Arc::ptr_eq(stats, &lane.stats));
-        lane = state.idle.pop()?;
-    }
-    lane.stats.busy.store(true, Relaxed);
-    state.stats.busy += 1;
-    state.keep_warm = true;
-    Some(lane)
-}
-
-/// The keeper's life: boot what is missing, let leave what is idle for too long.
+/// What the keeper does: it boots missing lanes, and ends lanes that are idle for too long.
 fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
     let mut state = shared.lock();
     loop {
@@ -309,8 +410,7 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
         }
         let wanted = if state.keep_warm { state.options.warm.max(1) } else { 0 };
         let few = !state.exhausted && state.idle.len() + state.stats.busy < wanted;
-        let missing = state.waiting > state.idle.len() + state.failures.len() || few;
-        if missing {
+        if few || state.is_due() {
             drop(state);
             let booted = zygote.boot();
             state = shared.lock();
@@ -321,14 +421,14 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
                     let stats = LaneStats { id: lane.id(), process: lane.process(), ..LaneStats::default() };
                     let stats = Arc::new(stats);
                     state.lanes.push(Arc::clone(&stats));
-                    state.idle.insert(0, Kept { lane, stats });
+                    if let Some(kept) = state.serve(Kept { lane, stats }) {
+                        state.idle.insert(0, kept);
+                    }
                 }
                 Err(error) => {
+                    // Without a waiter, the next check-out that finds no idle lane tries again, and gets the error.
                     state.exhausted = true;
-                    // If nobody waits, the next check-out that must tries again, and gets the error.
-                    if state.waiting > state.failures.len() {
-                        state.failures.push_back(error);
-                    }
+                    state.refuse(error);
                 }
             }
             shared.arrival.notify_all();
@@ -338,7 +438,7 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
         {
             state.keep_warm = false;
         }
-        if !state.keep_warm && state.stats.busy == 0 && state.waiting == 0 && !state.idle.is_empty() {
+        if !state.keep_warm && state.stats.busy == 0 && !state.idle.is_empty() {
             let leaving = std::mem::take(&mut state.idle);
             state.lanes.clear();
             drop(state);
@@ -346,15 +446,15 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
             state = shared.lock();
             continue;
         }
-        let patience = if state.idle.is_empty() {
-            Duration::from_secs(3600)
-        } else {
-            state
-                .options
-                .idle_timeout
-                .saturating_sub(state.last_used.elapsed())
-                .max(Duration::from_millis(10))
+        let idle_timeout = state.options.idle_timeout;
+        let patience = match state.stats.busy {
+            _ if !state.keep_warm => FOREVER,
+            0 => idle_timeout.saturating_sub(state.last_used.elapsed()),
+            // Who gives a lane back tells only if it is to leave at once; else it leaves no sooner than so long after.
+            _ if idle_timeout.is_zero() => FOREVER,
+            _ => idle_timeout,
         };
+        let patience = patience.max(GLANCE);
         state = shared.work.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner).0;
     }
     let leaving = std::mem::take(&mut state.idle);
@@ -366,6 +466,8 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
 pub struct PooledLane<L: Lane> {
     lane: Option<L>,
     stats: Arc<LaneStats>,
+    /// The thread that the pool knows as this lane's.
+    holder: Option<ThreadId>,
     shared: Arc<Shared<L>>,
 }
 
@@ -381,15 +483,27 @@ impl<L: Lane> PooledLane<L> {
         &self.stats
     }
 
+    /// Says that this thread keeps the lane for as long as it needs to, also while it waits for another.
+    pub fn hold(&mut self) {
+        let this = std::thread::current().id();
+        if self.holder != Some(this) {
+            self.holder = Some(this);
+            self.shared.lock().held.insert(self.id(), this);
+        }
+    }
+
     /// Returns the lane to the pool, if nothing of its last use is left in it; else ends it.
     pub fn give_back(mut self) {
         let Some(lane) = self.lane.take() else { return };
-        if lane.in_flight() > 0 {
+        if lane.in_flight() > 0 || lane.has_ended() {
             self.lane = Some(lane);
             return;
         }
         let mut state = self.shared.lock();
         state.stats.busy -= 1;
+        if self.holder.is_some() {
+            state.held.remove(&lane.id());
+        }
         state.last_used = Instant::now();
         if state.closed {
             drop(state);
@@ -397,9 +511,12 @@ impl<L: Lane> PooledLane<L> {
         }
         let stats = Arc::clone(&self.stats);
         stats.busy.store(false, Relaxed);
-        state.idle.push(Kept { lane, stats });
-        if state.waiting + state.queued > 0 {
-            self.shared.arrival.notify_all();
+        match state.serve(Kept { lane, stats }) {
+            Some(kept) => state.idle.push(kept),
+            None => self.shared.arrival.notify_all(),
+        }
+        if state.options.idle_timeout.is_zero() {
+            self.shared.work.notify_one();
         }
     }
 }
@@ -420,12 +537,15 @@ impl<L: Lane> std::ops::DerefMut for PooledLane<L> {
 impl<L: Lane> Drop for PooledLane<L> {
     fn drop(&mut self) {
         if let Some(lane) = self.lane.take() {
+            let id = lane.id();
             drop(lane);
             let mut state = self.shared.lock();
             state.stats.busy -= 1;
-            state.stats.discarded += 1;
-            state.lanes.retain(|stats| !Arc::ptr_eq(stats, &self.stats));
-            if state.queued > 0 {
+            if self.holder.is_some() {
+                state.held.remove(&id);
+            }
+            state.forget(&self.stats);
+            if state.is_awaited() {
                 self.shared.arrival.notify_all();
             }
             self.shared.work.notify_one();

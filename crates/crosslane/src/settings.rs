@@ -1,18 +1,23 @@
 //! What a user can set, by name.
 
 use crate::error::Error;
+use crate::function::LONGEST_TIMEOUT;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// The most lanes that a library may keep warm: each is a process, and a machine has only so many.
+const MOST_WARM: usize = 1024;
+
 /// The settings of one engine instance. [`Settings::NAMES`] lists them with what they mean.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// The Python interpreter; empty: the active virtual environment's, then the first on PATH.
+    /// The Python interpreter; empty: the active virtual environment's, that which the package is installed in, the first
+    /// on PATH.
     pub python: String,
     /// The JavaScript host program; empty: the one beside the engine's extension.
     pub javascript: String,
-    /// The Ruby interpreter; empty: the first on PATH.
+    /// The Ruby interpreter; empty: that which the gem is installed in, the first on PATH.
     pub ruby: String,
     /// Lanes that a library keeps warm; 0: one per engine thread.
     pub warm_lanes: usize,
@@ -22,6 +27,8 @@ pub struct Settings {
     pub spin: Duration,
     /// Bytes of each ring of new lanes, a power of two.
     pub ring_size: usize,
+    /// Bytes that the arguments or the results of one batch may have.
+    pub largest_batch: usize,
     /// Whether an expensive function may use idle lanes for slices of a batch.
     pub fan_out: bool,
     /// How long a file may take to load.
@@ -38,6 +45,7 @@ impl Default for Settings {
             idle_timeout: Duration::from_secs(60),
             spin: Duration::from_micros(20),
             ring_size: 1 << 20,
+            largest_batch: 4 << 30,
             fan_out: true,
             load_timeout: Duration::from_secs(120),
         }
@@ -46,17 +54,25 @@ impl Default for Settings {
 
 impl Settings {
     /// Names and meanings, for messages and documentation.
-    pub const NAMES: [(&'static str, &'static str); 9] = [
-        ("python", "path of the Python interpreter; empty: the active virtual environment's, then PATH"),
+    pub const NAMES: [(&'static str, &'static str); 10] = [
+        (
+            "python",
+            "path of the Python interpreter; empty: that of the active virtual environment, that of the installed \
+             package, the first on PATH",
+        ),
         ("javascript", "path of the JavaScript host; empty: the one that came with Crosslane"),
-        ("ruby", "path of the Ruby interpreter; empty: the first on PATH"),
-        ("warm_lanes", "workers that each library keeps ready; 0: one per engine thread"),
+        ("ruby", "path of the Ruby interpreter; empty: that of the installed gem, the first on PATH"),
+        ("warm_lanes", "workers that each library keeps ready, at most 1024; 0: one per engine thread"),
         ("idle_timeout", "seconds after which idle workers leave"),
         ("spin", "microseconds that a waiting side spins before it sleeps"),
         ("ring_size", "bytes of each ring of new workers, a power of two of at least 4096"),
+        ("largest_batch", "bytes that the arguments or the results of one batch may have, for new workers"),
         ("fan_out", "whether expensive functions use idle workers: true or false"),
         ("load_timeout", "seconds that a file may take to load"),
     ];
+
+    /// Those that say which program is started.
+    pub const PROGRAMS: [&'static str; 3] = ["python", "javascript", "ruby"];
 
     /// Changes one setting.
     ///
@@ -67,7 +83,13 @@ impl Settings {
             "python" => self.python = value.to_owned(),
             "javascript" => self.javascript = value.to_owned(),
             "ruby" => self.ruby = value.to_owned(),
-            "warm_lanes" => self.warm_lanes = parsed(name, value)?,
+            "warm_lanes" => {
+                let lanes = parsed(name, value)?;
+                if lanes > MOST_WARM {
+                    return Err(refused(name, value));
+                }
+                self.warm_lanes = lanes;
+            }
             "idle_timeout" => self.idle_timeout = seconds(name, value)?,
             "spin" => self.spin = Duration::from_micros(parsed(name, value)?),
             "ring_size" => {
@@ -77,6 +99,7 @@ impl Settings {
                 }
                 self.ring_size = size;
             }
+            "largest_batch" => self.largest_batch = parsed(name, value)?,
             "fan_out" => self.fan_out = parsed(name, value)?,
             "load_timeout" => self.load_timeout = seconds(name, value)?,
             _ => {
@@ -97,6 +120,7 @@ impl Settings {
             "idle_timeout" => &self.idle_timeout.as_secs_f64(),
             "spin" => &self.spin.as_micros(),
             "ring_size" => &self.ring_size,
+            "largest_batch" => &self.largest_batch,
             "fan_out" => &self.fan_out,
             "load_timeout" => &self.load_timeout.as_secs_f64(),
             _ => return None,
@@ -106,11 +130,17 @@ impl Settings {
 }
 
 fn parsed<T: FromStr>(name: &str, value: &str) -> Result<T, Error> {
-    value.trim().parse().map_err(|_| refused(name, value))
+    let trimmed = value.trim();
+    // A whole number may come as the text of a DOUBLE or a DECIMAL.
+    let whole = trimmed.split_once('.').filter(|(_, digits)| digits.bytes().all(|digit| digit == b'0'));
+    let number = trimmed.parse().or_else(|error| whole.map_or(Err(error), |(whole, _)| whole.parse()));
+    number.map_err(|_| refused(name, value))
 }
 
 fn seconds(name: &str, value: &str) -> Result<Duration, Error> {
-    Duration::try_from_secs_f64(parsed(name, value)?).map_err(|_| refused(name, value))
+    let seconds = parsed(name, value)?;
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds <= LONGEST_TIMEOUT);
+    time.ok_or_else(|| refused(name, value))
 }
 
 fn refused(name: &str, value: &str) -> Error {
@@ -137,6 +167,12 @@ mod tests {
         let mut settings = Settings::default();
         assert!(settings.set("ring_size", "5000").unwrap_err().to_string().contains("power of two"));
         assert!(settings.set("idle_timeout", "-1").unwrap_err().to_string().contains("seconds"));
+        assert!(settings.set("load_timeout", "1e19").unwrap_err().to_string().contains("seconds"));
+        assert!(settings.set("warm_lanes", "1025").unwrap_err().to_string().contains("at most 1024"));
+        assert!(settings.set("ring_size", "8192.5").unwrap_err().to_string().contains("power of two"));
+        settings.set("warm_lanes", "1024").unwrap();
+        settings.set("ring_size", "8192.0").unwrap();
+        assert_eq!(settings.ring_size, 8192);
         assert!(settings.set("rings", "1").unwrap_err().to_string().contains("ring_size"));
     }
 }

@@ -1,6 +1,6 @@
 //! The grammar of signatures: `slug(title VARCHAR) -> VARCHAR`, in SQL's types, for all languages.
 
-use crate::types::{DataType, Field, comma_separated};
+use crate::types::{DataType, Field, MOST_LEVELS, MOST_MEMBERS, comma_separated};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct Signature {
 
 /// A text that is not a signature (or not a type).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} at column {}:\n  {text}\n  {:>column$}", column, '^')]
+#[error("{what} at column {column}:\n{}", self.shown())]
 pub struct SignatureError {
     /// What was wrong.
     pub what: String,
@@ -38,6 +38,24 @@ pub struct SignatureError {
     pub text: String,
     /// Where, counted in characters from 1.
     pub column: usize,
+}
+
+impl SignatureError {
+    /// The text around the place, and an arrow below it.
+    fn shown(&self) -> String {
+        const AROUND: usize = 60;
+        let (start, end) = (self.column.saturating_sub(AROUND), self.column + AROUND);
+        let mut part: String = self.text.chars().skip(start).take(end - start).collect();
+        let mut at = self.column - start;
+        if start > 0 {
+            part.insert_str(0, "...");
+            at += 3;
+        }
+        if self.text.chars().nth(end).is_some() {
+            part.push_str("...");
+        }
+        format!("  {part}\n  {:>at$}", '^')
+    }
 }
 
 impl fmt::Display for Signature {
@@ -66,7 +84,32 @@ impl FromStr for DataType {
 
 type Parsed<T> = Result<T, ErrMode<ContextError>>;
 
+/// What is wrong with a type that has more levels than [`MOST_LEVELS`].
+const TOO_DEEP: &str = "a type of at most 64 levels";
+
+/// Where a text opens a parenthesis too many for any type: the parser, which calls itself for each, never sees it.
+fn too_deep(text: &str) -> Option<usize> {
+    let mut open = 0;
+    let mut quote = None;
+    text.char_indices().find_map(|(at, character)| {
+        match (quote, character) {
+            (Some(begun), _) if begun == character => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(character),
+            (None, '(') => open += 1,
+            (None, ')') => open -= 1,
+            _ => {}
+        }
+        // That of the parameters, and that of a DECIMAL or an ENUM.
+        (open > MOST_LEVELS as i64 + 2).then_some(at)
+    })
+}
+
 fn parse_all<T>(text: &str, parser: fn(&mut &str) -> Parsed<T>) -> Result<T, SignatureError> {
+    if let Some(at) = too_deep(text) {
+        let column = text[..at].chars().count() + 1;
+        return Err(SignatureError { what: format!("expected {TOO_DEEP}"), text: text.to_owned(), column });
+    }
     delimited(multispace0, parser, (multispace0, eof.context(expected("the end")))).parse(text).map_err(
         |error| {
             let details = error.inner().to_string();
@@ -116,6 +159,11 @@ fn word<'a>(input: &mut &'a str) -> Parsed<&'a str> {
         .parse_next(input)
 }
 
+/// A word that is this one in any case.
+fn a_word<'a>(expected: &'static str) -> impl Parser<&'a str, &'a str, ErrMode<ContextError>> {
+    word.verify(move |word: &str| word.eq_ignore_ascii_case(expected))
+}
+
 /// Text between quotes, in which a doubled quote stands for one.
 fn quoted(quote: char) -> impl FnMut(&mut &str) -> Parsed<String> {
     move |input: &mut &str| {
@@ -132,11 +180,16 @@ fn identifier(input: &mut &str) -> Parsed<String> {
 /// A type, with any number of `[]` and `[n]` behind it.
 fn data_type(input: &mut &str) -> Parsed<DataType> {
     let mut data_type = alt((nested, decimal, plain)).context(expected("a SQL type")).parse_next(input)?;
-    let suffix = |input: &mut &str| -> Parsed<Option<u32>> {
+    let brackets = |input: &mut &str| -> Parsed<Option<u32>> {
         delimited(token("["), opt(dec_uint), cut_err(preceded(multispace0, "]")).context(expected("]")))
             .parse_next(input)
     };
-    let suffixes: Vec<Option<u32>> = repeat(0.., suffix).parse_next(input)?;
+    // `INTEGER ARRAY` is `INTEGER[]`.
+    let array = preceded((multispace0, a_word("ARRAY")), opt(brackets)).map(Option::flatten);
+    let suffixes: Vec<Option<u32>> = repeat(0.., alt((brackets, array))).parse_next(input)?;
+    if data_type.levels() + suffixes.len() > MOST_LEVELS {
+        return Err(cut(TOO_DEEP));
+    }
     for length in suffixes {
         data_type = match length {
             None => DataType::List(Arc::new(data_type)),
@@ -158,16 +211,36 @@ fn keyword<'a>(name: &'static str) -> impl Parser<&'a str, &'a str, ErrMode<Cont
     terminated(Caseless(name), token("("))
 }
 
+/// The fields of a STRUCT, or the members of a UNION.
+fn fields<'a>(
+    mut open: impl Parser<&'a str, &'a str, ErrMode<ContextError>>,
+    most: usize,
+) -> impl FnMut(&mut &'a str) -> Parsed<Vec<Field>> {
+    move |input| {
+        open.parse_next(input)?;
+        let fields: Vec<Field> = cut_err(separated(1..=most, field, token(","))).parse_next(input)?;
+        cut_err(token_before(")")).parse_next(input)?;
+        // As SQL, whatever the case.
+        let mut names: Vec<_> = fields.iter().map(|field| field.name.to_lowercase()).collect();
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(cut("fields (or columns) of different names"));
+        }
+        Ok(fields)
+    }
+}
+
 fn nested(input: &mut &str) -> Parsed<DataType> {
     let close = || cut_err(token_before(")"));
-    let structure = delimited(keyword("STRUCT"), cut_err(separated(1.., field, token(","))), close())
-        .map(|fields: Vec<Field>| DataType::Struct(fields.into()));
+    let structure = fields(alt((keyword("STRUCT"), keyword("ROW"))), usize::MAX)
+        .map(|fields| DataType::Struct(fields.into()));
+    let union = fields(keyword("UNION"), MOST_MEMBERS).map(DataType::union);
     let map = delimited(keyword("MAP"), cut_err((terminated(data_type, token(",")), data_type)), close())
         .map(|(key, value)| DataType::map(key, value));
     let values = separated(1.., quoted('\'').context(expected("a quoted value")), token(","));
     let enumeration = delimited(keyword("ENUM"), cut_err(values), close())
         .map(|values: Vec<String>| DataType::Enum(values.into()));
-    alt((structure, map, enumeration)).parse_next(input)
+    alt((structure, union, map, enumeration)).parse_next(input)
 }
 
 fn token_before<'a>(symbol: &'static str) -> impl Parser<&'a str, &'a str, ErrMode<ContextError>> {
@@ -175,7 +248,7 @@ fn token_before<'a>(symbol: &'static str) -> impl Parser<&'a str, &'a str, ErrMo
 }
 
 fn decimal(input: &mut &str) -> Parsed<DataType> {
-    alt((keyword("DECIMAL"), keyword("NUMERIC"))).parse_next(input)?;
+    alt((keyword("DECIMAL"), keyword("NUMERIC"), keyword("DEC"))).parse_next(input)?;
     let precision: u8 = cut_err(dec_uint).context(expected("a precision")).parse_next(input)?;
     let scale: Option<u8> = opt(preceded(token(","), dec_uint)).parse_next(input)?;
     cut_err(token_before(")")).parse_next(input)?;
@@ -193,44 +266,93 @@ fn plain(input: &mut &str) -> Parsed<DataType> {
     let data_type = match name.as_str() {
         "BOOLEAN" | "BOOL" | "LOGICAL" => T::Boolean,
         "TINYINT" | "INT1" => T::TinyInt,
-        "SMALLINT" | "INT2" | "SHORT" => T::SmallInt,
-        "INTEGER" | "INT" | "INT4" | "SIGNED" => T::Integer,
-        "BIGINT" | "INT8" | "LONG" => T::BigInt,
-        "UTINYINT" => T::UTinyInt,
-        "USMALLINT" => T::USmallInt,
-        "UINTEGER" => T::UInteger,
-        "UBIGINT" => T::UBigInt,
+        "SMALLINT" | "INT2" | "INT16" | "SHORT" => T::SmallInt,
+        "INTEGER" | "INT" | "INT4" | "INT32" | "SIGNED" | "INTEGRAL" => T::Integer,
+        "BIGINT" | "INT8" | "INT64" | "LONG" | "OID" => T::BigInt,
+        "UTINYINT" | "UINT8" => T::UTinyInt,
+        "USMALLINT" | "UINT16" => T::USmallInt,
+        "UINTEGER" | "UINT32" => T::UInteger,
+        "UBIGINT" | "UINT64" => T::UBigInt,
         "HUGEINT" | "INT128" => T::HugeInt,
-        "UHUGEINT" => T::UHugeInt,
-        "FLOAT" | "REAL" | "FLOAT4" => T::Float,
+        "UHUGEINT" | "UINT128" => T::UHugeInt,
+        "FLOAT" => match number_behind(input)? {
+            None | Some(1..=24) => T::Float,
+            Some(25..=53) => T::Double,
+            Some(_) => return Err(cut("a FLOAT of 1 to 53 bits")),
+        },
+        "REAL" | "FLOAT4" => T::Float,
         "DOUBLE" | "FLOAT8" => {
             let _: Option<_> = opt((multispace0, Caseless("PRECISION"))).parse_next(input)?;
             T::Double
         }
         // DuckDB's default precision and scale.
-        "DECIMAL" | "NUMERIC" => T::Decimal { precision: 18, scale: 3 },
-        "VARCHAR" | "TEXT" | "STRING" | "CHAR" | "BPCHAR" => T::Varchar,
+        "DECIMAL" | "NUMERIC" | "DEC" => T::Decimal { precision: 18, scale: 3 },
+        "VARCHAR" | "TEXT" | "STRING" | "CHAR" | "BPCHAR" | "NVARCHAR" | "NCHAR" | "CHARACTER" => {
+            opt((multispace0, a_word("VARYING"))).parse_next(input)?;
+            // DuckDB does not mind the length either.
+            number_behind(input)?;
+            T::Varchar
+        }
         "BLOB" | "BYTEA" | "BINARY" | "VARBINARY" => T::Blob,
         "JSON" => T::Json,
         "DATE" => T::Date,
+        "BIT" | "BITSTRING" => T::Bit,
+        "BIGNUM" | "VARINT" => T::BigNum,
+        "GEOMETRY" => T::Geometry,
+        "TIME" if zone(input)? == Some(true) => T::TimeTz,
         "TIME" => T::Time,
+        "TIMETZ" => T::TimeTz,
+        "TIME_NS" => T::TimeNs,
         "TIMESTAMP_S" => T::TimestampS,
         "TIMESTAMP_MS" => T::TimestampMs,
         "TIMESTAMP_NS" => T::TimestampNs,
         "TIMESTAMPTZ" => T::TimestampTz,
-        "TIMESTAMP" | "DATETIME" | "TIMESTAMP_US" => {
-            let zone =
-                (multispace0, Caseless("WITH"), multispace0, Caseless("TIME"), multispace0, Caseless("ZONE"));
-            if opt(zone).parse_next(input)?.is_some() { T::TimestampTz } else { T::Timestamp }
-        }
+        "TIMESTAMP" | "DATETIME" | "TIMESTAMP_US" => match number_behind(input)? {
+            Some(0) => T::TimestampS,
+            Some(1..=3) => T::TimestampMs,
+            Some(7..=9) => T::TimestampNs,
+            Some(10..) => return Err(cut("a TIMESTAMP of at most 9 digits")),
+            _ if zone(input)? == Some(true) => T::TimestampTz,
+            _ => T::Timestamp,
+        },
         "INTERVAL" => T::Interval,
         "UUID" | "GUID" => T::Uuid,
+        "ANY" => {
+            *input = start;
+            return Err(cut(
+                "a type known beforehand, such as VARCHAR, to which SQL casts (there is no ANY)",
+            ));
+        }
         _ => {
             *input = start;
-            return Err(ErrMode::Backtrack(ContextError::new()));
+            return Err(match MISSING.iter().find(|(missing, _)| *missing == name) {
+                Some((_, advice)) => cut(advice),
+                None => ErrMode::Backtrack(ContextError::new()),
+            });
         }
     };
     Ok(data_type)
+}
+
+/// DuckDB's types that functions cannot have, and what to do instead.
+const MISSING: [(&str, &str); 2] = [
+    (
+        "TIMESTAMPTZ_NS",
+        "another type than TIMESTAMPTZ_NS, which functions cannot have: declare TIMESTAMPTZ, and cast to it",
+    ),
+    ("VARIANT", "another type than VARIANT, which functions cannot have: declare JSON, and cast to it"),
+];
+
+/// A number in parentheses, as in `VARCHAR(10)`.
+fn number_behind(input: &mut &str) -> Parsed<Option<u32>> {
+    opt(delimited(token("("), dec_uint, token_before(")"))).parse_next(input)
+}
+
+/// `WITH TIME ZONE`, or `WITHOUT`.
+fn zone(input: &mut &str) -> Parsed<Option<bool>> {
+    let with = alt((a_word("WITH").value(true), a_word("WITHOUT").value(false)));
+    let zone = (multispace0, a_word("TIME"), multispace0, a_word("ZONE"));
+    opt(delimited(multispace0, with, zone)).parse_next(input)
 }
 
 #[cfg(test)]
@@ -257,8 +379,14 @@ mod tests {
             "VARCHAR",
             "BLOB",
             "JSON",
+            "BIT",
+            "BIGNUM",
+            "GEOMETRY",
             "DATE",
             "TIME",
+            "TIME_NS",
+            "TIMETZ",
+            "UNION(num INTEGER, \"a tag\" VARCHAR[])",
             "TIMESTAMP_S",
             "TIMESTAMP_MS",
             "TIMESTAMP",
@@ -286,14 +414,74 @@ mod tests {
     }
 
     #[test]
+    fn other_names_of_types() {
+        for (text, name) in [
+            ("ROW(a INT32, b DEC(5, 1))", "STRUCT(a INTEGER, b DECIMAL(5,1))"),
+            ("int array", "INTEGER[]"),
+            ("INT4 ARRAY [2]", "INTEGER[2]"),
+            ("INT[] ARRAY[]", "INTEGER[][]"),
+            ("character varying (10)", "VARCHAR"),
+            ("TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP"),
+            ("TIME WITHOUT TIME ZONE[]", "TIME[]"),
+            ("time with time zone[]", "TIMETZ[]"),
+            ("union ( a bitstring, b varint )", "UNION(a BIT, b BIGNUM)"),
+            ("TIMESTAMP(3)", "TIMESTAMP_MS"),
+            ("FLOAT(53)", "DOUBLE"),
+        ] {
+            assert_eq!(text.parse::<DataType>().unwrap().to_string(), name);
+        }
+        for (text, advice) in [
+            ("f(x VARIANT[]) -> INT", "declare JSON"),
+            ("f(x TIMESTAMPTZ_NS) -> INT", "declare TIMESTAMPTZ"),
+            ("f(x UNION(a INT, A TEXT)) -> INT", "of different names"),
+            ("f(x INT) -> MAP(INT, union(a VARIANT))", "than VARIANT, which functions cannot have"),
+        ] {
+            let error = text.parse::<Signature>().unwrap_err();
+            assert!(error.what.contains(advice), "{text}: {error:?}");
+        }
+        assert!("f(x INT ARRAYS) -> INT".parse::<Signature>().is_err());
+    }
+
+    #[test]
+    fn types_nest_to_a_limit_in_no_time() {
+        let nested = |levels: usize, open: &str, close: &str| {
+            format!("f(x {}INTEGER{}) -> INTEGER", open.repeat(levels), close.repeat(levels))
+        };
+        for (open, close) in [
+            ("", "[]"),
+            ("", "[2]"),
+            ("STRUCT(a ", ")"),
+            ("MAP(INTEGER, ", ")"),
+            ("STRUCT(a MAP(INTEGER, ", "[]))"),
+        ] {
+            let each = (open.matches('(').count() + close.matches('[').count()).max(1);
+            let most = MOST_LEVELS / each;
+            let deepest: Signature = nested(most, open, close).parse().unwrap();
+            assert_eq!(deepest.parameters[0].data_type.levels(), most * each);
+            assert_eq!(deepest.to_string().parse(), Ok(deepest));
+            for levels in [most + 1, 8_000, 200_000] {
+                let error = nested(levels, open, close).parse::<Signature>().unwrap_err();
+                assert!(error.what.contains("at most 64 levels"), "{}", error.what);
+            }
+        }
+        let error = nested(200_000, "", "[]").parse::<Signature>().unwrap_err().to_string();
+        assert!(error.len() < 300, "{error}");
+        let error = "f(x INT[0]) -> INT".parse::<Signature>().unwrap_err().to_string();
+        assert!(error.ends_with("at column 11:\n  f(x INT[0]) -> INT\n            ^"), "{error}");
+        assert!("f(x VARCHAR) -> ENUM('((((')".parse::<Signature>().is_ok());
+    }
+
+    #[test]
     fn errors_point_at_the_place() {
         for (text, column, what) in [
             ("f(x BIGNIT) -> INT", 5, "SQL type"),
+            ("f(x ANY) -> INT", 5, "there is no ANY"),
             ("f(x INT) INT", 10, "->"),
             ("f(x INT -> INT", 9, ")"),
             ("(x INT) -> INT", 1, "function name"),
             ("f(x DECIMAL(39,1)) -> INT", 18, "precision"),
             ("f(x INT[0]) -> INT", 11, "at least 1"),
+            ("f(x STRUCT(a INT, A INT)) -> INT", 25, "fields (or columns) of different names"),
             ("f(x INT) -> INT extra", 17, "the end"),
         ] {
             let error = text.parse::<Signature>().unwrap_err();

@@ -27,8 +27,13 @@ pub enum DataType {
     Varchar,
     Blob,
     Json,
+    Bit,
+    BigNum,
+    Geometry,
     Date,
     Time,
+    TimeNs,
+    TimeTz,
     TimestampS,
     TimestampMs,
     Timestamp,
@@ -44,7 +49,17 @@ pub enum DataType {
     Struct(Arc<[Field]>),
     /// Holds the STRUCT of key and value; a MAP is laid out as a LIST of it.
     Map(Arc<DataType>),
+    /// The tag, an ENUM of the members' names, and the members: a UNION is laid out as a STRUCT of these, of which all but
+    /// the tag and its member are NULL.
+    Union(Arc<[Field]>),
 }
+
+/// The most members of a UNION whose tag is a byte.
+pub const MOST_MEMBERS: usize = 255;
+
+/// How deep types may nest: `INTEGER[][]` has two levels. All that works on types goes down into them, on threads with
+/// little stack, too.
+pub const MOST_LEVELS: usize = 64;
 
 /// A named part of a STRUCT, or a parameter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -80,7 +95,8 @@ impl DataType {
     ///
     /// HUGEINT, UHUGEINT and DECIMAL are 16-byte little-endian integers, UUID is 16 bytes in
     /// network order, INTERVAL is (months i32, days i32, microseconds i64), ENUM is an unsigned code
-    /// of the smallest width that counts its values.
+    /// of the smallest width that counts its values. TIMETZ is [`timetz`], BIT is text of 0 and 1, BIGNUM is a
+    /// little-endian two's complement of any length, GEOMETRY is WKB.
     pub fn layout(&self) -> Layout {
         use DataType as T;
         match self {
@@ -88,17 +104,17 @@ impl DataType {
             T::TinyInt | T::UTinyInt => Layout::Fixed(1),
             T::SmallInt | T::USmallInt => Layout::Fixed(2),
             T::Integer | T::UInteger | T::Float | T::Date => Layout::Fixed(4),
-            T::BigInt | T::UBigInt | T::Double | T::Time => Layout::Fixed(8),
+            T::BigInt | T::UBigInt | T::Double | T::Time | T::TimeNs | T::TimeTz => Layout::Fixed(8),
             T::TimestampS | T::TimestampMs | T::Timestamp | T::TimestampNs | T::TimestampTz => {
                 Layout::Fixed(8)
             }
             T::HugeInt | T::UHugeInt | T::Decimal { .. } | T::Interval | T::Uuid => Layout::Fixed(16),
             T::Enum(values) => Layout::Fixed(code_width(values.len())),
-            T::Varchar | T::Json => Layout::Bytes { utf8: true },
-            T::Blob => Layout::Bytes { utf8: false },
+            T::Varchar | T::Json | T::Bit => Layout::Bytes { utf8: true },
+            T::Blob | T::BigNum | T::Geometry => Layout::Bytes { utf8: false },
             T::List(_) | T::Map(_) => Layout::List,
             T::Array(_, length) => Layout::FixedList(*length as usize),
-            T::Struct(_) => Layout::Struct,
+            T::Struct(_) | T::Union(_) => Layout::Struct,
         }
     }
 
@@ -106,11 +122,33 @@ impl DataType {
     pub fn children(&self) -> impl ExactSizeIterator<Item = &DataType> {
         let (one, many): (Option<&DataType>, &[Field]) = match self {
             DataType::List(child) | DataType::Array(child, _) | DataType::Map(child) => (Some(child), &[]),
-            DataType::Struct(fields) => (None, fields),
+            DataType::Struct(fields) | DataType::Union(fields) => (None, fields),
             _ => (None, &[]),
         };
         let count = many.len() + usize::from(one.is_some());
         (0..count).map(move |index| one.unwrap_or_else(|| &many[index].data_type))
+    }
+
+    /// The levels of nesting: 0 of a plain type.
+    pub fn levels(&self) -> usize {
+        let below = self.children().map(DataType::levels).max();
+        match self {
+            // A MAP and its entries are one level.
+            DataType::Map(_) => below.unwrap_or_default(),
+            _ => below.map_or(0, |below| below + 1),
+        }
+    }
+
+    /// A UNION of 1 to [`MOST_MEMBERS`] members.
+    pub fn union(members: Vec<Field>) -> DataType {
+        let names: Arc<[String]> = members.iter().map(|member| member.name.clone()).collect();
+        // In Arrow, the tag is a field like the members, and they need different names.
+        let mut tag = String::from("tag");
+        while names.iter().any(|name| name.eq_ignore_ascii_case(&tag)) {
+            tag.push('_');
+        }
+        let tag = Field { name: tag, data_type: DataType::Enum(names) };
+        DataType::Union(std::iter::once(tag).chain(members).collect())
     }
 
     /// A MAP from one type to another.
@@ -118,6 +156,29 @@ impl DataType {
         let field = |name: &str, data_type| Field { name: name.into(), data_type };
         DataType::Map(Arc::new(DataType::Struct(Arc::new([field("key", key), field("value", value)]))))
     }
+}
+
+/// A TIMETZ as its 64 bits: 40 for the microseconds since midnight, 24 for how far the zone is from the easternmost.
+pub mod timetz {
+    /// The seconds east of UTC that a zone reaches, and west.
+    pub const MOST_SECONDS: i32 = 16 * 60 * 60 - 1;
+
+    /// The bits of microseconds since midnight and the zone's seconds east of UTC.
+    pub fn bits(micros: i64, offset: i32) -> u64 {
+        (micros as u64) << 24 | (MOST_SECONDS - offset) as u64
+    }
+
+    /// What the bits stand for.
+    pub fn parts(bits: u64) -> (i64, i32) {
+        ((bits >> 24) as i64, MOST_SECONDS - (bits & 0xFF_FFFF) as i32)
+    }
+}
+
+/// Which child of a UNION is the member that a row has; `None` if no tag says so.
+pub fn member(column: &crate::batch::Column<'_>, row: usize) -> Option<usize> {
+    let tags = column.children.first().filter(|tags| tags.is_valid(row))?;
+    let child = usize::from(*tags.data.get(row)?) + 1;
+    (child < column.children.len()).then_some(child)
 }
 
 /// Bytes of an ENUM's code, as DuckDB and Arrow dictionaries choose them.
@@ -163,8 +224,13 @@ impl fmt::Display for DataType {
             T::Varchar => "VARCHAR",
             T::Blob => "BLOB",
             T::Json => "JSON",
+            T::Bit => "BIT",
+            T::BigNum => "BIGNUM",
+            T::Geometry => "GEOMETRY",
             T::Date => "DATE",
             T::Time => "TIME",
+            T::TimeNs => "TIME_NS",
+            T::TimeTz => "TIMETZ",
             T::TimestampS => "TIMESTAMP_S",
             T::TimestampMs => "TIMESTAMP_MS",
             T::Timestamp => "TIMESTAMP",
@@ -182,6 +248,11 @@ impl fmt::Display for DataType {
             T::Struct(fields) => {
                 f.write_str("STRUCT(")?;
                 comma_separated(f, fields)?;
+                return f.write_str(")");
+            }
+            T::Union(fields) => {
+                f.write_str("UNION(")?;
+                comma_separated(f, &fields[1..])?;
                 return f.write_str(")");
             }
             T::Map(entry) => {

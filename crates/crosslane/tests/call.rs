@@ -1,10 +1,11 @@
 //! A call over lanes that fail in every way a lane can, without processes: no row is lost, healthy lanes are given
 //! back, and others are not used again.
 
-use crosslane::batch::{self, Column, Encode, Header, Plan, RESULT, Trust};
-use crosslane::call::{self, Crew, Input, Output};
+use crosslane::batch::{self, Column, Encode, Header, Plan, RESULT};
+use crosslane::call::{self, CallGroup, CallGroups, Caller, Input, Output};
 use crosslane::lane::{Lane, LaneError, Patience};
 use crosslane::pool::{self, Pool, PoolOptions};
+use crosslane::stats::now;
 use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,9 +21,20 @@ enum Act {
     Raise(usize),
     Garble,
     Die,
+    /// Dies with the batch in its hands.
     DieOnSubmit,
+    /// Dies before it has seen the batch.
+    DieIdle,
     TooLarge,
     UnreadableFailure,
+    /// Dies, and leaves a malformed reply that is found only then.
+    DieWithGarbage,
+    /// Never answers, and wakes its engine all the time.
+    Hang,
+    /// The same, and says now one row and now another.
+    Flip,
+    /// Takes its time, and answers.
+    Slow,
 }
 
 struct FakeLane {
@@ -31,6 +43,12 @@ struct FakeLane {
     replies: VecDeque<Result<(Header, Vec<u64>), LaneError>>,
     frame: Vec<u64>,
     sequence: u64,
+    /// The call that it has begun.
+    begun: u64,
+    restless: bool,
+    flips: Option<AtomicU64>,
+    /// What is in its ring when it is found dead.
+    last_words: bool,
     shared: bool,
     alive: Arc<Mutex<bool>>,
 }
@@ -56,6 +74,10 @@ impl pool::Zygote for FakeZygote {
             replies: VecDeque::new(),
             frame: Vec::new(),
             sequence: 0,
+            begun: 0,
+            restless: false,
+            flips: None,
+            last_words: false,
             shared: self.shared,
             alive: Arc::clone(&self.alive),
         })
@@ -96,13 +118,17 @@ impl Lane for FakeLane {
         0
     }
 
-    fn submit(&mut self, _: u32, rows: usize, arguments: &dyn Encode) -> Result<u64, LaneError> {
+    fn submit(&mut self, _: u32, rows: usize, arguments: &dyn Encode) -> Result<Option<u64>, LaneError> {
         if self.is_dead() {
             return Err(Self::died());
         }
+        if self.restless {
+            self.sequence += 1;
+            return Ok(Some(self.sequence));
+        }
         let words = encoded(arguments, Header { rows: rows as u32, ..Header::default() });
         let types = [DataType::BigInt];
-        let columns = batch::columns(bytemuck::cast_slice(&words), types.iter(), Trust::Values).unwrap();
+        let columns = batch::columns(bytemuck::cast_slice(&words), types.iter()).unwrap();
         let values: Vec<i64> = (0..rows).map(|row| columns[0].value(row)).collect();
         let header =
             Header { kind: RESULT, sequence: self.sequence + 1, rows: rows as u32, ..Header::default() };
@@ -115,8 +141,25 @@ impl Lane for FakeLane {
         let reply = match (self.behaviour)(self.id, &values) {
             Act::TooLarge => return Err(LaneError::TooLarge("too large".into())),
             Act::DieOnSubmit => {
+                self.begun = self.sequence + 1;
                 *self.alive.lock().unwrap() = false;
                 return Err(Self::died());
+            }
+            act @ (Act::Hang | Act::Flip | Act::DieIdle | Act::DieWithGarbage) => {
+                self.sequence += 1;
+                match act {
+                    Act::DieIdle | Act::DieWithGarbage => *self.alive.lock().unwrap() = false,
+                    _ => self.begun = self.sequence,
+                }
+                self.restless = matches!(act, Act::Hang | Act::Flip);
+                self.flips = matches!(act, Act::Flip).then(AtomicU64::default);
+                self.last_words = matches!(act, Act::DieWithGarbage);
+                return Ok(Some(self.sequence));
+            }
+            Act::Slow => {
+                std::thread::sleep(Duration::from_millis(1));
+                let header = Header { done: 20_000_000 * header.rows as u64, ..header };
+                Ok((header, encoded(&integers(values.iter().map(|value| value * 2)), header)))
             }
             Act::Double => Ok((header, encoded(&integers(values.iter().map(|value| value * 2)), header))),
             Act::Raise(row) => {
@@ -128,8 +171,9 @@ impl Lane for FakeLane {
             Act::Die => Err(Self::died()),
         };
         self.sequence += 1;
+        self.begun = self.sequence;
         self.replies.push_back(reply);
-        Ok(self.sequence)
+        Ok(Some(self.sequence))
     }
 
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
@@ -159,14 +203,31 @@ impl Lane for FakeLane {
     }
 
     fn progress(&self) -> (u32, u32) {
-        (0, 0)
+        let row = self.flips.as_ref().map_or(0, |flips| flips.fetch_add(1, Relaxed) as u32 % 2);
+        (self.begun as u32, row)
+    }
+
+    fn lives(&self) -> bool {
+        !self.is_dead()
     }
 
     fn check(&mut self) -> Result<(), LaneError> {
-        if self.is_dead() { Err(Self::died()) } else { Ok(()) }
+        if !self.is_dead() {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.last_words) {
+            let header =
+                Header { kind: RESULT, sequence: self.sequence, rows: u32::MAX, ..Header::default() };
+            self.replies.push_back(Ok((header, Vec::new())));
+        }
+        Err(Self::died())
     }
 
-    fn wait_any(_: &mut [&mut Self], _: Patience, _: Duration) {}
+    fn wait_any(lanes: &mut [&mut Self], _: Patience, timeout: Duration) {
+        if !lanes.iter().any(|lane| lane.restless || !lane.replies.is_empty()) {
+            std::thread::sleep(timeout);
+        }
+    }
 }
 
 struct Values(Vec<i64>);
@@ -176,8 +237,8 @@ impl Input for Values {
         self.0.len()
     }
 
-    fn slice(&self, rows: Range<usize>) -> Box<dyn Encode + '_> {
-        Box::new(integers(self.0[rows].iter().copied()))
+    fn slice(&self, rows: Range<usize>) -> Result<Box<dyn Encode + '_>, Error> {
+        Ok(Box::new(integers(self.0[rows].iter().copied())))
     }
 }
 
@@ -198,9 +259,16 @@ impl Output for Results {
     }
 }
 
+/// What a call comes to; a call that hangs fails the test.
+fn ends<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(call()));
+    receiver.recv_timeout(Duration::from_secs(60)).expect("the call hangs, or panicked")
+}
+
 struct Fixture {
     library: Library<FakeZygote>,
-    crew: Crew,
+    group: Arc<CallGroup>,
     booted: Arc<AtomicU64>,
 }
 
@@ -219,10 +287,10 @@ fn fixture(
         alive: Arc::new(Mutex::new(true)),
     };
     let pool_options = PoolOptions { warm: 2, idle_timeout: Duration::from_secs(60) };
-    let (pool, ()) = Pool::start(pool_options, move || Ok((zygote, ()))).unwrap();
+    let (pool, ()) = Pool::start(pool_options, move |_| Ok((zygote, ()))).unwrap();
     let functions = vec![Arc::new(Function::new(0, spec).unwrap())];
     let library = Library { name: "fake".into(), version: 1, functions, pool };
-    let fixture = Fixture { library, crew: Crew::default(), booted };
+    let fixture = Fixture { library, group: Arc::default(), booted };
     fixture.settle();
     fixture
 }
@@ -236,15 +304,37 @@ impl Fixture {
     }
 
     fn call(&self, values: Range<i64>) -> Result<Vec<Option<i64>>, Error> {
+        self.call_of(now(), values)
+    }
+
+    /// A call of a query that began at this moment.
+    fn call_of(&self, begun: u64, values: Range<i64>) -> Result<Vec<Option<i64>>, Error> {
         let input = Values(values.collect());
         let mut results = Results(vec![None; input.0.len()]);
         let function = &self.library.functions[0];
-        call::call(&self.library, function, &self.crew, 2, &input, &mut results).map(|()| results.0)
+        call::call(&self.library, function, Caller::since(&self.group, 2, begun), &input, &mut results)
+            .map(|()| results.0)
     }
 }
 
 fn doubled(values: Range<i64>) -> Vec<Option<i64>> {
     values.map(|value| Some(value * 2)).collect()
+}
+
+/// Who answers may share what it looks at with all workers.
+#[test]
+fn only_waits_ask_whether_a_call_should_end() {
+    let mut fixture = fixture("", false, |_, _| Act::Double);
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    fixture.group = Arc::new(CallGroup::with_stop(move || {
+        count.fetch_add(1, Relaxed);
+        false
+    }));
+    for _ in 0..1000 {
+        fixture.call(0..1).unwrap();
+    }
+    assert!(asked.load(Relaxed) < 1000);
 }
 
 #[test]
@@ -306,15 +396,13 @@ fn a_lane_that_breaks_the_protocol_is_not_used_again() {
 
 #[test]
 fn a_lane_that_dies_ends_the_call_unless_it_may_be_tried_again() {
-    for act in [|| Act::Die, || Act::DieOnSubmit] {
-        let once = move |lane, _: &[i64]| if lane == 1 || lane == 2 { act() } else { Act::Double };
-        let strict = fixture("", false, once);
-        assert!(strict.call(0..10).unwrap_err().to_string().contains("its worker is a test's"));
-        let patient = fixture(r#", "retries": 2"#, false, once);
-        assert_eq!(patient.call(0..1000).unwrap(), doubled(0..1000));
-        let lenient = fixture(r#", "on_error": "null""#, false, once);
-        assert_eq!(lenient.call(0..1).unwrap(), [None]);
-    }
+    let once = |lane, _: &[i64]| if lane == 1 || lane == 2 { Act::Die } else { Act::Double };
+    let strict = fixture("", false, once);
+    assert!(strict.call(0..10).unwrap_err().to_string().contains("its worker is a test's"));
+    let patient = fixture(r#", "retries": 2"#, false, once);
+    assert_eq!(patient.call(0..1000).unwrap(), doubled(0..1000));
+    let lenient = fixture(r#", "on_error": "null""#, false, once);
+    assert_eq!(lenient.call(0..1).unwrap(), [None]);
 }
 
 #[test]
@@ -333,4 +421,98 @@ fn a_call_that_kills_every_process_is_an_error_after_the_second() {
     let fixture = fixture("", true, |_, _| Act::Die);
     assert!(fixture.call(0..10).unwrap_err().to_string().contains("its worker is a test's"));
     assert_eq!(fixture.library.functions[0].stats.deaths.get(), 2);
+}
+
+#[test]
+fn a_guest_that_wakes_its_engine_all_the_time_still_times_out() {
+    for act in [|| Act::Hang, || Act::Flip] {
+        let fixture = fixture(r#", "timeout": 0.05"#, false, move |_, _| act());
+        let error = ends(move || fixture.call(0..2)).unwrap_err().to_string();
+        assert!(error.contains("timed out after 0.05 s"), "{error}");
+    }
+}
+
+#[test]
+fn a_lane_that_is_stuck_times_out_while_another_is_busy() {
+    let answered = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&answered);
+    // By then the function's cost is known, and both lanes are at work.
+    let fixture = fixture(r#", "timeout": 0.05"#, false, move |_, values| {
+        if values.contains(&1000) {
+            return Act::Hang;
+        }
+        count.fetch_add(values.len() as u64, Relaxed);
+        Act::Slow
+    });
+    let error = ends(move || fixture.call(0..3000)).unwrap_err().to_string();
+    assert!(error.contains("timed out after 0.05 s"), "{error}");
+    assert!(answered.load(Relaxed) < 2500, "found out only when nothing else was left to do");
+}
+
+#[test]
+fn malformed_last_words_of_a_dead_lane_are_handled_once() {
+    let fixture = fixture(r#", "on_error": "null""#, false, |_, _| Act::DieWithGarbage);
+    let results = ends(move || (fixture.call(0..1), fixture.library.functions[0].stats.deaths.get()));
+    assert_eq!((results.0.unwrap(), results.1), (vec![None], 1));
+}
+
+#[test]
+fn what_no_lane_has_begun_is_sent_again_free_of_charge() {
+    for (options, act) in [
+        ("", (|| Act::DieIdle) as fn() -> Act),
+        ("", || Act::DieOnSubmit),
+        (r#", "on_error": "null""#, || Act::DieIdle),
+        (r#", "on_error": "null""#, || Act::DieOnSubmit),
+    ] {
+        let fixture = fixture(options, false, move |lane, _| if lane <= 2 { act() } else { Act::Double });
+        let (results, retries) =
+            ends(move || (fixture.call(0..10), fixture.library.functions[0].stats.retries.get()));
+        assert_eq!((results.unwrap(), retries), (doubled(0..10), 0));
+    }
+}
+
+#[test]
+fn lanes_that_all_die_before_they_begin_are_an_error_in_the_end() {
+    for options in ["", r#", "on_error": "null""#, r#", "retries": 1000"#] {
+        let fixture = fixture(options, false, |_, _| Act::DieIdle);
+        let (results, deaths) =
+            ends(move || (fixture.call(0..10), fixture.library.functions[0].stats.deaths.get()));
+        assert!(results.unwrap_err().to_string().contains("its worker is a test's"));
+        assert!(deaths < 20, "{deaths} lanes were tried");
+    }
+}
+
+#[test]
+fn a_cancellation_ends_the_calls_of_its_connection_and_none_that_begin_later() {
+    let groups = CallGroups::default();
+    let fixtures = [1, 2].map(|connection| {
+        let mut fixture = fixture("", false, |_, values| if values == [7] { Act::Hang } else { Act::Double });
+        fixture.group = groups.of(connection);
+        fixture
+    });
+    let [first, mut second] = fixtures;
+    let group = Arc::clone(&first.group);
+    let begun = now();
+    assert!(groups.cancel(1) && group.should_end(begun) && !second.group.should_end(begun));
+    assert_eq!(first.call(0..5).unwrap(), doubled(0..5), "what begins later");
+    let call = std::thread::spawn(move || (first.call(7..8), first.call(0..5)));
+    while !call.is_finished() {
+        groups.cancel(1);
+        std::thread::yield_now();
+    }
+    let (cancelled, _) = call.join().unwrap();
+    assert!(matches!(cancelled, Err(Error::Cancelled { .. })));
+    assert_eq!(second.call(0..5).unwrap(), doubled(0..5));
+    // Told late, and by someone who exaggerates.
+    let begun = now();
+    second.group = groups.of(2);
+    groups.cancel_all_before(begun - 1);
+    assert!(!second.group.should_end(begun));
+    groups.cancel_all_before(u64::MAX);
+    assert!(second.group.should_end(begun) && !second.group.should_end(now()));
+    // Though none of its calls waits for long.
+    assert!(matches!(second.call_of(begun, 0..5), Err(Error::Cancelled { .. })));
+    assert_eq!(second.call(0..5).unwrap(), doubled(0..5));
+    drop(second);
+    assert!(!groups.cancel(3), "a connection without calls");
 }

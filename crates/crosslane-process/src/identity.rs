@@ -1,0 +1,161 @@
+//! Who is at the other end of a lane.
+//!
+//! The engine ends a lane by ending its process, and so must not be told by a guest which process that is: a wrong
+//! number would end a stranger. The guest greets the engine on its lane's socket, the kernel says who sent the
+//! greeting (`SCM_CREDENTIALS`, translated into the engine's pid namespace), and the engine takes a descriptor of that
+//! process if it descends from the zygote that it started. Signals go through the descriptor.
+
+use crate::is_ready;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, sockopt};
+use rustix::process::{Pid, PidfdFlags};
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// What a guest sends first.
+const GREETING: &[u8] = b"h";
+/// A zygote may have been started through so many programs (wrappers, sandboxes) that wait for it.
+const GENERATIONS: usize = 16;
+/// Sends a signal to the group that a process leads; from Linux 6.9 on.
+const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
+
+/// A process, held so that its number cannot come to mean another one.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    descriptor: OwnedFd,
+}
+
+impl Process {
+    /// A process by its number, which must come from the kernel.
+    pub(crate) fn open(pid: i32) -> Result<Self, Errno> {
+        let raw = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(Errno::SRCH)?;
+        let descriptor = rustix::process::pidfd_open(raw, PidfdFlags::empty())?;
+        Ok(Self { pid, descriptor })
+    }
+
+    /// The process with this number, if it lives and descends from `ancestor`.
+    fn below(pid: i32, ancestor: i32) -> Result<Self, Errno> {
+        if pid <= 1 || pid == std::process::id() as i32 {
+            return Err(Errno::PERM);
+        }
+        let process = Self::open(pid)?;
+        // While the descriptor shows it alive, what /proc says of the number is said of it.
+        let descends = descends(pid, ancestor);
+        if process.has_ended() {
+            return Err(Errno::SRCH);
+        }
+        if descends { Ok(process) } else { Err(Errno::PERM) }
+    }
+
+    /// Whether it has ended (it may not have been reaped yet).
+    pub(crate) fn has_ended(&self) -> bool {
+        is_ready(&mut [PollFd::new(&self.descriptor, PollFlags::IN)])
+    }
+
+    /// Kills it and the process group that it leads, also what is left of that after its own end.
+    pub(crate) fn kill(&self) {
+        // SAFETY: the call takes numbers and a null pointer.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.descriptor.as_raw_fd(),
+                libc::SIGKILL,
+                std::ptr::null::<libc::siginfo_t>(),
+                PIDFD_SIGNAL_PROCESS_GROUP,
+            )
+        };
+        let too_old = sent != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+        // SAFETY: getpgid takes a number.
+        if too_old && unsafe { libc::getpgid(self.pid) } == self.pid && !self.has_ended() {
+            // It lives, so the number is still its own, and so is the group of that number.
+            // SAFETY: kill takes numbers.
+            unsafe { libc::kill(-self.pid, libc::SIGKILL) };
+        }
+        let _ = rustix::process::pidfd_send_signal(&self.descriptor, rustix::process::Signal::KILL);
+    }
+}
+
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// The guest's part: its first message.
+pub(crate) fn greet(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    rustix::net::send(socket, GREETING, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// Makes the kernel say who sends what arrives on the socket. Before the other end is given away.
+pub(crate) fn expect(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    sockopt::set_socket_passcred(socket, true)
+}
+
+/// Takes the greeting: the number of the process that sent it. [`Errno::AGAIN`] if it has not come.
+pub(crate) fn sender(socket: BorrowedFd<'_>) -> Result<i32, Errno> {
+    let mut byte = [0u8; 2];
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+    // Aligned as the kernel's headers are, with more room than credentials take.
+    let mut space = [MaybeUninit::<u64>::uninit(); 16];
+    // SAFETY: the struct is plain data; the pointers in it are valid for the call.
+    let (received, message) = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = space.as_mut_ptr().cast();
+        message.msg_controllen = size_of::<[u64; 16]>() as _;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        (libc::recvmsg(socket.as_raw_fd(), &mut message, flags), message)
+    };
+    if received < 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    let mut pid = None;
+    // SAFETY: the kernel has filled the space as the header says; each part is read within its length.
+    unsafe {
+        let mut part = libc::CMSG_FIRSTHDR(&message);
+        while !part.is_null() {
+            let data = libc::CMSG_DATA(part);
+            let length = ((*part).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+            match ((*part).cmsg_level, (*part).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if length >= size_of::<libc::ucred>() => {
+                    pid = Some(data.cast::<libc::ucred>().read_unaligned().pid);
+                }
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    // Nobody asked for descriptors.
+                    for index in 0..length / size_of::<i32>() {
+                        libc::close(data.cast::<i32>().add(index).read_unaligned());
+                    }
+                }
+                _ => {}
+            }
+            part = libc::CMSG_NXTHDR(&message, part);
+        }
+    }
+    // Descriptors of large frames come without the sender's name.
+    sockopt::set_socket_passcred(socket, false)?;
+    match pid {
+        _ if received == 0 => Err(Errno::CONNRESET),
+        Some(pid) if byte[..received as usize] == *GREETING => Ok(pid),
+        _ => Err(Errno::BADMSG),
+    }
+}
+
+/// The lane's process, if the greeting came from one that the zygote made.
+pub(crate) fn lane_of(zygote: i32, sender: i32) -> Result<Process, Errno> {
+    if sender == zygote { Process::open(zygote) } else { Process::below(sender, zygote) }
+}
+
+fn descends(pid: i32, ancestor: i32) -> bool {
+    let mut generations = std::iter::successors(Some(pid), |pid| parent(*pid)).skip(1).take(GENERATIONS);
+    generations.any(|pid| pid == ancestor)
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold spaces and parentheses.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok().filter(|parent| *parent > 1)
+}

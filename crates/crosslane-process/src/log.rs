@@ -1,0 +1,243 @@
+//! The user's log: where what workers print goes, which is the program's stderr.
+//!
+//! # Protocol
+//! [`print`] puts bytes into a queue and never waits. One thread for the whole process takes them out and writes
+//! them, however slow the reader is; what does not fit into the queue meanwhile is dropped and counted, and the count
+//! is written where the bytes would have been. [`flush`] waits for the queue as long as its thread gets on.
+//!
+//! The thread has all signals blocked: a log whose reader is gone (SIGPIPE) or whose file is full (SIGXFSZ) loses
+//! what is printed, and ends nobody.
+//!
+//! # Descriptors
+//! A program may have been started without a stderr. Descriptor 2 then is the next file that somebody opens, a
+//! database perhaps. [`occupy_standard_descriptors`] keeps that from happening after the extension was loaded. What
+//! was opened before is told from a stderr by [`stderr`].
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::{Errno, FdFlags};
+use std::collections::VecDeque;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes that wait for a slow reader, at most.
+const MOST: usize = 16 << 20;
+/// How long [`flush`] waits for a reader that takes nothing.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Bytes that are written at once, at most.
+const PIECE: usize = 64 << 10;
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Bytes, not lines: a line of one byte would take much more than its place.
+    bytes: VecDeque<u8>,
+    /// Bytes that found no room since the last that did.
+    dropped: usize,
+    /// Counts what has been written, so that a wait sees whether the thread gets on.
+    written: u64,
+    /// Whether the thread has taken a piece that it has not written yet.
+    writing: bool,
+    /// The process whose thread serves the queue: a fork has none.
+    process: u32,
+}
+
+struct Log {
+    queue: Mutex<Queue>,
+    /// Tells the thread that there is something to write, and those who flush that it was written.
+    change: Condvar,
+}
+
+static LOG: LazyLock<Log> = LazyLock::new(|| Log { queue: Mutex::default(), change: Condvar::new() });
+
+impl Log {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, queue: MutexGuard<'a, Queue>, patience: Duration) -> MutexGuard<'a, Queue> {
+        self.change.wait_timeout(queue, patience).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The thread's life. It ends with its process.
+    fn serve(&self) {
+        block_signals();
+        let mut queue = self.lock();
+        loop {
+            let piece = queue.take();
+            if piece.is_empty() {
+                queue = self.wait(queue, Duration::from_secs(3600));
+                continue;
+            }
+            queue.writing = true;
+            drop(queue);
+            write(&piece);
+            queue = self.lock();
+            queue.writing = false;
+            queue.written += 1;
+            self.change.notify_all();
+        }
+    }
+}
+
+impl Queue {
+    fn push(&mut self, bytes: &[u8]) {
+        if self.bytes.len() + bytes.len() > MOST {
+            self.dropped += bytes.len();
+            return;
+        }
+        if self.dropped > 0 {
+            let note = format!(
+                "crosslane: {} bytes of output are missing here: stderr is read too slowly\n",
+                self.dropped
+            );
+            self.dropped = 0;
+            self.bytes.extend(note.as_bytes());
+        }
+        self.bytes.extend(bytes);
+    }
+
+    /// Takes what is to be written next: nothing if there is nothing.
+    fn take(&mut self) -> Vec<u8> {
+        let piece = self.bytes.drain(..self.bytes.len().min(PIECE)).collect();
+        if self.bytes.is_empty() {
+            // A queue that was long once does not keep its memory.
+            self.bytes = VecDeque::new();
+        }
+        piece
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && !self.writing
+    }
+}
+
+/// Passes on what a worker printed. Never waits.
+pub(crate) fn print(bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
+    let mut queue = LOG.lock();
+    if queue.process != std::process::id() {
+        let thread = std::thread::Builder::new().name("crosslane-log".into());
+        if thread.spawn(|| LOG.serve()).is_err() {
+            return;
+        }
+        queue.process = std::process::id();
+    }
+    queue.push(bytes);
+    LOG.change.notify_all();
+}
+
+/// Waits until all that was printed is written, or the log's reader takes nothing.
+pub(crate) fn flush() {
+    let mut queue = LOG.lock();
+    let mut seen = (queue.written, Instant::now());
+    while !queue.is_empty() && queue.process == std::process::id() {
+        if queue.written != seen.0 {
+            seen = (queue.written, Instant::now());
+        }
+        let Some(rest) = PATIENCE.checked_sub(seen.1.elapsed()) else { return };
+        queue = LOG.wait(queue, rest);
+    }
+}
+
+/// Opens `/dev/null` as each of the descriptors 0 to 2 that is closed, so that no file or socket that is opened
+/// later is taken for the program's input, output or log.
+pub fn occupy_standard_descriptors() {
+    for number in 0..=2 {
+        // SAFETY: a closed descriptor is an error here, and nothing else is done with it.
+        let standard = unsafe { BorrowedFd::borrow_raw(number) };
+        if rustix::io::fcntl_getfd(standard) == Err(Errno::BADF)
+            && let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty())
+        {
+            // The lowest that is free is this one, unless another thread was quicker, which is as good.
+            if std::os::fd::AsRawFd::as_raw_fd(&null) <= 2 {
+                std::mem::forget(null);
+            }
+        }
+    }
+}
+
+/// Reports panics of this library to the log. By default they go to descriptor 2, whatever file that is. The rest of
+/// the program has a standard library of its own, whose hook this is not.
+pub fn report_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        std::panic::set_hook(Box::new(|panic| print(format!("crosslane: {panic}\n").as_bytes())))
+    });
+}
+
+/// A descriptor of the program's stderr, if it has one: a file that the program opened itself and that became
+/// descriptor 2 is none. Such a file is closed on exec, as a stderr never is, since it was inherited over one; and
+/// a database is a file with a name, open for reading and writing.
+fn stderr() -> Option<OwnedFd> {
+    // SAFETY: a closed descriptor is an error here; what is done is done with a copy.
+    let standard = unsafe { BorrowedFd::borrow_raw(2) };
+    if rustix::io::fcntl_getfd(standard).ok()?.contains(FdFlags::CLOEXEC) {
+        return None;
+    }
+    let copy = rustix::io::fcntl_dupfd_cloexec(standard, 3).ok()?;
+    let access = rustix::fs::fcntl_getfl(&copy).ok()? & OFlags::RWMODE;
+    let file = rustix::fs::fstat(&copy).ok()?;
+    // A temporary file without a name, which programs use that capture output, is no database either.
+    let named = FileType::from_raw_mode(file.st_mode) == FileType::RegularFile && file.st_nlink > 0;
+    let is_log = access == OFlags::WRONLY || (access == OFlags::RDWR && !named);
+    is_log.then_some(copy)
+}
+
+/// Writes to stderr, as it is now: a program may have put another file there.
+fn write(mut bytes: &[u8]) {
+    let Some(stderr) = stderr() else { return };
+    while !bytes.is_empty() {
+        match rustix::io::write(&stderr, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            // A terminal or pipe that was set so by someone: wait until it takes something.
+            Err(Errno::AGAIN) => {
+                let mut fds = [rustix::event::PollFd::new(&stderr, rustix::event::PollFlags::OUT)];
+                let _ = rustix::event::poll(&mut fds, None);
+            }
+            // The log is lost, and nothing else.
+            Err(_) => return,
+        }
+    }
+}
+
+fn block_signals() {
+    // SAFETY: both calls get a valid set; the mask is this thread's alone.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_finds_no_room_is_counted_in_its_place() {
+        let mut queue = Queue::default();
+        queue.push(&vec![b'a'; MOST - 10]);
+        queue.push(b"more than ten bytes");
+        queue.push(b"as long again");
+        queue.bytes.clear();
+        queue.push(b"later");
+        let text = String::from_utf8(queue.take()).unwrap();
+        assert!(text.starts_with("crosslane: 32 bytes of output are missing here"), "{text}");
+        assert!(text.ends_with("\nlater"), "{text}");
+    }
+
+    /// With a slow reader, what is printed in many small pieces takes no more memory than in one.
+    #[test]
+    fn short_lines_take_no_more_than_their_bytes() {
+        let mut queue = Queue::default();
+        (0..MOST).for_each(|_| queue.push(b"\n"));
+        let Queue { bytes, dropped, .. } = &queue;
+        assert!(bytes.capacity() <= 2 * MOST && *dropped == 0, "{} bytes", bytes.capacity());
+        while !queue.take().is_empty() {}
+        assert_eq!(queue.bytes.capacity(), 0);
+    }
+}

@@ -1,0 +1,194 @@
+//! The reaper: the parent of a zygote that forks. Whatever a library's file or functions start ends with it.
+//!
+//! ```text
+//! engine ── reaper (its own session, subreaper) ── zygote ── lanes ── what functions start
+//! ```
+//!
+//! A process whose parent ends becomes a child of the reaper, whatever session or group it has put itself into. The
+//! reaper waits for the end of the zygote, the end of the engine, or SIGTERM; then it kills its children, and those
+//! that become its children by that, until there are none. It ends as the zygote did. It has a session of its own, so
+//! that nothing that kills the engine's group, or closes its terminal, kills it. It holds no descriptor of the zygote.
+//!
+//! If the reaper itself is killed with SIGKILL, the kernel kills the zygote and its lanes, but not what these have
+//! started.
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// How long the reaper tries to kill what is left; a process of another user cannot be killed.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// What process lists show.
+const NAME: &std::ffi::CStr = c"crosslane-reap";
+
+/// The environment variable that names the zygote which this process is, or descends from; or, while a lane loads the
+/// file itself, that lane.
+const ZYGOTE: &str = "CROSSLANE_ZYGOTE";
+
+/// Whether this process is one in which a library must load no library: it could be itself.
+pub(crate) fn is_zygote() -> bool {
+    std::env::var(ZYGOTE).is_ok_and(|pid| pid == std::process::id().to_string())
+}
+
+/// Makes this process the reaper of a child that `fork` makes (with the language's own means), and returns in that
+/// child only. To be called by a zygote as early as possible, and before it has threads: the reaper keeps the memory
+/// that the process has now.
+///
+/// # Errors
+/// If the engine has ended, or `fork` failed.
+pub fn supervise<E: From<io::Error>>(fork: impl FnOnce() -> Result<i32, E>) -> Result<(), E> {
+    let system = |error: rustix::io::Errno| E::from(error.into());
+    let engine =
+        rustix::process::getppid().ok_or_else(|| E::from(io::Error::other("the engine has ended")))?;
+    let engine = rustix::process::pidfd_open(engine, PidfdFlags::empty()).map_err(system)?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(system)?;
+    let (ready, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(system)?;
+    let this = rustix::process::getpid();
+    let child = fork()?;
+    if child != 0 {
+        drop(ready);
+        reap(child, &engine, tell);
+    }
+    drop((engine, tell));
+    // SAFETY: the zygote has no other threads yet.
+    unsafe { std::env::set_var(ZYGOTE, std::process::id().to_string()) };
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(system)?;
+    // What this process starts before its reaper is ready could be killed with its reaper, by its group.
+    let told = rustix::io::read(&ready, &mut [0; 1]).map_err(system)?;
+    if told == 0 || rustix::process::getppid() != Some(this) {
+        return Err(io::Error::other("the reaper has ended").into());
+    }
+    Ok(())
+}
+
+/// Ends a zygote's process and all that it has started: its reaper, if it has one, needs a moment for that.
+pub(crate) fn end(child: &mut Child) {
+    if !matches!(child.try_wait(), Ok(None)) {
+        // It is reaped, and its id may be another's.
+        return;
+    }
+    // SAFETY: kill has no memory requirements; the child is not reaped yet, so its id is its own.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    let begin = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) {
+        if begin.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The life of the reaper. Errors are ignored where nothing better can be done than to go on.
+fn reap(zygote: i32, engine: &OwnedFd, tell: OwnedFd) -> ! {
+    let signals = signals();
+    let _ = rustix::process::setsid();
+    let _ = rustix::process::set_parent_process_death_signal(None);
+    // SAFETY: the name is a C string that lives as long as the program.
+    unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
+    let keep =
+        [Some(engine.as_raw_fd()), Some(tell.as_raw_fd()), signals.as_ref().ok().map(AsRawFd::as_raw_fd)];
+    close_all_but(&keep);
+    let _ = rustix::io::write(&tell, b"r");
+    drop(tell);
+    let mut status = None;
+    while let (None, Ok(signals)) = (status, &signals) {
+        let mut fds = [PollFd::new(engine, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        let polled = rustix::event::poll(&mut fds, None);
+        if !matches!(polled, Ok(_) | Err(rustix::io::Errno::INTR)) || !fds[0].revents().is_empty() {
+            break;
+        }
+        if !fds[1].revents().is_empty() && next_signal(signals) == Some(libc::SIGTERM) {
+            break;
+        }
+        while let Ok(Some((pid, ended))) = rustix::process::wait(WaitOptions::NOHANG) {
+            if pid.as_raw_nonzero().get() == zygote {
+                status = Some(ended);
+            }
+        }
+    }
+    end_children(zygote, &mut status);
+    leave_as(status)
+}
+
+/// The signals that the reaper takes, as a descriptor; all others are ignored until it ends.
+fn signals() -> io::Result<OwnedFd> {
+    // SAFETY: signal sets are plain memory that the calls initialise; they touch nothing else.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigfillset(&mut set);
+        libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        match libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            fd if fd < 0 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+fn next_signal(signals: &OwnedFd) -> Option<i32> {
+    let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+    rustix::io::read(signals, &mut info).ok()?;
+    // The number is the first field.
+    let (number, _) = info.split_first_chunk()?;
+    Some(i32::from_ne_bytes(*number))
+}
+
+/// The zygote's control socket and log must end when the zygote does.
+fn close_all_but(keep: &[Option<RawFd>]) {
+    let names = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open: Vec<RawFd> = names.filter_map(|name| name.file_name().to_str()?.parse().ok()).collect();
+    for fd in open.into_iter().filter(|fd| !keep.contains(&Some(*fd))) {
+        // SAFETY: this process returns to no code that might use the descriptor.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// Kills all children, and theirs, which become this process's own when their parents die.
+fn end_children(zygote: i32, status: &mut Option<WaitStatus>) {
+    let begin = Instant::now();
+    let list = format!("/proc/self/task/{}/children", std::process::id());
+    while begin.elapsed() < PATIENCE {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, ended))) if pid.as_raw_nonzero().get() == zygote => *status = Some(ended),
+            Ok(Some(_)) => {}
+            // There are no children.
+            Err(_) => return,
+            Ok(None) => {
+                let children = fs::read_to_string(&list).unwrap_or_default();
+                let children = children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+                for child in children {
+                    let _ = rustix::process::kill_process(child, Signal::KILL);
+                }
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    }
+}
+
+/// Ends this process as the zygote ended, for the engine to see.
+fn leave_as(status: Option<WaitStatus>) -> ! {
+    let code = status.and_then(|status| status.exit_status());
+    let signal = status.map_or(Some(libc::SIGKILL), |status| status.terminating_signal());
+    // SAFETY: these calls have no memory requirements but for the set, which is initialised. Nothing of the
+    // interpreter, of which this is a copy, is to be run.
+    unsafe {
+        if let Some(signal) = signal {
+            // One core is enough.
+            libc::prctl(libc::PR_SET_DUMPABLE, 0);
+            libc::signal(signal, libc::SIG_DFL);
+            libc::kill(libc::getpid(), signal);
+            let mut set = std::mem::zeroed();
+            libc::sigfillset(&mut set);
+            libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        }
+        libc::_exit(code.unwrap_or(1))
+    }
+}

@@ -1,0 +1,133 @@
+//! What becomes of the rows of a lane that is lost.
+
+use super::worker::{Slice, Worker};
+use super::{ChunkCall, backoff};
+use crate::error::Error;
+use crate::function::OnError;
+use crate::lane::{Lane, LaneError};
+use crate::pool::Zygote;
+use std::time::Instant;
+
+/// How often a slice that no guest has begun is sent again. It costs none of the function's tries, and would go on for
+/// ever with a library whose lanes all die at once.
+const MOST_UNBEGUN: u32 = 3;
+
+/// How a lane was lost.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Loss<'a> {
+    /// It failed.
+    Failed(&'a LaneError),
+    /// It made no progress for longer than the function's timeout.
+    Late,
+}
+
+impl<Z: Zygote> ChunkCall<'_, Z> {
+    /// Removes a lane whose guest is dead, after the replies that it left have been accepted.
+    pub(super) fn drain_dead(&mut self, index: usize, error: &LaneError) -> Result<(), Error> {
+        loop {
+            let worker = &mut self.lanes[index];
+            if worker.slices.is_empty() {
+                self.lanes.remove(index);
+                self.library.pool.reap();
+                return Ok(());
+            }
+            match worker.lane.try_collect() {
+                Ok(Some(header)) if self.accept(index, header)? => {}
+                // A reply that was malformed, with which the lane is gone already.
+                Ok(Some(_)) => return Ok(()),
+                Ok(None) | Err(_) => return self.lose(index, Loss::Failed(error)),
+            }
+        }
+    }
+
+    /// Gives up a lane, with what is in flight on it.
+    pub(super) fn lose(&mut self, index: usize, loss: Loss<'_>) -> Result<(), Error> {
+        let mut worker = self.lanes.remove(index);
+        let Some(submitted) = worker.slices.pop_front() else {
+            return Err(self.error(loss, None));
+        };
+        let replied = matches!(loss, Loss::Failed(LaneError::Corrupt(_)));
+        if !replied && !worker.has_begun(&submitted) {
+            return self.not_begun(worker, submitted.slice, loss);
+        }
+        let row = worker.row(&submitted);
+        self.begun(worker, submitted.slice, row, loss)
+    }
+
+    fn error(&self, loss: Loss<'_>, row: Option<usize>) -> Error {
+        match loss {
+            Loss::Failed(error) => self.died(error.to_string(), row),
+            Loss::Late => Error::TimedOut {
+                function: self.function.name().into(),
+                seconds: self.function.spec.timeout.unwrap_or_default(),
+                place: self.place(row),
+            },
+        }
+    }
+
+    pub(super) fn died(&self, how: String, row: Option<usize>) -> Error {
+        Error::LaneDied { function: self.function.name().into(), how, place: self.place(row) }
+    }
+
+    /// Ends a lane. What was queued behind its oldest slice is not to blame, and is sent again.
+    fn end(&mut self, worker: Worker<'_, Z::Lane>) {
+        self.function.stats.deaths.add(1);
+        self.probing = false;
+        self.again.extend(worker.slices.iter().map(|submitted| submitted.slice.clone()));
+        drop(worker);
+        // Others may have died with it, or of the same cause.
+        self.library.pool.reap();
+    }
+
+    /// A slice of which no row was begun is sent again, whatever the function's options.
+    pub(super) fn not_begun(
+        &mut self,
+        worker: Worker<'_, Z::Lane>,
+        mut slice: Slice,
+        loss: Loss<'_>,
+    ) -> Result<(), Error> {
+        self.end(worker);
+        if slice.unbegun == MOST_UNBEGUN {
+            return Err(self.error(loss, None));
+        }
+        slice.unbegun += 1;
+        self.again.push_front(slice);
+        Ok(())
+    }
+
+    /// Decides what becomes of a slice whose lane was lost while it worked on `row`.
+    fn begun(
+        &mut self,
+        worker: Worker<'_, Z::Lane>,
+        mut slice: Slice,
+        row: Option<usize>,
+        loss: Loss<'_>,
+    ) -> Result<(), Error> {
+        // A lane that shares its process may have died because of another lane, and so gets another try.
+        let tries = match loss {
+            Loss::Failed(_) => self.function.spec.retries + u32::from(worker.lane.shares_its_process()),
+            Loss::Late => self.function.spec.retries,
+        };
+        self.end(worker);
+        if slice.lost < tries {
+            slice.due = Some(Instant::now() + backoff(slice.lost));
+            slice.lost += 1;
+            self.function.stats.retries.add(1);
+            self.again.push_front(slice);
+            return Ok(());
+        }
+        if self.function.spec.on_error == OnError::Fail {
+            return Err(self.error(loss, row));
+        }
+        // The rows around the culprit are computed again; without a culprit all are NULL.
+        let culprit = row.map_or(slice.rows.clone(), |row| row..row + 1);
+        self.function.stats.errors.add(culprit.len() as u64);
+        culprit.clone().for_each(|row| self.output.null(row));
+        for rows in [culprit.end..slice.rows.end, slice.rows.start..culprit.start] {
+            if !rows.is_empty() {
+                self.again.push_front(Slice::new(rows));
+            }
+        }
+        Ok(())
+    }
+}

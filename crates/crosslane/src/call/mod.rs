@@ -1,0 +1,256 @@
+//! One call of a function with one batch: over its own lane, and over idle ones if that pays.
+//!
+//! The batch is cut into slices ([`crate::cost`] says how). Each lane holds up to [`DEPTH`] slices, so
+//! that a guest finds its next slice while the engine copies the last results; a lane that is done
+//! early takes the next slice, so that the slowest lane does not decide how long the batch takes.
+//!
+//! Every wait ends: with a reply, with the death of a lane (looked for every `wait::TICK`), with the function's
+//! timeout, or with the cancellation of the query. A lane that failed, or that still works when
+//! the call ends, is dropped, which ends its process; all others are given back.
+
+mod constant;
+mod deliver;
+mod group;
+mod loss;
+mod place;
+mod replies;
+mod wait;
+mod worker;
+
+pub use constant::Constant;
+pub use deliver::deliver;
+pub use group::{CallGroup, CallGroups, Caller};
+pub use place::place;
+
+use crate::batch::{Column, Encode};
+use crate::error::Error;
+use crate::function::{Function, Library};
+use crate::lane::{Lane, LaneError};
+use crate::pool::Zygote;
+use crate::stats::now;
+use loss::Loss;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+use wait::Clock;
+use worker::{Slice, Submitted, Worker};
+
+/// Slices in flight per lane.
+const DEPTH: usize = 2;
+/// The first pause before a call is tried again; it doubles with each try.
+const BACKOFF: Duration = Duration::from_millis(50);
+
+/// The arguments of a call, as the engine holds them.
+pub trait Input {
+    /// Rows of the batch.
+    fn rows(&self) -> usize;
+    /// Some of the rows, ready to be written into a ring.
+    ///
+    /// # Errors
+    /// If there are no such rows, or there is no memory to find them with.
+    fn slice(&self, rows: Range<usize>) -> Result<Box<dyn Encode + '_>, Error>;
+}
+
+/// Where the results go.
+pub trait Output {
+    /// Takes the results of the rows from `first` on.
+    ///
+    /// # Errors
+    /// If the engine cannot hold them.
+    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error>;
+    /// Makes one row NULL.
+    fn null(&mut self, row: usize);
+}
+
+/// The pause before try `tries + 1`, in guests as in the engine.
+pub fn backoff(tries: u32) -> Duration {
+    BACKOFF * 2u32.saturating_pow(tries.min(6))
+}
+
+/// Calls `function` with all rows of `input`.
+///
+/// # Errors
+/// What the function raised, or what became of its lane; see [`Error`].
+pub fn call<Z: Zygote>(
+    library: &Library<Z>,
+    function: &Function,
+    caller: Caller<'_>,
+    input: &dyn Input,
+    output: &mut dyn Output,
+) -> Result<(), Error> {
+    let rows = input.rows();
+    if rows == 0 {
+        return Ok(());
+    }
+    // A query of many short calls ends between them: none of these waits long enough to look.
+    if caller.was_cancelled() {
+        return Err(Caller::cancelled(function));
+    }
+    let mut call = ChunkCall {
+        library,
+        function,
+        caller,
+        input,
+        output,
+        rest: 0..rows,
+        again: VecDeque::new(),
+        lanes: Vec::new(),
+        probing: false,
+        clock: Clock::new(function),
+    };
+    let outcome = call.run();
+    // Those that failed are gone already; one that still works is ended by this.
+    call.lanes.into_iter().for_each(|worker| worker.lane.give_back());
+    outcome
+}
+
+/// A call under way.
+struct ChunkCall<'a, Z: Zygote> {
+    library: &'a Library<Z>,
+    function: &'a Function,
+    caller: Caller<'a>,
+    input: &'a dyn Input,
+    output: &'a mut dyn Output,
+    /// Rows that have not been cut into slices.
+    rest: Range<usize>,
+    /// Slices that were lost with a lane.
+    again: VecDeque<Slice>,
+    lanes: Vec<Worker<'a, Z::Lane>>,
+    /// Whether a slice is in flight whose reply will show what a row costs.
+    probing: bool,
+    clock: Clock,
+}
+
+impl<Z: Zygote> ChunkCall<'_, Z> {
+    fn run(&mut self) -> Result<(), Error> {
+        loop {
+            self.feed()?;
+            let busy = self.lanes.iter().any(|worker| !worker.slices.is_empty());
+            if !busy && self.again.is_empty() && self.rest.is_empty() {
+                return Ok(());
+            }
+            // What was to be sent may have been cut, or its lane lost on the way: then it is sent again.
+            if !self.collect()? && (busy || !self.has_more()) {
+                self.wait();
+            }
+            self.look()?;
+        }
+    }
+
+    /// Whether there are rows to be sent now. Nothing new is sent while lost ones pause: what their lane died of may
+    /// befall the others.
+    fn has_more(&self) -> bool {
+        self.again.front().map_or(!self.rest.is_empty(), Slice::is_due)
+    }
+
+    fn concurrency(&self) -> usize {
+        self.function.spec.concurrency.max(1) as usize
+    }
+
+    /// Gives every lane that has room its next slice, and borrows lanes while that pays.
+    fn feed(&mut self) -> Result<(), Error> {
+        // Breadth first: every lane has a slice before any gets its second.
+        for full in 0..self.depth() {
+            let mut index = 0;
+            loop {
+                if self.probing || !self.has_more() {
+                    return Ok(());
+                }
+                // A lane may have been lost since.
+                index = index.min(self.lanes.len());
+                if index == self.lanes.len() && !self.add_worker()? {
+                    break;
+                }
+                let worker = &self.lanes[index];
+                if worker.slices.len() <= full && !worker.full {
+                    let slice = self.next_slice();
+                    self.submit(index, slice)?;
+                }
+                index += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn depth(&self) -> usize {
+        // Rows that wait together fill a lane. A second batch behind them would wait longer than on the next free lane.
+        if self.concurrency() > 1 { 1 } else { DEPTH }
+    }
+
+    /// Takes one more lane: the call's own, or a borrowed one. False if there is none to be had.
+    fn add_worker(&mut self) -> Result<bool, Error> {
+        let pool = &self.library.pool;
+        let (lane, slot, borrowed) = if self.lanes.is_empty() {
+            let lane = pool.check_out(|| self.caller.should_end())?;
+            let lane = lane.ok_or_else(|| Caller::cancelled(self.function))?;
+            (lane, self.caller.group.join(), false)
+        } else {
+            let advice = self.function.cost.advise(self.rest.len(), self.caller.width, self.concurrency());
+            if advice.lanes <= self.lanes.len() {
+                return Ok(false);
+            }
+            let Some(slot) = self.caller.group.try_join(self.caller.width) else { return Ok(false) };
+            let Some(lane) = pool.try_check_out() else { return Ok(false) };
+            (lane, slot, true)
+        };
+        let seen = (0, Instant::now());
+        let slices = VecDeque::new();
+        self.lanes.push(Worker { lane, slices, seen, full: false, borrowed, free: 0, _slot: slot });
+        Ok(true)
+    }
+
+    fn next_slice(&mut self) -> Slice {
+        if let Some(slice) = self.again.pop_front() {
+            return slice;
+        }
+        let advice = self.function.cost.advise(self.rest.len(), self.caller.width, self.concurrency());
+        self.probing = advice.probe;
+        let end = self.rest.start + advice.rows;
+        let rows = self.rest.start..end;
+        self.rest.start = end;
+        Slice::new(rows)
+    }
+
+    fn submit(&mut self, index: usize, slice: Slice) -> Result<(), Error> {
+        let submitting = now();
+        let arguments = self.input.slice(slice.rows.clone())?;
+        let worker = &mut self.lanes[index];
+        let outcome = worker.lane.submit(self.function.index, slice.rows.len(), &*arguments);
+        drop(arguments);
+        match outcome {
+            Ok(Some(sequence)) => {
+                if worker.slices.is_empty() {
+                    worker.seen = (0, Instant::now());
+                }
+                if worker.borrowed {
+                    self.function.stats.fanned_out.add(1);
+                }
+                worker.slices.push_back(Submitted { slice, sequence, submitting, submitted: now() });
+                Ok(())
+            }
+            Ok(None) => {
+                worker.full = true;
+                self.probing = false;
+                self.again.push_front(slice);
+                Ok(())
+            }
+            // Nothing was sent and the lane is whole: smaller slices may fit.
+            Err(LaneError::TooLarge(_)) if slice.rows.len() > 1 => {
+                let middle = slice.rows.start + slice.rows.len() / 2;
+                self.again.push_front(Slice { rows: middle..slice.rows.end, ..slice });
+                self.again.push_front(Slice { rows: slice.rows.start..middle, ..slice });
+                self.probing = false;
+                Ok(())
+            }
+            Err(LaneError::TooLarge(what)) => Err(self.died(what, Some(slice.rows.start))),
+            Err(error) if worker.slices.is_empty() => {
+                let worker = self.lanes.remove(index);
+                self.not_begun(worker, slice, Loss::Failed(&error))
+            }
+            Err(error) => {
+                self.again.push_front(slice);
+                self.drain_dead(index, &error)
+            }
+        }
+    }
+}

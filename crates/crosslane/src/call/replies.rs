@@ -1,0 +1,106 @@
+//! Taking replies, and checking them.
+
+use super::loss::Loss;
+use super::worker::Submitted;
+use super::{ChunkCall, deliver};
+use crate::batch::{self, FAILURE, Header, RESULT};
+use crate::error::{Error, Failure};
+use crate::lane::{Lane, LaneError};
+use crate::pool::Zygote;
+use crate::stats::{Times, now};
+use std::time::Instant;
+
+impl<Z: Zygote> ChunkCall<'_, Z> {
+    /// Takes every reply that is there. False if there was none.
+    pub(super) fn collect(&mut self) -> Result<bool, Error> {
+        let mut any = false;
+        let mut index = 0;
+        while index < self.lanes.len() {
+            let worker = &mut self.lanes[index];
+            if worker.slices.is_empty() {
+                index += 1;
+                continue;
+            }
+            match worker.lane.try_collect() {
+                Ok(None) => index += 1,
+                Ok(Some(header)) => {
+                    any = true;
+                    if self.accept(index, header)? {
+                        index += 1;
+                    }
+                }
+                // The function has answered, and its lane is whole: nothing is lost with it that could be tried again.
+                Err(LaneError::TooLarge(what)) => return Err(self.died(what, None)),
+                Err(error) => {
+                    any = true;
+                    self.lose(index, Loss::Failed(&error))?;
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Takes one reply. False if its lane turned out to be useless and is gone.
+    pub(super) fn accept(&mut self, index: usize, header: Header) -> Result<bool, Error> {
+        let collected = now();
+        let worker = &mut self.lanes[index];
+        let Some(submitted) = worker.slices.pop_front() else {
+            self.lose(index, Loss::Failed(&LaneError::Corrupt("a reply to no call".into())))?;
+            return Ok(false);
+        };
+        worker.seen = (0, Instant::now());
+        worker.full = false;
+        let rows = submitted.slice.rows.clone();
+        let outcome = match header.kind {
+            RESULT if header.sequence == submitted.sequence && header.rows as usize == rows.len() => {
+                let types = std::iter::once(&self.function.signature.returns);
+                match batch::columns(worker.lane.frame(), types) {
+                    Ok(columns) => {
+                        deliver(self.function, self.input, self.output, rows.start, &columns[0])?;
+                        None
+                    }
+                    Err(malformed) => Some(malformed.to_string()),
+                }
+            }
+            FAILURE if header.sequence == submitted.sequence => {
+                let text =
+                    batch::failure_text(worker.lane.frame()).map_err(|malformed| malformed.to_string());
+                let failure = text.and_then(|text| {
+                    serde_json::from_slice::<Failure>(text).map_err(|error| error.to_string())
+                });
+                match failure {
+                    Ok(failure) => {
+                        let failure = Box::new(failure);
+                        let row = (header.row as usize) < rows.len();
+                        let row = row.then(|| rows.start + header.row as usize);
+                        let place = self.place(row);
+                        return Err(Error::Raised { function: self.function.name().into(), failure, place });
+                    }
+                    Err(error) => Some(format!("a failure that cannot be read: {error}")),
+                }
+            }
+            kind => Some(format!(
+                "a reply of kind {kind} to call {} with {} rows, where call {} with {} rows was due",
+                header.sequence,
+                header.rows,
+                submitted.sequence,
+                rows.len()
+            )),
+        };
+        if let Some(what) = outcome {
+            self.lanes[index].slices.push_front(submitted);
+            self.lose(index, Loss::Failed(&LaneError::Corrupt(what)))?;
+            return Ok(false);
+        }
+        let stats = &self.function.stats;
+        let free = std::mem::replace(&mut self.lanes[index].free, header.done);
+        let Submitted { submitting, submitted, .. } = submitted;
+        stats.record(&header, Times { submitting, submitted, free, collected });
+        self.lanes[index].lane.stats().record(&header);
+        stats.bytes_out.add(self.lanes[index].lane.frame().len() as u64);
+        stats.copy_out.add(now() - collected);
+        self.function.cost.learn(rows.len(), header.done.saturating_sub(header.taken));
+        self.probing = false;
+        Ok(true)
+    }
+}
