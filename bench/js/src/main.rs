@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 use arrow_array::{Array, Int64Array, RecordBatch};
 use arrow_schema::{DataType as ArrowType, Field, Schema};
 use arrow_udf_runtime::javascript::{FunctionOptions, Runtime};
-use crosslane::batch::{self, Encode, Header, Plan, Trust};
+use crosslane::batch::{self, Encode, Header, Plan};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{ColumnBuilder, DataType, Failure};
 use crosslane_js::guest::{Answer, Guest};
@@ -95,14 +95,14 @@ fn gcd(rounds: usize, folder: &Path) -> Result<serde_json::Value> {
     let progress = AtomicU64::new(0);
     let mut ours = || -> Result<i64> {
         framed(&columns, &mut request, Header { rows: ROWS as u32, ..Header::default() });
-        let columns = batch::columns(bytes(&request), types.iter(), Trust::Values)?;
+        let columns = batch::columns(bytes(&request), types.iter())?;
         match guest.answer(0, &columns, ROWS, &progress) {
             Answer::Done(results, _) => {
                 framed(&results, &mut reply, Header { rows: ROWS as u32, ..Header::default() })
             }
             other => return Err(anyhow!("{other:?}")),
         }
-        let results = batch::columns(bytes(&reply), types[..1].iter(), Trust::Nothing)?;
+        let results = batch::columns(bytes(&reply), types[..1].iter())?;
         Ok((0..ROWS).map(|row| results[0].value::<i64>(row)).fold(0, |all, one| all ^ one))
     };
 
@@ -163,24 +163,26 @@ fn pool(rounds: usize, host: &str, file: &Path) -> Result<serde_json::Value> {
         source: Source::File { path: file.to_owned() },
         load_timeout: TIME,
         ring_size: 1 << 20,
+        largest_batch: 4 << 30,
         spin: Duration::from_micros(20),
-        on_interrupt: Arc::new(|| {}),
+        on_interrupt: Arc::new(|_| {}),
     };
     let warm = PoolOptions { warm: 1, idle_timeout: TIME };
-    let (pool, _) = Pool::start(warm, move || Zygote::start(options))?;
-    drop(pool.check_out()?);
+    let (pool, _) = Pool::start(warm, move |stop| Zygote::start(options, stop))?;
+    let lane = || pool.check_out(|| false).and_then(|lane| lane.ok_or(crosslane::Error::Boot("no lane".into())));
+    drop(lane()?);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         // The last lane was dropped: this one has to be booted.
         let begun = pool.stats().booted;
-        let (time, lane) = seconds(|| pool.check_out());
+        let (time, booted) = seconds(lane);
         if pool.stats().booted > begun {
             theirs.push(time);
         }
-        lane?.give_back();
-        let (time, lane) = seconds(|| pool.check_out());
+        booted?.give_back();
+        let (time, warm) = seconds(lane);
         ours.push(time);
-        drop(lane?);
+        drop(warm?);
     }
     Ok(json!({ "ours": ours, "theirs": theirs }))
 }

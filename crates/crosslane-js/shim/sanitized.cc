@@ -47,10 +47,11 @@ const char* kPrelude = R"(
 ClText View(const std::string& text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
 std::string Copy(ClText text) { return std::string(reinterpret_cast<const char*>(text.data), text.length); }
 
-// The modules, and what was printed.
+// The modules, what was printed, and what the last call by JavaScript gave.
 struct Program {
   std::map<std::string, std::string> modules;
-  std::string path, source, printed;
+  std::string path, source, printed, answer;
+  ClIsolate* isolate = nullptr;
 };
 
 bool Resolve(void* host, ClText specifier, ClText, ClText* path, ClText* source) {
@@ -64,11 +65,55 @@ bool Resolve(void* host, ClText specifier, ClText, ClText* path, ClText* source)
   return found != program->modules.end();
 }
 
+template <typename T>
+std::string Bytes(T value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+}
+std::string Tag(uint8_t tag) { return Bytes(tag); }
+std::string Int(int32_t value) { return Tag(CL_VALUE_INT) + Bytes(value); }
+std::string Sized(const std::string& bytes) { return Bytes(static_cast<uint32_t>(bytes.size())) + bytes; }
+std::string Textual(const std::string& text) { return Tag(CL_VALUE_TEXT) + Sized(text); }
+
+constexpr size_t kStack = 500 << 10;
+
+// The program's functions: 0 gives what it was passed, 1 fails, 2 runs a script, 3 gives one value of each
+// kind.
+bool CallProgram(void* host, uint32_t number, ClText arguments, ClText* result) {
+  auto* program = static_cast<Program*>(host);
+  std::string passed = Copy(arguments);
+  ClOutcome outcome{};
+  switch (number) {
+    case 0:
+      program->answer = Tag(CL_VALUE_ARRAY) + passed;
+      break;
+    case 1:
+      // With a text behind the count, its tag and its length: with that.
+      program->answer = passed.size() > 9 ? passed.substr(4 + 1 + 4) : "ProgramError\nrefused";
+      break;
+    case 2: {
+      // Behind the count, the tag and the length of a text.
+      std::string script = passed.substr(4 + 1 + 4);
+      cl_eval(program->isolate, View(script), View("inner"), kStack / 2, &outcome);
+      program->answer = outcome.status == CL_OK ? Copy(outcome.value) : "Error\nthe inner script failed";
+      break;
+    }
+    default:
+      // A BigInt goes in as its sign and words, and comes out as digits.
+      program->answer = Tag(CL_VALUE_ARRAY) + Bytes<uint32_t>(8) + Tag(CL_VALUE_TRUE) + Tag(CL_VALUE_FALSE) +
+                        Tag(CL_VALUE_UNDEFINED) + Tag(CL_VALUE_NUMBER) + Bytes(2.5) + Tag(CL_VALUE_OBJECT) +
+                        Bytes<uint32_t>(1) + Sized("k") + Textual("\xc3\xbc") + Tag(CL_VALUE_DATE) +
+                        Bytes(1e12) + Tag(CL_VALUE_BIGINT) + Bytes<uint8_t>(1) + Bytes<uint32_t>(1) +
+                        Bytes<uint64_t>(7) + Tag(CL_VALUE_BYTES) + Sized("\x01\xff");
+  }
+  *result = View(program->answer);
+  return number != 1 && outcome.status == CL_OK;
+}
+
 ClHost Host(Program* program) {
   auto print = [](void* host, uint32_t, ClText text) { static_cast<Program*>(host)->printed += Copy(text); };
   auto fatal = [](void*, ClText what) { fprintf(stderr, "fatal: %s\n", Copy(what).c_str()); };
   auto confirm = [](void*, uint32_t) { return true; };
-  return {program, print, Resolve, confirm, fatal};
+  return {program, print, Resolve, confirm, fatal, CallProgram};
 }
 
 std::string Call(ClIsolate* isolate, const char* method, double argument, ClOutcome* outcome) {
@@ -99,13 +144,15 @@ void Exercise(ClText snapshot) {
 
   for (bool stack : {true, false}) {
     std::thread ender([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      // An endless loop comes to checks.
+      while (cl_sign(isolate) != CL_HEARD) std::this_thread::yield();
+      while (cl_sign(isolate) != CL_HEARD) std::this_thread::yield();
       cl_terminate(isolate, 7, stack);
     });
     Call(isolate, "text", 5, &outcome);
     CHECK(outcome.status == CL_TERMINATED && outcome.reason == 7 && (outcome.stack.length > 0) == stack);
     ender.join();
-    CHECK(cl_pending(isolate) == 0);
+    CHECK(cl_pending(isolate) == 0 && cl_sign(isolate) == CL_IDLE);
   }
   cl_terminate(isolate, 7, true);
   CHECK(Call(isolate, "text", 0, &outcome) == "3");
@@ -143,7 +190,127 @@ void Exercise(ClText snapshot) {
   }
   cl_set_memory_limit(isolate, 128 << 20);
   CHECK(cl_memory_used(isolate) > 0);
-  cl_dispose(isolate);
+  CHECK(cl_dispose(isolate));
+}
+
+std::string Eval(Program& program, const std::string& source, ClOutcome* outcome) {
+  cl_eval(program.isolate, View(source), View("script"), kStack, outcome);
+  return Copy(outcome->value);
+}
+
+const char* kSmallPrelude =
+    "(function (print) { return { describe: (error) => [error.name, error.message, String(error.stack)] }; "
+    "})";
+
+void BootShared(Program& program, const ClHost& host) {
+  ClOutcome outcome;
+  const size_t memory = 60 << 20;
+  program.isolate =
+      cl_boot(true, {}, View(kSmallPrelude), &host, memory, memory + (size_t{2} << 30), kStack, &outcome);
+  CHECK(outcome.status == CL_OK);
+}
+
+// What an embedding program does: scripts, calls, its own functions, and their values both ways.
+void Embed() {
+  Program program;
+  ClHost host = Host(&program);
+  ClOutcome outcome;
+  BootShared(program, host);
+  const char* names[] = {"same", "fails", "runs", "kinds"};
+  for (uint32_t number = 0; number < 4; number++) {
+    cl_attach(program.isolate, View(names[number]), number, kStack, &outcome);
+    CHECK(outcome.status == CL_OK);
+  }
+  cl_attach(program.isolate, View("is.made"), 0, kStack, &outcome);
+  CHECK(outcome.status == CL_OK);
+  cl_attach(program.isolate, View("Math.PI.digits"), 0, kStack, &outcome);
+  CHECK(outcome.status == CL_EXCEPTION);
+
+  CHECK(Eval(program, "6 * 7", &outcome) == Int(42));
+  CHECK(Eval(program, "same(1, 'x')", &outcome) ==
+        Tag(CL_VALUE_ARRAY) + Bytes<uint32_t>(2) + Int(1) + Textual("x"));
+  CHECK(Eval(program, "same([1, , 'a'], new Map([['k', new Set([2])]]), new Date(5), new Uint8Array(3))",
+             &outcome) ==
+        Eval(program, "[[1, undefined, 'a'], { k: [2] }, new Date(5), new Uint8Array(3)]", &outcome));
+  CHECK(Eval(program, "same('\\u00fc\\ud800').length", &outcome) == Int(1));
+  CHECK(Eval(program, "try { fails() } catch (e) { e.name + ': ' + e.message }", &outcome) ==
+        Textual("ProgramError: refused"));
+  CHECK(Eval(program, "try { fails('RangeError\\nbad') } catch (e) { (e instanceof RangeError) + e.message }",
+             &outcome) == Textual("truebad"));
+  Eval(program, "try { fails() } catch (e) { runs('1'); throw e }", &outcome);
+  CHECK(outcome.status == CL_EXCEPTION && outcome.reason == CL_PROGRAM);
+  Eval(program, "try { fails() } catch (e) { throw new Error(e.message) }", &outcome);
+  CHECK(outcome.status == CL_EXCEPTION && outcome.reason == 0);
+  CHECK(Eval(program, "runs('runs(\"1 + 1\") + 1')", &outcome) == Int(3));
+  CHECK(Eval(program,
+             "const [t, f, u, n, o, d, b, y] = kinds();"
+             "[t, f, u, n, o.k, d.getTime(), b, y[1]].join()",
+             &outcome) == Textual("true,false,,2.5,\xc3\xbc,1000000000000,-7,255"));
+
+  Eval(program, "globalThis.deep = { sum: (a, b) => a + b, throws() { throw new RangeError('bad'); } }",
+       &outcome);
+  std::string two = Bytes<uint32_t>(2) + Int(2) + Int(3);
+  cl_invoke(program.isolate, View("deep.sum"), View(two), kStack, &outcome);
+  CHECK(outcome.status == CL_OK && Copy(outcome.value) == Int(5));
+  cl_invoke(program.isolate, View("deep.throws"), View(two), kStack, &outcome);
+  CHECK(outcome.status == CL_EXCEPTION && Copy(outcome.message) == "bad");
+  for (const char* missing : {"nothing", "deep.nothing", "no.where"}) {
+    cl_invoke(program.isolate, View(missing), View(two), kStack, &outcome);
+    CHECK(outcome.status == CL_EXCEPTION);
+  }
+
+  for (const char* bad :
+       {"let x = ;", "null.x", "const a = []; a.push(a); a", "({ get x() { throw new Error('no'); } })",
+        "Promise.reject(new Error('no'))", "(function f() { return f() + 1; })()",
+        "new Proxy({}, { ownKeys() { throw new Error('no'); } })"}) {
+    Eval(program, bad, &outcome);
+    CHECK(outcome.status == CL_EXCEPTION);
+  }
+  // What the script makes of its prototypes is its own affair.
+  Eval(program,
+       "for (const name of ['0', '1', 'k']) Object.defineProperty(Object.prototype, name,"
+       "  { set() { throw 1; }, configurable: true });"
+       "for (const name of ['name', 'stack']) Object.defineProperty(Error.prototype, name,"
+       "  { set() { throw 1; }, configurable: true });",
+       &outcome);
+  CHECK(outcome.status == CL_OK);
+  CHECK(Eval(program, "kinds().length", &outcome) == Int(8));
+  CHECK(Eval(program, "try { fails() } catch (e) { e.message }", &outcome) == Textual("refused"));
+
+  // A value that is being encoded is ended as a script is.
+  Eval(program, "const long = []; long.length = 4e8; long", &outcome);
+  CHECK(outcome.status == CL_TERMINATED && outcome.reason == CL_MEMORY);
+  CHECK(Eval(program, "1", &outcome) == Int(1));
+  cl_set_memory_limit(program.isolate, size_t{1} << 40);
+  std::thread ender([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    cl_terminate(program.isolate, 7, true);
+  });
+  Eval(program, "const longer = []; longer.length = 4e8; longer", &outcome);
+  CHECK(outcome.status == CL_TERMINATED && outcome.reason == 7);
+  ender.join();
+  CHECK(cl_dispose(program.isolate));
+}
+
+// A call that cannot be ended is given up, with those around it, and nothing else is.
+void LeaveBehind() {
+  // They stay, and so does what V8 finds through them.
+  static Program programs[2];
+  const char* scripts[] = {"'a'.repeat(3e8).split('')", "runs('Array.from({ length: 3e8 })')"};
+  for (int index = 0; index < 2; index++) {
+    Program& program = programs[index];
+    ClHost host = Host(&program);
+    ClOutcome outcome;
+    BootShared(program, host);
+    cl_attach(program.isolate, View("runs"), 2, kStack, &outcome);
+    Eval(program, scripts[index], &outcome);
+    CHECK(outcome.status == CL_TERMINATED && outcome.reason == CL_MEMORY);
+    Eval(program, "1", &outcome);
+    CHECK(outcome.status == CL_TERMINATED && outcome.reason == CL_MEMORY);
+    CHECK(cl_memory_used(program.isolate) == 0);
+    CHECK(!cl_dispose(program.isolate));
+  }
+  Embed();
 }
 
 }  // namespace
@@ -190,5 +357,8 @@ int main() {
   first.join();
   second.join();
   cl_free_blob(warm);
+
+  Embed();
+  LeaveBehind();
   puts("the shim is clean");
 }

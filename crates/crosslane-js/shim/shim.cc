@@ -1,6 +1,7 @@
 #include "shim.h"
 
 #include <libplatform/libplatform.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,13 +26,21 @@
 #include <v8-version.h>
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+// Not in V8's headers: sets what is called before V8 ends the process where a check failed.
+namespace v8::base {
+void SetPrintStackTrace(void (*)());
+}
+
 namespace {
+
+struct Entry;
 
 v8::Platform* platform = nullptr;
 
@@ -47,6 +56,16 @@ class CappedAllocator final : public v8::ArrayBuffer::Allocator {
   void Free(void* data, size_t length) override {
     free(data);
     used_.fetch_sub(length, std::memory_order_relaxed);
+  }
+  // Memory for what the host passes. It counts, but is not refused for the limit's sake.
+  std::unique_ptr<v8::BackingStore> Room(size_t length) {
+    void* data = malloc(std::max<size_t>(length, 1));
+    if (data == nullptr) return nullptr;
+    used_.fetch_add(length, std::memory_order_relaxed);
+    auto release = [](void* data, size_t length, void* self) {
+      static_cast<CappedAllocator*>(self)->Free(data, length);
+    };
+    return v8::ArrayBuffer::NewBackingStore(data, length, release, this);
   }
   size_t used() const { return used_.load(std::memory_order_relaxed); }
   std::atomic<size_t> limit{SIZE_MAX};
@@ -107,7 +126,14 @@ struct ClIsolate {
   // The prelude's methods.
   v8::Global<v8::Object> guest;
   std::map<std::string, v8::Global<v8::Function>> methods;
-  v8::Global<v8::Array> results, passed;
+  v8::Global<v8::Array> results;
+  // The memory that the call at work was lent, and that of the last one, in which its results may lie.
+  std::vector<v8::Global<v8::ArrayBuffer>> lent;
+  // What one call after the other is passed in, if only the prelude sees it; and the host's word.
+  std::map<size_t, v8::Global<v8::ArrayBuffer>> reused;
+  v8::Global<v8::Uint32Array> word;
+  const uint8_t* word_at = nullptr;
+  std::vector<std::shared_ptr<v8::BackingStore>> kept;
   // Modules of a load by their paths.
   std::map<std::string, v8::Global<v8::Module>> modules;
 
@@ -123,8 +149,22 @@ struct ClIsolate {
   // What the heap may hold until it is looked at again.
   size_t look_at = SIZE_MAX;
   std::atomic<uint32_t> reason{0};
-  // Calls by the program that are under way, one inside of the other.
+  // When V8 was asked for a sign that it comes to checks, in nanoseconds of the steady clock; 0 if it has
+  // given it.
+  std::atomic<int64_t> unheard_since{0};
+  // Whether a method of the prelude runs.
+  std::atomic<bool> at_work{false};
+  // Whether more memory is in use than may be, where V8 does not come to a check.
+  std::atomic<bool> greedy{false};
+  // Calls by the program that are under way, one inside of the other, and the innermost.
   int depth = 0;
+  Entry* entry = nullptr;
+  // Whether a call was left where it was (`GiveUp`): nothing can be done with the isolate any more.
+  std::atomic<bool> given_up{false};
+  // The last error that a function of the program failed with.
+  v8::Global<v8::Value> failed_with;
+  // Values that were encoded.
+  uint32_t encoded = 0;
   // All that V8 counts without anybody reading it.
   alignas(64) int counter = 0;
   std::string name, message, stack, value, interrupted_at;
@@ -165,6 +205,65 @@ void Terminate(ClIsolate* self, uint32_t reason) {
   self->isolate->TerminateExecution();
 }
 
+int64_t Now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+// How long code may not come to a check while it uses more memory than it may.
+constexpr int64_t kPatience = 200'000'000;
+
+void GiveUp(ClIsolate* self);
+
+void Heard(v8::Isolate* isolate, void*) {
+  ClIsolate* self = Self(isolate);
+  self->unheard_since = 0;
+  self->greedy = false;
+}
+
+void AskForSign(ClIsolate* self) {
+  self->unheard_since = Now();
+  self->isolate->RequestInterrupt(Heard, nullptr);
+}
+
+// What V8's own limit is for code that comes to no check between two collections. There V8 collects all that
+// it can, and beyond it ends the process, or the isolate (`GiveUp`): such code fills no more than this,
+// however fast it is. Else V8's limit is far higher, since V8 collects the more often the lower it is.
+size_t HardLimit(ClIsolate* self) { return self->memory_limit + self->memory_limit / 2; }
+
+// What V8's own limit gets on top, once in a call: room to unwind in, and for an array that was grown just
+// now.
+constexpr size_t kRoom = 64u << 20;
+
+size_t NearHardLimit(void* data, size_t current, size_t) {
+  auto* self = static_cast<ClIsolate*>(data);
+  // It was lowered for another function.
+  if (current < HardLimit(self)) return HardLimit(self);
+  Terminate(self, CL_MEMORY);
+  if (self->unwinding) return current;
+  self->unwinding = true;
+  return current + self->memory_limit + kRoom;
+}
+
+// V8 lowers its limit in no other way, and raises it when it asks.
+void LowerHardLimit(ClIsolate* self) {
+  self->isolate->RemoveNearHeapLimitCallback(NearHardLimit, HardLimit(self));
+  self->isolate->AddNearHeapLimitCallback(NearHardLimit, self);
+}
+
+// Builtins that fill a table or a list come to no check, so that nothing can end them: they are found here,
+// and given up, or ended with their process by whoever sees `greedy`.
+void LookForGreed(ClIsolate* self, size_t used, bool all_alive) {
+  if (used / 4 <= self->memory_limit / 16) return;
+  if (self->unheard_since == 0) {
+    AskForSign(self);
+    return;
+  }
+  if (!self->unwinding) LowerHardLimit(self);
+  if (used > self->memory_limit && Now() - self->unheard_since > kPatience) {
+    self->greedy = true;
+    // Beyond 1.5 times the limit V8 has collected by itself, so that nothing of this is dead.
+    if (all_alive || used > HardLimit(self)) GiveUp(self);
+  }
+}
+
 void RememberPlace(v8::Isolate* isolate) {
   v8::HandleScope scope(isolate);
   if (!isolate->InContext()) return;
@@ -192,7 +291,9 @@ void CheckMemory(v8::Isolate* isolate, void*) {
 void AfterCollection(v8::Isolate* isolate, v8::GCType type, v8::GCCallbackFlags, void*) {
   ClIsolate* self = Self(isolate);
   size_t used = Used(self);
-  if (type == v8::kGCTypeMarkSweepCompact) {
+  bool full = type == v8::kGCTypeMarkSweepCompact;
+  LookForGreed(self, used, full);
+  if (full) {
     if (used <= self->memory_limit) return;
     // At the next check the place can be told, if there comes one before the next collection.
     if (self->asked) Terminate(self, CL_MEMORY);
@@ -207,18 +308,10 @@ void AfterCollection(v8::Isolate* isolate, v8::GCType type, v8::GCCallbackFlags,
   }
 }
 
-size_t NearHardLimit(void* data, size_t current, size_t) {
-  // The soft limit was passed long ago: some room to unwind in, once.
-  auto* self = static_cast<ClIsolate*>(data);
-  Terminate(self, CL_MEMORY);
-  if (self->unwinding) return current;
-  self->unwinding = true;
-  return current + (256u << 20);
-}
-
 // V8 gives no pointer to these, so the isolate of the thread is asked.
 [[noreturn]] void Fatal(const char* location, const char* message) {
   v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
+  if (isolate && Self(isolate)) GiveUp(Self(isolate));
   std::string what = std::string(message ? message : "") + " (" + (location ? location : "?") + ")";
   if (isolate && Self(isolate) && Self(isolate)->host.fatal) {
     ClIsolate* self = Self(isolate);
@@ -229,7 +322,21 @@ size_t NearHardLimit(void* data, size_t current, size_t) {
 }
 
 void OutOfMemory(const char* location, bool is_heap) {
-  Fatal(location, is_heap ? "JavaScript heap out of memory" : "out of memory");
+  Fatal(location, is_heap ? "a call used up its memory and could not be ended" : "out of memory");
+}
+
+// V8 ends the process without asking the handlers above if an array is beyond its longest. All that tells
+// this from a check that failed is the message, which V8 leaves on the stack behind a mark, to be found in
+// dumps.
+[[gnu::no_sanitize("address")]] void CheckFailed() {
+  constexpr uintptr_t kMark = 0xdecade10;
+  constexpr char kTooLong[] = "Fatal JavaScript invalid size error";
+  v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
+  if (!isolate || !Self(isolate)) return;
+  auto* at = static_cast<const uintptr_t*>(__builtin_frame_address(0));
+  for (int word = 0; word < 512; word++, at++) {
+    if (*at == kMark && memcmp(at + 1, kTooLong, sizeof kTooLong - 1) == 0) return GiveUp(Self(isolate));
+  }
 }
 
 // V8 counts with atomic additions, and where nobody wants to know, all isolates add to one place: a tenth of
@@ -258,6 +365,27 @@ void Print(const v8::FunctionCallbackInfo<v8::Value>& info) {
   self->host.print(self->host.host, info[0].As<v8::Int32>()->Value(), View(text));
 }
 
+// Gives the list of a URL's parts, or undefined.
+void UrlParts(const v8::FunctionCallbackInfo<v8::Value>& info) {
+  v8::Isolate* isolate = info.GetIsolate();
+  ClIsolate* self = Self(isolate);
+  std::string operation = ToString(isolate, info[0]);
+  std::string first = ToString(isolate, info[1]);
+  std::string second = ToString(isolate, info[2]);
+  ClText result;
+  if (!self->host.url(self->host.host, View(operation), View(first), View(second), &result)) return;
+  std::vector<v8::Local<v8::Value>> parts;
+  auto* data = reinterpret_cast<const char*>(result.data);
+  const char* end = data + result.length;
+  for (;;) {
+    auto* line = static_cast<const char*>(memchr(data, '\n', end - data));
+    parts.push_back(Text(isolate, data, (line ? line : end) - data));
+    if (!line) break;
+    data = line + 1;
+  }
+  info.GetReturnValue().Set(v8::Array::New(isolate, parts.data(), parts.size()));
+}
+
 extern const intptr_t external_references[];
 
 // ---- outcomes
@@ -265,9 +393,13 @@ extern const intptr_t external_references[];
 void Begin(ClIsolate* self, ClOutcome* outcome) {
   *outcome = {};
   self->results.Reset();
+  self->kept.clear();
   self->interrupted_at.clear();
   self->asked = false;
+  self->unheard_since = 0;
+  self->greedy = false;
   if (self->look_at == SIZE_MAX) self->look_at = self->memory_limit;
+  self->unwinding = false;
 }
 
 v8::MaybeLocal<v8::Value> Method(ClIsolate* self, v8::Local<v8::Context> context, const char* name, int count,
@@ -350,10 +482,20 @@ void Failed(ClIsolate* self, v8::Local<v8::Context> context, v8::TryCatch& caugh
       self->stack = Frames(isolate, trace);
     }
   }
+  if (!exception.IsEmpty() && exception == self->failed_with) outcome->reason = CL_PROGRAM;
   if (self->allocator.refused.exchange(false) && self->name == "RangeError") outcome->reason = CL_MEMORY;
   outcome->name = View(self->name);
   outcome->message = View(self->message);
   outcome->stack = View(self->stack);
+}
+
+// Gives an error a property of its own. What the user's code made of errors does not matter.
+void Define(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value> error,
+            const char* name, v8::Local<v8::String> value) {
+  // That fails only if the call is being ended.
+  error.As<v8::Object>()
+      ->CreateDataProperty(context, Text(isolate, name, strlen(name)), value)
+      .FromMaybe(false);
 }
 
 // ---- modules
@@ -400,9 +542,7 @@ v8::MaybeLocal<v8::Module> Compile(ClIsolate* self, v8::Local<v8::Context> conte
       std::string place = "\n    at " + path + ":" + std::to_string(at.GetLineNumber() + 1) + ":" +
                           std::to_string(at.GetColumnNumber() + 1);
       v8::Local<v8::Value> error = v8::Exception::Error(Text(isolate, imported));
-      error.As<v8::Object>()
-          ->Set(context, Text(isolate, "stack", 5), Text(isolate, "Error: " + imported + place))
-          .Check();
+      Define(isolate, context, error, "stack", Text(isolate, "Error: " + imported + place));
       isolate->ThrowException(error);
       return {};
     }
@@ -465,14 +605,52 @@ bool IsAscii(const uint8_t* data, int length) {
   return (all & 0x8080808080808080) == 0;
 }
 
-v8::Local<v8::Value> ToJs(v8::Isolate* isolate, const ClValue& value) {
+// The most memory that is kept to be used again, for one value.
+constexpr size_t kMostReused = 1 << 20;
+
+// A buffer of at least this length that begins with a copy of `value`.
+v8::MaybeLocal<v8::ArrayBuffer> Copied(ClIsolate* self, const ClValue& value, size_t length) {
+  auto store = self->allocator.Room(length);
+  if (!store) return {};
+  if (value.length) memcpy(store->Data(), value.data, value.length);
+  return v8::ArrayBuffer::New(self->isolate, std::move(store));
+}
+
+// What is passed at `place`. Empty if there is no memory for it.
+v8::MaybeLocal<v8::Value> ToJs(ClIsolate* self, const ClValue& value, size_t place) {
+  v8::Isolate* isolate = self->isolate;
+  v8::Local<v8::ArrayBuffer> buffer;
   switch (value.kind) {
-    case CL_BYTES: {
-      // The memory belongs to the lane; it outlives the call, and `detach` ends what outlives that.
-      auto store = v8::ArrayBuffer::NewBackingStore(
-          const_cast<uint8_t*>(value.data), value.length, [](void*, size_t, void*) {}, nullptr);
-      return v8::ArrayBuffer::New(isolate, std::move(store));
-    }
+    case CL_REUSED:
+      // A detached buffer makes V8 look at each access to any: so these are not detached, and not made anew.
+      if (value.length <= kMostReused) {
+        v8::Global<v8::ArrayBuffer>& reused = self->reused[place];
+        if (!reused.IsEmpty() && reused.Get(isolate)->ByteLength() >= value.length) {
+          buffer = reused.Get(isolate);
+          if (value.length) memcpy(buffer->GetBackingStore()->Data(), value.data, value.length);
+          return buffer;
+        }
+        size_t length = 1 << 10;
+        while (length < value.length) length *= 2;
+        if (!Copied(self, value, length).ToLocal(&buffer)) return {};
+        reused.Reset(isolate, buffer);
+        return buffer;
+      }
+      [[fallthrough]];
+    case CL_BYTES:
+      if (!Copied(self, value, value.length).ToLocal(&buffer)) return {};
+      self->lent.emplace_back(isolate, buffer);
+      return buffer;
+    case CL_WORD:
+      // The only memory that is shared with the host.
+      if (self->word_at != value.data) {
+        auto store = v8::ArrayBuffer::NewBackingStore(
+            const_cast<uint8_t*>(value.data), sizeof(uint32_t), [](void*, size_t, void*) {}, nullptr);
+        buffer = v8::ArrayBuffer::New(isolate, std::move(store));
+        self->word.Reset(isolate, v8::Uint32Array::New(buffer, 0, 1));
+        self->word_at = value.data;
+      }
+      return self->word.Get(isolate);
     case CL_ASCII:
     case CL_UTF8: {
       std::vector<v8::Local<v8::Value>> strings;
@@ -550,10 +728,11 @@ ClIsolate* Furnish(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
   v8::ScriptOrigin origin(isolate, Text(isolate, "crosslane:guest", 15));
   v8::Local<v8::Script> script;
   v8::Local<v8::Value> make, guest;
-  v8::Local<v8::Value> arguments[] = {v8::Function::New(context, Print).ToLocalChecked()};
+  v8::Local<v8::Value> arguments[] = {v8::Function::New(context, Print).ToLocalChecked(),
+                                      v8::Function::New(context, UrlParts).ToLocalChecked()};
   if (!v8::Script::Compile(context, Text(isolate, prelude), &origin).ToLocal(&script) ||
       !script->Run(context).ToLocal(&make) ||
-      !make.As<v8::Function>()->Call(context, context->Global(), 1, arguments).ToLocal(&guest)) {
+      !make.As<v8::Function>()->Call(context, context->Global(), 2, arguments).ToLocal(&guest)) {
     Failed(self, context, caught, outcome);
     guest = v8::Object::New(isolate);
   }
@@ -598,6 +777,27 @@ void Throw(v8::Isolate* isolate, const char* message) {
   isolate->ThrowException(v8::Exception::TypeError(Text(isolate, message, strlen(message))));
 }
 
+// Comes to a check if there is something to be ended. False if it was.
+bool Poll(ClIsolate* self, v8::Local<v8::Context> context) {
+  if (self->reason.load(std::memory_order_relaxed) == 0) return true;
+  v8::Local<v8::Script> script;
+  v8::Local<v8::Value> value;
+  return v8::Script::Compile(context, Text(self->isolate, "for (let i = 0; i < 1; i++);", 28))
+             .ToLocal(&script) &&
+         script->Run(context).ToLocal(&value);
+}
+
+// Whether `more` bytes may be added to an encoded value.
+bool HasRoom(v8::Isolate* isolate, v8::Local<v8::Context> context, const std::string& out, size_t more) {
+  ClIsolate* self = Self(isolate);
+  if (out.size() > self->memory_limit || more > self->memory_limit - out.size() || more > UINT32_MAX) {
+    Terminate(self, CL_MEMORY);
+  } else if (++self->encoded % 1024) {
+    return true;
+  }
+  return Poll(self, context);
+}
+
 bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Object> object,
                   int depth, std::string* out);
 
@@ -608,6 +808,10 @@ bool EncodeValue(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local
     Throw(isolate, "a value that contains itself, or is nested more than 100 deep, cannot be passed");
     return false;
   }
+  size_t size = 0;
+  if (value->IsString()) size = value.As<v8::String>()->Utf8Length(isolate);
+  if (value->IsArrayBufferView()) size = value.As<v8::ArrayBufferView>()->ByteLength();
+  if (!HasRoom(isolate, context, *out, size)) return false;
   if (value->IsInt32()) {
     Put<uint8_t>(out, CL_VALUE_INT);
     Put<int32_t>(out, value.As<v8::Int32>()->Value());
@@ -651,9 +855,12 @@ bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Loca
   if (object->IsArray()) {
     auto array = object.As<v8::Array>();
     uint32_t length = array->Length();
+    // Each element, hole or not, becomes a word of the program's.
+    if (!HasRoom(isolate, context, *out, size_t{length} * sizeof(void*))) return false;
     Put<uint8_t>(out, CL_VALUE_ARRAY);
     Put<uint32_t>(out, length);
     for (uint32_t index = 0; index < length; index++) {
+      v8::HandleScope scope(isolate);
       v8::Local<v8::Value> element;
       if (!array->Get(context, index).ToLocal(&element)) return false;
       if (!EncodeValue(isolate, context, element, depth + 1, out)) return false;
@@ -665,6 +872,7 @@ bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Loca
     v8::Local<v8::Array> entries = object.As<v8::Map>()->AsArray();
     Put<uint32_t>(out, entries->Length() / 2);
     for (uint32_t index = 0; index < entries->Length(); index += 2) {
+      v8::HandleScope scope(isolate);
       v8::Local<v8::Value> key, value;
       v8::Local<v8::String> text;
       if (!entries->Get(context, index).ToLocal(&key) || !key->ToString(context).ToLocal(&text)) return false;
@@ -678,6 +886,7 @@ bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Loca
   if (!object->GetOwnPropertyNames(context).ToLocal(&names)) return false;
   Put<uint32_t>(out, names->Length());
   for (uint32_t index = 0; index < names->Length(); index++) {
+    v8::HandleScope scope(isolate);
     v8::Local<v8::Value> name, value;
     v8::Local<v8::String> text;
     if (!names->Get(context, index).ToLocal(&name) || !name->ToString(context).ToLocal(&text)) return false;
@@ -694,53 +903,76 @@ class Decoder {
   Decoder(v8::Isolate* isolate, v8::Local<v8::Context> context, ClText text)
       : isolate_(isolate), context_(context), at_(text.data) {}
 
-  v8::Local<v8::Value> Value() {
+  // Empty, with an exception, if V8 cannot hold it.
+  v8::MaybeLocal<v8::Value> Value() {
     switch (Take<uint8_t>()) {
       case CL_VALUE_TRUE:
-        return v8::True(isolate_);
+        return v8::True(isolate_).As<v8::Value>();
       case CL_VALUE_FALSE:
-        return v8::False(isolate_);
+        return v8::False(isolate_).As<v8::Value>();
       case CL_VALUE_INT:
-        return v8::Integer::New(isolate_, Take<int32_t>());
+        return v8::Integer::New(isolate_, Take<int32_t>()).As<v8::Value>();
       case CL_VALUE_NUMBER:
-        return v8::Number::New(isolate_, Take<double>());
-      case CL_VALUE_TEXT:
-        return String();
+        return v8::Number::New(isolate_, Take<double>()).As<v8::Value>();
+      case CL_VALUE_TEXT: {
+        v8::Local<v8::String> text;
+        if (!String().ToLocal(&text)) return {};
+        return text.As<v8::Value>();
+      }
       case CL_VALUE_ARRAY: {
-        uint32_t length = Take<uint32_t>();
-        v8::Local<v8::Array> array = v8::Array::New(isolate_, static_cast<int>(length));
-        for (uint32_t index = 0; index < length; index++) array->Set(context_, index, Value()).Check();
-        return array;
+        std::vector<v8::Local<v8::Value>> elements;
+        if (!Values(Take<uint32_t>(), &elements)) return {};
+        return v8::Array::New(isolate_, elements.data(), elements.size()).As<v8::Value>();
       }
       case CL_VALUE_OBJECT: {
         v8::Local<v8::Object> object = v8::Object::New(isolate_);
         for (uint32_t left = Take<uint32_t>(); left > 0; left--) {
-          v8::Local<v8::String> name = String();
-          object->CreateDataProperty(context_, name, Value()).Check();
+          v8::Local<v8::String> name;
+          v8::Local<v8::Value> value;
+          if (!String().ToLocal(&name) || !Value().ToLocal(&value)) return {};
+          if (!object->CreateDataProperty(context_, name, value).FromMaybe(false)) return {};
         }
-        return object;
+        return object.As<v8::Value>();
       }
       case CL_VALUE_DATE:
-        return v8::Date::New(context_, Take<double>()).ToLocalChecked();
+        return v8::Date::New(context_, Take<double>());
       case CL_VALUE_BIGINT: {
         bool negative = Take<uint8_t>() != 0;
         uint32_t words = Take<uint32_t>();
         std::vector<uint64_t> digits(words);
-        memcpy(digits.data(), at_, words * sizeof(uint64_t));
+        if (words) memcpy(digits.data(), at_, words * sizeof(uint64_t));
         at_ += words * sizeof(uint64_t);
-        return v8::BigInt::NewFromWords(context_, negative, static_cast<int>(words), digits.data())
-            .ToLocalChecked();
+        v8::Local<v8::BigInt> number;
+        if (!v8::BigInt::NewFromWords(context_, negative, static_cast<int>(words), digits.data())
+                 .ToLocal(&number)) {
+          return {};
+        }
+        return number.As<v8::Value>();
       }
       case CL_VALUE_BYTES: {
-        uint32_t length = Take<uint32_t>();
-        v8::Local<v8::ArrayBuffer> buffer = v8::ArrayBuffer::New(isolate_, length);
-        memcpy(buffer->GetBackingStore()->Data(), at_, length);
-        at_ += length;
-        return v8::Uint8Array::New(buffer, 0, length);
+        ClValue bytes{CL_BYTES, nullptr, Take<uint32_t>(), nullptr, 0, 0};
+        bytes.data = at_;
+        at_ += bytes.length;
+        v8::Local<v8::ArrayBuffer> buffer;
+        if (!Copied(Self(isolate_), bytes, bytes.length).ToLocal(&buffer)) {
+          isolate_->ThrowException(v8::Exception::RangeError(Text(isolate_, "out of memory", 13)));
+          return {};
+        }
+        return v8::Uint8Array::New(buffer, 0, bytes.length).As<v8::Value>();
       }
       default:
-        return v8::Undefined(isolate_);
+        return v8::Undefined(isolate_).As<v8::Value>();
     }
+  }
+
+  // Adds as many values; false with an exception if V8 cannot hold one.
+  bool Values(uint32_t count, std::vector<v8::Local<v8::Value>>* values) {
+    for (; count > 0; count--) {
+      v8::Local<v8::Value> value;
+      if (!Value().ToLocal(&value)) return false;
+      values->push_back(value);
+    }
+    return true;
   }
 
  private:
@@ -752,10 +984,17 @@ class Decoder {
     return value;
   }
 
-  v8::Local<v8::String> String() {
+  v8::MaybeLocal<v8::String> String() {
     uint32_t length = Take<uint32_t>();
-    v8::Local<v8::String> text = Text(isolate_, reinterpret_cast<const char*>(at_), length);
+    v8::MaybeLocal<v8::String> text;
+    if (length <= INT32_MAX) {
+      text = v8::String::NewFromUtf8(isolate_, reinterpret_cast<const char*>(at_), v8::NewStringType::kNormal,
+                                     static_cast<int>(length));
+    }
     at_ += length;
+    if (text.IsEmpty()) {
+      isolate_->ThrowException(v8::Exception::RangeError(Text(isolate_, "a text beyond V8's longest", 26)));
+    }
     return text;
   }
 
@@ -764,11 +1003,43 @@ class Decoder {
   const uint8_t* at_;
 };
 
+// Has V8 come to a check, where it does what it was asked to. Its loops come to one after thousands of rounds
+// only, and each may wait for the program. False if the call at work is to end.
+bool Check(v8::Isolate* isolate, v8::Local<v8::Context> context) {
+  v8::Local<v8::Script> nothing;
+  return v8::Script::Compile(context, v8::String::Empty(isolate)).ToLocal(&nothing) &&
+         !nothing->Run(context).IsEmpty();
+}
+
+// Throws what a function of the program failed with: an error of one of JavaScript's classes, or one that has
+// this name.
+void Fail(ClIsolate* self, v8::Local<v8::Context> context, ClText text) {
+  static const std::map<std::string, v8::Local<v8::Value> (*)(v8::Local<v8::String>)> classes = {
+      {"RangeError", v8::Exception::RangeError},
+      {"ReferenceError", v8::Exception::ReferenceError},
+      {"SyntaxError", v8::Exception::SyntaxError},
+      {"TypeError", v8::Exception::TypeError}};
+  v8::Isolate* isolate = self->isolate;
+  std::string message(reinterpret_cast<const char*>(text.data), text.length);
+  std::string name = message.substr(0, message.find('\n'));
+  message.erase(0, name.size() + 1);
+  auto known = classes.find(name);
+  v8::Local<v8::Value> error =
+      (known == classes.end() ? v8::Exception::Error : known->second)(Text(isolate, message));
+  self->failed_with.Reset(isolate, error);
+  if (known == classes.end() && name != "Error") Define(isolate, context, error, "name", Text(isolate, name));
+  isolate->ThrowException(error);
+}
+
 // A function of the program: its number is the function's data.
 void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
   v8::Isolate* isolate = info.GetIsolate();
   v8::Local<v8::Context> context = isolate->GetCurrentContext();
   ClIsolate* self = Self(isolate);
+  // At the first check it is asked whether the call is to end, and at the second it ends.
+  for (int check = 0; check < 2 && self->reason != 0; check++) {
+    if (!Check(isolate, context)) return;
+  }
   std::string arguments;
   Put<uint32_t>(&arguments, info.Length());
   for (int index = 0; index < info.Length(); index++) {
@@ -776,21 +1047,40 @@ void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
   }
   ClText result{};
   uint32_t number = info.Data().As<v8::Uint32>()->Value();
-  if (self->host.call(self->host.host, number, View(arguments), &result)) {
-    info.GetReturnValue().Set(Decoder(isolate, context, result).Value());
+  bool called = self->host.call(self->host.host, number, View(arguments), &result);
+  // A call inside of it may have been given up, and this isolate with it. Nothing ends this frame then.
+  std::string().swap(arguments);
+  if (self->given_up) GiveUp(self);
+  if (!called) {
+    Fail(self, context, result);
     return;
   }
-  v8::Local<v8::Value> error = v8::Exception::Error(Text(isolate, result));
-  error.As<v8::Object>()->Set(context, Text(isolate, "name", 4), Text(isolate, "ProgramError", 12)).Check();
-  isolate->ThrowException(error);
+  v8::Local<v8::Value> value;
+  if (Decoder(isolate, context, result).Value().ToLocal(&value)) info.GetReturnValue().Set(value);
 }
 
 const intptr_t external_references[] = {reinterpret_cast<intptr_t>(Print),
-                                        reinterpret_cast<intptr_t>(CallProgram), 0};
+                                        reinterpret_cast<intptr_t>(CallProgram),
+                                        reinterpret_cast<intptr_t>(UrlParts), 0};
+
+// Lets go of what was made for calls.
+void Forget(ClIsolate* self) {
+  self->results.Reset();
+  self->failed_with.Reset();
+  self->lent.clear();
+  self->kept.clear();
+  self->reused.clear();
+  self->word.Reset();
+  self->word_at = nullptr;
+  self->methods.clear();
+  self->modules.clear();
+}
 
 // What a call by the program needs around it.
 struct Entry {
-  Entry(ClIsolate* self, size_t stack, ClOutcome* outcome) : scopes(self), caught(self->isolate) {
+  Entry(ClIsolate* self, size_t stack, ClOutcome* outcome)
+      : scopes(self), caught(self->isolate), outer(self->entry) {
+    self->entry = this;
     self->isolate->SetStackLimit(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) - stack);
     Begin(self, outcome);
     // What was meant for the last call must not hit this one; an inner call ends with the outer one.
@@ -830,17 +1120,61 @@ struct Entry {
 
   Scopes scopes;
   v8::TryCatch caught;
+  Entry* outer;
+  // Where a call continues that is given up.
+  jmp_buf exit;
 };
 
-// The object that holds the last name of a path (`a.b.c`), and that name.
-bool Holder(v8::Isolate* isolate, v8::Local<v8::Context> context, ClText path, v8::Local<v8::Object>* holder,
-            v8::Local<v8::String>* name) {
+// Leaves what the isolate does where it is, for ever: its frames are left behind with the isolate and its
+// memory. The call that is under way ends, and then those around it, of which none may touch the isolate.
+// What no call by a program is under way for (a lane's) goes on instead.
+void GiveUp(ClIsolate* self) {
+  if (!self->entry) return;
+  self->given_up = true;
+  longjmp(self->entry->exit, 1);
+}
+
+void GivenUp(ClOutcome* outcome) {
+  *outcome = {};
+  outcome->status = CL_TERMINATED;
+  outcome->reason = CL_MEMORY;
+}
+
+// Makes a call by the program.
+template <typename Work>
+[[gnu::noinline]] void Run(ClIsolate* self, size_t stack, ClOutcome* outcome, Work work) {
+  std::optional<v8::Locker> lock;
+  if (self->shared) lock.emplace(self->isolate);
+  if (self->given_up) return GivenUp(outcome);
+  // Not destroyed if the call is given up.
+  alignas(Entry) char room[sizeof(Entry)];
+  auto* entry = new (room) Entry(self, stack, outcome);
+  if (setjmp(entry->exit) == 0) {
+    work(*entry);
+    self->entry = entry->outer;
+    entry->~Entry();
+  } else {
+    self->entry = entry->outer;
+    self->isolate->Exit();
+    GivenUp(outcome);
+  }
+}
+
+// The object that holds the last name of a path (`a.b.c`), and that name. With `make`, objects that are
+// missing on the way are made.
+bool Holder(v8::Isolate* isolate, v8::Local<v8::Context> context, ClText path, bool make,
+            v8::Local<v8::Object>* holder, v8::Local<v8::String>* name) {
   std::string text(reinterpret_cast<const char*>(path.data), path.length);
   *holder = context->Global();
   size_t start = 0;
   for (size_t dot; (dot = text.find('.', start)) != std::string::npos; start = dot + 1) {
+    v8::Local<v8::String> key = Text(isolate, text.substr(start, dot - start));
     v8::Local<v8::Value> next;
-    if (!(*holder)->Get(context, Text(isolate, text.substr(start, dot - start))).ToLocal(&next)) return false;
+    if (!(*holder)->Get(context, key).ToLocal(&next)) return false;
+    if (make && next->IsNullOrUndefined()) {
+      next = v8::Object::New(isolate);
+      if (!(*holder)->Set(context, key, next).FromMaybe(false)) return false;
+    }
     if (!next->IsObject()) {
       Throw(isolate, (text.substr(0, dot) + " is no object").c_str());
       return false;
@@ -860,6 +1194,7 @@ void cl_initialize(ClText flags) {
   platform = v8::platform::NewDefaultPlatform().release();
   v8::V8::InitializePlatform(platform);
   v8::V8::Initialize();
+  v8::base::SetPrintStackTrace(CheckFailed);
 }
 
 const char* cl_version() { return v8::V8::GetVersion(); }
@@ -887,9 +1222,7 @@ void cl_load(ClIsolate* self, ClText path, ClText source, ClOutcome* outcome) {
 
 ClText cl_snapshot(ClIsolate* self) {
   v8::Isolate* isolate = self->isolate;
-  self->results.Reset();
-  self->passed.Reset();
-  self->methods.clear();
+  Forget(self);
   {
     v8::HandleScope scope(isolate);
     v8::Local<v8::Context> context = self->context.Get(isolate);
@@ -936,63 +1269,67 @@ ClIsolate* cl_boot(bool shared, ClText blob, ClText prelude, const ClHost* host,
 }
 
 void cl_eval(ClIsolate* self, ClText source, ClText name, size_t stack, ClOutcome* outcome) {
-  Entry entry(self, stack, outcome);
-  v8::Isolate* isolate = self->isolate;
-  v8::ScriptOrigin origin(isolate, Text(isolate, name));
-  v8::Local<v8::Script> script;
-  v8::Local<v8::Value> value;
-  bool done = v8::Script::Compile(entry.scopes.context, Text(isolate, source), &origin).ToLocal(&script) &&
-              script->Run(entry.scopes.context).ToLocal(&value);
-  entry.Leave(self, done, value, outcome);
+  Run(self, stack, outcome, [&](Entry& entry) {
+    v8::Isolate* isolate = self->isolate;
+    v8::Local<v8::Context> context = entry.scopes.context;
+    v8::ScriptOrigin origin(isolate, Text(isolate, name));
+    v8::Local<v8::Script> script;
+    v8::Local<v8::Value> value;
+    bool done = v8::Script::Compile(context, Text(isolate, source), &origin).ToLocal(&script) &&
+                script->Run(context).ToLocal(&value);
+    entry.Leave(self, done, value, outcome);
+  });
 }
 
 void cl_invoke(ClIsolate* self, ClText path, ClText arguments, size_t stack, ClOutcome* outcome) {
-  Entry entry(self, stack, outcome);
-  v8::Isolate* isolate = self->isolate;
-  v8::Local<v8::Context> context = entry.scopes.context;
-  v8::Local<v8::Object> holder;
-  v8::Local<v8::String> name;
-  v8::Local<v8::Value> function, value;
-  bool done = Holder(isolate, context, path, &holder, &name) && holder->Get(context, name).ToLocal(&function);
-  if (done && !function->IsFunction()) {
-    Throw(isolate, (ToString(isolate, name) + " is no function").c_str());
-    done = false;
-  }
-  if (done) {
-    uint32_t count;
-    memcpy(&count, arguments.data, sizeof count);
-    Decoder decoder(isolate, context, {arguments.data + sizeof count, arguments.length - sizeof count});
-    std::vector<v8::Local<v8::Value>> values;
-    for (uint32_t index = 0; index < count; index++) values.push_back(decoder.Value());
-    done = function.As<v8::Function>()
-               ->Call(context, holder, static_cast<int>(count), values.data())
-               .ToLocal(&value);
-  }
-  entry.Leave(self, done, value, outcome);
+  Run(self, stack, outcome, [&](Entry& entry) {
+    v8::Isolate* isolate = self->isolate;
+    v8::Local<v8::Context> context = entry.scopes.context;
+    v8::Local<v8::Object> holder;
+    v8::Local<v8::String> name;
+    v8::Local<v8::Value> function, value;
+    bool done = Holder(isolate, context, path, false, &holder, &name) &&
+                holder->Get(context, name).ToLocal(&function);
+    if (done && !function->IsFunction()) {
+      Throw(isolate, (ToString(isolate, name) + " is no function").c_str());
+      done = false;
+    }
+    if (done) {
+      uint32_t count;
+      memcpy(&count, arguments.data, sizeof count);
+      Decoder decoder(isolate, context, {arguments.data + sizeof count, arguments.length - sizeof count});
+      std::vector<v8::Local<v8::Value>> values;
+      done = decoder.Values(count, &values) &&
+             function.As<v8::Function>()
+                 ->Call(context, holder, static_cast<int>(count), values.data())
+                 .ToLocal(&value);
+    }
+    entry.Leave(self, done, value, outcome);
+  });
 }
 
 void cl_attach(ClIsolate* self, ClText path, uint32_t number, size_t stack, ClOutcome* outcome) {
-  Entry entry(self, stack, outcome);
-  v8::Isolate* isolate = self->isolate;
-  v8::Local<v8::Context> context = entry.scopes.context;
-  v8::Local<v8::Object> holder;
-  v8::Local<v8::String> name;
-  v8::Local<v8::Function> function;
-  auto data = v8::Integer::NewFromUnsigned(isolate, number);
-  bool done = Holder(isolate, context, path, &holder, &name) &&
-              v8::Function::New(context, CallProgram, data).ToLocal(&function) &&
-              holder->Set(context, name, function).FromMaybe(false);
-  entry.Leave(self, done, v8::Undefined(isolate), outcome);
+  Run(self, stack, outcome, [&](Entry& entry) {
+    v8::Isolate* isolate = self->isolate;
+    v8::Local<v8::Context> context = entry.scopes.context;
+    v8::Local<v8::Object> holder;
+    v8::Local<v8::String> name;
+    v8::Local<v8::Function> function;
+    auto data = v8::Integer::NewFromUnsigned(isolate, number);
+    bool done = Holder(isolate, context, path, true, &holder, &name) &&
+                v8::Function::New(context, CallProgram, data).ToLocal(&function) &&
+                holder->Set(context, name, function).FromMaybe(false);
+    entry.Leave(self, done, v8::Undefined(isolate), outcome);
+  });
 }
 
-void cl_dispose(ClIsolate* self) {
+bool cl_dispose(ClIsolate* self) {
+  // V8 is still in the middle of something there.
+  if (self->given_up) return false;
   std::optional<v8::Locker> lock;
   if (self->shared) lock.emplace(self->isolate);
   self->isolate->RemoveGCEpilogueCallback(AfterCollection, nullptr);
-  self->results.Reset();
-  self->passed.Reset();
-  self->methods.clear();
-  self->modules.clear();
+  Forget(self);
   self->guest.Reset();
   if (self->creator) {
     // V8 demands a blob of every creator; one without a context is the cheapest.
@@ -1011,6 +1348,7 @@ void cl_dispose(ClIsolate* self) {
     self->isolate->Dispose();
   }
   delete self;
+  return true;
 }
 
 void cl_set_memory_limit(ClIsolate* self, size_t bytes) {
@@ -1018,7 +1356,7 @@ void cl_set_memory_limit(ClIsolate* self, size_t bytes) {
   self->allocator.limit = bytes;
 }
 
-size_t cl_memory_used(ClIsolate* self) { return Used(self); }
+size_t cl_memory_used(ClIsolate* self) { return self->given_up ? 0 : Used(self); }
 
 size_t cl_call(ClIsolate* self, const char* method, const double* numbers, size_t number_count,
                const ClValue* values, size_t value_count, ClOutcome* outcome) {
@@ -1032,13 +1370,18 @@ size_t cl_call(ClIsolate* self, const char* method, const double* numbers, size_
   for (size_t index = 0; index < number_count; index++) {
     arguments.push_back(v8::Number::New(isolate, numbers[index]));
   }
-  for (size_t index = 0; index < value_count; index++) passed.push_back(ToJs(isolate, values[index]));
-  if (value_count) {
-    auto array = v8::Array::New(isolate, passed.data(), passed.size());
-    arguments.push_back(array);
-    self->passed.Reset(isolate, array);
+  for (size_t index = 0; index < value_count; index++) {
+    v8::Local<v8::Value> value;
+    if (!ToJs(self, values[index], index).ToLocal(&value)) {
+      outcome->status = CL_TERMINATED;
+      outcome->reason = CL_MEMORY;
+      return 0;
+    }
+    (values[index].kind == CL_WORD ? arguments : passed).push_back(value);
   }
+  if (value_count) arguments.push_back(v8::Array::New(isolate, passed.data(), passed.size()));
   v8::Local<v8::Value> value;
+  self->at_work = true;
   bool done = Method(self, scopes.context, method, static_cast<int>(arguments.size()), arguments.data())
                   .ToLocal(&value);
   if (done) {
@@ -1047,6 +1390,7 @@ size_t cl_call(ClIsolate* self, const char* method, const double* numbers, size_
   }
   while (v8::platform::PumpMessageLoop(platform, isolate)) {
   }
+  self->at_work = false;
   if (!done) {
     Failed(self, scopes.context, caught, outcome);
     return 0;
@@ -1074,16 +1418,14 @@ void cl_results(ClIsolate* self, ClValue* results, size_t count) {
 }
 
 void cl_detach(ClIsolate* self) {
+  if (self->lent.empty()) return;
   Scopes scopes(self);
-  if (self->passed.IsEmpty()) return;
-  v8::Local<v8::Array> array = self->passed.Get(self->isolate);
-  for (uint32_t index = 0; index < array->Length(); index++) {
-    v8::Local<v8::Value> element;
-    if (array->Get(scopes.context, index).ToLocal(&element) && element->IsArrayBuffer()) {
-      element.As<v8::ArrayBuffer>()->Detach();
-    }
+  for (auto& lent : self->lent) {
+    v8::Local<v8::ArrayBuffer> buffer = lent.Get(self->isolate);
+    self->kept.push_back(buffer->GetBackingStore());
+    buffer->Detach();
   }
-  self->passed.Reset();
+  self->lent.clear();
 }
 
 void cl_read_string(ClIsolate* self, size_t result, uint8_t* latin1, uint16_t* utf16) {
@@ -1099,10 +1441,21 @@ void cl_read_string(ClIsolate* self, size_t result, uint8_t* latin1, uint16_t* u
   }
 }
 
-uint32_t cl_pending(ClIsolate* self) { return self->reason.load(); }
+uint32_t cl_pending(ClIsolate* self) {
+  uint32_t reason = self->reason.load();
+  return reason == 0 && self->greedy ? static_cast<uint32_t>(CL_MEMORY) : reason;
+}
+
+uint32_t cl_sign(ClIsolate* self) {
+  if (!self->at_work) return CL_IDLE;
+  if (self->unheard_since != 0) return CL_UNHEARD;
+  AskForSign(self);
+  return CL_HEARD;
+}
 
 void cl_terminate(ClIsolate* self, uint32_t reason, bool stack) {
   uint32_t none = 0;
+  if (self->given_up) return;
   if (!stack) {
     Terminate(self, reason);
   } else if (self->reason.compare_exchange_strong(none, reason)) {

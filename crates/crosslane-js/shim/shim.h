@@ -29,8 +29,12 @@ typedef struct {
   // V8 cannot go on; the process ends when this returns.
   void (*fatal)(void* host, ClText what);
   // Calls function `number` of the program with an encoded array (`cl_invoke`). Sets the encoded result, or,
-  // if it returns false, a message to throw; either must live until the next call.
+  // if it returns false, the name and the message of an error to throw, with a line's end between; either
+  // must live until the next call.
   bool (*call)(void* host, uint32_t number, ClText arguments, ClText* result);
+  // Parses or changes a URL (`src/url.rs`). Sets its parts, a line each, which must live until the next call.
+  // False if there is none.
+  bool (*url)(void* host, ClText operation, ClText first, ClText second, ClText* result);
 } ClHost;
 
 enum { CL_OK = 0, CL_EXCEPTION = 1, CL_TERMINATED = 2 };
@@ -38,7 +42,9 @@ enum { CL_OK = 0, CL_EXCEPTION = 1, CL_TERMINATED = 2 };
 // How a call into V8 ended. The texts live until the next call into this isolate.
 typedef struct {
   uint32_t status;
-  uint32_t reason;  // why it was terminated: what `cl_terminate` was given, or CL_MEMORY
+  // Why it was terminated: what `cl_terminate` was given, or CL_MEMORY. Of an exception: CL_PROGRAM if a
+  // function of the program has failed with it.
+  uint32_t reason;
   ClText name;
   ClText message;
   ClText stack;
@@ -46,9 +52,19 @@ typedef struct {
   double number;  // the result, if it was a number
 } ClOutcome;
 
-enum { CL_MEMORY = 1 };
+enum { CL_MEMORY = 1, CL_PROGRAM = 4 };
 
-enum { CL_NONE = 0, CL_BYTES = 1, CL_ASCII = 2, CL_UTF8 = 3, CL_NUMBER = 4, CL_LATIN1 = 5, CL_UTF16 = 6 };
+enum {
+  CL_NONE = 0,
+  CL_BYTES = 1,
+  CL_ASCII = 2,
+  CL_UTF8 = 3,
+  CL_NUMBER = 4,
+  CL_LATIN1 = 5,
+  CL_UTF16 = 6,
+  CL_WORD = 7,
+  CL_REUSED = 8
+};
 
 // A value that goes into a call or comes out of it.
 typedef struct {
@@ -74,19 +90,21 @@ void cl_free_blob(ClText blob);
 // threads, this and all other calls take V8's lock.
 ClIsolate* cl_boot(bool shared, ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
                    size_t hard_limit, size_t stack, ClOutcome*);
-// For builders too, if no snapshot is wanted.
-void cl_dispose(ClIsolate*);
+// For builders too, if no snapshot is wanted. False if the isolate was given up, and stays.
+bool cl_dispose(ClIsolate*);
 
 void cl_set_memory_limit(ClIsolate*, size_t bytes);
 size_t cl_memory_used(ClIsolate*);
 
-// Calls a method of the prelude with some numbers and, if there are any, an array of values. Returns how
-// many elements the result has, if it is an array.
+// Calls a method of the prelude with some numbers and, if there are any, values: those of kind CL_WORD, four
+// bytes that it may write until the isolate goes, and an array of the others, which are copied: those of kind
+// CL_REUSED to the beginning of memory that the next call gets again. Returns how many elements the result
+// has, if it is an array.
 size_t cl_call(ClIsolate*, const char* method, const double* numbers, size_t number_count,
                const ClValue* values, size_t value_count, ClOutcome*);
 // The elements of the last result; what they point to lives until the next call into this isolate.
 void cl_results(ClIsolate*, ClValue* results, size_t count);
-// Takes the memory of the bytes that were passed last away from JavaScript.
+// Takes the bytes (CL_BYTES) that were passed last away from JavaScript. Results that lie in them stay.
 void cl_detach(ClIsolate*);
 // The characters of a result of kind CL_LATIN1 or CL_UTF16.
 void cl_read_string(ClIsolate*, size_t result, uint8_t* latin1, uint16_t* utf16);
@@ -104,10 +122,12 @@ enum {
   CL_VALUE_ARRAY = 6,   // u32 elements
   CL_VALUE_OBJECT = 7,  // u32 pairs of a text without its tag and a value
   CL_VALUE_DATE = 8,    // f64 milliseconds since 1970
-  CL_VALUE_BIGINT = 9,  // as CL_VALUE_TEXT, in decimal digits
+  CL_VALUE_BIGINT = 9,  // out: as CL_VALUE_TEXT, in decimal digits; in: u8 negative, u32 words, u64 each
   CL_VALUE_BYTES = 10,  // u32 bytes
 };
-// Runs a script. The outcome's value is encoded.
+// A call that uses too much memory where it cannot be ended, or at whose values V8 would end the process, is
+// given up: it ends for CL_MEMORY, as will all later ones, and the isolate stays in memory, disposed of or
+// not. Runs a script. The outcome's value is encoded.
 void cl_eval(ClIsolate*, ClText source, ClText name, size_t stack, ClOutcome*);
 // Calls a function by its path from the global object (`a.b.c`) with an encoded array.
 void cl_invoke(ClIsolate*, ClText path, ClText arguments, size_t stack, ClOutcome*);
@@ -116,8 +136,13 @@ void cl_attach(ClIsolate*, ClText path, uint32_t number, size_t stack, ClOutcome
 
 // From any thread. `stack` asks for the stack at that place, which takes until the next check.
 void cl_terminate(ClIsolate*, uint32_t reason, bool stack);
-// Why the call that runs now is to end, or 0. From any thread.
+// Why the call that runs now is to end, or 0; CL_MEMORY also if it uses too much where it cannot be ended.
+// From any thread.
 uint32_t cl_pending(ClIsolate*);
+// Whether the method of the prelude that runs (if one does) has come to a check since this was last
+// asked, and asks it again. From any thread.
+enum { CL_IDLE = 0, CL_HEARD = 1, CL_UNHEARD = 2 };
+uint32_t cl_sign(ClIsolate*);
 
 #ifdef __cplusplus
 }

@@ -1,28 +1,33 @@
-//! Columns on their way into JavaScript: the buffers of a batch, in place, and strings made by V8.
+//! Columns on their way into JavaScript: the buffers of a batch, copied, and strings made by V8.
 
 use crate::isolate::Argument;
 use crosslane::Layout;
 use crosslane::batch::Column;
 
 /// Adds the arguments of a column and its children, in the order in which the prelude's readers take them.
-pub(crate) fn add<'a>(column: &Column<'a>, arguments: &mut Vec<Argument<'a>>) {
-    arguments.push(column.validity.map_or(Argument::None, Argument::Bytes));
+/// `make` is how their bytes are passed.
+pub(crate) fn add<'a>(
+    column: &Column<'a>,
+    make: fn(&'a [u8]) -> Argument<'a>,
+    arguments: &mut Vec<Argument<'a>>,
+) {
+    arguments.push(column.validity.map_or(Argument::None, make));
     match column.data_type.layout() {
-        Layout::Bits | Layout::Fixed(_) => arguments.push(Argument::Bytes(column.data)),
+        Layout::Bits | Layout::Fixed(_) => arguments.push(make(column.data)),
         Layout::Bytes { utf8: true } => arguments.push(Argument::Strings {
             text: column.data,
             offsets: column.offsets,
             ascii: column.data.is_ascii(),
         }),
         Layout::Bytes { utf8: false } => {
-            arguments.push(Argument::Bytes(bytes(column.offsets)));
-            arguments.push(Argument::Bytes(column.data));
+            arguments.push(make(bytes(column.offsets)));
+            arguments.push(make(column.data));
         }
-        Layout::List => arguments.push(Argument::Bytes(bytes(column.offsets))),
+        Layout::List => arguments.push(make(bytes(column.offsets))),
         Layout::FixedList(_) | Layout::Struct => {}
     }
     for child in &column.children {
-        add(child, arguments);
+        add(child, make, arguments);
     }
 }
 

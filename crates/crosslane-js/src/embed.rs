@@ -24,7 +24,7 @@ pub trait Program: Send + Sync {
     /// Calls a function that was attached, with an encoded array.
     ///
     /// # Errors
-    /// A message for the `ProgramError` that JavaScript then sees.
+    /// The name and the message of the error that JavaScript then sees, with a line's end between.
     fn call(&self, number: u32, arguments: &[u8]) -> Result<Vec<u8>, String>;
     /// Whether what [`Handle::end`] was called for is still so; asked when V8 has come to a check.
     fn confirm(&self, reason: Reason) -> bool;
@@ -44,8 +44,8 @@ pub enum Refused {
     )]
     Forked,
     /// The script of a snapshot threw.
-    #[error("{0:?}")]
-    Thrown(Thrown),
+    #[error(transparent)]
+    Thrown(#[from] Thrown),
     /// Bytes that are no snapshot of this build.
     #[error("{0}")]
     Invalid(&'static str),
@@ -78,7 +78,7 @@ impl Host {
 
     fn table(&self) -> ClHost {
         let host = std::ptr::from_ref(self).cast_mut().cast();
-        ClHost { host, print, resolve, confirm, fatal, call }
+        ClHost { host, print, resolve, confirm, fatal, call, url }
     }
 }
 
@@ -110,6 +110,11 @@ extern "C" fn resolve(_: *mut c_void, _: ClText, _: ClText, path: *mut ClText, _
     false
 }
 
+/// Contexts of a program have no URLs.
+extern "C" fn url(_: *mut c_void, _: ClText, _: ClText, _: ClText, _: *mut ClText) -> bool {
+    false
+}
+
 extern "C" fn call(data: *mut c_void, number: u32, arguments: ClText, result: *mut ClText) -> bool {
     // SAFETY: as above; the answer stays where it is until the next one.
     unsafe {
@@ -138,9 +143,9 @@ pub struct Context {
     raw: NonNull<ClIsolate>,
     handle: Arc<Handle>,
     /// V8 reads from it as long as the isolate lives.
-    _snapshot: Option<Arc<Snapshot>>,
+    snapshot: Option<Arc<Snapshot>>,
     _host: Box<Host>,
-    _tenant: Tenant,
+    tenant: Option<Tenant>,
     process: u32,
 }
 
@@ -158,7 +163,11 @@ impl Drop for Context {
         self.handle.forget();
         if self.process == std::process::id() {
             // SAFETY: nobody else has the pointer any more.
-            unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
+            let disposed = unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
+            if !disposed {
+                // The isolate stays, and so must what it boots from.
+                std::mem::forget((self.snapshot.take(), self.tenant.take()));
+            }
         }
     }
 }
@@ -188,9 +197,9 @@ impl Context {
         let raw = NonNull::new(raw).expect("V8 gives an isolate or ends the process");
         let handle = Handle::new(raw);
         let process = std::process::id();
-        let this = Self { raw, handle, _snapshot: snapshot, _host: host, _tenant: tenant, process };
+        let this = Self { raw, handle, snapshot, _host: host, tenant: Some(tenant), process };
         // SAFETY: nothing was called since.
-        unsafe { isolate::check(&outcome) }.map_err(Refused::Thrown)?;
+        unsafe { isolate::check(&outcome) }?;
         Ok(this)
     }
 
@@ -243,10 +252,11 @@ impl Context {
         self.outcome(|raw, outcome| unsafe { ffi::cl_invoke(raw, path, arguments, stack, outcome) })
     }
 
-    /// Makes a function at a path that calls the program's function `number`.
+    /// Makes a function at a path that calls the program's function `number`. Objects that are missing on the way are
+    /// created.
     ///
     /// # Errors
-    /// If there is no object to put it into.
+    /// If the path leads through a value that is not an object.
     pub fn attach(&self, path: &str, number: u32, stack: usize) -> Result<(), Thrown> {
         let path = ClText::new(path.as_bytes());
         // SAFETY: as above.
@@ -255,37 +265,26 @@ impl Context {
     }
 }
 
-/// Builds snapshots; what is printed meanwhile is of no use.
+/// Builds snapshots.
 struct Builder {
     raw: NonNull<ClIsolate>,
+    handle: Arc<Handle>,
     _host: Box<Host>,
-    _tenant: Tenant,
-}
-
-struct Silence;
-
-impl Program for Silence {
-    fn print(&self, _: bool, _: &str) {}
-    fn call(&self, _: u32, _: &[u8]) -> Result<Vec<u8>, String> {
-        Err("a snapshot cannot call the program".into())
-    }
-    fn confirm(&self, _: Reason) -> bool {
-        true
-    }
+    tenant: Option<Tenant>,
 }
 
 impl Builder {
     /// A builder, with what `blob` holds.
-    fn new(blob: ClText) -> Result<Self, Refused> {
+    fn new(blob: ClText, program: Arc<dyn Program>) -> Result<Self, Refused> {
         enter()?;
         let tenant = Tenant::try_new(blob).ok_or(Refused::Occupied)?;
-        let host = Host::new(Arc::new(Silence));
+        let host = Host::new(program);
         let prelude = ClText::new(SMALL_PRELUDE.as_bytes());
         let mut outcome = ClOutcome::EMPTY;
         // SAFETY: the host lives as long as the isolate, and the blob as its callers see to.
         let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), LARGEST_OBJECTS, &mut outcome) };
         let raw = NonNull::new(raw).expect("V8 gives an isolate or ends the process");
-        Ok(Self { raw, _host: host, _tenant: tenant })
+        Ok(Self { raw, handle: Handle::new(raw), _host: host, tenant: Some(tenant) })
     }
 
     fn eval(&self, source: &str, name: &str, stack: usize) -> Result<(), Thrown> {
@@ -300,11 +299,13 @@ impl Builder {
 
     fn finish(self) -> Snapshot {
         let this = std::mem::ManuallyDrop::new(self);
+        this.handle.forget();
         // SAFETY: the isolate is consumed; what it used is dropped after it, once.
         unsafe {
             let blob = ffi::cl_snapshot(this.raw.as_ptr());
+            drop(std::ptr::read(&this.handle));
             drop(std::ptr::read(&this._host));
-            drop(std::ptr::read(&this._tenant));
+            drop(std::ptr::read(&this.tenant));
             Snapshot::made(blob)
         }
     }
@@ -312,8 +313,13 @@ impl Builder {
 
 impl Drop for Builder {
     fn drop(&mut self) {
+        self.handle.forget();
         // SAFETY: the isolate lives; it was not finished.
-        unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
+        let disposed = unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
+        if !disposed {
+            // The isolate stays.
+            std::mem::forget(self.tenant.take());
+        }
     }
 }
 
@@ -336,23 +342,39 @@ fn version() -> [u8; VERSION] {
 }
 
 impl Snapshot {
-    /// The heap after a script has run; its name is for messages.
+    /// The heap after a script has run; its name is for messages. `started` is given what ends the script.
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn of_script(source: &str, name: &str, stack: usize) -> Result<Self, Refused> {
-        let builder = Builder::new(ClText::EMPTY)?;
-        builder.eval(source, name, stack).map_err(Refused::Thrown)?;
+    pub fn of_script(
+        source: &str,
+        name: &str,
+        stack: usize,
+        program: Arc<dyn Program>,
+        started: impl FnOnce(&Arc<Handle>),
+    ) -> Result<Self, Refused> {
+        let builder = Builder::new(ClText::EMPTY, program)?;
+        started(&builder.handle);
+        builder.eval(source, name, stack)?;
         Ok(builder.finish())
     }
 
-    /// The same heap, with the code that another script needs compiled. What that script changes is not kept.
+    /// The same heap, with the code that another script needs compiled. What that script changes is not kept. The rest
+    /// is as in [`Snapshot::of_script`].
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn warmed_up(&self, source: &str, name: &str, stack: usize) -> Result<Self, Refused> {
-        let builder = Builder::new(self.text())?;
-        builder.eval(source, name, stack).map_err(Refused::Thrown)?;
+    pub fn warmed_up(
+        &self,
+        source: &str,
+        name: &str,
+        stack: usize,
+        program: Arc<dyn Program>,
+        started: impl FnOnce(&Arc<Handle>),
+    ) -> Result<Self, Refused> {
+        let builder = Builder::new(self.text(), program)?;
+        started(&builder.handle);
+        builder.eval(source, name, stack)?;
         Ok(builder.finish())
     }
 
@@ -390,3 +412,26 @@ impl Snapshot {
 
 /// The most stack that a call can use.
 pub const MOST_STACK: usize = STACK;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isolate::Reason;
+    use crosslane::Failure;
+
+    #[test]
+    fn a_refusal_is_plain_text() {
+        let failure = Failure {
+            class: "TypeError".into(),
+            message: "no \"a\"".into(),
+            traceback: "at b.js:1\n".into(),
+            ..Failure::default()
+        };
+        let told = |thrown| Refused::from(thrown).to_string();
+        assert_eq!(told(Thrown::Exception(failure)), "TypeError: no \"a\"\nat b.js:1");
+        let ended = |reason| told(Thrown::Ended(reason, "at c.js:2".into()));
+        assert_eq!(ended(Reason::Memory), "the script used more memory than it may\nat c.js:2");
+        assert_eq!(ended(Reason::Timeout), "the script took too long\nat c.js:2");
+        assert_eq!(told(Thrown::Ended(Reason::Closed, String::new())), "the script was ended");
+    }
+}

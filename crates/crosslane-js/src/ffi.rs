@@ -42,10 +42,13 @@ pub(crate) struct ClHost {
     pub(crate) confirm: extern "C" fn(*mut c_void, u32) -> bool,
     pub(crate) fatal: extern "C" fn(*mut c_void, ClText),
     pub(crate) call: extern "C" fn(*mut c_void, u32, ClText, *mut ClText) -> bool,
+    pub(crate) url: extern "C" fn(*mut c_void, ClText, ClText, ClText, *mut ClText) -> bool,
 }
 
 pub(crate) const OK: u32 = 0;
 pub(crate) const EXCEPTION: u32 = 1;
+/// Why there is an exception: a function of the program has failed with it.
+pub(crate) const PROGRAM: u32 = 4;
 
 #[repr(C)]
 #[derive(Debug)]
@@ -71,6 +74,9 @@ impl ClOutcome {
     };
 }
 
+pub(crate) const IDLE: u32 = 0;
+pub(crate) const HEARD: u32 = 1;
+
 pub(crate) const NONE: u32 = 0;
 pub(crate) const BYTES: u32 = 1;
 pub(crate) const ASCII: u32 = 2;
@@ -78,6 +84,8 @@ pub(crate) const UTF8: u32 = 3;
 pub(crate) const NUMBER: u32 = 4;
 pub(crate) const LATIN1: u32 = 5;
 pub(crate) const UTF16: u32 = 6;
+pub(crate) const WORD: u32 = 7;
+pub(crate) const REUSED: u32 = 8;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -145,7 +153,7 @@ unsafe extern "C" {
         stack: usize,
         outcome: *mut ClOutcome,
     );
-    pub(crate) fn cl_dispose(isolate: *mut ClIsolate);
+    pub(crate) fn cl_dispose(isolate: *mut ClIsolate) -> bool;
     pub(crate) fn cl_set_memory_limit(isolate: *mut ClIsolate, bytes: usize);
     pub(crate) fn cl_memory_used(isolate: *mut ClIsolate) -> usize;
     pub(crate) fn cl_call(
@@ -161,5 +169,6 @@ unsafe extern "C" {
     pub(crate) fn cl_detach(isolate: *mut ClIsolate);
     pub(crate) fn cl_read_string(isolate: *mut ClIsolate, result: usize, latin1: *mut u8, utf16: *mut u16);
     pub(crate) fn cl_pending(isolate: *mut ClIsolate) -> u32;
+    pub(crate) fn cl_sign(isolate: *mut ClIsolate) -> u32;
     pub(crate) fn cl_terminate(isolate: *mut ClIsolate, reason: u32, stack: bool);
 }

@@ -7,7 +7,9 @@ use crate::results::Results;
 use crosslane::Failure;
 use crosslane::batch::Column;
 use crosslane::call::backoff;
+use crosslane::lane::{COUNT, WRITING};
 use crosslane_process::guest::Mishaps;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -74,14 +76,14 @@ impl Guest {
         };
         self.limit_memory(function);
         let mut arguments = vec![Argument::Word(progress)];
-        columns.iter().for_each(|column| columns::add(column, &mut arguments));
-        let mut call = Call { function, guest: self, progress, mishaps: Mishaps::default(), tries: (0, 0) };
+        let bytes = if function.vectorized { Argument::Bytes } else { Argument::Reused };
+        columns.iter().for_each(|column| columns::add(column, bytes, &mut arguments));
+        let mut call =
+            BatchRun { function, guest: self, progress, mishaps: Mishaps::default(), tries: HashMap::new() };
         let begun = call.guest.isolate.call(c"begin", &[rows as f64, index as f64], &arguments);
         let ended = call.finish(begun, rows);
         let mishaps = call.mishaps;
-        if function.vectorized {
-            self.isolate.detach();
-        }
+        self.isolate.detach();
         match ended {
             Ok(()) => match Results::new(&function.returns, self.isolate.reply()) {
                 Ok(results) => Answer::Done(results, mishaps),
@@ -101,17 +103,25 @@ impl Guest {
     }
 }
 
+/// What becomes of a row that failed.
+enum Verdict {
+    /// NULL.
+    Null,
+    /// Another call, after a pause.
+    Again(Duration),
+}
+
 /// A batch at work.
-struct Call<'a> {
+struct BatchRun<'a> {
     guest: &'a mut Guest,
     function: &'a Function,
     progress: &'a AtomicU64,
     mishaps: Mishaps,
-    /// The row that was tried last, and how often.
-    tries: (usize, u32),
+    /// How often rows that failed were called again: several rows run at once, and fail in turns.
+    tries: HashMap<usize, u32>,
 }
 
-impl Call<'_> {
+impl BatchRun<'_> {
     /// Carries on until there are results. `Err(None)` if nobody waits for them.
     fn finish(
         &mut self,
@@ -122,29 +132,34 @@ impl Call<'_> {
             step = match step {
                 Ok(value) if value.array => return Ok(()),
                 Ok(value) => {
-                    // Promises are pending, until the next timer at least.
+                    // Until the next timer, deadline or try; JavaScript itself sees to the deadlines.
                     let time = Duration::from_secs_f64(value.number.clamp(0.0, 1e6) / 1000.0);
-                    match self.guest.handle().pause(time) {
-                        Ok(()) => self.guest.isolate.call(c"settled", &[], &[]),
-                        Err(reason) => Err(Thrown::Ended(reason, String::new())),
+                    if !self.guest.handle().rest(time) {
+                        return Err(None);
                     }
+                    self.guest.isolate.call(c"settled", &[], &[])
                 }
                 Err(thrown) => {
-                    let row = self.progress.load(Relaxed) as u32 as usize;
-                    let null = self.forgive(thrown, row, rows)?;
-                    self.guest.isolate.call(c"resume", &[row as f64, f64::from(u8::from(null))], &[])
+                    let row = self.progress.load(Relaxed) as u32;
+                    let row = if row & COUNT == 0 { row & !WRITING } else { row } as usize;
+                    let (null, pause) = match self.forgive(thrown, row, rows)? {
+                        Verdict::Null => (1.0, Duration::ZERO),
+                        Verdict::Again(pause) => (0.0, pause),
+                    };
+                    let numbers = [row as f64, null, pause.as_secs_f64() * 1000.0];
+                    self.guest.isolate.call(c"resume", &numbers, &[])
                 }
             }
         }
     }
 
-    /// Whether a row that failed becomes NULL; if not, it is called again.
+    /// What becomes of a row that failed.
     fn forgive(
         &mut self,
         thrown: Thrown,
         row: usize,
         rows: usize,
-    ) -> Result<bool, Option<(Failure, Option<usize>)>> {
+    ) -> Result<Verdict, Option<(Failure, Option<usize>)>> {
         let failure = match thrown {
             Thrown::Exception(failure) => failure,
             Thrown::Ended(Reason::Closed, _) => return Err(None),
@@ -162,22 +177,26 @@ impl Call<'_> {
                 }
             }
         };
-        if self.tries.0 != row {
-            self.tries = (row, 0);
-        }
-        if self.tries.1 < self.function.retries {
-            if !self.guest.handle().rest(backoff(self.tries.1)) {
-                return Err(None);
+        let vectorized = self.function.vectorized;
+        let forgives = self.function.on_error == "null";
+        if !vectorized && row >= rows {
+            if row == u32::MAX as usize || !(forgives || self.function.retries > 0) {
+                return Err(Some((failure, None)));
             }
-            self.tries.1 += 1;
+            // Several rows were ended together. They are called one by one to see which was to blame.
+            return Ok(Verdict::Again(Duration::ZERO));
+        }
+        let tries = self.tries.entry(if vectorized { 0 } else { row }).or_default();
+        if *tries < self.function.retries {
+            *tries += 1;
             self.mishaps.retries += 1;
-            return Ok(false);
+            return Ok(Verdict::Again(backoff(*tries - 1)));
         }
-        if self.function.on_error == "null" {
-            self.mishaps.errors += if self.function.vectorized { rows as u32 } else { 1 };
-            return Ok(true);
+        if forgives {
+            self.mishaps.errors += if vectorized { rows as u32 } else { 1 };
+            return Ok(Verdict::Null);
         }
-        Err(Some((failure, (!self.function.vectorized).then_some(row))))
+        Err(Some((failure, (!vectorized).then_some(row))))
     }
 
     fn memory_message(&self) -> String {

@@ -8,7 +8,7 @@
 use crate::isolate;
 use crate::lane::{Lane, Seen, Watched};
 use crate::library::Library;
-use crate::nursery;
+use crate::loader;
 use crosslane::Failure;
 use crosslane_process::Source;
 use crosslane_process::control::{ControlSocket, Report, Request};
@@ -50,6 +50,8 @@ pub fn run() -> io::Result<bool> {
     let control = ControlSocket::new(unsafe { UnixStream::from_raw_fd(CONTROL) });
     rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::CLOEXEC)?;
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    // Where it is refused, what the lanes' watch counts is too little.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
     // A lane's thread that was gone would keep its engine waiting.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -62,12 +64,17 @@ pub fn run() -> io::Result<bool> {
     let library = match load(&source, Duration::from_secs_f64(seconds)) {
         Ok(library) => Arc::new(library),
         Err(failure) => {
-            control.send(&Report::Failed { failure: &failure })?;
+            control.send(&Report::Failed { failure })?;
             return Ok(false);
         }
     };
     let runtime = format!("V8 {}", isolate::version());
-    control.send(&Report::Loaded { functions: declarations(&library), runtime })?;
+    control.send(&Report::Loaded {
+        functions: declarations(&library),
+        runtime,
+        text: Some(library.text.clone()),
+        reloads: false,
+    })?;
     serve(&control, &interrupts, &library)?;
     Ok(true)
 }
@@ -76,7 +83,7 @@ pub fn run() -> io::Result<bool> {
 /// (`failure`). Whether it could.
 pub fn check(path: &Path) -> bool {
     let path = path.canonicalize().unwrap_or(path.to_owned());
-    let outcome = match nursery::load(&path, CHECK) {
+    let outcome = match loader::load(&path, CHECK) {
         Ok(library) => json!({ "functions": declarations(&library) }),
         Err(failure) => json!({ "failure": failure }),
     };
@@ -86,7 +93,7 @@ pub fn check(path: &Path) -> bool {
 
 fn load(source: &Source, time: Duration) -> Result<Library, Failure> {
     match source {
-        Source::File { path } => nursery::load(path, time),
+        Source::File { path } => loader::load(path, time),
         Source::Thread { .. } | Source::Pickle { .. } => Err(Failure {
             class: "Error".into(),
             message: "JavaScript functions come from files".into(),
@@ -138,10 +145,8 @@ fn interrupts() -> io::Result<OwnedFd> {
 /// How often to look at the lanes for calls that take too long or too much.
 fn tick(library: &Library) -> Duration {
     let timeouts = library.functions.iter().filter_map(|function| function.timeout);
-    match timeouts.reduce(f64::min) {
-        Some(shortest) => Duration::from_secs_f64((shortest / 8.0).clamp(0.001, 0.05)),
-        None => Duration::from_millis(500),
-    }
+    let shortest = timeouts.fold(f64::INFINITY, f64::min);
+    Duration::from_secs_f64((shortest / 8.0).clamp(0.001, 0.05))
 }
 
 fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) -> io::Result<()> {
@@ -191,7 +196,7 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
         }
         if ready[1] {
             let _ = rustix::io::read(interrupts, &mut [0; 128]);
-            control.send(&Report::Interrupted)?;
+            control.send(&Report::Interrupted { at: crosslane::stats::now() })?;
         }
         if ready[2] {
             let _ = rustix::io::read(&bell, &mut [0; 64]);
@@ -204,6 +209,8 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
                     let ring = (booted.clone(), Arc::clone(&bell_end));
                     fork(control, library, lane, fds, spin, ring)?;
                 }
+                // Its socket is closed, which ends a thread.
+                Some((Request::Unfork { .. }, _)) => {}
                 // The isolates are not taken down one by one: the process ends.
                 _ => return Ok(()),
             }
@@ -239,7 +246,7 @@ fn fork(
         let _ = booted.send(thread);
         let ring = || (&*bell).write_all(b"l");
         ring()?;
-        reports.send(&Report::Forked { lane, pid: std::process::id() as i32 })?;
+        reports.send(&Report::Forked { lane })?;
         let served = made.serve();
         if let Err(error) = &served {
             eprintln!("crosslane: a lane ended: {error}");

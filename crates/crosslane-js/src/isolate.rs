@@ -6,6 +6,7 @@
 
 use crate::ffi::{self, ClHost, ClOutcome, ClText, ClValue};
 use crate::snapshot::{PRELUDE, Snapshot};
+use crate::url;
 use crosslane::Failure;
 use std::ffi::{CStr, c_void};
 use std::fmt;
@@ -17,8 +18,7 @@ use std::time::Duration;
 /// How much of the C++ stack JavaScript may use; the thread must have some more.
 pub const STACK: usize = 4 << 20;
 /// Twice the most that V8 allocates at once: a string of 2^29 characters of two bytes, an array of 2^27
-/// elements. The limit that V8 itself keeps is so far above the isolate's, because V8 ends the
-/// process at its own.
+/// elements. V8 plans a heap that has room for such; the limit that it keeps is `HardLimit` in `shim/shim.cc`.
 pub(crate) const LARGEST_OBJECTS: usize = 2 << 30;
 
 /// Why a call was ended.
@@ -43,12 +43,24 @@ impl Reason {
     }
 }
 
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::Memory => "the script used more memory than it may",
+            Reason::Timeout => "the script took too long",
+            Reason::Closed => "the script was ended",
+        })
+    }
+}
+
 /// How a call failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Thrown {
-    /// It threw.
+    /// It threw. With a ticket, if a function of the program has failed with that.
+    #[error("{0}")]
     Exception(Failure),
     /// It was ended; with the stack at that moment, if it is known.
+    #[error("{}", format!("{_0}\n{_1}").trim_end())]
     Ended(Reason, String),
 }
 
@@ -76,8 +88,10 @@ pub trait Host {
 pub(crate) fn initialize() {
     static ONCE: Once = Once::new();
     // WebAssembly and shared memory are ways to use memory that no limit sees. Collectors with threads of
-    // their own take the cores from the other lanes (a tenth of the throughput of text functions).
+    // their own take the cores from the other lanes (a tenth of the throughput of text functions). What V8
+    // would add where an isolate boots from a snapshot is in the snapshot (`js/missing.js`).
     const FLAGS: &[u8] = b"--no-expose-wasm --no-harmony-sharedarraybuffer --no-harmony-atomics \
+        --no-harmony-object-has-own --no-harmony-relative-indexing-methods --no-harmony-array-find-last \
         --stack-size=3900 --single-threaded-gc --no-verify-snapshot-checksum";
     // SAFETY: called once, before any other call.
     ONCE.call_once(|| unsafe { ffi::cl_initialize(ClText::new(FLAGS)) });
@@ -101,7 +115,7 @@ impl HostBox {
     }
 
     pub(crate) fn table(&mut self) -> ClHost {
-        ClHost { host: std::ptr::from_mut(self).cast(), print, resolve, confirm, fatal, call }
+        ClHost { host: std::ptr::from_mut(self).cast(), print, resolve, confirm, fatal, call, url }
     }
 }
 
@@ -130,6 +144,26 @@ extern "C" fn fatal(data: *mut c_void, what: ClText) {
 /// Functions of a program are only attached to its own contexts.
 extern "C" fn call(_data: *mut c_void, _number: u32, _arguments: ClText, _result: *mut ClText) -> bool {
     false
+}
+
+extern "C" fn url(
+    data: *mut c_void,
+    operation: ClText,
+    first: ClText,
+    second: ClText,
+    result: *mut ClText,
+) -> bool {
+    // SAFETY: the shim passes the table's pointer, texts that live during the call and a place for the answer, which
+    // lives in the box until the next one.
+    unsafe {
+        let Some(answer) = url::answer(&operation.to_text(), &first.to_text(), &second.to_text()) else {
+            return false;
+        };
+        let host = host(data);
+        host.answer.0 = answer;
+        *result = ClText::new(host.answer.0.as_bytes());
+        true
+    }
 }
 
 extern "C" fn resolve(
@@ -215,6 +249,16 @@ impl Handle {
         }
     }
 
+    /// Whether the call that runs now has come to a check since this was last asked; `None` without a call.
+    pub(crate) fn sign(&self) -> Option<bool> {
+        let state = self.lock();
+        // SAFETY: the isolate lives as long as the lock is held.
+        match state.isolate.map_or(ffi::IDLE, |isolate| unsafe { ffi::cl_sign(isolate.as_ptr()) }) {
+            ffi::IDLE => None,
+            sign => Some(sign == ffi::HEARD),
+        }
+    }
+
     /// Distinguishes the tries at a row; `None` in the pause between two.
     pub(crate) fn attempt(&self) -> Option<u64> {
         let tries = self.tries.load(Relaxed);
@@ -251,9 +295,11 @@ impl Handle {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Argument<'a> {
     None,
-    /// Memory that JavaScript sees in place, and does not write.
+    /// Memory that JavaScript gets a copy of.
     Bytes(&'a [u8]),
-    /// Eight bytes that JavaScript writes.
+    /// Memory that the user's code does not see: a copy begins a buffer that the next call gets again.
+    Reused(&'a [u8]),
+    /// A word whose low half JavaScript writes.
     Word(&'a AtomicU64),
     /// The strings between the offsets.
     Strings {
@@ -272,8 +318,9 @@ impl Argument<'_> {
         match *self {
             Argument::None => ClValue::NONE,
             Argument::Bytes(data) => bytes(ffi::BYTES, data),
+            Argument::Reused(data) => bytes(ffi::REUSED, data),
             Argument::Word(word) => ClValue {
-                kind: ffi::BYTES,
+                kind: ffi::WORD,
                 data: word.as_ptr().cast(),
                 length: size_of_val(word),
                 ..ClValue::NONE
@@ -490,8 +537,8 @@ impl Isolate {
         let mut outcome = ClOutcome::EMPTY;
         self.parts.clear();
         self.handle.begin();
-        // SAFETY: the isolate lives; the arguments are borrowed for the call, and bytes that JavaScript
-        // might keep are out of reach of the user's code, or detached before anything runs again.
+        // SAFETY: the isolate lives, as do the arguments, of which JavaScript gets copies; the word, which it
+        // does not, outlives the last call.
         unsafe {
             let raw = self.raw.as_ptr();
             let count = ffi::cl_call(
@@ -564,7 +611,7 @@ pub(crate) unsafe fn check(outcome: &ClOutcome) -> Result<(), Thrown> {
             class: text(outcome.name),
             message: text(outcome.message),
             traceback: text(outcome.stack),
-            ..Failure::default()
+            ticket: u64::from(outcome.reason == ffi::PROGRAM),
         })),
         _ => Err(Thrown::Ended(Reason::of(outcome.reason), text(outcome.stack))),
     }

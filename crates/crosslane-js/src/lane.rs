@@ -1,12 +1,31 @@
 //! A lane: a thread with an isolate, which answers the calls of one ring.
+//!
+//! The host's main thread watches it ([`Watched::look`]), for time and for memory.
+//!
+//! V8 counts its heap and its array buffers, and checks them itself. It counts nothing of what its parsers, its
+//! compilers and ICU take besides (`JSON.parse`, `split`, `normalize`, a regular expression of 10 MB), nor a
+//! single large string before it is filled. Such work comes to no check, so the watch finds it by that: it asks the call for a
+//! sign, and if there is none at the next look, counts the pages that the kernel has given to the lane's thread since it asked.
+//! They are this call's, whatever the other lanes do. What V8 keeps without working on it, it counts.
+//!
+//! | the pages exceed | what follows |
+//! |---|---|
+//! | 1.5 times the function's limit, as V8's own limit for such code, and [`ROOM`] | the call is to end at its next check; if there is none within [`GREEDY`], the process ends |
+//! | that and the limit once more | the process ends at once |
+//!
+//! Pages that were given back count, too; so what counts is at most what the process holds. Before the process ends, the
+//! caller of this call is told why. Calls of other lanes are made again elsewhere.
 
-use crate::guest::{Answer, Guest};
+use crate::guest::{Answer, Guest, MEMORY};
 use crate::isolate::{Handle, Host, Reason};
 use crate::library::Library;
+use crate::pages;
+use crosslane::lane::{COUNT, WRITING};
 use crosslane::stats::now;
 use crosslane::{DataType, Failure};
 use crosslane_process::guest::{Call, GuestLane};
-use crosslane_ring::Control;
+use crosslane_ring::ProgressWord;
+use rustix::process::Pid;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -19,18 +38,24 @@ const NOTE: Duration = Duration::from_millis(100);
 
 /// How long a call may go on after it used up its memory. Where V8 does not come to a check, it may fill
 /// a table for minutes.
-const GREEDY: Duration = Duration::from_secs(2);
+const GREEDY: Duration = Duration::from_millis(500);
+
+/// What a call may fill beside: garbage that V8 has not collected yet, compiled code, room to unwind in.
+const ROOM: u64 = 64 << 20;
 
 /// What the host's watch knows of a lane.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    control: Control,
+    progress: ProgressWord,
+    thread: Pid,
     /// Of the isolate at work; a lane whose memory was used up gets a fresh one.
     handle: Mutex<Option<Arc<Handle>>>,
     /// The progress at which a row was found to be late.
     late: AtomicU64,
     /// How long a row may take, in nanoseconds, while a call runs that has a limit; else 0.
     limit: AtomicU64,
+    /// How much memory the call at work, or the last one, may use, in bytes.
+    memory: AtomicU64,
     closed: AtomicBool,
     pub(crate) ended: AtomicBool,
     /// The right to answer the call at work.
@@ -45,6 +70,8 @@ pub(crate) struct Seen {
     since: u64,
     noting: bool,
     greedy_since: Option<Instant>,
+    /// What the lane's thread had been given when the call at work was asked for a sign.
+    given: Option<u64>,
 }
 
 /// Whoever takes this answers the call: the lane when it is done, or someone else whose next act is to
@@ -64,12 +91,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Watched {
-    fn new(control: Control) -> Self {
+    /// Of the thread that this is called on.
+    fn new(progress: ProgressWord) -> Self {
         Self {
-            control,
+            progress,
+            thread: rustix::thread::gettid(),
             handle: Mutex::new(None),
             late: AtomicU64::new(0),
             limit: AtomicU64::new(0),
+            memory: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             words: Mutex::new(None),
@@ -85,18 +115,19 @@ impl Watched {
     /// Ends a row that takes too long, and a process whose call takes too much.
     pub(crate) fn look(&self, seen: &mut Seen) {
         let handle = lock(&self.handle).clone();
+        let too_much = handle.as_ref().is_some_and(|handle| self.look_at_pages(handle, seen));
         let pending = handle.as_ref().and_then(|handle| handle.pending());
         let attempt = handle.as_ref().and_then(|handle| handle.attempt());
         if pending != Some(Reason::Memory) {
             seen.greedy_since = None;
-        } else if seen.greedy_since.get_or_insert_with(Instant::now).elapsed() > GREEDY {
+        } else if too_much || seen.greedy_since.get_or_insert_with(Instant::now).elapsed() > GREEDY {
             if self.speak("a call used up its memory and could not be ended") {
                 std::process::abort();
             }
             seen.greedy_since = None;
         }
-        let word = self.control.word().load(Relaxed);
-        let (now, limit, progress) = (now(), self.limit.load(Relaxed), self.control.progress());
+        let word = self.progress.word().load(Relaxed);
+        let (now, limit, progress) = (now(), self.limit.load(Relaxed), self.progress.get());
         if limit == 0 || attempt.is_none() || (progress, attempt) != (seen.progress, seen.attempt) {
             (seen.progress, seen.attempt, seen.since, seen.noting) = (progress, attempt, now, false);
             return;
@@ -108,6 +139,34 @@ impl Watched {
             // After this it is either over, or V8 does not come to a check.
             (seen.since, seen.noting) = (now, !seen.noting);
         }
+    }
+
+    /// Ends a call that fills more memory than it may and comes to no check. Whether it is too much to wait for that.
+    fn look_at_pages(&self, handle: &Handle, seen: &mut Seen) -> bool {
+        match handle.sign() {
+            Some(false) => {}
+            Some(true) => {
+                seen.given = Some(pages::given_to(self.thread));
+                return false;
+            }
+            None => {
+                seen.given = None;
+                return false;
+            }
+        }
+        // V8 may have asked by itself.
+        let Some(given) = seen.given else { return false };
+        let filled = pages::given_to(self.thread).saturating_sub(given);
+        let limit = self.memory.load(Relaxed);
+        let most = limit.saturating_add(limit / 2).saturating_add(ROOM);
+        if filled <= most {
+            return false;
+        }
+        let filled = filled.min(pages::held());
+        if filled > most {
+            handle.end(Reason::Memory, true);
+        }
+        filled > most.saturating_add(limit)
     }
 
     /// Whether a call is at work, rather than the lane waiting, booting or going away.
@@ -124,7 +183,7 @@ impl Watched {
     /// Tells the caller of the call at work why the process ends, which must follow. False if there is none.
     fn speak(&self, what: &str) -> bool {
         let Some(Words { lane, call }) = lock(&self.words).take() else { return false };
-        let row = self.control.progress().1;
+        let row = self.progress.get().1;
         let failure = Failure {
             class: "RangeError".into(),
             message: format!(
@@ -134,7 +193,11 @@ impl Watched {
         };
         // SAFETY: the words are the right to answer, and the lane lives as long as a call is at work in it.
         // Its thread is in V8, and will not touch it again.
-        let _ = unsafe { &mut *lane }.fail(call, &failure, (row != u32::MAX).then_some(row as usize));
+        let _ = unsafe { &mut *lane }.fail(
+            call,
+            &failure,
+            (row & COUNT == 0).then_some((row & !WRITING) as usize),
+        );
         true
     }
 }
@@ -154,7 +217,7 @@ impl Host for Console {
     fn confirm(&mut self, reason: Reason) -> bool {
         // A row may have come to its end while the watch looked at the clock.
         let watched = &self.watched;
-        reason != Reason::Timeout || watched.late.load(Relaxed) == watched.control.word().load(Relaxed)
+        reason != Reason::Timeout || watched.late.load(Relaxed) == watched.progress.word().load(Relaxed)
     }
 
     fn fatal(&mut self, what: &str) {
@@ -180,9 +243,10 @@ impl Lane {
         log: OwnedFd,
         spin: Duration,
     ) -> io::Result<Self> {
-        let lane = GuestLane::open(memory, socket, spin)?;
+        // SAFETY: an engine sent them for this lane, which is opened here alone.
+        let lane = unsafe { GuestLane::open(memory, socket, spin) }?;
         let log = Arc::new(File::from(log));
-        let watched = Arc::new(Watched::new(lane.control().clone()));
+        let watched = Arc::new(Watched::new(lane.progress().clone()));
         let guest = boot(library, &log, &watched);
         Ok(Self { lane, library: Arc::clone(library), guest, log, watched })
     }
@@ -211,14 +275,16 @@ impl Lane {
         let Some(function) = library.functions.get(index) else {
             return Err(io::Error::other(format!("a call of function {index}")));
         };
-        let words = Words { lane: &mut self.lane, call };
-        *lock(&self.watched.words) = Some(words);
         let limit = function.timeout.map_or(0, |seconds| (seconds * 1e9) as u64);
-        let control = self.lane.control().clone();
+        let progress = self.lane.progress().clone();
+        let lane: *mut GuestLane = &mut self.lane;
         let columns =
             self.lane.columns(function.parameters.iter().map(|data_type| -> &DataType { data_type }))?;
+        // Set only after the call was read: a lane that cannot read its call ends, and must not answer it.
+        *lock(&self.watched.words) = Some(Words { lane, call });
         self.watched.limit.store(limit, Relaxed);
-        let answer = self.guest.answer(index, &columns, call.header.rows as usize, control.word());
+        self.watched.memory.store(function.memory_limit.unwrap_or(MEMORY as u64), Relaxed);
+        let answer = self.guest.answer(index, &columns, call.header.rows as usize, progress.word());
         self.watched.limit.store(0, Relaxed);
         drop(columns);
         if lock(&self.watched.words).take().is_none() {

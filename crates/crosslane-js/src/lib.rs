@@ -12,7 +12,8 @@
 //!
 //! Nothing that runs in an isolate can reach a file, a socket or a process: V8 alone has none, and nothing
 //! is added to it but `console` (to the log) and timers. What can be used up is limited: time by ending the
-//! call, memory by looking at the heap after each collection and by counting array buffers, the stack by V8.
+//! call, the stack by V8, and memory by looking at the heap after each collection, by counting array buffers, and
+//! where V8 does neither by what the kernel gives to the lane's thread ([`lane`]).
 
 mod columns;
 pub mod embed;
@@ -22,6 +23,9 @@ pub mod host;
 pub mod isolate;
 mod lane;
 pub mod library;
-mod nursery;
+mod loader;
+mod pages;
 mod results;
 pub mod snapshot;
+mod source;
+mod url;

@@ -2,12 +2,14 @@
 
 use crate::isolate::{Host, Isolate, Reason, Thrown};
 use crate::snapshot::{self, Builder, Snapshot};
+use crate::source;
 use crosslane::{DataType, Failure, Signature};
+use crosslane_process::control;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What loading may use, in bytes.
@@ -59,6 +61,8 @@ pub struct Library {
     pub snapshot: Arc<Snapshot>,
     /// The functions in the order of their declaration.
     pub functions: Vec<Function>,
+    /// What tells the files that it was loaded from from any others.
+    pub text: String,
 }
 
 impl Library {
@@ -67,16 +71,21 @@ impl Library {
     /// # Errors
     /// What the file threw, with its place; or that it took too long or too much memory.
     pub fn load(path: &Path, time: Duration, host: impl Host + 'static) -> Result<Self, Failure> {
-        let (snapshot, declared) = load(path, time, host, |_| {})?;
-        Self::new(snapshot, &declared)
+        let mut text = String::new();
+        let (snapshot, declared) = load(path, time, host, |stage| {
+            if let Stage::Cold(_, _, files) = stage {
+                text = files.to_owned();
+            }
+        })?;
+        Self::new(snapshot, &declared, text)
     }
 
     /// A library of what [`load`] gave.
     ///
     /// # Errors
     /// A function whose signature cannot be read.
-    pub fn new(snapshot: Snapshot, declared: &str) -> Result<Self, Failure> {
-        Ok(Self { snapshot: Arc::new(snapshot), functions: functions(declared)? })
+    pub fn new(snapshot: Snapshot, declared: &str, text: String) -> Result<Self, Failure> {
+        Ok(Self { snapshot: Arc::new(snapshot), functions: functions(declared)?, text })
     }
 }
 
@@ -85,8 +94,8 @@ impl Library {
 pub enum Stage<'a> {
     /// The file has run.
     Loaded,
-    /// There is a snapshot that is not warmed up, and what it declares, as JSON.
-    Cold(&'a Snapshot, &'a str),
+    /// There is a snapshot that is not warmed up, what it declares, as JSON, and what tells its files from any others.
+    Cold(&'a Snapshot, &'a str, &'a str),
 }
 
 /// Loads a file, and gives a snapshot that is warmed up, and what it declares as JSON. Between the stages V8 may end the
@@ -108,15 +117,26 @@ pub fn load(
         }
         failure
     };
-    let source = fs::read(path).map_err(|error| Failure {
-        class: "Error".into(),
-        message: format!("{}: {error}", path.display()),
-        ..Failure::default()
-    })?;
-    let mut builder = Builder::new(Box::new(Loader { host }), MEMORY).map_err(explain)?;
+    let text = read(path)?;
+    let loader = Loader::new(host, path);
+    let files = Arc::clone(&loader.files);
+    note(&files, &path.display().to_string(), &text);
+    let source = module(path, text)?;
+    let mut builder = Builder::new(Box::new(loader), MEMORY).map_err(explain)?;
     builder.load(&path.display().to_string(), &source, time).map_err(explain)?;
     let declared = builder.declarations().map_err(explain)?;
+    let declared = described(&declared, &files.lock().unwrap_or_else(PoisonError::into_inner))?;
     let functions = functions(&declared)?;
+    if functions.is_empty() {
+        return Err(Failure {
+            class: "DeclarationError".into(),
+            message: format!(
+                "{}: declares no function; write udf(\"double(x BIGINT) -> BIGINT\", (x) => x * 2)",
+                path.display()
+            ),
+            ..Failure::default()
+        });
+    }
     let types: Vec<Value> = functions
         .iter()
         .map(|function| {
@@ -127,7 +147,11 @@ pub fn load(
     builder.prepare(&Value::from(types).to_string()).map_err(explain)?;
     stage(Stage::Loaded);
     let cold = builder.snapshot();
-    stage(Stage::Cold(&cold, &declared));
+    let text = {
+        let files = files.lock().unwrap_or_else(PoisonError::into_inner);
+        control::text(files.iter().map(|(path, source)| (path.as_bytes(), &source[..])))
+    };
+    stage(Stage::Cold(&cold, &declared, &text));
     let warm = snapshot::warmed(&cold, functions.len()).map_err(explain)?;
     Ok((warm, declared))
 }
@@ -137,11 +161,67 @@ pub fn load(
 /// # Errors
 /// As [`Library::load`].
 pub fn from_source(path: &Path, time: Duration, host: impl Host + 'static) -> Result<Isolate, Failure> {
-    let source = fs::read(path).map_err(|error| internal(&error.to_string()))?;
+    let source = module(path, read(path)?)?;
     let explain = |thrown| explain(thrown, time);
-    let mut isolate = Isolate::start(None, Box::new(Loader { host }), MEMORY, MEMORY).map_err(explain)?;
+    let mut isolate =
+        Isolate::start(None, Box::new(Loader::new(host, path)), MEMORY, MEMORY).map_err(explain)?;
     isolate.load(&path.display().to_string(), &source).map_err(explain)?;
     Ok(isolate)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(|error| Failure {
+        class: "Error".into(),
+        message: format!("{}: {error}", path.display()),
+        ..Failure::default()
+    })
+}
+
+/// The module that a file of this text is.
+fn module(path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    source::module(path, text).map_err(|unreadable| {
+        let place = unreadable.place.map(|(line, column)| format!(":{line}:{column}"));
+        Failure {
+            class: "SyntaxError".into(),
+            message: unreadable.message,
+            traceback: format!("    at {}{}", path.display(), place.unwrap_or_default()),
+            ..Failure::default()
+        }
+    })
+}
+
+/// Adds to each declaration the comment above it.
+fn described(declared: &str, files: &[(String, Vec<u8>)]) -> Result<String, Failure> {
+    let unreadable = |error| internal(&format!("declarations that cannot be read ({error}): {declared}"));
+    let mut declarations: Vec<serde_json::Map<String, Value>> =
+        serde_json::from_str(declared).map_err(unreadable)?;
+    for declaration in &mut declarations {
+        let (Some(file), Some(line)) = (declaration["file"].as_str(), declaration["line"].as_u64()) else {
+            continue;
+        };
+        if let Some((_, text)) = files.iter().find(|(path, _)| path == file) {
+            let comment = comment_above(&String::from_utf8_lossy(text), line as usize);
+            declaration.insert("description".into(), comment.into());
+        }
+    }
+    Ok(json!(declarations).to_string())
+}
+
+/// The comment that ends right above a line: `// ...`, or `/** ... */`.
+fn comment_above(text: &str, line: usize) -> String {
+    let lines: Vec<&str> = text.lines().take(line.saturating_sub(1)).map(str::trim).collect();
+    let count = match lines.last() {
+        Some(last) if last.ends_with("*/") => {
+            lines.iter().rev().position(|line| line.starts_with("/*")).map_or(0, |at| at + 1)
+        }
+        _ => lines.iter().rev().take_while(|line| line.starts_with("//")).count(),
+    };
+    let bare = |line: &&str| {
+        let line = line.trim_end_matches("*/").trim_start_matches(['/', '*']);
+        line.strip_prefix(' ').unwrap_or(line).trim_end().to_owned()
+    };
+    let comment: Vec<_> = lines[lines.len() - count..].iter().map(bare).collect();
+    comment.join("\n").trim().to_owned()
 }
 
 fn functions(declared: &str) -> Result<Vec<Function>, Failure> {
@@ -197,13 +277,14 @@ fn describe(data_type: &DataType) -> Value {
         DataType::Array(_, length) => {
             return json!({ "kind": "ARRAY", "name": name, "length": length, "child": children().next() });
         }
-        DataType::Struct(fields) => {
+        DataType::Struct(fields) | DataType::Union(fields) => {
             let fields: Vec<_> = fields
                 .iter()
                 .zip(children())
                 .map(|(field, data_type)| json!({ "name": field.name, "type": data_type }))
                 .collect();
-            return json!({ "kind": "STRUCT", "name": name, "fields": fields });
+            let kind = if matches!(data_type, DataType::Struct(_)) { "STRUCT" } else { "UNION" };
+            return json!({ "kind": kind, "name": name, "fields": fields });
         }
         DataType::List(_) => "LIST",
         DataType::Map(_) => "MAP",
@@ -212,9 +293,49 @@ fn describe(data_type: &DataType) -> Value {
     json!({ "kind": kind, "name": name, "child": children().next() })
 }
 
+/// Folders beside the file's own that modules may be imported from, as in `PATH`.
+const IMPORTS: &str = "CROSSLANE_JS_IMPORTS";
+/// The paths and the texts of what was read.
+type Files = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+
+fn note(files: &Files, path: &str, source: &[u8]) {
+    files.lock().unwrap_or_else(PoisonError::into_inner).push((path.to_owned(), source.to_owned()));
+}
+
 /// Reads the modules.
 struct Loader<H> {
     host: H,
+    /// Where modules may lie, symbolic links resolved.
+    folders: Vec<PathBuf>,
+    files: Files,
+}
+
+impl<H> Loader<H> {
+    /// For a file and what it imports.
+    fn new(host: H, file: &Path) -> Self {
+        let own = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let others = std::env::var_os(IMPORTS).unwrap_or_default();
+        let others = std::env::split_paths(&others).filter(|folder| folder.is_absolute());
+        let folders = [own.to_owned()].into_iter().chain(others);
+        let folders = folders.filter_map(|folder| folder.canonicalize().ok()).collect();
+        Self { host, folders, files: Files::default() }
+    }
+
+    fn holds(&self, path: &Path) -> bool {
+        self.folders.iter().any(|folder| path.starts_with(folder))
+    }
+}
+
+/// A path without `.` and `..`, of files that need not exist.
+fn plain(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut plain, part| {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            _ => plain.push(part),
+        }
+        plain
+    })
 }
 
 impl<H: Host> Host for Loader<H> {
@@ -243,9 +364,22 @@ impl<H: Host> Host for Loader<H> {
                 ),
             });
         }
-        let path = Path::new(referrer).parent().unwrap_or(Path::new("/")).join(specifier);
+        let folder = Path::new(referrer).parent().unwrap_or(Path::new("/"));
+        let folder = folder.canonicalize().unwrap_or(folder.to_owned());
+        let path = plain(&folder.join(specifier));
+        // What lies elsewhere is not looked at: whether it exists is not to be told either.
+        let elsewhere = || {
+            format!(
+                "cannot import \"{specifier}\": it is not in the file's folder. The environment variable {IMPORTS} \
+                 names other folders to import from"
+            )
+        };
+        let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+        if !self.holds(&path) || folder.is_some_and(|folder| !self.holds(&folder)) {
+            return Err(elsewhere());
+        }
         let missing = |error: std::io::Error| {
-            let other = ["js", "mjs", "json"].map(|extension| {
+            let other = source::ENDINGS.map(|extension| {
                 let mut name = path.clone().into_os_string();
                 name.push(format!(".{extension}"));
                 PathBuf::from(name)
@@ -257,14 +391,20 @@ impl<H: Host> Host for Loader<H> {
             format!("cannot import \"{specifier}\": {error}{}", hint.unwrap_or_default())
         };
         let path = path.canonicalize().map_err(missing)?;
+        if !self.holds(&path) {
+            return Err(elsewhere());
+        }
+        // A pipe would be waited for.
+        if !path.is_file() {
+            return Err(format!("cannot import \"{specifier}\": it is not a file"));
+        }
         let source = fs::read(&path).map_err(missing)?;
-        let source = if path.extension().is_some_and(|extension| extension == "json") {
-            let value: Value = serde_json::from_slice(&source)
-                .map_err(|error| format!("cannot import \"{specifier}\": {error}"))?;
-            format!("export default {value};").into_bytes()
-        } else {
-            source
-        };
+        note(&self.files, &path.display().to_string(), &source);
+        let source = source::module(&path, source).map_err(|unreadable| {
+            let place =
+                unreadable.place.map(|(line, column)| format!(" ({}:{line}:{column})", path.display()));
+            format!("cannot import \"{specifier}\": {}{}", unreadable.message, place.unwrap_or_default())
+        })?;
         Ok((path.display().to_string(), source))
     }
 }

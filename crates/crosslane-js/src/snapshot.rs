@@ -13,12 +13,18 @@ use std::time::{Duration, Instant};
 
 /// The JavaScript side of the guest.
 pub(crate) const PRELUDE: &str = concat!(
-    "(function (print) { 'use strict';\n",
+    "(function (print, urlParts) { 'use strict';\n",
+    include_str!("js/primordials.js"),
     include_str!("js/values.js"),
+    include_str!("js/missing.js"),
+    include_str!("js/json.js"),
     include_str!("js/columns.js"),
     include_str!("js/intl.js"),
+    include_str!("js/encoding.js"),
+    include_str!("js/url.js"),
     include_str!("js/timers.js"),
     include_str!("js/run.js"),
+    include_str!("js/clone.js"),
     include_str!("js/console.js"),
     include_str!("js/declare.js"),
     include_str!("js/warm.js"),
@@ -31,6 +37,7 @@ pub(crate) const PRELUDE: &str = concat!(
 pub(crate) const SMALL_PRELUDE: &str = concat!(
     "(function (print) { 'use strict';\n",
     include_str!("js/values.js"),
+    include_str!("js/missing.js"),
     include_str!("js/console.js"),
     include_str!("js/describe.js"),
     "return { describe }; })"

@@ -1,6 +1,6 @@
 //! The guest in this process: batches in, results or failures out. (`python/tests` has it behind an engine.)
 
-use crosslane::batch::{self, Encode, Header, Plan, Trust};
+use crosslane::batch::{self, Encode, Header, Plan};
 use crosslane::{ColumnBuilder, DataType, Failure};
 use crosslane_js::guest::{Answer, Guest};
 use crosslane_js::isolate::{Host, Reason};
@@ -72,12 +72,12 @@ fn call(
 ) -> Result<Vec<Option<i64>>, (String, Option<usize>)> {
     let request = frame(&[&integers(values)], values.len());
     let types = [DataType::BigInt];
-    let columns = batch::columns(bytemuck::cast_slice(&request), types.iter(), Trust::Values).unwrap();
+    let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
     let progress = AtomicU64::new(0);
     match guest.answer(function, &columns, values.len(), &progress) {
         Answer::Done(results, _) => {
             let reply = frame(&[&results], values.len());
-            let columns = batch::columns(bytemuck::cast_slice(&reply), types.iter(), Trust::Nothing).unwrap();
+            let columns = batch::columns(bytemuck::cast_slice(&reply), types.iter()).unwrap();
             Ok((0..values.len()).map(|row| columns[0].is_valid(row).then(|| columns[0].value(row))).collect())
         }
         Answer::Failed(failure, row) => Err((failure.to_string(), row)),
@@ -158,7 +158,11 @@ fn isolates_of_two_snapshots_are_refused() {
     let bytes: &'static [u8] = fixture.library.snapshot.bytes().to_vec().leak();
     // SAFETY: they are a copy of a snapshot of this build.
     let copy = unsafe { crosslane_js::snapshot::Snapshot::from_bytes(bytes) };
-    let second = Arc::new(Library { snapshot: Arc::new(copy), functions: fixture.library.functions.clone() });
+    let second = Arc::new(Library {
+        snapshot: Arc::new(copy),
+        functions: fixture.library.functions.clone(),
+        text: String::new(),
+    });
     let boot = || Guest::boot(&second, Box::new(Log(mpsc::channel().0)));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(boot)).is_err());
     drop(fixture.guest);

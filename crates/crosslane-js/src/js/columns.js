@@ -22,6 +22,8 @@ const PER_MILLISECOND = {
   TIMESTAMPTZ: 1e3,
   TIMESTAMP_NS: 1e6,
 };
+// Of the fractions of times.
+const DIGITS = { TIME: 6, TIME_NS: 9 };
 const codes = (type) => ["", "Uint8Array", "Uint16Array", "", "Uint32Array"][type.width];
 
 // Collects the source of one function's code, and the constants that it uses.
@@ -97,24 +99,37 @@ function reader(type, source) {
       break;
     }
     case "VARCHAR":
+    case "BIT":
     case "JSON": {
       source.add(`const d${id} = ${source.buffer()};`);
       const text = (i) => `(d${id}[${i}] === undefined ? tooLong() : d${id}[${i}])`;
-      value = type.kind === "JSON" ? (i) => `parse(${text(i)})` : (i) => text(i);
+      value = type.kind === "JSON" ? (i) => `parseJson(${text(i)})` : (i) => text(i);
       break;
     }
+    case "BIGNUM":
+      offsets();
+      view("Uint8Array");
+      value = (i) => `bigOf(d${id}, o${id}[${i}], o${id}[${i} + 1])`;
+      break;
     case "BLOB":
+    case "GEOMETRY":
       offsets();
       view("Uint8Array");
       // A copy, because the function may keep it.
-      value = (i) => `slice(d${id}, o${id}[${i}], o${id}[${i} + 1])`;
+      value = (i) => `bytesOf(d${id}, o${id}[${i}], o${id}[${i} + 1])`;
       break;
     case "DATE":
       view("Int32Array");
-      value = (i) => `dateOf(d${id}[${i}] * ${MILLISECONDS_PER_DAY}, 0, 'DATE')`;
+      value = (i) => `dayOf(d${id}[${i}])`;
       break;
-    case "TIME": {
+    case "TIME":
+    case "TIME_NS": {
       const call = words("timeText");
+      value = (i) => `${call(i)}, ${DIGITS[type.kind]})`;
+      break;
+    }
+    case "TIMETZ": {
+      const call = words("zonedTimeText");
       value = (i) => `${call(i)})`;
       break;
     }
@@ -169,11 +184,22 @@ function reader(type, source) {
       value = (i) => `r${id}(${i})`;
       break;
     }
+    case "UNION": {
+      const [tag, ...members] = type.fields.map((field) => reader(field.type, source));
+      const name = (at) => stringify(type.fields[at + 1].name);
+      const cases = members.map(
+        (member, at) => `case ${name(at)}: return { tag: ${name(at)}, value: ${nullable(member)("i")} };`,
+      );
+      source.add(`function r${id}(i) { switch (${tag.value("i")}) { ${join(cases, " ")} } }`);
+      value = (i) => `r${id}(${i})`;
+      break;
+    }
     default:
       view(PLAIN[type.kind]);
       value = (i) => `d${id}[${i}]`;
   }
-  return { valid, value, view: `d${id}` };
+  const wide = { BIGINT: "BigInt64Array", UBIGINT: "BigUint64Array" }[type.kind];
+  return { valid, value, view: `d${id}`, array: PLAIN[type.kind] ?? wide };
 }
 
 // ---- writing
@@ -181,19 +207,19 @@ function reader(type, source) {
 // A bitmap of rows that are not NULL, grown to hold row `i`, with that row NULL.
 function without(valid, i) {
   const index = i >> 3;
-  if (valid === undefined || index >= valid.length) {
-    const grown = new Uint8Array(Math.max(256, 2 * (index + 1))).fill(255);
-    if (valid !== undefined) grown.set(valid);
-    valid = grown;
+  if (valid === undefined || index >= lengthOf(valid)) {
+    const larger = fillIn(new Uint8Array(max(256, 2 * (index + 1))), 255);
+    if (valid !== undefined) setIn(larger, valid);
+    valid = larger;
   }
   valid[index] &= ~(1 << (i & 7));
   return valid;
 }
 
-function grown(array, length) {
-  if (length <= array.length) return array;
-  const larger = new array.constructor(Math.max(length, 2 * array.length));
-  larger.set(array);
+function grown(array, length, Kind) {
+  if (length <= lengthOf(array)) return array;
+  const larger = new Kind(max(length, 2 * lengthOf(array)));
+  setIn(larger, array);
   return larger;
 }
 
@@ -206,12 +232,12 @@ function checkTotal(total) {
 function bitmap(valid, nulls, rows) {
   if (nulls === 0) return undefined;
   const bytes = (rows + 7) >> 3;
-  if (valid.length < bytes) {
-    const full = new Uint8Array(bytes).fill(255);
-    full.set(valid);
+  if (lengthOf(valid) < bytes) {
+    const full = fillIn(new Uint8Array(bytes), 255);
+    setIn(full, valid);
     return full;
   }
-  return valid.subarray(0, bytes);
+  return prefix(valid, bytes, Uint8Array);
 }
 
 // The longest string that parts of a column are joined to.
@@ -231,10 +257,11 @@ function pieces(strings, offsets) {
   return joined;
 }
 
-// Adds a function `w<id>` that appends a value to a column, and what it appends to. `expected` is the source of a
-// guess of how many rows there will be. Gives the function's name, and the sources of what `finish` gives: rows, NULLs,
+// Adds a function `w<id>` that appends a value to a column, and what it appends to. `factor` is a guess of
+// how many rows there will be for one of the batch; it stays small in lists of lists. Gives the function's name, and the sources of what `finish` gives: rows, NULLs,
 // bitmap, buffers, and then the children's.
-function writer(type, source, expected) {
+function writer(type, source, factor = 1) {
+  const expected = `${factor} * rows`;
   const id = source.id();
   const name = stringify(type.name);
   const outputs = [`c${id}`, `z${id}`, `bitmap(v${id}, z${id}, c${id})`];
@@ -243,23 +270,23 @@ function writer(type, source, expected) {
   let empty = "";
   const column = (kind, per = 1) => {
     source.add(`let d${id} = new ${kind}(${per} * ${expected});`);
-    const room = `d${id} = grown(d${id}, ${per} * (c${id} + 1)); `;
-    outputs.push(`d${id}.subarray(0, ${per} * c${id})`);
+    const room = `d${id} = grown(d${id}, ${per} * (c${id} + 1), ${kind}); `;
+    outputs.push(`prefix(d${id}, ${per} * c${id}, ${kind})`);
     empty = room;
     return room;
   };
   const offsets = () => source.add(`let o${id} = new Int32Array(${expected} + 1);`);
-  const end = (total) => `o${id} = grown(o${id}, c${id} + 2); o${id}[c${id} + 1] = ${total}; `;
+  const end = (total) => `o${id} = grown(o${id}, c${id} + 2, Int32Array); o${id}[c${id} + 1] = ${total}; `;
   const put = (expression) => `d${id}[c${id}] = ${expression}; `;
   const halves = (expression) =>
     `const x = ${expression}; d${id}[2 * c${id}] = x; d${id}[2 * c${id} + 1] = x >> 64n; `;
   switch (type.kind) {
     case "BOOLEAN":
       source.add(`let d${id} = new Uint8Array((${expected} >> 3) + 1);`);
-      outputs.push(`d${id}.subarray(0, (c${id} + 7) >> 3)`);
-      append = `d${id} = grown(d${id}, (c${id} >> 3) + 1);
+      outputs.push(`prefix(d${id}, (c${id} + 7) >> 3, Uint8Array)`);
+      append = `d${id} = grown(d${id}, (c${id} >> 3) + 1, Uint8Array);
         if (r === true) d${id}[c${id} >> 3] |= 1 << (c${id} & 7); else if (r !== false) throw wrong(r, ${name}); `;
-      empty = `d${id} = grown(d${id}, (c${id} >> 3) + 1); `;
+      empty = `d${id} = grown(d${id}, (c${id} >> 3) + 1, Uint8Array); `;
       break;
     case "BIGINT":
       append = column("BigInt64Array") + put(`toSigned(r, 64, ${name})`);
@@ -280,10 +307,11 @@ function writer(type, source, expected) {
       break;
     }
     case "VARCHAR":
+    case "BIT":
     case "JSON":
       offsets();
       source.add(`const s${id} = [];`);
-      outputs.push(`o${id}.subarray(0, c${id} + 1)`, `...pieces(s${id}, o${id})`);
+      outputs.push(`prefix(o${id}, c${id} + 1, Int32Array)`, `...pieces(s${id}, o${id})`);
       append =
         (type.kind === "JSON"
           ? `r = toJson(r, ${name}); `
@@ -292,20 +320,28 @@ function writer(type, source, expected) {
         `s${id}[c${id}] = r; `;
       empty = `${end(`o${id}[c${id}]`)} s${id}[c${id}] = ''; `;
       break;
+    case "BIGNUM":
     case "BLOB":
+    case "GEOMETRY": {
+      const bytes = type.kind === "BIGNUM" ? "bigBytes" : "toBytes";
       offsets();
       source.add(`let d${id} = new Uint8Array(16 * ${expected});`);
-      outputs.push(`o${id}.subarray(0, c${id} + 1)`, `d${id}.subarray(0, o${id}[c${id}])`);
+      outputs.push(`prefix(o${id}, c${id} + 1, Int32Array)`, `prefix(d${id}, o${id}[c${id}], Uint8Array)`);
       append =
-        `r = toBytes(r, ${name}); const from = o${id}[c${id}], to = checkTotal(from + r.length); ` +
-        `d${id} = grown(d${id}, to); d${id}.set(r, from); ${end("to")}`;
+        `r = ${bytes}(r, ${name}); const from = o${id}[c${id}], to = checkTotal(from + lengthOf(r)); ` +
+        `d${id} = grown(d${id}, to, Uint8Array); setIn(d${id}, r, from); ${end("to")}`;
       empty = end(`o${id}[c${id}]`);
       break;
+    }
     case "DATE":
       append = column("Int32Array") + put(`toDays(r, 'DATE')`);
       break;
     case "TIME":
-      append = column("BigInt64Array") + put(`toTime(r, 'TIME')`);
+    case "TIME_NS":
+      append = column("BigInt64Array") + put(`toTime(r, ${DIGITS[type.kind]}, ${name})`);
+      break;
+    case "TIMETZ":
+      append = column("BigInt64Array") + put(`toZonedTime(r, ${name})`);
       break;
     case "TIMESTAMP_S":
     case "TIMESTAMP_MS":
@@ -335,8 +371,8 @@ function writer(type, source, expected) {
     case "LIST":
     case "MAP": {
       offsets();
-      outputs.push(`o${id}.subarray(0, c${id} + 1)`);
-      const child = writer(type.child, source, `2 * ${expected}`);
+      outputs.push(`prefix(o${id}, c${id} + 1, Int32Array)`);
+      const child = writer(type.child, source, factor > 4 ? factor : 2 * factor);
       outputs.push(...child.outputs);
       const [list, element] = type.kind === "LIST" ? ["toList", "r[j]"] : ["toEntries", "entry(r[j])"];
       append =
@@ -346,14 +382,14 @@ function writer(type, source, expected) {
       break;
     }
     case "ARRAY": {
-      const child = writer(type.child, source, `${type.length} * ${expected}`);
+      const child = writer(type.child, source, factor > 4096 ? factor : type.length * factor);
       outputs.push(...child.outputs);
       append = `r = toArray(r, ${type.length}, ${name}); for (let j = 0; j < ${type.length}; j++) ${child.call}(r[j]); `;
       empty = `for (let j = 0; j < ${type.length}; j++) ${child.call}(null); `;
       break;
     }
     case "STRUCT": {
-      const fields = type.fields.map((field) => [field.name, writer(field.type, source, expected)]);
+      const fields = type.fields.map((field) => [field.name, writer(field.type, source, factor)]);
       for (const [, child] of fields) outputs.push(...child.outputs);
       const known = source.constant(new Set(type.fields.map((field) => field.name)));
       append =
@@ -362,12 +398,23 @@ function writer(type, source, expected) {
       empty = fields.map(([, child]) => `${child.call}(null); `).join("");
       break;
     }
+    case "UNION": {
+      const fields = type.fields.map((field) => [field.name, writer(field.type, source, factor)]);
+      for (const [, child] of fields) outputs.push(...child.outputs);
+      const [[, tag], ...members] = fields;
+      const places = source.constant(new Map(members.map(([member], at) => [member, at])));
+      append =
+        `const at = toTag(r, ${places}, ${name}); ${tag.call}(r.tag); ` +
+        members.map(([, child], at) => `${child.call}(at === ${at} ? r.value : null); `).join("");
+      empty = fields.map(([, child]) => `${child.call}(null); `).join("");
+      break;
+    }
     case "FLOAT":
-      append = `${column("Float32Array")}if (typeof r === 'bigint') r = Number(r); if (typeof r !== 'number') throw wrong(r, ${name});
+      append = `${column("Float32Array")}if (typeof r === 'bigint') r = toDouble(r, ${name}); if (typeof r !== 'number') throw wrong(r, ${name});
         ${put("r")} if (isFinite(r) && !isFinite(d${id}[c${id}])) throw unfit(r, ${name}); `;
       break;
     case "DOUBLE":
-      append = `${column("Float64Array")}if (typeof r === 'bigint') r = Number(r); if (typeof r !== 'number') throw wrong(r, ${name}); ${put("r")}`;
+      append = `${column("Float64Array")}if (typeof r === 'bigint') r = toDouble(r, ${name}); if (typeof r !== 'number') throw wrong(r, ${name}); ${put("r")}`;
       break;
     default:
       append = `${column(PLAIN[type.kind])}if (typeof r === 'bigint') r = Number(r); if (typeof r !== 'number') throw wrong(r, ${name});

@@ -5,6 +5,7 @@ let loading = true;
 
 const UNITS = { "": 1, B: 1, KB: 1e3, MB: 1e6, GB: 1e9, KIB: 2 ** 10, MIB: 2 ** 20, GIB: 2 ** 30 };
 const DEFAULTS = {
+  __proto__: null,
   nulls: "skip",
   deterministic: true,
   vectorized: false,
@@ -21,11 +22,16 @@ const DEFAULTS = {
 class DeclarationError extends Error {}
 defineProperty(DeclarationError.prototype, "name", { value: "DeclarationError" });
 
+// What the engine takes.
+const MOST = { concurrency: 65536, retries: 1e6, timeout: 1e9, memory_limit: 2 ** 50 };
+
 function bytes(size) {
-  const parts = typeof size === "string" ? /^\s*([0-9.]+)\s*([A-Za-z]*)\s*$/.exec(size) : [size, size, ""];
-  const count = parts === null ? NaN : Number(parts[1]) * UNITS[String(parts[2]).toUpperCase()];
-  if (!(count > 0))
-    throw new DeclarationError(`memory_limit is a size such as '500 MB' or '2 GiB', not ${show(size)}`);
+  const parts = typeof size === "string" ? /^\s*([0-9.]+)\s*([A-Za-z]*)\s*$/.exec(size) : null;
+  const count = parts === null ? size : Number(parts[1]) * UNITS[parts[2].toUpperCase()];
+  if (!(typeof count === "number" && count >= 1 && count <= MOST.memory_limit))
+    throw new DeclarationError(
+      `memory_limit is a size such as '500 MB' or '2 GiB', at most 1 PiB, not ${show(size)}`,
+    );
   return trunc(count);
 }
 
@@ -44,12 +50,13 @@ function checkOptions(options) {
     ["concurrency", 1],
     ["retries", 0],
   ]) {
-    if (!isInteger(options[count]) || options[count] < least) {
-      throw error(`${count} is at least ${least}, not ${show(options[count])}`);
+    if (!isInteger(options[count]) || options[count] < least || options[count] > MOST[count]) {
+      throw error(`${count} is a whole number from ${least} to ${MOST[count]}, not ${show(options[count])}`);
     }
   }
-  if (options.timeout !== null && !(typeof options.timeout === "number" && options.timeout > 0)) {
-    throw error(`timeout is a positive number of seconds, not ${show(options.timeout)}`);
+  const { timeout } = options;
+  if (timeout !== null && !(typeof timeout === "number" && timeout > 0 && timeout <= MOST.timeout)) {
+    throw error(`timeout is a positive number of seconds, at most ${MOST.timeout}, not ${show(timeout)}`);
   }
   if (!isArray(options.warmup) || !options.warmup.every(isArray)) {
     throw error(`warmup is an array of rows, each an array of arguments, not ${show(options.warmup)}`);

@@ -1,39 +1,56 @@
 // The methods that the host calls, and what they share.
 
 const help = {
+  __proto__: null,
+  ...globals,
+  Array,
+  BigInt,
+  Map,
+  Number,
+  Promise,
   asIntN,
   asUintN,
+  bigBytes,
+  bigOf,
   bitmap,
+  bufferOf,
+  bytesOf,
   checkStruct,
   checkTotal,
-  dateOf,
+  dayOf,
   decimalText,
   entry,
   floor,
   grown,
   interval,
   intervalPart,
+  isFinite,
   isSafeInteger,
+  lengthOf,
   nullRow,
   otherBig,
   otherNumber,
-  parse,
+  parseJson,
   pieces,
-  slice,
+  prefix,
+  setIn,
   timeText,
   timestamp,
   toArray,
   toBytes,
   toDays,
   toDecimal,
+  toDouble,
   toEntries,
   toJson,
   toList,
   toSigned,
   toTime,
+  toTag,
   toTimestamp,
   toUnsigned,
   toUuid,
+  toZonedTime,
   tooLong,
   unfit,
   uuidText,
@@ -41,6 +58,7 @@ const help = {
   wideUnsigned,
   without,
   wrong,
+  zonedTimeText,
   promised,
 };
 
@@ -64,11 +82,8 @@ const methods = {
   // Calls a function with samples, so that its code is compiled.
   warm: (index) => warm(declared[index].options.warmup, prepared[index]),
 
-  // Calls function `index` with a batch: `values` are the progress word's memory and then the columns'.
-  begin(rows, index, values) {
-    const [progress, ...buffers] = values;
-    return begin(rows, prepared[index], buffers, new Uint32Array(progress));
-  },
-  resume: (row, isNull) => resume(row, isNull === 1),
+  // Calls function `index` with a batch: the word for its progress, and the memory of its columns.
+  begin: (rows, index, word, memory) => begin(rows, prepared[index], memory, word),
+  resume: (row, isNull, pause) => resume(row, isNull === 1, pause),
   settled,
 };

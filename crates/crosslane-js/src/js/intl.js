@@ -7,6 +7,8 @@ let madeAtLoad = [];
 // The arguments and the real object of each.
 const intlObjects = new WeakMap();
 
+const isIntl = uncurried(WeakMap.prototype.has).bind(undefined, intlObjects);
+
 function realIntl(self) {
   const made = intlObjects.get(self);
   if (made === undefined) throw new TypeError(`${show(self)} is not an object of Intl`);

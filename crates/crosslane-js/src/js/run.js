@@ -1,9 +1,13 @@
 // Runs the functions: per row, for several rows at once, or per batch.
 //
 // The host calls `begin` with a batch. Each method gives the buffers of the results, or, while promises are
-// pending, how many milliseconds there is nothing to do: the host lets microtasks run, waits, and calls
-// `settled`. If one throws, `progress[0]` is the row to blame, and the host calls `resume` with what is to become of it:
-// another call, or NULL.
+// pending or a row waits for its next try, how many milliseconds there is nothing to do: the host lets microtasks run,
+// waits, and calls `settled`. If one throws, `progress[0]` is the row to blame, and the host calls `resume` with what is
+// to become of it: another call after a pause, or NULL.
+//
+// Of several rows at once each fails for itself, by its promise or by its own deadline: the others go on. Only what ends
+// the code that runs (the clock, a memory limit, what a timer throws) ends all of them, because it cannot be told whose
+// code that was.
 
 const globals = {
   Int8Array,
@@ -18,8 +22,36 @@ const globals = {
   BigUint64Array,
 };
 
-// The batch at work; there is one at a time.
-let batch;
+// What is known of a batch: all that it will ever have is its own.
+class Batch {
+  promise;
+  rest;
+  nulls = 0;
+  valid;
+  out;
+  writing = false;
+  tried;
+  // Of several rows at once.
+  next = 0;
+  concurrency = 0;
+  open;
+  again;
+  failed;
+  settledCount = 0;
+  blamed = false;
+  // Of a vectorized function.
+  chosen;
+  pending;
+
+  constructor(rows, prepared) {
+    this.rows = rows;
+    this.prepared = prepared;
+  }
+}
+setPrototypeOf(Batch.prototype, null);
+
+// The batch at work; there is one at a time. Neither it nor its memory is ever a property of something.
+let batch, buffers, progress;
 
 function nullRow(i) {
   batch.valid = without(batch.valid, i);
@@ -39,11 +71,7 @@ function otherNumber(r, i, type) {
     return 0;
   }
   if (r instanceof Promise) return promised(r);
-  if (typeof r === "bigint") {
-    const number = Number(r);
-    if (BigInt(number) !== r) throw unfit(r, type);
-    return number;
-  }
+  if (typeof r === "bigint") return toDouble(r, type);
   throw wrong(r, type);
 }
 
@@ -61,8 +89,8 @@ function otherBig(r, i, bits, type) {
 const STORES = {
   FLOAT: {
     array: "Float32Array",
-    code: `if (typeof r === 'number') { out[i] = r; if (isFinite(r) && !isFinite(out[i])) throw unfit(r, 'FLOAT'); }
-      else out[i] = otherNumber(r, i, 'FLOAT');`,
+    code: `if (typeof r !== 'number') r = otherNumber(r, i, 'FLOAT');
+      out[i] = r; if (isFinite(r) && !isFinite(out[i])) throw unfit(r, 'FLOAT');`,
   },
   DOUBLE: {
     array: "Float64Array",
@@ -71,14 +99,14 @@ const STORES = {
   BIGINT: {
     array: "Int32Array",
     per: 2,
-    setup: "const wideOut = new BigInt64Array(out.buffer);",
+    setup: "const wideOut = new BigInt64Array(bufferOf(out));",
     code: `if (typeof r === 'number' && isSafeInteger(r)) { out[2 * i] = r; out[2 * i + 1] = floor(r * ${1 / TWO_32}); }
       else wideOut[i] = otherBig(r, i, toSigned, 'BIGINT');`,
   },
   UBIGINT: {
     array: "Uint32Array",
     per: 2,
-    setup: "const wideOut = new BigUint64Array(out.buffer);",
+    setup: "const wideOut = new BigUint64Array(bufferOf(out));",
     code: `if (typeof r === 'number' && isSafeInteger(r) && r >= 0) { out[2 * i] = r; out[2 * i + 1] = floor(r * ${1 / TWO_32}); }
       else wideOut[i] = otherBig(r, i, toUnsigned, 'UBIGINT');`,
   },
@@ -103,7 +131,7 @@ const compile = (source, result) =>
   new Function(
     "constants",
     "help",
-    `'use strict'; const { ${Object.keys(help).join(", ")} } = help; return ${result};\n//# sourceURL=crosslane:loop`,
+    `'use strict'; const { ${join(keys(help), ", ")} } = help; return ${result};\n//# sourceURL=crosslane:loop`,
   )(source.constants, help);
 
 const skips = (read) => read.filter((column) => !column.admits).map((column) => `!${column.valid("i")}`);
@@ -169,9 +197,10 @@ function vectors(spec) {
     const wide = ["BIGINT", "UBIGINT"].includes(column.type.kind);
     const direct = !column.admits && (PLAIN[column.type.kind] !== undefined || (wide && spec.bigint));
     const list = wide && !spec.bigint && !column.admits ? "new Float64Array(count)" : "new Array(count)";
-    const copy = `(() => { const list = ${direct ? `new ${column.view}.constructor(count)` : list};
+    const copy = `(() => { const list = ${direct ? `new ${column.array}(count)` : list};
       for (let k = 0; k < count; k++) { const i = chosen === undefined ? k : chosen[k]; list[k] = ${element}; } return list; })()`;
-    return direct ? `chosen === undefined ? ${column.view} : ${copy}` : copy;
+    // What a try has written is not for the next one to read.
+    return direct && spec.retries === 0 ? `chosen === undefined ? ${column.view} : ${copy}` : copy;
   });
   const skip = skips(read);
   return compile(
@@ -187,21 +216,24 @@ function vectors(spec) {
           : ""
       }
       batch.chosen = chosen;
-      const count = chosen === undefined ? rows : chosen.length;
+      const count = chosen === undefined ? rows : lengthOf(chosen);
       return [${arrays.join(", ")}];
     }`,
   );
 }
 
+// Says of a row in the progress that its result is being written.
+const WRITING = 0x40000000;
+
 // Writes results, of any type, as the buffers of a column.
 function columnWriter(spec) {
   const source = new Source(spec);
-  const root = writer(spec.returns, source, "rows");
+  const root = writer(spec.returns, source);
   return compile(
     source,
     `function write(results, rows, progress) {
       ${source.lines.join("\n")}
-      for (let i = 0; i < rows; i++) { progress[0] = i; ${root.call}(results[i]); }
+      for (let i = 0; i < rows; i++) { progress[0] = ${WRITING} | i; ${root.call}(results[i]); }
       return [${root.outputs.join(", ")}];
     }`,
   );
@@ -215,58 +247,79 @@ const AsyncFunction = getPrototypeOf(async () => {}).constructor;
 function prepare(declared, types) {
   const spec = { ...declared.options, ...types, admits: declared.admits };
   const asynchronous = declared.function instanceof AsyncFunction;
-  const prepared = { f: declared.function, spec, asynchronous, write: columnWriter(spec) };
-  if (spec.vectorized) {
-    prepared.vectors = vectors(spec);
-  } else {
-    prepared.rows = rowLoop(spec);
-    prepared.launches = asyncLoop(spec);
-  }
-  return prepared;
+  return {
+    __proto__: null,
+    f: declared.function,
+    spec,
+    asynchronous,
+    write: columnWriter(spec),
+    vectors: spec.vectorized ? vectors(spec) : undefined,
+    rows: spec.vectorized ? undefined : rowLoop(spec),
+    launches: spec.vectorized ? undefined : asyncLoop(spec),
+  };
 }
 
-function begin(rows, prepared, buffers, progress) {
+function begin(rows, prepared, memory, word) {
   clearTimers();
-  batch = {
-    rows,
-    prepared,
-    buffers,
-    progress,
-    promise: undefined,
-    nulls: 0,
-    valid: undefined,
-    out: undefined,
-  };
+  buffers = memory;
+  progress = word;
+  batch = new Batch(rows, prepared);
   if (prepared.spec.vectorized) return vector();
   return prepared.asynchronous ? beginAsync() : beginRows();
 }
 
-// What to do about the row that raised: call it again, or make it NULL; then go on.
-function resume(row, isNull) {
+// What to do about the row that raised: call it again in so many milliseconds, or make it NULL; then go on.
+function resume(row, isNull, pause) {
+  if (batch.open !== undefined && !batch.writing) return resumeAsync(row, isNull, pause);
   clearTimers();
-  if (batch.writing) return resumeWriting(row, isNull);
-  if (batch.prepared.spec.vectorized) return isNull ? allNull() : vector();
-  return batch.prepared.asynchronous ? resumeAsync(row, isNull) : resumeRows(row, isNull);
+  const again = () => {
+    if (batch.writing) return resumeWriting(row, isNull);
+    if (batch.prepared.spec.vectorized) return isNull ? allNull() : vector();
+    return resumeRows(row, isNull);
+  };
+  if (isNull) return again();
+  batch.rest = again;
+  return pause;
 }
 
 // Microtasks have run: every promise has settled, waits for a timer, or never will.
 function settled() {
-  // What a timer resolved runs when this returns.
-  if (runTimers()) return 0;
-  return batch.prepared.spec.vectorized ? settledVector() : settledRows();
+  const { rest, prepared } = batch;
+  if (rest !== undefined) {
+    batch.rest = undefined;
+    return rest();
+  }
+  if (prepared.spec.vectorized) return runTimers() ? 0 : settledVector();
+  noteRows();
+  // A timer that nobody waits for is nobody's; what one resolved runs when this returns.
+  return batch.open.size > 0 && runTimers() ? 0 : settledRows();
 }
+
+// How a call ends that takes too long outside of JavaScript's own code.
+function late(timeout) {
+  const error = new Error(`timed out after ${timeout} s`);
+  defineProperty(error, "name", { value: "TimeoutError" });
+  return error;
+}
+
+// How long to wait for promises and for rows to be called again: until the first of these times or of the timers.
+function untilNext(...times) {
+  return max(0, apply(min, undefined, [firstTimer(), ...times]) - now());
+}
+
+const deadline = (since) => since + (batch.prepared.spec.timeout ?? Infinity) * 1000;
 
 // ---- row by row
 
 function beginRows() {
   const { rows, prepared } = batch;
   const store = STORES[prepared.spec.returns.kind];
-  batch.out = store === undefined ? new Array(rows) : new globals[store.array](rows * (store.per || 1));
+  batch.out = store === undefined ? blank(rows) : new globals[store.array](rows * (store.per || 1));
   return loop(0);
 }
 
 function loop(first) {
-  const { rows, prepared, buffers, progress } = batch;
+  const { rows, prepared } = batch;
   const done = prepared.rows(prepared.f, buffers, batch, progress, first, rows);
   return batch.promise === undefined ? finish() : adopt(done);
 }
@@ -285,54 +338,62 @@ function beginAsync() {
   return launch();
 }
 
-// `open` are the rows whose promises are pending; `again` those to be called before others are.
+// `open` are the rows whose promises are pending, the oldest first; `again` those to be called once more, and when;
+// `failed` those that nobody has decided about.
 function openRows(next) {
   const { concurrency } = batch.prepared.spec;
-  Object.assign(batch, {
-    out: new Array(batch.rows),
-    next,
-    concurrency,
-    open: new Map(),
-    again: [],
-    failed: [],
-  });
+  batch.out = blank(batch.rows);
+  batch.next = next;
+  batch.concurrency = concurrency;
+  batch.open = new Map();
+  batch.again = [];
+  batch.failed = [];
+  batch.settledCount = 0;
+  batch.blamed = false;
+}
+
+// Tells which row is at work; of several that cannot be told, only that there is progress.
+function noteRows() {
+  const { open, settledCount } = batch;
+  if (open.size === 1) progress[0] = open.keys().next().value;
+  else if (open.size > 1) progress[0] = 0x80000000 + settledCount;
 }
 
 // A row function has returned a promise. From here on it is called as what it is.
-function adopt(row) {
-  const { prepared, out, valid, promise, progress } = batch;
+function adopt(row, next = row + 1) {
+  const { prepared, out, valid, promise } = batch;
   prepared.asynchronous = true;
+  batch.promise = undefined;
   const { kind } = prepared.spec.returns;
   const wide = { BIGINT: BigInt64Array, UBIGINT: BigUint64Array }[kind];
-  const done = isView(out) && wide ? new wide(out.buffer) : out;
-  openRows(row + 1);
-  for (let i = 0; i < row; i++) {
+  const done = isView(out) && wide ? new wide(bufferOf(out)) : out;
+  openRows(next);
+  for (let i = 0; i < next; i++) {
     batch.out[i] = valid === undefined || ((valid[i >> 3] >> (i & 7)) & 1) === 1 ? done[i] : null;
   }
-  progress[0] = row;
   call(row, () => promise);
+  noteRows();
   return 0;
 }
 
 function launch() {
-  const { rows, prepared, buffers, progress, again, open } = batch;
+  const { rows, prepared, open } = batch;
   const start = (first, end) => prepared.launches(prepared.f, buffers, batch, progress, first, end, call);
-  while (again.length > 0 && open.size < batch.concurrency) {
-    const row = again.shift();
-    start(row, row + 1);
-  }
+  const due = batch.again.filter((one) => one.due <= now()).slice(0, batch.concurrency - open.size);
+  batch.again = batch.again.filter((one) => !due.includes(one));
+  for (const { row } of due) start(row, row + 1);
   batch.next = start(batch.next, rows);
-  // Which of several rows is at work cannot be told.
-  if (open.size > 1) progress[0] = 0xffffffff;
+  noteRows();
   return open.size === 0 ? settledRows() : 0;
 }
 
 function call(row, body) {
   const { open, out, failed } = batch;
-  const ticket = {};
+  const within = batch;
+  const ticket = { since: now() };
   open.set(row, ticket);
   // A call that was given up may still settle: its ticket is no longer there.
-  const close = () => open.get(row) === ticket && open.delete(row);
+  const close = () => open.get(row) === ticket && open.delete(row) && ++within.settledCount;
   (async () => body())().then(
     (value) => {
       if (close()) out[row] = value;
@@ -343,104 +404,146 @@ function call(row, body) {
   );
 }
 
+// Gives up the calls for which `why` has a reason.
+function giveUp(why) {
+  const { open, failed } = batch;
+  for (const [row, ticket] of open) {
+    const error = why(ticket);
+    if (error === undefined) return;
+    open.delete(row);
+    batch.settledCount++;
+    failed.push({ row, error });
+  }
+}
+
 function settledRows() {
-  const { rows, progress, failed, open } = batch;
+  const { rows, failed, open, again, concurrency, prepared } = batch;
+  // The oldest calls are the first to be late.
+  giveUp(({ since }) => (deadline(since) <= now() ? late(prepared.spec.timeout) : undefined));
   if (failed.length > 0) {
     const { row, error } = failed.shift();
     progress[0] = row;
+    batch.blamed = true;
     throw error;
   }
-  if (open.size >= batch.concurrency) return untilTimer();
-  if (batch.again.length > 0 || batch.next < rows) return launch();
-  return open.size > 0 ? untilTimer() : finish();
+  const more = open.size < concurrency;
+  if (more && (batch.next < rows || again.some(({ due }) => due <= now()))) return launch();
+  if (open.size === 0 && again.length === 0) return finish();
+  if (open.size > 0 && firstTimer() === Infinity && !(more && again.length > 0)) {
+    const error = neverSettles();
+    giveUp(() => error);
+    return settledRows();
+  }
+  const tries = more ? again.map(({ due }) => due) : [];
+  const oldest = open.values().next().value;
+  return untilNext(oldest === undefined ? Infinity : deadline(oldest.since), ...tries);
 }
 
-function resumeAsync(row, isNull) {
-  const { open } = batch;
-  if (open.size > 0) {
-    // The calls were ended together. One by one it will show which of them was to blame.
-    const ended = [...open.keys()];
-    const alone = ended.length === 1;
+function resumeAsync(row, isNull, pause) {
+  const { open, out, again } = batch;
+  const due = now() + pause;
+  if (batch.blamed) {
+    batch.blamed = false;
+  } else {
+    // The calls were ended together. One by one it will show which of them was to blame, if it is not known.
+    clearTimers();
+    for (const ended of open.keys()) if (ended !== row) again.push({ row: ended, due: 0 });
+    const known = open.has(row);
     open.clear();
     batch.concurrency = 1;
-    if (alone && isNull) batch.out[ended[0]] = null;
-    else batch.again.push(...ended);
-  } else if (isNull) {
-    batch.out[row] = null;
-  } else {
-    batch.again.push(row);
+    if (!known) return settledRows();
   }
+  if (isNull) out[row] = null;
+  else again.push({ row, due });
   return settledRows();
 }
 
 // ---- a batch at once
 
 function vector() {
-  const { rows, prepared, buffers } = batch;
+  const { prepared } = batch;
   const columns = prepared.vectors(buffers, batch);
-  if (batch.chosen !== undefined && batch.chosen.length === 0) return allNull();
-  const result = prepared.f(...columns);
+  if (batch.chosen !== undefined && lengthOf(batch.chosen) === 0) return allNull();
+  const result = apply(prepared.f, undefined, columns);
   if (!(result instanceof Promise)) return vectorResult(result);
-  const pending = { done: false };
+  const pending = {
+    __proto__: null,
+    done: false,
+    failed: false,
+    error: undefined,
+    value: undefined,
+    since: now(),
+  };
   batch.pending = pending;
   result.then(
-    (value) => Object.assign(pending, { done: true, value }),
-    (error) => Object.assign(pending, { done: true, failed: true, error }),
+    (value) => {
+      pending.done = true;
+      pending.value = value;
+    },
+    (error) => {
+      pending.done = pending.failed = true;
+      pending.error = error;
+    },
   );
   return 0;
 }
 
 function settledVector() {
-  const { done, failed, error, value } = batch.pending;
-  if (!done) return untilTimer();
+  const { done, failed, error, value, since } = batch.pending;
   if (failed) throw error;
+  if (!done) {
+    const end = deadline(since);
+    if (end <= now()) throw late(batch.prepared.spec.timeout);
+    if (firstTimer() === Infinity) throw neverSettles();
+    return untilNext(end);
+  }
   return vectorResult(value);
 }
 
 function vectorResult(result) {
-  const { rows, chosen, prepared, buffers } = batch;
+  const { rows, chosen, prepared } = batch;
   const { returns } = prepared.spec;
-  const count = chosen === undefined ? rows : chosen.length;
+  const count = chosen === undefined ? rows : lengthOf(chosen);
   if (!isArray(result) && !(result instanceof AnyArray)) {
     throw new TypeError(`returned ${show(result)} where an array of ${count} ${returns.name} is due`);
   }
-  if (result.length !== count) {
-    throw new RangeError(`returned ${result.length} values for ${count} row${count === 1 ? "" : "s"}`);
+  const length = isArray(result) ? result.length : lengthOf(result);
+  if (length !== count) {
+    throw new RangeError(`returned ${length} values for ${count} row${count === 1 ? "" : "s"}`);
   }
   const array = PLAIN[returns.kind] || { BIGINT: "BigInt64Array", UBIGINT: "BigUint64Array" }[returns.kind];
   if (chosen === undefined && array !== undefined && getPrototypeOf(result) === globals[array].prototype) {
-    // A result that is an argument lies in memory that is about to be taken away.
-    return [rows, 0, undefined, buffers.includes(result.buffer) ? slice(result) : result];
+    return [rows, 0, undefined, result];
   }
   batch.out = result;
   if (chosen !== undefined) {
-    batch.out = new Array(rows);
+    batch.out = blank(rows);
     for (let k = 0; k < count; k++) batch.out[chosen[k]] = result[k];
   }
   return finish();
 }
 
 function allNull() {
-  batch.out = new Array(batch.rows);
+  batch.out = blank(batch.rows);
   return finish();
 }
 
 // ---- the results' column
 
 function finish() {
-  const { rows, prepared, progress, out, valid, nulls } = batch;
+  const { rows, prepared, out, valid, nulls } = batch;
   if (isView(out) && !prepared.spec.vectorized) return [rows, nulls, bitmap(valid, nulls, rows), out];
   batch.writing = true;
   // Once a result could not be written, each is tried alone before all are written together.
   for (; batch.tried < rows; batch.tried++) {
-    progress[0] = batch.tried;
+    progress[0] = WRITING | batch.tried;
     prepared.write([out[batch.tried]], 1, [0]);
   }
   return prepared.write(out, rows, progress);
 }
 
 function resumeWriting(row, isNull) {
-  const { prepared, buffers, progress } = batch;
+  const { prepared } = batch;
   if (prepared.spec.vectorized) {
     batch.writing = false;
     return isNull ? allNull() : vector();
@@ -449,10 +552,14 @@ function resumeWriting(row, isNull) {
     batch.out[row] = null;
   } else if (prepared.asynchronous) {
     batch.writing = false;
-    batch.again.push(row);
+    batch.again.push({ row, due: 0 });
     return launch();
   } else {
     prepared.rows(prepared.f, buffers, batch, progress, row, row + 1);
+    if (batch.promise !== undefined) {
+      batch.writing = false;
+      return adopt(row, batch.rows);
+    }
   }
   batch.tried = isNull ? row + 1 : row;
   return finish();

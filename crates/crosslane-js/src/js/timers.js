@@ -35,12 +35,13 @@ function runTimers() {
   return due.length > 0;
 }
 
-// Milliseconds until the next timer, for promises that are pending; without a timer they will stay so.
-function untilTimer() {
-  if (timers.length === 0) {
-    throw new Error(
-      "a promise that nothing can settle: there are timers here, but no files or sockets to wait for",
-    );
-  }
-  return Math.max(0, Math.min(...timers.map((timer) => timer.due)) - now());
+// When the first timer is due.
+function firstTimer() {
+  return timers.reduce((first, { due }) => Math.min(first, due), Infinity);
+}
+
+function neverSettles() {
+  return new Error(
+    "a promise that nothing can settle: there are timers here, but no files or sockets to wait for",
+  );
 }

@@ -10,13 +10,17 @@ const { isView } = ArrayBuffer;
 const { asIntN, asUintN } = BigInt;
 const AnyArray = getPrototypeOf(Int8Array);
 const join = Function.prototype.call.bind(Array.prototype.join);
-const slice = Function.prototype.call.bind(AnyArray.prototype.slice);
 const getTime = Function.prototype.call.bind(Date.prototype.getTime);
 
 const TWO_32 = 4294967296;
 const MILLISECONDS_PER_DAY = 86400000;
 // ECMA-262 21.4.1.1: a Date reaches this far from 1970.
 const LONGEST_TIME = 8.64e15;
+// What stands for infinity, and with a minus for the other one.
+const LAST_DAY = 2147483647;
+const LAST_MOMENT = 9223372036854775807n;
+
+const isInfinite = (value) => value === Infinity || value === -Infinity;
 
 // The value for a message.
 function show(value) {
@@ -76,6 +80,12 @@ function toBig(value, type) {
   if (typeof value !== "number") throw wrong(value, type);
   if (!isInteger(value)) throw unfit(value, type);
   return BigInt(value);
+}
+
+function toDouble(big, type) {
+  const number = Number(big);
+  if (isInfinite(number)) throw unfit(big, type);
+  return number;
 }
 
 function toSigned(value, bits, type) {
@@ -138,9 +148,7 @@ class Timestamp extends Date {
 defineProperty(globalThis, "Timestamp", { value: Timestamp, writable: true, configurable: true });
 
 function beyondDate(type) {
-  return new RangeError(
-    `a ${type} outside the years -271821 to 275760, or infinite, which a JavaScript Date cannot hold`,
-  );
+  return new RangeError(`a ${type} outside the years -271821 to 275760, which a JavaScript Date cannot hold`);
 }
 
 function dateOf(milliseconds, nanoseconds, type) {
@@ -148,8 +156,15 @@ function dateOf(milliseconds, nanoseconds, type) {
   return nanoseconds === 0 ? new Date(milliseconds) : new Timestamp(milliseconds, nanoseconds);
 }
 
+// An infinite DATE or TIMESTAMP is an infinite Number.
+function dayOf(days) {
+  return abs(days) === LAST_DAY ? days * Infinity : dateOf(days * MILLISECONDS_PER_DAY, 0, "DATE");
+}
+
 // `perMillisecond` is the unit's: 1 for milliseconds, 1e3, 1e6; 0 for seconds.
 function timestamp(low, high, perMillisecond, type) {
+  if (high === LAST_DAY && low === -1) return Infinity;
+  if (high === -LAST_DAY - 1 && low === 1) return -Infinity;
   const value = high * TWO_32 + (low >>> 0);
   if (perMillisecond <= 1) return dateOf(perMillisecond === 0 ? value * 1000 : value, 0, type);
   if (isSafeInteger(value)) {
@@ -171,10 +186,12 @@ function timeValue(value, type) {
 }
 
 function toDays(value, type) {
+  if (isInfinite(value)) return value > 0 ? LAST_DAY : -LAST_DAY;
   return floor(timeValue(value, type) / MILLISECONDS_PER_DAY);
 }
 
 function toTimestamp(value, perMillisecond, type) {
+  if (isInfinite(value)) return value > 0 ? LAST_MOMENT : -LAST_MOMENT;
   const milliseconds = timeValue(value, type);
   if (perMillisecond <= 1) return BigInt(perMillisecond === 0 ? floor(milliseconds / 1000) : milliseconds);
   const rest = value instanceof Timestamp ? floor((value.nanoseconds * perMillisecond) / 1e6) : 0;
@@ -183,24 +200,65 @@ function toTimestamp(value, perMillisecond, type) {
   return toSigned(BigInt(milliseconds) * BigInt(perMillisecond) + BigInt(rest), 64, type);
 }
 
-// TIME is text, for want of a type: HH:MM:SS, and six digits if it has microseconds.
-function timeText(low, high) {
-  const value = high * TWO_32 + (low >>> 0);
-  const seconds = floor(value / 1e6);
-  const rest = value - seconds * 1e6;
-  const two = (number) => (number < 10 ? `0${number}` : `${number}`);
+// Times are text, for want of a type: HH:MM:SS, a fraction if there is one, and TIMETZ's zone as SQL writes it.
+const two = (number) => (number < 10 ? `0${number}` : `${number}`);
+
+// `digits` of the fraction: 6 of microseconds, 9 of nanoseconds.
+function clockText(value, digits) {
+  const unit = 10 ** digits;
+  const seconds = floor(value / unit);
+  const rest = value - seconds * unit;
   const text = `${two(floor(seconds / 3600))}:${two(floor(seconds / 60) % 60)}:${two(seconds % 60)}`;
-  return rest === 0 ? text : `${text}.${String(rest).padStart(6, "0")}`;
+  return rest === 0 ? text : `${text}.${String(rest).padStart(digits, "0")}`;
 }
 
-function toTime(value, type) {
+function timeText(low, high, digits) {
+  return clockText(high * TWO_32 + (low >>> 0), digits);
+}
+
+// A TIMETZ has 24 bits for how far its zone is from the easternmost, below the microseconds.
+const EASTERNMOST = 57599;
+
+function zonedTimeText(low, high) {
+  const offset = EASTERNMOST - (low & 0xffffff);
+  const seconds = abs(offset);
+  const parts = [floor(seconds / 3600), floor(seconds / 60) % 60, seconds % 60];
+  const count = parts[2] ? 3 : parts[1] ? 2 : 1;
+  const zone = join(parts.slice(0, count).map(two), ":");
+  return `${clockText(high * 256 + (low >>> 24), 6)}${offset < 0 ? "-" : "+"}${zone}`;
+}
+
+const TIME = /^(\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(?:([+-])(\d\d)(?::?(\d\d)(?::?(\d\d))?)?|(Z))?$/;
+
+// The parts of a time, of which those of the zone are 5 and following.
+function timeParts(value, zoned, type) {
   if (typeof value !== "string") throw wrong(value, type);
-  const parts = /^(\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d{1,6})\d*)?)?$/.exec(value);
+  const parts = TIME.exec(value);
   if (parts === null || parts[2] > 59 || (parts[3] || 0) > 59) throw unfit(value, type);
+  if (zoned !== (parts[5] !== undefined || parts[9] !== undefined)) {
+    throw new TypeError(`returned ${show(value)} ${zoned ? "without" : "with"} a zone where ${type} is due`);
+  }
+  return parts;
+}
+
+// What a time has of its units; finer fractions are cut.
+function clock(parts, digits, value, type) {
   const seconds = parts[1] * 3600 + parts[2] * 60 + Number(parts[3] || 0);
-  const time = seconds * 1e6 + Number((parts[4] || "").padEnd(6, "0"));
-  if (time > 86400e6) throw unfit(value, type);
+  const time = seconds * 10 ** digits + Number((parts[4] || "").slice(0, digits).padEnd(digits, "0"));
+  if (time > 86400 * 10 ** digits) throw unfit(value, type);
   return BigInt(time);
+}
+
+function toTime(value, digits, type) {
+  return clock(timeParts(value, false, type), digits, value, type);
+}
+
+function toZonedTime(value, type) {
+  const parts = timeParts(value, true, type);
+  const seconds = Number(parts[6] || 0) * 3600 + Number(parts[7] || 0) * 60 + Number(parts[8] || 0);
+  if (seconds > EASTERNMOST || parts[7] > 59 || parts[8] > 59) throw unfit(value, type);
+  const offset = parts[5] === "-" ? -seconds : seconds;
+  return (clock(parts, 6, value, type) << 24n) | BigInt(EASTERNMOST - offset);
 }
 
 function interval(months, days, low, high) {
@@ -246,18 +304,32 @@ function toBytes(value, type) {
   throw wrong(value, type);
 }
 
-// ---- text and JSON
+// An integer of any size from its two's complement, the lowest byte first.
+function bigOf(bytes, from, to) {
+  let text = "0x";
+  for (let index = to - 1; index >= from; index--) text += HEX[bytes[index]];
+  return asIntN(8 * (to - from), BigInt(text));
+}
+
+// The two's complement of an integer, the lowest byte first.
+function bigBytes(value, type) {
+  const big = toBig(value, type);
+  const digits = (big < 0n ? ~big : big).toString(16).length;
+  const bytes = new Uint8Array((digits >> 1) + 1);
+  const text = asUintN(8 * bytes.length, big)
+    .toString(16)
+    .padStart(2 * bytes.length, "0");
+  for (let index = 0; index < bytes.length; index++) {
+    const at = text.length - 2 * index;
+    bytes[index] = Number.parseInt(text.slice(at - 2, at), 16);
+  }
+  return bytes;
+}
+
+// ---- text
 
 function tooLong() {
   throw new RangeError("a string of more than 536,870,888 characters, which JavaScript cannot hold");
-}
-
-function toJson(value, type) {
-  const text = stringify(value, (_, part) =>
-    typeof part === "bigint" && isSafeInteger(Number(part)) ? Number(part) : part,
-  );
-  if (text === undefined) throw wrong(value, type);
-  return text;
 }
 
 // ---- collections
@@ -283,6 +355,17 @@ function toEntries(value, type) {
   if (isArray(value)) return value;
   if (typeof value === "object") return Object.entries(value);
   throw wrong(value, type);
+}
+
+// The place of the tag of a UNION's `{ tag, value }` in a Map of the members' names.
+function toTag(value, places, type) {
+  if (typeof value !== "object" || !("tag" in value)) {
+    throw new TypeError(`returned ${show(value)} where ${type} is due; return { tag, value }`);
+  }
+  const place = places.get(value.tag);
+  if (place === undefined)
+    throw new RangeError(`returned ${show(value)}, whose tag no member of ${type} has`);
+  return place;
 }
 
 // The STRUCT of a MAP's entry.

@@ -29,6 +29,7 @@ enum Line {
     /// The first memory file has a snapshot, of a library that declares this.
     Cold {
         declared: String,
+        text: String,
     },
     /// The second has a better one.
     Warm,
@@ -43,37 +44,40 @@ enum Line {
 /// As [`Library::load`]; and if V8 ended the child.
 pub(crate) fn load(path: &Path, time: Duration) -> Result<Library, Failure> {
     let system = |error: io::Error| failure(format!("cannot load a file: {error}"));
-    let (blobs, lines) = in_child(path, time).map_err(system)?;
+    let (blobs, lines, killed) = in_child(path, time).map_err(system)?;
     let mut declared = None;
     let (mut loaded, mut warm) = (false, false);
     for line in lines {
         match line {
             Line::Loaded => loaded = true,
-            Line::Cold { declared: text } => declared = Some(text),
+            Line::Cold { declared: said, text } => declared = Some((said, text)),
             Line::Warm => warm = true,
             Line::Failed { failure } => return Err(failure),
         }
     }
-    let Some(declared) = declared else {
-        return Err(failure(if loaded {
+    let Some((declared, text)) = declared else {
+        return Err(failure(if killed {
+            "the process that loaded the file was killed (SIGKILL), by someone or for lack of memory".into()
+        } else if loaded {
             "the file was loaded, but something that it made cannot be put into a snapshot, such as an iterator of \
-             Intl's segments: make it when a function needs it first. The log has V8's last words"
+             Intl's segments: make it when a function needs it first. The log has V8's own error"
                 .into()
         } else {
-            "V8 gave up while the file was loaded; the log has its last words".into()
+            "V8 gave up while the file was loaded; the log has its own error".into()
         }));
     };
     let [cold_blob, warm_blob] = blobs;
     let bytes = map(if warm { warm_blob } else { cold_blob }).map_err(system)?;
     // SAFETY: the bytes are what V8 made in the child, which has ended.
-    Library::new(unsafe { Snapshot::from_bytes(bytes) }, &declared)
+    Library::new(unsafe { Snapshot::from_bytes(bytes) }, &declared, text)
 }
 
 fn failure(message: String) -> Failure {
     Failure { class: "Error".into(), message, ..Failure::default() }
 }
 
-fn in_child(path: &Path, time: Duration) -> io::Result<([OwnedFd; 2], Vec<Line>)> {
+/// The snapshots, what the child said, and whether a SIGKILL ended it.
+fn in_child(path: &Path, time: Duration) -> io::Result<([OwnedFd; 2], Vec<Line>, bool)> {
     let blob = || rustix::fs::memfd_create("crosslane-snapshot", MemfdFlags::CLOEXEC);
     let blobs = [blob()?, blob()?];
     let (reading, writing) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
@@ -92,12 +96,10 @@ fn in_child(path: &Path, time: Duration) -> io::Result<([OwnedFd; 2], Vec<Line>)
             let lines = lines.map_while(|line| serde_json::from_str(&line.ok()?).ok()).collect();
             let ended =
                 Pid::from_raw(pid).map(|pid| rustix::process::waitpid(Some(pid), WaitOptions::empty()));
-            if let Some((_, status)) = ended.transpose()?.flatten()
-                && status.terminating_signal() == Some(libc::SIGINT)
-            {
-                return Err(io::Error::other("interrupted"));
+            match ended.transpose()?.flatten().and_then(|(_, status)| status.terminating_signal()) {
+                Some(libc::SIGINT) => Err(io::Error::other("interrupted")),
+                signal => Ok((blobs, lines, signal == Some(libc::SIGKILL))),
             }
-            Ok((blobs, lines))
         }
     }
 }
@@ -125,9 +127,8 @@ fn child(path: &Path, time: Duration, blobs: &[OwnedFd; 2], pipe: File) -> io::R
     let loaded = library::load(path, time, Child { pipe: Arc::clone(&pipe) }, |stage| {
         told = match stage {
             Stage::Loaded => say(&Line::Loaded),
-            Stage::Cold(snapshot, declared) => {
-                put(&blobs[0], snapshot).and_then(|()| say(&Line::Cold { declared: declared.to_owned() }))
-            }
+            Stage::Cold(snapshot, declared, text) => put(&blobs[0], snapshot)
+                .and_then(|()| say(&Line::Cold { declared: declared.to_owned(), text: text.to_owned() })),
         };
     });
     told?;
@@ -136,7 +137,7 @@ fn child(path: &Path, time: Duration, blobs: &[OwnedFd; 2], pipe: File) -> io::R
             put(&blobs[1], &snapshot)?;
             say(&Line::Warm)
         }
-        Err(failure) => say(&Line::Failed { failure }),
+        Err(failure) => say(&Line::Failed { failure: failure.bounded() }),
     }
 }
 

@@ -1,0 +1,184 @@
+// structuredClone: a copy of a value and of all that it leads to, what is shared and circles included.
+
+const objectText = uncurried(Object.prototype.toString);
+const mapHas = uncurried(Map.prototype.has);
+const mapGet = uncurried(Map.prototype.get);
+const mapSet = uncurried(Map.prototype.set);
+const setAdd = uncurried(Set.prototype.add);
+const sizeOfMap = uncurried(Object.getOwnPropertyDescriptor(Map.prototype, "size").get);
+const sizeOfSet = uncurried(Object.getOwnPropertyDescriptor(Set.prototype, "size").get);
+const eachOfMap = uncurried(Map.prototype.forEach);
+const eachOfSet = uncurried(Set.prototype.forEach);
+const sourceOf = uncurried(Object.getOwnPropertyDescriptor(RegExp.prototype, "source").get);
+const flagsOf = uncurried(Object.getOwnPropertyDescriptor(RegExp.prototype, "flags").get);
+const numberOf = uncurried(Number.prototype.valueOf);
+const booleanOf = uncurried(Boolean.prototype.valueOf);
+const bigIntOf = uncurried(BigInt.prototype.valueOf);
+const ownProperty = Object.getOwnPropertyDescriptor;
+const boxed = Object;
+const { prototype: plain } = Object;
+const Pattern = RegExp;
+const Bytes = DataView;
+
+const kinds = { __proto__: null, ...globals, Uint8ClampedArray };
+const errors = {
+  __proto__: null,
+  Error,
+  EvalError,
+  RangeError,
+  ReferenceError,
+  SyntaxError,
+  TypeError,
+  URIError,
+};
+
+// As an assignment, but that no setter of a prototype is asked.
+function define(target, key, value, enumerable = true) {
+  defineProperty(target, key, { __proto__: null, value, enumerable, writable: true, configurable: true });
+}
+
+function uncloneable(value) {
+  let text = "an object that cannot be shown";
+  try {
+    text =
+      typeof value === "symbol" ? "a symbol" : typeof value === "function" ? show(value) : objectText(value);
+  } catch {}
+  return new DOMException(`${text} cannot be cloned`, "DataCloneError");
+}
+
+// What holds something that no copy can have.
+const uncloneables = [Promise, WeakMap, WeakSet, WeakRef, URL, URLSearchParams, TextEncoder, TextDecoder].map(
+  (Class) => Class.prototype,
+);
+
+// Whether a method of a kind of objects takes it.
+const takes = (method) => (value) => {
+  try {
+    method(value);
+    return true;
+  } catch {
+    return false;
+  }
+};
+
+// The objects that are more than their properties, and how they are copied.
+const special = [
+  { is: takes(sizeOfMap), copy: clonedMap },
+  { is: takes(sizeOfSet), copy: clonedSet },
+  { is: takes(getTime), copy: clonedDate },
+  { is: takes(lengthOfBuffer), copy: clonedBuffer },
+  { is: takes(sourceOf), copy: (value) => new Pattern(sourceOf(value), flagsOf(value)) },
+  { is: takes(textOf), copy: (value) => boxed(textOf(value)) },
+  { is: takes(numberOf), copy: (value) => boxed(numberOf(value)) },
+  { is: takes(booleanOf), copy: (value) => boxed(booleanOf(value)) },
+  { is: takes(bigIntOf), copy: (value) => boxed(bigIntOf(value)) },
+];
+
+function clonedDate(value) {
+  const time = getTime(value);
+  return isAbove(Timestamp.prototype, value) ? new Timestamp(time, value.nanoseconds) : new Date(time);
+}
+
+function clonedBuffer(value) {
+  const bytes = new Uint8Array(value);
+  const copy = new Uint8Array(lengthOf(bytes));
+  setIn(copy, bytes);
+  return bufferOf(copy);
+}
+
+function clonedView(value, seen) {
+  const kind = tagOf(value);
+  if (kind === undefined) {
+    return new Bytes(cloned(bufferOfView(value), seen), offsetOfView(value), lengthOfView(value));
+  }
+  return new kinds[kind](cloned(bufferOf(value), seen), offsetOf(value), lengthOf(value));
+}
+
+function clonedError(value, seen) {
+  const name = `${value.name}`;
+  const message = ownProperty(value, "message");
+  let copy;
+  if (isAbove(DOMException.prototype, value)) {
+    copy = new DOMException(message?.value, name);
+  } else {
+    copy = new (errors[name] ?? Error)();
+    if (message !== undefined && "value" in message) define(copy, "message", `${message.value}`, false);
+  }
+  mapSet(seen, value, copy);
+  define(copy, "stack", `${value.stack}`, false);
+  const cause = ownProperty(value, "cause");
+  if (cause !== undefined && "value" in cause) define(copy, "cause", cloned(cause.value, seen), false);
+  return copy;
+}
+
+// The parts of a Map or a Set, which may change while they are copied.
+function listed(each, value) {
+  const parts = blank(0);
+  each(value, (content, key) => {
+    parts[parts.length] = key;
+    parts[parts.length] = content;
+  });
+  return parts;
+}
+
+function clonedSet(value, seen) {
+  const parts = listed(eachOfSet, value);
+  const copy = new Set();
+  mapSet(seen, value, copy);
+  for (let index = 0; index < parts.length; index += 2) setAdd(copy, cloned(parts[index], seen));
+  return copy;
+}
+
+function clonedMap(value, seen) {
+  const parts = listed(eachOfMap, value);
+  const copy = new Map();
+  mapSet(seen, value, copy);
+  for (let index = 0; index < parts.length; index += 2) {
+    const key = cloned(parts[index], seen);
+    mapSet(copy, key, cloned(parts[index + 1], seen));
+  }
+  return copy;
+}
+
+// The copy of what is no plain object, or undefined.
+function clonedSpecial(value, seen) {
+  if (isView(value)) return clonedView(value, seen);
+  for (let index = 0; index < uncloneables.length; index++) {
+    if (isAbove(uncloneables[index], value)) throw uncloneable(value);
+  }
+  if (isIntl(value)) throw uncloneable(value);
+  if (isAbove(Error.prototype, value)) return clonedError(value, seen);
+  if (objectText(value) === "[object Object]") return undefined;
+  for (let index = 0; index < special.length; index++) {
+    if (special[index].is(value)) return special[index].copy(value, seen);
+  }
+  return undefined;
+}
+
+function cloned(value, seen) {
+  if (typeof value === "symbol" || typeof value === "function") throw uncloneable(value);
+  if (typeof value !== "object" || value === null) return value;
+  if (mapHas(seen, value)) return mapGet(seen, value);
+  const simple = isArray(value) || getPrototypeOf(value) === plain;
+  const copied = simple ? undefined : clonedSpecial(value, seen);
+  if (copied !== undefined) {
+    mapSet(seen, value, copied);
+    return copied;
+  }
+  const copy = isArray(value) ? new Array(value.length) : {};
+  mapSet(seen, value, copy);
+  const names = keys(value);
+  for (let index = 0; index < names.length; index++) {
+    define(copy, names[index], cloned(value[names[index]], seen));
+  }
+  return copy;
+}
+
+expose("structuredClone", function structuredClone(...given) {
+  checkGiven(given.length, "structuredClone");
+  const transfer = given.length > 1 ? given[1]?.transfer : undefined;
+  if (transfer !== undefined && [...transfer].length > 0) {
+    throw new DOMException("nothing can be transferred here: leave `transfer` out", "DataCloneError");
+  }
+  return cloned(given[0], new Map());
+});

@@ -1,0 +1,86 @@
+// Methods of ECMAScript 2022 and 2023 that this V8 leaves out of what builds a snapshot. By itself it adds them when an
+// isolate boots from one, and crashes if a file has frozen their object or defined its own. So V8 is told to add none
+// (`FLAGS` in `isolate.rs`), and this file adds all of them.
+
+function addMissing(target, methods) {
+  for (const [name, { value }] of Object.entries(Object.getOwnPropertyDescriptors(methods))) {
+    defineProperty(target, name, { value, writable: true, configurable: true });
+  }
+}
+
+const toObject = Object;
+const toText = String;
+const callOn = Function.prototype.call.bind(Function.prototype.call);
+const lengthOfTyped = Function.prototype.call.bind(
+  Object.getOwnPropertyDescriptor(AnyArray.prototype, "length").get,
+);
+const hasOwn = Function.prototype.call.bind(Object.prototype.hasOwnProperty);
+
+function lengthOfList(list) {
+  const length = trunc(list.length) || 0;
+  return length < 0 ? 0 : length > 2 ** 53 - 1 ? 2 ** 53 - 1 : length;
+}
+
+// The index that `at` means, or -1.
+function indexAt(index, length) {
+  const whole = trunc(index) || 0;
+  const found = whole < 0 ? length + whole : whole;
+  return found < length ? found : -1;
+}
+
+function objectOf(value) {
+  if (value === null || value === undefined) throw new TypeError(`${value} is no object`);
+  return toObject(value);
+}
+
+function lastMatch(list, length, test, self) {
+  if (typeof test !== "function") throw new TypeError(`${show(test)} is not a function`);
+  for (let index = length - 1; index >= 0; index--) {
+    const value = list[index];
+    if (callOn(test, self, value, index, list)) return { index, value };
+  }
+  return { index: -1, value: undefined };
+}
+
+addMissing(Array.prototype, {
+  at(index) {
+    const list = objectOf(this);
+    const found = indexAt(index, lengthOfList(list));
+    return found < 0 ? undefined : list[found];
+  },
+  findLast(test, self) {
+    const list = objectOf(this);
+    return lastMatch(list, lengthOfList(list), test, self).value;
+  },
+  findLastIndex(test, self) {
+    const list = objectOf(this);
+    return lastMatch(list, lengthOfList(list), test, self).index;
+  },
+});
+
+addMissing(AnyArray.prototype, {
+  at(index) {
+    const found = indexAt(index, lengthOfTyped(this));
+    return found < 0 ? undefined : this[found];
+  },
+  findLast(test, self) {
+    return lastMatch(this, lengthOfTyped(this), test, self).value;
+  },
+  findLastIndex(test, self) {
+    return lastMatch(this, lengthOfTyped(this), test, self).index;
+  },
+});
+
+addMissing(String.prototype, {
+  at(index) {
+    const text = toText(this ?? objectOf(this));
+    const found = indexAt(index, text.length);
+    return found < 0 ? undefined : text[found];
+  },
+});
+
+addMissing(Object, {
+  hasOwn(object, key) {
+    return hasOwn(objectOf(object), key);
+  },
+});

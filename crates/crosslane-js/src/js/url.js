@@ -1,0 +1,412 @@
+// URL and URLSearchParams. The host parses and changes URLs (`url.rs`): each answer is the list of all parts of the URL.
+
+const find = uncurried(String.prototype.indexOf);
+const sortIn = uncurried(Array.prototype.sort);
+const { iterator } = Symbol;
+// The places of the parts.
+const [HREF, ORIGIN, PROTOCOL, USERNAME, PASSWORD, HOST, HOSTNAME, PORT, PATHNAME, SEARCH, HASH] =
+  Array(11).keys();
+// The host's memory is not counted.
+const LONGEST_URL = 2 ** 21;
+
+function askHost(operation, first, second) {
+  if (first.length > LONGEST_URL || second.length > LONGEST_URL) {
+    throw new TypeError(`a URL of more than ${LONGEST_URL} characters`);
+  }
+  return urlParts(operation, first, second);
+}
+
+// A text without halves of pairs.
+function wellFormed(value) {
+  const text = `${value}`;
+  const { length } = text;
+  for (let at = 0; at < length; at++) {
+    const code = codeAt(text, at);
+    if (code < 0xd800 || code > 0xdfff) continue;
+    if (pointAt(text, at) === REPLACEMENT) return textIn(utf8Of(text));
+    at++;
+  }
+  return text;
+}
+
+// What the classes know of each other.
+let linkedTo;
+let readAgain;
+let writeSearch;
+
+// ---- application/x-www-form-urlencoded
+
+const hexDigit = (code) => {
+  if (isDigit(code)) return code - ZERO;
+  const letter = code | 32;
+  return letter >= 97 && letter <= 102 ? letter - 87 : -1;
+};
+
+function decoded(text) {
+  if (find(text, "%") < 0 && find(text, "+") < 0) return text;
+  const bytes = utf8Of(text);
+  const length = lengthOf(bytes);
+  let written = 0;
+  for (let at = 0; at < length; at++) {
+    let byte = bytes[at];
+    if (byte === 43) byte = 32;
+    if (byte === 37 && at + 2 < length) {
+      const high = hexDigit(bytes[at + 1]);
+      const low = hexDigit(bytes[at + 2]);
+      if (high >= 0 && low >= 0) {
+        byte = high * 16 + low;
+        at += 2;
+      }
+    }
+    bytes[written++] = byte;
+  }
+  return textIn(prefix(bytes, written, Uint8Array));
+}
+
+const HEX_CODES = "0123456789ABCDEF";
+
+function encodeInto(units, text) {
+  const bytes = utf8Of(text);
+  const length = lengthOf(bytes);
+  for (let at = 0; at < length; at++) {
+    const byte = bytes[at];
+    const letter = byte | 32;
+    if (byte === 32) {
+      units.add(43);
+    } else if (
+      isDigit(byte) ||
+      (letter >= 97 && letter <= 122 && byte < 128) ||
+      byte === 42 ||
+      byte === 45 ||
+      byte === 46 ||
+      byte === 95
+    ) {
+      units.add(byte);
+    } else {
+      units.add(37);
+      units.add(codeAt(HEX_CODES, byte >> 4));
+      units.add(codeAt(HEX_CODES, byte & 15));
+    }
+  }
+}
+
+// The pairs of a query. The list has no prototype, as that of `blank`.
+function pairsOf(query) {
+  const pairs = blank(0);
+  const { length } = query;
+  let start = 0;
+  while (start <= length) {
+    let end = find(query, "&", start);
+    if (end < 0) end = length;
+    if (end > start) {
+      const piece = part(query, start, end);
+      const equals = find(piece, "=");
+      pairs[pairs.length] = {
+        __proto__: null,
+        name: decoded(equals < 0 ? piece : part(piece, 0, equals)),
+        value: equals < 0 ? "" : decoded(part(piece, equals + 1)),
+      };
+    }
+    start = end + 1;
+  }
+  return pairs;
+}
+
+const withoutMark = (search) => (codeAt(search, 0) === 63 ? part(search, 1) : search);
+
+class URLSearchParams {
+  #pairs = blank(0);
+  #url;
+
+  static {
+    linkedTo = (url, search) => {
+      const params = new URLSearchParams();
+      params.#url = url;
+      params.#pairs = pairsOf(withoutMark(search));
+      return params;
+    };
+    readAgain = (params, search) => {
+      params.#pairs = pairsOf(withoutMark(search));
+    };
+  }
+
+  constructor(init = "") {
+    if ((typeof init !== "object" && typeof init !== "function") || init === null) {
+      this.#pairs = pairsOf(withoutMark(wellFormed(init)));
+    } else if (init[iterator] !== undefined && init[iterator] !== null) {
+      for (const given of init) {
+        const pair = [...given];
+        if (pair.length !== 2) throw new TypeError(`a name and a value are due, not ${show(pair)}`);
+        this.#add(pair[0], pair[1]);
+      }
+    } else {
+      const names = keys(init);
+      for (let index = 0; index < names.length; index++) this.#add(names[index], init[names[index]]);
+    }
+  }
+
+  #add(name, value) {
+    this.#pairs[this.#pairs.length] = { __proto__: null, name: wellFormed(name), value: wellFormed(value) };
+  }
+
+  #changed() {
+    if (this.#url !== undefined) writeSearch(this.#url, this.#text());
+  }
+
+  #text() {
+    const pairs = this.#pairs;
+    const units = new Units();
+    for (let index = 0; index < pairs.length; index++) {
+      if (index > 0) units.add(38);
+      encodeInto(units, pairs[index].name);
+      units.add(EQUALS);
+      encodeInto(units, pairs[index].value);
+    }
+    return units.finish();
+  }
+
+  // Keeps the pairs that `keep` says.
+  #retain(keep) {
+    const kept = blank(0);
+    for (let index = 0; index < this.#pairs.length; index++) {
+      if (keep(this.#pairs[index])) kept[kept.length] = this.#pairs[index];
+    }
+    this.#pairs = kept;
+  }
+
+  #first(name) {
+    const wanted = wellFormed(name);
+    for (let index = 0; index < this.#pairs.length; index++) {
+      if (this.#pairs[index].name === wanted) return this.#pairs[index];
+    }
+    return undefined;
+  }
+
+  get size() {
+    return this.#pairs.length;
+  }
+
+  append(name, value) {
+    this.#add(name, value);
+    this.#changed();
+  }
+
+  delete(name, value = undefined) {
+    const wanted = wellFormed(name);
+    const only = value === undefined ? undefined : wellFormed(value);
+    this.#retain((pair) => pair.name !== wanted || (only !== undefined && pair.value !== only));
+    this.#changed();
+  }
+
+  get(name) {
+    return this.#first(name)?.value ?? null;
+  }
+
+  getAll(name) {
+    const wanted = wellFormed(name);
+    const found = [];
+    for (let index = 0; index < this.#pairs.length; index++) {
+      const pair = this.#pairs[index];
+      if (pair.name === wanted) define(found, found.length, pair.value);
+    }
+    return found;
+  }
+
+  has(name, value = undefined) {
+    if (value === undefined) return this.#first(name) !== undefined;
+    const wanted = wellFormed(name);
+    const only = wellFormed(value);
+    for (let index = 0; index < this.#pairs.length; index++) {
+      const pair = this.#pairs[index];
+      if (pair.name === wanted && pair.value === only) return true;
+    }
+    return false;
+  }
+
+  set(name, value) {
+    const wanted = wellFormed(name);
+    const text = wellFormed(value);
+    const first = this.#first(wanted);
+    if (first === undefined) {
+      this.#add(wanted, text);
+    } else {
+      first.value = text;
+      this.#retain((pair) => pair === first || pair.name !== wanted);
+    }
+    this.#changed();
+  }
+
+  sort() {
+    sortIn(this.#pairs, (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0));
+    this.#changed();
+  }
+
+  forEach(call, self = undefined) {
+    if (typeof call !== "function") throw new TypeError(`forEach calls a function, not ${show(call)}`);
+    for (let index = 0; index < this.#pairs.length; index++) {
+      const pair = this.#pairs[index];
+      apply(call, self, [pair.value, pair.name, this]);
+    }
+  }
+
+  *entries() {
+    for (let index = 0; index < this.#pairs.length; index++) {
+      yield [this.#pairs[index].name, this.#pairs[index].value];
+    }
+  }
+
+  *keys() {
+    for (let index = 0; index < this.#pairs.length; index++) yield this.#pairs[index].name;
+  }
+
+  *values() {
+    for (let index = 0; index < this.#pairs.length; index++) yield this.#pairs[index].value;
+  }
+
+  toString() {
+    return this.#text();
+  }
+}
+defineProperty(URLSearchParams.prototype, iterator, {
+  __proto__: null,
+  value: URLSearchParams.prototype.entries,
+  writable: true,
+  configurable: true,
+});
+tagged(URLSearchParams, "URLSearchParams");
+
+class URL {
+  #parts;
+  #params;
+
+  static {
+    writeSearch = (url, search) => {
+      url.#parts = askHost("search", url.#parts[HREF], search) ?? url.#parts;
+    };
+  }
+
+  static canParse(url, base = undefined) {
+    return parsed(url, base) !== undefined;
+  }
+
+  constructor(url, base = undefined) {
+    this.#parts = parsed(url, base);
+    if (this.#parts === undefined) {
+      const beside = base === undefined ? "" : `, as seen from ${show(`${base}`)}`;
+      throw new TypeError(`Invalid URL: ${show(`${url}`)}${beside}`);
+    }
+  }
+
+  // What a part cannot be leaves the URL as it is.
+  #set(operation, value) {
+    this.#parts = askHost(operation, this.#parts[HREF], wellFormed(value)) ?? this.#parts;
+  }
+
+  get searchParams() {
+    this.#params ??= linkedTo(this, this.#parts[SEARCH]);
+    return this.#params;
+  }
+
+  get href() {
+    return this.#parts[HREF];
+  }
+
+  set href(value) {
+    const parts = parsed(value, undefined);
+    if (parts === undefined) throw new TypeError(`Invalid URL: ${show(`${value}`)}`);
+    this.#parts = parts;
+    if (this.#params !== undefined) readAgain(this.#params, parts[SEARCH]);
+  }
+
+  get origin() {
+    return this.#parts[ORIGIN];
+  }
+
+  get protocol() {
+    return this.#parts[PROTOCOL];
+  }
+
+  set protocol(value) {
+    this.#set("protocol", value);
+  }
+
+  get username() {
+    return this.#parts[USERNAME];
+  }
+
+  set username(value) {
+    this.#set("username", value);
+  }
+
+  get password() {
+    return this.#parts[PASSWORD];
+  }
+
+  set password(value) {
+    this.#set("password", value);
+  }
+
+  get host() {
+    return this.#parts[HOST];
+  }
+
+  set host(value) {
+    this.#set("host", value);
+  }
+
+  get hostname() {
+    return this.#parts[HOSTNAME];
+  }
+
+  set hostname(value) {
+    this.#set("hostname", value);
+  }
+
+  get port() {
+    return this.#parts[PORT];
+  }
+
+  set port(value) {
+    this.#set("port", value);
+  }
+
+  get pathname() {
+    return this.#parts[PATHNAME];
+  }
+
+  set pathname(value) {
+    this.#set("pathname", value);
+  }
+
+  get search() {
+    return this.#parts[SEARCH];
+  }
+
+  set search(value) {
+    this.#set("search", value);
+    if (this.#params !== undefined) readAgain(this.#params, this.#parts[SEARCH]);
+  }
+
+  get hash() {
+    return this.#parts[HASH];
+  }
+
+  set hash(value) {
+    this.#set("hash", value);
+  }
+
+  toString() {
+    return this.#parts[HREF];
+  }
+
+  toJSON() {
+    return this.#parts[HREF];
+  }
+}
+tagged(URL, "URL");
+
+function parsed(url, base) {
+  return base === undefined
+    ? askHost("parse", wellFormed(url), "")
+    : askHost("join", wellFormed(url), wellFormed(base));
+}
