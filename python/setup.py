@@ -60,6 +60,7 @@ class CargoBuild(build_ext):
             print("crosslane: building without Ruby functions (no ruby with headers here)", file=sys.stderr)
         command = ["cargo", "build", "--locked", "--profile", profile]
         command += [argument for crate in crates for argument in ("-p", crate)]
+        command += ["--features", "crosslane-python/extension-module"]
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_PYTHON": sys.executable})
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         built = target / ("debug" if profile == "dev" else profile)
@@ -73,6 +74,8 @@ class CargoBuild(build_ext):
         if javascript:
             self._place((built / "crosslane-js").read_bytes(), package / "crosslane-js", mode=0o755)
             self._place_v8(package / "v8")
+        if not self.inplace:
+            subprocess.run([sys.executable, ROOT / "tools" / "bundle.py", package], check=True)
 
     @staticmethod
     def _place(content: bytes, path: Path, mode: int = 0o644) -> None:
@@ -107,21 +110,12 @@ class CargoBuild(build_ext):
             link.symlink_to(target)
 
     def _place_v8(self, folder: Path) -> None:
-        """Puts V8 where the JavaScript host looks for it: a copy, or a link if this is the source tree."""
-        libraries = ROOT / ".v8" / "lib"
+        """Puts V8 where the JavaScript host looks for it, if this is the source tree; `bundle.py` copies it."""
         if folder.is_symlink():
             folder.unlink()
         shutil.rmtree(folder, ignore_errors=True)
         if self.inplace:
-            folder.symlink_to(libraries)
-            return
-        folder.mkdir(parents=True)
-        for library in libraries.glob("*.so.*"):
-            # Under the name by which it is looked for, once.
-            if library.is_symlink() or not any(
-                link.resolve() == library for link in libraries.glob("*.so.*") if link.is_symlink()
-            ):
-                shutil.copyfile(library.resolve(), folder / library.name)
+            folder.symlink_to(ROOT / ".v8" / "lib")
 
     def get_outputs(self) -> list[str]:
         return [self.get_ext_fullpath("crosslane._guest")]

@@ -1,4 +1,4 @@
-"""Functions written in Python, called from SQL, on every core.
+"""Functions written in Python, JavaScript and Ruby, called from SQL, on every core.
 
 Declare functions with :func:`udf` in a file, load the file, call them from SQL::
 
@@ -20,23 +20,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from crosslane._udf import DeclarationError, udf
-from crosslane.types import Interval, TimestampNs
+from crosslane.types import Interval, Tagged, TimeNs, TimestampNs
 
 if TYPE_CHECKING:
-    from crosslane._duckdb import cancel, connect, extension_path, javascript_path, load, register, ruby_path
+    from crosslane._duckdb import (
+        cancel,
+        connect,
+        cursor,
+        extension_path,
+        javascript_path,
+        load,
+        register,
+        ruby_path,
+        unregister,
+    )
 
 __all__ = [
     "DeclarationError",
     "Interval",
+    "Tagged",
+    "TimeNs",
     "TimestampNs",
     "cancel",
     "connect",
+    "cursor",
     "extension_path",
     "javascript_path",
     "load",
     "register",
     "ruby_path",
     "udf",
+    "unregister",
 ]
 __version__ = "0.1.0"
 
@@ -46,3 +60,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(import_module("crosslane._duckdb"), name)
     raise AttributeError(f"module 'crosslane' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

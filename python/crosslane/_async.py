@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from crosslane import _guest
+from crosslane._errors import LaneEnded
+
 if TYPE_CHECKING:
     from crosslane._signature import Declared
-
-#: The first pause in seconds before a failed call is tried again; it doubles with each try.
-_BACKOFF = 0.05
 
 
 class Runner:
@@ -30,55 +30,72 @@ class Runner:
         asyncio.set_event_loop(self._loop)
 
     def __call__(
-        self, rows: list[tuple[Any, ...] | None], progress: Callable[[int], None]
-    ) -> tuple[list[Any], int, int]:
-        """The results, the number of rows that failed and became None, and that of tries after the first.
+        self, rows: list[tuple[Any, ...] | None], progress: Callable[[int], None], spent: int = 0
+    ) -> tuple[list[Any], int, dict[int, int], tuple[int, BaseException] | None]:
+        """The results, the number of rows that failed and became None, the tries after the first, by row, and the row
+        that ends the batch with its exception, if one does.
 
-        A row of None is not called. An exception that ends the batch has the row's index as
-        ``__crosslane_row__``.
+        A row of None is not called. ``spent`` tries of each row were made before.
         """
-        return self._loop.run_until_complete(self._run(rows, progress))
+        batch = self._loop.create_task(self._run(rows, progress, spent))
+        while True:
+            try:
+                return self._loop.run_until_complete(batch)
+            except (SystemExit, KeyboardInterrupt) as error:
+                # A task of the function's own raised it, out of the loop; who waits for that task gets it, too.
+                if isinstance(error, LaneEnded) or batch.done():
+                    raise
 
     async def _run(
-        self, rows: list[tuple[Any, ...] | None], progress: Callable[[int], None]
-    ) -> tuple[list[Any], int, int]:
+        self, rows: list[tuple[Any, ...] | None], progress: Callable[[int], None], spent: int
+    ) -> tuple[list[Any], int, dict[int, int], tuple[int, BaseException] | None]:
         results: list[Any] = [None] * len(rows)
         pending = iter([index for index, row in enumerate(rows) if row is not None])
-        done = errors = retries = 0
+        done = errors = 0
+        again: dict[int, int] = {}
+        failed: asyncio.Future[tuple[int, BaseException]] = self._loop.create_future()
         call = self._function if self._timeout is None else self._call_in_time
 
         async def work() -> None:
-            nonlocal done, errors, retries
+            nonlocal done, errors
             for index in pending:
                 arguments = rows[index]
-                tries = 0
+                tries = spent
                 while True:
                     try:
                         results[index] = await call(*arguments)  # type: ignore[misc]
-                    except asyncio.CancelledError:
+                    except LaneEnded:
                         raise
                     except BaseException as error:
+                        if failed.done():
+                            # The batch is at its end, and this may be what cancels its rows.
+                            return
                         if tries < self._retries:
-                            await asyncio.sleep(_BACKOFF * 2 ** min(tries, 6))
+                            await asyncio.sleep(_guest.backoff(tries))
                             tries += 1
-                            retries += 1
+                            again[index] = tries - spent
                             continue
-                        if not (self._null_on_error and isinstance(error, Exception)):
-                            error.__crosslane_row__ = index  # type: ignore[attr-defined]
-                            raise
+                        if not self._null_on_error:
+                            failed.set_result((index, error))
+                            return
                         errors += 1
                     break
                 done += 1
                 progress(done)
 
         workers = [self._loop.create_task(work()) for _ in range(min(self._concurrency, len(rows)))]
+        working = asyncio.gather(*workers)
         try:
-            await asyncio.gather(*workers)
+            await asyncio.wait([working, failed], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            if not failed.done():
+                failed.cancel()
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-        return results, errors, retries
+        if failed.cancelled():
+            await working
+        return results, errors, again, None if failed.cancelled() else failed.result()
 
     async def _call_in_time(self, *arguments: Any) -> Any:
         try:

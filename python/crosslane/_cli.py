@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import os
+import queue
+import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from crosslane import __version__
 
@@ -26,18 +31,64 @@ from crosslane import __version__
 _PATIENCE = 1.0
 _FETCH = 10_000
 _INTERRUPTED = 130
+#: A column that is this wide is still readable when its values are folded.
+_READABLE = 20
 
-_out = Console()
-_err = Console(stderr=True)
+_EXIT_CODES = """Exit codes: 0 if all went well, also if the reader of the output went away; 1 if a query, a function or a file
+failed, or something is missing; 2 if the command was used wrongly; 130 after Ctrl-C."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # `_Group` says what happens then.
+        raise BrokenPipeError
+
+
+_out = _Console()
+_err = _Console(stderr=True)
+
+
+class _Group(click.Group):
+    """Ends quietly when the reader of the output went away, and says what else is wrong with the output."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except (KeyboardInterrupt, RuntimeError) as error:
+            # What DuckDB makes of a KeyboardInterrupt is a RuntimeError.
+            if isinstance(error, RuntimeError) and str(error) != "Query interrupted":
+                raise
+            _err.print("interrupted")
+            sys.exit(_INTERRUPTED)
+        except BrokenPipeError:
+            _discard_output()
+            sys.exit(0)
+        except OSError as error:
+            _discard_output()
+            _complain(str(error))
+            sys.exit(1)
+
+
+def _discard_output() -> None:
+    # What is still in Python's buffer would fail again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _complain(text: str, where: str = "") -> None:
+    # A path is never cut by the end of a line.
+    _err.print(f"[red]error[/]{where}: {escape(text)}", highlight=False, soft_wrap=True)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXIT_CODES)
 @click.version_option(__version__, prog_name="crosslane")
 def main() -> None:
-    """Functions written in Python and JavaScript, called from SQL, on every core."""
+    """Functions written in Python, JavaScript and Ruby, called from SQL, on every core."""
 
 
-@main.command()
+@main.command(epilog=_EXIT_CODES)
 @click.argument("query", required=False)
 @click.option(
     "-f",
@@ -54,13 +105,14 @@ def main() -> None:
     metavar="FILE",
     help="The database file; by default one in memory.",
 )
+@click.option("--read-only", is_flag=True, help="Open the database file for reading only.")
 @click.option(
     "--format",
     "style",
     type=click.Choice(["table", "csv", "json", "jsonl", "markdown"]),
     default="table",
     show_default=True,
-    help="How to print the result.",
+    help="How to print each result.",
 )
 @click.option(
     "--rows",
@@ -75,34 +127,53 @@ def sql(
     query: str | None,
     files: tuple[str, ...],
     database: str,
+    read_only: bool,
     style: str,
     rows: int,
     threads: int | None,
     stats: bool,
 ) -> None:
-    """Runs QUERY on DuckDB, with the functions of the given files. Without QUERY it is read from the input."""
+    """Runs QUERY on DuckDB, with the functions of the given files. Without QUERY it is read from the input.
+
+    QUERY may be several statements; the result of each is printed. Values look as in DuckDB's own command line. In CSV a
+    NULL is nothing and an empty string is "". In JSON, numbers are numbers, and those that JSON does not have are the
+    strings "nan", "inf" and "-inf". Of columns with equal names, the later ones are called a_1, a_2, and so on. A
+    table that does not fit the terminal is shown as a list of records.
+    """
     if query is None:
         if sys.stdin.isatty():
             raise click.UsageError("give a query, or pipe one in")
         query = sys.stdin.read()
+    if read_only and database == ":memory:":
+        raise click.UsageError("--read-only needs a database file: --db FILE")
     import duckdb
 
     import crosslane
 
     started = time.perf_counter()
     with _shown_errors():
-        config = {"threads": threads} if threads else {}
+        # Tables are the database's, and never variables of this program.
+        config: dict[str, Any] = {"python_enable_replacements": "false"}
+        if threads:
+            config["threads"] = threads
         for file in files:
             if not Path(file).is_file():
                 raise click.BadParameter(f"there is no file {file}", param_hint="-f")
-        con = crosslane.connect(database, functions=files, config=config)
+        con = crosslane.connect(database, functions=files, read_only=read_only, config=config)
+        statements = con.extract_statements(query)
+        if not statements:
+            raise click.UsageError("the query is empty")
         # DuckDB measures the progress; its own bar would go to the output, between the rows.
         con.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
-        run = _Run(con, query)
-        run.wait()
-        if run.error:
-            raise run.error
-        count = _print(run, style, rows)
+        run = _Run(con, statements, json=style in ("json", "jsonl"))
+        count = 0
+        try:
+            for columns, values in run.results():
+                count += _print(columns, values, style, rows)
+        except KeyboardInterrupt:
+            run.interrupt()
+        finally:
+            run.stop()
         if style == "table" and _err.is_terminal:
             seconds = time.perf_counter() - started
             _err.print(f"[dim]{count} row{'s' if count != 1 else ''} in {seconds:.2f} s[/dim]")
@@ -112,133 +183,264 @@ def sql(
             con.close()
 
 
-class _Run:
-    """A query on a thread of its own, so that this one can draw, and listen to Ctrl-C."""
+#: The columns of a result: names and types.
+_Columns = list[tuple[str, str]]
+#: A row of a result, as DuckDB prints its values.
+_Row = tuple[str | None, ...]
 
-    def __init__(self, con: Any, query: str) -> None:
-        self.con = con
-        self.error: BaseException | None = None
-        self.columns: list[tuple[str, str]] = []
-        self._first: list[tuple[Any, ...]] = []
+#: A column without its values, for its type.
+_TYPED = "CASE WHEN false THEN COLUMNS(*) END"
+_PRINTED = "CAST(COLUMNS(*) AS VARCHAR)"
+#: `to_json` knows all types, but has no short text for a FLOAT, and drops zeros of a DECIMAL.
+_JSON = f"""CASE WHEN typeof(COLUMNS(*)) IN ('FLOAT', 'DOUBLE') OR typeof(COLUMNS(*)) LIKE 'DECIMAL(%)'
+    THEN {_PRINTED} ELSE CAST(to_json(COLUMNS(*)) AS VARCHAR) END"""
+#: The whole result of a statement that has none.
+_NOTHING = ([("Count", "BIGINT")], [("Success", "BOOLEAN")])
+
+
+def _with_texts(statements: list[Any]) -> Iterator[tuple[Any, str]]:
+    """Each statement with its text, if it can be put into another one."""
+    import duckdb
+
+    whole = True
+    for statement in statements:
+        if statement.type == duckdb.StatementType.SELECT:
+            yield statement, _without_end(statement.query) if whole else ""
+            whole = True
+        else:
+            # DuckDB 1.5 makes several statements of a PIVOT: the first has no text, and the last another one.
+            whole = whole and statement.query != ""
+            yield statement, ""
+
+
+def _without_end(statement: str) -> str:
+    """A statement up to its semicolon."""
+    import duckdb
+
+    text = statement.encode()
+    ends = (place for place, _ in duckdb.tokenize(statement) if text[place : place + 1] == b";")
+    return text[: next(ends, None)].decode().strip()
+
+
+class _Run:
+    """Statements on a thread of their own, so that this one can draw, and listen to Ctrl-C."""
+
+    def __init__(self, con: Any, statements: list[Any], *, json: bool) -> None:
+        self._con = con
+        self._statements = statements
+        self._values = _JSON if json else _PRINTED
         self._cancel = con.cursor()
-        self._thread = threading.Thread(target=self._execute, args=(query,), daemon=True)
+        self._stopped = False
+        #: For each result its columns, its rows in batches, and an empty batch. None or an error is the last item.
+        self._made: queue.Queue[Any] = queue.Queue(maxsize=2)
+        self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
-    def _execute(self, query: str) -> None:
+    def _work(self) -> None:
         try:
-            result = self.con.execute(query)
-            self.columns = [(item[0], str(item[1])) for item in result.description or []]
-            self._first = result.fetchmany(_FETCH)
+            for statement, text in _with_texts(self._statements):
+                if self._stopped:
+                    break
+                for item in self._execute(statement, text) if text else self._execute_alone(statement):
+                    self._made.put(item)
+            self._made.put(None)
         except BaseException as error:
-            self.error = error
+            self._made.put(error)
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """All rows of the result."""
-        batch = self._first
-        while batch:
-            yield from batch
-            batch = self.con.fetchmany(_FETCH) if len(batch) == _FETCH else []
+    def _execute(self, statement: Any, text: str) -> Iterator[_Columns | list[_Row]]:
+        """Runs a statement inside one that makes text of its values."""
+        import duckdb
 
-    def wait(self) -> None:
-        """Waits for the first rows; draws progress if that takes long; Ctrl-C ends the query, twice the program."""
         try:
-            self._thread.join(_PATIENCE)
-            if self._thread.is_alive() and _err.is_terminal:
-                self._draw()
-            else:
-                self._join()
-        except KeyboardInterrupt:
-            try:
-                self.con.interrupt()
-                self._cancel.execute("FROM crosslane_cancel()").fetchall()
-                self._join()
-            except KeyboardInterrupt:
-                os._exit(_INTERRUPTED)
+            result = self._con.execute(f"SELECT {_TYPED}, {self._values} FROM (\n{text}\n)")
+        except (duckdb.BinderException, duckdb.CatalogException):
+            # Says the same about the text that was given.
+            self._con.sql(statement)
+            raise
+        half = len(result.description) // 2
+        yield [(name, str(kind)) for name, kind, *_ in result.description[:half]]
+        while rows := result.fetchmany(_FETCH):
+            yield [row[half:] for row in rows]
+        yield []
+
+    def _execute_alone(self, statement: Any) -> Iterator[_Columns | list[_Row]]:
+        """Runs a statement that cannot stand in another."""
+        result = self._con.sql(statement)
+        if result is None:
+            return
+        kinds = [str(kind) for kind in result.types]
+        if list(zip(result.columns, kinds)) in _NOTHING:
+            return
+        values = result.project(self._values)
+        yield list(zip(values.columns, kinds))
+        if rows := values.fetchall():
+            yield rows
+        yield []
+
+    def results(self) -> Iterator[tuple[_Columns, Iterator[_Row]]]:
+        """The columns and the rows of each result, as they come."""
+        while columns := self._take():
+            yield columns, chain.from_iterable(iter(self._take, []))
+
+    def _take(self) -> Any:
+        """Waits for the next item of the thread; draws progress if that takes long; raises the query's error."""
+        item = self._wait_at_terminal() if _err.is_terminal else self._made.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def _wait_at_terminal(self) -> Any:
+        with contextlib.suppress(queue.Empty):
+            return self._made.get(timeout=_PATIENCE)
+        columns = [TextColumn("running"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()]
+        progress = Progress(*columns, console=_err, transient=True)
+        task = progress.add_task("query", total=100)
+        try:
+            while True:
+                with contextlib.suppress(queue.Empty):
+                    return self._made.get(timeout=0.1)
+                percentage = self._con.query_progress()
+                # DuckDB does not know it for all queries, and what it has counted is not always the whole work.
+                if 0 < percentage < 100:
+                    progress.start()
+                    progress.update(task, completed=percentage)
+        finally:
+            progress.stop()
+
+    def stop(self) -> None:
+        """Ends what still runs."""
+        self._stopped = True
+        if self._thread.is_alive():
+            self._cancel.execute("FROM crosslane_cancel()").fetchall()
+        while self._thread.is_alive():
+            # Once more, in case that it came just before a statement began.
+            self._con.interrupt()
+            with contextlib.suppress(queue.Empty):
+                self._made.get(timeout=0.05)
+
+    def interrupt(self) -> NoReturn:
+        """Ends the query and the program; at once if Ctrl-C comes again."""
+        try:
+            self.stop()
             _err.print("interrupted")
-            # Nothing of the query is wanted any more, and its workers end with this process.
             sys.stdout.flush()
+        finally:
+            # Nothing of the query is wanted any more, and its workers end with this process.
             os._exit(_INTERRUPTED)
 
-    def _join(self) -> None:
-        # A join without a time would not let Ctrl-C through.
-        while self._thread.is_alive():
-            self._thread.join(0.05)
 
-    def _draw(self) -> None:
-        columns = [TextColumn("running"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()]
-        with Progress(*columns, console=_err, transient=True) as progress:
-            task = progress.add_task("query", total=None)
-            while self._thread.is_alive():
-                percentage = self.con.query_progress()
-                if percentage and percentage > 0:
-                    progress.update(task, total=100, completed=min(percentage, 100))
-                self._thread.join(0.1)
+#: Strings, which are left alone, and the numbers that JSON does not have.
+_NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|(-?)(nan|inf)(?:inity)?', re.IGNORECASE)
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, bytes):
-        return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\x{byte:02X}" for byte in value)
-    if isinstance(value, (dict, list)):
-        return json.dumps(value, default=str, ensure_ascii=False)
-    return str(value)
+def _json(value: str | None) -> str:
+    """What DuckDB's `to_json` gave, as valid JSON."""
+    if value is None:
+        return "null"
+    return _NO_JSON.sub(lambda found: f'"{found[1]}{found[2].lower()}"' if found[2] else found[0], value)
 
 
-def _print(run: _Run, style: str, most: int) -> int:
-    names = [name for name, _ in run.columns]
-    if not names:
-        return 0
-    count = 0
+def _csv(value: str | None) -> str:
+    if value is None:
+        return ""
+    if not value or any(mark in value for mark in ',"\r\n'):
+        return '"' + value.replace('"', '""') + '"'
+    return value
+
+
+def _markdown(value: str | None) -> str:
+    return "NULL" if value is None else value.replace("|", "\\|").replace("\n", "<br>")
+
+
+def _print(columns: _Columns, rows: Iterator[_Row], style: str, most: int) -> int:
+    """Prints a result and returns the number of its rows."""
+    names = [name for name, _ in columns]
     if style == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(names)
-        for row in run.rows():
-            count += 1
-            writer.writerow(["" if value is None else _text(value) for value in row])
-        return count
-    if style in ("json", "jsonl"):
-        return _print_json(run, names, sys.stdout, lines=style == "jsonl")
+        return _print_lines(",".join(map(_csv, row)) for row in chain([names], rows)) - 1
     if style == "markdown":
-        print("| " + " | ".join(names) + " |")
-        print("|" + "---|" * len(names))
-        for row in run.rows():
-            count += 1
-            print(
-                "| "
-                + " | ".join("" if value is None else _text(value).replace("|", "\\|") for value in row)
-                + " |"
-            )
-        return count
-    numeric = {"NUMBER", "BIGINT", "INTEGER", "DOUBLE", "FLOAT", "HUGEINT", "SMALLINT", "TINYINT", "UBIGINT"}
-    table = Table(header_style="bold", show_edge=True)
-    for name, kind in run.columns:
-        right = kind.split("(")[0] in numeric or kind.startswith("DECIMAL")
-        table.add_column(
-            f"{escape(name)}\n[dim not bold]{escape(kind.lower())}[/]", justify="right" if right else "left"
+        lines = chain([names], [["---"] * len(names)], rows)
+        return _print_lines(f"| {' | '.join(map(_markdown, line))} |" for line in lines) - 2
+    if style in ("json", "jsonl"):
+        keys = [json.dumps(name, ensure_ascii=False) for name in names]
+        objects = (
+            "{" + ", ".join(f"{key}: {_json(value)}" for key, value in zip(keys, row)) + "}" for row in rows
         )
-    for row in run.rows():
-        count += 1
-        if not most or count <= most:
-            table.add_row(*["[dim]NULL[/]" if value is None else escape(_text(value)) for value in row])
-    _out.print(table)
-    if most and count > most:
-        _out.print(f"[dim]... {count - most} more rows (--rows 0 shows all)[/]")
-    return count
+        return _print_lines(objects) if style == "jsonl" else _print_array(objects)
+    return _print_table(columns, rows, most)
 
 
-def _print_json(run: _Run, names: list[str], out: TextIO, *, lines: bool) -> int:
+def _print_lines(lines: Iterable[str]) -> int:
     count = 0
-    for row in run.rows():
-        text = json.dumps(dict(zip(names, row)), default=str, ensure_ascii=False)
-        if lines:
-            out.write(text + "\n")
-        else:
-            out.write(("[\n  " if count == 0 else ",\n  ") + text)
+    for line in lines:
+        sys.stdout.write(line + "\n")
         count += 1
-    if not lines:
-        out.write("\n]\n" if count else "[]\n")
     return count
+
+
+def _print_array(values: Iterable[str]) -> int:
+    count = 0
+    for value in values:
+        sys.stdout.write(("[\n  " if count == 0 else ",\n  ") + value)
+        count += 1
+    sys.stdout.write("\n]\n" if count else "[]\n")
+    return count
+
+
+_NUMERIC = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "BIGNUM", "FLOAT", "DOUBLE", "DECIMAL")
+
+
+def _print_table(columns: _Columns, rows: Iterator[_Row], most: int) -> int:
+    shown = list(islice(rows, most or None))
+    count = len(shown) + sum(1 for _ in rows)
+    if [name for name, _ in columns] == ["explain_key", "explain_value"]:
+        for _, plan in shown:
+            sys.stdout.write(f"{plan}\n")
+        return count
+    table = Table(header_style="bold")
+    for name, kind in columns:
+        right = kind.split("(")[0].removeprefix("U") in _NUMERIC
+        heading = Text.assemble(name, "\n", (kind.lower(), "dim not bold"))
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    cells = [[Text("NULL", "dim") if value is None else Text(value) for value in row] for row in shown]
+    for row in cells:
+        table.add_row(*row)
+    if not _out.is_terminal or _fits(table):
+        _print_whole(table)
+    else:
+        _print_records(columns, cells)
+    if count > len(shown):
+        _out.print(f"[dim]... {count - len(shown)} more rows (--rows 0 shows all)[/]", soft_wrap=True)
+    return count
+
+
+def _fits(table: Table) -> bool:
+    """Whether the terminal has room for all columns, though some values may be folded."""
+    wide = _out.options.update(max_width=sys.maxsize)
+    widths = (
+        max(Measurement.get(_out, wide, cell).maximum for cell in [column.header, *column.cells])
+        for column in table.columns
+    )
+    return 1 + sum(3 + min(width, _READABLE) for width in widths) <= _out.width
+
+
+def _print_whole(table: Table) -> None:
+    """Prints a table; what is no terminal has lines of any length."""
+    if _out.is_terminal:
+        _out.print(table)
+        return
+    wide = _out.options.update(max_width=sys.maxsize)
+    _Console(width=max(1, Measurement.get(_out, wide, table).maximum)).print(table)
+
+
+def _print_records(columns: _Columns, rows: list[list[Text]]) -> None:
+    """One line per value, under the number of the row."""
+    for number, row in enumerate(rows, 1):
+        record = Table(show_header=False, title=f"row {number}", title_justify="left", title_style="bold")
+        record.add_column(overflow="fold")
+        record.add_column(overflow="fold")
+        for (name, kind), value in zip(columns, row):
+            record.add_row(Text.assemble(name, " ", (kind.lower(), "dim")), value)
+        _out.print(record)
 
 
 def _print_stats(con: Any) -> None:
@@ -272,14 +474,15 @@ def _print_stats(con: Any) -> None:
             f"{per_row / 1e3:.2f} us" if per_row else "",
             "+".join(f"{span:.0f}" for span in spans) + " us",
         )
-    _out.print(table)
-    _out.print("[dim]lane per batch: copy in + wake + way back + copy out[/]")
+    _print_whole(table)
+    _out.print("[dim]lane per batch: copy in + wake + way back + copy out[/]", soft_wrap=True)
     lanes = cursor.execute("SELECT sum(booted), sum(waited) FROM crosslane_pools()").fetchall()
     if lanes and lanes[0][0] is not None:
-        _out.print(f"[dim]workers: {lanes[0][0]} started, {lanes[0][1]} times a query had to wait for one[/]")
+        text = f"[dim]workers: {lanes[0][0]} started, {lanes[0][1]} times a query had to wait for one[/]"
+        _out.print(text, soft_wrap=True)
 
 
-@main.command()
+@main.command(epilog=_EXIT_CODES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def check(files: tuple[str, ...]) -> None:
     """Lists the functions of FILEs as SQL will see them, or says what is wrong and where."""
@@ -288,21 +491,21 @@ def check(files: tuple[str, ...]) -> None:
         table.add_column(head, justify="right" if head == "line" else "left", overflow="fold")
     failed = False
     for file in files:
-        suffixes = {".js": _check_javascript, ".mjs": _check_javascript, ".rb": _check_ruby}
+        suffixes = dict.fromkeys((".js", ".mjs", ".cjs", ".ts"), _check_javascript) | {".rb": _check_ruby}
         examine = suffixes.get(Path(file).suffix, _check_python)
         try:
             declared = examine(file)
         except _Unloadable as error:
             failed = True
             name, message, traceback = error.args
-            _err.print(f"[red]error[/] in {escape(file)}: {escape(name)}: {escape(message)}", highlight=False)
+            _complain(f"{name}: {message}", f" in {escape(file)}")
             if traceback:
-                _err.print(escape(traceback), highlight=False)
+                _err.print(escape(traceback), highlight=False, soft_wrap=True)
             continue
         for place, signature, kind in declared:
             table.add_row(escape(place), escape(_plain_signature(signature)), kind)
     if table.row_count:
-        _out.print(table)
+        _print_whole(table)
     if failed:
         sys.exit(1)
 
@@ -313,12 +516,15 @@ class _Unloadable(Exception):
 
 def _check_python(file: str) -> list[tuple[str, str, str]]:
     """The place, signature and kind of each function."""
-    from crosslane import _errors, _library
+    from crosslane import _errors, _forks, _library
 
     try:
         declared = _library.load_file(file)
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
         raise _Unloadable(*_errors.describe(error, file)) from None
+    _warn(file, _forks.lost_threads())
     return [(f"{_relative(item.file)}:{item.line}", item.signature, item.kind) for item in declared]
 
 
@@ -328,7 +534,7 @@ def _check_javascript(file: str) -> list[tuple[str, str, str]]:
     host = javascript_path()
     if not host.exists():
         raise _Unloadable("Error", f"{host} is missing: the package was built without V8", "")
-    return _checked([str(host), "check", file])
+    return _checked(file, [str(host), "check", file])
 
 
 def _check_ruby(file: str) -> list[tuple[str, str, str]]:
@@ -338,11 +544,19 @@ def _check_ruby(file: str) -> list[tuple[str, str, str]]:
         raise _Unloadable("Error", f"{ruby_path()} is missing: the package was built without Ruby", "")
     script = "Crosslane::Zygote.check(ARGV.first)"
     return _checked(
-        ["ruby", f"-I{ruby_path()}", "-rcrosslane/zygote", "-e", script, str(Path(file).resolve())]
+        file, ["ruby", f"-I{ruby_path()}", "-rcrosslane/zygote", "-e", script, str(Path(file).resolve())]
     )
 
 
-def _checked(command: list[str]) -> list[tuple[str, str, str]]:
+def _warn(file: str, lost: list[str]) -> None:
+    """Says what threads of a file a fork would miss, if there are any."""
+    from crosslane import _forks
+
+    if lost:
+        _err.print(f"[yellow]note[/] on {escape(file)}: {escape(_forks.note(lost))}", highlight=False)
+
+
+def _checked(file: str, command: list[str]) -> list[tuple[str, str, str]]:
     """What a guest says of a file, as JSON on its last line."""
     try:
         run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
@@ -354,6 +568,7 @@ def _checked(command: list[str]) -> list[tuple[str, str, str]]:
     if "failure" in answer:
         failure = answer["failure"]
         raise _Unloadable(failure["class"], failure["message"], failure["traceback"])
+    _warn(file, answer.get("lost", []))
     return [
         (f"{_relative(item['file'])}:{item['line']}", item["signature"], _kind(item))
         for item in answer["functions"]
@@ -377,22 +592,27 @@ def _relative(path: str) -> str:
     return path
 
 
-@main.command()
-def doctor() -> None:
+@main.command(epilog=_EXIT_CODES)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(as_json: bool) -> None:
     """Says what works here, what is missing, and how to get it."""
     from crosslane._doctor import examine
 
-    table = Table.grid(padding=(0, 1))
-    table.add_column()
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    healthy = True
-    for finding in examine():
-        mark = {"good": "[green]✓[/]", "optional": "[yellow]-[/]", "bad": "[red]✗[/]"}[finding.state]
-        text = escape(finding.text) + (f"\n[cyan]{escape(finding.advice)}[/]" if finding.advice else "")
-        table.add_row(mark, finding.what, text)
-        healthy = healthy and finding.state != "bad"
-    _out.print(table)
+    findings = list(examine())
+    healthy = all(finding.state != "bad" for finding in findings)
+    if as_json:
+        report = {"version": __version__, "healthy": healthy, "findings": list(map(asdict, findings))}
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        table = Table.grid(padding=(0, 1))
+        table.add_column()
+        table.add_column(style="bold")
+        table.add_column(overflow="fold")
+        for finding in findings:
+            mark = {"good": "[green]✓[/]", "optional": "[yellow]-[/]", "bad": "[red]✗[/]"}[finding.state]
+            text = escape(finding.text) + (f"\n[cyan]{escape(finding.advice)}[/]" if finding.advice else "")
+            table.add_row(mark, finding.what, text)
+        _print_whole(table)
     sys.exit(0 if healthy else 1)
 
 
@@ -407,12 +627,8 @@ def _shown_errors() -> Iterator[None]:
         yield
     except (duckdb.Error, DeclarationError) as error:
         text = str(error).removeprefix("Invalid Input Error: ")
-        _err.print("[red]error:[/] " + escape(text), highlight=False)
+        _complain(text)
         sys.exit(1)
-    except BrokenPipeError:
-        # Whoever read the output has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import importlib
 import os
 import platform
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ OLDEST_PYTHON = (3, 11)
 
 @dataclass
 class Finding:
-    """One line of the report: ``state`` is ``good``, ``optional`` (missing, but only some need it) or ``bad``."""
+    """One line of the report: ``state`` is ``good``, ``bad``, or ``optional`` (missing, but only some need it)."""
 
     state: str
     what: str
@@ -28,18 +29,41 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Looks at everything, in the order in which one thing needs the other."""
+    """Looks at everything, in the order in which one thing needs the other; nothing that is broken ends it."""
     yield _platform()
     yield _python()
-    yield _guest()
-    yield from _duckdb()
-    yield _javascript()
-    yield _ruby()
+    yield _tried("guest", _guest)
+    engine = [_tried("DuckDB", _duckdb)]
+    if engine[-1].state == "good":
+        engine.append(_tried("extension", _extension))
+    yield from engine
+    languages = {"a function": _function, "JavaScript": _javascript, "Ruby": _ruby}
+    for what, look in languages.items():
+        if engine[-1].state == "good":
+            yield _tried(what, look)
+        else:
+            yield Finding("optional", what, f"not tried, without the {engine[-1].what}")
     yield _optional("pyarrow", "vectorized functions", "pip install 'crosslane[vectorized]'")
     for name in ("numpy", "pandas", "polars"):
         yield _optional(name, f"vectorized functions with {name}", f"pip install {name}")
     yield _optional("cloudpickle", "crosslane.register", "pip install cloudpickle")
-    yield _descriptors()
+    yield _tried("open files", _descriptors)
+
+
+def _tried(what: str, look: Callable[[], Finding]) -> Finding:
+    """What a look at something finds, or what it failed with."""
+    try:
+        return look()
+    except Exception as error:
+        return Finding("bad", what, _described(error), "pip install . again, or see the message above")
+
+
+def _described(error: Exception) -> str:
+    return (
+        str(error)
+        if type(error).__module__.lstrip("_").startswith("duckdb")
+        else f"{type(error).__name__}: {error}"
+    )
 
 
 def _platform() -> Finding:
@@ -66,38 +90,33 @@ def _guest() -> Finding:
     return Finding("good", "guest", f"native loop {guest.__version__}")
 
 
-def _duckdb() -> Iterator[Finding]:
+def _duckdb() -> Finding:
+    advice = "pip install 'duckdb>=1.5.6'"
     try:
         import duckdb
-    except ImportError:
-        yield Finding("bad", "DuckDB", "not installed", "pip install 'duckdb>=1.5.6'")
-        return
+    except ImportError as error:
+        return Finding("bad", "DuckDB", str(error), advice)
     version = tuple(int(part) for part in duckdb.__version__.split(".")[:3] if part.isdigit())
     if version < OLDEST_DUCKDB:
-        yield Finding("bad", "DuckDB", f"{duckdb.__version__} is too old", "pip install 'duckdb>=1.5.6'")
-        return
-    yield Finding("good", "DuckDB", duckdb.__version__)
+        return Finding("bad", "DuckDB", f"{duckdb.__version__} is too old", advice)
+    return Finding("good", "DuckDB", duckdb.__version__)
+
+
+def _extension() -> Finding:
     import crosslane
 
     path = crosslane.extension_path()
     try:
-        con = crosslane.connect()
+        crosslane.connect().close()
     except Exception as error:
-        yield Finding("bad", "extension", f"{path}: {error}", "pip install . again")
-        return
-    yield Finding(
-        "good",
-        "extension",
-        f"{path}\nin any client: SET allow_unsigned_extensions at start, then LOAD '{path}'",
-    )
-    try:
-        crosslane.register(con, _answer, "crosslane_doctor() -> INTEGER", name="crosslane_doctor")
-        value = con.execute("SELECT crosslane_doctor()").fetchall()[0][0]
-        yield Finding("good", "a function", f"ran in a worker and returned {value}")
-    except Exception as error:
-        yield Finding("bad", "a function", str(error), "see the message above; the worker's log is on stderr")
-    finally:
-        con.close()
+        return Finding("bad", "extension", f"{path}: {_described(error)}", "pip install . again")
+    text = f"{path}\nin any client: SET allow_unsigned_extensions at start, then LOAD '{path}'"
+    return Finding("good", "extension", text)
+
+
+def _function() -> Finding:
+    text = "from crosslane import udf\n@udf\ndef crosslane_doctor_guest() -> int: return 42\n"
+    return _ran("a function", ".py", text, lambda value: f"ran in a worker and returned {value}")
 
 
 def _javascript() -> Finding:
@@ -120,6 +139,8 @@ def _ruby() -> Finding:
     if not crosslane.ruby_path().exists():
         advice = "install Ruby with its headers, then pip install . again"
         return Finding("optional", "Ruby", "built without Ruby", advice)
+    if shutil.which("ruby") is None:
+        return Finding("optional", "Ruby", "no ruby on PATH; only needed for Ruby functions", "install Ruby")
     text = 'udf("crosslane_doctor_guest() -> VARCHAR") { RUBY_VERSION }'
     return _ran("Ruby", ".rb", text, lambda version: f"Ruby {version}; a function ran in a worker")
 
@@ -133,23 +154,31 @@ def _ran(language: str, suffix: str, text: str, found: Callable[[object], str]) 
         file.write_text(text)
         try:
             con = crosslane.connect(functions=file)
-            value = con.execute("SELECT crosslane_doctor_guest()").fetchall()[0][0]
-            con.close()
+            try:
+                value = con.execute("SELECT crosslane_doctor_guest()").fetchall()[0][0]
+            finally:
+                con.close()
             return Finding("good", language, found(value))
         except Exception as error:
-            return Finding("bad", language, str(error), "see the message above")
-
-
-def _answer() -> int:
-    return 42
+            advice = "see the message above; what the worker printed is on stderr"
+            return Finding("bad", language, _described(error), advice)
 
 
 def _optional(name: str, purpose: str, advice: str) -> Finding:
+    from crosslane._forks import lost_threads
+
+    before = lost_threads()
     try:
         module = importlib.import_module(name)
-    except ImportError:
+    except ModuleNotFoundError:
         return Finding("optional", name, f"not installed; only needed for {purpose}", advice)
-    return Finding("good", name, getattr(module, "__version__", "installed"))
+    except Exception as error:
+        text = f"is broken ({_described(error)}); only needed for {purpose}"
+        return Finding("optional", name, text, advice)
+    version = getattr(module, "__version__", "installed")
+    if lost_threads() != before:
+        version += "\nits import starts threads: each worker loads a file that imports it anew"
+    return Finding("good", name, version)
 
 
 def _descriptors() -> Finding:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
+import os
+import pickle
 import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import module_from_spec
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import Any
 
+from crosslane._errors import OURS
 from crosslane._signature import Declared, resolve
-from crosslane._udf import Declaration, DeclarationError
+from crosslane._udf import Declaration, DeclarationError, declaration_of
+
+#: Paths and contents of files that were run.
+Files = list[tuple[bytes, bytes]]
+
+_loading = False
 
 
-def load_file(path: str | Path) -> list[Declared]:
+def load_file(path: str | Path, files: Files | None = None) -> list[Declared]:
     """Runs a file and collects the functions that it declares, in the order of their lines.
+
+    ``files`` gets the path and the content of each file that was run: this one, and those of its folder
+    that it imported.
 
     Raises:
         DeclarationError: if it declares none, or the same name twice, or one that cannot work.
@@ -21,60 +37,163 @@ def load_file(path: str | Path) -> list[Declared]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    module = _run(path)
-    functions = [value for value in vars(module).values() if _declaration(value)]
-    unique = list(dict.fromkeys(functions))
-    if not unique:
+    with _is_loading():
+        module = _run(path, [] if files is None else files)
+    # By identity: what is callable may not be hashable.
+    unique = {id(value): declaration_of(value) for value in vars(module).values()}
+    declarations = [declaration for declaration in unique.values() if declaration]
+    if not declarations:
         raise DeclarationError(
             f"{path}: declares no function; put `from crosslane import udf` and `@udf` before one"
         )
-    return _resolved(unique)
+    return _resolved(declarations)
 
 
-def load_pickle(data: bytes) -> list[Declared]:
-    """The function that :func:`crosslane.register` pickled, with its declaration."""
-    import cloudpickle
+def load_pickles(descriptor: int) -> list[Declared]:
+    """The functions that :func:`crosslane.register` pickled, with their declarations; reads the file from its beginning."""
+    functions: list[Declared] = []
+    with open(f"/proc/self/fd/{descriptor}", "rb") as file, _is_loading():
+        while file.peek(1):
+            # In the program's order, so that names mean the same modules.
+            folders = pickle.load(file)
+            sys.path[:] = folders + [folder for folder in sys.path if folder not in folders]
+            functions += pickle.load(file)
+    return functions
 
-    return [resolve(cloudpickle.loads(data))]
+
+def refuse_while_loading() -> None:
+    """Keeps a library from loading itself: each of its processes would start the next, without end.
+
+    Raises:
+        DeclarationError: if a library is being loaded; it names the place that asked.
+    """
+    if not _loading:
+        return
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(OURS):
+        frame = frame.f_back
+    raise DeclarationError(
+        f"{frame.f_code.co_filename}:{frame.f_lineno}: this file is being loaded as a library of functions; put what "
+        "connects under `if __name__ == '__main__':`"
+    )
 
 
-def _declaration(value: object) -> Declaration | None:
-    declaration = getattr(value, "__crosslane__", None) if callable(value) else None
-    return declaration if isinstance(declaration, Declaration) else None
+@contextlib.contextmanager
+def _is_loading() -> Iterator[None]:
+    global _loading
+    _loading = True
+    try:
+        yield
+    finally:
+        _loading = False
 
 
-def _resolved(functions: list[object]) -> list[Declared]:
-    declared: dict[str, Declared] = {}
-    for function in functions:
-        declaration = _declaration(function)
-        if declaration is None:
-            continue
-        item = resolve(declaration)
-        other = declared.get(item.name.lower())
-        if other:
+def _resolved(declarations: list[Declaration]) -> list[Declared]:
+    declared: dict[str, list[Declared]] = {}
+    for declaration in declarations:
+        items = resolve(declaration)
+        name = items[0].name.lower()
+        if name in declared:
+            other = declared[name][0]
             raise declaration.error(f"the name is taken by line {other.line} of {other.file}")
-        declared[item.name.lower()] = item
-    return list(declared.values())
+        declared[name] = items
+    return [item for items in declared.values() for item in items]
 
 
-def _run(path: Path) -> ModuleType:
+class _Reader(SourceFileLoader):
+    """Runs the very text that it notes: what is cached of a file may be of an older text."""
+
+    def __init__(self, name: str, path: str, files: Files) -> None:
+        super().__init__(name, path)
+        self._files = files
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        content = self.get_data(path)
+        self._files.append((os.fsencode(path), content))
+        return self.source_to_code(content, path)
+
+
+class _Finder:
+    """Has the modules of a folder read by a :class:`_Reader`."""
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self._folder = folder
+        self._files = files
+        #: Where packages are installed, if that lies in the folder.
+        self._foreign = [place for place in map(Path, sysconfig.get_paths().values()) if place != folder]
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target)
+        if (
+            spec
+            and spec.origin
+            and type(spec.loader) is SourceFileLoader
+            and self._is_ours(Path(spec.origin))
+        ):
+            spec.loader = _Reader(name, spec.origin, self._files)
+        return spec
+
+    def _is_ours(self, file: Path) -> bool:
+        def holds(place: Path) -> bool:
+            return place.is_relative_to(self._folder) and file.is_relative_to(place)
+
+        return file.is_relative_to(self._folder) and not any(map(holds, self._foreign))
+
+
+class _Spec(ModuleSpec):
+    """That of a file which has its own name only, and may yet lie in a package, for relative imports."""
+
+    def __init__(self, name: str, loader: SourceFileLoader, path: str, package: str) -> None:
+        super().__init__(name, loader, origin=path)
+        self.has_location = True
+        self._package = package
+
+    @property
+    def parent(self) -> str:
+        return self._package
+
+
+def _packages(path: Path) -> tuple[list[str], Path]:
+    """The packages that a file lies in, the outermost first, and the folder where they are found."""
+    folder, packages = path.parent, []
+    while folder.name.isidentifier() and (folder / "__init__.py").is_file():
+        packages.insert(0, folder.name)
+        folder = folder.parent
+    return packages, folder
+
+
+def _run(path: Path, files: Files) -> ModuleType:
     """Imports a file under its own name, unless another module has it."""
     path = path.resolve()
+    if path.suffix != ".py":
+        raise DeclarationError(f"{path}: not a Python file (its name must end in .py)")
     name = (
         path.stem
         if path.stem.isidentifier() and path.stem not in sys.modules
         else f"crosslane_library_{path.stem}"
     )
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise DeclarationError(f"{path}: not a Python file (its name must end in .py)")
-    module = importlib.util.module_from_spec(spec)
+    packages, root = _packages(path)
+    for folder in (root, path.parent):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    loader = _Reader(name, str(path), files)
+    module = module_from_spec(_Spec(name, loader, str(path), ".".join(packages)))
     sys.modules[name] = module
+    finder = _Finder(root / packages[0] if packages else root, files)
+    # Behind the finders of what is built in.
+    place = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
+    sys.meta_path.insert(place, finder)
     try:
-        spec.loader.exec_module(module)
-    except BaseException:
+        loader.exec_module(module)
+    except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, ImportError) and "no known parent package" in str(error):
+            error.add_note(
+                "the file lies in no package: write `from helper import ...`, which finds the files of its folder, "
+                "or put an __init__.py there"
+            )
         raise
+    finally:
+        sys.meta_path.remove(finder)
     return module

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import inspect
 import types
 import typing
@@ -14,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from crosslane import _guest
-from crosslane._udf import Declaration, is_async
-from crosslane.types import Interval, TimestampNs
+from crosslane._udf import Declaration, is_async, underlying
+from crosslane.types import Interval, TimeNs, TimestampNs
 
 #: What the native guest is told beyond the SQL type; see ``reader.rs``.
 Shape = tuple[Any, ...] | None
@@ -27,10 +28,10 @@ _PLAIN: dict[Any, str] = {
     str: "VARCHAR",
     bytes: "BLOB",
     bytearray: "BLOB",
-    decimal.Decimal: "DECIMAL(18,3)",
     datetime.date: "DATE",
     datetime.time: "TIME",
     datetime.datetime: "TIMESTAMP",
+    TimeNs: "TIME_NS",
     TimestampNs: "TIMESTAMP_NS",
     datetime.timedelta: "INTERVAL",
     Interval: "INTERVAL",
@@ -103,6 +104,7 @@ class Declared:
     retries: int
     file: str
     line: int
+    description: str
 
     def message(self) -> dict[str, Any]:
         """What the engine is told, as JSON."""
@@ -120,11 +122,13 @@ class Declared:
             "retries": self.retries,
             "file": self.file,
             "line": self.line,
+            "description": self.description,
         }
 
 
-def resolve(declaration: Declaration) -> Declared:
-    """Works out a function's types.
+def resolve(declaration: Declaration) -> list[Declared]:
+    """Works out a function's types. What has defaults can be called with less: each way is a function for SQL, the one
+    with all parameters first.
 
     Raises:
         DeclarationError: if a type is missing, cannot be read, or contradicts the function.
@@ -132,99 +136,142 @@ def resolve(declaration: Declaration) -> Declared:
     function = declaration.function
     asynchronous = is_async(function)
     kind = "vectorized" if declaration.vectorized else "async" if asynchronous else "row"
-    parameters = _parameters(declaration)
     hints = _hints(declaration)
     if declaration.signature is None:
+        parameters, required = _parameters(declaration, hints)
         typed = [_from_hint(declaration, f"parameter {name}", hints.get(name), kind) for name in parameters]
         result = _from_hint(declaration, "the result", hints.get("return"), kind)
-        inner = ", ".join(f"{_quoted(name)} {item.sql}" for name, item in zip(parameters, typed))
-        text = f"{_quoted(declaration.name)}({inner}) -> {result.sql}"
+        inner = [(name, item.sql) for name, item in zip(parameters, typed)]
+        name, returns = declaration.name, result.sql
     else:
-        text, typed, result = _explicit(declaration, parameters, hints, kind)
-    try:
-        name, _, _ = _guest.parse_signature(text)
-    except ValueError as error:
-        raise declaration.error(str(error)) from None
-    return Declared(
-        name=name,
-        signature=text,
-        callable=function,
-        kind=kind,
-        shapes=[item.shape for item in typed],
-        result_shape=result.shape,
-        admits_null=[declaration.nulls == "call" or item.admits_null for item in typed],
-        columns=[item.column for item in typed],
-        deterministic=declaration.deterministic,
-        concurrency=declaration.concurrency if asynchronous else 1,
-        timeout=declaration.timeout,
-        memory_limit=declaration.memory_limit,
-        on_error=declaration.on_error,
-        retries=declaration.retries,
-        file=declaration.file,
-        line=declaration.line,
-    )
+        name, inner, returns, typed, result = _explicit(declaration, hints, kind)
+        required = len(inner)
+
+    def declared(count: int) -> Declared:
+        text = _text(name, inner[:count], returns)
+        try:
+            _guest.parse_signature(text)
+        except ValueError as error:
+            raise declaration.error(str(error)) from None
+        items = typed[:count]
+        return Declared(
+            name=name,
+            signature=text,
+            callable=function,
+            kind=kind,
+            shapes=[item.shape for item in items],
+            result_shape=result.shape,
+            admits_null=[declaration.nulls == "call" or item.admits_null for item in items],
+            columns=[item.column for item in items],
+            deterministic=declaration.deterministic,
+            concurrency=declaration.concurrency if asynchronous else 1,
+            timeout=declaration.timeout,
+            memory_limit=declaration.memory_limit,
+            on_error=declaration.on_error,
+            retries=declaration.retries,
+            file=declaration.file,
+            line=declaration.line,
+            description=_description(function),
+        )
+
+    return [declared(count) for count in range(len(typed), required - 1, -1)]
 
 
-def _parameters(declaration: Declaration) -> list[str]:
+def _description(function: Callable[..., Any]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.getdoc(function) or ""
+
+
+def _text(name: str, parameters: list[tuple[str, str]], returns: str) -> str:
+    inner = ", ".join(f"{_quoted(parameter)} {sql}" for parameter, sql in parameters)
+    return f"{_quoted(name)}({inner}) -> {returns}"
+
+
+_Parameter = inspect.Parameter
+_BY_POSITION = (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _parameters(declaration: Declaration, hints: dict[str, Any]) -> tuple[list[str], int]:
+    """The names of what SQL can pass, and how many it must."""
     try:
         signature = inspect.signature(declaration.function)
     except (TypeError, ValueError):
-        raise declaration.error("its parameters cannot be found out; wrap it in a function") from None
-    names = []
+        raise declaration.error(
+            "its parameters cannot be found out; give it a signature, such as 'f(x BIGINT) -> BIGINT'"
+        ) from None
     for parameter in signature.parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        if parameter.kind is parameter.VAR_POSITIONAL:
             raise declaration.error(
-                f"takes a variable number of arguments ({parameter}), which SQL cannot call"
+                f"takes a variable number of arguments ({parameter}); say how many with a signature, such as "
+                "'f(a BIGINT, b BIGINT) -> BIGINT', or take a list"
             )
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            if parameter.default is parameter.empty:
-                raise declaration.error(
-                    f"the parameter {parameter.name} is keyword-only; SQL passes by position"
-                )
-            continue
-        if parameter.default is not parameter.empty and parameter.name not in _hints(declaration):
-            continue
-        names.append(parameter.name)
-    return names
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+            raise declaration.error(f"the parameter {parameter.name} is keyword-only; SQL passes by position")
+    parameters = [item for item in signature.parameters.values() if item.kind in _BY_POSITION]
+    # What has a default and no type at the end is for Python's callers only.
+    while parameters and parameters[-1].default is not _Parameter.empty and parameters[-1].name not in hints:
+        parameters.pop()
+    required = sum(parameter.default is _Parameter.empty for parameter in parameters)
+    return [parameter.name for parameter in parameters], required
 
 
 def _hints(declaration: Declaration) -> dict[str, Any]:
+    function = declaration.function
     try:
-        return typing.get_type_hints(inspect.unwrap(declaration.function), include_extras=True)
+        hints = typing.get_type_hints(underlying(function), include_extras=True)
     except Exception as error:
         if declaration.signature is not None:
             return {}
         raise declaration.error(f"an annotation cannot be read: {type(error).__name__}: {error}") from None
+    return {**hints, "return": function} if isinstance(function, type) else hints
 
 
 def _explicit(
-    declaration: Declaration, parameters: list[str], hints: dict[str, Any], kind: str
-) -> tuple[str, list[Typed], Typed]:
+    declaration: Declaration, hints: dict[str, Any], kind: str
+) -> tuple[str, list[tuple[str, str]], str, list[Typed], Typed]:
+    """What a signature says, and what the annotations add to it."""
     text = declaration.signature or ""
     if "(" not in text.split("->")[0]:
         raise declaration.error(f"{text!r} is no signature such as 'slug(title VARCHAR) -> VARCHAR'")
     if text.lstrip().startswith("("):
         text = _quoted(declaration.name) + text.lstrip()
     try:
-        _, declared, returns = _guest.parse_signature(text)
+        name, declared, returns = _guest.parse_signature(text)
     except ValueError as error:
         raise declaration.error(str(error)) from None
-    if len(declared) != len(parameters):
-        raise declaration.error(
-            f"the signature has {len(declared)} parameters ({text}), the function has {len(parameters)}"
-        )
 
     def shaped(sql: str, hint: Any) -> Typed:
         # The annotation only says how values look in Python, and only if it means the same type.
         try:
             typed = from_annotation(hint, kind)
         except TypeError:
-            return Typed(sql, column=_column_kind(hint) or "pyarrow")
+            rest = [argument for argument in get_args(hint) if argument is not type(None)]
+            optional = _is_union(hint) and len(rest) == 1
+            column = _column_kind(rest[0] if optional else hint)
+            return Typed(sql, column=column or "pyarrow", admits_null=optional)
         same = _normal(typed.sql) == sql
         return typed._replace(sql=sql, shape=typed.shape if same else None)
 
-    typed = [shaped(sql, hints.get(name)) for name, (_, sql) in zip(parameters, declared)]
-    return text, typed, shaped(returns, hints.get("return"))
+    names = _called_with(declaration, len(declared))
+    typed = [shaped(sql, hints.get(name)) for name, (_, sql) in zip(names, declared)]
+    return declaration.given["name"] or name, declared, returns, typed, shaped(returns, hints.get("return"))
+
+
+def _called_with(declaration: Declaration, count: int) -> list[str]:
+    """The names of the parameters that so many arguments are for; none that a function knows if it does not tell."""
+    try:
+        signature = inspect.signature(declaration.function)
+    except (TypeError, ValueError):
+        return [""] * count
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        raise declaration.error(
+            f"the signature has {count} parameters ({declaration.signature}), with which it cannot be called: {error}"
+        ) from None
+    names = [item.name for item in signature.parameters.values() if item.kind in _BY_POSITION]
+    return (names + [""] * count)[:count]
 
 
 def _normal(sql: str) -> str:
@@ -259,7 +306,7 @@ def from_annotation(hint: Any, kind: str = "row") -> Typed:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _annotated(hint, arguments, kind)
-    if origin in (Union, types.UnionType):
+    if _is_union(hint):
         rest = [argument for argument in arguments if argument is not type(None)]
         if len(rest) != 1 or len(rest) == len(arguments):
             raise TypeError(f"{hint} is more than one type; " + _WRITE_INSTEAD.format("..."))
@@ -267,6 +314,10 @@ def from_annotation(hint: Any, kind: str = "row") -> Typed:
     if kind == "vectorized":
         return _column(hint, origin, arguments)
     return _value(hint, origin, arguments)
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType)
 
 
 def _annotated(hint: Any, arguments: tuple[Any, ...], kind: str) -> Typed:
@@ -283,7 +334,9 @@ def _annotated(hint: Any, arguments: tuple[Any, ...], kind: str) -> Typed:
     try:
         typed = from_annotation(inner, kind)
     except TypeError:
-        return Typed(normal, column=_column_kind(inner) or "pyarrow")
+        members = get_args(inner) if _is_union(inner) else (inner,)
+        column = next(filter(None, map(_column_kind, members)), "pyarrow")
+        return Typed(normal, admits_null=type(None) in members, column=column)
     # A shape is made for the annotation's own type, and fits no other.
     shape = typed.shape if _normal(typed.sql).split("(")[0] == normal.split("(")[0] else None
     return typed._replace(sql=normal, shape=shape)
@@ -315,6 +368,10 @@ def _value(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Typed:
         fields = _fields(hint)
         if fields:
             return _struct(hint, fields)
+    if hint is decimal.Decimal:
+        raise TypeError(
+            "Decimal does not say how many digits it has; write them, such as Annotated[Decimal, 'DECIMAL(18,3)']"
+        )
     if hint in (list, dict, tuple, set):
         raise TypeError(
             f"{hint.__name__} does not say what it holds; write it out, such as list[int] or dict[str, int]"

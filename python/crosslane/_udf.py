@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import numbers
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, overload
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 #: Rows of a batch that an ``async`` function works on at once, unless it says otherwise.
 DEFAULT_CONCURRENCY = 16
+#: What the engine takes.
+_MOST_CONCURRENCY = 65_536
+_MOST_RETRIES = 1_000_000
+_LONGEST_TIMEOUT = 1_000_000_000
+_LARGEST_MEMORY_LIMIT = 1 << 50
 
 
 class DeclarationError(Exception):
     """A function was declared in a way that cannot work; the message says where."""
+
+
+class Options(TypedDict, total=False):
+    """The options of a function; :func:`udf` says what they mean."""
+
+    name: str | None
+    nulls: Literal["skip", "call"]
+    deterministic: bool
+    vectorized: bool
+    concurrency: int | None
+    timeout: float | None
+    memory_limit: int | str | None
+    on_error: Literal["fail", "null"]
+    retries: int
 
 
 @dataclass
@@ -34,50 +55,27 @@ class Declaration:
     memory_limit: int | None
     on_error: str
     retries: int
+    #: The options as they were given.
+    given: Options
     file: str = field(init=False)
     line: int = field(init=False)
 
     def __post_init__(self) -> None:
-        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        code = getattr(underlying(self.function), "__code__", None)
         self.file = code.co_filename if code else "<unknown>"
         self.line = code.co_firstlineno if code else 0
 
     def error(self, message: str) -> DeclarationError:
         """An error that names the function and where it is defined."""
-        return DeclarationError(f"{self.file}:{self.line}: function {self.name}: {message}")
+        place = f"{self.file}:{self.line}: " if self.line else ""
+        return DeclarationError(f"{place}function {self.name}: {message}")
 
 
 @overload
 def udf(function: F, /) -> F: ...
 @overload
-def udf(
-    signature: str | None = None,
-    /,
-    *,
-    name: str | None = None,
-    nulls: str = "skip",
-    deterministic: bool = True,
-    vectorized: bool = False,
-    concurrency: int | None = None,
-    timeout: float | None = None,
-    memory_limit: int | str | None = None,
-    on_error: str = "fail",
-    retries: int = 0,
-) -> Callable[[F], F]: ...
-def udf(
-    function: Any = None,
-    /,
-    *,
-    name: str | None = None,
-    nulls: str = "skip",
-    deterministic: bool = True,
-    vectorized: bool = False,
-    concurrency: int | None = None,
-    timeout: float | None = None,
-    memory_limit: int | str | None = None,
-    on_error: str = "fail",
-    retries: int = 0,
-) -> Any:
+def udf(signature: str | None = None, /, **options: Unpack[Options]) -> Callable[[F], F]: ...
+def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
     """Declares a function for SQL. The function itself stays as it is, and can be called as before.
 
     Use it bare, ``@udf``, with options, ``@udf(timeout=10)``, or with a signature in SQL's types,
@@ -102,24 +100,39 @@ def udf(
         DeclarationError: if an option cannot have the value that it was given.
     """
     if function is None or isinstance(function, str):
-        options = dict(locals())
-        options.pop("function")
 
         def decorate(decorated: F) -> F:
-            declare(decorated, signature=function, **options)
+            _mark(declare(decorated, function, **options))
             return decorated
 
         return decorate
     if not callable(function):
         raise DeclarationError(f"udf decorates a function, not {function!r}")
-    declare(function)
+    _mark(declare(function, **options))
     return function
+
+
+def _mark(declaration: Declaration) -> None:
+    try:
+        declaration.function.__crosslane__ = declaration  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        raise declaration.error(
+            "nothing can be noted on it; wrap it in a function, or give it to crosslane.register"
+        ) from None
+
+
+def declaration_of(function: object) -> Declaration | None:
+    """What a function was declared as. It may be a method or a wrapper of what was declared, and is called as such."""
+    declaration = getattr(function, "__crosslane__", None) if callable(function) else None
+    if not isinstance(declaration, Declaration) or declaration.function is function:
+        return declaration if isinstance(declaration, Declaration) else None
+    return replace(declaration, function=function)
 
 
 def declare(
     function: Callable[..., Any],
-    *,
     signature: str | None = None,
+    *,
     name: str | None = None,
     nulls: str = "skip",
     deterministic: bool = True,
@@ -130,46 +143,94 @@ def declare(
     on_error: str = "fail",
     retries: int = 0,
 ) -> Declaration:
-    """Attaches a declaration to a function; the options are those of :func:`udf`."""
+    """The declaration of a function; the options are those of :func:`udf`."""
+    given = {key: value for key, value in locals().items() if key in Options.__annotations__}
     declaration = Declaration(
         function=function,
-        name=name or getattr(function, "__name__", "function"),
+        name=name or _name_in(signature) or _name_of(function),
         signature=signature,
         nulls=nulls,
         deterministic=deterministic,
         vectorized=vectorized,
-        concurrency=DEFAULT_CONCURRENCY if concurrency is None else concurrency,
-        timeout=None if timeout is None else float(timeout),
+        concurrency=DEFAULT_CONCURRENCY,
+        timeout=None,
         memory_limit=None,
         on_error=on_error,
         retries=retries,
+        given=given,  # type: ignore[arg-type]
     )
-    if nulls not in ("skip", "call"):
-        raise declaration.error(f"nulls is 'skip' or 'call', not {nulls!r}")
-    if on_error not in ("fail", "null"):
-        raise declaration.error(f"on_error is 'fail' or 'null', not {on_error!r}")
-    if concurrency is not None and not is_async(function):
-        raise declaration.error("concurrency is for async functions; this one is not (`async def`)")
-    if declaration.concurrency < 1:
-        raise declaration.error(f"concurrency is at least 1, not {concurrency!r}")
+    if not isinstance(declaration.name, str):
+        raise declaration.error(f"name is a text, not {name!r}")
+    for option, value, choices in (
+        ("nulls", nulls, ("skip", "call")),
+        ("on_error", on_error, ("fail", "null")),
+        ("deterministic", deterministic, (True, False)),
+        ("vectorized", vectorized, (True, False)),
+    ):
+        if not (isinstance(value, type(choices[0])) and value in choices):
+            raise declaration.error(f"{option} is {choices[0]!r} or {choices[1]!r}, not {value!r}")
+    declaration.retries = _count(declaration, "retries", retries, 0, _MOST_RETRIES)
+    if concurrency is not None:
+        declaration.concurrency = _count(declaration, "concurrency", concurrency, 1, _MOST_CONCURRENCY)
+        if not is_async(function):
+            raise declaration.error("concurrency is for async functions; this one is not (`async def`)")
     if vectorized and is_async(function):
         raise declaration.error("a function is vectorized or async, not both")
-    if timeout is not None and not float(timeout) > 0:
-        raise declaration.error(f"timeout is a positive number of seconds, not {timeout!r}")
-    if retries < 0:
-        raise declaration.error(f"retries is at least 0, not {retries!r}")
+    if timeout is not None:
+        if not (_is_number(timeout, numbers.Real) and 0 < timeout <= _LONGEST_TIMEOUT):
+            raise declaration.error(
+                f"timeout is a positive number of seconds, at most {_LONGEST_TIMEOUT}, not {timeout!r}"
+            )
+        declaration.timeout = float(timeout)
     try:
         declaration.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
     except ValueError as error:
         raise declaration.error(str(error)) from None
-    function.__crosslane__ = declaration  # type: ignore[attr-defined]
     return declaration
+
+
+def underlying(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that a callable calls: it has its code and its annotations, if it is written in Python."""
+    while function is not (inner := _inner(function)):
+        function = inner
+    if isinstance(function, type):
+        made = (getattr(function, name) for name in ("__init__", "__new__"))
+        return next(filter(inspect.isfunction, made), function)
+    if not inspect.isroutine(function):
+        return type(function).__call__
+    return function
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a partial calls, or what a decorator wraps, which raises ValueError if that is itself in the end."""
+    return function.func if isinstance(function, functools.partial) else inspect.unwrap(function)
+
+
+def _name_in(signature: str | None) -> str | None:
+    return (signature or "").split("(")[0].strip().strip('"') or None
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__name__", None)
+    return name if isinstance(name, str) else type(function).__name__
 
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a call of the function gives an awaitable."""
-    function = inspect.unwrap(function)
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    return inspect.iscoroutinefunction(underlying(function))
+
+
+def _is_number(value: object, kind: type) -> bool:
+    """Whether a value is a number, of the kind; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _count(declaration: Declaration, option: str, value: int, least: int, most: int) -> int:
+    if not (_is_number(value, numbers.Integral) and least <= value <= most):
+        raise declaration.error(f"{option} is a whole number from {least} to {most}, not {value!r}")
+    return int(value)
 
 
 def parse_bytes(size: int | str) -> int:
@@ -178,14 +239,11 @@ def parse_bytes(size: int | str) -> int:
     >>> parse_bytes("1.5 KiB")
     1536
     """
-    if isinstance(size, int):
-        count = size
-    else:
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", size)
+    count = size
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*", size)
         unit = _UNITS.get(match[2].upper()) if match else None
-        if match is None or unit is None:
-            raise ValueError(f"memory_limit is a size such as '500 MB' or '2 GiB', not {size!r}")
-        count = int(float(match[1]) * unit)
-    if count <= 0:
-        raise ValueError(f"memory_limit is positive, not {size!r}")
-    return count
+        count = float(match[1]) * unit if match and unit else None
+    if not (_is_number(count, numbers.Real) and 1 <= count <= _LARGEST_MEMORY_LIMIT):
+        raise ValueError(f"memory_limit is a size such as '500 MB' or '2 GiB', at most 1 PiB, not {size!r}")
+    return int(count)

@@ -6,26 +6,64 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from crosslane._arrays import fitting
 
 if TYPE_CHECKING:
     from crosslane._signature import Declared
 
 
-def _to_numpy(array: pa.Array) -> Any:
-    return array.to_numpy(zero_copy_only=False)
+def _to_numpy(array: pa.Array, nullable: bool) -> Any:
+    """The dtype is that of the SQL type, whether there are NULLs or not: those are masked."""
+    if not nullable:
+        return array.to_numpy(zero_copy_only=False)
+    import numpy
+
+    filled = array
+    if pa.types.is_integer(array.type):
+        filled = array.fill_null(0)
+    elif pa.types.is_boolean(array.type):
+        filled = array.fill_null(False)
+    values = filled.to_numpy(zero_copy_only=False)
+    if values.dtype == object:
+        return values
+    return numpy.ma.MaskedArray(values, array.is_null().to_numpy(zero_copy_only=False))
 
 
-def _to_pandas(array: pa.Array) -> Any:
-    return array.to_pandas()
+def _to_pandas(array: pa.Array, nullable: bool) -> Any:
+    """As numpy's, with pandas' own dtypes for what may be NULL and has no NaN."""
+    if not nullable:
+        return array.to_pandas()
+    import pandas
+
+    def dtype(kind: pa.DataType) -> Any:
+        return pandas.api.types.pandas_dtype(_NULLABLE[kind]) if kind in _NULLABLE else None
+
+    return array.to_pandas(types_mapper=dtype)
 
 
-def _to_polars(array: pa.Array) -> Any:
+#: pandas' dtypes with a NULL of their own, for types whose plain one has none. NaN is that of floats.
+_NULLABLE = {
+    pa.bool_(): "boolean",
+    pa.int8(): "Int8",
+    pa.int16(): "Int16",
+    pa.int32(): "Int32",
+    pa.int64(): "Int64",
+    pa.uint8(): "UInt8",
+    pa.uint16(): "UInt16",
+    pa.uint32(): "UInt32",
+    pa.uint64(): "UInt64",
+}
+
+
+def _to_polars(array: pa.Array, nullable: bool) -> Any:
     import polars
 
     return polars.from_arrow(array)
 
 
-_INTO: dict[str, Callable[[pa.Array], Any] | None] = {
+_INTO: dict[str, Callable[[pa.Array, bool], Any] | None] = {
     "pyarrow": None,
     "numpy": _to_numpy,
     "pandas": _to_pandas,
@@ -38,50 +76,42 @@ class Caller:
 
     def __init__(self, declared: Declared, result: pa.DataType) -> None:
         self._function = declared.callable
-        self._name = declared.name
         self._into = [_INTO[column] for column in declared.columns]
-        self._plain = not any(self._into)
+        self._admits_null = declared.admits_null
         self._result = result
 
     def __call__(self, arrays: list[pa.Array], rows: int) -> pa.Array:
         """The function's result as an array of the declared type.
 
+        The function does not get the rows that have NULL in a parameter that admits none; they are NULL.
+
         Raises:
-            TypeError, ValueError: if the result is no column, has another length, or does not fit.
+            TypeError, ValueError, OverflowError: if the result is no column, has another length, or does not fit.
         """
-        if self._plain:
-            result = self._function(*arrays)
-        else:
-            result = self._function(
-                *[into(array) if into else array for into, array in zip(self._into, arrays)]
-            )
-        array = self._array(result)
+        kept = self._kept(arrays)
+        if kept is None:
+            return self._call(arrays, rows)
+        if kept.true_count == 0:
+            return pa.nulls(rows, self._result)
+        results = self._call([array.filter(kept) for array in arrays], kept.true_count)
+        places = pc.subtract(pc.cumulative_sum(kept.cast(pa.int64())), 1)
+        return results.take(pc.if_else(kept, places, None))
+
+    def _kept(self, arrays: list[pa.Array]) -> pa.BooleanArray | None:
+        """Which rows the function gets, if not all."""
+        kept = None
+        for array, admits_null in zip(arrays, self._admits_null):
+            if not admits_null and array.null_count:
+                valid = array.is_valid()
+                kept = valid if kept is None else pc.and_(kept, valid)
+        return kept
+
+    def _call(self, arrays: list[pa.Array], rows: int) -> pa.Array:
+        columns = [
+            into(array, nullable) if into else array
+            for into, array, nullable in zip(self._into, arrays, self._admits_null)
+        ]
+        array = fitting(self._function(*columns), self._result)
         if len(array) != rows:
             raise ValueError(f"returned {len(array)} values where {rows} are due")
         return array
-
-    def _array(self, result: Any) -> pa.Array:
-        if isinstance(result, pa.ChunkedArray):
-            result = result.combine_chunks()
-            if isinstance(result, pa.ChunkedArray):  # pyarrow keeps what exceeds 2 GiB in chunks
-                raise ValueError("the results of one batch exceed 2 GiB")
-        elif not isinstance(result, pa.Array):
-            result = self._foreign(result)
-        if isinstance(result, pa.DictionaryArray):
-            result = result.dictionary_decode()
-        return result if result.type == self._result else result.cast(self._result)
-
-    def _foreign(self, result: Any) -> pa.Array:
-        library = type(result).__module__.split(".")[0]
-        if library == "polars":
-            return result.to_arrow()
-        if library == "pandas":
-            return pa.Array.from_pandas(result, type=self._result)
-        if library == "numpy" and getattr(result, "ndim", 0) == 1:
-            # numpy's integers have no NULL: a column with one is float, and NaN where NULL was.
-            return pa.array(result, from_pandas=not pa.types.is_floating(self._result))
-        if isinstance(result, (list, tuple)):
-            return pa.array(result, type=self._result)
-        raise TypeError(
-            f"returned {type(result).__name__} where a column is due: a pyarrow array, or a numpy, pandas or polars one"
-        )

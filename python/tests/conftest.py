@@ -110,6 +110,16 @@ def ruby(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Load:
     return _loading(con, tmp_path / "functions.rb")
 
 
+def printed(capfd: pytest.CaptureFixture[str], *until: str) -> str:
+    """What is in the log when all of `until` has come to it; nothing comes to stdout. Closing waits for no log."""
+    # The file behind descriptor 2 is read beside pytest, which would cut off what comes while it reads.
+    log = Path("/proc/self/fd/2")
+    assert eventually(lambda: all(text.encode() in log.read_bytes() for text in until)), log.read_bytes()
+    out, err = capfd.readouterr()
+    assert out == ""
+    return err
+
+
 def value(con: duckdb.DuckDBPyConnection, query: str) -> object:
     """The only value of a query's result."""
     ((result,),) = con.execute(query).fetchall()

@@ -1,68 +1,162 @@
-"""The documentation's examples, run as written."""
+"""The documentation's examples, run as written.
+
+What a block of a page does is told by its language and its first line, and the blocks of a page run in order, in one folder:
+
+- A block whose first line is a comment with a file's name is written into that file, and something after it must use it.
+- Other Python blocks are one program, with the variables of those before them.
+- SQL blocks run on one connection. The comments after a statement are its rows, or the beginning of its error; `/path/to`
+  stands for the folder of the extension.
+- Console blocks are commands and what they print. `make` runs these tests: it is only asked whether it knows the target.
+- A block of another program's users says so in its first line: `# PEER: shown, not run`. The test knows how many there are.
+"""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 
+import crosslane
+
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-#: What sets things up is run by those who run these tests.
-SETUP = ("make ", "pip ", "git ")
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"(?:#|//|--) ([\w.]+\.(?:py|js|rb|sql))\n")
+NOT_RUN = re.compile(r"(?:#|//|--) .+: shown, not run\n")
+#: The blocks of each page that are run, and those that are only shown.
+PAGES = {
+    "README.md": (15, 0),
+    "CONTRIBUTING.md": (1, 0),
+    "docs/clients.md": (8, 0),
+    "docs/from-duckdb-python.md": (2, 0),
+    "docs/from-mini-racer.md": (2, 0),
+    "docs/from-ruby-duckdb.md": (2, 0),
+    "docs/functions.md": (7, 0),
+    "docs/javascript.md": (5, 0),
+    "docs/ruby.md": (6, 0),
+}
+#: These pages have drawings and a grammar, in blocks without a language, and no programs.
+DRAWN = ("docs/architecture.md", "docs/protocol.md")
 #: What `crosslane.register` calls.
-INTERNAL = ("crosslane_load_pickle", "crosslane_load_threads")
+INTERNAL = ("crosslane_load_pickle", "crosslane_load_threads", "crosslane_outdated", "crosslane_renew")
 
 
 def commands(block: str) -> list[tuple[str, str]]:
     """The commands of a console block with their outputs."""
-    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    before, *parts = re.split(r"^\$ ", block, flags=re.MULTILINE)
+    assert before == ""
     return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
 
 
-@pytest.mark.parametrize(
-    ("page", "least"), [("README.md", 6), ("docs/javascript.md", 1), ("docs/ruby.md", 1)]
-)
-def test_pages(page: str, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    environment = {
-        **os.environ,
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "COLUMNS": "100",
-        "CROSSLANE": str(ROOT),
-    }
-    command = tmp_path / "crosslane"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m crosslane._cli "$@"\n')
-    command.chmod(0o755)
-    ran = 0
-    for language, text in BLOCK.findall((ROOT / page).read_text()):
-        if language == "python":
-            name = re.match(r"# (\w+\.py)\n", text)
-            if name:
-                (tmp_path / name[1]).write_text(text)
-            else:
-                exec(compile(text, page, "exec"), {"__name__": "__main__"})
-        elif language in ("js", "ruby"):
-            name = re.match(r"(?://|#) (\w+\.(?:js|rb))\n", text)
-            if name:
-                (tmp_path / name[1]).write_text(text)
+def statements(block: str) -> Iterator[tuple[str, list[str]]]:
+    """The statements of an SQL block with the rows that are shown for them."""
+    for statement, rows in re.findall(r"(.+?;\n)((?:-- [^\n]*\n)*)", block, re.DOTALL):
+        yield statement, [row.removeprefix("-- ") for row in rows.splitlines()]
+
+
+class Page:
+    """A page that is followed as a reader would."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names: dict[str, Any] = {"__name__": "__main__"}
+        self._con = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+        self.unused: set[str] = set()
+
+    def close(self) -> None:
+        """Closes what the page has opened."""
+        self._con.close()
+
+    def run(self, language: str, text: str) -> None:
+        """Does what a block says."""
+        self.unused -= {name for name in self.unused if name in text}
+        if name := FILE.match(text):
+            (self._folder / name[1]).write_text(text)
+            self.unused.add(name[1])
+        elif language == "python":
+            exec(compile(text, "<block>", "exec"), self._names)
+        elif language == "sql":
+            self._sql(text)
         elif language == "console":
-            for line, expected in commands(text):
-                if line.startswith(SETUP):
-                    continue
-                result = subprocess.run(
-                    line, shell=True, capture_output=True, text=True, env=environment, timeout=60
-                )
-                output = (result.stdout + result.stderr).replace(f"{tmp_path}/", "")
-                assert [line.rstrip() for line in output.splitlines()] == expected.splitlines(), line
+            self._console(text)
+        else:
+            pytest.fail(f"nobody runs this block of {language!r}:\n{text}")
+
+    def _sql(self, text: str) -> None:
+        parts = list(statements(text.replace("/path/to", str(crosslane.extension_path().parent))))
+        assert parts, text
+        for statement, shown in parts:
+            if shown and shown[0].startswith("Error: "):
+                with pytest.raises(duckdb.Error) as caught:
+                    self._con.execute(statement).fetchall()
+                message = self._without_folder(f"Error: {caught.value}").splitlines()
+                assert message[: len(shown)] == shown
+                continue
+            rows = self._con.execute(statement).fetchall()
+            if shown:
+                assert [
+                    " | ".join("NULL" if cell is None else str(cell) for cell in row) for row in rows
+                ] == shown
+
+    def _without_folder(self, text: str) -> str:
+        return text.replace(f"{self._folder}/", "")
+
+    def _console(self, text: str) -> None:
+        for command, shown in commands(text):
+            if command.startswith("make "):
+                subprocess.run(["make", "-n", command.split()[1]], cwd=ROOT, check=True, capture_output=True)
+                continue
+            result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+            printed = self._without_folder(result.stdout + result.stderr)
+            assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines(), command
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, command in (("crosslane", "-m crosslane._cli"), ("python3", "")):
+        (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable} {command} "$@"\n')
+        (commands / name).chmod(0o755)
+    # DuckDB's command line lies beside the interpreter, the packages of Node.js beside package.json.
+    monkeypatch.setenv("PATH", f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("NODE_PATH", f"{ROOT / 'node_modules'}:{os.environ.get('NODE_PATH', '')}")
+    # What the page exports in one command is there in the next.
+    monkeypatch.setenv("EXTENSION", str(crosslane.extension_path()))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("CROSSLANE", str(ROOT))
+    ran = not_run = 0
+    reader = Page(tmp_path)
+    try:
+        for language, text in FENCE.findall((ROOT / page).read_text()):
+            if NOT_RUN.match(text):
+                not_run += 1
+            else:
+                reader.run(language, text)
                 ran += 1
-    assert ran >= least
+    finally:
+        reader.close()
+    assert reader.unused == set()
+    assert (ran, not_run) == PAGES[page]
+
+
+def test_every_page_is_run() -> None:
+    pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+    with_blocks = {page for page in pages if FENCE.search((ROOT / page).read_text())}
+    assert with_blocks == {*PAGES, *DRAWN}
+    for page in DRAWN:
+        assert {language for language, _ in FENCE.findall((ROOT / page).read_text())} == {""}
 
 
 @pytest.mark.parametrize("name", ["crosslane", "crosslane._duckdb", "crosslane._udf", "crosslane._signature"])
@@ -73,10 +167,25 @@ def test_docstrings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.failed == 0
 
 
+def test_the_pictures_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "bench")
+    draw = importlib.import_module("draw")
+    assert doctest.testmod(draw) == (0, 1)
+    figures = draw.Figures.load(draw.PUBLISHED)
+    copy = tmp_path / "figures.json"
+    figures.save(copy)
+    assert draw.Figures.load(copy) == figures
+    stories = [line.story for line in figures.lines if line.story]
+    assert len(stories) == 6
+    assert all(0 < story.ours < story.theirs for story in stories)
+    assert f"DuckDB {figures.duckdb}" in (ROOT / "docs" / "benchmarks.md").read_text()
+    assert figures.date in (ROOT / "docs" / "benchmarks.md").read_text()
+    if importlib.util.find_spec("matplotlib"):  # DuckDB 1.5's environment draws nothing.
+        assert [path.name for path in draw.draw(figures, tmp_path)] == ["targets.png", "peers.png"]
+
+
 def test_the_flights_example() -> None:
     """The functions of the tour, the npm library among them."""
-    import crosslane
-
     flights = ROOT / "examples" / "flights"
     con = crosslane.connect(functions=[flights / "functions.js", flights / "functions.rb"])
     query = "SELECT arrival('2013-01-02 03:30:00'::TIMESTAMP, 60, 'America/Chicago')"
@@ -91,8 +200,6 @@ def test_the_flights_example() -> None:
 
 
 def test_every_setting_and_command_is_documented() -> None:
-    import crosslane
-
     text = (ROOT / "docs" / "functions.md").read_text()
     con = crosslane.connect()
     names = [row[0] for row in con.execute("SELECT name FROM crosslane_settings()").fetchall()]

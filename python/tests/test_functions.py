@@ -61,7 +61,6 @@ class Named(TypedDict):
         (float, "DOUBLE"),
         (str, "VARCHAR"),
         (bytes, "BLOB"),
-        (Decimal, "DECIMAL(18,3)"),
         (datetime.date, "DATE"),
         (datetime.time, "TIME"),
         (datetime.datetime, "TIMESTAMP"),
@@ -107,7 +106,21 @@ def test_column_annotations(hint: Any, sql: str, column: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "hint", [list, dict, object, Any, int | str, None, list[object], Annotated[int, "INTT"]]
+    ("hint", "kind"),
+    [
+        (Annotated[Decimal | None, "DECIMAL(10,2)"], "row"),
+        (Annotated[np.ndarray | None, "DECIMAL(10,2)"], "vectorized"),
+    ],
+)
+def test_annotations_with_types_in_sql_admit_null(hint: Any, kind: str) -> None:
+    typed = _signature.from_annotation(hint, kind)
+    assert (typed.sql, typed.admits_null) == ("DECIMAL(10,2)", True)
+    assert kind == "row" or typed.column == "numpy"
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [list, dict, object, Any, int | str, None, list[object], Annotated[int, "INTT"], Decimal, list[Decimal]],
 )
 def test_annotations_without_a_type_say_what_to_write(hint: Any) -> None:
     with pytest.raises(TypeError, match=r"Annotated|list\[int\]|SQL type"):
@@ -300,7 +313,7 @@ def test_wrong_results_of_vectorized_functions(load: Load) -> None:
         ("BIGINT", "1.5", "TypeError: returned float 1.5 where BIGINT is due"),
         ("BIGINT", "'1'", "returned str '1' where BIGINT is due"),
         ("VARCHAR", "1", "returned int 1 where VARCHAR is due"),
-        ("VARCHAR", "'\\ud800'", "UnicodeEncodeError"),
+        ("VARCHAR", "'\\ud800'", "half a surrogate pair"),
         ("BOOLEAN", "1", "returned int 1 where BOOLEAN is due"),
         ("DOUBLE", "'x'", "returned str 'x' where DOUBLE is due"),
         ("DECIMAL(4,2)", "Decimal('100')", "does not fit DECIMAL(4,2)"),
@@ -402,6 +415,34 @@ def test_wrong_places(con: duckdb.DuckDBPyConnection) -> None:
     assert "/nowhere/python, which does not exist" in error(con, f"FROM crosslane_load('{__file__}')")
 
 
+@pytest.mark.parametrize(
+    ("call", "shown"),
+    [
+        ("'idle_timeout', 2.5", "2.5"),
+        ("'idle_timeout', 3", "3"),
+        ("'idle_timeout', 2.5::DOUBLE", "2.5"),
+        ("'warm_lanes', 2", "2"),
+        ("'warm_lanes', 2.0", "2"),
+        ("'largest_batch', 1e9", "1000000000"),
+        ("'fan_out', false", "false"),
+        ("'fan_out', 'true'", "true"),
+    ],
+)
+def test_settings_are_set_as_what_they_are(con: duckdb.DuckDBPyConnection, call: str, shown: str) -> None:
+    name = call.split("'")[1]
+    assert con.execute(f"CALL crosslane_set({call})").fetchall() == [(name, shown)]
+    assert value(con, f"SELECT value FROM crosslane_settings() WHERE name = '{name}'") == shown
+
+
+def test_settings_from_parameters(con: duckdb.DuckDBPyConnection) -> None:
+    for name, setting in {"idle_timeout": 2.5, "warm_lanes": 2, "fan_out": False, "python": "/x"}.items():
+        ((_, shown),) = con.execute("CALL crosslane_set(?, ?)", [name, setting]).fetchall()
+        assert shown == str(setting).replace("False", "false")
+    for wrong in ("-1", "1.5", "[1]", "true"):
+        assert "the setting warm_lanes cannot be" in error(con, f"CALL crosslane_set('warm_lanes', {wrong})")
+    assert "an argument is NULL" in error(con, "CALL crosslane_set('warm_lanes', NULL)")
+
+
 def test_an_error_names_function_exception_place_row_and_arguments(load: Load) -> None:
     con = load(
         """
@@ -450,7 +491,7 @@ def test_the_decorated_function_stays_a_function() -> None:
 
 def test_sizes() -> None:
     assert [parse_bytes(text) for text in (5, "1 KB", "1.5MiB", "2 gb")] == [5, 1000, 1572864, 2 * 10**9]
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="memory_limit is a size"):
         parse_bytes(0)
 
 
@@ -494,3 +535,23 @@ def test_without_pyarrow(load: Load) -> None:
     )
     text = value(con, "SELECT f(1, ['x', NULL], {'d': DATE '2020-01-01', 'e': NULL}, MAP {'k': 1.5})")
     assert text == "1 ['x', None] {'d': datetime.date(2020, 1, 1), 'e': None} {'k': Decimal('1.50')}"
+
+
+def test_an_argument_that_python_cannot_hold_concerns_its_row_only(load: Load) -> None:
+    con = load("""
+        import datetime
+
+        @udf(on_error="null")
+        async def waits(day: datetime.date) -> int: return day.year
+
+        @udf(on_error="null")
+        def plain(day: datetime.date) -> int: return day.year
+    """)
+    for name in ("waits", "plain"):
+        query = f"SELECT {name}(day) FROM (VALUES (DATE '2024-01-01'), (DATE '12024-01-01'), (DATE '2025-01-01')) t(day)"
+        assert con.execute(query).fetchall() == [(2024,), (None,), (2025,)]
+
+
+def test_what_the_package_shows() -> None:
+    assert {*dir(crosslane)} == {*crosslane.__all__, "__version__"}
+    assert all(hasattr(crosslane, name) for name in crosslane.__all__)

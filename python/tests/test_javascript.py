@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
@@ -14,23 +14,9 @@ import pytest
 
 import crosslane
 
-from .conftest import error, eventually, value
+from .conftest import error, printed, value
 
 Script = Callable[..., duckdb.DuckDBPyConnection]
-
-
-def printed(capfd: pytest.CaptureFixture[str], until: str) -> str:
-    """What has come to the log when `until` is among it; nothing comes to stdout."""
-    parts: list[str] = []
-
-    def arrived() -> bool:
-        out, err = capfd.readouterr()
-        assert out == ""
-        parts.append(err)
-        return until in "".join(parts)
-
-    assert eventually(arrived), parts
-    return "".join(parts)
 
 
 # ---- files
@@ -129,13 +115,15 @@ BAD_FILES = {
     "udf('f(x BIGNT) -> BIGINT', (x) => x);": ["SignatureError", "f(x BIGNT)", "functions.js:1"],
     "\nudf('f(x BIGINT) -> BIGINT', { timout: 1 }, (x) => x);": ['no option "timout"', "timeout", ":2:1"],
     "udf('f(x BIGINT) -> BIGINT', { timeout: -1 }, (x) => x);": [
-        "timeout is a positive number of seconds, not -1"
+        "timeout is a positive number of seconds, at most 1000000000, not -1"
     ],
     "udf('f(x BIGINT) -> BIGINT', { nulls: 'both' }, (x) => x);": ['nulls is "skip" or "call", not "both"'],
     "udf('f(x BIGINT) -> BIGINT', { memory_limit: 'lots' }, (x) => x);": [
         "memory_limit is a size such as '500 MB'"
     ],
-    "udf('f(x BIGINT) -> BIGINT', { retries: 1.5 }, (x) => x);": ["retries is at least 0, not 1.5"],
+    "udf('f(x BIGINT) -> BIGINT', { retries: 1.5 }, (x) => x);": [
+        "retries is a whole number from 0 to 1000000, not 1.5"
+    ],
     "const parts = new Intl.Segmenter('en').segment('a b');\nudf('f() -> BIGINT', () => [...parts].length);": [
         "cannot be put into a snapshot",
         "needs it first",
@@ -460,6 +448,215 @@ def test_promises(script: Script) -> None:
     assert value(con, "SELECT max(together(x)) FROM range(100) r(x)") == 8
 
 
+FILES = {
+    "functions.mjs": """
+        import { shout } from "./text.ts";
+        import more from "./more.cjs";
+        import data from "./data.json";
+        udf("f(x VARCHAR) -> VARCHAR", (x) => shout(x) + more.mark + data["__proto__"]);
+    """,
+    "functions.cjs": """
+        const shout = (x) => x.toUpperCase();
+        const more = require("./more.cjs"), data = require('./data.json');
+        const { udf: declare } = require("crosslane");
+        module.exports = declare("f(x VARCHAR) -> VARCHAR", (x) => shout(x) + more.mark + data["__proto__"]);
+    """,
+    "functions.ts": """
+        import { udf } from "crosslane";
+        import { shout, type Loud } from "./text.ts";
+        import more from "./more.cjs";
+        import data from "./data.json";
+        interface Marked<T extends string> { mark: T }
+        const marked: Marked<string> = more as Marked<string>;
+        udf("f(x VARCHAR) -> VARCHAR", (x: Loud): Loud => shout(x) + marked.mark + data["__proto__"]!);
+    """,
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_every_kind_load_and_import_each_other(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "text.ts").write_text(
+        "export type Loud = string;\nexport const shout = (x: Loud): Loud => x.toUpperCase();"
+    )
+    (tmp_path / "more.cjs").write_text("const deep = require('./deep.cjs');\nexports.mark = deep();")
+    (tmp_path / "deep.cjs").write_text("module.exports = () => '!';")
+    (tmp_path / "data.json").write_text('{"__proto__": "?"}')
+    path = tmp_path / name
+    path.write_text(textwrap.dedent(FILES[name]))
+    crosslane.load(con, path)
+    assert value(con, "SELECT f('loud')") == "LOUD!?"
+    run = subprocess.run(
+        [sys.executable, "-m", "crosslane._cli", "check", str(path)], capture_output=True, text=True
+    )
+    assert "f(x VARCHAR) -> VARCHAR" in run.stdout, run.stderr
+
+
+def test_errors_in_typescript_have_their_lines(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    path = tmp_path / "functions.ts"
+    path.write_text(
+        "interface A {\n  a: number;\n}\n"
+        "udf('f(x BIGINT) -> BIGINT', (x: number): number => {\n  const y: number = x;\n  throw new Error(`${y}`);\n});\n"
+    )
+    crosslane.load(con, path)
+    assert "functions.ts:6:9" in error(con, "SELECT f(1)")
+    path.write_text("const a = 1;\nenum B { C }\n")
+    text = error(con, f"FROM crosslane_load('{path}')")
+    assert "TypeScript enum is not supported" in text
+    assert "functions.ts:2:1" in text
+    path.write_text("\nimport { x } from './other.ts';\n")
+    (tmp_path / "other.ts").write_text("export const x: = 1;\n")
+    text = error(con, f"FROM crosslane_load('{path}')")
+    assert "other.ts:1:" in text
+    assert "functions.ts:2:" in text
+
+
+@pytest.mark.parametrize("ending", ["js", "mjs", "cjs", "ts"])
+def test_a_file_without_functions_is_an_error(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, ending: str
+) -> None:
+    path = tmp_path / f"functions.{ending}"
+    path.write_text("const x = 1;")
+    assert f"functions.{ending}: declares no function" in error(con, f"FROM crosslane_load('{path}')")
+
+
+WIDE_JSON = (
+    "9007199254740991",
+    "9007199254740993",
+    "-9007199254740993",
+    "[12345678901234567890, -12345678901234567890, 1.5, 1]",
+    '{"n123": 9223372036854775807, "s": ["n12345678901234567890", "s", ""], "12345678901234567890": -9223372036854775808}',
+    '{"deep": [[{"a\\"b\\\\": 340282366920938463463374607431768211455, "t": "\\"1234567890123456789"}]]}',
+    '"12345678901234567890"',
+    "[1e30, 1.5e300, 0.1]",
+    '{ "__proto__" : 12345678901234567890 }',
+)
+
+
+def test_integers_in_json_are_exact(script: Script) -> None:
+    con = script("""
+        udf("same(x JSON) -> JSON", (x) => x);
+        udf("total(x JSON) -> JSON", (x) => ({ sum: x.reduce((a, b) => BigInt(a) + BigInt(b)), as: new String("n1") }));
+        udf("kind(x JSON) -> VARCHAR", (x) => typeof x);
+    """)
+    for text in WIDE_JSON:
+        ((back,),) = con.execute("SELECT same(?)", [text]).fetchall()
+        assert json.loads(back) == json.loads(text)
+    query = "SELECT total('[9007199254740993, 9007199254740993]')"
+    assert value(con, query) == '{"sum":18014398509481986,"as":"n1"}'
+    assert value(con, "SELECT kind('9007199254740991') || kind('9007199254740992')") == "numberbigint"
+
+
+PROMISES = """
+    const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+    const counts = new Map();
+    const count = (x) => counts.set(x, (counts.get(x) ?? 0) + 1).get(x);
+    udf("calls(x BIGINT) -> BIGINT", { deterministic: false }, (x) => counts.get(x) ?? 0);
+"""
+
+
+@pytest.fixture
+def promises(tmp_path: Path) -> Iterator[Script]:
+    """Loads functions that note how often they were called: `calls(x)` tells it, on the only lane."""
+    con = crosslane.connect(config={"threads": 1})
+
+    def load(text: str) -> duckdb.DuckDBPyConnection:
+        path = tmp_path / "promises.js"
+        path.write_text(PROMISES + text)
+        crosslane.load(con, path)
+        return con
+
+    yield load
+    con.close()
+
+
+def calls(con: duckdb.DuckDBPyConnection, rows: int) -> list[object]:
+    return [count for (count,) in con.execute(f"SELECT calls(x) FROM range({rows}) r(x)").fetchall()]
+
+
+@pytest.mark.parametrize("wait", ["null", "sleep(0)", "sleep(x % 3)", "sleep((x * 7) % 5)"])
+@pytest.mark.parametrize("declared", ["async (x)", "(x)"])
+def test_a_row_that_rejects_concerns_no_other_row(promises: Script, wait: str, declared: str) -> None:
+    con = promises(f"""
+        const body = async (x) => {{ await {wait}; if (x % 5 === 2) throw new TypeError("no"); return x; }};
+        udf("f(x BIGINT) -> BIGINT", {{ on_error: "null", concurrency: 4, deterministic: false }},
+          {declared} => {{ count(x); return body(x); }});
+    """)
+    rows = con.execute("SELECT x, f(x) FROM range(20) r(x)").fetchall()
+    assert rows == [(x, None if x % 5 == 2 else x) for x in range(20)]
+    assert calls(con, 20) == [1] * 20
+    ((errors,),) = con.execute("SELECT errors FROM crosslane_stats() WHERE function = 'f'").fetchall()
+    assert errors == 4
+
+
+def test_rows_that_reject_are_retried_each_on_its_own(promises: Script) -> None:
+    con = promises("""
+        udf("f(x BIGINT) -> BIGINT", { on_error: "null", concurrency: 4, retries: 2, deterministic: false }, async (x) => {
+          const n = count(x);
+          await sleep(x % 3);
+          if (x % 5 === 2 || (x % 7 === 3 && n < 3)) throw new TypeError("no");
+          return x;
+        });
+    """)
+    rows = con.execute("SELECT x, f(x) FROM range(20) r(x)").fetchall()
+    assert rows == [(x, None if x % 5 == 2 else x) for x in range(20)]
+    assert calls(con, 20) == [3 if x % 5 == 2 or x % 7 == 3 else 1 for x in range(20)]
+    query = "SELECT errors, retries FROM crosslane_stats() WHERE function = 'f'"
+    assert con.execute(query).fetchall() == [(4, 12)]
+
+
+def test_each_promise_has_the_timeout_of_its_own_row(promises: Script) -> None:
+    # All rows together take longer than one may.
+    con = promises("""
+        udf("f(x BIGINT) -> BIGINT", { timeout: 1, on_error: "null", concurrency: 4, deterministic: false }, async (x) => {
+          count(x);
+          await sleep(x === 2 ? 1e6 : 100);
+          return x;
+        });
+    """)
+    rows = con.execute("SELECT x, f(x) FROM range(60) r(x)").fetchall()
+    assert rows == [(x, None if x == 2 else x) for x in range(60)]
+    assert calls(con, 60) == [1] * 60
+
+
+def test_promises_that_nothing_can_settle_fail_alone(promises: Script) -> None:
+    con = promises("""
+        udf("f(x BIGINT) -> BIGINT", { on_error: "null", concurrency: 4, deterministic: false }, async (x) => {
+          count(x);
+          await (x % 3 === 0 ? new Promise(() => {}) : null);
+          return x;
+        });
+    """)
+    rows = con.execute("SELECT x, f(x) FROM range(20) r(x)").fetchall()
+    assert rows == [(x, None if x % 3 == 0 else x) for x in range(20)]
+    assert calls(con, 20) == [1] * 20
+
+
+def test_rows_that_were_ended_together_show_who_was_to_blame(promises: Script) -> None:
+    con = promises("""
+        const options = { on_error: "null", concurrency: 4, deterministic: false };
+        udf("loops(x BIGINT) -> BIGINT", { ...options, timeout: 0.3 }, async (x) => {
+          await sleep(1);
+          while (x === 5) await null;
+          return x;
+        });
+        udf("throws(x BIGINT) -> BIGINT", options, async (x) => {
+          await sleep(1);
+          if (x === 5) setTimeout(() => { throw new TypeError("no"); });
+          await sleep(1);
+          return x;
+        });
+    """)
+    for name in ("loops", "throws"):
+        rows = con.execute(f"SELECT x, {name}(x) FROM range(20) r(x)").fetchall()
+        assert rows == [(x, None if x == 5 else x) for x in range(20)]
+        ((errors,),) = con.execute(
+            f"SELECT errors FROM crosslane_stats() WHERE function = '{name}'"
+        ).fetchall()
+        assert errors == 1
+
+
 # ---- errors and output
 
 
@@ -572,3 +769,15 @@ def test_the_console_goes_to_the_log(script: Script, capfd: pytest.CaptureFixtur
         default: 2
         """
     )
+
+
+def test_a_bigint_becomes_the_nearest_double(script: Callable[[str], duckdb.DuckDBPyConnection]) -> None:
+    con = script("""
+        udf("sync(x BIGINT) -> DOUBLE", { bigint: true }, (x) => x);
+        udf("later(x BIGINT) -> DOUBLE", { bigint: true }, async (x) => x);
+        udf("inside(x BIGINT) -> DOUBLE[]", { bigint: true }, (x) => [x]);
+        udf("small(x BIGINT) -> INTEGER", { bigint: true }, (x) => x);
+    """)
+    query = "SELECT [sync(x), later(x), inside(x)[1]] FROM (SELECT 9007199254740993 AS x)"
+    assert value(con, query) == [2.0**53] * 3
+    assert "does not fit INTEGER" in error(con, "SELECT small(9007199254740993)")

@@ -2,16 +2,19 @@
 //! (<https://arrow.apache.org/docs/format/CDataInterface.html>).
 //!
 //! Arguments are copied once, because a function may keep its arrays longer than the ring keeps the
-//! batch. Three types have another form here than on the wire: HUGEINT and UHUGEINT are
-//! `decimal256(39, 0)`, the only Arrow type that holds them exactly; INTERVAL counts nanoseconds;
-//! a result ENUM is a string.
+//! batch. Some types have another form here than on the wire: HUGEINT and UHUGEINT are
+//! `decimal256(39, 0)`, the only Arrow type that holds them exactly, and BIGNUM is `decimal256(76, 0)`; INTERVAL
+//! counts nanoseconds; a result ENUM is a string; TIMETZ is a struct of the time and the zone's seconds east of UTC.
 
+use crate::writer::overflow;
 use crosslane::batch::{Body, Column, Encode, Plan, bit};
-use crosslane::{DataType, Layout, code_width};
-use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
+use crosslane::builder::Overflow;
+use crosslane::{DataType, Field, Layout, code_width, integer, timetz};
+use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
+use std::sync::LazyLock;
 
 #[repr(C)]
 struct ArrowSchema {
@@ -41,6 +44,24 @@ struct ArrowArray {
 }
 
 const NULLABLE: i64 = 2;
+
+/// What a TIMETZ is in Arrow.
+static TIMETZ: LazyLock<DataType> = LazyLock::new(|| {
+    let field = |name: &str, data_type| Field { name: name.into(), data_type };
+    DataType::Struct([field("time", DataType::Time), field("offset", DataType::Integer)].into())
+});
+
+/// 10^76, beyond which a `decimal256` has no numbers.
+const MOST_BIGNUM: [u64; 4] = [0x0, 0x7775a5f171951000, 0x764b4abe8652979, 0x161bcca7119915b5];
+
+impl Drop for ArrowArray {
+    fn drop(&mut self) {
+        if let Some(release) = self.release {
+            // SAFETY: who made the array has set this, and who took it over has cleared it.
+            unsafe { release(self) };
+        }
+    }
+}
 
 /// What a schema points to; freed by its release callback.
 struct SchemaParts {
@@ -78,10 +99,7 @@ unsafe extern "C" fn release_array(array: *mut ArrowArray) {
     unsafe {
         let parts = Box::from_raw((*array).private_data.cast::<ArrayParts>());
         for child in parts.children.iter().chain([&parts.dictionary]).filter(|child| !child.is_null()) {
-            let child = Box::from_raw(*child);
-            if let Some(release) = child.release {
-                release(ptr::from_ref(&*child).cast_mut());
-            }
+            drop(Box::from_raw(*child));
         }
         (*array).release = None;
     }
@@ -106,14 +124,17 @@ fn schema(data_type: &DataType, name: &str, direction: Direction) -> PyResult<Bo
         T::UInteger => "I".into(),
         T::BigInt => "l".into(),
         T::UBigInt => "L".into(),
+        T::TimeTz => return schema(&TIMETZ, name, direction),
         T::HugeInt | T::UHugeInt => "d:39,0,256".into(),
+        T::BigNum => "d:76,0,256".into(),
         T::Float => "f".into(),
         T::Double => "g".into(),
         T::Decimal { precision, scale } => format!("d:{precision},{scale}"),
-        T::Varchar | T::Json => "u".into(),
-        T::Blob => "z".into(),
+        T::Varchar | T::Json | T::Bit => "u".into(),
+        T::Blob | T::Geometry => "z".into(),
         T::Date => "tdD".into(),
         T::Time => "ttu".into(),
+        T::TimeNs => "ttn".into(),
         T::TimestampS => "tss:".into(),
         T::TimestampMs => "tsm:".into(),
         T::Timestamp => "tsu:".into(),
@@ -129,11 +150,11 @@ fn schema(data_type: &DataType, name: &str, direction: Direction) -> PyResult<Bo
         },
         T::List(_) => "+l".into(),
         T::Array(_, length) => format!("+w:{length}"),
-        T::Struct(_) => "+s".into(),
+        T::Struct(_) | T::Union(_) => "+s".into(),
         T::Map(_) => "+m".into(),
     };
     let names: Vec<&str> = match data_type {
-        T::Struct(fields) => fields.iter().map(|field| field.name.as_str()).collect(),
+        T::Struct(fields) | T::Union(fields) => fields.iter().map(|field| field.name.as_str()).collect(),
         T::Map(_) => vec!["entries"],
         _ => vec!["item"; data_type.children().len()],
     };
@@ -181,11 +202,19 @@ pub(crate) fn pyarrow_type<'py>(
     py.import("pyarrow")?.getattr("DataType")?.call_method1("_import_from_c", (address,))
 }
 
+/// So many zeros, if there is memory for them.
+fn zeros<T: bytemuck::Zeroable + Copy>(count: usize) -> PyResult<Vec<T>> {
+    bytemuck::allocation::try_zeroed_vec(count).map_err(|()| {
+        let bytes = count.saturating_mul(size_of::<T>());
+        PyMemoryError::new_err(format!("there is no memory for {bytes} bytes of a batch"))
+    })
+}
+
 /// A copy of bytes at an address that is a multiple of eight.
-fn copy(bytes: &[u8]) -> Vec<u64> {
-    let mut words = vec![0u64; bytes.len().div_ceil(8).max(1)];
+fn copy(bytes: &[u8]) -> PyResult<Vec<u64>> {
+    let mut words = zeros(bytes.len().div_ceil(8).max(1))?;
     bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..bytes.len()].copy_from_slice(bytes);
-    words
+    Ok(words)
 }
 
 /// A 128-bit integer as the 256 bits of a `decimal256`.
@@ -199,15 +228,17 @@ fn data(column: &Column<'_>) -> PyResult<Vec<u64>> {
     match column.data_type {
         DataType::HugeInt | DataType::UHugeInt => {
             let signed = *column.data_type == DataType::HugeInt;
-            let wide = |row| {
+            let mut words = zeros::<u64>((column.rows * 4).max(1))?;
+            let wide = bytemuck::cast_slice_mut::<u64, u8>(&mut words).chunks_exact_mut(32);
+            for (row, wide) in wide.enumerate() {
                 let value: [u8; 16] = column.value(row);
-                widen(value, signed && value[15] & 0x80 != 0)
-            };
-            let bytes: Vec<u8> = (0..column.rows).flat_map(wide).collect();
-            Ok(copy(&bytes))
+                wide.copy_from_slice(&widen(value, signed && value[15] & 0x80 != 0));
+            }
+            Ok(words)
         }
         DataType::Interval => {
-            let mut bytes = column.data.to_vec();
+            let mut words = copy(column.data)?;
+            let bytes = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
             for (row, value) in bytes.chunks_exact_mut(16).enumerate() {
                 let micros: i64 = bytemuck::pod_read_unaligned(&value[8..]);
                 let nanos = micros.checked_mul(1000).or((!column.is_valid(row)).then_some(0));
@@ -216,13 +247,66 @@ fn data(column: &Column<'_>) -> PyResult<Vec<u64>> {
                 })?;
                 value[8..].copy_from_slice(&nanos.to_le_bytes());
             }
-            Ok(copy(&bytes))
+            Ok(words)
         }
-        _ => Ok(copy(column.data)),
+        _ => copy(column.data),
     }
 }
 
+/// BIGNUMs as the values of a `decimal256`.
+fn wide_integers(column: &Column<'_>) -> PyResult<Vec<u64>> {
+    let mut words = zeros::<u64>((column.rows * 4).max(1))?;
+    for (row, wide) in words.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let bytes = integer::trimmed(column.bytes(row));
+        let negative = integer::is_negative(bytes);
+        let mut place = [if negative { 0xFF } else { 0 }; 32];
+        let fits = bytes.len() <= place.len() && {
+            place[..bytes.len()].copy_from_slice(bytes);
+            *wide = bytemuck::cast(place);
+            magnitude(*wide, negative).iter().rev().lt(MOST_BIGNUM.iter().rev())
+        };
+        if !fits {
+            return Err(PyOverflowError::new_err(
+                "this BIGNUM lies outside of the 76 digits of Arrow's decimals; a row function can take it",
+            ));
+        }
+    }
+    Ok(words)
+}
+
+/// The distance of a two's complement from zero.
+fn magnitude(words: [u64; 4], negative: bool) -> [u64; 4] {
+    let mut carry = negative;
+    words.map(|word| {
+        let (word, over) = if negative { !word } else { word }.overflowing_add(u64::from(carry));
+        carry = over;
+        word
+    })
+}
+
+/// TIMETZs as a struct.
+fn times_with_zones(column: &Column<'_>) -> PyResult<Box<ArrowArray>> {
+    let (mut times, mut offsets) = (zeros::<i64>(column.rows)?, zeros::<i32>(column.rows)?);
+    for (row, (time, offset)) in times.iter_mut().zip(&mut offsets).enumerate() {
+        (*time, *offset) = timetz::parts(column.value(row));
+    }
+    let child = |data_type, data| Column {
+        data_type,
+        rows: column.rows,
+        validity: None,
+        offsets: &[],
+        data,
+        children: Vec::new(),
+    };
+    let time = child(&DataType::Time, bytemuck::cast_slice(&times));
+    let offset = child(&DataType::Integer, bytemuck::cast_slice(&offsets));
+    array(&Column { data_type: &TIMETZ, data: &[], children: vec![time, offset], ..column.clone() })
+}
+
 fn array(column: &Column<'_>) -> PyResult<Box<ArrowArray>> {
+    if *column.data_type == DataType::TimeTz {
+        return times_with_zones(column);
+    }
     let mut data_parts = Vec::new();
     let mut buffers = vec![ptr::null()];
     let mut push = |words: Vec<u64>| {
@@ -231,19 +315,21 @@ fn array(column: &Column<'_>) -> PyResult<Box<ArrowArray>> {
         address
     };
     if let Some(validity) = column.validity {
-        buffers[0] = push(copy(&validity[..column.rows.div_ceil(8)]));
+        buffers[0] = push(copy(&validity[..column.rows.div_ceil(8)])?);
     }
     match column.data_type.layout() {
         Layout::Bits | Layout::Fixed(_) => buffers.push(push(data(column)?)),
-        Layout::Bytes { .. } => {
-            buffers.push(push(copy(bytemuck::cast_slice(column.offsets))));
-            buffers.push(push(copy(column.data)));
+        Layout::Bytes { .. } if *column.data_type == DataType::BigNum => {
+            buffers.push(push(wide_integers(column)?))
         }
-        Layout::List => buffers.push(push(copy(bytemuck::cast_slice(column.offsets)))),
+        Layout::Bytes { .. } => {
+            buffers.push(push(copy(bytemuck::cast_slice(column.offsets))?));
+            buffers.push(push(copy(column.data)?));
+        }
+        Layout::List => buffers.push(push(copy(bytemuck::cast_slice(column.offsets))?)),
         Layout::FixedList(_) | Layout::Struct => {}
     }
-    let children =
-        column.children.iter().map(|child| array(child).map(Box::into_raw)).collect::<PyResult<Vec<_>>>()?;
+    let children = column.children.iter().map(array).collect::<PyResult<Vec<_>>>()?;
     let dictionary = match column.data_type {
         DataType::Enum(values) => {
             let mut offsets = vec![0i32];
@@ -264,6 +350,7 @@ fn array(column: &Column<'_>) -> PyResult<Box<ArrowArray>> {
         }
         _ => ptr::null_mut(),
     };
+    let children = children.into_iter().map(Box::into_raw).collect();
     let mut parts = Box::new(ArrayParts { _data: data_parts, _buffers: buffers, children, dictionary });
     Ok(Box::new(ArrowArray {
         length: column.rows as i64,
@@ -293,16 +380,7 @@ pub(crate) fn to_pyarrow<'py>(
 /// A pyarrow array as a batch of results. Keeps the array's buffers alive.
 pub(crate) struct Results {
     column: Out,
-    array: Box<ArrowArray>,
-}
-
-impl Drop for Results {
-    fn drop(&mut self) {
-        if let Some(release) = self.array.release {
-            // SAFETY: pyarrow made the array; this is its only release.
-            unsafe { release(&raw mut *self.array) };
-        }
-    }
+    _array: Box<ArrowArray>,
 }
 
 /// One column of results: what is as on the wire stays in pyarrow's memory.
@@ -321,20 +399,15 @@ enum Data {
 }
 
 impl Results {
-    /// Takes an array of the pyarrow type of `data_type` as a result. Rows whose bit in `mask` is 0
-    /// become NULL.
-    pub(crate) fn new(array: &Bound<'_, PyAny>, data_type: &DataType, mask: Option<&[u8]>) -> PyResult<Self> {
+    /// Takes an array of the pyarrow type of `data_type` as a result.
+    pub(crate) fn new(array: &Bound<'_, PyAny>, data_type: &DataType) -> PyResult<Self> {
         // SAFETY: all-zero is a valid ArrowArray: null pointers and no release.
         let mut exported: Box<ArrowArray> = Box::new(unsafe { std::mem::zeroed() });
         array.call_method1("_export_to_c", (&raw mut *exported as usize,))?;
         let rows = exported.length as usize;
-        let mut results = Self { column: Out::empty(), array: exported };
-        // SAFETY: pyarrow just exported the array, and `results` keeps it.
-        results.column = unsafe { Out::read(&results.array, data_type, 0, rows)? };
-        if let Some(mask) = mask {
-            results.column.mask(mask);
-        }
-        Ok(results)
+        // SAFETY: pyarrow just exported the array, and the result keeps it.
+        let column = unsafe { Out::read(&exported, data_type, 0, rows)? };
+        Ok(Self { column, _array: exported })
     }
 }
 
@@ -367,7 +440,7 @@ impl Out {
             unsafe { (*array.buffers.add(index)).cast() }
         };
         // SAFETY: the bitmap covers `start + rows` bits.
-        let validity = unsafe { bits(buffer(0), start, rows) };
+        let validity = unsafe { bits(buffer(0), start, rows)? };
         let nulls =
             if validity.is_empty() { 0 } else { (0..rows).filter(|row| !bit(&validity, *row)).count() };
         let mut out = Self { rows, nulls, ..Self::empty() };
@@ -383,8 +456,22 @@ impl Out {
                 DataType::HugeInt | DataType::UHugeInt => {
                     out.data = Some(Data::Owned(out.narrow(data_type, buffer(1), start)?))
                 }
+                DataType::TimeTz => {
+                    let parts = Self::read(array, &TIMETZ, first, rows)?;
+                    out.data = Some(Data::Owned(out.times_with_zones(&parts)?));
+                }
+                DataType::BigNum => {
+                    let data = slice(buffer(1), start * 32, rows * 32);
+                    if i32::try_from(data.len()).is_err() {
+                        return Err(overflow(Overflow::TooLarge));
+                    }
+                    out.data = Some(Data::Borrowed(data.as_ptr(), data.len()));
+                    out.offsets = Some((0..=rows).map(|row| row as i32 * 32).collect());
+                }
                 DataType::Interval => {
-                    let mut bytes = slice(buffer(1), start * 16, rows * 16).to_vec();
+                    let nanos = slice(buffer(1), start * 16, rows * 16);
+                    let mut bytes = zeros(nanos.len())?;
+                    bytes.copy_from_slice(nanos);
                     for value in bytes.chunks_exact_mut(16) {
                         let nanos: i64 = bytemuck::pod_read_unaligned(&value[8..]);
                         value[8..].copy_from_slice(&nanos.div_euclid(1000).to_le_bytes());
@@ -393,9 +480,9 @@ impl Out {
                 }
                 _ => match data_type.layout() {
                     Layout::Bits => {
-                        let packed = bits(buffer(1), start, rows);
+                        let packed = bits(buffer(1), start, rows)?;
                         out.data = Some(Data::Owned(if packed.is_empty() {
-                            vec![0; rows.div_ceil(8)]
+                            zeros(rows.div_ceil(8))?
                         } else {
                             packed
                         }));
@@ -405,13 +492,13 @@ impl Out {
                         out.data = Some(Data::Borrowed(data.as_ptr(), data.len()));
                     }
                     Layout::Bytes { .. } => {
-                        let (offsets, begin, length) = rebase(buffer(1), start, rows);
+                        let (offsets, begin, length) = rebase(buffer(1), start, rows)?;
                         let data = slice(buffer(2), begin, length);
                         out.data = Some(Data::Borrowed(data.as_ptr(), data.len()));
                         out.offsets = Some(offsets);
                     }
                     Layout::List => {
-                        let (offsets, begin, length) = rebase(buffer(1), start, rows);
+                        let (offsets, begin, length) = rebase(buffer(1), start, rows)?;
                         out.offsets = Some(offsets);
                         out.read_children(array, data_type, begin, length)?;
                     }
@@ -459,14 +546,14 @@ impl Out {
         let known: std::collections::HashMap<&[u8], u32> =
             values.iter().zip(0..).map(|(value, code)| (value.as_bytes(), code)).collect();
         // SAFETY: the caller vouches for the buffers.
-        let (offsets, begin, length) = unsafe { rebase(offsets, start, self.rows) };
+        let (offsets, begin, length) = unsafe { rebase(offsets, start, self.rows)? };
         // SAFETY: as above.
         let text = unsafe { slice(text, begin, length) };
         let width = code_width(values.len());
-        let mut codes = Vec::with_capacity(self.rows * width);
-        for row in 0..self.rows {
+        let mut codes = zeros(self.rows * width)?;
+        for (row, place) in codes.chunks_exact_mut(width).enumerate() {
             let value = &text[offsets[row] as usize..offsets[row + 1] as usize];
-            let valid = self.nulls == 0 || bit(&self.validity, row);
+            let valid = self.is_valid(row);
             let code = match known.get(value) {
                 Some(code) => *code,
                 None if !valid => 0,
@@ -477,9 +564,39 @@ impl Out {
                     )));
                 }
             };
-            codes.extend_from_slice(&code.to_le_bytes()[..width]);
+            place.copy_from_slice(&code.to_le_bytes()[..width]);
         }
         Ok(codes)
+    }
+
+    /// TIMETZs from a struct, which is not NULL where self is not.
+    fn times_with_zones(&self, parts: &Out) -> PyResult<Vec<u8>> {
+        let mut bits_of = zeros(self.rows * 8)?;
+        let [times, offsets] = &parts.children[..] else { return Ok(bits_of) };
+        for (row, place) in bits_of.chunks_exact_mut(8).enumerate().filter(|(row, _)| self.is_valid(*row)) {
+            let (Some(time), Some(offset)) = (times.fixed(row, 8), offsets.fixed(row, 4)) else {
+                return Err(PyValueError::new_err(format!(
+                    "row {row} of the result has a NULL in the time or the offset of a TIMETZ"
+                )));
+            };
+            let (time, offset): (i64, i32) =
+                (bytemuck::pod_read_unaligned(time), bytemuck::pod_read_unaligned(offset));
+            if !(0..=86_400_000_000).contains(&time) || offset.unsigned_abs() > timetz::MOST_SECONDS as u32 {
+                return Err(PyOverflowError::new_err(format!("row {row} of the result does not fit TIMETZ")));
+            }
+            place.copy_from_slice(&timetz::bits(time, offset).to_le_bytes());
+        }
+        Ok(bits_of)
+    }
+
+    /// The bytes of a row that is not NULL.
+    fn fixed(&self, row: usize, width: usize) -> Option<&[u8]> {
+        let bytes = self.data.as_ref()?.bytes().get(row * width..(row + 1) * width)?;
+        self.is_valid(row).then_some(bytes)
+    }
+
+    fn is_valid(&self, row: usize) -> bool {
+        self.nulls == 0 || bit(&self.validity, row)
     }
 
     /// 128-bit integers from `decimal256`.
@@ -489,32 +606,22 @@ impl Out {
     unsafe fn narrow(&self, data_type: &DataType, buffer: *const u8, start: usize) -> PyResult<Vec<u8>> {
         // SAFETY: the caller vouches for the buffer.
         let wide = unsafe { slice(buffer, start * 32, self.rows * 32) };
-        let mut narrow = Vec::with_capacity(self.rows * 16);
-        for (row, value) in wide.chunks_exact(32).enumerate() {
+        let mut narrow = zeros(self.rows * 16)?;
+        let places = narrow.chunks_exact_mut(16);
+        for (row, (place, value)) in places.zip(wide.chunks_exact(32)).enumerate() {
             let low: [u8; 16] = bytemuck::pod_read_unaligned(&value[..16]);
             let negative = value[31] & 0x80 != 0;
             let signed = *data_type == DataType::HugeInt;
             let fits = value == widen(low, negative)
                 && if signed { (low[15] & 0x80 != 0) == negative } else { !negative };
-            if !fits && (self.nulls == 0 || bit(&self.validity, row)) {
+            if !fits && self.is_valid(row) {
                 return Err(PyOverflowError::new_err(format!(
                     "row {row} of the result does not fit {data_type}"
                 )));
             }
-            narrow.extend_from_slice(&low);
+            place.copy_from_slice(&low);
         }
         Ok(narrow)
-    }
-
-    fn mask(&mut self, mask: &[u8]) {
-        if self.validity.is_empty() {
-            self.validity = vec![0xFF; self.rows.div_ceil(8)];
-        }
-        self.validity.iter_mut().zip(mask).for_each(|(byte, mask)| *byte &= mask);
-        self.nulls = (0..self.rows).filter(|row| !bit(&self.validity, *row)).count();
-        if self.nulls == 0 {
-            self.validity.clear();
-        }
     }
 }
 
@@ -567,36 +674,39 @@ unsafe fn slice<'a>(base: *const u8, start: usize, length: usize) -> &'a [u8] {
 ///
 /// # Safety
 /// The bitmap must cover the bits, or be null.
-unsafe fn bits(bitmap: *const u8, start: usize, rows: usize) -> Vec<u8> {
+unsafe fn bits(bitmap: *const u8, start: usize, rows: usize) -> PyResult<Vec<u8>> {
     if bitmap.is_null() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     // SAFETY: the caller vouches for the bits.
     let bytes = unsafe { slice(bitmap, start / 8, (start % 8 + rows).div_ceil(8)) };
     let shift = start % 8;
+    let mut moved = zeros(rows.div_ceil(8))?;
     if shift == 0 {
-        return bytes.to_vec();
+        moved.copy_from_slice(bytes);
+        return Ok(moved);
     }
-    (0..rows.div_ceil(8))
-        .map(|index| {
-            let next = bytes.get(index + 1).copied().unwrap_or(0);
-            bytes[index] >> shift | next << (8 - shift)
-        })
-        .collect()
+    for (index, byte) in moved.iter_mut().enumerate() {
+        let next = bytes.get(index + 1).copied().unwrap_or(0);
+        *byte = bytes[index] >> shift | next << (8 - shift);
+    }
+    Ok(moved)
 }
 
 /// (offsets that begin at 0, where they began, how far they reach).
 ///
 /// # Safety
 /// The buffer must hold `start + rows + 1` 32-bit offsets, unless `rows` is 0.
-unsafe fn rebase(buffer: *const u8, start: usize, rows: usize) -> (Vec<i32>, usize, usize) {
+unsafe fn rebase(buffer: *const u8, start: usize, rows: usize) -> PyResult<(Vec<i32>, usize, usize)> {
+    let mut offsets = zeros::<i32>(rows + 1)?;
     if rows == 0 || buffer.is_null() {
-        return (vec![0; rows + 1], 0, 0);
+        return Ok((offsets, 0, 0));
     }
     // SAFETY: the caller vouches for the range.
     let bytes = unsafe { slice(buffer, start * 4, (rows + 1) * 4) };
-    let offsets: Vec<i32> = bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+    bytemuck::cast_slice_mut(&mut offsets).copy_from_slice(bytes);
     let first = offsets[0];
     let length = offsets[rows] - first;
-    (offsets.into_iter().map(|offset| offset - first).collect(), first as usize, length as usize)
+    offsets.iter_mut().for_each(|offset| *offset -= first);
+    Ok((offsets, first as usize, length as usize))
 }

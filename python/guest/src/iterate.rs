@@ -5,7 +5,7 @@
 //! which outlives its batch is empty.
 
 use crate::row::Argument;
-use crosslane_ring::Control;
+use crosslane_ring::ProgressWord;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -13,10 +13,10 @@ use std::ffi::c_int;
 use std::ptr;
 
 /// A batch's only column, and how far it was read.
-pub(crate) struct Source<'a> {
+pub(crate) struct Cursor<'a> {
     pub(crate) argument: Argument<'a>,
     pub(crate) rows: usize,
-    pub(crate) control: &'a Control,
+    pub(crate) progress: &'a ProgressWord,
     pub(crate) sequence: u32,
     /// The rows that were begun.
     pub(crate) begun: usize,
@@ -25,23 +25,23 @@ pub(crate) struct Source<'a> {
 #[repr(C)]
 struct Object {
     base: ffi::PyObject,
-    /// A [`Source`] that lives until `close`, then null.
-    source: *mut Source<'static>,
+    /// A [`Cursor`] that lives until `close`, then null.
+    cursor: *mut Cursor<'static>,
 }
 
-/// A Python iterator over a [`Source`].
+/// A Python iterator over a [`Cursor`].
 pub(crate) struct Values<'py>(Bound<'py, PyAny>);
 
 impl<'py> Values<'py> {
     /// # Safety
-    /// The source must stay where it is, and be used by nobody else, until `close`.
-    pub(crate) unsafe fn open(py: Python<'py>, source: &mut Source<'_>) -> PyResult<Self> {
+    /// The cursor must stay where it is, and be used by nobody else, until `close`.
+    pub(crate) unsafe fn open(py: Python<'py>, cursor: &mut Cursor<'_>) -> PyResult<Self> {
         let class = class(py)?;
         // SAFETY: the type's instances have room for `Object`; the lifetime is the caller's promise.
         unsafe {
             let object = ffi::PyType_GenericAlloc(class.cast(), 0);
             let object = Bound::from_owned_ptr_or_err(py, object)?;
-            (*object.as_ptr().cast::<Object>()).source = ptr::from_mut(source).cast();
+            (*object.as_ptr().cast::<Object>()).cursor = ptr::from_mut(cursor).cast();
             Ok(Self(object))
         }
     }
@@ -52,7 +52,7 @@ impl<'py> Values<'py> {
 
     pub(crate) fn close(self) {
         // SAFETY: the object is ours, of our type, and the interpreter's lock is held.
-        unsafe { (*self.0.as_ptr().cast::<Object>()).source = ptr::null_mut() };
+        unsafe { (*self.0.as_ptr().cast::<Object>()).cursor = ptr::null_mut() };
     }
 }
 
@@ -79,17 +79,17 @@ fn class(py: Python<'_>) -> PyResult<*mut ffi::PyObject> {
 
 /// `tp_iternext`: the next value, or null at the end (or with an exception set).
 unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: CPython calls this with an instance and with its lock held; the source lives until `close`.
+    // SAFETY: CPython calls this with an instance and with its lock held; the cursor lives until `close`.
     unsafe {
-        let Some(source) = (*object.cast::<Object>()).source.as_mut() else { return ptr::null_mut() };
-        let row = source.begun;
-        if row == source.rows {
+        let Some(cursor) = (*object.cast::<Object>()).cursor.as_mut() else { return ptr::null_mut() };
+        let row = cursor.begun;
+        if row == cursor.rows {
             return ptr::null_mut();
         }
-        source.begun += 1;
-        source.control.set_progress(source.sequence, row as u32);
+        cursor.begun += 1;
+        cursor.progress.set(cursor.sequence, row as u32);
         let py = Python::assume_attached();
-        match source.argument.get(py, row) {
+        match cursor.argument.get(py, row) {
             Ok(value) => value,
             Err(error) => {
                 error.restore(py);

@@ -9,11 +9,14 @@ mod iterate;
 mod reader;
 mod row;
 mod serve;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use crosslane::Signature;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 
 /// A name, the parameters' names and types, the type of the result.
 type Parts = (String, Vec<(String, String)>, String);
@@ -37,6 +40,20 @@ fn parse_type(text: &str) -> PyResult<String> {
     Ok(data_type.to_string())
 }
 
+/// What tells files, as pairs of path and content, from any others.
+#[pyfunction]
+fn text(files: Vec<(PyBackedBytes, PyBackedBytes)>) -> String {
+    crosslane_process::control::text(files.iter().map(|(path, content)| (&path[..], &content[..])))
+}
+
+/// Makes this process the reaper of a child that `fork` makes; returns in the child only.
+///
+/// Raises OSError if there can be no child.
+#[pyfunction]
+fn supervise(fork: &Bound<'_, PyAny>) -> PyResult<()> {
+    crosslane_process::reaper::supervise(|| fork.call0()?.extract())
+}
+
 fn value_error(error: crosslane::signature::SignatureError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
@@ -45,6 +62,10 @@ fn value_error(error: crosslane::signature::SignatureError) -> PyErr {
 fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(parse_signature, module)?)?;
     module.add_function(wrap_pyfunction!(parse_type, module)?)?;
+    module.add_function(wrap_pyfunction!(writer::is_missing, module)?)?;
+    module.add_function(wrap_pyfunction!(serve::backoff, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
+    module.add_function(wrap_pyfunction!(supervise, module)?)?;
+    module.add_function(wrap_pyfunction!(text, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -2,11 +2,13 @@
 
 use crosslane::batch::{self, Column};
 use crosslane::calendar;
-use crosslane::{DataType, code_width};
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use crosslane::{DataType, code_width, member, timetz};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDate, PyDateTime, PyDict, PyList, PyString, PyTime, PyTuple, PyTzInfo};
-use pyo3::{IntoPyObjectExt, ffi};
+use pyo3::types::{
+    PyBytes, PyDate, PyDateTime, PyDelta, PyDict, PyInt, PyList, PyString, PyTime, PyTuple, PyTzInfo,
+};
+use pyo3::{IntoPyObjectExt, ffi, intern};
 
 const DAY: i64 = 86_400_000_000;
 
@@ -38,8 +40,13 @@ pub(crate) enum Reader {
         loads: Py<PyAny>,
     },
     Bytes,
+    BigNum,
     Date,
     Time,
+    TimeNs {
+        class: Py<PyAny>,
+    },
+    TimeTz,
     Timestamp {
         units_per_second: i64,
     },
@@ -73,6 +80,12 @@ pub(crate) enum Reader {
         pairs: bool,
         key: Box<Reader>,
         value: Box<Reader>,
+    },
+    /// `class` of the member's name and its value.
+    Union {
+        class: Py<PyAny>,
+        names: Vec<Py<PyString>>,
+        members: Vec<Reader>,
     },
 }
 
@@ -114,12 +127,15 @@ impl Reader {
                 scale: usize::from(*scale),
                 class: import(py, "decimal", "Decimal")?.unbind(),
             },
-            T::Varchar => Reader::Text,
+            T::Varchar | T::Bit => Reader::Text,
             T::Json if wish.as_deref() == Some("text") => Reader::Text,
             T::Json => Reader::Json { loads: import(py, "json", "loads")?.unbind() },
-            T::Blob => Reader::Bytes,
+            T::Blob | T::Geometry => Reader::Bytes,
+            T::BigNum => Reader::BigNum,
             T::Date => Reader::Date,
             T::Time => Reader::Time,
+            T::TimeNs => Reader::TimeNs { class: import(py, "crosslane.types", "TimeNs")?.unbind() },
+            T::TimeTz => Reader::TimeTz,
             T::TimestampS => Reader::Timestamp { units_per_second: 1 },
             T::TimestampMs => Reader::Timestamp { units_per_second: 1_000 },
             T::Timestamp => Reader::Timestamp { units_per_second: 1_000_000 },
@@ -158,6 +174,14 @@ impl Reader {
                         .collect::<PyResult<_>>()?,
                 }
             }
+            T::Union(fields) => Reader::Union {
+                class: import(py, "crosslane.types", "Tagged")?.unbind(),
+                names: fields[1..].iter().map(|field| PyString::intern(py, &field.name).unbind()).collect(),
+                members: fields[1..]
+                    .iter()
+                    .map(|field| Reader::new(py, &field.data_type, &None))
+                    .collect::<PyResult<_>>()?,
+            },
             T::Map(entry) => {
                 let parts: Vec<&DataType> = entry.children().collect();
                 let [key, value] = parts[..] else {
@@ -225,32 +249,61 @@ impl Reader {
             }
             Reader::Json { loads } => loads.bind(py).call1((PyBytes::new(py, column.bytes(row)),)),
             Reader::Bytes => Ok(PyBytes::new(py, column.bytes(row)).into_any()),
+            Reader::BigNum => {
+                let named = PyDict::new(py);
+                named.set_item(intern!(py, "signed"), true)?;
+                let bytes = PyBytes::new(py, column.bytes(row));
+                py.get_type::<PyInt>().call_method("from_bytes", (bytes, "little"), Some(&named))
+            }
             Reader::Date => {
-                let (year, month, day) = date(i64::from(column.value::<i32>(row)), "DATE")?;
+                let day = column.value::<i32>(row);
+                if let Some(infinity) = calendar::infinite_day(day) {
+                    return infinity.into_bound_py_any(py);
+                }
+                let (year, month, day) = date(i64::from(day), "DATE")?;
                 Ok(PyDate::new(py, year, month, day)?.into_any())
             }
             Reader::Time => {
-                let time = column.value::<i64>(row);
-                if time >= DAY {
-                    return Err(PyOverflowError::new_err("TIME 24:00:00 has no datetime.time"));
-                }
-                let (hour, minute, second, micro) = clock(time);
+                let (hour, minute, second, micro) = clock(within_a_day(column.value(row))?);
                 Ok(PyTime::new(py, hour, minute, second, micro, None)?.into_any())
+            }
+            Reader::TimeNs { class } => {
+                let value = column.value::<i64>(row);
+                let (hour, minute, second, micro) = clock(within_a_day(value / 1000)?);
+                let named = PyDict::new(py);
+                named.set_item(intern!(py, "nanosecond"), value % 1000)?;
+                class.bind(py).call((hour, minute, second, micro), Some(&named))
+            }
+            Reader::TimeTz => {
+                let (micros, offset) = timetz::parts(column.value(row));
+                let (hour, minute, second, micro) = clock(within_a_day(micros)?);
+                let zone = PyTzInfo::fixed_offset(py, PyDelta::new(py, 0, offset, 0, true)?)?;
+                Ok(PyTime::new(py, hour, minute, second, micro, Some(&zone))?.into_any())
             }
             Reader::Timestamp { units_per_second } => {
                 let value = column.value::<i64>(row);
+                if let Some(infinity) = calendar::infinite_moment(value) {
+                    return infinity.into_bound_py_any(py);
+                }
                 let micros = value
                     .checked_mul(1_000_000 / units_per_second)
                     .ok_or_else(|| out_of_range("TIMESTAMP"))?;
                 datetime(py, micros, None)
             }
-            Reader::TimestampTz { utc } => datetime(py, column.value(row), Some(utc.bind(py))),
+            Reader::TimestampTz { utc } => match calendar::infinite_moment(column.value(row)) {
+                Some(infinity) => infinity.into_bound_py_any(py),
+                None => datetime(py, column.value(row), Some(utc.bind(py))),
+            },
             Reader::TimestampNs { class } => {
                 let value = column.value::<i64>(row);
+                if let Some(infinity) = calendar::infinite_moment(value) {
+                    return infinity.into_bound_py_any(py);
+                }
                 let (year, month, day) = date(value.div_euclid(1000 * DAY), "TIMESTAMP_NS")?;
                 let (hour, minute, second, micro) = clock(value.rem_euclid(1000 * DAY) / 1000);
-                let nanosecond = value.rem_euclid(1000);
-                class.bind(py).call1((year, month, day, hour, minute, second, micro, nanosecond))
+                let named = PyDict::new(py);
+                named.set_item(intern!(py, "nanosecond"), value.rem_euclid(1000))?;
+                class.bind(py).call((year, month, day, hour, minute, second, micro), Some(&named))
             }
             Reader::Interval { class } => class.bind(py).call1(interval(column, row)),
             Reader::Timedelta { class } => {
@@ -286,6 +339,13 @@ impl Reader {
                     Some(factory) => factory.bind(py).call((), Some(&values)),
                     None => Ok(values.into_any()),
                 }
+            }
+            Reader::Union { class, names, members } => {
+                let Some(at) = member(column, row) else {
+                    return Err(PyValueError::new_err("a UNION without a tag"));
+                };
+                let value = members[at - 1].read(py, &column.children[at], row)?;
+                class.bind(py).call1((names[at - 1].bind(py), value))
             }
             Reader::Map { pairs, key, value } => {
                 let entries = &column.children[0];
@@ -332,6 +392,11 @@ fn out_of_range(what: &str) -> PyErr {
 fn date(days: i64, what: &str) -> PyResult<(i32, u8, u8)> {
     let (year, month, day) = calendar::civil(days);
     if (1..=9999).contains(&year) { Ok((year as i32, month, day)) } else { Err(out_of_range(what)) }
+}
+
+/// Microseconds since midnight that Python's time can be.
+fn within_a_day(micros: i64) -> PyResult<i64> {
+    if micros < DAY { Ok(micros) } else { Err(PyOverflowError::new_err("24:00:00 has no datetime.time")) }
 }
 
 /// (hour, minute, second, microsecond) of microseconds since midnight.

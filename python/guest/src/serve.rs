@@ -1,24 +1,23 @@
 //! The guest's loop: take a batch, call the function, answer.
 
 use crate::arrow::{self, Direction, Results};
-use crate::iterate::{Source, Values};
+use crate::iterate::{Cursor, Values};
 use crate::reader::Reader;
 use crate::row::{Argument, RowCaller};
-use crate::writer::Writer;
-use crosslane::batch::{Column, Encode, Plan, bit};
+use crate::writer::{Writer, overflow};
+use crosslane::batch::{Column, Encode, Plan};
+use crosslane::lane::{COUNT, WRITING};
 use crosslane::{ColumnBuilder, DataType, Failure, Signature};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use crosslane_process::limits::MemoryLimit;
-use crosslane_ring::Control;
+use crosslane_ring::ProgressWord;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
+use std::collections::HashMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
-
-/// The first pause before a failed call is tried again; it doubles with each try.
-const BACKOFF: f64 = 0.05;
 
 /// Serves the calls of one lane until its engine closes it.
 ///
@@ -34,7 +33,8 @@ pub(crate) fn serve(
 ) -> PyResult<()> {
     // SAFETY: the zygote received both descriptors for this lane and gives them away here.
     let (memory, socket) = unsafe { (OwnedFd::from_raw_fd(memory), OwnedFd::from_raw_fd(socket)) };
-    let mut lane = GuestLane::open(memory, socket, Duration::from_micros(spin_microseconds))?;
+    // SAFETY: an engine sent them for this lane, which is opened here alone.
+    let mut lane = unsafe { GuestLane::open(memory, socket, Duration::from_micros(spin_microseconds)) }?;
     let mut prepared: Vec<Option<(Function, ColumnBuilder)>> = functions.iter().map(|_| None).collect();
     loop {
         let Some(call) = py.detach(|| lane.next_call())? else { return Ok(()) };
@@ -48,6 +48,7 @@ pub(crate) fn serve(
                     let out = ColumnBuilder::new(&function.returns);
                     prepared[index] = Some((function, out));
                 }
+                Err(error) if ends_lane(py, &error) => return Err(error),
                 Err(error) => {
                     lane.fail(call, &describe(py, error, declared)?, None)?;
                     continue;
@@ -65,6 +66,12 @@ fn describe(py: Python<'_>, error: PyErr, declared: &Bound<'_, PyAny>) -> PyResu
     let describe = py.import("crosslane._errors")?.getattr("describe")?;
     let (class, message, traceback) = describe.call1((error.into_value(py), file))?.extract()?;
     Ok(Failure { class, message, traceback, ..Failure::default() })
+}
+
+/// Whether an exception ends the lane: it is no failure of the call that it came to.
+fn ends_lane(py: Python<'_>, error: &PyErr) -> bool {
+    let class = py.import("crosslane._errors").and_then(|module| module.getattr("LaneEnded"));
+    class.is_ok_and(|class| error.is_instance(py, &class))
 }
 
 /// What went wrong, and for which row if one is to blame.
@@ -161,8 +168,8 @@ impl Function {
         out.clear();
         let outcome = {
             let columns = lane.columns(self.types.iter())?;
-            let control = lane.control();
-            self.run(py, &columns, call, control, &mut mishaps, out)
+            let progress = lane.progress();
+            self.run(py, &columns, call, progress, &mut mishaps, out)
         };
         drop(limit);
         // The engine may be slow to take its replies, and other threads of this process have work to do.
@@ -176,23 +183,26 @@ impl Function {
         match outcome {
             Ok(Some(results)) => lane.succeed(call, &results, mishaps)?,
             Ok(None) => lane.succeed(call, out, mishaps)?,
+            // Further calls may lie in the ring.
+            Err(mishap) if ends_lane(py, &mishap.error) => return Err(mishap.error),
             Err(mishap) => lane.fail(call, &describe(py, mishap.error, declared)?, mishap.row)?,
         }
         Ok(())
     }
 
     /// Runs the function over a batch, into `out` or as the results that it returns.
-    fn run(
+    fn run<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         columns: &[Column<'_>],
         call: Call,
-        control: &Control,
+        progress: &ProgressWord,
         mishaps: &mut Mishaps,
         out: &mut ColumnBuilder,
     ) -> Result<Option<Results>, Mishap> {
         let rows = call.header.rows as usize;
         let sequence = call.header.sequence as u32;
+        out.reserve(rows).map_err(overflow)?;
         // The columns whose NULLs the function does not want to see.
         let skipping: Vec<&Column<'_>> = columns
             .iter()
@@ -204,15 +214,16 @@ impl Function {
                 if columns.len() == 1 && skipping.is_empty() && self.retries == 0 && !self.null_on_error =>
             {
                 let argument = Argument::new(&readers[0], &columns[0], self.admits_null[0]);
-                let mut source = Source { argument, rows, control, sequence, begun: 0 };
-                // SAFETY: the source stays here, untouched, until the iterator is closed.
-                let values = unsafe { Values::open(py, &mut source)? };
+                let mut cursor = Cursor { argument, rows, progress, sequence, begun: 0 };
+                // SAFETY: the cursor stays here, untouched, until the iterator is closed.
+                let values = unsafe { Values::open(py, &mut cursor)? };
                 let results = each.bind(py).call1((self.callable.bind(py), values.object()));
                 values.close();
                 let blame = |error: PyErr, row: usize| Mishap { error, row: Some(row) };
-                let results = results.map_err(|error| blame(error, source.begun.saturating_sub(1)))?;
+                let results = results.map_err(|error| blame(error, cursor.begun.saturating_sub(1)))?;
                 let results = results.cast::<PyList>().map_err(PyErr::from)?;
-                writer.write_all(results, out).map_err(|(error, row)| blame(error, row))?;
+                let at = |row: usize| progress.set(sequence, row as u32 | WRITING);
+                writer.write_all(results, out, at).map_err(|(error, row)| blame(error, row))?;
                 Ok(None)
             }
             Kind::Row { readers, writer, .. } => {
@@ -222,13 +233,15 @@ impl Function {
                         out.null();
                         continue;
                     }
-                    control.set_progress(sequence, row as u32);
+                    progress.set(sequence, row as u32);
                     let mut tries = 0;
                     loop {
                         let outcome = caller.call(row).and_then(|value| writer.write(&value, out));
                         let Err(error) = outcome else { break };
                         out.truncate(row);
-                        if tries < self.retries {
+                        if ends_lane(py, &error) {
+                            return Err(error.into());
+                        } else if tries < self.retries {
                             pause(py, tries)?;
                             tries += 1;
                             mishaps.retries += 1;
@@ -252,29 +265,53 @@ impl Function {
                     }
                     let values =
                         readers.iter().zip(columns).map(|(reader, column)| reader.read(py, column, row));
-                    let values: PyResult<Vec<_>> = values.collect();
-                    let values = values.map_err(|error| Mishap { error, row: Some(row) })?;
-                    arguments.append(PyTuple::new(py, values)?)?;
+                    match values.collect::<PyResult<Vec<_>>>() {
+                        Ok(values) => arguments.append(PyTuple::new(py, values)?)?,
+                        Err(error) if ends_lane(py, &error) => return Err(error.into()),
+                        Err(_) if self.null_on_error => {
+                            mishaps.errors += 1;
+                            arguments.append(py.None())?;
+                        }
+                        Err(error) => return Err(Mishap { error, row: Some(row) }),
+                    }
                 }
-                let progress = Bound::new(py, Progress { control: control.clone(), sequence })?;
-                let run = self.callable.bind(py).call1((arguments, progress));
-                let (results, errors, retries): (Bound<'_, PyList>, u32, u32) = match run {
-                    Ok(outcome) => outcome.extract()?,
-                    Err(error) => {
-                        let row = error.value(py).getattr(intern!(py, "__crosslane_row__"));
-                        let row = row.ok().and_then(|row| row.extract().ok());
-                        return Err(Mishap { error, row });
+                let reported = Bound::new(py, Progress { word: progress.clone(), sequence })?;
+                let run = |rows: &Bound<'py, PyList>, spent: u32, mishaps: &mut Mishaps| {
+                    let outcome: (Bound<'py, PyList>, u32, HashMap<usize, u32>, Option<Failed<'py>>) =
+                        self.callable.bind(py).call1((rows, &reported, spent))?.extract()?;
+                    let (results, errors, tries, failed) = outcome;
+                    mishaps.errors += errors;
+                    mishaps.retries += tries.values().sum::<u32>();
+                    match failed {
+                        Some((row, error)) => Err(Mishap { error: PyErr::from_value(error), row: Some(row) }),
+                        None => Ok((results, tries)),
                     }
                 };
-                *mishaps = Mishaps { errors, retries };
-                for (row, value) in results.iter().enumerate() {
-                    if let Err(error) = writer.write(&value, out) {
+                let (results, tries) = run(&arguments, 0, mishaps)?;
+                for (row, mut value) in results.iter().enumerate() {
+                    let mut tries = tries.get(&row).copied().unwrap_or(0);
+                    progress.set(sequence, row as u32 | WRITING);
+                    while let Err(error) = writer.write(&value, out) {
                         out.truncate(row);
-                        if !self.null_on_error {
+                        if ends_lane(py, &error) {
+                            return Err(error.into());
+                        } else if tries < self.retries {
+                            // What cannot be a result is a failed call like any other.
+                            pause(py, tries)?;
+                            mishaps.retries += 1;
+                            progress.set(sequence, row as u32);
+                            let alone = PyList::new(py, [arguments.get_item(row)?])?;
+                            let (results, more) = run(&alone, tries + 1, mishaps)
+                                .map_err(|mishap| Mishap { row: Some(row), ..mishap })?;
+                            tries += 1 + more.get(&0).copied().unwrap_or(0);
+                            value = results.get_item(0)?;
+                        } else if self.null_on_error {
+                            mishaps.errors += 1;
+                            out.null();
+                            break;
+                        } else {
                             return Err(Mishap { error, row: Some(row) });
                         }
-                        mishaps.errors += 1;
-                        out.null();
                     }
                 }
                 if out.rows() != rows {
@@ -283,8 +320,7 @@ impl Function {
                 Ok(None)
             }
             Kind::Vectorized { arguments } => {
-                control.set_progress(sequence, u32::MAX);
-                let mask = mask(&skipping, rows);
+                progress.set(sequence, u32::MAX);
                 let mut tries = 0;
                 loop {
                     let attempt = || -> PyResult<Results> {
@@ -294,10 +330,11 @@ impl Function {
                             .map(|(column, data_type)| arrow::to_pyarrow(column, data_type.bind(py)))
                             .collect::<PyResult<Vec<_>>>()?;
                         let array = self.callable.bind(py).call1((arrays, rows))?;
-                        Results::new(&array, &self.returns, mask.as_deref())
+                        Results::new(&array, &self.returns)
                     };
                     match attempt() {
                         Ok(results) => return Ok(Some(results)),
+                        Err(error) if ends_lane(py, &error) => return Err(error.into()),
                         Err(_) if tries < self.retries => {
                             pause(py, tries)?;
                             tries += 1;
@@ -316,28 +353,25 @@ impl Function {
     }
 }
 
-/// A bitmap of the rows in which no column is NULL; `None` if there are no NULLs at all.
-fn mask(columns: &[&Column<'_>], rows: usize) -> Option<Vec<u8>> {
-    let mut mask = vec![0xFF; rows.div_ceil(8)];
-    let validities: Vec<&[u8]> = columns.iter().filter_map(|column| column.validity).collect();
-    for validity in &validities {
-        mask.iter_mut().zip(*validity).for_each(|(mask, byte)| *mask &= byte);
-    }
-    let any = (0..rows).any(|row| !bit(&mask, row));
-    (any && !validities.is_empty()).then_some(mask)
+/// The row whose call failed, and its exception.
+type Failed<'py> = (usize, Bound<'py, PyAny>);
+
+/// The pause in seconds before try `tries + 1`.
+#[pyfunction]
+pub(crate) fn backoff(tries: u32) -> f64 {
+    crosslane::call::backoff(tries).as_secs_f64()
 }
 
 /// Waits before another try, and lets signals through.
 fn pause(py: Python<'_>, tries: u32) -> PyResult<()> {
-    let seconds = BACKOFF * f64::from(2u32.saturating_pow(tries.min(6)));
-    py.import(intern!(py, "time"))?.call_method1(intern!(py, "sleep"), (seconds,))?;
+    py.import(intern!(py, "time"))?.call_method1(intern!(py, "sleep"), (backoff(tries),))?;
     Ok(())
 }
 
 /// Tells the engine how many rows of a batch are done, so that it can tell slow from stuck.
 #[pyclass(frozen)]
 struct Progress {
-    control: Control,
+    word: ProgressWord,
     sequence: u32,
 }
 
@@ -345,6 +379,6 @@ struct Progress {
 impl Progress {
     fn __call__(&self, done: u32) {
         // The highest bit keeps a count from being taken for a row.
-        self.control.set_progress(self.sequence, done | 1 << 31);
+        self.word.set(self.sequence, done | COUNT);
     }
 }

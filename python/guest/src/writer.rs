@@ -1,14 +1,18 @@
 //! Results: a Python object as a value of a column.
 
+use crosslane::builder::Overflow;
 use crosslane::calendar;
-use crosslane::{ColumnBuilder, DataType, code_width};
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use crosslane::{ColumnBuilder, DataType, Field, code_width, timetz};
+use pyo3::exceptions::{
+    PyException, PyMemoryError, PyOverflowError, PyTypeError, PyUnicodeEncodeError, PyValueError,
+};
 use pyo3::prelude::*;
 use pyo3::types::{
     PyBool, PyByteArray, PyBytes, PyDate, PyDateAccess, PyDateTime, PyDelta, PyDeltaAccess, PyDict, PyFloat,
     PyInt, PyList, PyMapping, PyString, PyTime, PyTimeAccess, PyTuple, PyTzInfoAccess,
 };
-use pyo3::{ffi, intern};
+use pyo3::{PyTypeInfo, ffi, intern};
+use std::ffi::CStr;
 
 const DAY: i64 = 86_400_000_000;
 
@@ -32,14 +36,20 @@ enum Kind {
         precision: u8,
         scale: u8,
         class: Py<PyAny>,
+        convert: Py<PyAny>,
     },
     Text,
     Json {
         dumps: Py<PyAny>,
     },
+    Bit,
     Blob,
+    BigNum,
     Date,
-    Time,
+    Time {
+        nanos: bool,
+    },
+    TimeTz,
     /// `per_microsecond` is 0 for units longer than a microsecond, which `micros` then has.
     Timestamp {
         micros: i64,
@@ -58,6 +68,8 @@ enum Kind {
     Array(Box<Writer>, usize),
     Struct(Vec<(Py<PyString>, Writer)>),
     Map(Box<Writer>, Box<Writer>),
+    /// The members by name.
+    Union(Vec<(Py<PyString>, Writer)>),
 }
 
 impl Writer {
@@ -94,15 +106,22 @@ impl Writer {
             T::UHugeInt => Kind::UHugeInt,
             T::Float => Kind::Float,
             T::Double => Kind::Double,
-            T::Decimal { precision, scale } => {
-                Kind::Decimal { precision: *precision, scale: *scale, class: import("decimal", "Decimal")? }
-            }
+            T::Decimal { precision, scale } => Kind::Decimal {
+                precision: *precision,
+                scale: *scale,
+                class: import("decimal", "Decimal")?,
+                convert: import("crosslane.types", "decimal_of")?,
+            },
             T::Varchar => Kind::Text,
             T::Json if shape.is_some() => Kind::Text,
             T::Json => Kind::Json { dumps: import("crosslane.types", "json_text")? },
-            T::Blob => Kind::Blob,
+            T::Bit => Kind::Bit,
+            T::Blob | T::Geometry => Kind::Blob,
+            T::BigNum => Kind::BigNum,
             T::Date => Kind::Date,
-            T::Time => Kind::Time,
+            T::Time => Kind::Time { nanos: false },
+            T::TimeNs => Kind::Time { nanos: true },
+            T::TimeTz => Kind::TimeTz,
             T::TimestampS => timestamp(1_000_000),
             T::TimestampMs => timestamp(1_000),
             T::Timestamp => timestamp(1),
@@ -137,6 +156,13 @@ impl Writer {
                 });
                 Kind::Struct(writers.collect::<PyResult<_>>()?)
             }
+            T::Union(fields) => {
+                let member = |field: &Field| {
+                    let name = PyString::intern(py, &field.name).unbind();
+                    Ok((name, Writer::new(py, &field.data_type, &None)?))
+                };
+                Kind::Union(fields[1..].iter().map(member).collect::<PyResult<_>>()?)
+            }
             T::Map(entry) => {
                 let parts: Vec<&DataType> = entry.children().collect();
                 let [key, value] = parts[..] else {
@@ -148,19 +174,20 @@ impl Writer {
         Ok(Self { data_type: data_type.clone(), kind })
     }
 
-    /// Adds all values of a list. An error comes with the row that it is about.
+    /// Adds all values of a list. An error comes with the row that it is about. `at` is told the row whose value is next,
+    /// because values may be computed only now.
     pub(crate) fn write_all(
         &self,
         list: &Bound<'_, PyList>,
         out: &mut ColumnBuilder,
+        at: impl Fn(usize),
     ) -> Result<(), (PyErr, usize)> {
         let mut done = 0;
         if let Kind::Integer { width: 8, least: ..0, .. } = self.kind {
-            let numbers = leading_integers(list);
-            out.fixed_all(&numbers);
-            done = numbers.len();
+            done = leading_integers(list, out);
         }
         for row in done..list.len() {
+            at(row);
             list.get_item(row).and_then(|value| self.write(&value, out)).map_err(|error| (error, row))?;
         }
         Ok(())
@@ -187,7 +214,7 @@ impl Writer {
                 Ok(())
             }
             Kind::Text => match value.cast::<PyString>() {
-                Ok(text) => out.bytes(text.to_str()?.as_bytes()).map_err(overflow),
+                Ok(text) => out.bytes(self.utf8(text)?).map_err(overflow),
                 Err(_) => self.write_other(value, out),
             },
             _ => self.write_other(value, out),
@@ -195,7 +222,7 @@ impl Writer {
     }
 
     fn write_other(&self, value: &Bound<'_, PyAny>, out: &mut ColumnBuilder) -> PyResult<()> {
-        if value.is_none() {
+        if is_missing(value)? {
             out.null();
             return Ok(());
         }
@@ -203,7 +230,8 @@ impl Writer {
             Kind::Boolean => out.boolean(self.boolean(value)?),
             Kind::Integer { least, most, width } => {
                 let number = self.index(value)?;
-                let number: i128 = number.extract().map_err(|_| self.too_large(value))?;
+                let number: i128 =
+                    number.extract().map_err(|error| instead(value, error, || self.too_large(value)))?;
                 if number < *least || number > *most {
                     return Err(self.too_large(value));
                 }
@@ -217,23 +245,43 @@ impl Writer {
             }
             Kind::UHugeInt => {
                 let number = self.index(value)?;
-                out.fixed(number.extract::<u128>().map_err(|_| self.too_large(value))?);
+                let number: u128 =
+                    number.extract().map_err(|error| instead(value, error, || self.too_large(value)))?;
+                out.fixed(number);
             }
-            Kind::Float => out.fixed(self.float(value)? as f32),
+            Kind::Float => {
+                let number = self.float(value)?;
+                let narrow = number as f32;
+                if narrow.is_infinite() && number.is_finite() {
+                    return Err(self.too_large(value));
+                }
+                out.fixed(narrow);
+            }
             Kind::Double => out.fixed(self.float(value)?),
-            Kind::Decimal { precision, scale, class } => {
-                out.fixed(self.decimal(value, *precision, *scale, class)?);
+            Kind::Decimal { precision, scale, class, convert } => {
+                let py = value.py();
+                let decimal = if value.is_instance(class.bind(py))? {
+                    value.clone()
+                } else {
+                    let decimal = convert.bind(py).call1((value,));
+                    decimal.map_err(|error| instead(value, error, || self.mismatch(value)))?
+                };
+                let plain = decimal.call_method1(intern!(py, "__format__"), ("f",))?;
+                let unscaled = parse_decimal(plain.cast::<PyString>()?.to_str()?, usize::from(*scale))
+                    .filter(|unscaled| unscaled.unsigned_abs() < 10u128.pow(u32::from(*precision)));
+                out.fixed(unscaled.ok_or_else(|| self.too_large(value))?);
             }
             Kind::Text => return Err(self.mismatch(value)),
             Kind::Json { dumps } => {
                 let text = dumps.bind(value.py()).call1((value,))?;
-                out.bytes(text.cast::<PyString>()?.to_str()?.as_bytes()).map_err(overflow)?;
+                out.bytes(self.utf8(text.cast::<PyString>()?)?).map_err(overflow)?;
             }
             Kind::Blob => {
                 if let Ok(bytes) = value.cast::<PyBytes>() {
                     out.bytes(bytes.as_bytes()).map_err(overflow)?;
                 } else if let Ok(bytes) = value.cast::<PyByteArray>() {
-                    out.bytes(&bytes.to_vec()).map_err(overflow)?;
+                    // SAFETY: nothing here runs Python code, which could change the bytes, before they are copied.
+                    out.bytes(unsafe { bytes.as_bytes() }).map_err(overflow)?;
                 } else if value.get_type().name()? == "memoryview" {
                     let bytes = value.call_method0(intern!(value.py(), "tobytes"))?;
                     out.bytes(bytes.cast::<PyBytes>()?.as_bytes()).map_err(overflow)?;
@@ -242,17 +290,45 @@ impl Writer {
                 }
             }
             Kind::Date => out.fixed(self.date(value)?),
-            Kind::Time => {
+            Kind::Time { nanos } => {
                 let time = value.cast::<PyTime>().map_err(|_| self.mismatch(value))?;
                 if time.get_tzinfo().is_some() {
-                    return Err(PyValueError::new_err("returned a time with a zone where TIME is due"));
+                    return Err(PyValueError::new_err(format!(
+                        "returned a time with a zone where {} is due; declare TIMETZ, or return it without a zone",
+                        self.data_type
+                    )));
                 }
-                out.fixed(micros(
-                    time.get_hour(),
-                    time.get_minute(),
-                    time.get_second(),
-                    time.get_microsecond(),
-                ));
+                let micros = clock(time);
+                out.fixed(if *nanos { micros * 1000 + nanosecond(value)? } else { micros });
+            }
+            Kind::TimeTz => {
+                let time = value.cast::<PyTime>().map_err(|_| self.mismatch(value))?;
+                let offset = value.call_method0(intern!(value.py(), "utcoffset"))?;
+                let Ok(offset) = offset.cast::<PyDelta>() else {
+                    return Err(PyValueError::new_err(format!(
+                        "returned a time without a zone where {} is due; return it with one, such as datetime.timezone.utc",
+                        self.data_type
+                    )));
+                };
+                let seconds = offset.get_days() * 86_400 + offset.get_seconds();
+                if seconds.abs() > timetz::MOST_SECONDS || offset.get_microseconds() != 0 {
+                    return Err(self.too_large(value));
+                }
+                out.fixed(timetz::bits(clock(time), seconds));
+            }
+            Kind::Bit => {
+                let text = value.cast::<PyString>().map_err(|_| self.mismatch(value))?;
+                out.bytes(self.utf8(text)?).map_err(overflow)?;
+            }
+            Kind::BigNum => {
+                let py = value.py();
+                let number = self.index(value)?;
+                let bits: usize = number.call_method0(intern!(py, "bit_length"))?.extract()?;
+                let named = PyDict::new(py);
+                named.set_item(intern!(py, "signed"), true)?;
+                let bytes =
+                    number.call_method(intern!(py, "to_bytes"), (bits / 8 + 1, "little"), Some(&named))?;
+                out.bytes(bytes.cast::<PyBytes>()?.as_bytes()).map_err(overflow)?;
             }
             Kind::Timestamp { micros, nanos, zoned } => {
                 out.fixed(self.timestamp(value, *micros, *nanos, *zoned)?)
@@ -274,14 +350,13 @@ impl Writer {
                 out.fixed(bytes);
             }
             Kind::Enum { codes, width } => {
-                let code = codes.bind(value.py()).get_item(value).ok().flatten();
-                let Some(code) = code else {
-                    return Err(PyValueError::new_err(format!(
-                        "returned {}, which is none of {}",
-                        repr(value),
-                        self.data_type
-                    )));
+                let none = || {
+                    refusal::<PyValueError>(value, |shown| {
+                        format!("returned {shown}, which is none of {}", self.data_type)
+                    })
                 };
+                let code = codes.bind(value.py()).get_item(value);
+                let code = code.map_err(|error| instead(value, error, none))?.ok_or_else(none)?;
                 let code: u32 = code.extract()?;
                 match width {
                     1 => out.fixed(code as u8),
@@ -307,6 +382,10 @@ impl Writer {
                 self.fields(value, fields, out)?;
                 out.nested().map_err(overflow)?;
             }
+            Kind::Union(members) => {
+                self.member(value, members, out)?;
+                out.nested().map_err(overflow)?;
+            }
             Kind::Map(key, entry) => {
                 self.entries(value, key, entry, out)?;
                 out.nested().map_err(overflow)?;
@@ -315,12 +394,25 @@ impl Writer {
         Ok(())
     }
 
+    fn utf8<'a>(&self, text: &'a Bound<'_, PyString>) -> PyResult<&'a [u8]> {
+        text.to_str().map(str::as_bytes).map_err(|error| {
+            if !error.is_instance_of::<PyUnicodeEncodeError>(text.py()) {
+                return error;
+            }
+            refusal::<PyValueError>(text, |shown| {
+                format!("returned {shown}, which has half a surrogate pair, where {} is due", self.data_type)
+            })
+        })
+    }
+
     fn mismatch(&self, value: &Bound<'_, PyAny>) -> PyErr {
-        PyTypeError::new_err(format!("returned {} where {} is due", repr(value), self.data_type))
+        refusal::<PyTypeError>(value, |shown| format!("returned {shown} where {} is due", self.data_type))
     }
 
     fn too_large(&self, value: &Bound<'_, PyAny>) -> PyErr {
-        PyOverflowError::new_err(format!("returned {}, which does not fit {}", repr(value), self.data_type))
+        refusal::<PyOverflowError>(value, |shown| {
+            format!("returned {shown}, which does not fit {}", self.data_type)
+        })
     }
 
     fn boolean(&self, value: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -336,55 +428,47 @@ impl Writer {
     fn index<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         // SAFETY: the function returns a new reference, or null with an exception set.
         unsafe { Bound::from_owned_ptr_or_err(value.py(), ffi::PyNumber_Index(value.as_ptr())) }
-            .map_err(|_| self.mismatch(value))
+            .map_err(|error| instead(value, error, || self.mismatch(value)))
     }
 
     fn float(&self, value: &Bound<'_, PyAny>) -> PyResult<f64> {
         if value.is_instance_of::<PyString>() {
             return Err(self.mismatch(value));
         }
-        value.extract().map_err(|_| self.mismatch(value))
-    }
-
-    fn decimal(
-        &self,
-        value: &Bound<'_, PyAny>,
-        precision: u8,
-        scale: u8,
-        class: &Py<PyAny>,
-    ) -> PyResult<i128> {
-        let py = value.py();
-        let class = class.bind(py);
-        let decimal = if value.is_instance(class)? {
-            value.clone()
-        } else if value.is_instance_of::<PyFloat>() {
-            class.call1((value.repr()?,))?
-        } else {
-            class.call1((self.index(value)?,))?
-        };
-        let plain = decimal.call_method1(intern!(py, "__format__"), ("f",))?;
-        let plain = plain.cast::<PyString>()?.to_str()?;
-        let unscaled = parse_decimal(plain, usize::from(scale)).ok_or_else(|| self.too_large(value))?;
-        if unscaled.unsigned_abs() >= 10u128.pow(u32::from(precision)) {
-            return Err(self.too_large(value));
-        }
-        Ok(unscaled)
+        value.extract().map_err(|error| instead(value, error, || self.mismatch(value)))
     }
 
     fn date(&self, value: &Bound<'_, PyAny>) -> PyResult<i32> {
-        let date = value.cast::<PyDate>().map_err(|_| self.mismatch(value))?;
-        if value.is_instance_of::<PyDateTime>() {
-            return Err(PyTypeError::new_err(format!(
-                "returned {} where DATE is due; return its .date()",
-                repr(value)
-            )));
+        if let Ok(date) = value.cast::<PyDate>() {
+            if value.is_instance_of::<PyDateTime>() {
+                return Err(refusal::<PyTypeError>(value, |shown| {
+                    format!("returned {shown} where DATE is due; return its .date()")
+                }));
+            }
+            return Ok(calendar::days(date.get_year(), date.get_month(), date.get_day()) as i32);
         }
-        Ok(calendar::days(date.get_year(), date.get_month(), date.get_day()) as i32)
+        if let Some(day) = float_of(value).and_then(calendar::day_of_infinity) {
+            return Ok(day);
+        }
+        let nanos = self.numpy(value, "datetime64")?.ok_or_else(|| self.mismatch(value))?;
+        if nanos.rem_euclid(i128::from(DAY) * 1000) != 0 {
+            return Err(self.mismatch(value));
+        }
+        (nanos / (i128::from(DAY) * 1000)).try_into().map_err(|_| self.too_large(value))
     }
 
     fn timestamp(&self, value: &Bound<'_, PyAny>, unit: i64, nanos: bool, zoned: bool) -> PyResult<i64> {
         let py = value.py();
-        let mut moment = value.cast::<PyDateTime>().map_err(|_| self.mismatch(value))?.clone();
+        let Ok(moment) = value.cast::<PyDateTime>() else {
+            if let Some(moment) = float_of(value).and_then(calendar::moment_of_infinity) {
+                return Ok(moment);
+            }
+            let since = if zoned { None } else { self.numpy(value, "datetime64")? };
+            let unit = if nanos { 1 } else { i128::from(unit) * 1000 };
+            let since = since.ok_or_else(|| self.mismatch(value))?.div_euclid(unit);
+            return since.try_into().map_err(|_| self.too_large(value));
+        };
+        let mut moment = moment.clone();
         let aware = !moment.call_method0(intern!(py, "utcoffset"))?.is_none();
         if aware != zoned {
             let (has, advice) = if aware {
@@ -402,21 +486,28 @@ impl Writer {
             moment = moment.call_method1(intern!(py, "astimezone"), (utc,))?.cast_into()?;
         }
         let days = calendar::days(moment.get_year(), moment.get_month(), moment.get_day());
-        let time =
-            micros(moment.get_hour(), moment.get_minute(), moment.get_second(), moment.get_microsecond());
-        let micros = days * DAY + time;
+        let micros = days * DAY + clock(&moment);
         if !nanos {
             return Ok(micros.div_euclid(unit));
         }
-        // TimestampNs and pandas.Timestamp have the rest.
-        let rest: i64 = match value.getattr(intern!(py, "nanosecond")) {
-            Ok(rest) => rest.extract()?,
-            Err(_) => 0,
-        };
+        let rest = nanosecond(value)?;
         micros
             .checked_mul(1000)
             .and_then(|nanos| nanos.checked_add(rest))
             .ok_or_else(|| self.too_large(value))
+    }
+
+    /// The nanoseconds of a value of one of numpy's types for times, if it is one.
+    fn numpy(&self, value: &Bound<'_, PyAny>, class: &str) -> PyResult<Option<i128>> {
+        if type_name(value) != class.as_bytes() {
+            return Ok(None);
+        }
+        let instant = value.py().import("crosslane.types")?.getattr("instant_of")?;
+        // A month is no number of seconds, for example.
+        let parts = instant.call1((value,)).and_then(|parts| parts.extract());
+        let (seconds, nanos): (i64, i64) =
+            parts.map_err(|error| instead(value, error, || self.mismatch(value)))?;
+        Ok(Some(i128::from(seconds) * 1_000_000_000 + i128::from(nanos)))
     }
 
     fn interval(&self, value: &Bound<'_, PyAny>) -> PyResult<(i32, i32, i64)> {
@@ -424,8 +515,17 @@ impl Writer {
             let seconds = i64::from(delta.get_seconds());
             return Ok((0, delta.get_days(), seconds * 1_000_000 + i64::from(delta.get_microseconds())));
         }
-        let tuple = value.cast::<PyTuple>().map_err(|_| self.mismatch(value))?;
-        tuple.extract().map_err(|_| self.too_large(value))
+        if let Ok(tuple) = value.cast::<PyTuple>() {
+            let (months, days, parts): (i32, i32, i64) =
+                tuple.extract().map_err(|error| instead(value, error, || self.too_large(value)))?;
+            // pyarrow's own counts nanoseconds.
+            let parts = if type_name(value) == b"MonthDayNano" { parts.div_euclid(1000) } else { parts };
+            return Ok((months, days, parts));
+        }
+        let nanos = self.numpy(value, "timedelta64")?.ok_or_else(|| self.mismatch(value))?;
+        let (micros, day) = (nanos.div_euclid(1000), i128::from(DAY));
+        let days = micros.div_euclid(day).try_into().map_err(|_| self.too_large(value))?;
+        Ok((0, days, micros.rem_euclid(day) as i64))
     }
 
     /// Adds the elements of a list, tuple or other iterable (no string) to the child.
@@ -438,15 +538,19 @@ impl Writer {
         let child = &mut out.children[0];
         let before = child.rows();
         if let Ok(list) = value.cast::<PyList>() {
+            child.reserve(list.len()).map_err(overflow)?;
             list.iter().try_for_each(|item| element.write(&item, child))?;
         } else if let Ok(tuple) = value.cast::<PyTuple>() {
+            child.reserve(tuple.len()).map_err(overflow)?;
             tuple.iter().try_for_each(|item| element.write(&item, child))?;
         } else {
             let text = value.is_instance_of::<PyString>() || value.is_instance_of::<PyBytes>();
             if text || value.is_instance_of::<PyDict>() {
                 return Err(self.mismatch(value));
             }
-            for item in value.try_iter().map_err(|_| self.mismatch(value))? {
+            let items = value.try_iter();
+            for item in items.map_err(|error| instead(value, error, || self.mismatch(value)))? {
+                child.reserve(1).map_err(overflow)?;
                 element.write(&item?, child)?;
             }
         }
@@ -482,14 +586,44 @@ impl Writer {
                 Some(mapping) => mapping.get_item(name),
                 None => value.getattr(name),
             };
-            let field = field.map_err(|_| {
-                PyTypeError::new_err(format!(
-                    "returned {}, which lacks the field {name} of {}",
-                    repr(value),
-                    self.data_type
-                ))
-            })?;
+            let lacks = || {
+                refusal::<PyTypeError>(value, |shown| {
+                    format!("returned {shown}, which lacks the field {name} of {}", self.data_type)
+                })
+            };
+            let field = field.map_err(|error| instead(value, error, lacks))?;
             writer.write(&field, &mut out.children[index])?;
+        }
+        Ok(())
+    }
+
+    /// Adds the tag and the member of a pair, such as a `Tagged`, and NULLs for the other members.
+    fn member(
+        &self,
+        value: &Bound<'_, PyAny>,
+        members: &[(Py<PyString>, Writer)],
+        out: &mut ColumnBuilder,
+    ) -> PyResult<()> {
+        let pair = value.cast::<PyTuple>().ok().filter(|pair| pair.len() == 2);
+        let Some(pair) = pair else {
+            return Err(refusal::<PyTypeError>(value, |shown| {
+                format!(
+                    "returned {shown} where {} is due; return crosslane.Tagged(member, value)",
+                    self.data_type
+                )
+            }));
+        };
+        let (tag, content) = (pair.get_item(0)?, pair.get_item(1)?);
+        let is_tag = |name: &Py<PyString>| tag.eq(name.bind(value.py())).unwrap_or(false);
+        let Some(known) = members.iter().position(|(name, _)| is_tag(name)) else {
+            return Err(refusal::<PyValueError>(&tag, |shown| {
+                format!("returned the tag {shown}, which no member of {} has", self.data_type)
+            }));
+        };
+        out.children[0].fixed(known as u8);
+        for (at, (_, writer)) in members.iter().enumerate() {
+            let child = &mut out.children[at + 1];
+            if at == known { writer.write(&content, child)? } else { child.null() }
         }
         Ok(())
     }
@@ -507,12 +641,10 @@ impl Writer {
             Err(_) => value.clone(),
         };
         let entries = &mut out.children[0];
-        for pair in pairs.try_iter().map_err(|_| self.mismatch(value))? {
-            let (name, content): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
-                pair?.extract().map_err(|_| self.mismatch(value))?;
-            if name.is_none() {
-                return Err(PyValueError::new_err("returned a MAP with the key None; keys cannot be NULL"));
-            }
+        let mismatch = |error| instead(value, error, || self.mismatch(value));
+        for pair in pairs.try_iter().map_err(mismatch)? {
+            let (name, content): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair?.extract().map_err(mismatch)?;
+            entries.reserve(1).map_err(overflow)?;
             key.write(&name, &mut entries.children[0])?;
             entry.write(&content, &mut entries.children[1])?;
             entries.nested().map_err(overflow)?;
@@ -521,48 +653,120 @@ impl Writer {
     }
 }
 
-/// The ints at the start of a list, up to the first value that is something else or does not fit.
-fn leading_integers(list: &Bound<'_, PyList>) -> Vec<i64> {
-    let mut numbers = Vec::with_capacity(list.len());
-    for row in 0..list.len() {
-        // SAFETY: the row exists, and nothing here runs Python code that could change the list.
-        unsafe {
-            let item = ffi::PyList_GET_ITEM(list.as_ptr(), row as ffi::Py_ssize_t);
-            let mut overflow = 0;
-            if ffi::PyLong_CheckExact(item) == 0 {
-                break;
+fn float_of(value: &Bound<'_, PyAny>) -> Option<f64> {
+    Some(value.cast::<PyFloat>().ok()?.value())
+}
+
+/// Whether a value stands for NULL: None, and those of numpy and pandas, which are known by the names of their types,
+/// so that nothing is imported for this.
+#[pyfunction]
+pub(crate) fn is_missing(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if value.is_none() {
+        return Ok(true);
+    }
+    let plain = [
+        &raw mut ffi::PyLong_Type,
+        &raw mut ffi::PyFloat_Type,
+        &raw mut ffi::PyBool_Type,
+        &raw mut ffi::PyUnicode_Type,
+        &raw mut ffi::PyList_Type,
+        &raw mut ffi::PyDict_Type,
+        &raw mut ffi::PyTuple_Type,
+    ];
+    if plain.contains(&value.get_type_ptr()) {
+        return Ok(false);
+    }
+    Ok(match type_name(value) {
+        b"NAType" | b"NaTType" | b"MaskedConstant" => true,
+        // NaT does not equal itself.
+        b"datetime64" | b"timedelta64" => value.ne(value)?,
+        _ => false,
+    })
+}
+
+/// The name of a value's type, without its module.
+fn type_name<'a>(value: &'a Bound<'_, PyAny>) -> &'a [u8] {
+    // SAFETY: a type that has an object is alive, and has a name.
+    let name = unsafe { CStr::from_ptr((*ffi::Py_TYPE(value.as_ptr())).tp_name) }.to_bytes();
+    name.rsplit(|byte| *byte == b'.').next().unwrap_or(name)
+}
+
+/// Adds the ints at the start of a list, up to the first value that is something else or does not fit. Says how many;
+/// the column has room for them.
+fn leading_integers(list: &Bound<'_, PyList>, out: &mut ColumnBuilder) -> usize {
+    let mut numbers = [0; 256];
+    let mut done = 0;
+    loop {
+        let mut count = 0;
+        while count < numbers.len() && done + count < list.len() {
+            // SAFETY: the row exists, and nothing here runs Python code that could change the list.
+            unsafe {
+                let item = ffi::PyList_GET_ITEM(list.as_ptr(), (done + count) as ffi::Py_ssize_t);
+                let mut overflow = 0;
+                if ffi::PyLong_CheckExact(item) == 0 {
+                    break;
+                }
+                numbers[count] = ffi::PyLong_AsLongLongAndOverflow(item, &raw mut overflow);
+                if overflow != 0 {
+                    break;
+                }
             }
-            let number = ffi::PyLong_AsLongLongAndOverflow(item, &raw mut overflow);
-            if overflow != 0 {
-                break;
-            }
-            numbers.push(number);
+            count += 1;
+        }
+        out.fixed_all(&numbers[..count]);
+        done += count;
+        if count < numbers.len() {
+            return done;
         }
     }
-    numbers
 }
 
-fn overflow(error: crosslane::builder::Overflow) -> PyErr {
-    PyOverflowError::new_err(error.to_string())
+pub(crate) fn overflow(error: Overflow) -> PyErr {
+    match error {
+        Overflow::TooLarge => PyOverflowError::new_err(error.to_string()),
+        Overflow::NoMemory => PyMemoryError::new_err(error.to_string()),
+    }
 }
 
-fn micros(hour: u8, minute: u8, second: u8, microsecond: u32) -> i64 {
-    let seconds = (i64::from(hour) * 60 + i64::from(minute)) * 60 + i64::from(second);
-    seconds * 1_000_000 + i64::from(microsecond)
+/// Microseconds since midnight.
+fn clock(time: &impl PyTimeAccess) -> i64 {
+    let minutes = i64::from(time.get_hour()) * 60 + i64::from(time.get_minute());
+    (minutes * 60 + i64::from(time.get_second())) * 1_000_000 + i64::from(time.get_microsecond())
 }
 
-/// An object as text for a message: cut, and without trusting its `__repr__`.
-fn repr(value: &Bound<'_, PyAny>) -> String {
+/// What TimestampNs, TimeNs and pandas.Timestamp have beside microseconds.
+fn nanosecond(value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    match value.getattr(intern!(value.py(), "nanosecond")) {
+        Ok(rest) => rest.extract(),
+        Err(error) if is_exception(value.py(), &error) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an error is about a value. What ends a program or a lane is no Exception, and must not be replaced.
+fn is_exception(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<PyException>(py)
+}
+
+/// What is raised where Python raised `error` about a value.
+fn instead(value: &Bound<'_, PyAny>, error: PyErr, own: impl FnOnce() -> PyErr) -> PyErr {
+    if is_exception(value.py(), &error) { own() } else { error }
+}
+
+/// An error that shows a value: cut, and without trusting its `__repr__`.
+fn refusal<E: PyTypeInfo>(value: &Bound<'_, PyAny>, message: impl FnOnce(&str) -> String) -> PyErr {
     let class = value.get_type().name().map_or_else(|_| "object".into(), |name| name.to_string());
-    match value.repr() {
+    let shown = match value.repr() {
         Ok(text) => {
             let text = text.to_string_lossy();
             let cut: String = text.chars().take(80).collect();
             let more = if cut.len() < text.len() { "..." } else { "" };
             format!("{class} {cut}{more}")
         }
-        Err(_) => class,
-    }
+        Err(error) if is_exception(value.py(), &error) => class,
+        Err(error) => return error,
+    };
+    PyErr::new::<E, _>(message(&shown))
 }
 
 /// A plain decimal text times 10^scale, rounded half away from zero as SQL casts do.

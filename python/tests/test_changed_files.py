@@ -1,0 +1,90 @@
+"""A library runs what was loaded: a process that is started again refuses a file that has changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import crosslane
+
+from .conftest import error, eventually, processes, value
+
+#: A file and a module that it imports; they change places.
+FILES = {
+    "py": (
+        "from crosslane import udf\nimport helper\n@udf\ndef f(x: int) -> str: return '{0}' + helper.name\n",
+        "helper.py",
+        "name = '{0}'",
+    ),
+    "rb": (
+        "require_relative 'helper'\nudf('f(x BIGINT) -> VARCHAR') {{ |x| '{0}' + NAME }}\n",
+        "helper.rb",
+        "NAME = '{0}'",
+    ),
+    "js": (
+        "import {{ name }} from './helper.js';\nudf('f(x BIGINT) -> VARCHAR', (x) => '{0}' + name);\n",
+        "helper.js",
+        "export const name = '{0}';",
+    ),
+}
+
+
+def kill_workers() -> None:
+    for process in processes():
+        process.kill()
+    assert eventually(lambda: not processes())
+
+
+def answer(con: duckdb.DuckDBPyConnection) -> object:
+    """A lane that had been killed may be found out by the first query."""
+    try:
+        return value(con, "SELECT f(1)")
+    except duckdb.Error:
+        return value(con, "SELECT f(1)")
+
+
+@pytest.mark.parametrize("language", FILES)
+@pytest.mark.parametrize("changed", ["the file", "a module that it imports"])
+def test_a_file_that_has_changed_is_not_run(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str, changed: str
+) -> None:
+    main, name, module = FILES[language]
+    path, helper = tmp_path / f"functions.{language}", tmp_path / name
+    path.write_text(main.format("a"))
+    helper.write_text(module.format("b"))
+    crosslane.load(con, path)
+    assert value(con, "SELECT f(1)") == "ab"
+    # The same text loads again.
+    kill_workers()
+    assert answer(con) == "ab"
+    # As long as the process lives that has loaded it, nothing changes.
+    if changed == "the file":
+        path.write_text(main.format("c"))
+    else:
+        helper.write_text(module.format("d"))
+    assert value(con, "SELECT f(1)") == "ab"
+    kill_workers()
+    texts = [error(con, "SELECT f(i) FROM range(2) r(i)") for _ in range(3)]
+    assert "has changed since it was loaded" in texts[-1], texts
+    assert f"CALL crosslane_load('{path}')" in texts[-1]
+    crosslane.load(con, path)
+    assert value(con, "SELECT f(1)") == ("cb" if changed == "the file" else "ad")
+
+
+def test_an_edit_within_the_same_second_is_seen(
+    monkeypatch: pytest.MonkeyPatch, con: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    """Python's cache of compiled files knows a file by its size and the second of its last change."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    main, name, module = FILES["py"]
+    path, helper = tmp_path / "functions.py", tmp_path / name
+    for first, second in [("a", "b"), ("c", "d")]:
+        path.write_text(main.format(first))
+        helper.write_text(module.format(second))
+        for file in (path, helper):
+            os.utime(file, (1_700_000_000, 1_700_000_000))
+        crosslane.load(con, path)
+        assert value(con, "SELECT f(1)") == first + second

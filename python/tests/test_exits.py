@@ -1,0 +1,285 @@
+"""Whatever a function raises is a failed call: `on_error` and `retries` are about it, and its worker lives on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+
+import crosslane
+from crosslane._errors import describe
+
+from .conftest import eventually
+
+Load = Callable[[str], duckdb.DuckDBPyConnection]
+
+Numbers = npt.NDArray[np.int64]
+
+
+class Stop(BaseException):
+    """What `except Exception` does not catch."""
+
+
+class Sealed(Exception):
+    """Nothing can be noted on it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise TypeError("nothing can be noted")
+
+
+class Wordless(Exception):
+    """It cannot be shown."""
+
+    def __str__(self) -> str:
+        sys.exit("no words")
+
+
+class Text(str):
+    """Text that nobody can go through."""
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("for ever")
+
+
+class Wordy(Exception):
+    """What it says is a text of its own class."""
+
+    def __str__(self) -> str:
+        return Text("many words")
+
+
+RAISED: dict[str, tuple[Callable[[], BaseException], str]] = {
+    "exit": (lambda: SystemExit(3), "SystemExit: 3"),
+    "interrupt": (KeyboardInterrupt, "KeyboardInterrupt"),
+    "base": (lambda: Stop("enough"), "Stop: enough"),
+    "cancelled": (lambda: asyncio.CancelledError("by itself"), "CancelledError: by itself"),
+    "sealed": (lambda: Sealed("shut"), "Sealed: shut"),
+    "wordless": (Wordless, "its message cannot be shown: SystemExit"),
+    "wordy": (Wordy, "Wordy: many words"),
+    "surrogate": (lambda: ValueError("a\ud800b"), "ValueError: a?b"),
+    "noted": (lambda: _noted(), "ValueError: noted"),
+    "generator": (lambda: GeneratorExit("over"), "GeneratorExit: over"),
+    "iteration": (lambda: StopIteration("over"), "StopIteration"),
+}
+
+
+def _noted() -> BaseException:
+    error = ValueError("noted")
+    error.__notes__ = 5  # type: ignore[assignment]
+    return error
+
+
+def _fail(x: int, how: str, tried: list[int]) -> int:
+    """Fails for 1, once for 2."""
+    tried.append(x)
+    if x == 1 or (x == 2 and tried.count(2) == 1):
+        raise RAISED[how][0]()
+    return x
+
+
+def function(kind: str, how: str) -> Callable[..., Any]:
+    tried: list[int] = []
+
+    def row(x: int) -> int:
+        return _fail(x, how, tried)
+
+    async def waits(x: int) -> int:
+        await asyncio.sleep(0)
+        return _fail(x, how, tried)
+
+    async def in_a_task(x: int) -> int:
+        async def inner() -> int:
+            return _fail(x, how, tried)
+
+        return await asyncio.create_task(inner())
+
+    def column(x: Numbers) -> Numbers:
+        return np.array([_fail(int(value), how, tried) for value in x])
+
+    return {"row": row, "async": waits, "task": in_a_task, "vectorized": column}[kind]
+
+
+@pytest.mark.parametrize("lane", ["process", "thread"])
+@pytest.mark.parametrize("how", RAISED)
+@pytest.mark.parametrize("kind", ["row", "async", "task", "vectorized"])
+def test_whatever_is_raised_is_a_failed_call(
+    con: duckdb.DuckDBPyConnection, kind: str, how: str, lane: Any
+) -> None:
+    def call(name: str, *numbers: int) -> list[Any]:
+        values = ", ".join(f"({number})" for number in numbers)
+        return [row[0] for row in con.execute(f"SELECT {name}(i) FROM (VALUES {values}) t(i)").fetchall()]
+
+    con.execute("CALL crosslane_set('fan_out', 'false')")
+    vectorized = kind == "vectorized"
+    for name, options in (("fails", {}), ("nulls", {"on_error": "null"}), ("again", {"retries": 1})):
+        crosslane.register(con, function(kind, how), name=name, lane=lane, vectorized=vectorized, **options)
+    with pytest.raises(duckdb.Error) as caught:
+        call("fails", 0, 1, 3)
+    text = str(caught.value)
+    assert RAISED[how][1] in text
+    if not vectorized:
+        assert "with x = 1" in text
+    assert call("fails", 4, 5) == [4, 5]
+    assert call("nulls", 0, 1, 3) == ([None] * 3 if vectorized else [0, None, 3])
+    assert call("nulls", 4, 5) == [4, 5]
+    assert call("again", 2, 3) == [2, 3]
+    with pytest.raises(duckdb.Error):
+        call("again", 1)
+    assert call("again", 4, 5) == [4, 5]
+    lost = con.execute("SELECT sum(lanes_lost) FROM crosslane_stats()").fetchall()
+    assert lost == [(0,)]
+
+
+RUBY = {
+    "exit": "exit(3)",
+    "abort": "abort('no')",
+    "exception": "raise(Exception, 'base')",
+    "interrupt": "raise(Interrupt)",
+    "signal": "raise(SignalException, 'TERM')",
+    "throw": "throw(:away)",
+    "stack": "deep(1)",
+    "memory": "raise(NoMemoryError)",
+    "wordless": "raise(Wordless)",
+    "nameless": "raise(Nameless)",
+    "thread": "Thread.exit",
+}
+
+
+@pytest.mark.parametrize("kind", ["", ", concurrency: 2", ", vectorized: true"])
+@pytest.mark.parametrize("how", RUBY)
+def test_whatever_ruby_raises_is_a_failed_call(ruby: Load, kind: str, how: str) -> None:
+    column = "vectorized" in kind
+    body = "xs.map { |x| fail_at(x) }" if column else "fail_at(xs)"
+    con = ruby(f"""
+        def deep(x) = deep(x) + 1
+        class Wordless < StandardError; def message = exit; end
+        class Nameless < StandardError; def self.name = raise("no name"); end
+        TRIED = Hash.new(0)
+        def fail_at(x)
+          {RUBY[how]} if x == 1 || (x == 2 && (TRIED[x] += 1) == 1)
+          x
+        end
+        udf("fails(xs BIGINT) -> BIGINT"{kind}) {{ |xs| {body} }}
+        udf("nulls(xs BIGINT) -> BIGINT"{kind}, on_error: :null) {{ |xs| {body} }}
+        udf("again(xs BIGINT) -> BIGINT"{kind}, retries: 1) {{ |xs| {body} }}
+    """)
+
+    def call(name: str, *numbers: int) -> list[Any]:
+        values = ", ".join(f"({number})" for number in numbers)
+        return [row[0] for row in con.execute(f"SELECT {name}(i) FROM (VALUES {values}) t(i)").fetchall()]
+
+    con.execute("CALL crosslane_set('fan_out', 'false')")
+    with pytest.raises(duckdb.Error):
+        call("fails", 0, 1, 3)
+    assert call("fails", 4, 5) == [4, 5]
+    assert call("nulls", 0, 1, 3, 1, 1, 5) == ([None] * 6 if column else [0, None, 3, None, None, 5])
+    assert call("nulls", 4, 5) == [4, 5]
+    if not (how == "thread" and "concurrency" in kind):
+        # A thread that has ended tries nothing again.
+        assert call("again", 2, 3) == [2, 3]
+    with pytest.raises(duckdb.Error):
+        call("again", 1)
+    assert con.execute("SELECT sum(lanes_lost) FROM crosslane_stats()").fetchall() == [(0,)]
+
+
+SURROGATES = {
+    "str": "'a\\ud800b'",
+    "dict[str, int]": "{'a\\ud800b': 1}",
+    "list[str]": "['a\\ud800b']",
+    "Annotated[dict, 'JSON']": "{'a': 'a\\ud800b'}",
+    "Annotated[str, 'JSON']": "'a\\ud800b'",
+}
+
+
+@pytest.mark.parametrize("hint", SURROGATES)
+@pytest.mark.parametrize("kind", ["", "async "])
+def test_text_that_no_utf8_can_be_made_of(load: Load, kind: str, hint: str) -> None:
+    con = load(
+        f"from typing import Annotated\n@udf\n{kind}def f(x: int) -> {hint}: return {SURROGATES[hint]}\n"
+        f"@udf(on_error='null')\n{kind}def g(x: int) -> {hint}: return {SURROGATES[hint]}"
+    )
+    with pytest.raises(duckdb.Error) as caught:
+        con.execute("SELECT f(1)").fetchall()
+    text = str(caught.value)
+    assert "ValueError: returned str" in text
+    assert r"a\ud800b" in text
+    assert "which has half a surrogate pair, where" in text
+    assert con.execute("SELECT g(1)").fetchall() == [(None,)]
+    assert con.execute("SELECT sum(lanes_lost) FROM crosslane_stats()").fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize("options", [{"on_error": "null"}, {"retries": 1_000_000}])
+@pytest.mark.parametrize("kind", ["row", "async", "vectorized"])
+def test_a_lane_that_is_dropped_ends(con: duckdb.DuckDBPyConnection, kind: str, options: Any) -> None:
+    """What ends it is no failed call."""
+    # pyarrow imports it at the first conversion, and swallows what is raised meanwhile.
+    assert pd
+    before = threading.active_count()
+
+    def stuck(x: int) -> int:
+        while x >= 0:
+            pass
+        return x
+
+    async def waits(x: int) -> int:
+        return stuck(x)
+
+    def column(x: Numbers) -> Numbers:
+        return np.array([stuck(int(value)) for value in x])
+
+    function = {"row": stuck, "async": waits, "vectorized": column}[kind]
+    options = {"timeout": 0.2, "vectorized": kind == "vectorized", **options}
+    crosslane.register(con, function, name="f", lane="thread", **options)
+    if "retries" in options:
+        threading.Timer(0.5, crosslane.cancel, [con]).start()
+        with pytest.raises(duckdb.Error):
+            con.execute("SELECT f(i) FROM range(3) r(i)").fetchall()
+    else:
+        assert con.execute("SELECT f(i) FROM range(3) r(i)").fetchall() == [(None,)] * 3
+    con.close()
+    assert eventually(lambda: threading.active_count() <= before, 10)
+
+
+def test_frames_of_another_package_whose_name_begins_like_this_ones_are_shown() -> None:
+    file = f"{Path(crosslane.__file__).parent}_tools/clean.py"
+    try:
+        exec(compile("1 / 0", file, "exec"))
+    except ZeroDivisionError as error:
+        assert f"at {file}:1" in describe(error, file)[2]
+
+
+@pytest.mark.parametrize(
+    ("returns", "method"),
+    [
+        ("INTEGER", "__index__"),
+        ("UHUGEINT", "__index__"),
+        ("DECIMAL(4,1)", "__index__"),
+        ("DOUBLE", "__float__"),
+        ("ENUM('a')", "__hash__"),
+        ("INTEGER[]", "__iter__"),
+        ("MAP(INTEGER, INTEGER)", "__iter__"),
+        ("STRUCT(a INTEGER)", "__getattr__"),
+        ("VARCHAR", "__repr__"),
+    ],
+)
+def test_what_ends_a_program_ends_the_conversion_of_a_result(
+    con: duckdb.DuckDBPyConnection, returns: str, method: str
+) -> None:
+    """So does what ends a lane that was dropped: replaced by another error, it would end the row only."""
+
+    def leave(*arguments: object) -> None:
+        raise SystemExit(3)
+
+    result = type("Leaving", (), {method: leave})()
+    crosslane.register(con, lambda x: result, f"leaves(x INTEGER) -> {returns}", lane="thread")
+    with pytest.raises(duckdb.Error, match="SystemExit: 3"):
+        con.execute("SELECT leaves(1)")

@@ -1,0 +1,145 @@
+"""Options are checked where they are declared: an error with file and line, and not a hang or a silent other meaning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import crosslane
+
+from .conftest import Library, value
+
+Load = Callable[[str], duckdb.DuckDBPyConnection]
+
+#: What each option cannot be; the words of all languages.
+REFUSED = {
+    "timeout": ["INFINITY", "NAN", "-1", "0", "1e20", "'1'", "TRUE"],
+    "retries": ["1.5", "10000000000", "-1", "'1'", "NONE", "TRUE"],
+    "memory_limit": ["10e30", "-5", "0", "NAN", "'1.2.3 MB'", "'99999999999 GB'", "'lots'", "TRUE", "[1]"],
+    "deterministic": ["'no'", "1", "NONE"],
+    "vectorized": ["'no'", "1"],
+    "concurrency": ["0", "1.5", "10000000000", "'4'", "TRUE"],
+    "on_error": ["'ignore'", "1", "NONE", "[1]"],
+    "nulls": ["'maybe'", "[1]"],
+}
+WORDS = {
+    "py": {
+        "INFINITY": "float('inf')",
+        "NAN": "float('nan')",
+        "TRUE": "True",
+        "NONE": "None",
+        "10e30": "10**30",
+    },
+    "rb": {
+        "INFINITY": "Float::INFINITY",
+        "NAN": "Float::NAN",
+        "TRUE": "true",
+        "NONE": "nil",
+        "10e30": "10**30",
+    },
+    "js": {"INFINITY": "Infinity", "NAN": "NaN", "TRUE": "true", "NONE": "null"},
+}
+FILES = {
+    "py": "from crosslane import udf\n\n@udf({option}={text})\n{kind}def f(x: int) -> int: return x\n",
+    "rb": "\n\nudf('f(x BIGINT) -> BIGINT', {option}: {text}) {{ |x| x }}\n",
+    "js": "\n\nudf('f(x BIGINT) -> BIGINT', {{ {option}: {text} }}, (x) => x);\n",
+}
+
+
+@pytest.mark.parametrize("language", FILES)
+@pytest.mark.parametrize("option", REFUSED)
+def test_an_option_that_cannot_be(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str, option: str
+) -> None:
+    path = tmp_path / f"functions.{language}"
+    kind = "async " if option == "concurrency" else ""
+    con.execute("CALL crosslane_set('load_timeout', '20')").fetchall()
+    for text in REFUSED[option]:
+        path.write_text(
+            FILES[language].format(option=option, text=WORDS[language].get(text, text), kind=kind)
+        )
+        with pytest.raises(duckdb.Error) as caught:
+            crosslane.load(con, path)
+        message = str(caught.value)
+        assert "DeclarationError" in message, (text, message)
+        assert f"{option} is" in message, (text, message)
+        assert f"{path}:3" in message, (text, message)
+
+
+def test_a_name_that_every_object_has_is_no_option(script: Load) -> None:
+    with pytest.raises(duckdb.Error, match="there is no option"):
+        script("udf('f(x BIGINT) -> BIGINT', { toString: 1 }, (x) => x)")
+
+
+def test_the_largest_options(load: Load, ruby: Load, script: Load) -> None:
+    options = "timeout{0} 1e9, retries{0} 1000000, memory_limit{0} '1000 GiB'"
+    con = load(f"@udf({options.format('=')})\ndef f(x: int) -> int: return x")
+    assert value(con, "SELECT f(1)") == 1
+    con = ruby(f"udf('g(x BIGINT) -> BIGINT', {options.format(':')}) {{ |x| x }}")
+    assert value(con, "SELECT g(1)") == 1
+    con = script(f"udf('h(x BIGINT) -> BIGINT', {{ {options.format(':')} }}, (x) => x)")
+    assert value(con, "SELECT h(1)") == 1
+
+
+HUGE = {
+    "py": "raise ValueError('x' * 70_000_000)",
+    "rb": "raise ArgumentError, 'x' * 70_000_000",
+    "js": "throw new Error('x'.repeat(70_000_000))",
+}
+
+
+@pytest.mark.parametrize("language", HUGE)
+def test_a_huge_error_at_load_is_cut(con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str) -> None:
+    path = tmp_path / f"functions.{language}"
+    path.write_text(HUGE[language])
+    with pytest.raises(duckdb.Error) as caught:
+        crosslane.load(con, path)
+    text = str(caught.value)
+    assert "xxxx" in text
+    assert re.search(r"\d{8} (bytes are left out|characters)", text)
+    assert len(text) < 1_000_000
+
+
+RAISING = {
+    "py": "from crosslane import udf\n@udf\ndef f(x: int) -> int: raise ValueError('x' * x)",
+    "rb": "udf('f(x BIGINT) -> BIGINT') { |x| raise 'x' * x }",
+    "js": "udf('f(x BIGINT) -> BIGINT', (x) => { throw new Error('x'.repeat(x)) })",
+}
+
+
+@pytest.mark.parametrize("language", RAISING)
+def test_a_huge_error_of_a_call_is_cut(con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str) -> None:
+    path = tmp_path / f"functions.{language}"
+    path.write_text(RAISING[language])
+    crosslane.load(con, path)
+    with pytest.raises(duckdb.Error) as caught:
+        con.execute("SELECT f(30000000)").fetchall()
+    text = str(caught.value)
+    assert "xxxx" in text
+    assert re.search(r"\d{8} (bytes are left out|characters)", text)
+    assert len(text) < 1_000_000
+
+
+def test_a_path_that_is_no_text(tmp_path: Path, library: Library) -> None:
+    """The path of a file at LOAD may be any bytes; the message of a load is text."""
+    import os
+    import subprocess
+    import sys
+
+    good = library("@udf\ndef f(x: int) -> int: return x")
+    bad = os.fsencode(tmp_path) + b"/\xff.py"
+    os.rename(good, bad)
+    program = (
+        "import duckdb, crosslane\n"
+        "con = duckdb.connect(config={'allow_unsigned_extensions': 'true'})\n"
+        "con.execute(f\"LOAD '{crosslane.extension_path()}'\")\n"
+    )
+    environment = {**os.environb, b"CROSSLANE_LOAD": bad, b"VIRTUAL_ENV": os.fsencode(sys.prefix)}
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=25
+    )
+    assert "UTF-8" in result.stderr, result.stderr

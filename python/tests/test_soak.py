@@ -1,0 +1,26 @@
+"""The soak, for a few seconds: random kills of lanes and zygotes leave every answer right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SOAK = Path(__file__).resolve().parents[2] / "tools" / "soak.py"
+
+
+def test_a_short_soak_finds_nothing() -> None:
+    outcome = subprocess.run([sys.executable, SOAK, "8"], capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert "wrong rows" in outcome.stdout
+
+
+def test_the_soak_finds_wrong_rows() -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(SOAK.parent)!r}); import soak\n"
+        "soak.EXPECTED['next'] = (lambda x: x + 2, 100)\n"
+        "sys.exit(0 if soak.run(3, 1) else 1)\n"
+    )
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert outcome.returncode == 1, outcome.stdout + outcome.stderr
+    assert "wrong rows: SELECT" in outcome.stdout

@@ -1,0 +1,282 @@
+"""What a file of functions does at its top level, where it is loaded: connect to a database, start threads."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import crosslane
+
+from .conftest import Library, error, printed, value
+
+Load = Callable[[str], duckdb.DuckDBPyConnection]
+
+#: What would start the next process, which would start the next.
+LOADS_ITSELF = {
+    "connect": "import crosslane\ncon = crosslane.connect(functions=__file__)",
+    "load": "import crosslane, duckdb\ncrosslane.load(duckdb.connect(), __file__)",
+    "register": "import crosslane, duckdb\ncrosslane.register(duckdb.connect(), f)",
+    "thread": "import crosslane, duckdb\ncrosslane.register(duckdb.connect(), f, lane='thread')",
+}
+
+
+def check(path: Path) -> subprocess.CompletedProcess[str]:
+    """What `crosslane check` says of a file."""
+    command = [sys.executable, "-c", "from crosslane._cli import main; main()", "check", str(path)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=os.environ | {"COLUMNS": "1000"}
+    )
+
+
+@pytest.mark.parametrize("how", LOADS_ITSELF)
+def test_a_file_that_connects_at_its_top_level_is_an_error_with_its_place(
+    con: duckdb.DuckDBPyConnection, library: Library, how: str
+) -> None:
+    path = library("@udf\ndef f(x: int) -> int: return x\n" + LOADS_ITSELF[how])
+    text = error(con, f"FROM crosslane_load('{path}')")
+    assert f"DeclarationError: {path}:5: this file is being loaded as a library of functions" in text
+    assert "`if __name__ == '__main__':`" in text
+    checked = check(path)
+    assert checked.returncode == 1
+    assert "this file is being loaded" in checked.stderr
+
+
+def test_a_file_that_loads_itself_without_this_package_is_an_error(
+    con: duckdb.DuckDBPyConnection, library: Library
+) -> None:
+    path = library(f"""
+        import duckdb
+        con = duckdb.connect(config={{"allow_unsigned_extensions": "true"}})
+        con.execute("LOAD '{crosslane.extension_path()}'")
+        con.execute("CALL crosslane_load(?)", [__file__])
+    """)
+    text = error(con, f"FROM crosslane_load('{path}')")
+    assert "this file is being loaded as a library of functions" in text
+    assert f"at {path}:6" in text
+
+
+def test_a_worker_that_loads_the_file_itself_does_not_load_it_as_a_library(
+    con: duckdb.DuckDBPyConnection, library: Library
+) -> None:
+    """Its zygote has loaded the file, in which a thread was started, and has begun anew."""
+    path = library(f"""
+        import os, threading, time
+        depth = int(os.environ.get("DEPTH", 0))
+        os.environ["DEPTH"] = str(depth + 1)
+        if depth > 3:
+            os._exit(1)
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+        import duckdb
+        refused = ""
+        try:
+            own = duckdb.connect(config={{"allow_unsigned_extensions": "true"}})
+            own.execute("LOAD '{crosslane.extension_path()}'")
+            own.execute("CALL crosslane_load(?)", [__file__])
+        except duckdb.Error as error:
+            refused = str(error)
+
+        @udf
+        def said(x: int) -> str:
+            return refused
+    """)
+    con.execute("CALL crosslane_load(?)", [str(path)])
+    assert "this file is being loaded as a library of functions" in value(con, "SELECT said(1)")
+
+
+def test_a_file_with_threads_may_ignore_the_ends_of_its_children(
+    con: duckdb.DuckDBPyConnection, library: Library
+) -> None:
+    path = library("""
+        import signal, threading, time
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+
+        @udf
+        def same(x: int) -> int:
+            return x
+    """)
+    con.execute("CALL crosslane_load(?)", [str(path)])
+    assert value(con, "SELECT same(7)") == 7
+
+
+def test_a_module_that_registers_its_function_at_its_top_level_is_an_error(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "registers_itself.py"
+    file.write_text(
+        "import crosslane\ndef f(x: int) -> int: return x\ncrosslane.register(crosslane.connect(), f)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(duckdb.Error, match=f"{file}:3: this file is being loaded as a library"):
+        importlib.import_module("registers_itself")
+
+
+def test_a_ruby_file_that_opens_a_database_at_its_top_level_is_an_error(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    file = tmp_path / "opens.rb"
+    file.write_text('udf("f() -> INTEGER") { 1 }\nCrosslane.open(functions: [__FILE__])\n')
+    text = error(con, f"FROM crosslane_load('{file}')")
+    assert f"DeclarationError: {file}:2: this file is being loaded as a library of functions" in text
+    assert "`if $PROGRAM_NAME == __FILE__`" in text
+
+
+def test_functions_may_connect_when_they_are_called(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    path = library("""
+        import crosslane
+        @udf
+        def f(x: int) -> int:
+            with crosslane.connect(functions=__file__) as con:
+                return con.execute("SELECT g(?)", [x]).fetchall()[0][0]
+        @udf
+        def g(x: int) -> int: return x + 1
+    """)
+    crosslane.load(con, path)
+    assert con.execute("SELECT f(1)").fetchall() == [(2,)]
+
+
+#: Files whose functions wait for ever in a fork, because the threads that they wait for are not there.
+NEEDS_THREADS = {
+    "executor": """
+        from concurrent.futures import ThreadPoolExecutor
+        pool = ThreadPoolExecutor(2, "mine")
+        pool.submit(int).result()
+        @udf(timeout=20)
+        def f(x: int) -> int: return pool.submit(lambda: x + 1).result()
+    """,
+    "thread": """
+        import queue, threading
+        asked, answered = queue.Queue(), queue.Queue()
+        def work():
+            while True: answered.put(asked.get() + 1)
+        threading.Thread(target=work, daemon=True, name="mine_0").start()
+        @udf(timeout=20)
+        def f(x: int) -> int:
+            asked.put(x)
+            return answered.get()
+    """,
+    "polars": """
+        import polars
+        frame = polars.DataFrame({"x": range(100_000)})
+        frame = frame.lazy().group_by(polars.col("x") % 3).agg(polars.len()).collect()
+        @udf(timeout=20)
+        def f(x: int) -> int:
+            return frame.lazy().group_by(polars.col("x") % 2).agg(polars.len()).collect().height + x - 1
+    """,
+}
+
+
+@pytest.mark.parametrize("what", NEEDS_THREADS)
+def test_functions_have_the_threads_that_their_file_has_started(
+    con: duckdb.DuckDBPyConnection, library: Library, capfd: pytest.CaptureFixture[str], what: str
+) -> None:
+    if what == "polars":
+        pytest.importorskip("polars")
+    path = library(NEEDS_THREADS[what])
+    crosslane.load(con, path)
+    name = "polars-0" if what == "polars" else "mine_0"
+    note = (
+        f"its top level starts threads, which a fork would not have: {'async' if what == 'polars' else name}"
+    )
+    log = printed(capfd, "shares no memory with the others")
+    assert f"crosslane: {path}: {note}" in log
+    assert name in log
+    assert con.execute("SELECT f(i) FROM range(3) r(i)").fetchall() == [(1,), (2,), (3,)]
+    checked = check(path)
+    assert checked.returncode == 0
+    assert f"note on {path}: {note}" in checked.stderr
+
+
+def test_a_registered_function_has_the_threads_that_its_module_has_started(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "from crosslane import udf\n" + textwrap.dedent(NEEDS_THREADS["executor"])
+    (tmp_path / "needs_threads.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    crosslane.register(con, importlib.import_module("needs_threads").f)
+    assert value(con, "SELECT f(1)") == 2
+
+
+def test_what_a_file_does_at_its_top_level_is_undone_before_it_is_loaded_again(
+    con: duckdb.DuckDBPyConnection, library: Library
+) -> None:
+    path = library("""
+        import os, threading
+        os.environ["CROSSLANE_TEST"] = os.environ.get("CROSSLANE_TEST", "") + "x"
+        os.chdir("..")
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        folder = os.getcwd()
+        @udf
+        def f() -> str: return os.environ["CROSSLANE_TEST"] + folder
+    """)
+    crosslane.load(con, path)
+    assert value(con, "SELECT f()") == "x" + os.path.dirname(os.getcwd())
+
+
+def test_a_file_that_has_changed_is_not_loaded_by_another_worker(
+    con: duckdb.DuckDBPyConnection, library: Library
+) -> None:
+    path = library(NEEDS_THREADS["thread"])
+    con.execute("CALL crosslane_set('warm_lanes', '1')")
+    crosslane.load(con, path)
+    assert value(con, "SELECT f(1)") == 2
+    ((process,),) = con.execute("SELECT pid FROM crosslane_lanes()").fetchall()
+    path.write_text(path.read_text() + "\n")
+    os.kill(process, signal.SIGKILL)
+    assert "has changed since it was loaded; load it again" in error(con, "SELECT f(1)")
+
+
+def test_threads_that_expect_a_fork_cost_nothing(
+    con: duckdb.DuckDBPyConnection, library: Library, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = library("""
+        import os
+        import numpy, pandas, polars, pyarrow
+        (numpy.ones((300, 300)) @ numpy.ones((300, 300))).sum()
+        loaded = os.getpid()
+        print("loaded", flush=True)
+        @udf
+        def f() -> bool: return os.getppid() == loaded
+    """)
+    crosslane.load(con, path)
+    assert value(con, "SELECT f()") is True
+    assert "threads" not in printed(capfd, "loaded")
+
+
+def test_ruby_functions_have_the_threads_that_their_file_has_started(
+    ruby: Load, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    con = ruby("""
+        require "timeout"
+        asked, answered = Queue.new, Queue.new
+        Thread.new { loop { answered << asked.pop + 1 } }.name = "mine"
+        udf("f(x BIGINT) -> BIGINT", timeout: 20) { |x| asked << x; answered.pop }
+        udf("g() -> BOOLEAN") { Timeout.timeout(1) { true } }
+    """)
+    note = "its top level starts threads, which a fork would not have: mine"
+    assert note in printed(capfd, "shares no memory with the others")
+    assert con.execute("SELECT f(i) FROM range(3) r(i)").fetchall() == [(1,), (2,), (3,)]
+    checked = check(tmp_path / "functions.rb")
+    assert checked.returncode == 0
+    assert note in checked.stderr
+
+
+def test_threads_that_ruby_starts_again_cost_nothing(ruby: Load, capfd: pytest.CaptureFixture[str]) -> None:
+    con = ruby("""
+        require "timeout"
+        Timeout.timeout(1) { }
+        $stderr.puts "loaded"
+        loaded = Process.pid
+        udf("f() -> BOOLEAN") { Timeout.timeout(1) { Process.ppid == loaded } }
+    """)
+    assert value(con, "SELECT f()") is True
+    assert "threads" not in printed(capfd, "loaded")
