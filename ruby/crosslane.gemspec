@@ -8,9 +8,12 @@ Gem::Specification.new do |spec|
                      "its own; embeds DuckDB in Ruby programs; boots V8 contexts without holding Ruby's lock."
   spec.authors = ["The Crosslane authors"]
   spec.license = "Apache-2.0"
-  spec.required_ruby_version = ">= 3.1"
+  # The native parts are compiled for one Ruby.
+  spec.required_ruby_version = "~> #{Gem.ruby_api_version}"
   spec.platform = Gem::Platform::CURRENT
+  # It is part of Ruby until 3.3, and a gem of its own from then on.
+  spec.add_dependency "bigdecimal", ">= 3.1"
   # `rake package` puts them there: the native parts are of one platform.
-  spec.files = Dir.chdir(__dir__) { Dir["lib/**/*", "LICENSE"].select { |file| File.file?(file) } }
+  spec.files = Dir.chdir(__dir__) { Dir["lib/**/*", "sig/**/*", "LICENSE"].select { |file| File.file?(file) } }
   spec.metadata["rubygems_mfa_required"] = "true"
 end

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "minitest/autorun"
+require "minitest/mock"
 require "set"
 require "tmpdir"
 require "timeout"
@@ -15,9 +16,9 @@ class CrosslaneTest < Minitest::Test
     Timeout.timeout(self.class::LONGEST) { super }
   end
 
-  def open(threads: 4, **options)
+  def open(threads: 4, path: nil, **options)
     @opened ||= []
-    @opened << Crosslane.open(config: { threads: threads }, **options)
+    @opened << Crosslane.open(path, config: { threads: threads }, **options)
     @opened.last
   end
 

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "helper"
+require_relative "../../conformance/saw"
 
 # The language-neutral table of cases, through host lanes.
 class TestConformance < CrosslaneTest
@@ -9,10 +10,12 @@ class TestConformance < CrosslaneTest
 
   def self.quoted(text) = "'#{text.gsub("'", "''")}'"
 
-  def fill(db, type, size, pattern, values)
+  def fill(db, given, size, pattern, values)
+    type = given["type"]
     null = pattern == "last" ? "i = #{size - 1}" : NULLS.fetch(pattern)
     db.query("CREATE OR REPLACE TEMP TABLE picks (n INTEGER, x #{type})")
-    rows = values.each_with_index.map { |text, n| "(#{n}, CAST(#{self.class.quoted(text)} AS #{type}))" }
+    sql = given["expressions"] ? values : values.map { |text| self.class.quoted(text) }
+    rows = sql.each_with_index.map { |value, n| "(#{n}, CAST(#{value} AS #{type}))" }
     db.query("INSERT INTO picks VALUES #{rows.join(", ")}, (-1, NULL)")
     db.query("CREATE OR REPLACE TEMP TABLE data AS SELECT i, x FROM range(#{size}) r(i) " \
              "JOIN picks ON n = CASE WHEN #{null} THEN -1 ELSE i % #{values.size} END ORDER BY i")
@@ -30,15 +33,24 @@ class TestConformance < CrosslaneTest
         values |= given.fetch("beyond", {}).values.flatten
         sizes = given["large"] ? [0, 1] : [0, 1, 2047, 2049]
         sizes.product(TABLE["patterns"]).each do |size, pattern|
-          fill(db, type, size, pattern, values)
+          fill(db, given, size, pattern, values)
           %w[echo echo_columns].each do |name|
-            differ = db.query("SELECT x, y FROM (SELECT x, #{name}(x) AS y FROM data) WHERE x::VARCHAR IS DISTINCT " \
-                              "FROM y::VARCHAR OR (x IS NULL) <> (y IS NULL) LIMIT 3").to_a
+            # As texts, zeros of either sign differ. DuckDB takes 0.2 ms for the text of one UHUGEINT, and that of a
+            # UNION lacks the tag.
+            text = type.start_with?("UHUGEINT", "UNION") ? "" : "::VARCHAR"
+            differ = db.query("SELECT x, y FROM (SELECT x, #{name}(x) AS y FROM data) WHERE x#{text} IS DISTINCT " \
+                              "FROM y#{text} OR (x IS NULL) <> (y IS NULL) LIMIT 3").to_a
             assert_empty differ, "#{name}, #{size} rows, NULLs: #{pattern}"
           end
-          # What the client reads is what the function saw.
-          db.query("SELECT x FROM data LIMIT 50").each { |(x)| assert_nil x if pattern == "all" }
         end
+        next db.close if given["large"]
+
+        # The function sees what the table says, and the client reads the same.
+        db.udf(:saw, "(x #{type}) -> VARCHAR") { |x| saw(x) }
+        fill(db, given, given["values"].size, "none", given["values"])
+        assert_equal given["sees"]["ruby"], db.query("SELECT saw(x) FROM data ORDER BY i").map(&:first)
+        read = db.query("SELECT x FROM data ORDER BY i").map { |(x)| saw(x) }
+        assert_equal given["sees"]["ruby"], read
         db.close
       end
     end

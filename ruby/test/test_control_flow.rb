@@ -11,6 +11,21 @@ class TestControlFlow < CrosslaneTest
     [1, 4].each { |threads| yield numbers(500_000, threads: threads) }
   end
 
+  def test_a_wait_ends_that_found_no_descriptor_to_be_ended_by
+    read, write = IO.pipe
+    soft, hard = Process.getrlimit(:NOFILE)
+    Process.setrlimit(:NOFILE, 3, hard)
+    waiting = Thread.new { loop { Crosslane::Native.poll([read.fileno], []) } }
+    Thread.pass until waiting.status == "sleep"
+    waiting.kill
+    assert waiting.join(20), "it waits on"
+  ensure
+    Process.setrlimit(:NOFILE, soft, hard)
+    write.write(".")
+    waiting.join
+    [read, write].each(&:close)
+  end
+
   def test_exceptions_arrive_as_themselves
     each_way do |db|
       raised = nil
@@ -138,5 +153,72 @@ class TestControlFlow < CrosslaneTest
     lanes.each(&:kill).each(&:join)
     eventually { Crosslane::Host.lanes[:busy].zero? }
     assert_equal 3, db.value("SELECT id(3)")
+  end
+
+  def test_a_call_with_constants_is_left_as_any_other
+    db = open
+    calls = 0
+    db.udf(:leaves, "(x BIGINT) -> BIGINT") { |x| (calls += 1) && (x == 1 ? throw(:out, 7) : raise(IOError, "why")) }
+    assert_equal(7, catch(:out) { db.value("SELECT leaves(1)") })
+    calls = 0
+    assert_equal "why", assert_raises(IOError) { db.value("SELECT leaves(2)") }.message
+    assert_equal 1, calls
+    assert_raises(IOError) { db.value("SELECT leaves(2)") }
+  end
+
+  # With a timeout the block runs on a lane while the query is planned, else on the query's own thread. DuckDB plans
+  # each of these with the call; the last two do not need it then.
+  def each_constant(call)
+    each_way do |db|
+      [{}, { timeout: 50 }].each do |options|
+        unneeded = ->(what) { "SELECT CASE WHEN x < 0 THEN #{what} END FROM numbers" }
+        ["SELECT #{call}", "SELECT x FROM numbers WHERE x = #{call} LIMIT 1", unneeded[call],
+         unneeded[call.sub("1", "?")]].each do |sql|
+          query = -> { db.query(sql, *([1] if sql.include?("?"))).to_a }
+          yield db, options, query
+          assert_equal 1, db.value("SELECT 1")
+        end
+      end
+    end
+  end
+
+  def test_what_leaves_a_call_with_constants_is_not_lost
+    each_constant("ends(1)") do |db, options, query|
+      calls = 0
+      how = nil
+      db.udf(:ends, "(x BIGINT) -> BIGINT", **options) { |_x| (calls += 1) && how.call }
+      once = lambda do |ending, &check|
+        calls = 0
+        how = ending
+        check.call
+        assert_equal 1, calls, "the block was called again"
+      end
+      once.call(-> { exit(7) }) { assert_equal 7, assert_raises(SystemExit, &query).status }
+      once.call(-> { throw(:out, 7) }) { assert_equal(7, catch(:out) { query.call }) }
+      once.call(-> { raise Interrupt }) { assert_raises(Interrupt, &query) }
+    end
+  end
+
+  def test_what_ends_a_query_that_waits_for_a_call_with_constants_is_not_lost
+    each_constant("waits(1)") do |db, options, query|
+      calls = Thread::Queue.new
+      db.udf(:waits, "(x BIGINT) -> BIGINT", **options) { |_x| (calls << 1) && sleep }
+      once = lambda do |act, &check|
+        asker = Thread.current
+        actor = Thread.new { calls.pop && act.call(asker) }
+        check.call
+        actor.join
+        assert_empty calls, "the block was called again"
+      end
+      own = Class.new(StandardError)
+      once.call(->(asker) { asker.raise(own) }) { assert_raises(own, &query) } if options[:timeout]
+      once.call(->(_) { Process.kill("INT", Process.pid) }) { assert_raises(Interrupt, &query) }
+      killed = Thread.new(&query)
+      calls.pop
+      assert_nil killed.tap(&:kill).value
+      assert_empty calls
+      assert_raises(Timeout::Error) { Timeout.timeout(0.1) { query.call } }
+      assert_equal 1, calls.size
+    end
   end
 end

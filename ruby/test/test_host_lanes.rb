@@ -107,6 +107,24 @@ class TestHostLanes < CrosslaneTest
     assert_match(/wrong: TypeError.*\n  in row 1 of the batch, with x = 5/m, error.query_error)
   end
 
+  def test_keys_of_maps_are_different_after_they_were_converted
+    db = numbers(3)
+    map = ->(x) { { 1.02 => 1, 1.04 + x => 2 } }
+    db.udf(:here, "(x BIGINT) -> MAP(DECIMAL(4,1), BIGINT)", &map)
+    db.udf(:there, "(x BIGINT) -> MAP(DECIMAL(4,1), BIGINT)", timeout: 60, &map)
+    db.udf(:nulled, "(x BIGINT) -> MAP(DECIMAL(4,1), BIGINT)", on_error: :null, &map)
+    %w[here there].each do |function|
+      error = assert_raises(Crosslane::Error) { db.query("SELECT #{function}(2 - x) FROM numbers").to_a }
+      assert_match(/#{function}: InvalidResult: returned a MAP with the key 1.0 twice/, error.message)
+      assert_match(/in row 3 of the batch, with x = 0/, error.message)
+    end
+    assert_equal [[0]], db.query("SELECT x FROM numbers WHERE nulled(x) IS NULL").to_a
+    db.table(:rows, "(x BIGINT) -> (m MAP(DECIMAL(4,1), BIGINT))") { |x| [[map.call(1)], [map.call(x)]] }
+    assert_equal 2, db.query("FROM rows(2)").count
+    error = assert_raises(Crosslane::Error) { db.query("FROM rows(0)").to_a }
+    assert_match(/rows: InvalidResult: returned a MAP with the key 1.0 twice, in row 2/, error.message)
+  end
+
   def test_table_functions
     db = open
     db.table(:pairs, "(n BIGINT, word VARCHAR) -> (i BIGINT, text VARCHAR)") do |n, word|
@@ -139,6 +157,77 @@ class TestHostLanes < CrosslaneTest
     assert_equal [[1], [2], [3]], db.query("SELECT * FROM endless() LIMIT 3").to_a
     eventually { left }
     assert_operator made, :<, 100_000
+  end
+
+  # The rows of a table whose `each` is a block, which may keep its own.
+  class Rows
+    include Enumerable
+
+    attr_reader :block
+
+    def initialize(&each)
+      @each = each
+    end
+
+    def each(&block)
+      @each.call(@block = block)
+    end
+  end
+
+  # A query of a table with these rows.
+  def scan(db, rows, rest = "")
+    name = "rows_#{rows.object_id}"
+    db.table(name, "() -> (i BIGINT)") { rows }
+    -> { db.query("FROM #{name}() #{rest}").to_a }
+  end
+
+  def test_the_block_of_a_scan_that_is_over
+    db = open
+    whole = Rows.new { |block| 3.times { |i| block.call([i]) } }
+    assert_equal [[0], [1], [2]], scan(db, whole).call
+    part = Rows.new { |block| 5000.times { |i| block.call([i]) } }
+    assert_equal [[0], [1]], scan(db, part, "LIMIT 2").call
+    failed = Rows.new { |block| block.call([1]).then { raise IOError } }
+    assert_raises(IOError, &scan(db, failed))
+    [whole, part, failed].each do |rows|
+      late = lambda do
+        rows.block.call([7])
+      rescue Crosslane::Error => e
+        e.message
+      end
+      eventually { late.call == "a row was yielded after its scan had ended" }
+      assert_equal late.call, Thread.new(&late).value
+      GC.stress = true
+      assert_match(/after its scan/, late.call)
+      GC.stress = false
+    end
+  ensure
+    GC.stress = false
+  end
+
+  def test_a_block_that_another_thread_or_fiber_calls
+    db = open
+    call = ->(how) { scan(db, Rows.new(&how)).call }
+    error = assert_raises(Crosslane::Error) do
+      call.call(->(block) { Thread.new { block.call([1]) }.tap { |thread| thread.report_on_exception = false }.join })
+    end
+    assert_match(/by another thread than the one that runs each/, error.message)
+    fiber = ->(block) { Fiber.new { 3000.times { |i| block.call([i]) } }.resume }
+    assert_equal Array.new(3000) { |i| [i] }, call.call(fiber)
+    # A row that is still being read, by a fiber, when the scan is over.
+    odd = Object.new
+    odd.define_singleton_method(:i) { Fiber.yield || 1 }
+    error = assert_raises(Crosslane::Error) do
+      call.call(->(block) { (fiber = Fiber.new { block.call(odd) }).resume })
+    end
+    assert_match(/each ended within a row/, error.message)
+    # The lane that was used last is used next, and with it the fiber's thread.
+    assert_equal([[5]], call.call(->(block) { fiber.resume || block.call([5]) }))
+    # A row that calls for another while it is read.
+    inner = nil
+    odd.define_singleton_method(:i) { inner.call([1]) }
+    error = assert_raises(Crosslane::Error) { call.call(->(block) { (inner = block).call(odd) }) }
+    assert_match(/while another was being read/, error.message)
   end
 
   def test_aggregates
@@ -215,6 +304,52 @@ class TestHostLanes < CrosslaneTest
     assert_raises(Crosslane::Error) { db.value("SELECT sum(slow(x)) FROM numbers") }
     killer.join
     assert_equal 5, db.value("SELECT slow(5)")
+  end
+
+  def test_a_host_that_gets_no_descriptors_says_so_and_lives_on
+    ours, theirs = UNIXSocket.pair
+    host = Crosslane::Host.new(theirs)
+    request = JSON.generate(op: "fork", lane: 7, spin_microseconds: 0)
+    2.times do
+      ours.sendmsg([request.bytesize].pack("L<") + request, 0, nil, Socket::AncillaryData.unix_rights(ours))
+      answer = ours.recv(4096)
+      assert_equal({ "op" => "unforked", "lane" => 7, "message" => "the process has too few descriptors left" },
+                   JSON.parse(answer.byteslice(4..)))
+    end
+    assert_predicate host, :alive?
+  ensure
+    ours.close
+    eventually { !host.alive? }
+  end
+
+  # Counts the turns of the host.
+  module Counted
+    class << self
+      attr_accessor :turns
+    end
+
+    def turn = super.tap { Counted.turns += 1 if Counted.turns }
+  end
+
+  def test_a_host_rests_while_a_call_goes_on_that_nobody_waits_for
+    turns = forked do
+      Crosslane::Host.prepend(Counted)
+      db = Crosslane.open(config: { threads: 2 })
+      held = Thread::Queue.new
+      db.udf(:stuck, "(x BIGINT) -> BIGINT", timeout: 0.2) do |x|
+        sleep
+        x
+      ensure
+        held.pop
+      end
+      assert_raises(Crosslane::Error) { db.query("SELECT stuck(1)").to_a }
+      Counted.turns = 0
+      sleep 0.3
+      counted = Counted.turns
+      held << nil
+      counted
+    end
+    assert_operator turns, :<, 10
   end
 
   def test_fork_after_use

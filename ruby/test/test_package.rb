@@ -2,6 +2,7 @@
 
 require_relative "helper"
 require "open3"
+require "rubygems/package"
 
 # The gem, built and installed as users do.
 class TestPackage < CrosslaneTest
@@ -27,6 +28,14 @@ class TestPackage < CrosslaneTest
       run!({}, "rake", "package", chdir: folder)
       installed = { "GEM_HOME" => home, "RUBYLIB" => nil, "RUBYOPT" => nil }
       run!(installed, "gem", "install", "--local", "--no-document", File.join(folder, "pkg/crosslane.gem"))
+      specification = Gem::Package.new(File.join(folder, "pkg/crosslane.gem")).spec
+      assert specification.required_ruby_version.satisfied_by?(Gem::Version.new(RUBY_VERSION))
+      refute specification.required_ruby_version.satisfied_by?(Gem::Version.new("9.0.0"))
+      assert_equal Gem::Platform.local.os, specification.platform.os
+      assert_equal %w[sig/crosslane.rbs sig/manifest.yaml sig/v8.rbs], specification.files.grep(/^sig/).sort
+      assert_equal ["bigdecimal"], specification.runtime_dependencies.map(&:name)
+      dynamic = Dir[File.join(home, "**/{crosslane-js,*native.so}")].map { |file| run!({}, "readelf", "-d", file) }
+      assert_equal ["$ORIGIN/v8"], dynamic.join.scan(/path: \[(.*)\]/).flatten.uniq
       functions = File.join(home, "functions.rb")
       File.write(functions, "udf(\"guest(x BIGINT) -> BIGINT\") { |x| x + 2 }")
       output = run!(installed, RbConfig.ruby, "-e", PROGRAM, functions, chdir: home).lines(chomp: true)

@@ -17,6 +17,16 @@ class TestV8 < CrosslaneTest
     @contexts&.each(&:dispose)
   end
 
+  def test_integers_of_all_sizes
+    js = context
+    edges = [31, 32, 53, 61, 62, 63, 64, 128].flat_map { |bits| [(2**bits) - 1, 2**bits, (2**bits) + 1] }
+    edges.flat_map { |edge| [edge, -edge] }.each do |integer|
+      assert_equal integer.to_s, js.call("String", integer)
+      assert_equal integer, js.eval("(#{integer}n)")
+      assert_equal [integer], js.call("Array.of", integer), integer.to_s
+    end
+  end
+
   def test_values
     js = context
     assert_equal [1, 2.5, "é", nil, true], js.eval("[1, 2.5, 'é', undefined, true]")
@@ -65,10 +75,71 @@ class TestV8 < CrosslaneTest
     js = context(timeout: 0.2, max_memory: 50_000_000)
     error = assert_raises(V8::TimeoutError) { js.eval("while (true) {}") }
     assert_match(/timeout of 0.2 s/, error.message)
-    assert_raises(V8::MemoryError) { js.eval("const a = []; while (true) a.push(new Array(1000).fill(1.5))") }
+    # BigInts are ended by another check than code is.
+    assert_raises(V8::TimeoutError) { js.eval("(1n << 1000000000n).toString()") }
+    greedy = context(max_memory: 50_000_000)
+    assert_raises(V8::MemoryError) { greedy.eval("const a = []; while (true) a.push(new Array(1000).fill(1.5))") }
+    assert_equal 2, greedy.eval("1 + 1")
     assert_raises(V8::RuntimeError) { js.eval("(function f() { return 1 + f() })()") }
     assert_equal 2, js.eval("1 + 1")
     assert_raises(ArgumentError) { context(timeout: -1) }
+  end
+
+  # What V8 neither ends at its limit nor comes back from, and values at which it would end the process.
+  GREEDY = [
+    "new Array(2 ** 27).fill(1.1)",
+    "new Array(1e9).fill(0)",
+    "Array.from({ length: 3e8 })",
+    "[...new Array(1e9).keys()]",
+    "const a = []; a.length = 4294967295; a",
+    "'a'.repeat(3e8).split('')",
+    "Object.keys('a'.repeat(3e8))",
+    "Object.entries(Object('a'.repeat(3e8)))",
+    "new Map(new Array(1e8).entries())",
+    "nested('new Array(2 ** 27).fill(1.1)')"
+  ].freeze
+
+  GREEDY.each_with_index do |source, index|
+    define_method(:"test_memory_that_grows_where_nothing_can_end_it_#{index}") do
+      # In a process of its own, since what is given up stays in memory.
+      program = <<~'RUBY'
+        require "crosslane/v8"
+        js = Crosslane::V8::Context.new(max_memory: 60_000_000)
+        other = Crosslane::V8::Context.new
+        js.attach("nested") { |inner| js.eval(inner) }
+        begin
+          js.eval(ARGV[0])
+        rescue Crosslane::V8::MemoryError
+          print "ended "
+        end
+        begin
+          js.eval("1")
+        rescue Crosslane::V8::MemoryError
+        end
+        js.dispose
+        print other.eval("1 + 1"), Crosslane::V8::Context.new.eval("2 + 2")
+        print " ", File.read("/proc/self/status")[/VmHWM:\s*(\d+)/, 1].to_i < 400_000
+      RUBY
+      library = File.expand_path("../lib", __dir__)
+      output = IO.popen([RbConfig.ruby, "-I", library, "-e", program, source], err: File::NULL, &:read)
+      assert_equal "ended 24 true", output
+    end
+  end
+
+  def test_prototypes_of_the_script_meet_nothing_unchecked
+    js = context
+    js.attach("fail") { raise "no" }
+    js.attach("list") { [1, [2], { "a" => 1 }] }
+    js.eval(<<~JS)
+      const trap = { set() { throw new Error("set"); }, configurable: true };
+      for (const name of ["0", "1", "a"]) Object.defineProperty(Object.prototype, name, trap);
+      for (const name of ["name", "stack", "message"]) Object.defineProperty(Error.prototype, name, trap);
+    JS
+    assert_equal [1, [2], { "a" => 1 }], js.eval("list()")
+    assert_equal "ProgramError", js.eval("try { fail() } catch (e) { e.name }")
+    js.eval("Object.freeze(Error.prototype); Error.prepareStackTrace = () => { throw 1 }")
+    assert_equal "no", assert_raises(RuntimeError) { js.eval("fail()") }.message
+    assert_raises(V8::RuntimeError) { js.eval("null.x") }
   end
 
   def test_attached_blocks
@@ -85,6 +156,166 @@ class TestV8 < CrosslaneTest
     js.attach("leave") { exit 5 }
     assert_raises(SystemExit) { js.eval("try { leave() } catch (e) {}; while (true) {}") }
     assert_equal 1, js.eval("1")
+  end
+
+  def test_errors_of_javascript_keep_their_class_and_message_through_blocks
+    inner = context
+    outer = context
+    outer.attach("inner") { |source| inner.eval(source, name: "inner.js") }
+    outer.attach("again") { |source| outer.eval(source) }
+    describe = "(e) => [e instanceof Error, e.constructor.name, e.name, e.message]"
+    caught = ->(source) { outer.eval("try { #{source} } catch (e) { (#{describe})(e) }") }
+    %w[Error TypeError RangeError ReferenceError SyntaxError].each do |name|
+      assert_equal [true, name, name, "b: ad\nly"], caught.call("inner(`throw new #{name}('b: ad\\\\nly')`)")
+    end
+    twice = "again(`inner('throw new TypeError(\"twice\")')`)"
+    assert_equal [true, "TypeError", "TypeError", "twice"], caught.call(twice)
+    mine = "class Mine extends Error { get name() { return 'Mine' } }; throw new Mine('own')"
+    assert_equal [true, "Error", "Mine", "own"], caught.call("inner(`{ #{mine} }`)")
+    error = assert_raises(V8::RuntimeError) { outer.eval("inner('null.x')") }
+    assert_equal ["TypeError", "Cannot read properties of null (reading 'x')"], [error.name, error.javascript_message]
+    assert_equal "#{error.name}: #{error.javascript_message}", error.message
+    # Ruby's exceptions come back as themselves, and what JavaScript makes of them is its own.
+    outer.attach("fail") { |text| raise KeyError, text }
+    error = assert_raises(KeyError) { outer.eval("try { fail('k') } catch (e) { inner('1'); throw e }") }
+    assert_equal "k", error.message
+    error = assert_raises(V8::RuntimeError) { outer.eval("try { fail('k') } catch (e) { throw new TypeError('new') }") }
+    assert_equal "TypeError: new", error.message
+    error = assert_raises(V8::RuntimeError) { outer.eval("try { fail('k') } catch (e) {}; null.x") }
+    assert_equal "TypeError", error.name
+  end
+
+  def test_exceptions_of_blocks_have_the_frames_of_javascript
+    js = context
+    js.attach("fail") { |text| raise KeyError, text }
+    js.attach("nested") { js.eval("function inner() { fail('no') }; inner()", name: "inner.js") }
+    error = assert_raises(KeyError) { js.eval("function outer() { nested() }; outer()", name: "outer.js") }
+    places = error.backtrace.map { |frame| frame[/inner.js|outer.js|test_v8.rb/] }.compact.chunk_while { |a, b| a == b }
+    assert_equal %w[test_v8.rb inner.js test_v8.rb outer.js test_v8.rb], places.map(&:first)
+    assert_match(/\Aat inner \(inner.js:1:/, error.backtrace.grep(/inner.js/).first)
+    frozen = KeyError.new("frozen").freeze
+    js.attach("freeze") { raise frozen }
+    assert_raises(KeyError, FrozenError) { js.eval("freeze()") }
+  end
+
+  def test_attached_paths
+    js = context
+    js.attach("math.pure.half") { |x| x / 2.0 }
+    js.attach("math.twice", 2.method(:*))
+    assert_equal [1.5, 6, ["pure", "twice"]], js.eval("[math.pure.half(3), math.twice(3), Object.keys(math)]")
+    js.eval("const made = { here: 1 }; globalThis.made = made; var number = 5")
+    js.attach("made.too") { 2 }
+    assert_equal [1, 2], js.eval("[made.here, made.too()]")
+    assert_match(/number is no object/, assert_raises(V8::RuntimeError) { js.attach("number.f") { 1 } }.message)
+    assert_match(/TypeError/, assert_raises(V8::RuntimeError) { js.call("missing.f") }.message)
+  end
+
+  # What a script may return that is no value of Ruby.
+  def test_results_without_a_ruby_value
+    js = context
+    assert_equal({ "f" => nil, "s" => nil, "x" => 42 }, js.eval("({ f() {}, s: Symbol('s'), x: 42 })"))
+    assert_equal [nil, nil, {}, {}], js.eval("[() => 1, new Date(NaN), /x/, 'ab'.matchAll(/./g)]")
+    assert_equal [5, 7], js.eval("new Set([5, 7])")
+    assert_equal({ "1" => { "a" => 2 } }, js.eval("new Map([[1, { a: 2 }]])"))
+    assert_equal({ "a" => 1 }, js.eval("new Proxy({ a: 1 }, {})"))
+    error = assert_raises(V8::RuntimeError) { js.eval("({ get x() { throw new Error('no value') } })") }
+    assert_match(/no value/, error.message)
+    js.eval("const deeper = (o) => Object.defineProperty(o, 'o', { get: () => deeper({}), enumerable: true })")
+    assert_match(/nested more than/, assert_raises(V8::RuntimeError) { js.eval("deeper({})") }.message)
+    assert_equal "é".encoding, js.eval("'x'").encoding
+    refute_predicate js.eval("'x'"), :frozen?
+  end
+
+  def test_promises
+    js = context
+    assert_equal 42, js.eval("(async () => { await null; return 6 * 7 })()")
+    assert_match(/kaboom/, assert_raises(V8::RuntimeError) { js.eval("Promise.reject(new Error('kaboom'))") }.message)
+    js.eval("let seen = 0; Promise.resolve().then(() => { seen = 99 })")
+    assert_equal 99, js.eval("seen")
+    assert_equal({}, js.eval("new Promise(() => {})"))
+  end
+
+  def test_a_limit_inside_a_block_or_a_getter
+    js = context(timeout: 0.1)
+    assert_raises(V8::TimeoutError) { js.eval("({ get x() { for (;;); } })") }
+    js.attach("spin") { js.eval("for (;;);") }
+    assert_raises(V8::TimeoutError) { js.eval("spin()") }
+    assert_equal 2, js.eval("1 + 1")
+    # A block is Ruby's: it ends by itself, and its value counts.
+    js.attach("wait") { sleep(0.3) && "done" }
+    assert_equal "done", js.eval("wait()")
+  end
+
+  def test_a_limit_holds_around_blocks
+    js = context(timeout: 0.1)
+    js.attach("one") { 1 }
+    js.attach("slow") { sleep(0.02) }
+    js.attach("nested") { js.eval("1") }
+    js.attach("deeper") { js.call("slow") }
+    js.attach("endless") { js.eval("for (;;);") }
+    ["for (;;) one()", "for (;;) slow()", "nested(); for (;;);", "for (;;) nested()", "for (;;) deeper()",
+     "for (;;) { try { endless() } catch (e) {} }", "new Array(1e7).fill(1).forEach(slow)"].each do |script|
+      assert_raises(V8::TimeoutError, script) { js.eval(script) }
+      assert_equal 2, js.eval("nested() + 1")
+    end
+  end
+
+  def test_a_context_is_not_disposed_of_in_its_own_block
+    js = context
+    js.attach("dispose") { js.dispose }
+    error = assert_raises(V8::Error) { js.eval("dispose()") }
+    assert_match(/in the middle of a call/, error.message)
+    assert_equal "caught", js.eval("try { dispose() } catch (e) { 'caught' }")
+    js.dispose
+    assert_match(/disposed/, assert_raises(V8::Error) { js.eval("1") }.message)
+  end
+
+  def test_a_snapshot_that_never_ends_is_interrupted
+    endless = "started = true; for (;;);"
+    snapshot = V8::Snapshot.new("var started = false")
+    [-> { V8::Snapshot.new(endless) }, -> { snapshot.warm_up(endless) },
+     -> { V8::Snapshot.new("", warm_up: endless) }].each do |make|
+      assert_raises(Timeout::Error) { Timeout.timeout(0.1) { make.call } }
+      thread = Thread.new(&make)
+      Thread.pass until thread.stop? || thread.status.nil?
+      assert_nil thread.kill.value
+      interrupter = Thread.new { sleep(0.1) && Process.kill("INT", Process.pid) }
+      assert_raises(Interrupt, &make)
+      interrupter.join
+    end
+    # Only what raises ends it.
+    old = trap("USR1") { @handled = true }
+    signal = Thread.new { sleep(0.05) && Process.kill("USR1", Process.pid) }
+    made = V8::Snapshot.new("const end = Date.now() + 200; while (Date.now() < end); var here = 7")
+    signal.join
+    assert @handled
+    assert_equal 7, context(snapshot: made).eval("here")
+  ensure
+    trap("USR1", old) if old
+  end
+
+  def test_the_first_boot_of_a_thread_that_is_killed
+    program = <<~RUBY
+      require "crosslane/v8"
+      V8 = Crosslane::V8
+      threads = [-> { V8::Context.new }, -> { V8::Snapshot.new("1") }].map { |boot| Thread.new(&boot) }
+      sleep(ARGV[0].to_f)
+      threads.each(&:kill).each(&:join)
+      print V8::Context.new.eval("6 * 7")
+    RUBY
+    library = File.expand_path("../lib", __dir__)
+    [0, 0, 0.0005, 0.002, 0.01, 0.02].each do |time|
+      output = IO.popen([RbConfig.ruby, "-I", library, "-e", program, time.to_s], err: %i[child out], &:read)
+      assert_equal "42", output
+    end
+  end
+
+  def test_a_ruby_timeout_leaves_a_context_that_works
+    js = context
+    js.attach("nested") { js.eval("for (;;);") }
+    assert_raises(Timeout::Error) { Timeout.timeout(0.05) { js.eval("nested()") } }
+    100.times { Timeout.timeout(0.0001) { js.eval("1 + 1") } rescue Timeout::Error } # rubocop:disable Style/RescueModifier
+    assert_equal 4, js.eval("2 + 2")
   end
 
   def test_console
@@ -145,6 +376,17 @@ class TestV8 < CrosslaneTest
     assert_match(/boom is not defined/, error.message)
   end
 
+  def test_a_snapshot_of_a_script_that_changes_the_language
+    js = context(snapshot: V8::Snapshot.new(<<~JS))
+      const atOnce = [[1, 2].at(-1), "a".at(0), [1, 2].findLast((x) => x < 2), Object.hasOwn({ a: 1 }, "a")];
+      Object.hasOwn = () => "own";
+      Array.prototype.findLast = () => "own";
+      for (const changed of [Object, Array.prototype, String.prototype, Int8Array.__proto__.prototype]) Object.freeze(changed);
+    JS
+    assert_equal [2, "a", 1, true], js.eval("atOnce")
+    assert_equal ["own", "own", 2, "a"], js.eval("[Object.hasOwn({}, 'a'), [].findLast(), [1, 2].at(-1), 'a'.at(0)]")
+  end
+
   def test_a_pool
     snapshot = V8::Snapshot.new("function square(x) { return x * x }")
     pool = V8::Pool.new(snapshot, size: 2)
@@ -153,6 +395,15 @@ class TestV8 < CrosslaneTest
     eventually { pool.ready == 2 }
     pool.close
     assert_raises(V8::Error) { pool.check_out }
+  end
+
+  def test_who_waits_for_a_context_of_a_pool_that_closes_gets_an_error
+    never_boots = Class.new(V8::Pool) { define_method(:boot) { Thread::Queue.new.pop } }
+    pool = never_boots.new(size: 1)
+    waiting = Array.new(3) { Thread.new { assert_raises(V8::Error) { pool.with { flunk } }.message } }
+    eventually { waiting.all?(&:stop?) }
+    pool.close
+    assert_equal ["the pool is closed"], waiting.map(&:value).uniq
   end
 
   def test_disposal
@@ -172,8 +423,8 @@ class TestV8 < CrosslaneTest
     GC.stress = false
     GC.compact
     assert_equal [1, { "x" => 1 }], js.eval("pair(1)")
-    # Contexts that are freed while others boot.
-    30.times { V8::Context.new }
+    # Contexts that are freed while others boot. On a stack that ends, where the collector finds none of them.
+    Thread.new { 30.times { V8::Context.new } }.join
     GC.start
     assert_equal 3, js.eval("3")
   ensure

@@ -2,6 +2,9 @@
 
 module Crosslane
   # What an aggregate function has accumulated, by the numbers of DuckDB's states.
+  #
+  # DuckDB combines a state into as many others as it likes, and asks for a state's result more than once (windows). So
+  # what is taken from a state is a copy, down to the last thing that can be changed.
   # @api private
   class Accumulators
     # Functions of the host: a row's step, the union of two states, the result.
@@ -10,6 +13,65 @@ module Crosslane
     # By number, for all aggregates of the process.
     VALUES = {} # rubocop:disable Style/MutableConstant
     private_constant :VALUES
+
+    # States before this one are nobody's.
+    @floor = 0
+
+    class << self
+      # Forgets what ended.
+      def forget
+        ended, floor = Native.ended_states
+        ended&.each { |state| VALUES.delete(state) }
+        return unless floor
+
+        @floor = floor
+        # Other threads may add states meanwhile, which no iteration allows.
+        VALUES.keys.each { |state| VALUES.delete(state) if state < floor } # rubocop:disable Style/HashEachMethods
+      end
+
+      # Keeps what a state has accumulated, unless a lane is late.
+      def keep(state, value)
+        VALUES[state] = value unless state < @floor
+      end
+
+      # @return [Integer] states of which something is known
+      def size = VALUES.size
+
+      # What can be changed without the original's knowing. Keys of Hashes and members of Sets stay what they are: they
+      # are found by what they are, which may be their identity.
+      def copy(value, seen = {}.compare_by_identity)
+        return value if Ractor.shareable?(value)
+
+        seen.fetch(value) do
+          case value
+          when Array then (seen[value] = value.dup).map! { |item| copy(item, seen) }
+          when Hash then copy_hash(value, seen)
+          when Struct then value.each_pair.with_object(seen[value] = value.dup) { |(k, v), s| s[k] = copy(v, seen) }
+          when Set then seen[value] = value.dup
+          when Proc, Method, Module, IO, Thread, Enumerator then value
+          else seen[value] = copy_object(value, seen)
+          end
+        end
+      end
+
+      private
+
+      def copy_hash(hash, seen)
+        seen[hash] = twin = hash.dup.clear
+        hash.each { |key, value| twin[key] = copy(value, seen) }
+        twin
+      end
+
+      def copy_object(object, seen)
+        Marshal.load(Marshal.dump(object))
+      rescue TypeError
+        twin = object.dup
+        object.instance_variables.each do |name|
+          twin.instance_variable_set(name, copy(object.instance_variable_get(name), seen))
+        end
+        twin
+      end
+    end
 
     def initialize(name, signature, start, step, combine, finish, options)
       @start = start
@@ -38,22 +100,27 @@ module Crosslane
     def check(signature, step) = Declaration.new(signature, step)
 
     def advance(state, *row)
-      Native.ended_states.each { |ended| VALUES.delete(ended) }
-      VALUES[state] = @step.call(VALUES.fetch(state) { @start&.call }, *row)
+      self.class.keep(state, @step.call(VALUES.fetch(state) { begin_state }, *row))
       true
+    end
+
+    # The first value of a state; others may have ended.
+    def begin_state
+      self.class.forget
+      @start&.call
     end
 
     def unite(target, source)
       return true unless VALUES.key?(source)
 
-      value = VALUES.delete(source)
-      VALUES[target] = VALUES.key?(target) ? @combine.call(VALUES[target], value) : value
+      value = self.class.copy(VALUES[source])
+      self.class.keep(target, VALUES.key?(target) ? @combine.call(VALUES[target], value) : value)
       true
     end
 
     def result(state)
-      value = VALUES.delete(state) { @start&.call }
-      @finish ? @finish.call(value) : value
+      value = VALUES.fetch(state) { @start&.call }
+      @finish ? @finish.call(self.class.copy(value)) : value
     end
   end
 end

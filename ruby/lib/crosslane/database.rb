@@ -1,12 +1,15 @@
 # frozen_string_literal: true
 
+require "set"
 require "crosslane/result"
 require "crosslane/scan"
 require "crosslane/accumulators"
 
 module Crosslane
   LIBDUCKDB = File.expand_path("libduckdb.so", __dir__)
-  private_constant :LIBDUCKDB
+  # DuckDB's settings under which nothing can be loaded.
+  LOCKS = %w[enable_external_access lock_configuration].freeze
+  private_constant :LIBDUCKDB, :LOCKS
 
   class << self
     # Opens a database, and closes it again behind a block.
@@ -17,13 +20,16 @@ module Crosslane
     #
     # @param path [String, nil] a file, or nil for a database in memory
     # @param functions [Array<String>] files of functions to load
-    # @param config [Hash] DuckDB's settings, such as `threads: 4`
+    # @param config [Hash] DuckDB's settings, such as `threads: 4`; those that forbid external access or lock the
+    #   configuration come into force when the functions are loaded
     # @yieldparam database [Database]
     # @raise [Error] if DuckDB refuses
     def open(path = nil, functions: [], config: {})
+      locks, config = config.transform_keys(&:to_s).partition { |name, _| LOCKS.include?(name) }.map(&:to_h)
       database = Database.new(path, config)
       done = false
       database.load(*functions)
+      locks.sort.each { |name, value| database.query("SET #{name} = '#{value}'") }
       return database.tap { done = true } unless block_given?
 
       yield database
@@ -38,15 +44,41 @@ module Crosslane
     end
   end
 
-  # An embedded database.
+  # An embedded database. Those of the same file share it, and must have the same config.
   #
   # Each thread has a connection of its own, made when it needs one, so that threads and the blocks that run in lanes
   # can all use one Database. What belongs to a connection in SQL (transactions, temporary tables, SET) belongs to the
   # thread. A query inside of a block runs on its own connection too: it sees what is committed.
   class Database
     EXTENSION = File.expand_path("crosslane.duckdb_extension", __dir__)
-    private_constant :EXTENSION
+    # Who has a name already, among table functions or among all others, and how to drop it if it is a macro of the
+    # database's own.
+    TAKEN = <<~SQL
+      SELECT function_type, CASE WHEN function_type LIKE '%macro' AND database_name <> 'system' THEN
+        concat('DROP MACRO ', if(function_type = 'table_macro', 'TABLE ', ''), 'IF EXISTS ', list_aggregate(
+          list_transform([database_name, schema_name, function_name], lambda part: '"' || replace(part, '"', '""') || '"'),
+          'string_agg', '.')) END
+      FROM duckdb_functions()
+      WHERE lower(function_name) = ? AND starts_with(function_type, 'table') = ? AND function_type <> 'pragma'
+        AND (database_name = 'system' OR database_name = current_database() AND schema_name = current_schema())
+    SQL
+    # Whether there are two functions of a name that take the same.
+    AMBIGUOUS = <<~SQL
+      SELECT parameter_types FROM duckdb_functions() WHERE lower(function_name) = ?
+      GROUP BY parameter_types HAVING count(*) > 1
+    SQL
+    # Whether a table's place is a catalog and no schema.
+    CATALOG = <<~SQL
+      SELECT 1 FROM duckdb_databases() WHERE lower(database_name) = lower($1) AND NOT EXISTS (
+        FROM duckdb_schemas() WHERE lower(schema_name) = lower($1) AND database_name = current_database())
+    SQL
+    # A part of a name.
+    PART = /"(?:[^"]|"")+"|[^."]+/
+    # DuckDB counts what is done only for a bar, which need not be printed.
+    PROGRESS = ["SET enable_progress_bar = true", "SET enable_progress_bar_print = false"].freeze
+    private_constant :EXTENSION, :TAKEN, :AMBIGUOUS, :CATALOG, :PART, :PROGRESS
     @open = ObjectSpace::WeakMap.new
+    @lock = Mutex.new
 
     class << self
       # Opens libduckdb: the one that `CROSSLANE_LIBDUCKDB` names, the gem's, or the system's.
@@ -57,21 +89,50 @@ module Crosslane
 
       # @api private
       def opened(database)
-        at_exit { @open.each_key(&:close) } if @open.size.zero? && !@hooked
-        @hooked = true
         @open[database] = true
+        at_exit { (@ending = true) && ensure_closer } unless @hooked
+        @hooked = true
+        ensure_closer
+      end
+
+      private
+
+      # Has a thread that does nothing but close what is open at the program's end: the VM ends threads when all of
+      # `at_exit` is done, in which a program may only begin (Minitest, Sinatra).
+      def ensure_closer
+        @lock.synchronize { @closer = closer unless @closer&.alive? }
+      end
+
+      def closer
+        thread = Thread.new do
+          loop { sleep }
+        ensure
+          @open.each_key(&:close) if @ending
+        end
+        thread.name = "crosslane-closer"
+        # Before it has begun it has no end either.
+        Thread.pass until thread.stop?
+        thread
       end
     end
 
     # @see Crosslane.open
     def initialize(path = nil, config = {})
+      Library.refuse_while_loading
       self.class.load_duckdb
       # What a config could not ask for later: the extension for functions in files.
       settings = { "allow_unsigned_extensions" => "true" }.merge(config.to_h { |name, value| [name.to_s, value.to_s] })
-      @native = Native::Database.open(path&.to_s, settings)
+      @native = Native::Database.open(file(path&.to_s), settings)
       @pid = Process.pid
-      # Those that no query runs on, by thread.
+      # By thread: in the order in which they are lent, with whether they are.
       @connections = {}.compare_by_identity
+      # What DuckDB's files stay open for: rows, statements, appenders.
+      @users = ObjectSpace::WeakMap.new
+      # Of blocks; they may have them again. Whether nobody else has them.
+      @names = {}
+      @definitions = 0
+      # The connections that a transaction of {#transaction} runs on.
+      @transactions = {}.compare_by_identity
       @lock = Mutex.new
       @closed = false
       self.class.opened(self)
@@ -88,72 +149,145 @@ module Crosslane
     # @raise [Error] what the database says; exceptions of blocks as themselves
     def query(sql, *parameters)
       Host.ensure_running
-      with_connection { |connection| Result.new(connection.query(sql, parameters)) }
+      with_connection { |connection| ask(connection, sql, *parameters) }
+    end
+
+    # Runs SQL as {#query} does, and yields the rows while they are made: neither DuckDB nor Ruby holds more than a few
+    # thousands of them, however many there are. Leaving the block ends the query.
+    #
+    # The query has the connection of this thread until its end: what the block asks the database meanwhile has another,
+    # as in a block that SQL calls.
+    #
+    #   db.stream("FROM flights") { |carrier, delay| file.puts("#{carrier} #{delay}") }
+    #   db.stream("FROM flights").lazy.select { |_, delay| delay > 60 }.first(10)
+    #
+    # @param sql [String] see {#query}
+    # @param parameters [Array] see {#query}
+    # @yieldparam row [Array] its values
+    # @return [self, Enumerator]
+    # @raise [Error] see {#query}, also if the database is closed in between
+    def stream(sql, *parameters, &block)
+      return enum_for(:stream, sql, *parameters) unless block
+
+      Host.ensure_running
+      with_connection do |connection|
+        rows = keep(connection.stream(sql, parameters))
+        while (chunk = rows.fetch)
+          chunk.each(&block)
+        end
+      ensure
+        rows&.free
+      end
+      self
+    end
+
+    # Begins a query that runs beside the program: on a thread and a connection of its own, which knows nothing of this
+    # thread's transaction, temporary tables and settings.
+    #
+    # @param sql [String] see {#query}
+    # @param parameters [Array] see {#query}
+    # @return [PendingQuery]
+    # @raise [Error] if the database is closed
+    def start(sql, *parameters)
+      Host.ensure_running
+      raise Error, "the database is closed" if @closed
+
+      connection = @native.connect
+      PROGRESS.each { |setting| ask(connection, setting) }
+      keep(PendingQuery.new(connection) { ask(connection, sql, *parameters) })
     end
 
     # @return [Object] the first value of the first row of {#query}
     def value(sql, *parameters) = query(sql, *parameters).first&.first
 
-    # Prepares a statement, to be run many times.
+    # Prepares a statement, to be run many times, by any thread.
     #
     # @return [Statement]
+    # @raise [Error] what is wrong with it
     def prepare(sql)
       Host.ensure_running
-      with_connection { |connection| Statement.new(connection.prepare(sql)) }
+      Statement.new(sql, self)
     end
 
     # Runs a block in a transaction of this thread: committed at its end, rolled back if it is left in another way.
     # A transaction inside of another is a part of it.
     #
     # @return [Object] what the block returns
+    # @raise [Error] if the transaction cannot be begun or committed, which has rolled it back then; what the block
+    #   raises as itself, also if there is nothing left to roll back
     def transaction
-      return yield(self) if Thread.current.thread_variable_get(transaction_key)
+      connection = with_connection(&:itself)
+      return yield(self) if @transactions[connection]
 
       query("BEGIN")
-      Thread.current.thread_variable_set(transaction_key, true)
-      done = false
+      @transactions[connection] = true
       begin
         result = yield(self)
         done = true
         result
       ensure
-        Thread.current.thread_variable_set(transaction_key, nil)
-        query(done ? "COMMIT" : "ROLLBACK")
+        @transactions.delete(connection)
+        done ? query("COMMIT") : roll_back
       end
     end
 
-    # Appends rows to a table, much faster than INSERT.
+    # Appends rows to a table, much faster than INSERT. A block that makes them may query: on this thread's connection,
+    # and so in its transaction. It does not see the rows that it is appending.
     #
     #   db.append("points", [[1, 2.0], [3, 4.0]])
     #   db.append("points") { |rows| rows << [1, 2.0] << [3, 4.0] }
+    #   db.append("main.points", [[1], [3]], columns: ["id"])
     #
-    # @param table [String] a name, with its schema if it needs one: "main.points"
-    # @param rows [Enumerable<Array>]
+    # @param table [String] a name as SQL writes it, with its schema and its catalog if it needs them: "main.points",
+    #   "attached.main.\"my points\""
+    # @param rows [Enumerable<Array>] with {DEFAULT} for a column's default value
+    # @param columns [Array<String>, nil] those that the rows have; the others get their default values
     # @yieldparam rows [Appender]
     # @return [Integer] how many rows were appended
     # @raise [Error] for a row that does not fit, by its number
-    def append(table, rows = nil)
-      *schema, name = table.to_s.split(".")
-      with_connection do |connection|
-        appender = Appender.new(connection.appender(schema.first, name))
-        appender.fill { rows ? rows.each { |row| appender << row } : yield(appender) }
-      end
+    def append(table, rows = nil, columns: [], &block)
+      place = qualified(table)
+      appender = with_connection { |connection| keep(connection.appender(*place, columns.map(&:to_s))) }
+      Appender.new(appender).fill(rows, &block)
+    end
+
+    # Gives rows to a query: an INSERT, UPDATE, DELETE or MERGE INTO that reads them from `appended_data`.
+    #
+    #   sql = "INSERT OR REPLACE INTO prices FROM appended_data"
+    #   db.append_query(sql, "(item VARCHAR, price BIGINT)", [["tea", 3]])
+    #
+    # @param sql [String]
+    # @param signature [String] the columns of the rows
+    # @param rows [Enumerable<Array>]
+    # @yieldparam rows [Appender]
+    # @return [Integer] how many rows were given
+    # @raise [Error] for a row that does not fit, by its number; what the database says
+    # @raise [DeclarationError] if the columns cannot be understood
+    def append_query(sql, signature, rows = nil, &block)
+      columns = Declaration.columns(signature)
+      appender = with_connection { |connection| keep(connection.query_appender(sql, columns)) }
+      Appender.new(appender).fill(rows, &block)
     end
 
     # Makes a block a function of SQL, run by host lanes: threads of this very program. The block sees the program's
     # variables, files and sockets. What waits runs side by side; what computes takes turns, since Ruby
-    # has one lock: such functions are quicker as a guest ({#load}).
+    # has one lock: such functions are quicker as a guest ({#load}). A block that has the name already is replaced.
     #
     # @param name [Symbol, String]
     # @param signature [String] such as "(x BIGINT) -> BIGINT"
+    # @param replace [Boolean] whether it may take the name of a macro, which is dropped, or of a built-in function,
+    #   which changes for the whole database
+    # @param overload [Boolean] whether functions of the name that take other types stay beside it
     # @param options [Hash] those of {DSL#udf}, but `memory_limit`
     # @return [Declaration]
     # @raise [DeclarationError, Error]
-    def udf(name, signature, **options, &block)
+    def udf(name, signature, replace: false, overload: false, **options, &block)
       raise DeclarationError, "udf needs a block" unless block
 
       declaration = declare(name, signature, block, options)
-      register { |connection| connection.register_scalar(Host.add(declaration), declaration.message.to_json) }
+      define(name, replace: replace, overload: overload) do |connection|
+        connection.register_scalar(Host.add(declaration), declaration.message.to_json)
+      end
       declaration
     end
 
@@ -175,7 +309,7 @@ module Crosslane
       raise DeclarationError, "table needs a block" unless block
 
       scans = Scans.new(name, signature, split, block)
-      register do |connection|
+      define(name, table: true) do |connection|
         functions = [scans.opening, scans.rows].map { |function| [Host.add(function), function.message.to_json] }
         connection.register_table(*functions, !split.nil?)
       end
@@ -199,7 +333,7 @@ module Crosslane
       raise DeclarationError, "aggregate needs a block" unless block
 
       states = Accumulators.new(name, signature, start, block, combine, finish, options)
-      register do |connection|
+      define(name) do |connection|
         functions = [states.stepping, states.combining, states.finishing]
         functions.map! { |function| [Host.add(function), function.message.to_json] }
         connection.register_aggregate(name.to_s, *functions)
@@ -210,40 +344,172 @@ module Crosslane
     # Loads files of functions in Ruby, Python or JavaScript. They run as guests: in processes of their own, on every
     # core, and out of reach of this program.
     #
+    # They have a connection of their own, so that a transaction of this thread, which cannot see what is loaded before
+    # its end if it has run a query, is left alone.
+    #
     # @param paths [Array<String>]
+    # @param replace [Boolean] whether functions may take the names of macros, which are dropped, and of built-in
+    #   functions, which change for the whole database
     # @raise [Error] if a file cannot be loaded
-    def load(*paths)
+    def load(*paths, replace: false)
       return if paths.empty?
 
-      unless @extension
-        file = ENV.fetch("CROSSLANE_EXTENSION", EXTENSION)
-        raise Error, "there is no extension at #{file}: the gem was not built" unless File.exist?(file)
-
-        query("LOAD '#{file.gsub("'", "''")}'")
-        # Guests in Ruby run in this very Ruby.
-        query("CALL crosslane_set('ruby', ?)", RbConfig.ruby)
-        @extension = true
+      Host.ensure_running
+      apart do |connection|
+        load_extension(connection) unless @extension
+        sql = "CALL crosslane_load(?, replace := #{replace ? true : false})"
+        paths.each { |path| ask(connection, sql, text(File.expand_path(path))) }
       end
-      paths.each { |path| query("CALL crosslane_load(?)", File.expand_path(path)).to_a }
       nil
     end
 
-    # Closes the connections of all threads, and with them the database.
+    # Closes the database, of all threads: what is not at work just now is freed when this returns, and the file with
+    # it. Rows that were not read, and statements, cannot be used any more.
     def close
       return if @closed
 
       @closed = true
       return if Process.pid != @pid
 
-      @connections.each_value { |connections| connections.each(&:close) }
+      users = @users.keys
+      users.each(&:free)
+      @lock.synchronize { @connections.each_value { |connections| close_all(connections) } }
       @native.close
     end
 
     def closed? = @closed
 
+    # @api private
+    # @return [Integer] how many blocks have got names: a statement that was prepared before may mean another
+    attr_reader :definitions
+
     def inspect = "#<Crosslane::Database#{" closed" if closed?}>"
 
+    # Lends this thread's connection: its first that no query runs on. A block that runs on this very thread, in the
+    # midst of a query, gets the next, as does another fiber.
+    #
+    # @api private
+    def with_connection
+      raise Error, "the database is closed" if @closed
+
+      connections = @connections[Thread.current] || own_connections
+      connection, = connections.find { |_, lent| !lent }
+      connection ||= @native.connect
+      connections[connection] = true
+      begin
+        # It may have been closed while this connected.
+        raise Error, "the database is closed" if @closed
+
+        yield connection
+      ensure
+        connections[connection] = false
+        connection.close if @closed
+        Accumulators.forget
+      end
+    end
+
+    # Notes what must be freed with the database.
+    #
+    # @api private
+    def keep(user)
+      @users[user] = true
+      return user unless @closed
+
+      user.free
+      raise Error, "the database is closed"
+    end
+
     private
+
+    # The rows of a query on a connection, which they keep open until they are freed.
+    def ask(connection, sql, *parameters) = Result.new(keep(connection.query(sql, parameters)))
+
+    def load_extension(connection)
+      file = ENV.fetch("CROSSLANE_EXTENSION", EXTENSION)
+      raise Error, "there is no extension at #{file}: the gem was not built" unless File.exist?(file)
+
+      ask(connection, "LOAD '#{file.gsub("'", "''")}'")
+      # Guests in Ruby run in this very Ruby.
+      ask(connection, "CALL crosslane_set('ruby', ?)", text(RbConfig.ruby))
+      @extension = true
+    end
+
+    # The one name of a file; nil for a database in memory.
+    def file(path)
+      return if path.nil? || path.empty? || path == ":memory:"
+
+      path.match?(/\A\w{2,}:|\A:/) ? path : File.realdirpath(path)
+    rescue SystemCallError
+      # DuckDB says why it cannot be opened.
+      File.expand_path(path)
+    end
+
+    # A path as VARCHAR, whatever its encoding.
+    def text(path) = path.dup.force_encoding(Encoding::UTF_8)
+
+    # Registers a block of a name, in place of those that had it.
+    def define(name, table: false, replace: false, overload: false)
+      Host.ensure_running
+      known = name = name.to_s.downcase
+      known = "table #{name}" if table
+      with_connection do |connection|
+        atomically(connection) do
+          alone = @names.fetch(known) { claim(connection, name, table, replace) }
+          forgotten = !overload && alone && connection.forget(name, table)
+          yield connection
+          if !forgotten && ask(connection, AMBIGUOUS, name).any?
+            raise Error, "DuckDB cannot change the type of #{name}'s result; give the block another name"
+          end
+
+          @names[known] = alone
+        end
+      end
+      @definitions += 1
+    end
+
+    # Does all or nothing: in a transaction of its own, unless the program has one.
+    def atomically(connection)
+      # Two queries are in one transaction only if the program has begun it.
+      return yield if Array.new(2) { ask(connection, "SELECT txid_current()").first }.uniq.one?
+
+      ask(connection, "BEGIN")
+      begin
+        yield
+        done = true
+      ensure
+        ask(connection, done ? "COMMIT" : "ROLLBACK")
+      end
+    end
+
+    # Looks whether a block may have the name; drops the macro that has it, if it is to. Whether nobody else has it.
+    def claim(connection, name, table, replace)
+      ask(connection, TAKEN, name, table).map do |kind, drop|
+        replaceable = kind == "scalar" || drop
+        raise Error, taken(name, kind, replaceable) unless replaceable && replace
+
+        ask(connection, drop) if drop
+        drop
+      end.all?
+    end
+
+    def taken(name, kind, replaceable)
+      kind = "function" if kind == "scalar"
+      kind = kind.tr("_", " ")
+      advice = replaceable ? ", or replace it: replace: true" : ""
+      "the name #{name} is taken by #{kind == "aggregate" ? "an" : "a"} #{kind}; give the block another name#{advice}"
+    end
+
+    # Lends a connection that no transaction of the program's runs on.
+    def apart
+      raise Error, "the database is closed" if @closed
+
+      connection = @native.connect
+      begin
+        yield connection
+      ensure
+        connection.close
+      end
+    end
 
     def declare(name, signature, block, options)
       raise DeclarationError, "memory_limit is for functions in files (guests)" if options.key?(:memory_limit)
@@ -251,35 +517,36 @@ module Crosslane
       Declaration.new(Crosslane.signature(name, signature), block, **options)
     end
 
-    def register(&block)
-      Host.ensure_running
-      with_connection(&block)
-    end
-
-    # Lends this thread's connection: its first that no query runs on. A block that runs on this very thread, in the
-    # midst of a query, gets the next.
-    def with_connection
-      raise Error, "the database is closed" if @closed
-
-      connections = @connections[Thread.current] || own_connections
-      lent = connections.pop || @native.connect
-      begin
-        yield lent
-      ensure
-        connections.push(lent)
-      end
-    end
+    # Their thread may add one meanwhile, which no iteration allows.
+    def close_all(connections) = connections.keys.each(&:close) # rubocop:disable Style/HashEachMethods
 
     # A place for this thread's connections; those of threads that have ended are let go.
     def own_connections
       @lock.synchronize do
         ended, = @connections.partition { |thread, _| !thread.alive? }
-        ended.each { |thread, connections| @connections.delete(thread) && connections.each(&:close) }
-        @connections[Thread.current] = []
+        ended.each { |thread, connections| @connections.delete(thread) && close_all(connections) }
+        @connections[Thread.current] = {}.compare_by_identity
       end
     end
 
-    def transaction_key = @transaction_key ||= :"crosslane_transaction_#{object_id}"
+    # After an error that counts more than whether this works: the transaction, or the database, may be gone already.
+    def roll_back
+      query("ROLLBACK")
+    rescue Error
+      nil
+    end
+
+    # The catalog, the schema and the name of a table, as SQL writes them: `points`, `main.points`, `"a.b"."c d"`.
+    def qualified(table)
+      unless table.to_s.match?(/\A#{PART}(\.#{PART}){0,2}\z/)
+        raise Error, "#{table.inspect} is not the name of a table; a part with a dot or a space is quoted: " \
+                     "#{'main."my table"'.inspect}"
+      end
+      *place, name = table.to_s.scan(PART).map { |part| part.start_with?('"') ? part[1..-2].gsub('""', '"') : part }
+      place.unshift(nil) while place.size < 2
+      place.rotate! if place.first.nil? && place.last && value(CATALOG, place.last)
+      [*place, name]
+    end
   end
 
   class << self

@@ -12,7 +12,19 @@ module Crosslane
     }.freeze
     # The values of a row lie on the machine's stack.
     MOST_PARAMETERS = 64
-    private_constant :UNITS, :MOST_PARAMETERS
+    # What the engine takes.
+    MOST = { concurrency: 65_536, retries: 1_000_000, timeout: 1_000_000_000, memory_limit: 2**50 }.freeze
+    private_constant :UNITS, :MOST_PARAMETERS, :MOST
+
+    # The names and types of columns, such as "(id BIGINT, name VARCHAR)".
+    #
+    # @api private
+    # @raise [DeclarationError]
+    def self.columns(signature)
+      Native.parse_signature("columns#{signature} -> BOOLEAN")[1]
+    rescue ArgumentError => e
+      raise DeclarationError, "columns are such as \"(id BIGINT, name VARCHAR)\": #{e.message}"
+    end
 
     attr_reader :name, :signature, :callable, :file, :line, :retries, :memory_limit, :timeout, :concurrency
 
@@ -41,8 +53,9 @@ module Crosslane
       @concurrency > 1 ? "concurrent" : "row"
     end
 
+    # @param host [Boolean] whether it is called in the engine's own process
     # @return [Proc, Method, Runner] what the native half calls
-    def callee = kind == "concurrent" ? Runner.new(self) : callable
+    def callee(host) = kind == "concurrent" ? Runner.new(self, host) : callable
 
     # @return [Array<Boolean>] for each parameter, whether it may be nil
     def admits_null = @parameters.map { @nulls == :call }
@@ -52,8 +65,20 @@ module Crosslane
       {
         signature: signature, admits_null: admits_null, deterministic: @deterministic, vectorized: @vectorized,
         asynchronous: @concurrency > 1, concurrency: @concurrency, timeout: @timeout, memory_limit: @memory_limit,
-        on_error: on_error, retries: @retries, file: file, line: line
+        on_error: on_error, retries: @retries, file: file, line: line, description: description
       }
+    end
+
+    # @return [String] the comment right above it
+    def description
+      return "" unless File.file?(file)
+
+      above = File.foreach(file, encoding: "UTF-8").first(line - 1).map { |text| text.scrub.strip }
+      comment = above.reverse.take_while { |text| text.start_with?("#") }.reverse
+      comment.map { |text| text.delete_prefix("#").delete_prefix(" ") }.join("\n")
+    rescue SystemCallError
+      # The file has gone since.
+      ""
     end
 
     # @return [DeclarationError] that names the function and where it is defined
@@ -97,26 +122,31 @@ module Crosslane
 
     def count(options, name, least)
       value = options[name]
-      return value if value.is_a?(Integer) && value >= least
+      return value if value.is_a?(Integer) && value.between?(least, MOST[name])
 
-      raise error("#{name} is a number of at least #{least}, not #{value.inspect}")
+      raise error("#{name} is a whole number from #{least} to #{MOST[name]}, not #{value.inspect}")
     end
 
     def seconds(value)
-      return value&.to_f if value.nil? || (value.is_a?(Numeric) && value.positive?)
+      return if value.nil?
+      return value.to_f if value.is_a?(Numeric) && value.real? && value.positive? && value <= MOST[:timeout]
 
-      raise error("timeout is a positive number of seconds, not #{value.inspect}")
+      raise error("timeout is a positive number of seconds, at most #{MOST[:timeout]}, not #{value.inspect}")
     end
 
     def bytes(value)
       return nil if value.nil?
 
-      number, unit = value.to_s.match(/\A\s*([0-9.]+)\s*([A-Za-z]*)\s*\z/)&.captures
-      factor = UNITS[unit&.upcase]
-      size = (Float(number, exception: false) || 0) * factor if factor
-      return size.to_i if size&.positive?
+      size = value.is_a?(String) ? parsed_bytes(value) : value
+      return size.to_i if size.is_a?(Numeric) && size.real? && size >= 1 && size <= MOST[:memory_limit]
 
-      raise error("memory_limit is a size such as '500 MB' or '2 GiB', not #{value.inspect}")
+      raise error("memory_limit is a size such as '500 MB' or '2 GiB', at most 1 PiB, not #{value.inspect}")
+    end
+
+    def parsed_bytes(text)
+      number, unit = text.match(/\A\s*([0-9.]+)\s*([A-Za-z]*)\s*\z/)&.captures
+      factor = UNITS[unit&.upcase]
+      Float(number, exception: false)&.*(factor) if factor
     end
 
     def check_parameters

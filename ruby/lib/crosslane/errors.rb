@@ -50,6 +50,11 @@ module Crosslane
         end
       end
 
+      # Whether the program or its thread is to end, or to go on elsewhere, by the exception with this ticket.
+      def final?(ticket)
+        [SystemExit, SignalException, UncaughtThrowError].any? { |kind| @kept[ticket].is_a?(kind) }
+      end
+
       # Raises what a block was left with, as if the query had raised it: the exception itself, with its cause and
       # backtrace. A `throw` that no `catch` of its thread took goes on here.
       #
@@ -66,13 +71,18 @@ module Crosslane
 
       private
 
-      def name(error) = error.class.name || "an anonymous #{error.class.superclass}"
+      def name(error) = shown { error.class.name || "an anonymous #{error.class.superclass}" }
 
-      def message(error)
-        text = error.message.to_s
+      def message(error) = shown { error.message.to_s }
+
+      # What the user's object shows of itself: it may do anything when it is asked.
+      def shown
+        text = yield
         text = text.encode(Encoding::UTF_8, invalid: :replace, undef: :replace) unless text.encoding == Encoding::UTF_8
         text.scrub
-      rescue StandardError => e
+      rescue SignalException
+        raise
+      rescue Exception => e # rubocop:disable Lint/RescueException -- such as SystemExit
         "(its message cannot be shown: #{e.class})"
       end
 

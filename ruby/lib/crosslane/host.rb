@@ -42,7 +42,7 @@ module Crosslane
       end
     end
 
-    Lane = Struct.new(:number, :thread, :watch)
+    Lane = Struct.new(:number, :thread, :watch, :killed)
     private_constant :Lane
 
     def initialize(socket)
@@ -72,22 +72,26 @@ module Crosslane
 
     # Waits for news and acts on them. False when the engine has gone.
     def turn
-      ready = Native.poll([@socket.fileno, @wakeup.fileno], @lanes.keys)
+      # The end of a lane that was killed already is no news, until its thread says so itself.
+      ready = Native.poll([@socket.fileno, @wakeup.fileno], @lanes.reject { |_, lane| lane.killed }.keys)
       if ready.delete(@wakeup.fileno)
         @wakeup.read_nonblock(4096, exception: false)
-        bury(@ended.pop) until @ended.empty?
+        reap(@ended.pop) until @ended.empty?
       end
       return answer if ready.delete(@socket.fileno)
 
       # Nobody waits for what these threads do.
-      ready.each { |watch| @lanes[watch]&.thread&.kill }
+      ready.filter_map { |watch| @lanes[watch] }.each do |lane|
+        lane.killed = true
+        lane.thread.kill
+      end
       true
     end
 
     def answer
       message = @control.receive
       case message&.first
-      when :load then @control.loaded("[]", "Ruby #{RUBY_VERSION}")
+      when :load then @control.loaded("[]", "Ruby #{RUBY_VERSION}", nil, false)
       when :fork then make(*message.drop(1))
       end
       message
@@ -100,7 +104,7 @@ module Crosslane
       lane = Lane.new(number, nil, watch)
       lane.thread = thread(lane, memory, socket, spin)
       @lanes[watch.fileno] = lane
-      @control.forked(number, @pid)
+      @control.forked(number)
     rescue StandardError, NoMemoryError => e
       [memory, socket].each { |descriptor| IO.for_fd(descriptor).close }
       watch&.close
@@ -121,7 +125,7 @@ module Crosslane
       thread
     end
 
-    def bury(lane)
+    def reap(lane)
       @lanes.delete(lane.watch.fileno)
       close(lane)
       @control.exited(lane.number, 0, nil)

@@ -14,16 +14,32 @@ module Crosslane
                                             "crosslane_load('file.rb'), or db.load(\"file.rb\")")
       end
 
+      # Keeps a library from loading itself: each of its processes would start the next, without end.
+      #
+      # @raise [DeclarationError] if a file is being loaded; it names the place that asked
+      def refuse_while_loading
+        return unless @current
+
+        place = caller_locations.find { |location| !location.path.start_with?(Errors::OURS) }
+        raise DeclarationError, "#{place.path}:#{place.lineno}: this file is being loaded as a library of functions; " \
+                                "put what opens a database under `if $PROGRAM_NAME == __FILE__`"
+      end
+
       # Runs a file and collects what it declares, in order.
       #
       # @param path [String]
       # @return [Array<Declaration>]
       # @raise [DeclarationError] if it declares nothing, a name twice, or something that cannot work
-      def load(path)
+      def load(path) = read(path).first
+
+      # @return [Array(Array<Declaration>, String)] as {load}, and what tells the files that were read from any others:
+      #   this one, and those of its folder that it required
+      def read(path)
         @current = new(path)
         watch_methods
+        watch_files
         Kernel.load(path)
-        @current.finish
+        [@current.finish, @current.text]
       ensure
         @current = nil
       end
@@ -45,16 +61,52 @@ module Crosslane
         Object.include(DSL)
       end
 
+      # Ruby asks this method for the code of each file that it is about to read.
+      def watch_files
+        return if @watching_files
+
+        @watching_files = true
+        hook = Module.new do
+          def load_iseq(path)
+            Library.reading(path)
+            super if defined?(super)
+          end
+        end
+        RubyVM::InstructionSequence.singleton_class.prepend(hook)
+      end
+
       public
 
       # @api private
       def defined(name) = @current&.defined(name)
+
+      # @api private
+      def reading(path) = @current&.reading(path)
     end
 
     def initialize(path)
       @path = path
       @declarations = {}
       @pending = nil
+      @folder = "#{File.dirname(File.realpath(path))}/"
+      @files = {}
+    end
+
+    # @api private
+    def reading(path)
+      real = File.realpath(path)
+      @files[real] = File.binread(real) if real.start_with?(@folder)
+    rescue SystemCallError
+      # Ruby says it better.
+    end
+
+    # @api private
+    def text
+      # Ruby has read them between the first time and this one.
+      changed, = @files.find { |path, content| File.binread(path) != content }
+      raise DeclarationError, "#{changed}: has changed while it was loaded" if changed
+
+      Native.text(@files.to_a)
     end
 
     # @api private

@@ -5,11 +5,12 @@ require "timeout"
 module Crosslane
   # Calls a function for many rows of a batch at once, on threads, for functions that wait.
   class Runner
-    # The first pause in seconds before a failed call is tried again; it doubles with each try.
-    BACKOFF = 0.05
-    private_constant :BACKOFF
+    # What ends a program. In the engine's own process it is for that program, in a worker it is a failed call.
+    FINAL = [SystemExit, SignalException].freeze
+    private_constant :FINAL
 
-    def initialize(declaration)
+    def initialize(declaration, host)
+      @host = host
       @callable = declaration.callable
       @concurrency = declaration.concurrency
       @timeout = declaration.timeout
@@ -19,13 +20,16 @@ module Crosslane
 
     # @param rows [Array<Array, nil>] arguments; nil for rows that are not called
     # @param clock [#call] is told how many rows are done
+    # @param spent [Integer] tries of each row that were made before
     # @return [Array] results, number of errors that became nil, number of retries, the exception that ended it
-    #   and its row
-    def call(rows, clock)
-      batch = Batch.new(rows, clock)
-      threads = Array.new([@concurrency, rows.size].min) { Thread.new { work(batch) } }
-      threads.each { |thread| thread.report_on_exception = false }
-      threads.each(&:join)
+    #   and its row, and the tries that were made by now of rows that were tried again
+    def call(rows, clock, spent)
+      batch = Batch.new(rows, clock, spent)
+      until batch.over?
+        threads = Array.new([@concurrency, rows.size].min) { Thread.new { work(batch) } }
+        threads.each { |thread| thread.report_on_exception = false }
+        threads.each(&:join)
+      end
       batch.outcome
     ensure
       threads&.each(&:kill)
@@ -33,16 +37,23 @@ module Crosslane
 
     # What the threads of one call share.
     class Batch
-      def initialize(rows, clock)
+      attr_reader :spent
+
+      def initialize(rows, clock, spent)
         @rows = rows
         @clock = clock
+        @spent = spent
+        @tries = {}
         @lock = Mutex.new
         @results = Array.new(rows.size)
         @next = @done = @errors = @retries = 0
         @failure = @row = nil
       end
 
-      def outcome = [@results, @errors, @retries, @failure, @row]
+      def outcome = [@results, @errors, @retries, @failure, @row, @tries]
+
+      # Whether there is nothing left to be called. Threads may have ended themselves before.
+      def over? = @lock.synchronize { @failure || @rows[@next..].none? }
 
       # The next row and its arguments, or nil.
       def take
@@ -67,7 +78,12 @@ module Crosslane
 
       def count_error = @lock.synchronize { @errors += 1 }
 
-      def count_retry = @lock.synchronize { @retries += 1 }
+      def count_retry(row, tries)
+        @lock.synchronize do
+          @retries += 1
+          @tries[row] = tries
+        end
+      end
     end
     private_constant :Batch
 
@@ -75,21 +91,34 @@ module Crosslane
 
     def work(batch)
       while (row, arguments = batch.take)
-        batch.done(row, attempt(batch, arguments))
+        batch.done(row, attempt(batch, row, arguments))
+        row = nil
       end
     rescue Exception => e # rubocop:disable Lint/RescueException -- it is raised again by the query
       batch.failed(row, e)
+      row = nil
+    ensure
+      left(batch, row) if row
     end
 
-    def attempt(batch, arguments)
-      tries = 0
+    # The function has ended its own thread.
+    def left(batch, row)
+      return batch.count_error if @null_on_error
+
+      batch.failed(row, ThreadError.new("the function ended the thread that called it"))
+    end
+
+    def attempt(batch, row, arguments)
+      tries = batch.spent
       begin
         Timeout.timeout(@timeout, nil, "timed out after #{@timeout} s") { @callable.call(*arguments) }
-      rescue StandardError, ScriptError, NoMemoryError, SystemStackError
+      rescue Exception => e # rubocop:disable Lint/RescueException -- whatever it is, the call has failed
+        raise if @host && FINAL.any? { |kind| e.is_a?(kind) }
+
         if tries < @retries
-          sleep(BACKOFF * (2**[tries, 6].min))
+          sleep(Native.backoff(tries))
           tries += 1
-          batch.count_retry
+          batch.count_retry(row, tries)
           retry
         end
         raise unless @null_on_error

@@ -19,18 +19,22 @@ module Crosslane
       # @return [String] the JavaScript class, such as "TypeError"
       attr_reader :name
 
+      # @return [String] JavaScript's message
+      attr_reader :javascript_message
+
       # @return [Array<String>] JavaScript's frames
       attr_reader :javascript_backtrace
 
       # @api private
       def initialize(name = "Error", message = nil, stack = "")
         @name = name
+        @javascript_message = message.to_s
         @javascript_backtrace = stack.lines.map(&:strip).reject(&:empty?)
         super("#{name}: #{message}")
       end
 
       def set_backtrace(backtrace)
-        super(@javascript_backtrace + Array(backtrace))
+        super(@javascript_backtrace + (Array(backtrace) - @javascript_backtrace))
       end
 
       # @return [Array<String>]
@@ -58,6 +62,52 @@ module Crosslane
     # @return [String] such as "10.2.154.26-node.26"
     def self.version = Native.version
 
+    # What the native half calls.
+    # @api private
+    class Bridge
+      # An exception on its way through V8.
+      attr_writer :left
+
+      def initialize(blocks, output)
+        @blocks = blocks
+        @output = output
+      end
+
+      def left
+        @left.tap { @left = nil }
+      end
+
+      # What JavaScript sees of an exception: the name and the message, a line each. Its own errors come back as they
+      # were.
+      def told(exception)
+        return "#{exception.name}\n#{exception.javascript_message}" if exception.is_a?(RuntimeError)
+
+        "ProgramError\n#{exception.message}"
+      end
+
+      # Puts JavaScript's frames where the exception that is on its way has passed them: behind those of the block.
+      def passed(frames)
+        backtrace = @left.backtrace
+        return if backtrace.nil? || @left.frozen?
+
+        frames = frames.lines.map(&:strip).reject(&:empty?)
+        # Further calls may be between that block and this one.
+        at = (0...backtrace.size).find do |index|
+          backtrace[index].match?(CALLED) && !backtrace[index + 1]&.start_with?("at ")
+        end
+        # A call inside of this one has had its frames too.
+        @left.set_backtrace((backtrace[..at] - frames) + frames + backtrace[at + 1..]) if at
+      end
+
+      CALLED = /\A#{Regexp.escape(__FILE__)}:\d+:in .*call_block/
+      private_constant :CALLED
+
+      def call_block(number, arguments) = @blocks.fetch(number).call(*arguments)
+
+      def print(_error, text) = @output&.puts(text)
+    end
+    private_constant :Bridge
+
     # A heap in which a script has run: contexts boot from it in a moment, without running it again.
     #
     # V8 can have contexts of one snapshot at a time in a process; another is refused as long as they live.
@@ -71,8 +121,8 @@ module Crosslane
       # @raise [RuntimeError] what it throws
       # @raise [Error] if contexts of another snapshot live
       def initialize(source = "", name: "(snapshot)", warm_up: nil)
-        @native = source.is_a?(Native::Snapshot) ? source : Native::Snapshot.build(source, name)
-        @native = @native.warm_up(warm_up, "(warm-up)") if warm_up
+        @native = source.is_a?(Native::Snapshot) ? source : Native::Snapshot.build(source, name, Bridge.new([], nil))
+        @native = @native.warm_up(warm_up, "(warm-up)", Bridge.new([], nil)) if warm_up
       end
 
       # A snapshot from what {#dump} returned.
@@ -85,7 +135,7 @@ module Crosslane
       # result need not compile them.
       #
       # @return [Snapshot] another
-      def warm_up(source, name: "(warm-up)") = Snapshot.new(native.warm_up(source, name))
+      def warm_up(source, name: "(warm-up)") = Snapshot.new(native.warm_up(source, name, Bridge.new([], nil)))
 
       # @return [String] the bytes, for {.load}
       def dump = native.dump
@@ -138,7 +188,7 @@ module Crosslane
       #
       #   context.attach("read") { |path| File.read(path) }
       #
-      # @param path [String, Symbol] see {#call}
+      # @param path [String, Symbol] see {#call}; objects that are missing on the way are created
       # @return [self]
       def attach(path, callable = nil, &block)
         callable ||= block
@@ -155,30 +205,11 @@ module Crosslane
       def memory = @lock.synchronize { @native.memory }
 
       # Frees the heap now. The context cannot be used any more.
+      #
+      # @raise [Error] in a block that the context is calling
       def dispose = @lock.synchronize { @native.dispose }
 
       def inspect = "#<Crosslane::V8::Context>"
-
-      # What the native half calls.
-      # @api private
-      class Bridge
-        # An exception on its way through V8.
-        attr_writer :left
-
-        def initialize(blocks, output)
-          @blocks = blocks
-          @output = output
-        end
-
-        def left
-          @left.tap { @left = nil }
-        end
-
-        def call_block(number, arguments) = @blocks.fetch(number).call(*arguments)
-
-        def print(_error, text) = @output.puts(text)
-      end
-      private_constant :Bridge
     end
 
     # Contexts that are booted ahead of time, by a thread of the pool.
@@ -194,7 +225,6 @@ module Crosslane
 
         @make = -> { Context.new(snapshot: snapshot, **options) }
         @ready = Thread::Queue.new
-        @size = size
         @lock = Mutex.new
         @wanted = Thread::Queue.new
         @closed = false
@@ -218,11 +248,9 @@ module Crosslane
       # @return [Context]
       # @raise [Error] why none can be booted
       def check_out
-        raise Error, "the pool is closed" if @closed
-
         start
         @wanted << :context
-        context = @ready.pop
+        context = @ready.pop || raise(Error, "the pool is closed")
         raise context if context.is_a?(Exception)
 
         context
@@ -231,12 +259,15 @@ module Crosslane
       # @return [Integer] contexts that wait
       def ready = @ready.size
 
-      # Disposes of the contexts that wait.
+      # Disposes of the contexts that wait. Threads that wait for one get an {Error}.
       def close
-        @closed = true
+        @lock.synchronize { @closed = true }
         @thread&.kill
         @thread&.join
-        @ready.pop.then { |context| context.dispose if context.is_a?(Context) } until @ready.empty?
+        @ready.close
+        while (context = @ready.pop)
+          context.dispose if context.is_a?(Context)
+        end
       end
 
       private
@@ -244,6 +275,7 @@ module Crosslane
       # The thread that boots; a fork has lost it.
       def start
         @lock.synchronize do
+          raise Error, "the pool is closed" if @closed
           return if @thread&.alive?
 
           @thread = Thread.new { boot while @wanted.pop }

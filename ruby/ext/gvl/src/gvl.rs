@@ -3,14 +3,18 @@
 //! A wait without the lock must end when the VM wants its thread back (a signal, `Timeout`, `Thread#kill`). For what
 //! another thread wants, the VM calls `unblock`, from that thread. A signal's handler runs on the main thread itself
 //! and only interrupts its system call; the VM calls `unblock` for it if there are no other threads, from the handler
-//! (so it must be async-signal-safe). So waits also ask [`Me::is_wanted`]. What the VM wants is done
+//! (so it must be async-signal-safe). So waits of the main thread also ask [`Me::is_wanted`]. What the VM wants is done
 //! by [`check_interrupts`], where nothing is held that a longjmp would leak.
+//!
+//! Without the lock nothing may look at a Ruby object, not even at a thread: the collector may be moving it.
 
 use crate::protect::{Unwind, protect};
 use std::ffi::{c_int, c_void};
 
 unsafe extern "C" {
     fn ruby_thread_has_gvl_p() -> c_int;
+    /// Whether signals wait for their handlers; only looks at a counter.
+    fn rb_thread_check_trap_pending() -> c_int;
 }
 
 /// Where a thread stands, which decides how it may call Ruby.
@@ -40,24 +44,21 @@ pub fn stand() -> Stand {
 
 /// The current Ruby thread.
 #[derive(Debug, Clone, Copy)]
-pub struct Me(rb_sys::VALUE);
-
-// SAFETY: the thread object lives as long as its thread, which is the only one to use this.
-unsafe impl Send for Me {}
-// SAFETY: as above.
-unsafe impl Sync for Me {}
+pub struct Me {
+    main: bool,
+}
 
 impl Me {
     /// With the GVL.
     pub fn get() -> Self {
         // SAFETY: called with the GVL.
-        Self(unsafe { rb_sys::rb_thread_current() })
+        Self { main: unsafe { rb_sys::rb_thread_current() == rb_sys::rb_thread_main() } }
     }
 
-    /// Whether the VM wants this thread. Without the GVL too: it takes a lock of the thread's own.
+    /// Whether a signal waits for this thread; the VM tells of everything else. Without the GVL too.
     pub fn is_wanted(self) -> bool {
-        // SAFETY: the thread lives: it is the current one.
-        unsafe { rb_sys::rb_thread_interrupted(self.0) != 0 }
+        // SAFETY: looks at a counter of the process.
+        self.main && unsafe { rb_thread_check_trap_pending() != 0 }
     }
 }
 
@@ -81,6 +82,10 @@ impl<W: FnOnce() -> T, T> Work<W, T> {
         std::ptr::null_mut()
     }
 
+    fn runner(&self) -> unsafe extern "C" fn(*mut c_void) -> *mut c_void {
+        Self::run
+    }
+
     fn finish(self) -> Option<T> {
         self.result.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }
@@ -101,7 +106,7 @@ pub fn without<T, W: FnOnce() -> T, U: Fn() + Sync>(work: W, unblock: U) -> Opti
     // SAFETY: called with the lock; this function neither raises nor checks interrupts afterwards.
     unsafe {
         rb_sys::rb_nogvl(
-            Some(Work::<W, T>::run),
+            Some(data.runner()),
             (&raw mut data).cast(),
             Some(stop::<U>),
             (&raw const unblock).cast_mut().cast(),
@@ -114,16 +119,35 @@ pub fn without<T, W: FnOnce() -> T, U: Fn() + Sync>(work: W, unblock: U) -> Opti
 /// Runs `work` with the lock, on a Ruby thread: takes the lock if the thread is without. `None` if it was not
 /// even begun.
 ///
+/// The VM does what it wants of a thread when that gives the lock back, and raises there, over all frames. So it is
+/// asked before, until it wants nothing more, and `stop` gets what it raises: its exceptions, the thread's end.
+/// What another thread or a signal asks for between the last look and the VM's own, some instructions later, is
+/// still raised there.
+///
 /// # Panics
 /// If `work` panics.
-pub fn with<T, W: FnOnce() -> T>(work: W) -> Option<T> {
+pub fn with<T>(work: impl FnOnce() -> T, stop: impl Fn(Unwind)) -> Option<T> {
     if stand() == Stand::Locked {
         return Some(work());
     }
+    let work = || {
+        let result = work();
+        loop {
+            // Other threads may take a turn here.
+            if let Err(unwind) = check_interrupts() {
+                stop(unwind);
+            }
+            // SAFETY: with the GVL.
+            if unsafe { rb_sys::rb_thread_interrupted(rb_sys::rb_thread_current()) } == 0 {
+                break;
+            }
+        }
+        result
+    };
     let mut data = Work::new(work);
     // SAFETY: the caller stands on a Ruby thread without the lock, and the work lets no longjmp out.
     unsafe {
-        rb_sys::rb_thread_call_with_gvl(Some(Work::<W, T>::run), (&raw mut data).cast());
+        rb_sys::rb_thread_call_with_gvl(Some(data.runner()), (&raw mut data).cast());
     }
     data.finish()
 }

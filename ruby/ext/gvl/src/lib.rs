@@ -2,6 +2,8 @@
 
 mod gvl;
 mod protect;
+#[cfg(test)]
+mod tests;
 
 pub use gvl::{Me, Stand, check_interrupts, stand, with, without};
 pub use protect::{Unwind, protect};

@@ -19,8 +19,8 @@ impl Control {
         Self(ControlSocket::new(UnixStream::from(unsafe { OwnedFd::from_raw_fd(descriptor) })))
     }
 
-    /// The next request: `[:load, kind, path or name, seconds]`, or `[:fork, lane, spin, memory, socket, log]`;
-    /// nil when the engine has closed the socket.
+    /// The next request: `[:load, kind, path or name, seconds]`, or `[:fork, lane, spin, memory, socket, log]`,
+    /// or `[:unfork, lane]`, or `[:refused, lane]` for a fork that was refused already; nil when the engine has closed the socket.
     pub(crate) fn receive(&self) -> Result<Option<Value>, Error> {
         let ruby = Ruby::get().expect("with the GVL");
         let received = match self.0.receive() {
@@ -39,32 +39,40 @@ impl Control {
             }
             Request::Fork { lane, spin_microseconds } => {
                 let Ok([memory, socket, log]) = <[OwnedFd; 3]>::try_from(descriptors) else {
-                    return Err(crate::argument_error("a fork without its descriptors"));
+                    self.unforked(lane, "the process has too few descriptors left".into())?;
+                    return Ok(Some((ruby.to_symbol("refused"), lane).into_value_with(&ruby)));
                 };
                 let [memory, socket, log] = [memory, socket, log].map(OwnedFd::into_raw_fd);
                 (ruby.to_symbol("fork"), lane, spin_microseconds, memory, socket, log).into_value_with(&ruby)
             }
+            Request::Unfork { lane } => (ruby.to_symbol("unfork"), lane).into_value_with(&ruby),
         };
         Ok(Some(message))
     }
 
-    fn send(&self, report: &Report<'_>) -> Result<(), Error> {
+    fn send(&self, report: &Report) -> Result<(), Error> {
         self.0.send(report).map_err(io_error)
     }
 
-    /// `functions` is JSON.
-    pub(crate) fn loaded(&self, functions: String, runtime: String) -> Result<(), Error> {
+    /// `functions` is JSON; `text` tells the files that were read from any others; `reloads`: each lane loads them itself.
+    pub(crate) fn loaded(
+        &self,
+        functions: String,
+        runtime: String,
+        text: Option<String>,
+        reloads: bool,
+    ) -> Result<(), Error> {
         let functions = serde_json::from_str(&functions).map_err(crate::argument_error)?;
-        self.send(&Report::Loaded { functions, runtime })
+        self.send(&Report::Loaded { functions, runtime, text, reloads })
     }
 
     pub(crate) fn failed(&self, class: String, message: String, traceback: String) -> Result<(), Error> {
         let failure = Failure { class, message, traceback, ..Failure::default() };
-        self.send(&Report::Failed { failure: &failure })
+        self.send(&Report::Failed { failure })
     }
 
-    pub(crate) fn forked(&self, lane: u64, pid: i32) -> Result<(), Error> {
-        self.send(&Report::Forked { lane, pid })
+    pub(crate) fn forked(&self, lane: u64) -> Result<(), Error> {
+        self.send(&Report::Forked { lane })
     }
 
     pub(crate) fn unforked(&self, lane: u64, message: String) -> Result<(), Error> {
@@ -75,7 +83,7 @@ impl Control {
         self.send(&Report::Exited { lane, code, signal })
     }
 
-    pub(crate) fn interrupted(&self) -> Result<(), Error> {
-        self.send(&Report::Interrupted)
+    pub(crate) fn interrupted(&self, at: u64) -> Result<(), Error> {
+        self.send(&Report::Interrupted { at })
     }
 }

@@ -7,11 +7,12 @@ use crate::reader::Reader;
 use crate::values::{integer, utf8};
 use crate::writer::{self, Fault, Writer};
 use crosslane::batch::Column;
+use crosslane::lane::WRITING;
 use crosslane::{ColumnBuilder, DataType, Signature};
 use crosslane_gvl::{Unwind, protect};
 use crosslane_process::guest::Mishaps;
 use crosslane_process::limits::MemoryLimit;
-use crosslane_ring::Control;
+use crosslane_ring::ProgressWord;
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, Value};
@@ -31,6 +32,7 @@ pub(crate) struct Function {
     kind: Kind,
     readers: Vec<Reader>,
     writer: Writer,
+    host: bool,
     null_on_error: bool,
     retries: u32,
     memory_limit: Option<u64>,
@@ -110,15 +112,15 @@ impl From<Unwind> for Mishap {
 /// Where a batch tells which row it is at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress<'a> {
-    pub(crate) control: Option<&'a Control>,
+    pub(crate) word: Option<&'a ProgressWord>,
     pub(crate) sequence: u32,
 }
 
 impl Progress<'_> {
     #[inline(always)]
     fn set(&self, row: u32) {
-        if let Some(control) = self.control {
-            control.set_progress(self.sequence, row);
+        if let Some(word) = self.word {
+            word.set(self.sequence, row);
         }
     }
 }
@@ -166,16 +168,25 @@ impl<'a> Argument<'a> {
     }
 }
 
+/// What becomes of rows whose call failed.
+enum Verdict {
+    /// NULL.
+    Null,
+    /// Another call.
+    Again,
+}
+
 impl Function {
-    /// Prepares what Ruby declared (`Crosslane::Declaration`).
-    pub(crate) fn new(declared: Value) -> Result<Self, Error> {
+    /// Prepares what Ruby declared (`Crosslane::Declaration`). What ends a program is for the program that the engine
+    /// runs in (`host`), and in a worker a failed call.
+    pub(crate) fn new(declared: Value, host: bool) -> Result<Self, Error> {
         let signature: String = declared.funcall("signature", ())?;
         let signature: Signature = signature.parse().map_err(crate::argument_error)?;
         let kind: String = declared.funcall("kind", ())?;
         let on_error: String = declared.funcall("on_error", ())?;
         let types: Vec<DataType> = signature.parameters.into_iter().map(|field| field.data_type).collect();
         Ok(Self {
-            callee: Callee::new(declared.funcall("callee", ())?),
+            callee: Callee::new(declared.funcall("callee", (host,))?),
             readers: types.iter().map(Reader::new).collect::<Result<_, _>>()?,
             writer: Writer::new(&signature.returns)?,
             types,
@@ -186,6 +197,7 @@ impl Function {
                 "concurrent" => Kind::Concurrent,
                 _ => Kind::Row,
             },
+            host,
             null_on_error: on_error == "null",
             retries: declared.funcall("retries", ())?,
             memory_limit: declared.funcall("memory_limit", ())?,
@@ -208,6 +220,8 @@ impl Function {
             .filter_map(|(column, admits)| (!admits && column.validity.is_some()).then_some(column))
             .collect();
         out.clear();
+        out.reserve(rows)
+            .map_err(|overflow| Unwind::new(writer::overflow_class(overflow), &overflow.to_string()))?;
         let outcome = match self.kind {
             Kind::Row => self.run_rows(columns, rows, progress, &skipping, out),
             Kind::Concurrent => self.run_concurrently(columns, rows, progress, &skipping, out),
@@ -274,22 +288,20 @@ impl Function {
                 (Ok(()), Some(fault)) => self.exception(&fault),
                 (Ok(()), None) => break,
             };
+            // The VM wanted the thread when all rows were done: no call has failed.
+            if row == rows {
+                return Err(unwind.into());
+            }
             out.truncate(row);
             if tries.0 != row {
                 tries = (row, 0);
             }
-            if unwind.is_final() {
-                return Err(Mishap { unwind, row: Some(row) });
-            } else if tries.1 < self.retries {
-                pause(tries.1)?;
-                tries.1 += 1;
-                mishaps.retries += 1;
-            } else if self.null_on_error {
-                mishaps.errors += 1;
-                out.null();
-                row += 1;
-            } else {
-                return Err(Mishap { unwind, row: Some(row) });
+            match self.forgive(Mishap { unwind, row: Some(row) }, &mut tries.1, 1, &mut mishaps)? {
+                Verdict::Again => {}
+                Verdict::Null => {
+                    out.null();
+                    row += 1;
+                }
             }
         }
         Ok(mishaps)
@@ -307,6 +319,7 @@ impl Function {
         let mut mishaps = Mishaps::default();
         let kept = |row: usize| skipping.iter().all(|column| column.is_valid(row));
         let count = (0..rows).filter(|row| kept(*row)).count();
+        let mut tries = 0;
         loop {
             let mut fault = None;
             let outcome = protect(|| {
@@ -320,7 +333,7 @@ impl Function {
                         }
                     }
                     let result = self.callee.call(columns.len() as c_int, values.as_ptr());
-                    self.write_array(result, rows, count, kept, out)
+                    self.write_array(result, rows, count, kept, progress, out)
                 };
                 fault = written.err();
             });
@@ -330,17 +343,12 @@ impl Function {
                 (Ok(()), None) => return Ok(mishaps),
             };
             out.clear();
-            if unwind.is_final() {
-                return Err(unwind.into());
-            } else if mishaps.retries < self.retries {
-                pause(mishaps.retries)?;
-                mishaps.retries += 1;
-            } else if self.null_on_error {
-                mishaps.errors = rows as u32;
-                (0..rows).for_each(|_| out.null());
-                return Ok(mishaps);
-            } else {
-                return Err(unwind.into());
+            match self.forgive(unwind.into(), &mut tries, rows, &mut mishaps)? {
+                Verdict::Again => {}
+                Verdict::Null => {
+                    (0..rows).for_each(|_| out.null());
+                    return Ok(mishaps);
+                }
             }
         }
     }
@@ -355,6 +363,7 @@ impl Function {
         rows: usize,
         count: usize,
         kept: impl Fn(usize) -> bool,
+        progress: Progress<'_>,
         out: &mut ColumnBuilder,
     ) -> Result<(), Fault> {
         // SAFETY: as the caller says.
@@ -367,6 +376,7 @@ impl Function {
             let mut next = 0;
             for row in 0..rows {
                 if kept(row) {
+                    progress.set(row as u32 | WRITING);
                     self.writer.write(rb_sys::rb_ary_entry(array, next), out)?;
                     next += 1;
                 } else {
@@ -393,10 +403,33 @@ impl Function {
         progress.set(u32::MAX);
         let clock = crate::serve::Clock::object(progress);
         let clock = clock.as_raw();
+        let mut batch = Qnil as VALUE;
+        let mut outcome = Qnil as VALUE;
+        let mut value = Qnil as VALUE;
+        let mut spent = 0;
+        // Calls the runner with rows that were tried before. False if one of them failed for good.
+        //
+        // SAFETY: to be called protected, with the GVL; nothing in its frame is to be dropped.
+        let call = |rows: VALUE, spent: u32, mishaps: &mut Mishaps, failed: &mut VALUE| unsafe {
+            let arguments = [rows, clock, rb_sys::rb_uint2inum(spent as usize)];
+            let outcome = self.callee.call(3, arguments.as_ptr());
+            mishaps.errors += rb_sys::rb_num2int(rb_sys::rb_ary_entry(outcome, 1)) as u32;
+            mishaps.retries += rb_sys::rb_num2int(rb_sys::rb_ary_entry(outcome, 2)) as u32;
+            *failed = rb_sys::rb_ary_entry(outcome, 3);
+            outcome
+        };
+        // How often a row of an outcome was tried again.
+        //
+        // SAFETY: as above.
+        let tries = |outcome: VALUE, row: usize, known: u32| unsafe {
+            let tries = rb_sys::rb_ary_entry(outcome, 5);
+            let tries = rb_sys::rb_hash_lookup(tries, rb_sys::rb_uint2inum(row));
+            if tries == Qnil as VALUE { known } else { rb_sys::rb_num2int(tries) as u32 }
+        };
         protect(|| {
             // SAFETY: protected, with the GVL, and nothing in this frame is to be dropped.
             unsafe {
-                let batch = rb_sys::rb_ary_new_capa(rows as i64);
+                batch = rb_sys::rb_ary_new_capa(rows as i64);
                 for row in 0..rows {
                     if skipping.iter().any(|column| !column.is_valid(row)) {
                         rb_sys::rb_ary_push(batch, Qnil as VALUE);
@@ -408,37 +441,84 @@ impl Function {
                     }
                     rb_sys::rb_ary_push(batch, values);
                 }
-                let arguments = [batch, clock];
-                let outcome = self.callee.call(2, arguments.as_ptr());
-                let part = |index| rb_sys::rb_ary_entry(outcome, index);
-                mishaps.errors = rb_sys::rb_num2int(part(1)) as u32;
-                mishaps.retries = rb_sys::rb_num2int(part(2)) as u32;
-                failed = part(3);
+                outcome = call(batch, 0, &mut mishaps, &mut failed);
                 if failed != Qnil as VALUE {
-                    row = rb_sys::rb_num2int(part(4)) as usize;
-                    return;
-                }
-                while row < rows {
-                    if let Err(what) = self.writer.write(rb_sys::rb_ary_entry(part(0), row as i64), out) {
-                        out.truncate(row);
-                        if !self.null_on_error {
-                            fault = Some(what);
-                            return;
-                        }
-                        mishaps.errors += 1;
-                        out.null();
-                    }
-                    row += 1;
+                    row = rb_sys::rb_num2int(rb_sys::rb_ary_entry(outcome, 4)) as usize;
                 }
             }
         })?;
+        // What cannot be a result is a failed call like any other.
+        let mut again = false;
+        while failed == Qnil as VALUE && row < rows {
+            protect(|| {
+                // SAFETY: as above.
+                unsafe {
+                    if again {
+                        let alone = rb_sys::rb_ary_new_capa(1);
+                        rb_sys::rb_ary_push(alone, rb_sys::rb_ary_entry(batch, row as i64));
+                        let outcome = call(alone, spent, &mut mishaps, &mut failed);
+                        if failed != Qnil as VALUE {
+                            return;
+                        }
+                        value = rb_sys::rb_ary_entry(rb_sys::rb_ary_entry(outcome, 0), 0);
+                        spent = tries(outcome, 0, spent);
+                    }
+                    while row < rows {
+                        if !again {
+                            value = rb_sys::rb_ary_entry(rb_sys::rb_ary_entry(outcome, 0), row as i64);
+                            spent = tries(outcome, row, 0);
+                        }
+                        progress.set(row as u32 | WRITING);
+                        if let Err(what) = self.writer.write(value, out) {
+                            fault = Some(what);
+                            return;
+                        }
+                        again = false;
+                        row += 1;
+                    }
+                }
+            })?;
+            let Some(what) = fault.take() else { continue };
+            out.truncate(row);
+            let mishap = Mishap { unwind: self.exception(&what), row: Some(row) };
+            again = match self.forgive(mishap, &mut spent, 1, &mut mishaps)? {
+                Verdict::Again => true,
+                Verdict::Null => {
+                    out.null();
+                    row += 1;
+                    false
+                }
+            };
+        }
         if failed != Qnil as VALUE {
             return Err(Mishap { unwind: Unwind::Raise(failed), row: Some(row) });
         }
-        match fault {
-            Some(fault) => Err(Mishap { unwind: self.exception(&fault), row: Some(row) }),
-            None => Ok(mishaps),
+        Ok(mishaps)
+    }
+
+    /// What becomes of rows whose call failed, after `tries` more than the first: it pauses before another, and counts.
+    /// The error itself if there is none, and the rows do not become NULL.
+    fn forgive(
+        &self,
+        mishap: Mishap,
+        tries: &mut u32,
+        rows: usize,
+        mishaps: &mut Mishaps,
+    ) -> Result<Verdict, Mishap> {
+        if matches!(mishap.unwind, Unwind::Jump(_)) || self.host && mishap.unwind.is_final() {
+            return Err(mishap);
         }
+        if *tries < self.retries {
+            pause(*tries)?;
+            *tries += 1;
+            mishaps.retries += 1;
+            return Ok(Verdict::Again);
+        }
+        if self.null_on_error {
+            mishaps.errors += rows as u32;
+            return Ok(Verdict::Null);
+        }
+        Err(mishap)
     }
 
     fn exception(&self, fault: &Fault) -> Unwind {

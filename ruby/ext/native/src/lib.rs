@@ -17,13 +17,17 @@ mod rows;
 mod serve;
 mod shapes;
 mod table;
+#[cfg(test)]
+mod tests;
 mod values;
 mod writer;
 
 use crosslane::Signature;
 use magnus::rb_sys::AsRawValue;
-use magnus::{Class, Error, Module, Object, RModule, Ruby, function, method};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use magnus::value::ReprValue;
+use magnus::{Error, Module, Object, RArray, RClass, RModule, RString, Ruby, TypedData, function, method};
+use rustix::event::EventfdFlags;
+use std::os::fd::AsRawFd;
 
 /// An ArgumentError.
 pub(crate) fn argument_error(message: impl ToString) -> Error {
@@ -40,10 +44,36 @@ fn parse_signature(text: String) -> Result<Parts, Error> {
     Ok((signature.name, parameters.collect(), signature.returns.to_string()))
 }
 
-/// Has the kernel end this process when its parent ends.
-fn die_with_parent(signal: i32) {
+/// Has the kernel kill this process when its parent ends.
+fn die_with_parent() {
     // SAFETY: prctl has no memory requirements.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) };
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// What tells files, as pairs of path and content, from any others.
+fn text(files: RArray) -> Result<String, Error> {
+    let mut read = Vec::new();
+    for index in 0..files.len() {
+        let (path, content): (RString, RString) = files.entry(index as isize)?;
+        // SAFETY: the bytes are copied at once, and the Strings live in the Array.
+        read.push(unsafe { (path.as_slice().to_vec(), content.as_slice().to_vec()) });
+    }
+    Ok(crosslane_process::control::text(read.iter().map(|(path, content)| (&path[..], &content[..]))))
+}
+
+/// Makes this process the reaper of a child that Ruby's `fork` makes; returns in the child only.
+fn supervise() -> Result<(), Error> {
+    /// An error of this function's two kinds.
+    struct Failed(Error);
+    impl From<std::io::Error> for Failed {
+        fn from(error: std::io::Error) -> Self {
+            Self(serve::io_error(error))
+        }
+    }
+    let process: RModule = Ruby::get().expect("with the GVL").class_object().const_get("Process")?;
+    let fork =
+        || -> Result<i32, Error> { Ok(process.funcall::<_, _, Option<i32>>("fork", ())?.unwrap_or(0)) };
+    crosslane_process::reaper::supervise(|| fork().map_err(Failed)).map_err(|Failed(error)| error)
 }
 
 /// A child that has ended, which is not reaped: its process id, exit code and signal.
@@ -66,28 +96,38 @@ fn ended_child() -> Option<(i32, Option<i32>, Option<i32>)> {
     }
 }
 
+/// How long a wait is that nothing can end, in milliseconds.
+const GLANCE: i32 = 10;
+
 /// Waits, without the GVL, until one of the first descriptors can be read, or the other side of one of the second
 /// is gone; returns those.
 fn poll(readable: Vec<i32>, gone: Vec<i32>) -> Result<Vec<i32>, Error> {
-    // SAFETY: a new descriptor.
-    let wake = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+    // Without a descriptor for it, nothing can end the wait: then it is a short one.
+    let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).ok();
+    let patience = if wake.is_some() { -1 } else { GLANCE };
     let wanted = readable.iter().map(|fd| (*fd, libc::POLLIN));
     let wanted = wanted.chain(gone.iter().map(|fd| (*fd, libc::POLLRDHUP)));
-    let wanted = wanted.chain([(wake.as_raw_fd(), libc::POLLIN)]);
+    let wanted = wanted.chain(wake.iter().map(|wake| (wake.as_raw_fd(), libc::POLLIN)));
     let mut fds: Vec<libc::pollfd> =
         wanted.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 }).collect();
     let unblock = || {
-        let one = 1u64;
-        // SAFETY: eight bytes are read from a living place.
-        unsafe { libc::write(wake.as_raw_fd(), (&raw const one).cast(), 8) };
+        if let Some(wake) = &wake {
+            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+        }
     };
     // SAFETY: the list lives across the call.
     crosslane_gvl::without(
-        || unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) },
+        || unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, patience) },
         unblock,
     );
     crosslane_gvl::check_interrupts()?;
-    Ok(fds[..fds.len() - 1].iter().filter(|fd| fd.revents != 0).map(|fd| fd.fd).collect())
+    let fds = &fds[..fds.len() - usize::from(wake.is_some())];
+    Ok(fds.iter().filter(|fd| fd.revents != 0).map(|fd| fd.fd).collect())
+}
+
+/// The pause in seconds before try `tries + 1`.
+fn backoff(tries: u32) -> f64 {
+    crosslane::call::backoff(tries).as_secs_f64()
 }
 
 /// Looks up what the native half needs of the Ruby half, when that is loaded.
@@ -97,6 +137,13 @@ fn prepare() -> Result<(), Error> {
     Ok(())
 }
 
+/// Defines a class whose objects are made here. It is looked up at once: where a thread is killed, or interrupted, the
+/// first use could not find it.
+fn define<T: TypedData>(ruby: &Ruby, module: RModule, name: &str) -> Result<RClass, Error> {
+    module.define_class(name, ruby.class_object())?;
+    Ok(T::class(ruby))
+}
+
 #[magnus::init(name = "native")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let native = ruby.define_module("Crosslane")?.define_module("Native")?;
@@ -104,63 +151,70 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     unsafe { rows::define(native.as_raw()) };
     native.define_singleton_method("prepare", function!(prepare, 0))?;
     native.define_singleton_method("parse_signature", function!(parse_signature, 1))?;
-    native.define_singleton_method("die_with_parent", function!(die_with_parent, 1))?;
+    native.define_singleton_method("die_with_parent", function!(die_with_parent, 0))?;
+    native.define_singleton_method("supervise", function!(supervise, 0))?;
     native.define_singleton_method("ended_child", function!(ended_child, 0))?;
+    native.define_singleton_method("backoff", function!(backoff, 1))?;
+    native.define_singleton_method("text", function!(text, 1))?;
     native.define_singleton_method("serve", function!(serve::serve, 5))?;
     native.const_set("VERSION", env!("CARGO_PKG_VERSION"))?;
-    let clock = native.define_class("Clock", ruby.class_object())?;
-    clock.undef_default_alloc_func();
+    let clock = define::<serve::Clock>(ruby, native, "Clock")?;
     clock.define_method("call", method!(serve::Clock::call, 1))?;
-    let control = native.define_class("Control", ruby.class_object())?;
+    define::<table::Taker>(ruby, native, "Taker")?;
+    let control = define::<control::Control>(ruby, native, "Control")?;
     control.define_singleton_method("new", function!(control::Control::new, 1))?;
     control.define_method("receive", method!(control::Control::receive, 0))?;
-    control.define_method("loaded", method!(control::Control::loaded, 2))?;
+    control.define_method("loaded", method!(control::Control::loaded, 4))?;
     control.define_method("failed", method!(control::Control::failed, 3))?;
-    control.define_method("forked", method!(control::Control::forked, 2))?;
+    control.define_method("forked", method!(control::Control::forked, 1))?;
     control.define_method("unforked", method!(control::Control::unforked, 2))?;
     control.define_method("exited", method!(control::Control::exited, 3))?;
-    control.define_method("interrupted", method!(control::Control::interrupted, 0))?;
+    control.define_method("interrupted", method!(control::Control::interrupted, 1))?;
     define_engine(ruby, native)
 }
 
 fn define_engine(ruby: &Ruby, native: RModule) -> Result<(), Error> {
-    use engine::{aggregate, api, append, arrow, database, host, rows, scalar, scan};
+    use engine::{aggregate, api, append, arrow, database, forget, host, rows, scalar, scan, states};
     native.define_singleton_method("load_duckdb", function!(api::load, 1))?;
     native.define_singleton_method("duckdb_version", function!(api::version, 0))?;
     native.define_singleton_method("start_host", function!(host::start, 1))?;
     native.define_singleton_method("host_statistics", function!(host::statistics, 0))?;
     native.define_singleton_method("ended_scans", function!(scan::ended, 0))?;
-    native.define_singleton_method("ended_states", function!(aggregate::ended, 0))?;
+    native.define_singleton_method("ended_states", function!(states::ended, 0))?;
     native.define_singleton_method("arrow_stream", function!(arrow::stream, 1))?;
     native.define_singleton_method("free_arrow_stream", function!(arrow::free_stream, 1))?;
     native.define_singleton_method("poll", function!(poll, 2))?;
-    let class = |name| {
-        let class = native.define_class(name, ruby.class_object())?;
-        class.undef_default_alloc_func();
-        Ok::<_, Error>(class)
-    };
-    let database = class("Database")?;
+    let database = define::<database::Database>(ruby, native, "Database")?;
     database.define_singleton_method("open", function!(database::Database::open, 2))?;
     database.define_method("connect", method!(database::Database::connect, 0))?;
     database.define_method("close", method!(database::Database::close, 0))?;
-    let connection = class("Connection")?;
+    let connection = define::<database::Connection>(ruby, native, "Connection")?;
     connection.define_method("query", method!(database::Connection::query, 2))?;
+    connection.define_method("stream", method!(database::Connection::stream, 2))?;
     connection.define_method("prepare", method!(database::Connection::prepare, 1))?;
-    connection.define_method("appender", method!(database::Connection::appender, 2))?;
+    connection.define_method("appender", method!(database::Connection::appender, 4))?;
+    connection.define_method("query_appender", method!(database::Connection::query_appender, 2))?;
+    connection.define_method("progress", method!(database::Connection::progress, 0))?;
     connection.define_method("close", method!(database::Connection::close, 0))?;
+    connection.define_method("closed?", method!(database::Connection::is_closed, 0))?;
+    connection.define_method("forget", method!(forget::forget, 2))?;
     connection.define_method("register_scalar", method!(scalar::register, 2))?;
     connection.define_method("register_table", method!(scan::register, 3))?;
     connection.define_method("register_aggregate", method!(aggregate::register, 4))?;
-    let statement = class("Statement")?;
+    let statement = define::<database::Statement>(ruby, native, "Statement")?;
     statement.define_method("query", method!(database::Statement::query, 1))?;
-    let rows = class("Rows")?;
+    statement.define_method("parameters", method!(database::Statement::parameters, 0))?;
+    statement.define_method("columns", method!(database::Statement::columns, 0))?;
+    statement.define_method("free", method!(database::Statement::free, 0))?;
+    let rows = define::<rows::Rows>(ruby, native, "Rows")?;
+    rows.define_method("free", method!(rows::Rows::free, 0))?;
     rows.define_method("names", method!(rows::Rows::names, 0))?;
     rows.define_method("types", method!(rows::Rows::types, 0))?;
     rows.define_method("changed", method!(rows::Rows::changed, 0))?;
     rows.define_method("fetch", method!(rows::Rows::fetch, 0))?;
-    let appender = class("Appender")?;
+    let appender = define::<append::Appender>(ruby, native, "Appender")?;
     appender.define_method("row", method!(append::Appender::row, 1))?;
     appender.define_method("close", method!(append::Appender::close, 0))?;
-    appender.define_method("give_up", method!(append::Appender::give_up, 0))?;
+    appender.define_method("free", method!(append::Appender::free, 0))?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::values::{EPOCH, UTC, integer, known, send, utf8};
 use crosslane::batch::{self, Column};
-use crosslane::{DataType, code_width};
+use crosslane::{DataType, calendar, code_width, member, timetz};
 use rb_sys::{Qfalse, Qnil, Qtrue, VALUE};
 use std::ffi::c_int;
 use std::io::Write;
@@ -27,8 +27,11 @@ pub(crate) enum Reader {
     Text,
     Json,
     Bytes,
+    BigNum,
     Date,
     Time,
+    TimeNs,
+    TimeTz,
     Timestamp { units_per_second: i64 },
     Interval,
     Uuid,
@@ -36,6 +39,7 @@ pub(crate) enum Reader {
     List(Box<Reader>),
     Struct { class: VALUE, fields: Vec<Reader> },
     Map(Box<[Reader; 2]>),
+    Union { names: VALUE, members: Vec<Reader> },
 }
 
 // SAFETY: the values in it are pinned, and only looked at with the GVL.
@@ -45,7 +49,7 @@ unsafe impl Sync for Reader {}
 
 impl Reader {
     /// A reader; the objects that it shares between values (Structs' classes, the Strings of an ENUM) are pinned
-    /// for ever.
+    /// for ever, once for each type.
     pub(crate) fn new(data_type: &DataType) -> Result<Self, magnus::Error> {
         use DataType as T;
         Ok(match data_type {
@@ -63,11 +67,14 @@ impl Reader {
             T::Float => Reader::Float32,
             T::Double => Reader::Float64,
             T::Decimal { scale, .. } => Reader::Decimal { scale: usize::from(*scale) },
-            T::Varchar => Reader::Text,
+            T::Varchar | T::Bit => Reader::Text,
             T::Json => Reader::Json,
-            T::Blob => Reader::Bytes,
+            T::Blob | T::Geometry => Reader::Bytes,
+            T::BigNum => Reader::BigNum,
             T::Date => Reader::Date,
             T::Time => Reader::Time,
+            T::TimeNs => Reader::TimeNs,
+            T::TimeTz => Reader::TimeTz,
             T::TimestampS => Reader::Timestamp { units_per_second: 1 },
             T::TimestampMs => Reader::Timestamp { units_per_second: 1_000 },
             T::Timestamp | T::TimestampTz => Reader::Timestamp { units_per_second: 1_000_000 },
@@ -82,6 +89,14 @@ impl Reader {
                 class: crate::shapes::class(fields)?,
                 fields: fields.iter().map(|field| Reader::new(&field.data_type)).collect::<Result<_, _>>()?,
             },
+            T::Union(fields) => {
+                let names: Vec<_> = fields[1..].iter().map(|field| field.name.clone()).collect();
+                let members = fields[1..].iter().map(|field| Reader::new(&field.data_type));
+                Reader::Union {
+                    names: crate::shapes::strings(&names)?,
+                    members: members.collect::<Result<_, _>>()?,
+                }
+            }
             T::Map(entry) => {
                 let mut parts = entry.children().map(Reader::new);
                 let mut part = || parts.next().expect("a MAP has keys and values");
@@ -150,14 +165,36 @@ impl Reader {
                     rb_sys::rb_str_new(bytes.as_ptr().cast(), bytes.len() as i64)
                 }
                 Reader::Date => {
-                    let day = integer(i64::from(column.value::<i32>(row)) + EPOCH);
+                    let day = column.value::<i32>(row);
+                    if let Some(infinity) = calendar::infinite_day(day) {
+                        return rb_sys::rb_float_new(infinity);
+                    }
+                    let day = integer(i64::from(day) + EPOCH);
                     send(known().date, c"jd", &[day, known().gregorian])
+                }
+                Reader::BigNum => {
+                    let bytes = column.bytes(row);
+                    let flags = rb_sys::INTEGER_PACK_LITTLE_ENDIAN | rb_sys::INTEGER_PACK_2COMP;
+                    rb_sys::rb_integer_unpack(bytes.as_ptr().cast(), bytes.len() as u64, 1, 0, flags as c_int)
                 }
                 Reader::Time => {
                     rb_sys::rb_class_new_instance(1, &integer(column.value(row)), known().time_of_day)
                 }
+                Reader::TimeNs => {
+                    let nanos = column.value::<i64>(row);
+                    let parts = [integer(nanos / 1000), integer(nanos % 1000)];
+                    rb_sys::rb_class_new_instance(2, parts.as_ptr(), known().time_of_day)
+                }
+                Reader::TimeTz => {
+                    let (micros, offset) = timetz::parts(column.value(row));
+                    let parts = [integer(micros), integer(0), integer(offset.into())];
+                    rb_sys::rb_class_new_instance(3, parts.as_ptr(), known().time_of_day)
+                }
                 Reader::Timestamp { units_per_second } => {
                     let value = column.value::<i64>(row);
+                    if let Some(infinity) = calendar::infinite_moment(value) {
+                        return rb_sys::rb_float_new(infinity);
+                    }
                     let fraction = value.rem_euclid(*units_per_second);
                     let moment = rb_sys::timespec {
                         tv_sec: value.div_euclid(*units_per_second),
@@ -197,6 +234,13 @@ impl Reader {
                     // The call takes what is in the Array, and does not keep the Array itself alive.
                     std::hint::black_box(&values);
                     object
+                }
+                Reader::Union { names, members } => {
+                    // The engine's UNIONs have tags.
+                    let at = member(column, row).unwrap_or(1);
+                    let value = members[at - 1].read(&column.children[at], row);
+                    let parts = [rb_sys::rb_ary_entry(*names, at as i64 - 1), value];
+                    rb_sys::rb_class_new_instance(2, parts.as_ptr(), known().tagged)
                 }
                 Reader::Map(parts) => {
                     let [keys, values] = &**parts;

@@ -6,11 +6,12 @@
 use crate::argument_error;
 use crate::function::{Function, Mishap, Progress};
 use crate::table::Table;
+use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, Failure};
 use crosslane_gvl::Unwind;
 use crosslane_gvl::{self as gvl, Me};
 use crosslane_process::guest::{Call, GuestLane, Next};
-use crosslane_ring::Control;
+use crosslane_ring::ProgressWord;
 use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, Module, RArray, RModule, Ruby, Value};
@@ -37,7 +38,8 @@ pub(crate) fn serve(
     // SAFETY: the zygote received both descriptors for this lane and gives them away here.
     let (memory, socket) = unsafe { (OwnedFd::from_raw_fd(memory), OwnedFd::from_raw_fd(socket)) };
     let spin = Duration::from_micros(spin_microseconds);
-    let mut lane = GuestLane::open(memory, socket, spin).map_err(io_error)?;
+    // SAFETY: an engine sent them for this lane, which is opened here alone.
+    let mut lane = unsafe { GuestLane::open(memory, socket, spin) }.map_err(io_error)?;
     let mut prepared: Vec<Option<Prepared>> = Vec::new();
     while let Some(call) = next_call(&mut lane)? {
         let index = call.header.function as usize;
@@ -47,7 +49,7 @@ pub(crate) fn serve(
         }
         prepared.resize_with(prepared.len().max(index + 1), || None);
         if prepared[index].is_none() {
-            match prepare(declared) {
+            match prepare(declared, host) {
                 Ok(ready) => prepared[index] = Some(ready),
                 Err(error) => {
                     let failure = describe(Unwind::from(error), declared, host)?;
@@ -67,12 +69,12 @@ pub(crate) fn serve(
     Ok(())
 }
 
-fn prepare(declared: Value) -> Result<Prepared, Error> {
+fn prepare(declared: Value, host: bool) -> Result<Prepared, Error> {
     let kind: String = declared.funcall("kind", ())?;
     if kind == "table" {
         return Ok(Prepared::Table(Box::new(Table::new(declared)?)));
     }
-    let function = Function::new(declared)?;
+    let function = Function::new(declared, host)?;
     let out = ColumnBuilder::new(&function.returns);
     Ok(Prepared::Function(Box::new(function), out))
 }
@@ -110,7 +112,7 @@ fn answer(
 ) -> Result<(), Error> {
     let outcome = {
         let columns = lane.columns(function.types.iter()).map_err(io_error)?;
-        let progress = Progress { control: Some(lane.control()), sequence: call.header.sequence as u32 };
+        let progress = Progress { word: Some(lane.progress()), sequence: call.header.sequence as u32 };
         function.run(&columns, call.header.rows as usize, progress, out)
     };
     match outcome {
@@ -144,20 +146,20 @@ pub(crate) fn io_error(error: std::io::Error) -> Error {
 /// Tells the engine how many rows of a batch are done, so that it can tell slow from stuck.
 #[magnus::wrap(class = "Crosslane::Native::Clock", free_immediately)]
 pub(crate) struct Clock {
-    control: Option<Control>,
+    word: Option<ProgressWord>,
     sequence: u32,
 }
 
 impl Clock {
     pub(crate) fn object(progress: Progress<'_>) -> Value {
-        let clock = Clock { control: progress.control.cloned(), sequence: progress.sequence };
+        let clock = Clock { word: progress.word.cloned(), sequence: progress.sequence };
         Ruby::get().expect("with the GVL").obj_wrap(clock).as_value()
     }
 
     pub(crate) fn call(&self, done: u32) {
-        if let Some(control) = &self.control {
+        if let Some(word) = &self.word {
             // The highest bit keeps a count from being taken for a row.
-            control.set_progress(self.sequence, done | 1 << 31);
+            word.set(self.sequence, done | COUNT);
         }
     }
 }

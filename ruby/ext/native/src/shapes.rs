@@ -5,44 +5,73 @@ use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, Module, RModule, Ruby, Value};
 use rb_sys::VALUE;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
-/// Calls a method of the module `Crosslane` and pins what it returns.
-fn shared(method: &str, names: Vec<String>) -> Result<VALUE, Error> {
-    let ruby = Ruby::get().expect("only called with the GVL");
-    let module: RModule = ruby.class_object().const_get("Crosslane")?;
-    let object: Value = module.funcall(method, (names,))?;
+/// What was made before, by how and of which names: a type that results have again and again is made and pinned once.
+static MADE: Mutex<Option<Made>> = Mutex::new(None);
+
+type Made = HashMap<(Shape, Vec<String>), VALUE>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Shape {
+    Strings,
+    Codes,
+    Class,
+    Symbol,
+    String,
+}
+
+/// An object that was made before, or is made now and pinned.
+fn shared(
+    shape: Shape,
+    names: Vec<String>,
+    make: impl FnOnce(&Ruby, Vec<String>) -> Result<Value, Error>,
+) -> Result<VALUE, Error> {
+    let made = || MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (shape, names);
+    if let Some(known) = made().get_or_insert_default().get(&key) {
+        return Ok(*known);
+    }
+    // Without the lock: this calls Ruby, where other threads may run.
+    let object = make(&Ruby::get().expect("only called with the GVL"), key.1.clone())?;
     crate::values::pin(object);
-    Ok(object.as_raw())
+    Ok(*made().get_or_insert_default().entry(key).or_insert(object.as_raw()))
+}
+
+/// What a method of the module `Crosslane` makes of names.
+fn by(method: &'static str) -> impl FnOnce(&Ruby, Vec<String>) -> Result<Value, Error> {
+    move |ruby, names| {
+        let module: RModule = ruby.class_object().const_get("Crosslane")?;
+        module.funcall(method, (names,))
+    }
 }
 
 /// Frozen Strings.
 pub(crate) fn strings(values: &[String]) -> Result<VALUE, Error> {
-    shared("strings", values.to_vec())
+    shared(Shape::Strings, values.to_vec(), by("strings"))
 }
 
 /// The codes of Strings, as a Hash.
 pub(crate) fn codes(values: &[String]) -> Result<VALUE, Error> {
-    shared("codes", values.to_vec())
+    shared(Shape::Codes, values.to_vec(), by("codes"))
 }
 
 /// The Struct class of these fields: the same for the same names, so that values of equal types are equal.
 pub(crate) fn class(fields: &[Field]) -> Result<VALUE, Error> {
-    shared("struct_class", fields.iter().map(|field| field.name.clone()).collect())
+    shared(Shape::Class, fields.iter().map(|field| field.name.clone()).collect(), by("struct_class"))
 }
 
 /// A pinned Symbol.
-pub(crate) fn symbol(name: &str) -> VALUE {
-    let ruby = Ruby::get().expect("only called with the GVL");
-    let symbol = ruby.to_symbol(name);
-    crate::values::pin(symbol);
-    symbol.as_raw()
+pub(crate) fn symbol(name: &str) -> Result<VALUE, Error> {
+    shared(Shape::Symbol, vec![name.into()], |ruby, _| Ok(ruby.to_symbol(name).as_value()))
 }
 
 /// A pinned, frozen String.
-pub(crate) fn string(name: &str) -> VALUE {
-    let ruby = Ruby::get().expect("only called with the GVL");
-    let string = ruby.str_new(name);
-    string.freeze();
-    crate::values::pin(string);
-    string.as_raw()
+pub(crate) fn string(name: &str) -> Result<VALUE, Error> {
+    shared(Shape::String, vec![name.into()], |ruby, _| {
+        let string = ruby.str_new(name);
+        string.freeze();
+        Ok(string.as_value())
+    })
 }

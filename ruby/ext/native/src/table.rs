@@ -4,17 +4,25 @@
 //! awaited right there, inside of `each`. So rows are made as they are wanted, on one thread, without fibers. A scan
 //! that ends early (a LIMIT) closes the lane, and the `each` is left by an exception, which runs its
 //! `ensure` clauses.
+//!
+//! An `each` may keep its block, call it when the scan is over, or have another thread or fiber call it. So the block knows
+//! an object of Ruby's ([`Taker`]), which has the rows and the lane only as long as the scan lasts. Who works on the rows
+//! takes them out of it meanwhile; the lane is for the scan's own thread, which is in `each` as long as it uses it.
 
 use crate::serve::{describe, io_error, next_call};
 use crate::writer::Writer;
 use crosslane::{ColumnBuilder, DataType, Signature};
 use crosslane_gvl::{Unwind, protect};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
-use magnus::rb_sys::AsRawValue;
-use magnus::value::ReprValue;
-use magnus::{Error, Value};
+use magnus::gc::Marker;
+use magnus::rb_sys::{AsRawValue, FromRawValue};
+use magnus::typed_data::Obj;
+use magnus::value::{Opaque, ReprValue};
+use magnus::{DataTypeFunctions, Error, Ruby, TryConvert, TypedData, Value};
 use rb_sys::{Qnil, VALUE};
-use std::ffi::c_int;
+use std::cell::Cell;
+use std::ffi::{CStr, c_int};
+use std::sync::Arc;
 
 /// Rows of a chunk: DuckDB's vector size.
 const CHUNK: usize = 2048;
@@ -23,16 +31,36 @@ const CHUNK: usize = 2048;
 #[derive(Debug)]
 pub(crate) struct Table {
     parameters: Vec<DataType>,
-    writer: Writer,
+    returns: DataType,
+    writer: Arc<Writer>,
+}
+
+/// The rows of a scan that were not sent yet.
+struct Rows {
+    call: Call,
+    writer: Arc<Writer>,
     out: ColumnBuilder,
 }
 
-/// A scan that is under way.
-struct Scan<'a> {
-    lane: &'a mut GuestLane,
-    call: Call,
-    writer: &'a Writer,
-    out: &'a mut ColumnBuilder,
+/// What the block of `each_row` knows: `Crosslane::Native::Taker`.
+#[derive(TypedData)]
+#[magnus(class = "Crosslane::Native::Taker", free_immediately, mark)]
+pub(crate) struct Taker {
+    /// The scan's own.
+    thread: Opaque<Value>,
+    /// Null when the scan is over.
+    lane: Cell<*mut GuestLane>,
+    /// `None` while they are worked on.
+    rows: Cell<Option<Box<Rows>>>,
+}
+
+// SAFETY: only used with the GVL; the lane only by the scan's own thread.
+unsafe impl Send for Taker {}
+
+impl DataTypeFunctions for Taker {
+    fn mark(&self, marker: &Marker) {
+        marker.mark(self.thread);
+    }
 }
 
 impl Table {
@@ -41,14 +69,14 @@ impl Table {
         let signature: Signature = signature.parse().map_err(crate::argument_error)?;
         Ok(Self {
             parameters: signature.parameters.into_iter().map(|field| field.data_type).collect(),
-            writer: Writer::new(&signature.returns)?,
-            out: ColumnBuilder::new(&signature.returns),
+            writer: Arc::new(Writer::new(&signature.returns)?),
+            returns: signature.returns,
         })
     }
 
     /// Answers the calls of one scan, until it has no more rows.
     pub(crate) fn answer(
-        &mut self,
+        &self,
         lane: &mut GuestLane,
         call: Call,
         declared: Value,
@@ -60,61 +88,114 @@ impl Table {
             .first()
             .map_or(0, |column| column.value(0));
         let scan: Value = declared.funcall("scan", (number,))?;
-        self.out.clear();
-        let mut state = Scan { lane, call, writer: &self.writer, out: &mut self.out };
-        let data = (&raw mut state) as VALUE;
+        let ruby = Ruby::get().expect("with the GVL");
+        let out = ColumnBuilder::new(&self.returns);
+        let taker = ruby.obj_wrap(Taker {
+            thread: Opaque::from(ruby.thread_current().as_value()),
+            lane: Cell::new(lane),
+            rows: Cell::new(Some(Box::new(Rows { call, writer: Arc::clone(&self.writer), out }))),
+        });
         let outcome = protect(|| {
-            // SAFETY: protected; the state outlives the call.
+            // SAFETY: protected; the VM marks what a block is given, and does not move it.
             unsafe {
                 let each = crate::values::intern(c"each_row");
+                let data = taker.as_raw();
                 rb_sys::rb_block_call(scan.as_raw(), each, 0, std::ptr::null(), Some(take), data);
             }
         });
-        match outcome {
-            // The last rows, and then none, which says that this was all.
-            Ok(()) if state.out.rows() == 0 => state.send().map_err(Error::from),
-            Ok(()) => state.turn().and_then(|()| state.send()).map_err(Error::from),
-            Err(Unwind::Jump(jump)) => Err(Unwind::Jump(jump).into_error()),
-            Err(unwind) => {
-                let call = state.call;
-                let failure = describe(unwind, declared, host)?;
-                lane.fail(call, &failure, None).map_err(io_error)
-            }
+        taker.lane.set(std::ptr::null_mut());
+        let Some(mut rows) = taker.rows.take() else {
+            // A fiber that nobody may ever resume is in the midst of one.
+            let unwind = outcome.err().unwrap_or_else(|| Unwind::new(ERROR, "each ended within a row"));
+            return fail(lane, call, unwind, declared, host);
+        };
+        match outcome.and_then(|()| rows.finish(lane)) {
+            Ok(()) => Ok(()),
+            Err(unwind) => fail(lane, rows.call, unwind, declared, host),
         }
     }
 }
 
-impl Scan<'_> {
+/// Tells the engine how a scan has failed.
+fn fail(lane: &mut GuestLane, call: Call, unwind: Unwind, declared: Value, host: bool) -> Result<(), Error> {
+    let failure = describe(unwind, declared, host)?;
+    lane.fail(call, &failure, None).map_err(io_error)
+}
+
+const ERROR: &CStr = c"Crosslane::Error";
+
+impl Taker {
+    /// Takes a row. With the GVL.
+    fn take(&self, row: VALUE) -> Result<(), Unwind> {
+        if self.lane.get().is_null() {
+            return Err(Unwind::new(ERROR, "a row was yielded after its scan had ended"));
+        }
+        let ruby = Ruby::get().expect("with the GVL");
+        if ruby.thread_current().as_raw() != ruby.get_inner(self.thread).as_raw() {
+            return Err(Unwind::new(
+                ERROR,
+                "a row was yielded by another thread than the one that runs each",
+            ));
+        }
+        let Some(mut rows) = self.rows.take() else {
+            return Err(Unwind::new(ERROR, "a row was yielded while another was being read"));
+        };
+        let outcome = rows.add(row);
+        // What the row is made of may have been anything, such as a fiber that outlived the scan.
+        let outcome = outcome.and_then(|()| match self.lane.get() {
+            lane if lane.is_null() || rows.out.rows() < CHUNK => Ok(()),
+            // SAFETY: the scan's own thread is in `each`, and with it the lane's borrower; no other code of Ruby
+            // runs on this thread until this is done with the lane.
+            lane => rows.turn(unsafe { &mut *lane }),
+        });
+        self.rows.set(Some(rows));
+        outcome
+    }
+}
+
+impl Rows {
+    fn add(&mut self, row: VALUE) -> Result<(), Unwind> {
+        let mut fault = None;
+        // SAFETY: protected; nothing in the closure is to be dropped.
+        protect(|| unsafe { fault = self.writer.write_row(row, &mut self.out).err() })?;
+        match fault {
+            None => Ok(()),
+            Some(fault) => {
+                let (class, message) = self.writer.explain(&fault);
+                Err(Unwind::new(class, &message))
+            }
+        }
+    }
+
     /// Sends the rows so far.
-    fn send(&mut self) -> Result<(), Unwind> {
+    fn send(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
         let call = self.call.with_rows(self.out.rows());
-        self.lane.succeed(call, self.out, Mishaps::default()).map_err(|error| io_error(error).into())
+        // The block is left by what the engine will be told: the scan must be over for both.
+        match lane.offer(call, &self.out, Mishaps::default()).map_err(io_error)? {
+            Ok(()) => Ok(()),
+            Err(failure) => Err(Unwind::new(c"NoMemoryError", &failure.message)),
+        }
+    }
+
+    /// Sends the last rows, and then none, which says that this was all.
+    fn finish(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
+        if self.out.rows() > 0 {
+            self.turn(lane)?;
+        }
+        self.send(lane)
     }
 
     /// Sends the rows so far, and waits until more are wanted.
-    fn turn(&mut self) -> Result<(), Unwind> {
-        self.send()?;
+    fn turn(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
+        self.send(lane)?;
         self.out.clear();
-        match next_call(self.lane)? {
+        match next_call(lane)? {
             Some(call) if call.header.function == self.call.header.function => {
                 self.call = call;
                 Ok(())
             }
             _ => Err(Unwind::new(c"Crosslane::ScanEnded", "the query needs no more rows")),
         }
-    }
-
-    /// # Safety
-    /// With the GVL.
-    unsafe fn take(&mut self, row: VALUE) -> Result<(), Unwind> {
-        let mut fault = None;
-        // SAFETY: protected; nothing in the closure is to be dropped.
-        protect(|| unsafe { fault = self.writer.write(row, self.out).err() })?;
-        if let Some(fault) = fault {
-            let (class, message) = self.writer.explain(&fault);
-            return Err(Unwind::new(class, &message));
-        }
-        if self.out.rows() == CHUNK { self.turn() } else { Ok(()) }
     }
 }
 
@@ -126,11 +207,9 @@ unsafe extern "C" fn take(
     arguments: *const VALUE,
     _block: VALUE,
 ) -> VALUE {
-    // SAFETY: the data is the state of the scan, whose call of `each_row` this is in.
-    let outcome = unsafe {
-        let row = if count > 0 { *arguments } else { Qnil as VALUE };
-        (*(data as *mut Scan<'_>)).take(row)
-    };
+    // SAFETY: there are so many arguments, and the data is a taker, which the VM keeps for the block.
+    let (row, taker) = unsafe { (if count > 0 { *arguments } else { Qnil as VALUE }, Value::from_raw(data)) };
+    let outcome = Obj::<Taker>::try_convert(taker).map_err(Unwind::from).and_then(|taker| taker.take(row));
     match outcome {
         Ok(()) => Qnil as VALUE,
         // SAFETY: nothing of this frame is to be dropped; the exception goes on through the block's callers.

@@ -23,6 +23,7 @@ pub(crate) struct Known {
     pub(crate) json: VALUE,
     pub(crate) interval: VALUE,
     pub(crate) time_of_day: VALUE,
+    pub(crate) tagged: VALUE,
     pub(crate) gregorian: VALUE,
 }
 
@@ -62,6 +63,7 @@ pub(crate) unsafe fn prepare() {
             json: pinned(c"JSON"),
             interval: pinned(c"Crosslane::Interval"),
             time_of_day: pinned(c"Crosslane::TimeOfDay"),
+            tagged: pinned(c"Crosslane::Tagged"),
             gregorian,
         };
         let _ = KNOWN.set(known);

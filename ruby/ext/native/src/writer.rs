@@ -3,7 +3,7 @@
 use crate::reader::units;
 use crate::values::{EPOCH, header, integer, known, send};
 use crosslane::builder::Overflow;
-use crosslane::{ColumnBuilder, DataType, code_width};
+use crosslane::{ColumnBuilder, DataType, calendar, code_width, timetz};
 use rb_sys::{Qfalse, Qnil, Qtrue, VALUE, ruby_value_type as kind};
 use std::ffi::{CStr, c_int};
 use std::fmt::Write;
@@ -22,6 +22,11 @@ enum Parts {
     /// Codes by String.
     Codes(VALUE),
     Children(Vec<Writer>),
+    /// The tags' codes by String, and the members.
+    Members {
+        codes: VALUE,
+        members: Vec<Writer>,
+    },
     Fields {
         class: VALUE,
         fields: Vec<Part>,
@@ -50,13 +55,21 @@ pub(crate) enum Fault {
     TooLarge(VALUE),
     /// Something else, which the text tells after "returned ".
     Other(VALUE, String),
-    /// The batch is full.
-    Overflow,
+    /// The batch is full, or there is no memory for it.
+    Overflow(Overflow),
 }
 
 impl From<Overflow> for Fault {
-    fn from(_: Overflow) -> Self {
-        Fault::Overflow
+    fn from(overflow: Overflow) -> Self {
+        Fault::Overflow(overflow)
+    }
+}
+
+/// The class of the exception for a column that cannot grow.
+pub(crate) fn overflow_class(overflow: Overflow) -> &'static CStr {
+    match overflow {
+        Overflow::TooLarge => c"RangeError",
+        Overflow::NoMemory => c"NoMemoryError",
     }
 }
 
@@ -78,7 +91,7 @@ unsafe fn is_a(value: VALUE, class: VALUE) -> bool {
 }
 
 impl Writer {
-    /// A writer; the names that it compares with are pinned for ever.
+    /// A writer; the names that it compares with are pinned, once for each name.
     pub(crate) fn new(data_type: &DataType) -> Result<Self, magnus::Error> {
         let parts = match data_type {
             DataType::Enum(values) => Parts::Codes(crate::shapes::codes(values)?),
@@ -95,13 +108,21 @@ impl Writer {
                     .map(|field| {
                         Ok(Part {
                             name: field.name.clone(),
-                            symbol: crate::shapes::symbol(&field.name),
-                            string: crate::shapes::string(&field.name),
+                            symbol: crate::shapes::symbol(&field.name)?,
+                            string: crate::shapes::string(&field.name)?,
                             writer: Writer::new(&field.data_type)?,
                         })
                     })
                     .collect::<Result<_, magnus::Error>>()?,
             },
+            DataType::Union(fields) => {
+                let names: Vec<_> = fields[1..].iter().map(|field| field.name.clone()).collect();
+                let members = fields[1..].iter().map(|field| Writer::new(&field.data_type));
+                Parts::Members {
+                    codes: crate::shapes::codes(&names)?,
+                    members: members.collect::<Result<_, _>>()?,
+                }
+            }
             _ => Parts::None,
         };
         Ok(Self { data_type: data_type.clone(), parts })
@@ -118,11 +139,24 @@ impl Writer {
                 (c"RangeError", format!("returned {}, which does not fit {due}", shown(*value)))
             }
             Fault::Other(value, what) => (c"ArgumentError", format!("returned {}{what}", shown(*value))),
-            Fault::Overflow => (c"RangeError", Overflow.to_string()),
+            Fault::Overflow(overflow) => (overflow_class(*overflow), overflow.to_string()),
         }
     }
 
-    /// Adds an object to the column.
+    /// Adds a row, as [`Writer::write`] adds an object that has room.
+    ///
+    /// # Errors
+    /// As [`Writer::write`], or that there is no memory for it.
+    ///
+    /// # Safety
+    /// As [`Writer::write`].
+    pub(crate) unsafe fn write_row(&self, value: VALUE, out: &mut ColumnBuilder) -> Written {
+        out.reserve(1)?;
+        // SAFETY: as the caller says.
+        unsafe { self.write(value, out) }
+    }
+
+    /// Adds an object to the column, which has room for what is fixed of it ([`ColumnBuilder::reserve`]).
     ///
     /// # Errors
     /// Why it is no value of this type; the column may then hold a part of it.
@@ -195,7 +229,7 @@ impl Writer {
         // SAFETY: as the caller says.
         unsafe {
             match &self.data_type {
-                T::Varchar => self.text(value, out)?,
+                T::Varchar | T::Bit => self.text(value, out)?,
                 T::Boolean => match value {
                     _ if value == Qtrue as VALUE => out.boolean(true),
                     _ if value == Qfalse as VALUE => out.boolean(false),
@@ -214,7 +248,14 @@ impl Writer {
                     [low, high, 0] => out.fixed([low, high]),
                     _ => return Err(Fault::TooLarge(value)),
                 },
-                T::Float => out.fixed(float(value)? as f32),
+                T::Float => {
+                    let number = float(value)?;
+                    let narrow = number as f32;
+                    if narrow.is_infinite() && number.is_finite() {
+                        return Err(Fault::TooLarge(value));
+                    }
+                    out.fixed(narrow);
+                }
                 T::Double => out.fixed(float(value)?),
                 T::Decimal { precision, scale } => {
                     out.fixed(decimal(value, *precision, usize::from(*scale))?);
@@ -223,14 +264,17 @@ impl Writer {
                     let text = send(known().json, c"generate", &[value]);
                     out.bytes(bytes(text))?;
                 }
-                T::Blob => {
+                T::Blob | T::Geometry => {
                     if !is(value, kind::RUBY_T_STRING) {
                         return Err(Fault::Mismatch(value));
                     }
                     out.bytes(bytes(value))?;
                 }
                 T::Date => out.fixed(date(value)?),
-                T::Time => out.fixed(time_of_day(value)?),
+                T::BigNum => big(value, out)?,
+                T::Time => out.fixed(time_of_day(value, Precision::Micros)?),
+                T::TimeNs => out.fixed(time_of_day(value, Precision::Nanos)?),
+                T::TimeTz => out.fixed(time_with_zone(value)?),
                 T::TimestampS => out.fixed(moment(value, 1, false)?),
                 T::TimestampMs => out.fixed(moment(value, 1_000, false)?),
                 T::Timestamp => out.fixed(moment(value, 1_000_000, false)?),
@@ -255,6 +299,10 @@ impl Writer {
                 }
                 T::Struct(_) => {
                     self.fields(value, out)?;
+                    out.nested()?;
+                }
+                T::Union(_) => {
+                    self.member(value, out)?;
                     out.nested()?;
                 }
                 T::Map(_) => {
@@ -292,14 +340,9 @@ impl Writer {
     unsafe fn code(&self, value: VALUE, width: usize, out: &mut ColumnBuilder) -> Written {
         let Parts::Codes(codes) = self.parts else { return Err(Fault::Mismatch(value)) };
         // SAFETY: as the caller says.
-        let code = unsafe {
-            let string = if rb_sys::RB_SYMBOL_P(value) { rb_sys::rb_sym2str(value) } else { value };
-            rb_sys::rb_hash_lookup(codes, string)
-        };
-        if !rb_sys::FIXNUM_P(code) {
+        let Some(code) = (unsafe { code(value, codes) }) else {
             return Err(Fault::Other(value, format!(", which is none of {}", self.data_type)));
-        }
-        let code = code as i64 >> 1;
+        };
         match width {
             1 => out.fixed(code as u8),
             2 => out.fixed(code as u16),
@@ -318,6 +361,7 @@ impl Writer {
         unsafe {
             let array = array(value)?;
             let mut at = 0;
+            out.children[0].reserve(rb_sys::RARRAY_LEN(array) as usize)?;
             while at < rb_sys::RARRAY_LEN(array) {
                 children[0].write(rb_sys::rb_ary_entry(array, at), &mut out.children[0])?;
                 at += 1;
@@ -372,6 +416,37 @@ impl Writer {
         Ok(())
     }
 
+    /// Adds the tag and the member of a Tagged, and NULLs for the other members.
+    ///
+    /// # Safety
+    /// As [`Writer::write`].
+    unsafe fn member(&self, value: VALUE, out: &mut ColumnBuilder) -> Written {
+        let Parts::Members { codes, members } = &self.parts else { return Err(Fault::Mismatch(value)) };
+        // SAFETY: as the caller says.
+        unsafe {
+            if !is_a(value, known().tagged) {
+                let advice =
+                    format!(" where {} is due; return Crosslane::Tagged.new(tag, value)", self.data_type);
+                return Err(Fault::Other(value, advice));
+            }
+            let tag = send(value, c"tag", &[]);
+            let Some(code) = code(tag, *codes) else {
+                let what = format!(", whose tag no member of {} has", self.data_type);
+                return Err(Fault::Other(value, what));
+            };
+            out.children[0].fixed(code as u8);
+            for (at, member) in members.iter().enumerate() {
+                let child = &mut out.children[at + 1];
+                if at as i64 == code {
+                    member.write(send(value, c"value", &[]), child)?
+                } else {
+                    child.null()
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Adds the entries of a Hash to the child.
     ///
     /// # Safety
@@ -386,6 +461,7 @@ impl Writer {
             }
             let keys = send(hash, c"keys", &[]);
             let entries = &mut out.children[0];
+            entries.reserve(rb_sys::RARRAY_LEN(keys) as usize)?;
             for at in 0..rb_sys::RARRAY_LEN(keys) {
                 let key = rb_sys::rb_ary_entry(keys, at);
                 if key == Qnil as VALUE {
@@ -397,6 +473,19 @@ impl Writer {
             }
         }
         Ok(())
+    }
+}
+
+/// The code of a String or Symbol.
+///
+/// # Safety
+/// With the GVL, protected.
+unsafe fn code(value: VALUE, codes: VALUE) -> Option<i64> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let string = if rb_sys::RB_SYMBOL_P(value) { rb_sys::rb_sym2str(value) } else { value };
+        let code = rb_sys::rb_hash_lookup(codes, string);
+        rb_sys::FIXNUM_P(code).then_some(code as i64 >> 1)
     }
 }
 
@@ -446,6 +535,25 @@ unsafe fn wide(value: VALUE) -> Result<[u64; 3], Fault> {
     }
 }
 
+/// An Integer of any size as a little-endian two's complement.
+///
+/// # Safety
+/// With the GVL, protected.
+unsafe fn big(value: VALUE, out: &mut ColumnBuilder) -> Written {
+    // SAFETY: as the caller says; the place has the bytes that are passed, one more than the magnitude needs.
+    unsafe {
+        if !rb_sys::RB_INTEGER_TYPE_P(value) {
+            return Err(Fault::Mismatch(value));
+        }
+        let length = rb_sys::rb_absint_size(value, std::ptr::null_mut()) + 1;
+        let flags = rb_sys::INTEGER_PACK_LITTLE_ENDIAN | rb_sys::INTEGER_PACK_2COMP;
+        out.bytes_made(length as usize, |place| {
+            rb_sys::rb_integer_pack(value, place.as_mut_ptr().cast(), length, 1, 0, flags as c_int);
+        })?;
+        Ok(())
+    }
+}
+
 /// # Safety
 /// With the GVL, protected.
 unsafe fn float(value: VALUE) -> Result<f64, Fault> {
@@ -454,7 +562,12 @@ unsafe fn float(value: VALUE) -> Result<f64, Fault> {
         if rb_sys::RB_FLOAT_TYPE_P(value) {
             Ok(rb_sys::rb_float_value(value))
         } else if is_a(value, rb_sys::rb_cNumeric) && !is(value, kind::RUBY_T_COMPLEX) {
-            Ok(rb_sys::rb_num2dbl(value))
+            let number = rb_sys::rb_num2dbl(value);
+            // An Integer may have more digits than a Float counts.
+            if number.is_infinite() && send(value, c"infinite?", &[]) == Qnil as VALUE {
+                return Err(Fault::TooLarge(value));
+            }
+            Ok(number)
         } else {
             Err(Fault::Mismatch(value))
         }
@@ -511,6 +624,15 @@ fn parse_decimal(text: &[u8], scale: usize) -> Option<i128> {
     Some(if negative { -unscaled } else { unscaled })
 }
 
+/// The number of a Float.
+///
+/// # Safety
+/// With the GVL.
+unsafe fn float_of(value: VALUE) -> Option<f64> {
+    // SAFETY: as the caller says.
+    unsafe { rb_sys::RB_FLOAT_TYPE_P(value).then(|| rb_sys::rb_float_value(value)) }
+}
+
 /// # Safety
 /// With the GVL, protected.
 unsafe fn date(value: VALUE) -> Result<i32, Fault> {
@@ -518,6 +640,9 @@ unsafe fn date(value: VALUE) -> Result<i32, Fault> {
     unsafe {
         if is_a(value, rb_sys::rb_cTime) || is_a(value, known().datetime) {
             return Err(Fault::Other(value, " where DATE is due; return its to_date".into()));
+        }
+        if let Some(day) = float_of(value).and_then(calendar::day_of_infinity) {
+            return Ok(day);
         }
         if !is_a(value, known().date) {
             return Err(Fault::Mismatch(value));
@@ -528,22 +653,84 @@ unsafe fn date(value: VALUE) -> Result<i32, Fault> {
     }
 }
 
-/// Microseconds since midnight of a TimeOfDay, or of what the clock of a Time shows.
+/// The unit of a time of day.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Precision {
+    Micros,
+    Nanos,
+}
+
+/// Units since midnight of a TimeOfDay, or of what the clock of a Time shows.
 ///
 /// # Safety
 /// With the GVL, protected.
-unsafe fn time_of_day(value: VALUE) -> Result<i64, Fault> {
+unsafe fn time_of_day(value: VALUE, precision: Precision) -> Result<i64, Fault> {
     // SAFETY: as the caller says.
     unsafe {
         if is_a(value, known().time_of_day) {
-            return Ok(send(value, c"to_i", &[]) as i64 >> 1);
+            if send(value, c"utc_offset", &[]) != Qnil as VALUE {
+                let advice =
+                    ", which has a zone, where none is due; declare TIMETZ, or return it without one";
+                return Err(Fault::Other(value, advice.into()));
+            }
+            let micros = since_midnight(value)?;
+            return match precision {
+                Precision::Micros => Ok(micros),
+                Precision::Nanos => Ok(micros * 1000 + part(value, c"nanosecond")?),
+            };
         }
         if !is_a(value, rb_sys::rb_cTime) {
             return Err(Fault::Mismatch(value));
         }
-        let micros = moment(value, 1_000_000, false)?;
-        Ok(micros.rem_euclid(86_400_000_000))
+        let units_per_second = if precision == Precision::Micros { 1_000_000 } else { 1_000_000_000 };
+        Ok(moment(value, units_per_second, false)?.rem_euclid(86_400 * units_per_second))
     }
+}
+
+/// The bits of a TimeOfDay with a zone, or of what the clock of a Time shows and its zone.
+///
+/// # Safety
+/// With the GVL, protected.
+unsafe fn time_with_zone(value: VALUE) -> Result<u64, Fault> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let micros = if is_a(value, known().time_of_day) {
+            if send(value, c"utc_offset", &[]) == Qnil as VALUE {
+                let advice = ", which has no zone, where TIMETZ is due; return it with a utc_offset";
+                return Err(Fault::Other(value, advice.into()));
+            }
+            since_midnight(value)?
+        } else if is_a(value, rb_sys::rb_cTime) {
+            moment(value, 1_000_000, false)?.rem_euclid(86_400_000_000)
+        } else {
+            return Err(Fault::Mismatch(value));
+        };
+        let offset = part(value, c"utc_offset")?;
+        if offset.unsigned_abs() > timetz::MOST_SECONDS.unsigned_abs().into() {
+            return Err(Fault::TooLarge(value));
+        }
+        Ok(timetz::bits(micros, offset as i32))
+    }
+}
+
+/// The microseconds of a TimeOfDay.
+///
+/// # Safety
+/// With the GVL, protected.
+unsafe fn since_midnight(value: VALUE) -> Result<i64, Fault> {
+    // SAFETY: as the caller says.
+    let micros = unsafe { part(value, c"to_i")? };
+    if (0..=86_400_000_000).contains(&micros) { Ok(micros) } else { Err(Fault::TooLarge(value)) }
+}
+
+/// An Integer that a method gives.
+///
+/// # Safety
+/// With the GVL, protected.
+unsafe fn part(value: VALUE, name: &CStr) -> Result<i64, Fault> {
+    // SAFETY: as the caller says.
+    let part = unsafe { send(value, name, &[]) };
+    if rb_sys::FIXNUM_P(part) { Ok(part as i64 >> 1) } else { Err(Fault::Mismatch(value)) }
 }
 
 /// A Time (or DateTime) in units since 1970: the instant, or what its own clock shows.
@@ -553,6 +740,9 @@ unsafe fn time_of_day(value: VALUE) -> Result<i64, Fault> {
 unsafe fn moment(value: VALUE, units_per_second: i64, instant: bool) -> Result<i64, Fault> {
     // SAFETY: as the caller says.
     unsafe {
+        if let Some(moment) = float_of(value).and_then(calendar::moment_of_infinity) {
+            return Ok(moment);
+        }
         let time = if is_a(value, rb_sys::rb_cTime) {
             value
         } else if is_a(value, known().datetime) {
@@ -574,15 +764,11 @@ unsafe fn interval(value: VALUE) -> Result<[u8; 16], Fault> {
         if !is_a(value, known().interval) {
             return Err(Fault::Mismatch(value));
         }
-        let part = |name: &CStr| {
-            let part = send(value, name, &[]);
-            if rb_sys::FIXNUM_P(part) { Ok(part as i64 >> 1) } else { Err(Fault::Mismatch(value)) }
-        };
         let narrow = |part: i64| i32::try_from(part).map_err(|_| Fault::TooLarge(value));
         let mut bytes = [0; 16];
-        bytes[..4].copy_from_slice(&narrow(part(c"months")?)?.to_le_bytes());
-        bytes[4..8].copy_from_slice(&narrow(part(c"days")?)?.to_le_bytes());
-        bytes[8..].copy_from_slice(&part(c"microseconds")?.to_le_bytes());
+        bytes[..4].copy_from_slice(&narrow(part(value, c"months")?)?.to_le_bytes());
+        bytes[4..8].copy_from_slice(&narrow(part(value, c"days")?)?.to_le_bytes());
+        bytes[8..].copy_from_slice(&part(value, c"microseconds")?.to_le_bytes());
         Ok(bytes)
     }
 }

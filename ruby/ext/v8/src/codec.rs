@@ -115,18 +115,19 @@ fn encode_string(string: RString, out: &mut Vec<u8>) -> Result<(), Error> {
 }
 
 fn encode_integer(integer: Integer, out: &mut Vec<u8>) -> Result<(), Error> {
-    if let Ok(small) = integer.to_i32() {
-        out.push(INT);
-        out.extend_from_slice(&small.to_le_bytes());
-        return Ok(());
-    }
-    // Up to 2^53 a number is exact; beyond that only a BigInt is.
-    if let Ok(exact) = integer.to_i64()
-        && exact.unsigned_abs() <= 1 << 53
-    {
-        out.push(NUMBER);
-        out.extend_from_slice(&(exact as f64).to_le_bytes());
-        return Ok(());
+    // (Magnus takes the low half of some integers of 63 bits for what `to_i32` asks for.)
+    if let Ok(exact) = integer.to_i64() {
+        if let Ok(small) = i32::try_from(exact) {
+            out.push(INT);
+            out.extend_from_slice(&small.to_le_bytes());
+            return Ok(());
+        }
+        // Up to 2^53 a number is exact; beyond that only a BigInt is.
+        if exact.unsigned_abs() <= 1 << 53 {
+            out.push(NUMBER);
+            out.extend_from_slice(&(exact as f64).to_le_bytes());
+            return Ok(());
+        }
     }
     let raw = integer.as_raw();
     let mut words: Vec<u64> = Vec::new();
@@ -153,7 +154,9 @@ fn encode_other(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), Error
         class.is_some_and(|class| value.is_kind_of(class))
     };
     if is("Time") || is("DateTime") {
-        let seconds: f64 = value.funcall::<_, _, Value>("to_time", ())?.funcall("to_f", ())?;
+        // Time#to_time comes with the library "date" only.
+        let time: Value = if is("Time") { value } else { value.funcall("to_time", ())? };
+        let seconds: f64 = time.funcall("to_f", ())?;
         out.push(DATE);
         out.extend_from_slice(&(seconds * 1000.0).round().to_le_bytes());
         return Ok(());

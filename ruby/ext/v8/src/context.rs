@@ -13,7 +13,7 @@ use crate::stack;
 use crate::watch::Watched;
 use crosslane_gvl::{self as gvl, Me, Unwind, check_interrupts};
 use crosslane_js::embed::{self, Program, Refused};
-use crosslane_js::isolate::{Reason, Thrown};
+use crosslane_js::isolate::{Handle, Reason, Thrown};
 use crosslane_js::snapshot;
 use magnus::gc::Marker;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
@@ -21,7 +21,7 @@ use magnus::value::{Opaque, ReprValue};
 use magnus::{
     Class, DataTypeFunctions, Error, ExceptionClass, Module, RArray, RModule, RString, Ruby, TypedData, Value,
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::Duration;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -43,7 +43,8 @@ fn error(class: &str, message: &str) -> Error {
 
 fn refusal(refused: &Refused) -> Error {
     match refused {
-        Refused::Thrown(thrown) => thrown_error(thrown, 0.0, 0),
+        Refused::Thrown(thrown @ Thrown::Exception(_)) => thrown_error(thrown, 0.0, 0),
+        Refused::Thrown(Thrown::Ended(Reason::Memory, _)) => error("MemoryError", &refused.to_string()),
         other => error("Error", &other.to_string()),
     }
 }
@@ -95,12 +96,41 @@ impl Snapshot {
         made?.map(|made| Self(Arc::new(made))).map_err(|refused| refusal(&refused))
     }
 
-    pub(crate) fn build(source: String, name: String) -> Result<Self, Error> {
-        Self::wrap(without(|| snapshot::Snapshot::of_script(&source, &name, stack::left()), || {}))
+    /// Has a script run for a snapshot, which the VM can interrupt as it can any call.
+    fn run(
+        blocks: Value,
+        work: impl FnOnce(Arc<dyn Program>, &dyn Fn(&Arc<Handle>)) -> Result<snapshot::Snapshot, Refused>,
+    ) -> Result<Self, Error> {
+        let bridge = Bridge::new(blocks);
+        let me = Me::get();
+        let started = |handle: &Arc<Handle>| {
+            let watched = bridge.watch(handle);
+            watched.begin(me, None);
+            // The VM may have wanted the thread before there was anything to be told.
+            watched.want();
+        };
+        let want = || {
+            if let Some(watched) = bridge.watched.get() {
+                watched.want();
+            }
+        };
+        let made = without(|| work(Arc::clone(&bridge) as _, &started), want);
+        match bridge.left() {
+            Some((unwind, _)) => Err(unwind.into_error()),
+            None => Self::wrap(made),
+        }
     }
 
-    pub(crate) fn warm_up(&self, source: String, name: String) -> Result<Self, Error> {
-        Self::wrap(without(|| self.0.warmed_up(&source, &name, stack::left()), || {}))
+    pub(crate) fn build(source: String, name: String, blocks: Value) -> Result<Self, Error> {
+        Self::run(blocks, |program, started| {
+            snapshot::Snapshot::of_script(&source, &name, stack::left(), program, started)
+        })
+    }
+
+    pub(crate) fn warm_up(&self, source: String, name: String, blocks: Value) -> Result<Self, Error> {
+        Self::run(blocks, |program, started| {
+            self.0.warmed_up(&source, &name, stack::left(), program, started)
+        })
     }
 
     pub(crate) fn load(dumped: RString) -> Result<Self, Error> {
@@ -122,56 +152,108 @@ impl Snapshot {
 struct Bridge {
     /// The Ruby object that knows the attached blocks (`Crosslane::V8::Context`), pinned while this lives.
     blocks: Opaque<Value>,
-    watched: Mutex<Option<Arc<Watched>>>,
+    watched: OnceLock<Arc<Watched>>,
     /// How a block, or the VM, left the script.
     left: Mutex<Option<Left>>,
 }
 
-/// A way out that waits to be taken; an exception waits in the Ruby object.
-enum Left {
+/// A way out that waits to be taken.
+struct Left {
+    way: Way,
+    /// Whether JavaScript cannot catch it.
+    last: bool,
+}
+
+/// An exception waits in the Ruby object.
+enum Way {
     Raise,
     Jump(i32),
 }
 
 impl Bridge {
-    /// Notes a way out. With the GVL.
-    fn leave(&self, unwind: Unwind) {
-        let left = match unwind {
+    fn new(blocks: Value) -> Arc<Self> {
+        Arc::new(Self { blocks: Opaque::from(blocks), watched: OnceLock::new(), left: Mutex::new(None) })
+    }
+
+    /// Has the scripts watched that the handle belongs to.
+    fn watch(&self, handle: &Arc<Handle>) -> &Arc<Watched> {
+        self.watched.get_or_init(|| Watched::new(Arc::clone(handle)))
+    }
+
+    /// Runs Ruby code for a script. None runs before it is watched.
+    fn with<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let watched = self.watched.get()?;
+        watched.enter_ruby();
+        let result = gvl::with(work, |unwind| self.leave(unwind, true));
+        watched.leave_ruby();
+        result
+    }
+
+    /// Whether something has left the script for good.
+    fn has_left(&self) -> bool {
+        lock(&self.left).as_ref().is_some_and(|left| left.last)
+    }
+
+    /// Notes a way out; the first that is `last` counts, and ends the script. With the GVL.
+    fn leave(&self, unwind: Unwind, last: bool) {
+        if self.has_left() {
+            return;
+        }
+        let way = match unwind {
             Unwind::Raise(exception) => {
                 // SAFETY: the exception was just caught, and lies on this stack.
                 let exception = unsafe { Value::from_raw(exception) };
                 let _ = ruby().get_inner(self.blocks).funcall::<_, _, Value>("left=", (exception,));
-                Left::Raise
+                Way::Raise
             }
-            Unwind::Jump(state) => Left::Jump(state),
+            Unwind::Jump(state) => Way::Jump(state),
         };
-        *lock(&self.left) = Some(left);
+        *lock(&self.left) = Some(Left { way, last });
+        if last && let Some(watched) = self.watched.get() {
+            watched.end_now();
+        }
     }
 
-    /// The way out that waits. With the GVL.
-    fn left(&self) -> Option<Unwind> {
-        Some(match lock(&self.left).take()? {
-            Left::Raise => match ruby().get_inner(self.blocks).funcall::<_, _, Value>("left", ()) {
+    /// What JavaScript sees of an error: its name and its message, a line each. With the GVL.
+    fn told(&self, error: &Error) -> String {
+        let blocks = ruby().get_inner(self.blocks);
+        let named = error.value().and_then(|exception| blocks.funcall("told", (exception,)).ok());
+        named.unwrap_or_else(|| format!("ProgramError\n{error}"))
+    }
+
+    /// Gives the exception that waits the frames of JavaScript that it has passed. With the GVL.
+    fn passed(&self, frames: &str) {
+        let _ = ruby().get_inner(self.blocks).funcall::<_, _, Value>("passed", (frames,));
+    }
+
+    /// The way out that waits, and whether it is `last`. With the GVL.
+    fn left(&self) -> Option<(Unwind, bool)> {
+        let Left { way, last } = lock(&self.left).take()?;
+        let unwind = match way {
+            Way::Raise => match ruby().get_inner(self.blocks).funcall::<_, _, Value>("left", ()) {
                 Ok(exception) => Unwind::Raise(exception.as_raw()),
                 Err(error) => error.into(),
             },
-            Left::Jump(state) => Unwind::Jump(state),
-        })
+            Way::Jump(state) => Unwind::Jump(state),
+        };
+        Some((unwind, last))
     }
 }
 
 impl Program for Bridge {
     fn print(&self, error: bool, text: &str) {
-        gvl::with(|| {
+        self.with(|| {
             let blocks = ruby().get_inner(self.blocks);
             if let Err(error) = blocks.funcall::<_, _, Value>("print", (error, text)) {
-                self.leave(error.into());
+                let unwind = Unwind::from(error);
+                let last = unwind.is_final();
+                self.leave(unwind, last);
             }
         });
     }
 
     fn call(&self, number: u32, arguments: &[u8]) -> Result<Vec<u8>, String> {
-        let called = gvl::with(|| {
+        let called = self.with(|| {
             let call = || -> Result<Vec<u8>, Error> {
                 let blocks = ruby().get_inner(self.blocks);
                 let arguments = Decoder(arguments).all()?;
@@ -181,17 +263,14 @@ impl Program for Bridge {
                 Ok(out)
             };
             call().map_err(|error| {
-                let message = error.to_string();
+                let told = self.told(&error);
                 let unwind = Unwind::from(error);
                 let last = unwind.is_final();
-                self.leave(unwind);
-                if last && let Some(watched) = &*lock(&self.watched) {
-                    watched.end_now();
-                }
-                message
+                self.leave(unwind, last);
+                told
             })
         });
-        called.unwrap_or_else(|| Err("the program could not be called".into()))
+        called.unwrap_or_else(|| Err("ProgramError\nthe program could not be called".into()))
     }
 
     fn confirm(&self, reason: Reason) -> bool {
@@ -199,19 +278,13 @@ impl Program for Bridge {
             return true;
         }
         // Something has left the script already, for good.
-        if lock(&self.left).is_some() {
+        if self.has_left() {
             return true;
         }
-        let wanted = lock(&self.watched).as_ref().is_some_and(|watched| watched.take_wanted());
-        wanted
-            && gvl::with(|| match check_interrupts() {
-                Ok(()) => false,
-                Err(unwind) => {
-                    self.leave(unwind);
-                    true
-                }
-            })
-            .unwrap_or(false)
+        if self.watched.get().is_some_and(|watched| watched.take_wanted()) {
+            self.with(|| {});
+        }
+        self.has_left()
     }
 }
 
@@ -259,17 +332,12 @@ impl Context {
         locked: bool,
     ) -> Result<Self, Error> {
         let snapshot = snapshot.map(|snapshot| Arc::clone(&snapshot.0));
-        let bridge = Arc::new(Bridge {
-            blocks: Opaque::from(blocks),
-            watched: Mutex::new(None),
-            left: Mutex::new(None),
-        });
+        let bridge = Bridge::new(blocks);
         let program: Arc<dyn Program> = Arc::clone(&bridge) as _;
         let boot = || embed::Context::boot(snapshot, program, memory, stack::left());
         let booted = if locked { Ok(boot()) } else { without(boot, || {}) };
         let context = booted?.map_err(|refused| refusal(&refused))?;
-        let watched = Watched::new(Arc::clone(context.handle()));
-        *lock(&bridge.watched) = Some(Arc::clone(&watched));
+        let watched = Arc::clone(bridge.watch(context.handle()));
         let inner = RwLock::new(Some(Inner { context, bridge, watched }));
         Ok(Self {
             blocks: Opaque::from(blocks),
@@ -300,20 +368,23 @@ impl Context {
         let inner = self.inner()?;
         let Some(inner) = &*inner else { return Ok(ruby().qnil().as_value()) };
         let watched = &*inner.watched;
-        watched.begin(Me::get(), self.timeout);
+        let outer = watched.begin(Me::get(), self.timeout);
         let outcome = without(|| work(&inner.context, stack::left()), || watched.want());
-        let outcome = outcome.inspect_err(|_| watched.end())?;
-        inner.watched.end();
+        watched.end(outer);
+        let outcome = outcome?;
+        if let Err(Thrown::Exception(failure)) = &outcome
+            && failure.ticket != 0
+        {
+            inner.bridge.passed(&failure.traceback);
+        }
         match (outcome, inner.bridge.left()) {
             // JavaScript has caught it.
-            (Ok(value), Some(unwind)) if !unwind.is_final() => Decoder(&value).value(),
+            (Ok(value), Some((_, false))) => Decoder(&value).value(),
             (Ok(value), None) => Decoder(&value).value(),
-            (Err(Thrown::Exception(failure)), Some(unwind))
-                if failure.class != "ProgramError" && !unwind.is_final() =>
-            {
+            (Err(Thrown::Exception(failure)), Some((_, false))) if failure.ticket == 0 => {
                 Err(self.thrown(&Thrown::Exception(failure)))
             }
-            (_, Some(unwind)) => Err(unwind.into_error()),
+            (_, Some((unwind, _))) => Err(unwind.into_error()),
             (Err(thrown), None) => {
                 check_interrupts()?;
                 Err(self.thrown(&thrown))
@@ -345,7 +416,16 @@ impl Context {
     }
 
     pub(crate) fn dispose(&self) -> Result<(), Error> {
-        let inner = self.inner.write().unwrap_or_else(PoisonError::into_inner).take();
+        let inner = match self.inner.try_write() {
+            Ok(mut inner) => inner.take(),
+            Err(TryLockError::Poisoned(inner)) => inner.into_inner().take(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(error(
+                    "Error",
+                    "the context is in the middle of a call; dispose of it after the call",
+                ));
+            }
+        };
         if let Some(inner) = inner.filter(|inner| inner.context.is_here()) {
             without(move || drop(inner), || {})?;
         }

@@ -12,23 +12,30 @@
 mod codec;
 mod context;
 mod stack;
+#[cfg(test)]
+mod tests;
 mod watch;
 
-use magnus::{Class, Error, Module, Object, Ruby, function, method};
+use magnus::{Error, Module, Object, RClass, RModule, Ruby, TypedData, function, method};
+
+/// Defines a class whose objects are made here. It is looked up at once: where a thread is killed, or interrupted, the
+/// first use could not find it.
+fn define<T: TypedData>(ruby: &Ruby, module: RModule, name: &str) -> Result<RClass, Error> {
+    module.define_class(name, ruby.class_object())?;
+    Ok(T::class(ruby))
+}
 
 #[magnus::init(name = "v8_native")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let module = ruby.define_module("Crosslane")?.define_module("V8")?.define_module("Native")?;
     module.define_singleton_method("version", function!(crosslane_js::isolate::version, 0))?;
-    let snapshot = module.define_class("Snapshot", ruby.class_object())?;
-    snapshot.undef_default_alloc_func();
-    snapshot.define_singleton_method("build", function!(context::Snapshot::build, 2))?;
+    let snapshot = define::<context::Snapshot>(ruby, module, "Snapshot")?;
+    snapshot.define_singleton_method("build", function!(context::Snapshot::build, 3))?;
     snapshot.define_singleton_method("load", function!(context::Snapshot::load, 1))?;
-    snapshot.define_method("warm_up", method!(context::Snapshot::warm_up, 2))?;
+    snapshot.define_method("warm_up", method!(context::Snapshot::warm_up, 3))?;
     snapshot.define_method("dump", method!(context::Snapshot::dump, 0))?;
     snapshot.define_method("size", method!(context::Snapshot::size, 0))?;
-    let context = module.define_class("Context", ruby.class_object())?;
-    context.undef_default_alloc_func();
+    let context = define::<context::Context>(ruby, module, "Context")?;
     context.define_singleton_method("boot", function!(context::Context::boot, 5))?;
     context.define_method("eval", method!(context::Context::eval, 2))?;
     context.define_method("invoke", method!(context::Context::invoke, 2))?;

@@ -1,51 +1,47 @@
 //! One thread for all contexts: it ends calls that take too long, and has calls looked at whose Ruby thread is
 //! wanted (by a signal, `Timeout`, `Thread#kill`).
 //!
-//! It looks at the calls at work every [`TICK`] and costs a call two stores. It runs as long as there are contexts.
+//! It looks at the calls at work every [`TICK`]. It runs as long as there are contexts.
 
 use crosslane_gvl::Me;
 use crosslane_js::isolate::{Handle, Reason};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(5);
-/// How often a call is told to end before it is ended wherever it is.
-const PATIENCE: u32 = 40;
+/// After which time a call that was told to end is ended wherever it is.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// A call at work, with those that it is inside of.
+#[derive(Clone, Copy)]
+pub(crate) struct Work {
+    caller: Me,
+    /// When it is late. An inner call has no time of its own: it is a part of the outer one.
+    deadline: Option<Instant>,
+    /// Whether a block of the program runs: it ends by itself, and hears of what the VM wants.
+    in_ruby: bool,
+    /// When it was told to end.
+    told: Option<Instant>,
+}
 
 /// A context, as the thread sees it.
 pub(crate) struct Watched {
     handle: Arc<Handle>,
-    /// The caller of the call at work.
-    caller: Mutex<Option<Me>>,
-    /// When the call at work is late, in nanoseconds since the process began; 0 if never.
-    deadline: AtomicU64,
+    work: Mutex<Option<Work>>,
     /// Whether the VM wants the caller.
     wanted: AtomicBool,
-    /// How often the call at work was told.
-    told: Mutex<u32>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn now() -> u64 {
-    static BEGINNING: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    BEGINNING.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
-}
-
 static CONTEXTS: Mutex<(bool, Vec<Weak<Watched>>)> = Mutex::new((false, Vec::new()));
 
 impl Watched {
     pub(crate) fn new(handle: Arc<Handle>) -> Arc<Self> {
-        let this = Arc::new(Self {
-            handle,
-            caller: Mutex::new(None),
-            deadline: AtomicU64::new(0),
-            wanted: AtomicBool::new(false),
-            told: Mutex::new(0),
-        });
+        let this = Arc::new(Self { handle, work: Mutex::new(None), wanted: AtomicBool::new(false) });
         let mut contexts = lock(&CONTEXTS);
         contexts.1.push(Arc::downgrade(&this));
         if !contexts.0 {
@@ -54,18 +50,40 @@ impl Watched {
         this
     }
 
-    /// A call begins.
-    pub(crate) fn begin(&self, caller: Me, timeout: Option<Duration>) {
-        self.wanted.store(false, Relaxed);
-        *lock(&self.told) = 0;
-        *lock(&self.caller) = Some(caller);
-        self.deadline.store(timeout.map_or(0, |timeout| now() + timeout.as_nanos() as u64), Relaxed);
+    /// A call begins. Returns the one that it is inside of, for its end.
+    pub(crate) fn begin(&self, caller: Me, timeout: Option<Duration>) -> Option<Work> {
+        let mut work = lock(&self.work);
+        let outer = *work;
+        let deadline = match outer {
+            Some(outer) => outer.deadline,
+            None => timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+        };
+        if outer.is_none() {
+            self.wanted.store(false, Relaxed);
+        }
+        *work = Some(Work { caller, deadline, in_ruby: false, told: None });
+        outer
     }
 
     /// The call is over.
-    pub(crate) fn end(&self) {
-        self.deadline.store(0, Relaxed);
-        *lock(&self.caller) = None;
+    pub(crate) fn end(&self, outer: Option<Work>) {
+        *lock(&self.work) = outer;
+    }
+
+    /// A block of the program begins.
+    pub(crate) fn enter_ruby(&self) {
+        if let Some(work) = &mut *lock(&self.work) {
+            work.in_ruby = true;
+        }
+    }
+
+    /// The block has ended. A call that is late then ends at V8's next check, before its next block at the latest, however
+    /// short the time is that it spends outside of blocks.
+    pub(crate) fn leave_ruby(&self) {
+        if let Some(work) = &mut *lock(&self.work) {
+            work.in_ruby = false;
+        }
+        self.look();
     }
 
     /// The VM wants the caller. From any thread, or a signal handler.
@@ -80,26 +98,29 @@ impl Watched {
 
     /// Whether the VM wants the caller, which then finds out what for.
     pub(crate) fn take_wanted(&self) -> bool {
-        *lock(&self.told) = 0;
-        self.wanted.swap(false, Relaxed) || lock(&self.caller).is_some_and(Me::is_wanted)
+        let mut work = lock(&self.work);
+        let Some(work) = &mut *work else { return false };
+        work.told = None;
+        self.wanted.swap(false, Relaxed) || work.caller.is_wanted()
     }
 
+    /// Tells the call at work to end, if it is to.
     fn look(&self) {
-        let caller = lock(&self.caller);
-        let Some(me) = *caller else { return };
-        let deadline = self.deadline.load(Relaxed);
-        let reason = if deadline != 0 && now() > deadline {
+        let mut work = lock(&self.work);
+        let Some(work) = work.as_mut().filter(|work| !work.in_ruby) else { return };
+        let now = Instant::now();
+        let reason = if work.deadline.is_some_and(|deadline| now > deadline) {
             Reason::Timeout
-        } else if self.wanted.load(Relaxed) || me.is_wanted() {
+        } else if self.wanted.load(Relaxed) || work.caller.is_wanted() {
             Reason::Closed
         } else {
             return;
         };
-        let mut told = lock(&self.told);
-        *told += 1;
         // The first time at V8's next check; if there comes none, wherever it is.
-        if *told == 1 || *told == PATIENCE {
-            self.handle.end(reason, *told == 1);
+        let late = work.told.map(|told| now - told >= PATIENCE);
+        if late != Some(false) {
+            work.told = Some(now);
+            self.handle.end(reason, late.is_none());
         }
     }
 }

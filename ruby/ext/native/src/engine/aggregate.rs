@@ -6,22 +6,16 @@
 //! two lanes, so a chunk is not shared between lanes.
 
 use crate::engine::database::{Connection, OK, c_string};
-use crate::engine::session::{Sessions, failure, lock};
-use crate::engine::{host, scalar};
+use crate::engine::session::{Sessions, failure};
+use crate::engine::{host, scalar, states};
 use crosslane::batch::{Body, Column, Encode, Plan};
-use crosslane::call::{Crew, Input, Output, call};
+use crosslane::call::{CallGroup, Caller, Input, Output, call};
 use crosslane::{ColumnBuilder, DataType, Error, Function};
 use crosslane_vectors::guard::{drop_box, error_text, guard};
 use crosslane_vectors::{Arguments, LogicalType, Results};
 use libduckdb_sys as ffi;
 use std::ops::Range;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
-
-/// The number of the next state.
-static NEXT: AtomicI64 = AtomicI64::new(1);
-/// States that are no more, for Ruby to forget.
-static OVER: Mutex<Vec<i64>> = Mutex::new(Vec::new());
+use std::sync::Arc;
 
 /// What a registered aggregate carries.
 struct Registered {
@@ -33,13 +27,8 @@ struct Registered {
     combine: Arc<Function>,
     /// (state) -> result
     finish: Arc<Function>,
-    crew: Crew,
+    group: CallGroup,
     sessions: Arc<Sessions>,
-}
-
-/// The states that ended since this was asked last.
-pub(crate) fn ended() -> Vec<i64> {
-    std::mem::take(&mut lock(&OVER))
 }
 
 /// Registers an aggregate, of which Ruby has put the three functions into the host's list.
@@ -61,10 +50,18 @@ pub(crate) fn register(
     let c_name = c_string(&name)?;
     let sees_null = step.admits_null();
     let sessions = Arc::clone(&link.database.sessions);
-    let registered = Registered { name, parameters, step, combine, finish, crew: Crew::default(), sessions };
+    let registered =
+        Registered { name, parameters, step, combine, finish, group: CallGroup::default(), sessions };
     // SAFETY: all handles live across the calls; the extra info is freed by DuckDB.
     let state = unsafe {
         let mut function = ffi::duckdb_create_aggregate_function();
+        if !states::spread(function) {
+            ffi::duckdb_destroy_aggregate_function(&raw mut function);
+            return Err(failure(
+                None,
+                "this libduckdb has no aggregates that crosslane knows; use 1.5.6 or 2.0.0",
+            ));
+        }
         ffi::duckdb_aggregate_function_set_name(function, c_name.as_ptr());
         types.iter().for_each(|parameter| {
             ffi::duckdb_aggregate_function_add_parameter(function, parameter.raw());
@@ -100,7 +97,7 @@ unsafe extern "C" fn size(_info: ffi::duckdb_function_info) -> ffi::idx_t {
 
 unsafe extern "C" fn init(_info: ffi::duckdb_function_info, state: ffi::duckdb_aggregate_state) {
     // SAFETY: DuckDB gives each state the bytes that `size` asks for.
-    unsafe { state.cast::<i64>().write_unaligned(NEXT.fetch_add(1, Relaxed)) };
+    unsafe { state.cast::<i64>().write_unaligned(states::born()) };
 }
 
 /// The numbers of states.
@@ -123,14 +120,14 @@ impl Input for States<'_> {
         self.columns.first().map_or(0, Vec::len)
     }
 
-    fn slice(&self, rows: Range<usize>) -> Box<dyn Encode + '_> {
+    fn slice(&self, rows: Range<usize>) -> Result<Box<dyn Encode + '_>, Error> {
         let columns = self.columns.iter().map(|numbers| {
             let mut column = ColumnBuilder::new(&DataType::BigInt);
             column.fixed_all(&numbers[rows.clone()]);
             Box::new(column) as Box<dyn Encode>
         });
-        let arguments = self.arguments.map(|arguments| arguments.slice(rows.clone()));
-        Box::new(Joined(columns.chain(arguments).collect()))
+        let arguments = self.arguments.map(|arguments| arguments.slice(rows.clone())).transpose()?;
+        Ok(Box::new(Joined(columns.chain(arguments).collect())))
     }
 }
 
@@ -156,7 +153,7 @@ impl Output for Nowhere {
 }
 
 /// Results from a place in a vector on.
-struct Behind<'a>(usize, &'a mut Results);
+struct Behind<'a>(usize, Results<'a>);
 
 impl Output for Behind<'_> {
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
@@ -169,7 +166,7 @@ impl Output for Behind<'_> {
 
 impl Registered {
     fn call(&self, function: &Function, input: &dyn Input, output: &mut dyn Output) -> Result<(), Error> {
-        let outcome = call(&*host::current()?, function, &self.crew, 1, input, output);
+        let outcome = call(&*host::current()?, function, Caller::new(&self.group, 1), input, output);
         match outcome {
             Err(Error::Raised { failure, place, .. }) => {
                 let ticket = failure.ticket;
@@ -239,14 +236,15 @@ unsafe extern "C" fn finalize(
     unsafe {
         with(info, |registered| {
             let columns = vec![numbers(source, count as usize)];
-            let mut results = Results::new(result);
-            let mut output = Behind(offset as usize, &mut results);
+            let rows = offset as usize + count as usize;
+            let results = Results::new(result, &registered.finish.signature.returns, rows);
+            let mut output = Behind(offset as usize, results);
             registered.call(&registered.finish, &States { columns, arguments: None }, &mut output)
         });
     }
 }
 
-unsafe extern "C" fn destroy(states: *mut ffi::duckdb_aggregate_state, count: ffi::idx_t) {
+unsafe extern "C" fn destroy(ended: *mut ffi::duckdb_aggregate_state, count: ffi::idx_t) {
     // SAFETY: DuckDB passes so many states.
-    lock(&OVER).extend(unsafe { numbers(states, count as usize) });
+    states::end(unsafe { numbers(ended, count as usize) });
 }

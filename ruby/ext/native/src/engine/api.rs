@@ -5,14 +5,22 @@
 //! `libduckdb_sys` calls through: the code that converts vectors is the extension's.
 
 use crate::engine::database::c_string;
+use crate::engine::forget;
 use crate::engine::session::{failure, lock};
+use crate::engine::states::Update;
 use libduckdb_sys as ffi;
 use magnus::Error;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The library that is open, by the path that was given.
 static OPEN: Mutex<Option<String>> = Mutex::new(None);
+
+/// DuckDB's callback for the rows of an aggregate of the C API; 0 where it is hidden.
+static UPDATE: AtomicUsize = AtomicUsize::new(0);
+/// Its name in C++: `duckdb::CAPIAggregateUpdate(Vector *, AggregateInputData &, idx_t, Vector &, idx_t)`.
+const UPDATE_NAME: &CStr = c"_ZN6duckdb19CAPIAggregateUpdateEPNS_6VectorERNS_18AggregateInputDataEmRS0_m";
 
 macro_rules! table {
     ($($name:ident,)*) => {
@@ -51,11 +59,14 @@ table! {
     duckdb_aggregate_function_set_return_type,
     duckdb_aggregate_function_set_special_handling,
     duckdb_append_data_chunk,
+    duckdb_append_default_to_chunk,
+    duckdb_appender_add_column,
     duckdb_appender_clear,
     duckdb_appender_close,
     duckdb_appender_column_count,
     duckdb_appender_column_type,
-    duckdb_appender_create,
+    duckdb_appender_create_ext,
+    duckdb_appender_create_query,
     duckdb_appender_destroy,
     duckdb_appender_error_data,
     duckdb_array_type_array_size,
@@ -82,11 +93,16 @@ table! {
     duckdb_create_config,
     duckdb_create_data_chunk,
     duckdb_create_date,
+    duckdb_create_decimal,
     duckdb_create_decimal_type,
     duckdb_create_double,
     duckdb_create_enum_type,
     duckdb_create_hugeint,
+    duckdb_create_instance_cache,
+    duckdb_create_int16,
+    duckdb_create_int32,
     duckdb_create_int64,
+    duckdb_create_int8,
     duckdb_create_interval,
     duckdb_create_list_type,
     duckdb_create_list_value,
@@ -95,15 +111,26 @@ table! {
     duckdb_create_map_value,
     duckdb_create_null_value,
     duckdb_create_scalar_function,
+    duckdb_create_selection_vector,
     duckdb_create_struct_type,
     duckdb_create_struct_value,
     duckdb_create_table_function,
     duckdb_create_time,
+    duckdb_create_time_ns,
+    duckdb_create_time_tz_value,
     duckdb_create_timestamp,
+    duckdb_create_timestamp_ms,
     duckdb_create_timestamp_ns,
+    duckdb_create_timestamp_s,
     duckdb_create_timestamp_tz,
     duckdb_create_uhugeint,
+    duckdb_create_uint16,
+    duckdb_create_uint32,
+    duckdb_create_uint64,
+    duckdb_create_uint8,
+    duckdb_create_union_type,
     duckdb_create_varchar_length,
+    duckdb_create_vector,
     duckdb_data_chunk_get_size,
     duckdb_data_chunk_get_vector,
     duckdb_data_chunk_set_size,
@@ -116,20 +143,24 @@ table! {
     duckdb_destroy_config,
     duckdb_destroy_data_chunk,
     duckdb_destroy_error_data,
+    duckdb_destroy_expression,
     duckdb_destroy_extracted,
     duckdb_destroy_logical_type,
     duckdb_destroy_pending,
     duckdb_destroy_prepare,
     duckdb_destroy_result,
     duckdb_destroy_scalar_function,
+    duckdb_destroy_selection_vector,
     duckdb_destroy_table_function,
     duckdb_destroy_value,
+    duckdb_destroy_vector,
     duckdb_disconnect,
     duckdb_enum_dictionary_size,
     duckdb_enum_dictionary_value,
     duckdb_error_data_has_error,
     duckdb_error_data_message,
     duckdb_execute_pending,
+    duckdb_expression_is_foldable,
     duckdb_extract_statements,
     duckdb_extract_statements_error,
     duckdb_fetch_chunk,
@@ -139,15 +170,14 @@ table! {
     duckdb_function_get_local_init_data,
     duckdb_function_set_error,
     duckdb_get_int64,
+    duckdb_get_or_create_from_cache,
     duckdb_get_type_id,
-    duckdb_get_value_type,
     duckdb_init_get_bind_data,
     duckdb_init_get_extra_info,
     duckdb_init_set_error,
     duckdb_init_set_init_data,
     duckdb_init_set_max_threads,
     duckdb_interrupt,
-    duckdb_is_null_value,
     duckdb_library_version,
     duckdb_list_type_child_type,
     duckdb_list_vector_get_child,
@@ -166,8 +196,14 @@ table! {
     duckdb_pending_execute_task,
     duckdb_pending_execution_is_finished,
     duckdb_pending_prepared,
+    duckdb_pending_prepared_streaming,
     duckdb_prepare_error,
     duckdb_prepare_extracted_statement,
+    duckdb_prepared_statement_column_count,
+    duckdb_prepared_statement_column_logical_type,
+    duckdb_prepared_statement_column_name,
+    duckdb_query,
+    duckdb_query_progress,
     duckdb_register_aggregate_function,
     duckdb_register_scalar_function,
     duckdb_register_table_function,
@@ -175,11 +211,17 @@ table! {
     duckdb_result_get_arrow_options,
     duckdb_rows_changed,
     duckdb_scalar_function_add_parameter,
+    duckdb_scalar_function_bind_get_argument,
+    duckdb_scalar_function_bind_get_argument_count,
     duckdb_scalar_function_get_state,
+    duckdb_scalar_function_init_get_bind_data,
     duckdb_scalar_function_init_get_client_context,
     duckdb_scalar_function_init_get_extra_info,
     duckdb_scalar_function_init_set_error,
     duckdb_scalar_function_init_set_state,
+    duckdb_scalar_function_set_bind,
+    duckdb_scalar_function_set_bind_data,
+    duckdb_scalar_function_set_bind_data_copy,
     duckdb_scalar_function_set_error,
     duckdb_scalar_function_set_extra_info,
     duckdb_scalar_function_set_function,
@@ -188,6 +230,7 @@ table! {
     duckdb_scalar_function_set_return_type,
     duckdb_scalar_function_set_special_handling,
     duckdb_scalar_function_set_volatile,
+    duckdb_selection_vector_get_data_ptr,
     duckdb_set_config,
     duckdb_struct_type_child_count,
     duckdb_struct_type_child_name,
@@ -202,8 +245,12 @@ table! {
     duckdb_table_function_set_local_init,
     duckdb_table_function_set_name,
     duckdb_to_arrow_schema,
+    duckdb_union_type_member_count,
+    duckdb_union_type_member_name,
+    duckdb_union_type_member_type,
     duckdb_unsafe_vector_assign_string_element_len,
     duckdb_validity_set_row_invalid,
+    duckdb_vector_copy_sel,
     duckdb_vector_ensure_validity_writable,
     duckdb_vector_get_data,
     duckdb_vector_get_validity,
@@ -213,6 +260,9 @@ table! {
 
 /// Opens libduckdb, once for a process.
 pub(crate) fn load(path: String) -> Result<(), Error> {
+    // Before a database is opened.
+    crosslane_process::occupy_standard_descriptors();
+    crosslane_process::report_panics();
     let mut open = lock(&OPEN);
     if let Some(known) = &*open {
         if *known == path {
@@ -229,6 +279,8 @@ pub(crate) fn load(path: String) -> Result<(), Error> {
             let advice = "set CROSSLANE_LIBDUCKDB to the path of a libduckdb.so of 1.5.6 or newer";
             return Err(failure(None, &format!("{path} cannot be opened: {why}; {advice}")));
         }
+        UPDATE.store(libc::dlsym(library, UPDATE_NAME.as_ptr()) as usize, Relaxed);
+        forget::find(library);
         table(library)
     };
     let table = filled.map_err(|missing| {
@@ -241,7 +293,10 @@ pub(crate) fn load(path: String) -> Result<(), Error> {
         unsafe { ffi::duckdb_rs_extension_api_init(std::ptr::null_mut(), &raw const access, "v1.5.6") };
     match ready {
         Ok(true) => *open = Some(path),
-        outcome => return Err(failure(None, &format!("libduckdb refused: {outcome:?}"))),
+        Ok(false) => {
+            return Err(failure(None, &format!("{path} has no functions for extensions of DuckDB 1.5.6")));
+        }
+        Err(why) => return Err(failure(None, &format!("{path} cannot be used: {why}"))),
     }
     Ok(())
 }
@@ -253,6 +308,12 @@ thread_local! {
 
 unsafe extern "C" fn get_api(_info: ffi::duckdb_extension_info, _version: *const c_char) -> *const c_void {
     TABLE.get().cast()
+}
+
+/// DuckDB's callback for the rows of an aggregate.
+pub(crate) fn update() -> Option<Update> {
+    // SAFETY: the name says what the function takes; none is null.
+    unsafe { std::mem::transmute::<usize, Option<Update>>(UPDATE.load(Relaxed)) }
 }
 
 /// The library's version.

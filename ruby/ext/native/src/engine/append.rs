@@ -1,17 +1,22 @@
-//! Appending rows to a table: in columns, a chunk at a time.
+//! Appending rows to a table, or giving them to a query: in columns, a chunk at a time.
+//!
+//! The connection may be used between two rows. While a query is at work on it, and rows come from a block of that
+//! query, full chunks wait.
 
 use crate::engine::database::{Link, OK, briefly, c_string, text};
 use crate::engine::rows::Chunk;
 use crate::engine::session::failure;
 use crate::writer::{Fault, Writer};
 use crosslane::call::Output;
-use crosslane::{ColumnBuilder, DataType};
+use crosslane::{ColumnBuilder, DataType, values};
 use crosslane_gvl::protect;
 use crosslane_vectors::{LogicalType, Results, data_type};
 use libduckdb_sys as ffi;
 use magnus::rb_sys::AsRawValue;
-use magnus::{Error, RArray, Value};
-use std::cell::RefCell;
+use magnus::{Error, Module, RArray, RModule, Ruby, Value};
+use rb_sys::{Qnil, VALUE};
+use std::cell::{RefCell, RefMut};
+use std::ffi::CString;
 use std::sync::Arc;
 
 /// `Crosslane::Native::Appender`.
@@ -21,9 +26,16 @@ pub(crate) struct Appender(RefCell<Option<Inner>>);
 struct Inner {
     raw: ffi::duckdb_appender,
     columns: Vec<(DataType, Writer, ColumnBuilder)>,
+    /// Which of the rows in the columns have the default value, and in which column.
+    defaults: Vec<(usize, usize)>,
+    /// In the columns.
     rows: usize,
+    /// In all.
+    count: usize,
+    /// Full chunks, in order.
+    full: Vec<Chunk>,
     process: u32,
-    _link: Arc<Link>,
+    link: Arc<Link>,
 }
 
 // SAFETY: only used with the GVL, by one thread at a time.
@@ -41,116 +53,228 @@ impl Drop for Inner {
     }
 }
 
+/// A table's place: its catalog, schema and name.
+pub(crate) type Place = (Option<String>, Option<String>, String);
+
 impl Appender {
-    pub(crate) fn new(link: Arc<Link>, schema: Option<String>, table: &str) -> Result<Self, Error> {
-        let schema = schema.map(|schema| c_string(&schema)).transpose()?;
-        let name = c_string(table)?;
+    /// For a table, or some of its columns; the others get their default values.
+    pub(crate) fn of_table(link: Arc<Link>, place: Place, columns: &[String]) -> Result<Self, Error> {
+        let (catalog, schema, name) = place;
+        let [catalog, schema] = [catalog, schema].map(|part| part.map(|part| c_string(&part)).transpose());
+        let (catalog, schema, name) = (catalog?, schema?, c_string(&name)?);
+        let columns = columns.iter().map(|column| c_string(column)).collect::<Result<Vec<_>, _>>()?;
+        let pointer = |part: &Option<CString>| part.as_ref().map_or(std::ptr::null(), |part| part.as_ptr());
         let mut raw = std::ptr::null_mut();
-        let schema = schema.as_ref().map_or(std::ptr::null(), |schema| schema.as_ptr());
         // SAFETY: the connection is open, and the texts live across the call.
-        let state = unsafe { ffi::duckdb_appender_create(link.raw, schema, name.as_ptr(), &raw mut raw) };
-        let mut inner = Inner { raw, columns: Vec::new(), rows: 0, process: std::process::id(), _link: link };
-        if state != OK {
-            return Err(inner.error());
-        }
-        // SAFETY: the appender lives; the types are destroyed.
-        unsafe {
-            for index in 0..ffi::duckdb_appender_column_count(raw) {
-                let mut logical = ffi::duckdb_appender_column_type(raw, index);
-                let known = data_type(logical);
-                ffi::duckdb_destroy_logical_type(&raw mut logical);
-                let known =
-                    known.map_err(|error| failure(None, &format!("column {}: {error}", index + 1)))?;
-                inner.columns.push((known.clone(), Writer::new(&known)?, ColumnBuilder::new(&known)));
+        let state = unsafe {
+            let (catalog, schema) = (pointer(&catalog), pointer(&schema));
+            ffi::duckdb_appender_create_ext(link.raw, catalog, schema, name.as_ptr(), &raw mut raw)
+        };
+        let inner = Inner::new(link, raw, state)?;
+        for column in &columns {
+            // SAFETY: the appender lives, and so does the text.
+            if unsafe { ffi::duckdb_appender_add_column(raw, column.as_ptr()) } != OK {
+                return Err(failure(None, &format!("column {column:?}: {}", inner.message())));
             }
         }
-        Ok(Self(RefCell::new(Some(inner))))
+        inner.appender()
+    }
+
+    /// For a query, which finds the rows, with columns of these names and types, as `appended_data`.
+    pub(crate) fn of_query(link: Arc<Link>, sql: &str, columns: &[(String, String)]) -> Result<Self, Error> {
+        let sql = c_string(sql)?;
+        let names =
+            columns.iter().map(|(name, _)| c_string(name)).collect::<Result<Vec<CString>, Error>>()?;
+        let mut names: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
+        let types = columns.iter().map(|(_, name)| {
+            let known: DataType = name.parse().map_err(crate::argument_error)?;
+            LogicalType::new(&known).map_err(|error| failure(None, &error.to_string()))
+        });
+        let types = types.collect::<Result<Vec<_>, Error>>()?;
+        let mut types: Vec<_> = types.iter().map(LogicalType::raw).collect();
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the connection is open, and the texts and types live across the call.
+        let state = unsafe {
+            ffi::duckdb_appender_create_query(
+                link.raw,
+                sql.as_ptr(),
+                types.len() as ffi::idx_t,
+                types.as_mut_ptr(),
+                std::ptr::null(),
+                names.as_mut_ptr(),
+                &raw mut raw,
+            )
+        };
+        Inner::new(link, raw, state)?.appender()
     }
 
     /// Adds a row, an Array.
     pub(crate) fn row(&self, row: RArray) -> Result<(), Error> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner()?;
         let Some(inner) = &mut *inner else { return Err(failure(None, "the appender is closed")) };
         if row.len() != inner.columns.len() {
             let (given, due) = (row.len(), inner.columns.len());
             return Err(failure(None, &format!("a row of {given} values for a table of {due} columns")));
         }
+        let default = default_value()?;
+        let defaults = inner.defaults.len();
         for (index, (_, writer, column)) in inner.columns.iter_mut().enumerate() {
             let value: Value = row.entry(index as isize)?;
-            let value = value.as_raw();
+            let mut value = value.as_raw();
+            if value == default {
+                value = Qnil as VALUE;
+                inner.defaults.push((inner.rows, index));
+            }
             let mut fault: Option<Fault> = None;
             // SAFETY: protected, and nothing in the closure is to be dropped.
-            let written = protect(|| unsafe { fault = writer.write(value, column).err() });
+            let written = protect(|| unsafe { fault = writer.write_row(value, column).err() });
             if let (Ok(()), None) = (&written, &fault) {
                 continue;
             }
             let message = fault.map(|fault| writer.explain(&fault).1);
             let before = inner.rows;
+            inner.defaults.truncate(defaults);
             inner.columns.iter_mut().for_each(|(_, _, column)| column.truncate(before));
             written?;
             let what = message.unwrap_or_default().replacen("returned", "got", 1);
-            return Err(failure(None, &format!("row {}, column {}: {what}", before + 1, index + 1)));
+            return Err(failure(None, &format!("row {}, column {}: {what}", inner.count + 1, index + 1)));
         }
         inner.rows += 1;
+        inner.count += 1;
         // SAFETY: a constant of DuckDB's.
-        if inner.rows == unsafe { ffi::duckdb_vector_size() } as usize { inner.send() } else { Ok(()) }
+        if inner.rows == unsafe { ffi::duckdb_vector_size() } as usize {
+            inner.fill()?;
+            if !inner.link.is_at_work() {
+                return inner.send();
+            }
+        }
+        Ok(())
     }
 
-    /// Writes what was added.
-    pub(crate) fn close(&self) -> Result<(), Error> {
-        let Some(mut inner) = self.0.borrow_mut().take() else { return Ok(()) };
+    /// Writes what was added; returns how many rows there were.
+    pub(crate) fn close(&self) -> Result<usize, Error> {
+        let Some(mut inner) = self.inner()?.take() else { return Ok(0) };
+        if inner.link.is_at_work() {
+            let advice = "let the query end before the rows do";
+            return Err(failure(
+                None,
+                &format!("a query is at work on the connection of the rows; {advice}"),
+            ));
+        }
+        inner.fill()?;
         inner.send()?;
         let raw = inner.raw;
         // SAFETY: the appender lives.
         let state = briefly(|| unsafe { ffi::duckdb_appender_close(raw) });
-        if state == OK { Ok(()) } else { Err(inner.error()) }
+        if state == OK { Ok(inner.count) } else { Err(inner.error()) }
     }
 
-    /// Gives up what was added and not yet written.
-    pub(crate) fn give_up(&self) {
-        self.0.borrow_mut().take();
+    /// Gives up what was added and not yet written, unless it is at work.
+    pub(crate) fn free(&self) {
+        if let Ok(mut inner) = self.0.try_borrow_mut() {
+            inner.take();
+        }
+    }
+
+    fn inner(&self) -> Result<RefMut<'_, Option<Inner>>, Error> {
+        self.0.try_borrow_mut().map_err(|_| failure(None, "the appender is at work already"))
     }
 }
 
+/// `Crosslane::DEFAULT`, which stands for a column's default value.
+fn default_value() -> Result<VALUE, Error> {
+    let module: RModule = Ruby::get().expect("with the GVL").class_object().const_get("Crosslane")?;
+    Ok(module.const_get::<_, Value>("DEFAULT")?.as_raw())
+}
+
 impl Inner {
-    fn error(&self) -> Error {
+    /// What was made with this state.
+    fn new(link: Arc<Link>, raw: ffi::duckdb_appender, state: ffi::duckdb_state) -> Result<Self, Error> {
+        let process = std::process::id();
+        let (columns, defaults, full) = (Vec::new(), Vec::new(), Vec::new());
+        let inner = Inner { raw, columns, defaults, rows: 0, count: 0, full, process, link };
+        if state == OK { Ok(inner) } else { Err(inner.error()) }
+    }
+
+    /// Ready for rows.
+    fn appender(mut self) -> Result<Appender, Error> {
+        // SAFETY: the appender lives; the types are destroyed.
+        unsafe {
+            for index in 0..ffi::duckdb_appender_column_count(self.raw) {
+                let mut logical = ffi::duckdb_appender_column_type(self.raw, index);
+                let known = data_type(logical);
+                ffi::duckdb_destroy_logical_type(&raw mut logical);
+                let known =
+                    known.map_err(|error| failure(None, &format!("column {}: {error}", index + 1)))?;
+                self.columns.push((known.clone(), Writer::new(&known)?, ColumnBuilder::new(&known)));
+            }
+        }
+        Ok(Appender(RefCell::new(Some(self))))
+    }
+
+    fn message(&self) -> String {
         // SAFETY: the error is destroyed; its text is copied before.
-        let message = unsafe {
+        unsafe {
             let mut error = ffi::duckdb_appender_error_data(self.raw);
             let message = text(ffi::duckdb_error_data_message(error));
             ffi::duckdb_destroy_error_data(&raw mut error);
             message
-        };
-        failure(None, &message)
+        }
     }
 
-    fn send(&mut self) -> Result<(), Error> {
+    fn error(&self) -> Error {
+        failure(None, &self.message())
+    }
+
+    /// Makes a chunk of what is in the columns.
+    fn fill(&mut self) -> Result<(), Error> {
         if self.rows == 0 {
             return Ok(());
         }
-        let outcome = self.append();
+        let chunk = self.chunk();
         self.rows = 0;
+        self.defaults.clear();
         self.columns.iter_mut().for_each(|(_, _, column)| column.clear());
-        outcome
+        self.full.push(chunk?);
+        Ok(())
     }
 
-    fn append(&mut self) -> Result<(), Error> {
-        let engine = |error: crosslane::Error| failure(None, &error.to_string());
-        let types = self.columns.iter().map(|(known, ..)| LogicalType::new(known));
-        let types = types.collect::<Result<Vec<_>, _>>().map_err(engine)?;
-        let mut raw: Vec<_> = types.iter().map(LogicalType::raw).collect();
-        // SAFETY: the types live; the chunk has vectors of these types with room for a vector's rows.
-        unsafe {
-            let chunk = Chunk(ffi::duckdb_create_data_chunk(raw.as_mut_ptr(), raw.len() as ffi::idx_t));
-            for (index, (known, _, column)) in self.columns.iter().enumerate() {
-                let vector = ffi::duckdb_data_chunk_get_vector(chunk.0, index as ffi::idx_t);
-                Results::new(vector).accept(0, &column.column(known)).map_err(engine)?;
-            }
-            ffi::duckdb_data_chunk_set_size(chunk.0, self.rows as ffi::idx_t);
-            if ffi::duckdb_append_data_chunk(self.raw, chunk.0) != OK {
+    fn send(&mut self) -> Result<(), Error> {
+        for chunk in std::mem::take(&mut self.full) {
+            // SAFETY: the appender and the chunk live.
+            if unsafe { ffi::duckdb_append_data_chunk(self.raw, chunk.0) } != OK {
                 return Err(self.error());
             }
         }
         Ok(())
+    }
+
+    fn chunk(&self) -> Result<Chunk, Error> {
+        let engine = |error: crosslane::Error| failure(None, &error.to_string());
+        let types = self.columns.iter().map(|(known, ..)| LogicalType::new(known));
+        let types = types.collect::<Result<Vec<_>, _>>().map_err(engine)?;
+        let chunk = Chunk::new(&types).map_err(engine)?;
+        // SAFETY: the chunk has vectors of these types with room for a vector's rows.
+        unsafe {
+            for (index, (known, _, column)) in self.columns.iter().enumerate() {
+                let column = column.column(known);
+                if let Some((row, what)) = values::unfit(&column).first_key_value() {
+                    let what = what.replacen("returned", "got", 1);
+                    let row = self.count - self.rows + row + 1;
+                    return Err(failure(None, &format!("row {row}, column {}: {what}", index + 1)));
+                }
+                let vector = ffi::duckdb_data_chunk_get_vector(chunk.0, index as ffi::idx_t);
+                let mut results = Results::new(vector, known, self.rows);
+                results.accept(0, &column).map_err(engine)?;
+            }
+            ffi::duckdb_data_chunk_set_size(chunk.0, self.rows as ffi::idx_t);
+            for (row, column) in &self.defaults {
+                let (row, column) = (*row as ffi::idx_t, *column as ffi::idx_t);
+                if ffi::duckdb_append_default_to_chunk(self.raw, chunk.0, column, row) != OK {
+                    return Err(self.error());
+                }
+            }
+        }
+        Ok(chunk)
     }
 }

@@ -3,19 +3,28 @@
 //! A query runs task by task on the Ruby thread that asked for it, without the GVL, beside DuckDB's own workers;
 //! between two tasks the thread looks whether the VM wants it (see [`crate::engine::session`]).
 //!
+//! # Files
+//! A file that this process has open already is not opened again: DuckDB's lock on it is one between processes, and two
+//! instances would overwrite each other's rows. They share one instance, and so what its connections tell each other.
+//!
 //! # Lifetime
 //! A connection keeps its database open. The collector may free any of them at any time, with the GVL held, and
 //! closing may wait for workers that need the GVL: so it is left to a thread of its own then. In a forked child
 //! nothing is closed, because DuckDB's threads are not there.
 
-use crate::engine::rows::Rows;
+use crate::engine::bind::Parameter;
+use crate::engine::rows::{Chunk, Rows};
 use crate::engine::session::{Session, Sessions, failure, lock};
+use crate::engine::states::Running;
 use crate::engine::{append, bind};
+use crosslane::DataType;
 use crosslane_gvl::{self as gvl, Stand, check_interrupts, stand};
+use crosslane_vectors::data_type;
 use libduckdb_sys as ffi;
 use magnus::{Error, RArray, RHash};
 use std::ffi::{CStr, CString, c_char};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::time::Duration;
 
 /// How long the query's thread rests when only the workers have something to do.
@@ -44,6 +53,36 @@ impl Drop for Handle {
             unsafe { ffi::duckdb_close(&raw mut raw) };
         });
     }
+}
+
+/// DuckDB's instances by their files, and the process that they belong to: a fork has files of its own.
+static INSTANCES: Mutex<Option<(u32, Raw<ffi::duckdb_instance_cache>)>> = Mutex::new(None);
+
+fn instances() -> Raw<ffi::duckdb_instance_cache> {
+    let mut instances = lock(&INSTANCES);
+    match &*instances {
+        Some((process, Raw(cache))) if *process == std::process::id() => Raw(*cache),
+        _ => {
+            // SAFETY: it lives as long as the process.
+            let cache = unsafe { ffi::duckdb_create_instance_cache() };
+            *instances = Some((std::process::id(), Raw(cache)));
+            Raw(cache)
+        }
+    }
+}
+
+/// What the connections of an instance share, by its file.
+fn sessions(path: Option<&CString>) -> Arc<Sessions> {
+    static SHARED: Mutex<Vec<(CString, Weak<Sessions>)>> = Mutex::new(Vec::new());
+    let Some(path) = path else { return Arc::default() };
+    let mut shared = lock(&SHARED);
+    shared.retain(|(_, sessions)| sessions.strong_count() > 0);
+    let known = shared.iter().find(|(other, _)| other == path).and_then(|(_, sessions)| sessions.upgrade());
+    known.unwrap_or_else(|| {
+        let sessions = Arc::default();
+        shared.push((path.clone(), Arc::downgrade(&sessions)));
+        sessions
+    })
 }
 
 /// A pointer on its way to another thread.
@@ -109,7 +148,8 @@ pub(crate) fn briefly<T>(work: impl FnOnce() -> T) -> T {
 pub(crate) struct Database(Mutex<Option<Arc<Handle>>>);
 
 impl Database {
-    /// Opens a file, or a database in memory; `config` maps DuckDB's settings to texts.
+    /// Opens a file, of which the path is absolute and without links, or a database in memory; `config` maps DuckDB's
+    /// settings to texts.
     pub(crate) fn open(path: Option<String>, config: RHash) -> Result<Self, Error> {
         let path = path.map(|path| c_string(&path)).transpose()?;
         let mut settings = Vec::new();
@@ -117,6 +157,7 @@ impl Database {
             settings.push((c_string(&name)?, c_string(&value)?));
             Ok(magnus::r_hash::ForEach::Continue)
         })?;
+        let sessions = sessions(path.as_ref());
         let opened = briefly(|| {
             // SAFETY: all handles and texts live across the calls; what is allocated is freed.
             unsafe {
@@ -129,8 +170,20 @@ impl Database {
                     }
                 }
                 let (mut raw, mut error) = (std::ptr::null_mut(), std::ptr::null_mut());
-                let path = path.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
-                let state = ffi::duckdb_open_ext(path, &raw mut raw, config, &raw mut error);
+                let error_place = &raw mut error;
+                let state = match &path {
+                    None => ffi::duckdb_open_ext(std::ptr::null(), &raw mut raw, config, error_place),
+                    Some(path) => {
+                        let Raw(cache) = instances();
+                        ffi::duckdb_get_or_create_from_cache(
+                            cache,
+                            path.as_ptr(),
+                            &raw mut raw,
+                            config,
+                            error_place,
+                        )
+                    }
+                };
                 ffi::duckdb_destroy_config(&raw mut config);
                 if state == OK {
                     return Ok(Raw(raw));
@@ -141,7 +194,7 @@ impl Database {
             }
         });
         let Raw(raw) = opened.map_err(|message| failure(None, &message))?;
-        let handle = Handle { raw, process: std::process::id(), sessions: Arc::default() };
+        let handle = Handle { raw, process: std::process::id(), sessions };
         Ok(Self(Mutex::new(Some(Arc::new(handle)))))
     }
 
@@ -174,7 +227,13 @@ impl Database {
             return Err(failure(None, "DuckDB refused a connection"));
         };
         let session = handle.sessions.add(number);
-        Ok(Connection(Mutex::new(Some(Arc::new(Link { raw, number, session, database: handle })))))
+        Ok(Connection(Mutex::new(Some(Arc::new(Link {
+            raw,
+            number,
+            session,
+            database: handle,
+            at_work: AtomicBool::new(false),
+        })))))
     }
 
     /// Closes the database as soon as its connections are closed.
@@ -192,6 +251,7 @@ pub(crate) struct Link {
     number: u64,
     pub(crate) session: Arc<Session>,
     pub(crate) database: Arc<Handle>,
+    at_work: AtomicBool,
 }
 
 // SAFETY: DuckDB's connections may be used by any thread.
@@ -199,9 +259,86 @@ unsafe impl Send for Link {}
 // SAFETY: DuckDB serialises their use.
 unsafe impl Sync for Link {}
 
+/// As long as it lives, a query is at work on the connection.
+struct Work<'a>(&'a Link);
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        self.0.at_work.store(false, Relaxed);
+    }
+}
+
 impl Link {
+    fn work(&self) -> Work<'_> {
+        self.at_work.store(true, Relaxed);
+        Work(self)
+    }
+
+    /// Whether a query is at work on the connection, so that nothing else can be.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.at_work.load(Relaxed)
+    }
+
+    /// Ends a query of which not all rows were fetched. DuckDB does that when the next query begins.
+    pub(crate) fn end_stream(&self) {
+        // No worker is to wait for a block.
+        self.session.group.cancel();
+        // SAFETY: the connection is open. What comes of this query is of no interest.
+        unsafe { ffi::duckdb_query(self.raw, c"SELECT 1".as_ptr(), std::ptr::null_mut()) };
+    }
+
+    /// Fetches the next chunk of a stream, on a thread of its own: DuckDB works until there is one, and this thread
+    /// must see what the VM wants of it meanwhile.
+    ///
+    /// # Safety
+    /// The result must be a stream of this connection.
+    pub(crate) unsafe fn fetch(&self, result: ffi::duckdb_result) -> Result<Chunk, Error> {
+        let _work = self.work();
+        let mut interrupted = false;
+        let done = AtomicBool::new(false);
+        let wait = || {
+            while !done.load(Acquire) && !self.session.take_interrupt() {
+                self.session.rest(REST);
+            }
+        };
+        let result = Raw(result);
+        std::thread::scope(|scope| {
+            let fetch = || {
+                let Raw(result) = { result };
+                // SAFETY: as the caller says.
+                let chunk = Raw(unsafe { ffi::duckdb_fetch_chunk(result) });
+                done.store(true, Release);
+                self.session.interrupt();
+                chunk
+            };
+            let fetching = std::thread::Builder::new().name("crosslane-fetch".into());
+            let fetching = fetching.spawn_scoped(scope, fetch).map_err(crate::serve::io_error)?;
+            while !done.load(Acquire) {
+                gvl::without(wait, || self.session.interrupt());
+                if let Err(unwind) = check_interrupts() {
+                    self.session.stop(unwind);
+                    // SAFETY: the connection is open. Its workers stop at their next check.
+                    unsafe { ffi::duckdb_interrupt(self.raw) };
+                    // They must be gone before the program goes on.
+                    briefly(|| {
+                        while !done.load(Acquire) {
+                            wait();
+                        }
+                    });
+                    interrupted = true;
+                }
+            }
+            let Raw(chunk) = fetching.join().unwrap_or(Raw(std::ptr::null_mut()));
+            let chunk = Chunk(chunk);
+            if interrupted {
+                return Err(failure(self.session.left(), "the query was interrupted"));
+            }
+            Ok(chunk)
+        })
+    }
+
     /// What a query that failed with this message raises.
-    fn failure(&self, message: &str) -> Error {
+    pub(crate) fn failure(&self, message: &str) -> Error {
         failure(self.session.left().or_else(|| self.database.sessions.stray(message)), message)
     }
 }
@@ -243,18 +380,32 @@ impl Connection {
         briefly(move || drop(link));
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.0).is_none()
+    }
+
     /// Runs all statements of a text, the last with parameters, and returns its rows.
     pub(crate) fn query(&self, sql: String, parameters: RArray) -> Result<Rows, Error> {
+        self.run(sql, parameters, false)
+    }
+
+    /// The same, but the rows are made as they are fetched. The connection is theirs until they are freed.
+    pub(crate) fn stream(&self, sql: String, parameters: RArray) -> Result<Rows, Error> {
+        self.run(sql, parameters, true)
+    }
+
+    fn run(&self, sql: String, parameters: RArray, streamed: bool) -> Result<Rows, Error> {
         let link = self.link()?;
         let sql = c_string(&sql)?;
         let statements = Statements::extract(&link, &sql)?;
         let mut rows = None;
         for index in 0..statements.count {
             let statement = statements.prepare(&link, index)?;
-            if index + 1 == statements.count {
+            let last = index + 1 == statements.count;
+            if last {
                 bind::bind(&statement, parameters)?;
             }
-            rows = Some(statement.run(&link)?);
+            rows = Some(statement.run(&link, streamed && last)?);
         }
         rows.ok_or_else(|| failure(None, "the text has no statement"))
     }
@@ -268,29 +419,93 @@ impl Connection {
             return Err(failure(None, "prepare takes one statement"));
         }
         let prepared = statements.prepare(&link, 0)?;
-        Ok(Statement { prepared, link })
+        Ok(Statement(Mutex::new(Some(Arc::new((prepared, link))))))
     }
 
-    /// An appender for a table.
-    pub(crate) fn appender(&self, schema: Option<String>, table: String) -> Result<append::Appender, Error> {
-        append::Appender::new(self.link()?, schema, &table)
+    /// An appender for columns of a table.
+    pub(crate) fn appender(
+        &self,
+        catalog: Option<String>,
+        schema: Option<String>,
+        table: String,
+        columns: Vec<String>,
+    ) -> Result<append::Appender, Error> {
+        append::Appender::of_table(self.link()?, (catalog, schema, table), &columns)
+    }
+
+    /// An appender for a query; the columns are pairs of name and type.
+    pub(crate) fn query_appender(
+        &self,
+        sql: String,
+        columns: Vec<(String, String)>,
+    ) -> Result<append::Appender, Error> {
+        append::Appender::of_query(self.link()?, &sql, &columns)
+    }
+
+    /// How much of the query that runs is done, in percent; nil if that is not known.
+    pub(crate) fn progress(&self) -> Result<Option<f64>, Error> {
+        let link = self.link()?;
+        // SAFETY: the connection is open; others may ask it while it is at work.
+        let percent = unsafe { ffi::duckdb_query_progress(link.raw) }.percentage;
+        Ok((percent >= 0.0).then_some(percent))
     }
 }
 
 /// `Crosslane::Native::Statement`: prepared once, run many times.
 #[magnus::wrap(class = "Crosslane::Native::Statement", free_immediately)]
-pub(crate) struct Statement {
-    prepared: Prepared,
-    link: Arc<Link>,
-}
+pub(crate) struct Statement(Mutex<Option<Arc<OnLink>>>);
+
+/// A statement and its connection.
+type OnLink = (Prepared, Arc<Link>);
 
 impl Statement {
     pub(crate) fn query(&self, parameters: RArray) -> Result<Rows, Error> {
-        if self.link.database.process != std::process::id() {
+        let statement = self.prepared()?;
+        let (prepared, link) = &*statement;
+        if link.database.process != std::process::id() {
             return Err(failure(None, "this process was forked after the statement was prepared"));
         }
-        bind::bind(&self.prepared, parameters)?;
-        self.prepared.run(&self.link)
+        bind::bind(prepared, parameters)?;
+        prepared.run(link, false)
+    }
+
+    fn prepared(&self) -> Result<Arc<OnLink>, Error> {
+        lock(&self.0).clone().ok_or_else(|| failure(None, "the database is closed"))
+    }
+
+    /// The parameters' names and types; nil for a type that the statement leaves open.
+    pub(crate) fn parameters(&self) -> Result<Vec<(String, Option<String>)>, Error> {
+        let statement = self.prepared()?;
+        let described = |parameter: &Parameter| {
+            (parameter.name.clone(), parameter.wanted.as_ref().map(DataType::to_string))
+        };
+        Ok(statement.0.parameters.iter().map(described).collect())
+    }
+
+    /// The names and types of the columns that its rows will have; nil for types that are open, or that Ruby cannot
+    /// have.
+    pub(crate) fn columns(&self) -> Result<Vec<(String, Option<String>)>, Error> {
+        let statement = self.prepared()?;
+        let raw = statement.0.raw;
+        // SAFETY: the statement lives; names and types are freed.
+        let described = |index| unsafe {
+            let name = ffi::duckdb_prepared_statement_column_name(raw, index);
+            let mut logical = ffi::duckdb_prepared_statement_column_logical_type(raw, index);
+            let known = data_type(logical).ok();
+            ffi::duckdb_destroy_logical_type(&raw mut logical);
+            let described = (text(name), known.as_ref().map(DataType::to_string));
+            ffi::duckdb_free(name.cast_mut().cast());
+            described
+        };
+        // SAFETY: as above.
+        let count = unsafe { ffi::duckdb_prepared_statement_column_count(raw) };
+        Ok((0..count).map(described).collect())
+    }
+
+    /// Frees it, as soon as it is not at work.
+    pub(crate) fn free(&self) {
+        let statement = lock(&self.0).take();
+        briefly(move || drop(statement));
     }
 }
 
@@ -326,6 +541,12 @@ impl Statements {
 
     /// Plans a statement; functions with constant arguments are called here already.
     fn prepare(&self, link: &Link, index: ffi::idx_t) -> Result<Prepared, Error> {
+        let running = Running::new();
+        self.plan(link, index).inspect(|_| running.succeeded())
+    }
+
+    fn plan(&self, link: &Link, index: ffi::idx_t) -> Result<Prepared, Error> {
+        let _work = link.work();
         link.session.begin();
         let mut raw = std::ptr::null_mut();
         let prepare = || {
@@ -333,38 +554,64 @@ impl Statements {
             unsafe { ffi::duckdb_prepare_extracted_statement(link.raw, self.raw, index, &raw mut raw) }
         };
         let prepared = uninterrupted(prepare, || link.session.interrupt());
-        let this = Prepared(raw);
+        let mut this = Prepared { raw, parameters: Vec::new() };
+        if let Some(left) = link.session.left_for_good() {
+            return Err(failure(Some(left), "the query was left while it was planned"));
+        }
         check_interrupts()?;
         if prepared != OK {
             // SAFETY: the text belongs to the statement.
-            let message = unsafe { text(ffi::duckdb_prepare_error(this.0)) };
+            let message = unsafe { text(ffi::duckdb_prepare_error(this.raw)) };
             return Err(failure(link.session.left(), &message));
         }
+        // SAFETY: the statement lives.
+        this.parameters = unsafe { bind::parameters(this.raw) };
         Ok(this)
     }
 }
 
 /// A prepared statement.
 #[derive(Debug)]
-pub(crate) struct Prepared(pub(crate) ffi::duckdb_prepared_statement);
+pub(crate) struct Prepared {
+    pub(crate) raw: ffi::duckdb_prepared_statement,
+    pub(crate) parameters: Vec<Parameter>,
+}
 
 // SAFETY: a statement may be used by any thread, one at a time.
 unsafe impl Send for Prepared {}
+// SAFETY: it is run by the thread that has its connection.
+unsafe impl Sync for Prepared {}
 
 impl Drop for Prepared {
     fn drop(&mut self) {
         // SAFETY: ours, destroyed once.
-        unsafe { ffi::duckdb_destroy_prepare(&raw mut self.0) };
+        unsafe { ffi::duckdb_destroy_prepare(&raw mut self.raw) };
     }
 }
 
 impl Prepared {
-    /// Runs the statement to its end.
-    fn run(&self, link: &Arc<Link>) -> Result<Rows, Error> {
+    /// Runs the statement to its end, or, if its rows are streamed, until the first are there.
+    fn run(&self, link: &Arc<Link>, streamed: bool) -> Result<Rows, Error> {
+        let running = Running::new();
+        let mut rows = self.execute(link, streamed)?;
+        if streamed {
+            rows.stream(running)
+        } else {
+            running.succeeded()
+        }
+        Ok(rows)
+    }
+
+    fn execute(&self, link: &Arc<Link>, streamed: bool) -> Result<Rows, Error> {
+        let _work = link.work();
         link.session.begin();
         let mut pending = Pending(std::ptr::null_mut());
+        let begin =
+            if streamed { ffi::duckdb_pending_prepared_streaming } else { ffi::duckdb_pending_prepared };
+        // Plans again what depends on parameters.
         // SAFETY: the statement lives.
-        let state = briefly(|| unsafe { ffi::duckdb_pending_prepared(self.0, &raw mut pending.0) });
+        let plan = || unsafe { begin(self.raw, &raw mut pending.0) };
+        let state = uninterrupted(plan, || link.session.interrupt());
         if state != OK {
             // SAFETY: the text belongs to the pending result.
             let message = unsafe { text(ffi::duckdb_pending_error(pending.0)) };
@@ -374,7 +621,7 @@ impl Prepared {
             let finished =
                 gvl::without(|| pending.work(&link.session), || link.session.interrupt()).unwrap_or(false);
             if let Err(unwind) = check_interrupts() {
-                link.session.leave(unwind);
+                link.session.stop(unwind);
                 // SAFETY: the connection is open. Its workers stop at their next check.
                 unsafe { ffi::duckdb_interrupt(link.raw) };
                 // They must be gone before the program goes on.
@@ -404,8 +651,10 @@ impl Prepared {
             let message = unsafe { text(ffi::duckdb_result_error(result.raw_mut())) };
             return Err(link.failure(&message));
         }
-        // An exception that the query has swallowed is nobody's.
-        link.session.left();
+        // Any other exception that the query has swallowed is nobody's.
+        if let Some(left) = link.session.left_for_good() {
+            return Err(failure(Some(left), "the query was left while it was planned"));
+        }
         result.describe(Arc::clone(link))?;
         Ok(result)
     }

@@ -39,12 +39,13 @@ pub(crate) fn start(descriptor: i32) -> Result<(), magnus::Error> {
         source: Source::Thread { name: "the program".into() },
         load_timeout: settings.load_timeout,
         ring_size: settings.ring_size,
+        largest_batch: settings.largest_batch,
         spin: settings.spin,
-        on_interrupt: Arc::new(|| {}),
+        on_interrupt: Arc::new(|_| {}),
     };
     let pool = PoolOptions { warm: WARM, idle_timeout: IDLE };
     KEPT.store(WARM, Relaxed);
-    let started = gvl::without(|| Pool::start(pool, move || Zygote::start(options)), || {});
+    let started = gvl::without(|| Pool::start(pool, move |stop| Zygote::start(options, stop)), || {});
     let Some(started) = started else {
         gvl::check_interrupts()?;
         return Err(io_error(std::io::ErrorKind::Interrupted.into()));
@@ -98,7 +99,7 @@ pub(crate) fn callable(index: u32) -> Result<Arc<Callable>, magnus::Error> {
     let module: RModule = ruby.class_object().const_get("Crosslane")?;
     let functions: RArray = module.const_get::<_, RClass>("Host")?.const_get("FUNCTIONS")?;
     let declared: Value = functions.entry(index as isize)?;
-    let callable = Arc::new(Callable::new(declared)?);
+    let callable = Arc::new(Callable::new(declared, true)?);
     lock(&CALLABLES).get_or_insert_default().insert(index, Arc::clone(&callable));
     Ok(callable)
 }

@@ -5,8 +5,9 @@
 //! | [`api`] | libduckdb's functions, looked up when it is loaded |
 //! | [`host`] | the host lanes of this process |
 //! | [`session`] | what a query's thread and its workers tell each other |
-//! | [`database`], [`rows`], [`arrow`], [`append`], [`bind`] | the client |
-//! | [`scalar`], [`scan`], [`aggregate`] | the program's blocks as DuckDB's functions |
+//! | [`database`], [`rows`], [`arrow`], [`append`], [`bind`], [`parameter`] | the client |
+//! | [`forget`] | taking functions back |
+//! | [`scalar`], [`scan`], [`aggregate`], [`states`] | the program's blocks as DuckDB's functions |
 
 pub(crate) mod aggregate;
 pub(crate) mod api;
@@ -14,8 +15,11 @@ pub(crate) mod append;
 pub(crate) mod arrow;
 pub(crate) mod bind;
 pub(crate) mod database;
+pub(crate) mod forget;
 pub(crate) mod host;
+pub(crate) mod parameter;
 pub(crate) mod rows;
 pub(crate) mod scalar;
 pub(crate) mod scan;
 pub(crate) mod session;
+pub(crate) mod states;

@@ -1,18 +1,19 @@
 //! The rows of a query: made into Ruby objects chunk by chunk, when they are asked for.
 
-use crate::engine::database::{Link, Raw, in_own_process, text};
+use crate::engine::database::{Link, Raw, briefly, in_own_process, text};
 use crate::engine::session::failure;
+use crate::engine::states::Running;
 use crate::reader::Reader;
 use crosslane::DataType;
-use crosslane::batch::{self, Header, Plan, Trust};
+use crosslane::batch::{self, Frame};
 use crosslane::call::Input;
 use crosslane_gvl::protect;
-use crosslane_vectors::{Arguments, data_type};
+use crosslane_vectors::{Arguments, LogicalType, data_type};
 use libduckdb_sys as ffi;
 use magnus::rb_sys::FromRawValue;
 use magnus::{Error, RArray, TryConvert, Value};
 use rb_sys::{Qnil, VALUE};
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::sync::Arc;
 
 /// `Crosslane::Native::Rows`.
@@ -28,7 +29,10 @@ pub(crate) struct Inner {
     pub(crate) types: Vec<Result<DataType, String>>,
     readers: Vec<Reader>,
     pub(crate) link: Option<Arc<Link>>,
+    /// The query, as long as it makes the rows.
+    stream: Option<Running>,
     process: u32,
+    closed: bool,
 }
 
 // SAFETY: only used with the GVL, by one thread at a time.
@@ -36,18 +40,45 @@ unsafe impl Send for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let (raw, link) = (Raw(self.raw), self.link.take());
+        self.free();
+    }
+}
+
+impl Inner {
+    fn free(&mut self) {
+        // SAFETY: an all-zero result is an empty one.
+        let raw = std::mem::replace(&mut self.raw, unsafe { std::mem::zeroed() });
+        let (raw, link, stream) = (Raw(raw), self.link.take(), self.stream.take());
         in_own_process(self.process, move || {
             let Raw(mut raw) = { raw };
             // SAFETY: ours, destroyed once; destroying an empty result does nothing.
             unsafe { ffi::duckdb_destroy_result(&raw mut raw) };
-            drop(link);
+            if let (Some(link), Some(_)) = (&link, &stream) {
+                link.end_stream();
+            }
+            drop((stream, link));
         });
     }
 }
 
 /// A chunk of rows, destroyed when dropped.
 pub(crate) struct Chunk(pub(crate) ffi::duckdb_data_chunk);
+
+impl Chunk {
+    /// An empty one with columns of these types.
+    ///
+    /// # Errors
+    /// [`crosslane::Error::Engine`] if there is no memory for it.
+    pub(crate) fn new(types: &[LogicalType]) -> Result<Self, crosslane::Error> {
+        let mut raw: Vec<_> = types.iter().map(LogicalType::raw).collect();
+        // SAFETY: the types live across the call.
+        let chunk = unsafe { ffi::duckdb_create_data_chunk(raw.as_mut_ptr(), raw.len() as ffi::idx_t) };
+        if chunk.is_null() {
+            return Err(crosslane::Error::Engine("out of memory: no room for a chunk".into()));
+        }
+        Ok(Self(chunk))
+    }
+}
 
 impl Drop for Chunk {
     fn drop(&mut self) {
@@ -66,7 +97,9 @@ impl Rows {
             types: Vec::new(),
             readers: Vec::new(),
             link: None,
+            stream: None,
             process: std::process::id(),
+            closed: false,
         };
         Self(RefCell::new(inner))
     }
@@ -75,8 +108,8 @@ impl Rows {
         &raw mut self.0.get_mut().raw
     }
 
-    pub(crate) fn inner(&self) -> std::cell::RefMut<'_, Inner> {
-        self.0.borrow_mut()
+    pub(crate) fn inner(&self) -> Result<RefMut<'_, Inner>, Error> {
+        self.0.try_borrow_mut().map_err(|_| failure(None, "the rows are being read already"))
     }
 
     /// Reads what the columns are.
@@ -95,25 +128,42 @@ impl Rows {
         Ok(())
     }
 
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.inner().names.clone()
+    /// The rows are made by a query that goes on.
+    pub(crate) fn stream(&mut self, running: Running) {
+        self.0.get_mut().stream = Some(running);
+    }
+
+    pub(crate) fn names(&self) -> Result<Vec<String>, Error> {
+        Ok(self.inner()?.names.clone())
     }
 
     /// The columns' types as SQL writes them; nil for those that Ruby cannot have.
-    pub(crate) fn types(&self) -> Vec<Option<String>> {
-        self.inner().types.iter().map(|data_type| data_type.as_ref().ok().map(DataType::to_string)).collect()
+    pub(crate) fn types(&self) -> Result<Vec<Option<String>>, Error> {
+        let inner = self.inner()?;
+        Ok(inner.types.iter().map(|data_type| data_type.as_ref().ok().map(DataType::to_string)).collect())
     }
 
     /// How many rows an INSERT, UPDATE or DELETE changed.
-    pub(crate) fn changed(&self) -> u64 {
+    pub(crate) fn changed(&self) -> Result<u64, Error> {
         // SAFETY: the result is complete.
-        unsafe { ffi::duckdb_rows_changed(&raw mut self.inner().raw) }
+        Ok(unsafe { ffi::duckdb_rows_changed(&raw mut self.inner()?.raw) })
+    }
+
+    /// Frees the rows that were not read, unless they are being read.
+    pub(crate) fn free(&self) {
+        let Ok(mut inner) = self.0.try_borrow_mut() else { return };
+        let inner = &mut *inner;
+        inner.closed = true;
+        briefly(|| inner.free());
     }
 
     /// The rows of the next chunk as Arrays; nil at the end.
     pub(crate) fn fetch(&self) -> Result<Option<RArray>, Error> {
-        let mut inner = self.inner();
+        let mut inner = self.inner()?;
         let inner = &mut *inner;
+        if inner.closed {
+            return Err(failure(None, "the database is closed"));
+        }
         if inner.process != std::process::id() {
             return Err(failure(None, "this process was forked after the query; ask again in the child"));
         }
@@ -125,19 +175,34 @@ impl Rows {
         if inner.readers.is_empty() {
             inner.readers = types.iter().map(|data_type| Reader::new(data_type)).collect::<Result<_, _>>()?;
         }
-        // SAFETY: the result is complete; the chunk is ours.
-        let chunk = Chunk(unsafe { ffi::duckdb_fetch_chunk(inner.raw) });
+        let chunk = match (&inner.stream, &inner.link) {
+            // SAFETY: the result is one of this connection.
+            (Some(_), Some(link)) => unsafe { link.fetch(inner.raw) }?,
+            // SAFETY: the result is complete.
+            _ => Chunk(unsafe { ffi::duckdb_fetch_chunk(inner.raw) }),
+        };
+        if let (Some(running), Some(link)) = (inner.stream.take_if(|_| chunk.0.is_null()), &inner.link) {
+            // SAFETY: the text belongs to the result.
+            let failed = unsafe { text(ffi::duckdb_result_error(&raw mut inner.raw)) };
+            if !failed.is_empty() {
+                return Err(link.failure(&failed));
+            }
+            running.succeeded();
+            if let Some(left) = link.session.left_for_good() {
+                return Err(failure(Some(left), "the query was left"));
+            }
+        }
         if chunk.0.is_null() {
             return Ok(None);
         }
         // SAFETY: the chunk lives, and its columns are of these types.
         let arguments = unsafe { Arguments::new(chunk.0, types.clone()) };
-        let frame = Frame::of(&arguments);
-        let columns = batch::columns(frame.bytes(), types.iter().copied(), Trust::Values)
-            .map_err(crate::argument_error)?;
+        let count = arguments.rows();
+        let frame = arguments.slice(0..count).and_then(|rows| Frame::new(&*rows, count));
+        let frame = frame.map_err(|error| failure(None, &error.to_string()))?;
+        let columns = batch::columns(frame.bytes(), types.iter().copied()).map_err(crate::argument_error)?;
         let mut rows = Qnil as VALUE;
         let readers = &inner.readers;
-        let count = arguments.rows();
         // SAFETY: protected, and nothing in the closure is to be dropped.
         protect(|| unsafe {
             rows = rb_sys::rb_ary_new_capa(count as i64);
@@ -151,26 +216,5 @@ impl Rows {
         })?;
         // SAFETY: the Array lies on this stack.
         Ok(Some(RArray::try_convert(unsafe { Value::from_raw(rows) })?))
-    }
-}
-
-/// Columns in the format of a lane, outside of one.
-pub(crate) struct Frame(Vec<u64>, usize);
-
-impl Frame {
-    /// All rows of a chunk.
-    pub(crate) fn of(arguments: &Arguments<'_>) -> Self {
-        let rows = arguments.rows();
-        let source = arguments.slice(0..rows);
-        let mut plan = Plan::default();
-        source.plan(&mut plan);
-        let mut words = vec![0u64; plan.size().div_ceil(8)];
-        let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..plan.size()];
-        source.write(&mut plan.start(bytes, Header { rows: rows as u32, ..Header::default() }));
-        Self(words, plan.size())
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.0)[..self.1]
     }
 }

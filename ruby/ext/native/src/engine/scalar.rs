@@ -6,17 +6,16 @@
 
 use crate::engine::database::Connection;
 use crate::engine::host;
-use crate::engine::rows::Frame;
 use crate::engine::session::{Session, Sessions, failure};
 use crate::function::Progress;
-use crosslane::batch::{self, Trust};
-use crosslane::call::{Input, Output, call, place};
+use crosslane::batch::{self, Frame};
+use crosslane::call::{Caller, Constant, Input, call, deliver, place};
 use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
 use crosslane_gvl::Unwind;
 use crosslane_gvl::{self as gvl, Stand, stand};
 use crosslane_process::Zygote;
 use crosslane_vectors::guard::{drop_box, error_text, guard};
-use crosslane_vectors::{Arguments, Context, Results, register_scalar};
+use crosslane_vectors::{Arguments, Context, Results, constant_of_init, register_scalar};
 use libduckdb_sys as ffi;
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,6 +32,7 @@ struct State {
     session: Arc<Session>,
     host: Arc<Library<Zygote>>,
     width: usize,
+    constant: Option<Arc<Constant>>,
 }
 
 /// A declaration, as JSON (docs/protocol.md), with its number.
@@ -62,6 +62,7 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
             session: registered.sessions.of(context.connection),
             host: host::current()?,
             width: context.threads,
+            constant: constant_of_init(info),
         };
         let state = Box::into_raw(Box::new(state)).cast();
         ffi::duckdb_scalar_function_init_set_state(info, state, Some(drop_box::<State>));
@@ -86,7 +87,19 @@ unsafe extern "C" fn execute(
         };
         let parameters = &state.function.signature.parameters;
         let types = parameters.iter().map(|parameter| &parameter.data_type).collect();
-        state.execute(&Arguments::new(input, types), &mut Results::new(output))
+        let arguments = Arguments::new(input, types);
+        let mut results = Results::new(output, &state.function.signature.returns, arguments.rows());
+        let mut execute = || state.execute(&arguments, &mut results);
+        let outcome = match &state.constant {
+            Some(constant) => constant.once(execute),
+            None => execute(),
+        };
+        // A failure from the planning of the query leaves the query that runs, too.
+        let outcome = state.session.settle(outcome);
+        if let (Some(constant), true) = (&state.constant, state.session.has_jumped()) {
+            constant.forget();
+        }
+        outcome
     });
     if let Err(error) = outcome {
         // SAFETY: as above; DuckDB copies the text.
@@ -95,7 +108,7 @@ unsafe extern "C" fn execute(
 }
 
 impl State {
-    fn execute(&self, arguments: &Arguments<'_>, results: &mut Results) -> Result<(), Error> {
+    fn execute(&self, arguments: &Arguments<'_>, results: &mut Results<'_>) -> Result<(), Error> {
         let function = &self.function;
         if self.session.has_left() {
             return Err(Error::Cancelled { function: function.name().into() });
@@ -108,13 +121,8 @@ impl State {
             return self.execute_here(stand, arguments, results);
         }
         host::keep(&self.host, self.width);
-        let outcome = call(&self.host, function, &self.session.crew, self.width, arguments, results);
-        if let Err(Error::Raised { failure, .. }) = &outcome
-            && failure.ticket != 0
-        {
-            self.session.leave_with(failure.ticket);
-        }
-        outcome
+        let caller = Caller::new(&self.session.group, self.width);
+        call(&self.host, function, caller, arguments, results)
     }
 
     /// Calls the block on this very thread.
@@ -122,43 +130,46 @@ impl State {
         &self,
         stand: Stand,
         arguments: &Arguments<'_>,
-        results: &mut Results,
+        results: &mut Results<'_>,
     ) -> Result<(), Error> {
         let rows = arguments.rows();
-        let frame = Frame::of(arguments);
+        let frame = Frame::new(&*arguments.slice(0..rows)?, rows)?;
         let parameters = &self.function.signature.parameters;
         let types = parameters.iter().map(|parameter| -> &DataType { &parameter.data_type });
-        let columns = batch::columns(frame.bytes(), types, Trust::Values)?;
+        let columns = batch::columns(frame.bytes(), types)?;
         let returns = &self.function.signature.returns;
         let mut out = ColumnBuilder::new(returns);
         let begun = Instant::now();
         let mut work = || {
             let callable = host::callable(self.function.index).map_err(|error| (Unwind::from(error), None));
-            let progress = Progress { control: None, sequence: 0 };
+            let progress = Progress { word: None, sequence: 0 };
             let outcome = callable.and_then(|callable| {
                 let run = callable.run(&columns, rows, progress, &mut out);
                 run.map_err(|mishap| (mishap.unwind, mishap.row))
             });
             outcome.map_err(|(unwind, row)| {
                 let words = words(&unwind);
-                self.session.leave(unwind);
-                (words, row)
+                (Failure { ticket: self.session.catch(unwind), ..words }, row)
             })
         };
-        let outcome = if stand == Stand::Locked { Some(work()) } else { gvl::with(work) };
+        let outcome = if stand == Stand::Locked {
+            Some(work())
+        } else {
+            gvl::with(work, |unwind| self.session.stop(unwind))
+        };
         match outcome {
-            Some(Ok(mishaps)) => {
+            Some(Ok(mishaps)) if !self.session.has_left() => {
                 self.function.stats.errors.add(u64::from(mishaps.errors));
                 self.function.stats.retries.add(u64::from(mishaps.retries));
                 self.function.learn(rows, begun.elapsed().as_nanos() as u64);
-                results.accept(0, &out.column(returns))
+                deliver(&self.function, arguments, results, 0, &out.column(returns))
             }
             Some(Err((failure, row))) => Err(Error::Raised {
                 function: self.function.name().into(),
                 failure: Box::new(failure),
                 place: place(&self.function, arguments, row),
             }),
-            None => Err(Error::Cancelled { function: self.function.name().into() }),
+            _ => Err(Error::Cancelled { function: self.function.name().into() }),
         }
     }
 }

@@ -8,11 +8,12 @@ use crate::engine::database::{Connection, OK};
 use crate::engine::rows::Chunk;
 use crate::engine::session::{Session, Sessions, failure, lock};
 use crate::engine::{database::c_string, host, scalar};
-use crosslane::batch::{self, Column, FAILURE, Header, RESULT, Trust};
-use crosslane::call::{Output, call};
+use crosslane::batch::{self, Column, FAILURE, Header, RESULT};
+use crosslane::call::{Caller, Output, call};
 use crosslane::lane::{Lane, Patience};
 use crosslane::pool::PooledLane;
-use crosslane::{ColumnBuilder, DataType, Error, Failure, Field, Function, Library, Place};
+use crosslane::stats::now;
+use crosslane::{ColumnBuilder, DataType, Error, Failure, Field, Function, Library, Place, values};
 use crosslane_process::{ProcessLane, Zygote};
 use crosslane_vectors::guard::{drop_box, error_text, guard};
 use crosslane_vectors::{Arguments, Context, LogicalType, Results};
@@ -44,6 +45,11 @@ impl Registered {
             DataType::Struct(fields) => fields,
             _ => &[],
         }
+    }
+
+    fn raised(&self, failure: Failure) -> Error {
+        let function = self.rows.name().into();
+        Error::Raised { function, failure: Box::new(failure), place: Place::default() }
     }
 }
 
@@ -138,8 +144,7 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
         let types: Vec<&DataType> =
             if parameters.is_empty() { filler.iter().collect() } else { types.collect() };
         let logical = types.into_iter().map(LogicalType::new).collect::<Result<Vec<_>, _>>()?;
-        let mut raw: Vec<_> = logical.iter().map(LogicalType::raw).collect();
-        let arguments = Chunk(ffi::duckdb_create_data_chunk(raw.as_mut_ptr(), raw.len() as ffi::idx_t));
+        let arguments = Chunk::new(&logical)?;
         for index in 0..parameters.len() as ffi::idx_t {
             let mut value = ffi::duckdb_bind_get_parameter(info, index);
             ffi::duckdb_vector_reference_value(ffi::duckdb_data_chunk_get_vector(arguments.0, index), value);
@@ -178,8 +183,8 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
         let types = parameters.iter().map(|field| &field.data_type).collect();
         let arguments = Arguments::new(bound.arguments.0, types);
         let mut number = Number(0);
-        let opened = call(&host, &registered.open, &session.crew, 1, &arguments, &mut number);
-        note(&session, opened)?;
+        let opened = call(&host, &registered.open, Caller::new(&session.group, 1), &arguments, &mut number);
+        session.settle(opened)?;
         let scan = Box::new(Scan { number: number.0, session, host });
         ffi::duckdb_init_set_init_data(info, Box::into_raw(scan).cast(), Some(drop_box::<Scan>));
         let threads = if registered.parallel { bound.context.threads } else { 1 };
@@ -190,16 +195,6 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
         // SAFETY: as above; DuckDB copies the text.
         unsafe { ffi::duckdb_init_set_error(info, error_text(&error).as_ptr()) };
     }
-}
-
-/// Tells the session of an exception that a lane has kept.
-fn note(session: &Session, outcome: Result<(), Error>) -> Result<(), Error> {
-    if let Err(Error::Raised { failure, .. }) = &outcome
-        && failure.ticket != 0
-    {
-        session.leave_with(failure.ticket);
-    }
-    outcome
 }
 
 unsafe extern "C" fn local_init(info: ffi::duckdb_init_info) {
@@ -219,10 +214,14 @@ unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckd
             None => 0,
             Some(lane) => {
                 let types = std::iter::once(&registered.rows.signature.returns);
-                let columns = batch::columns(lane.frame(), types, Trust::Nothing)?;
+                let columns = batch::columns(lane.frame(), types)?;
+                if let Some((row, what)) = values::unfit(&columns[0]).first_key_value() {
+                    return Err(registered.raised(Failure::unfit(&format!("{what}, in row {}", row + 1))));
+                }
+                let room = ffi::duckdb_vector_size() as usize;
                 for (index, child) in columns[0].children.iter().enumerate() {
                     let vector = ffi::duckdb_data_chunk_get_vector(output, index as ffi::idx_t);
-                    Results::new(vector).accept(0, child)?;
+                    Results::new(vector, child.data_type, room).accept(0, child)?;
                 }
                 columns[0].rows
             }
@@ -241,12 +240,21 @@ impl Part {
     fn ask(&mut self, registered: &Registered, scan: &Scan) -> Result<(), Error> {
         let lane = match &mut self.lane {
             Some(lane) => lane,
-            None => self.lane.insert(scan.host.pool.check_out()?),
+            None => {
+                let group = &scan.session.group;
+                let begun = now();
+                let lane = scan.host.pool.check_out(|| group.should_end(begun))?;
+                let cancelled = || Error::Cancelled { function: registered.rows.name().into() };
+                self.lane.insert(lane.ok_or_else(cancelled)?)
+            }
         };
+        // DuckDB may have moved the scan to another of its threads.
+        lane.hold();
         let mut number = ColumnBuilder::new(&DataType::BigInt);
         number.fixed(scan.number);
         match lane.submit(registered.rows.index, 1, &number) {
-            Ok(_) => Ok(()),
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(self.died(registered, "it has no room for a question".into())),
             Err(error) => Err(self.died(registered, error.to_string())),
         }
     }
@@ -280,9 +288,7 @@ impl Part {
                 let failure: Failure =
                     serde_json::from_slice(text).map_err(|error| Error::Engine(error.to_string()))?;
                 lane.give_back();
-                let function = registered.rows.name().into();
-                let raised = Error::Raised { function, failure: Box::new(failure), place: Place::default() };
-                note(&scan.session, Err(raised))?;
+                scan.session.settle(Err(registered.raised(failure)))?;
             }
             kind => return Err(self.died(registered, format!("a reply of kind {kind}"))),
         }
@@ -290,8 +296,8 @@ impl Part {
     }
 
     fn wait(&mut self, registered: &Registered, scan: &Scan) -> Result<Header, Error> {
-        let crew = &scan.session.crew;
-        let cancellations = crew.cancellations();
+        let group = &scan.session.group;
+        let begun = now();
         loop {
             let Some(lane) = &mut self.lane else { return Err(self.died(registered, "no lane".into())) };
             match lane.try_collect() {
@@ -300,7 +306,7 @@ impl Part {
                 Err(error) => return Err(self.died(registered, error.to_string())),
             }
             ProcessLane::wait_any(&mut [&mut **lane], Patience::Spin, TICK);
-            if crew.should_end(cancellations) {
+            if group.should_end(begun) {
                 self.lane = None;
                 return Err(Error::Cancelled { function: registered.rows.name().into() });
             }

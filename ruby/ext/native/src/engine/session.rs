@@ -6,9 +6,10 @@
 //! between two tasks of the query, or while it waits for a lane. Only what raises ends the query; a signal
 //! handler that returns does not.
 
-use crosslane::call::Crew;
+use crosslane::Error as CallError;
+use crosslane::call::CallGroup;
 use crosslane_gvl::Unwind;
-use crosslane_gvl::{self as gvl, Me, Stand, check_interrupts, stand};
+use crosslane_gvl::{self as gvl, Me, Stand, stand};
 use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, Module, RModule, Ruby, Value};
@@ -24,14 +25,25 @@ use std::time::Duration;
 pub(crate) enum Left {
     /// By the exception with this ticket.
     Raised(u64),
+    /// By the exception with this ticket, which was meant for the query's thread and not for the block.
+    Stopped(u64),
     /// By a jump of the query's own thread.
     Jumped(c_int),
 }
 
+/// What a query that was left fails with.
+#[derive(Debug)]
+struct Leaving {
+    how: Left,
+    /// Of the block that raised.
+    error: Option<CallError>,
+}
+
 /// One connection's part in this.
 pub(crate) struct Session {
-    pub(crate) crew: Crew,
-    left: Mutex<Option<Left>>,
+    pub(crate) group: CallGroup,
+    /// Who leaves first decides.
+    left: Mutex<Option<Leaving>>,
     /// 1 if the VM wants the query's thread, which rests on it as a futex.
     interrupted: AtomicU32,
     /// The query's thread.
@@ -54,7 +66,7 @@ impl Session {
             let this = Weak::clone(this);
             let stop = move || this.upgrade().is_some_and(|session| session.must_stop());
             Self {
-                crew: Crew::with_stop(stop),
+                group: CallGroup::with_stop(stop),
                 left: Mutex::new(None),
                 interrupted: AtomicU32::new(0),
                 thread: Mutex::new(None),
@@ -62,24 +74,58 @@ impl Session {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Left>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Leaving>> {
         lock(&self.left)
     }
 
-    /// Notes how a block was left; the first counts. With the GVL.
-    pub(crate) fn leave(&self, unwind: Unwind) {
-        let left = match unwind {
-            Unwind::Jump(state) => Left::Jumped(state),
-            Unwind::Raise(exception) => Left::Raised(keep(exception)),
-        };
-        self.lock().get_or_insert(left);
-        self.crew.cancel();
+    fn leave(&self, how: Left, error: Option<CallError>) {
+        self.lock().get_or_insert(Leaving { how, error });
+        self.group.cancel();
     }
 
-    /// Notes the exception of a lane.
-    pub(crate) fn leave_with(&self, ticket: u64) {
-        self.lock().get_or_insert(Left::Raised(ticket));
-        self.crew.cancel();
+    /// Notes the jump of a block, or keeps its exception until [`Session::settle`] notes that. Returns the exception's
+    /// ticket, or 0. With the GVL.
+    pub(crate) fn catch(&self, unwind: Unwind) -> u64 {
+        match unwind {
+            Unwind::Jump(state) => {
+                self.leave(Left::Jumped(state), None);
+                0
+            }
+            Unwind::Raise(exception) => keep(exception),
+        }
+    }
+
+    /// Notes what the VM wants of the query's thread, which outranks what a block raised. With the GVL.
+    pub(crate) fn stop(&self, unwind: Unwind) {
+        let how = match unwind {
+            Unwind::Jump(state) => Left::Jumped(state),
+            Unwind::Raise(exception) => Left::Stopped(keep(exception)),
+        };
+        if let Some(Leaving { how: raised @ Left::Raised(_), .. }) = &mut *self.lock() {
+            *raised = how;
+        }
+        self.leave(how, None);
+    }
+
+    /// Notes the exception of a block that fails its call. From then on all calls of the query fail with its error,
+    /// because DuckDB reports that of any worker, such as one that was cancelled for it.
+    ///
+    /// # Errors
+    /// That of the query, if the call failed.
+    pub(crate) fn settle<T>(&self, outcome: Result<T, CallError>) -> Result<T, CallError> {
+        outcome.map_err(|error| {
+            if let CallError::Raised { failure, .. } = &error
+                && failure.ticket != 0
+            {
+                self.leave(Left::Raised(failure.ticket), Some(error.clone()));
+            }
+            self.lock().as_ref().and_then(|left| left.error.clone()).unwrap_or(error)
+        })
+    }
+
+    /// Whether the block that left it jumped, which cannot be repeated without the block.
+    pub(crate) fn has_jumped(&self) -> bool {
+        matches!(*self.lock(), Some(Leaving { how: Left::Jumped(_), .. }))
     }
 
     /// Whether the query has failed, so that nothing more of it is to be called.
@@ -93,9 +139,23 @@ impl Session {
         *lock(&self.thread) = Some(Me::get());
     }
 
+    /// How a block has left the query for good: by a jump, or by what ends a program or a thread, which goes on whatever
+    /// DuckDB makes of the error. It swallows those of constants that it tries to work out while it
+    /// plans. With the GVL.
+    pub(crate) fn left_for_good(&self) -> Option<Left> {
+        let left = self.lock().as_ref()?.how;
+        let for_good = match left {
+            Left::Raised(ticket) => {
+                errors().and_then(|errors| errors.funcall("final?", (ticket,))).unwrap_or(false)
+            }
+            Left::Stopped(_) | Left::Jumped(_) => true,
+        };
+        for_good.then_some(left)
+    }
+
     /// How a block has left the query.
     pub(crate) fn left(&self) -> Option<Left> {
-        self.lock().take()
+        self.lock().take().map(|left| left.how)
     }
 
     /// The VM wants the query's thread. Called by another, or by a signal handler.
@@ -135,14 +195,8 @@ impl Session {
         if stand() != Stand::Unlocked || !self.take_interrupt() {
             return false;
         }
-        gvl::with(|| match check_interrupts() {
-            Ok(()) => false,
-            Err(unwind) => {
-                self.leave(unwind);
-                true
-            }
-        })
-        .unwrap_or(false)
+        gvl::with(|| {}, |unwind| self.stop(unwind));
+        self.has_left()
     }
 }
 
@@ -167,7 +221,7 @@ pub(crate) fn failure(left: Option<Left>, message: &str) -> Error {
         Some(Left::Jumped(state)) => Unwind::Jump(state).into_error(),
         left => {
             let ticket = match left {
-                Some(Left::Raised(ticket)) => ticket,
+                Some(Left::Raised(ticket) | Left::Stopped(ticket)) => ticket,
                 _ => 0,
             };
             match errors().and_then(|errors| errors.funcall::<_, _, Value>("raise_again", (ticket, message)))

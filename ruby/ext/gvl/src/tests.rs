@@ -1,0 +1,103 @@
+//! Longjmps and the lock in a VM of the test's own.
+
+use crate::{Stand, Unwind, protect, stand, with, without};
+use magnus::{Error, Ruby, Value, function};
+use rb_sys::VALUE;
+use std::cell::RefCell;
+use std::ffi::{CString, c_int};
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+unsafe extern "C" {
+    fn raise(signal: c_int) -> c_int;
+}
+const SIGUSR1: c_int = 10;
+
+fn run(code: &str) -> Result<VALUE, Unwind> {
+    let code = CString::new(code).expect("no zero bytes");
+    let mut result = 0;
+    // SAFETY: protected, and nothing in the closure is to be dropped.
+    protect(|| unsafe { result = rb_sys::rb_eval_string(code.as_ptr()) })?;
+    Ok(result)
+}
+
+fn an_exception_is_a_value() {
+    assert_eq!(run("40 + 2").expect("an Integer"), 42 << 1 | 1);
+    let unwind = run("raise ArgumentError, 'why'").expect_err("an exception");
+    assert!(matches!(unwind, Unwind::Raise(_)) && !unwind.is_final());
+    let error = unwind.into_error();
+    assert!(error.to_string().contains("why"), "{error}");
+    // Nothing of it is left.
+    assert_eq!(run("$!.nil? ? 1 : 0").expect("an Integer"), 1 << 1 | 1);
+    assert!(run("exit 3").expect_err("an exception").is_final());
+    assert!(run("raise Interrupt").expect_err("an exception").is_final());
+}
+
+fn a_throw_is_a_jump_that_goes_on() {
+    fn jump() -> Result<Value, Error> {
+        let unwind = run("throw :out, 7").expect_err("a jump");
+        assert!(matches!(unwind, Unwind::Jump(_)) && unwind.is_final());
+        Err(unwind.into_error())
+    }
+    let ruby = Ruby::get().expect("with the GVL");
+    ruby.define_global_function("jump", function!(jump, 0)).expect("a function");
+    assert_eq!(run("catch(:out) { jump; 8 }").expect("an Integer"), 7 << 1 | 1);
+}
+
+fn a_panic_goes_through() {
+    let caught = catch_unwind(|| protect(|| panic!("a defect")));
+    assert_eq!(caught.expect_err("a panic").downcast_ref::<&str>(), Some(&"a defect"));
+    assert_eq!(run("1").expect("the VM goes on"), 1 << 1 | 1);
+}
+
+fn the_lock_is_given_up_and_taken_again() {
+    assert_eq!(stand(), Stand::Locked);
+    let inside = without(|| (stand(), with(stand, |_| {})), || {}).expect("it ran");
+    assert_eq!(inside, (Stand::Unlocked, Some(Stand::Locked)));
+    assert_eq!(stand(), Stand::Locked);
+    assert_eq!(std::thread::spawn(stand).join().expect("no panic"), Stand::Foreign);
+}
+
+fn a_wait_ends_when_its_thread_is_wanted() {
+    let unblocked = AtomicBool::new(false);
+    run("$main = Thread.current; Thread.new { sleep 0.05; $main.raise(IOError, 'enough') }")
+        .expect("a thread");
+    without(
+        || {
+            while !unblocked.load(Relaxed) {
+                std::thread::yield_now();
+            }
+        },
+        || unblocked.store(true, Relaxed),
+    )
+    .expect("it ran");
+    let error = crate::check_interrupts().expect_err("what was raised").into_error();
+    assert!(error.to_string().contains("enough"), "{error}");
+}
+
+fn what_is_wanted_when_the_work_is_done_is_told() {
+    run("trap('USR1') { raise IOError, 'late' }").expect("a handler");
+    let told = RefCell::new(Vec::new());
+    let signalled = || {
+        // SAFETY: the signal has the VM's handler, which only notes it.
+        unsafe { raise(SIGUSR1) };
+        42
+    };
+    let outer = || with(signalled, |unwind| told.borrow_mut().push(unwind.into_error().to_string()));
+    assert_eq!(without(outer, || {}), Some(Some(42)));
+    assert_eq!(told.take(), ["late"]);
+    run("trap('USR1', 'DEFAULT')").expect("no handler");
+}
+
+/// The VM belongs to the thread that began it, so this is one test.
+#[test]
+fn ruby() {
+    // SAFETY: the VM is begun once, and lives as long as this frame.
+    let _vm = unsafe { magnus::embed::init() };
+    an_exception_is_a_value();
+    a_panic_goes_through();
+    the_lock_is_given_up_and_taken_again();
+    a_wait_ends_when_its_thread_is_wanted();
+    a_throw_is_a_jump_that_goes_on();
+    what_is_wanted_when_the_work_is_done_is_told();
+}

@@ -1,0 +1,169 @@
+//! The states of aggregates: which there are, and a state for each row.
+//!
+//! A state is a number, under which Ruby holds what is accumulated. DuckDB says when one ends, but not of all: those
+//! of a query that failed it may just forget. So the numbers of states rise, and no state is older than its query:
+//! what was there before the oldest query that still runs began is nobody's.
+
+use crate::engine::api;
+use crate::engine::session::lock;
+use libduckdb_sys as ffi;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::Mutex;
+
+/// The states of this process.
+static STATES: Mutex<States> =
+    Mutex::new(States { next: 1, ended: Vec::new(), running: BTreeMap::new(), lost: 0, floor: 0 });
+
+struct States {
+    /// The number of the next state.
+    next: i64,
+    /// Those that are no more, for Ruby to forget.
+    ended: Vec<i64>,
+    /// How many queries run that began when this was the next state.
+    running: BTreeMap<i64, usize>,
+    /// DuckDB may have forgotten states before this one.
+    lost: i64,
+    /// The first that may live, as Ruby was told last.
+    floor: i64,
+}
+
+/// The number of a new state.
+pub(crate) fn born() -> i64 {
+    let mut states = lock(&STATES);
+    states.next += 1;
+    states.next - 1
+}
+
+/// These are no more.
+pub(crate) fn end(numbers: Vec<i64>) {
+    lock(&STATES).ended.extend(numbers);
+}
+
+/// The states that ended since this was asked last, and the first that may live, if others were lost and that has
+/// risen: Ruby looks through all it holds then. Nothing if nothing ended.
+pub(crate) fn ended() -> Option<(Vec<i64>, Option<i64>)> {
+    let mut states = lock(&STATES);
+    let oldest = states.running.first_key_value().map_or(states.next, |(first, _)| *first);
+    let floor = (states.lost > 0 && oldest > states.floor).then_some(oldest);
+    states.floor = floor.unwrap_or(states.floor);
+    if oldest >= states.lost {
+        states.lost = 0;
+    }
+    let ended = std::mem::take(&mut states.ended);
+    (!ended.is_empty() || floor.is_some()).then_some((ended, floor))
+}
+
+/// A query that is being run: its states live no longer than this.
+#[derive(Debug)]
+pub(crate) struct Running {
+    first: i64,
+    failed: bool,
+}
+
+impl Running {
+    pub(crate) fn new() -> Self {
+        let mut states = lock(&STATES);
+        let first = states.next;
+        *states.running.entry(first).or_default() += 1;
+        Self { first, failed: true }
+    }
+
+    /// The query came to an end, and DuckDB has ended all of its states.
+    pub(crate) fn succeeded(mut self) {
+        self.failed = false;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut states = lock(&STATES);
+        if let Some(count) = states.running.get_mut(&self.first) {
+            *count -= 1;
+            if *count == 0 {
+                states.running.remove(&self.first);
+            }
+        }
+        if self.failed && states.next > self.first {
+            states.lost = states.next;
+        }
+    }
+}
+
+/// DuckDB's own callback for rows of an aggregate: the columns, its data, how many columns; a vector of states, and how
+/// many rows.
+pub(crate) type Update =
+    unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, ffi::idx_t, ffi::duckdb_vector, ffi::idx_t);
+
+/// How many words of DuckDB's object are looked at: it has more.
+const WORDS: usize = 64;
+
+/// Has an aggregate's callback get a state for each row.
+///
+/// DuckDB's C API passes the states of a vector as if there was one for each row. But ORDER BY inside of the
+/// call, and windows over a whole partition, use a vector that has one state for all rows, and what lies behind that
+/// is anything. The C API cannot tell; so DuckDB's callback is put behind one that can. False if it is
+/// not found.
+///
+/// # Safety
+/// The function must be new.
+pub(crate) unsafe fn spread(function: ffi::duckdb_aggregate_function) -> bool {
+    let Some(update) = api::update() else { return false };
+    // SAFETY: the handle is the object, which is longer and holds pointers to its callbacks.
+    unsafe {
+        let words = function.cast::<usize>();
+        let place = (0..WORDS).find(|at| words.add(*at).read() == update as usize);
+        place.inspect(|at| words.add(*at).write(update_each as *const () as usize)).is_some()
+    }
+}
+
+/// A vector of as many states as rows.
+struct Each(ffi::duckdb_vector);
+
+impl Each {
+    /// # Safety
+    /// The vector must be one of states, for so many rows.
+    unsafe fn new(states: ffi::duckdb_vector, rows: ffi::idx_t) -> Self {
+        // SAFETY: all handles live across the calls; the type and the selection are destroyed. A pointer is as wide as
+        // the type.
+        unsafe {
+            let mut pointer = ffi::duckdb_create_logical_type(ffi::DUCKDB_TYPE_DUCKDB_TYPE_UBIGINT);
+            let each = Self(ffi::duckdb_create_vector(pointer, rows));
+            ffi::duckdb_destroy_logical_type(&raw mut pointer);
+            let all = ffi::duckdb_create_selection_vector(rows);
+            let places =
+                std::slice::from_raw_parts_mut(ffi::duckdb_selection_vector_get_data_ptr(all), rows as usize);
+            places.iter_mut().zip(0..).for_each(|(place, row)| *place = row);
+            ffi::duckdb_vector_copy_sel(states, each.0, all, rows, 0, 0);
+            ffi::duckdb_destroy_selection_vector(all);
+            each
+        }
+    }
+}
+
+impl Drop for Each {
+    fn drop(&mut self) {
+        // SAFETY: ours, destroyed once.
+        unsafe { ffi::duckdb_destroy_vector(&raw mut self.0) };
+    }
+}
+
+/// Takes the place of DuckDB's callback. An exception of DuckDB's goes through.
+unsafe extern "C-unwind" fn update_each(
+    columns: *mut c_void,
+    data: *mut c_void,
+    count: ffi::idx_t,
+    states: ffi::duckdb_vector,
+    rows: ffi::idx_t,
+) {
+    let Some(update) = api::update() else { return };
+    // SAFETY: DuckDB passes what its own callback takes.
+    unsafe {
+        if rows > 1 {
+            let each = Each::new(states, rows);
+            update(columns, data, count, each.0, rows);
+        } else {
+            update(columns, data, count, states, rows);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+# frozen_string_literal: true
+
+require_relative "helper"
+require "open3"
+require "rbconfig"
+
+# A program that is short of memory: what cannot be collected is an error of one query.
+class TestMemory < CrosslaneTest
+  PROGRAM = <<~RUBY
+    require "crosslane"
+    db = Crosslane.open(":memory:", config: { threads: 1 })
+    db.udf(:long_text, "(size BIGINT) -> VARCHAR") { |size| "x" * size }
+    db.udf(:many, "(size BIGINT) -> BIGINT[]") { |size| [7] * size }
+    db.query("SELECT long_text(1), many(1)")
+    used = File.read("/proc/self/statm").to_i * 4096
+    _, most = Process.getrlimit(:AS)
+    failed = 0
+    ["strlen(long_text(400_000_000 + i))", "len(many(40_000_000 + i))"].each do |call|
+      [40, 400, 500, 700, 900, 1400].each do |room|
+        Process.setrlimit(:AS, used + (room << 20), most)
+        begin
+          db.value("SELECT " + call + " FROM range(1) r(i)")
+        rescue StandardError, NoMemoryError => e
+          raise unless e.message.match?(/memory|alloc/i)
+          failed += 1
+        end
+        raise "the next query" unless db.value("SELECT strlen(long_text(3 + i)) FROM range(1) r(i)") == 3
+        Process.setrlimit(:AS, most, most)
+        GC.start
+      end
+    end
+    puts "lives \#{failed}"
+  RUBY
+
+  # Rows that are large before anything is in them, and such that their texts make large.
+  ROWS = <<~RUBY
+    require "crosslane"
+    db = Crosslane.open(":memory:", config: { threads: 1 })
+    db.table(:gaps, "(rows BIGINT) -> (wide BIGINT[20000])") do |rows|
+      Enumerator.new { |to| rows.times { to << [nil] } }
+    end
+    db.table(:texts, "(rows BIGINT) -> (text VARCHAR)") do |rows|
+      text = "x" * 100_000
+      Enumerator.new { |to| rows.times { to << [text] } }
+    end
+    db.query("CREATE TABLE gaps (wide BIGINT[20000])")
+    db.query("CREATE TABLE texts (text VARCHAR)")
+    db.query("SELECT * FROM gaps(1), texts(1)")
+    db.append("texts", [["x"]])
+    asked = {
+      "rows without a value" => -> { db.value("SELECT count(*) FROM gaps(2000)") },
+      "long texts" => -> { db.value("SELECT count(*) FROM texts(2000)") },
+      "appended rows without a value" => -> { db.append("gaps", [[nil]] * 2000) },
+      "appended long texts" => -> { db.append("texts", [["x" * 100_000]] * 2000) }
+    }
+    used = File.read("/proc/self/statm").to_i * 4096
+    _, most = Process.getrlimit(:AS)
+    asked.each do |what, ask|
+      failed = [100, 400, 600].count do |room|
+        Process.setrlimit(:AS, used + (room << 20), most)
+        ask.call
+        false
+      rescue StandardError, NoMemoryError => e
+        raise unless e.message.match?(/memory|alloc/i)
+        true
+      ensure
+        raise "the next query" unless db.value("SELECT count(*) FROM texts(3)") == 3
+        Process.setrlimit(:AS, most, most)
+        GC.start
+      end
+      puts "\#{what}: \#{failed}"
+    end
+  RUBY
+
+  def test_what_a_block_returns_finds_no_room
+    assert_operator run_alone(PROGRAM).delete_prefix("lives ").to_i, :>=, 2
+  end
+
+  def test_rows_of_table_functions_and_appenders_find_no_room
+    failures = run_alone(ROWS).lines.to_h { |line| line.split(": ") }
+    assert_equal 4, failures.size
+    failures.each { |what, failed| assert_operator failed.to_i, :>=, 1, what }
+  end
+
+  private
+
+  # What a program prints, in a process of its own.
+  def run_alone(program)
+    library = File.expand_path("../lib", __dir__)
+    output, error, status = Open3.capture3(RbConfig.ruby, "-I", library, "-e", program)
+    assert_predicate status, :success?, error[-2000..] || error
+    output
+  end
+end
