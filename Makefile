@@ -1,12 +1,17 @@
 # make demo   sets up and runs the main job on real data
 # make test   sets up and runs all tests and linters
+# make soak   kills workers at random under a running engine and checks every answer; SECONDS=600 for ten minutes
 # make bench  sets up and measures against the peers
-.PHONY: setup demo test lint bench fuzz clean
+# make pictures  draws the documentation's pictures again, from bench/figures.json
+# make bench-versions OTHER=/another/checkout   the same queries in this version and another, in turns
+# make miri   the ring under Miri (needs a nightly toolchain with Miri)
+.PHONY: setup demo test lint soak bench pictures bench-versions fuzz miri clean
 
 setup:
-	@tools/setup
+	@tools/setup test
 
-demo: setup
+demo:
+	@tools/setup demo
 	@.venv/bin/python examples/flights/demo.py
 
 test: setup
@@ -15,11 +20,26 @@ test: setup
 lint: setup
 	@tools/lint
 
-bench: setup
+soak: setup
+	@.venv/bin/python tools/soak.py $(SECONDS)
+
+bench:
+	@tools/setup bench
 	@.venv/bin/python bench/run.py $(BENCH)
+
+pictures:
+	@tools/setup bench
+	@.venv/bin/python bench/draw.py
+
+bench-versions:
+	@tools/setup bench
+	@.venv/bin/python bench/versions.py "$(OTHER)"
 
 fuzz:
 	@cargo +nightly fuzz run --fuzz-dir crates/crosslane-process/fuzz reply
+
+miri:
+	@MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p crosslane-ring --test ring --target-dir target/miri -q
 
 clean:
 	rm -rf target .v8 .duckdb .venv .venv-1.5 python/build bench/results

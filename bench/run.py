@@ -1,4 +1,4 @@
-"""Crosslane beside its peers, in one run: prints a table, draws a picture.
+"""Crosslane beside its peers, in one run: prints a table, saves the figures, draws two pictures.
 
     make bench                  everything (about ten minutes)
     make bench BENCH=bigint     the lines whose name contains "bigint"
@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import duckdb
 import psutil
 import pyarrow.compute as pc
+from draw import Figures, Line, Story, draw
 from rich.console import Console
 from rich.table import Table
 
@@ -37,26 +39,9 @@ RESULTS = HERE / "results"
 #: The same libraries as scripts, for the contexts of a Ruby program.
 SCRIPTED = ("lodash/lodash.js", "mathjs/lib/browser/math.js", "luxon/build/global/luxon.js")
 ROUNDS = 11
+#: The peer that most lines compare with.
+PYTHON = "DuckDB's Python functions"
 console = Console()
-
-
-@dataclass
-class Line:
-    """One comparison: how much better the measured thing is than the other, or a time against a limit."""
-
-    name: str
-    against: str
-    ours: str
-    theirs: str
-    value: float
-    target: float
-    #: ``x``: a ratio, the more the better; else a unit, the less the better.
-    unit: str = "x"
-
-    @property
-    def met(self) -> bool:
-        """Whether the target is met."""
-        return self.value >= self.target if self.unit == "x" else self.value <= self.target
 
 
 def ratio(theirs: list[float], ours: list[float]) -> float:
@@ -76,6 +61,19 @@ def microseconds(times: list[float]) -> str:
     """The median of some short times, as text."""
     median = statistics.median(times) * 1e6
     return f"{median:.1f} us" if median < 1000 else f"{median / 1000:.1f} ms"
+
+
+def told(task: str, peer: str, ours: list[float], theirs: list[float]) -> Story:
+    """What a user notices, of the medians."""
+    return Story(task, peer, statistics.median(ours), statistics.median(theirs))
+
+
+def machine() -> str:
+    """What this is measured on."""
+    with open("/proc/cpuinfo") as info:
+        model = next((line.split(": ", 1)[1].strip() for line in info if line.startswith("model name")), None)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores of {model or platform.machine()}, {memory:.0f} GiB, Linux {platform.release()}"
 
 
 class Bench:
@@ -135,15 +133,21 @@ class Bench:
         return taken
 
     def throughput(
-        self, name: str, ours: str, theirs: str, rows: int, targets: tuple[float | None, float | None]
+        self,
+        name: str,
+        query: str,
+        rows: int,
+        targets: tuple[float | None, float | None],
+        task: str,
+        peer: str = PYTHON,
     ) -> Iterator[Line]:
         """Our rows per second at one and two threads against the better thread count of theirs."""
         taken = self.alternate(
             {
-                "theirs 1": lambda: self.seconds(self.theirs, theirs, 1),
-                "ours 1": lambda: self.seconds(self.ours, ours, 1),
-                "theirs 2": lambda: self.seconds(self.theirs, theirs, 2),
-                "ours 2": lambda: self.seconds(self.ours, ours, 2),
+                "theirs 1": lambda: self.seconds(self.theirs, query, 1),
+                "ours 1": lambda: self.seconds(self.ours, query, 1),
+                "theirs 2": lambda: self.seconds(self.theirs, query, 2),
+                "ours 2": lambda: self.seconds(self.ours, query, 2),
             }
         )
         better = min("theirs 1", "theirs 2", key=lambda who: statistics.median(taken[who]))
@@ -155,27 +159,26 @@ class Bench:
                 ]
                 plural = "s" if threads > 1 else ""
                 label = f"{name}, {threads} thread{plural}"
-                yield Line(label, "DuckDB's own", *rates, ratio(taken[better], mine), target)
+                story = told(task, peer, mine, taken[better]) if threads == 2 else None
+                yield Line(label, "DuckDB's own", *rates, ratio(taken[better], mine), target, story=story)
 
     def bigint(self) -> Iterator[Line]:
         """A row function on BIGINT."""
         query = "SELECT bit_xor(plus_one(i)) FROM ints5"
-        yield from self.throughput("row function, bigint", query, query, 5_000_000, (1.7, 3.5))
+        task = "5 million integers,\nPython, row by row"
+        yield from self.throughput("row function, bigint", query, 5_000_000, (1.7, 3.5), task)
 
     def varchar(self) -> Iterator[Line]:
         """A row function on VARCHAR."""
-        yield from self.throughput(
-            "row function, varchar",
-            "SELECT sum(strlen(bench_upper(s))) FROM texts",
-            "SELECT sum(strlen(bench_upper(s))) FROM texts",
-            2_000_000,
-            (1.7, 3.5),
-        )
+        query = "SELECT sum(strlen(bench_upper(s))) FROM texts"
+        task = "2 million texts,\nPython, row by row"
+        yield from self.throughput("row function, varchar", query, 2_000_000, (1.7, 3.5), task)
 
     def vectorized(self) -> Iterator[Line]:
         """A vectorized function."""
         query = "SELECT bit_xor(plus_one_vectorized(i)) FROM ints"
-        yield from self.throughput("vectorized, bigint", query, query, 10_000_000, (None, 2.0))
+        task, peer = "10 million integers,\nPython with pyarrow", "DuckDB's Arrow functions"
+        yield from self.throughput("vectorized, bigint", query, 10_000_000, (None, 2.0), task, peer)
 
     def scaling(self) -> Iterator[Line]:
         """A heavy function from one thread to two."""
@@ -204,7 +207,8 @@ class Bench:
             milliseconds(taken["ours"]),
             milliseconds(taken["theirs"]),
         )
-        yield Line(*line, ratio(taken["theirs"], taken["ours"]), 1.8)
+        story = told("a small table, Python\nfunction of 20 us", PYTHON, taken["ours"], taken["theirs"])
+        yield Line(*line, ratio(taken["theirs"], taken["ours"]), 1.8, story=story)
 
     def waiting(self) -> Iterator[Line]:
         """An async function that waits."""
@@ -212,7 +216,8 @@ class Bench:
         theirs = self.seconds(self.theirs, query, 2)
         ours = self.alternate({"ours": lambda: self.seconds(self.ours, query, 2)})["ours"]
         line = ("1 ms of waiting, async", "DuckDB's own", milliseconds(ours), milliseconds([theirs]))
-        yield Line(*line, theirs / statistics.median(ours), 40)
+        story = told("10,000 requests\nof 1 ms, async", PYTHON, ours, [theirs])
+        yield Line(*line, theirs / statistics.median(ours), 40, story=story)
 
     def spans(self) -> Iterator[Line]:
         """What a lane adds to a chunk of 2,048 rows."""
@@ -355,7 +360,10 @@ class Bench:
             ("pool", "lane from a warm pool", "isolate boot", 20),
         ):
             ours, theirs = taken[key]["ours"], taken[key]["theirs"]
-            yield Line(name, against, microseconds(ours), microseconds(theirs), ratio(theirs, ours), target)
+            texts = microseconds(ours), microseconds(theirs)
+            task = "1,024 rows, JavaScript\ngcd of two integers"
+            story = told(task, against, ours, theirs) if key == "gcd" else None
+            yield Line(name, against, *texts, ratio(theirs, ours), target, story=story)
 
     def js_memory(self) -> Iterator[Line]:
         """What one more JavaScript lane takes."""
@@ -435,45 +443,6 @@ class Bench:
                     yield from measure()
 
 
-def shown(line: Line) -> str:
-    """The figure that is compared with the target."""
-    return f"{line.value:.2f} x" if line.unit == "x" else f"{line.value:.1f} {line.unit}"
-
-
-def draw(lines: list[Line], path: Path) -> None:
-    """One bar per line, as long as the target was met by: past the mark is better."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(11, 0.55 * len(lines) + 1.6), layout="constrained")
-    for index, line in enumerate(reversed(lines)):
-        score = line.value / line.target if line.unit == "x" else line.target / max(line.value, 1e-9)
-        colour = "#2a9d8f" if line.met else "#e76f51"
-        width = min(max(score, 0.02), 3)
-        axes.barh(index, width, color=colour, height=0.62, zorder=2)
-        sign = ">=" if line.unit == "x" else "<="
-        label = f"{shown(line)}   ({line.ours} / {line.theirs}; target {sign} {line.target:g})"
-        inside = width > 1.9
-        axes.text(
-            width - 0.03 if inside else width + 0.03, index, label, va="center", fontsize=8.5,
-            ha="right" if inside else "left", color="white" if inside else "#333333", zorder=4,
-        )  # fmt: skip
-    axes.axvline(1, color="#264653", linewidth=1.5, linestyle=(0, (4, 3)), zorder=3)
-    axes.text(1, len(lines) - 0.4, "target", ha="center", va="bottom", color="#264653", fontsize=9)
-    axes.set_yticks(range(len(lines)), [line.name for line in reversed(lines)], fontsize=9.5)
-    axes.set_xlim(0, 3.3)
-    axes.set_ylim(-0.6, len(lines) + 0.1)
-    axes.xaxis.set_visible(False)
-    for side in ("top", "right", "bottom", "left"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(left=False)
-    title = f"Crosslane beside its peers (DuckDB {duckdb.__version__}, {os.cpu_count()} cores)"
-    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color="#264653", pad=14)
-    figure.savefig(path, dpi=150)
-
-
 def main() -> None:
     """Runs what was asked for."""
     RESULTS.mkdir(exist_ok=True)
@@ -487,20 +456,23 @@ def main() -> None:
     )
     for head in ("work", "against", "Crosslane", "the other", "result", "target", ""):
         table.add_column(head, justify="right" if head in ("result", "target") else "left")
-    lines = []
+    figures = Figures(duckdb.__version__, machine(), date.today().isoformat())
     for line in bench.lines(wanted):
-        lines.append(line)
-        console.print(f"[dim]{line.name}: {shown(line)}[/]", highlight=False)
+        figures.lines.append(line)
+        console.print(f"[dim]{line.name}: {line.shown}[/]", highlight=False)
         sign = "≥" if line.unit == "x" else "≤"
         mark = "[green]✓[/]" if line.met else "[red]✗[/]"
         table.add_row(
-            line.name, line.against, line.ours, line.theirs, shown(line), f"{sign} {line.target:g}", mark
+            line.name, line.against, line.ours, line.theirs, line.shown, f"{sign} {line.target:g}", mark
         )
     console.print(table)
-    if lines:
-        path = RESULTS / "bench.png"
-        draw(lines, path)
-        console.print(f"drawn in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+    if figures.lines:
+        saved = RESULTS / "figures.json"
+        figures.save(saved)
+        for path in [saved, *draw(figures, RESULTS)]:
+            console.print(
+                f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}"
+            )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,175 @@
+"""The pictures of the benchmark, from the figures of a run.
+
+make pictures                       docs/peers.png and docs/targets.png, from bench/figures.json
+python bench/draw.py FILE FOLDER    from the figures in FILE, into FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+#: The figures of the run that the documentation shows.
+PUBLISHED = ROOT / "bench" / "figures.json"
+OURS, THEIRS, MISSED, INK = "#2a9d8f", "#c9d3d6", "#e76f51", "#264653"
+
+
+@dataclass
+class Story:
+    """What a user notices of a comparison: a task, who else does it, and the seconds of both."""
+
+    task: str
+    peer: str
+    ours: float
+    theirs: float
+
+
+@dataclass
+class Line:
+    """One comparison: how much better the measured thing is than the other, or a time against a limit."""
+
+    name: str
+    against: str
+    ours: str
+    theirs: str
+    value: float
+    target: float
+    #: ``x``: a ratio, the more the better; else a unit, the less the better.
+    unit: str = "x"
+    story: Story | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether the target is met."""
+        return self.value >= self.target if self.unit == "x" else self.value <= self.target
+
+    @property
+    def shown(self) -> str:
+        """The figure that is compared with the target."""
+        return f"{self.value:.2f} x" if self.unit == "x" else f"{self.value:.1f} {self.unit}"
+
+
+@dataclass
+class Figures:
+    """What a run has measured, and where."""
+
+    duckdb: str
+    machine: str
+    date: str
+    lines: list[Line] = field(default_factory=list)
+
+    def save(self, path: Path) -> None:
+        """Writes the figures as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Figures:
+        """Reads the figures that a run has saved."""
+        saved = json.loads(path.read_text())
+        for line in saved["lines"]:
+            line["story"] = line["story"] and Story(**line["story"])
+        saved["lines"] = [Line(**line) for line in saved["lines"]]
+        return cls(**saved)
+
+    @property
+    def where(self) -> str:
+        """On what the figures were measured."""
+        return f"DuckDB {self.duckdb}, {self.machine}, {self.date}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as text, rounded to two digits.
+
+    >>> duration(0.1946), duration(10.772), duration(5.363e-4)
+    ('190 ms', '11 s', '540 us')
+    """
+    unit, size = next(
+        ((unit, size) for unit, size in (("s", 1), ("ms", 1e-3)) if seconds >= size), ("us", 1e-6)
+    )
+    return f"{float(f'{seconds / size:.2g}'):g} {unit}"
+
+
+def draw_peers(figures: Figures, path: Path) -> None:
+    """Two bars for each task: the peer's time, and within it ours. Shorter is faster."""
+    stories = [(line, line.story) for line in figures.lines if line.story]
+    axes, save = _picture(len(stories), 0.86)
+    for index, (line, story) in enumerate(reversed(stories)):
+        part = story.ours / story.theirs
+        axes.barh(index + 0.17, part, color=OURS, height=0.3)
+        axes.barh(index - 0.17, 1, color=THEIRS, height=0.3)
+        axes.text(
+            part + 0.01, index + 0.17, f"Crosslane {duration(story.ours)}   ({line.value:.2g} times as fast)",
+            va="center", fontsize=9.5, color=INK, fontweight="bold",
+        )  # fmt: skip
+        axes.text(
+            0.01, index - 0.17, f"{story.peer} {duration(story.theirs)}", va="center", fontsize=9, color=INK
+        )
+    axes.set_yticks(range(len(stories)), [story.task for _, story in reversed(stories)], fontsize=10)
+    axes.set_xlim(0, 1.02)
+    save("Time for the same work: shorter is faster", figures.where, path)
+
+
+def draw_targets(figures: Figures, path: Path) -> None:
+    """One bar per line, as long as the target was met by: past the mark is better."""
+    lines = figures.lines
+    axes, save = _picture(len(lines), 0.55)
+    for index, line in enumerate(reversed(lines)):
+        score = line.value / line.target if line.unit == "x" else line.target / max(line.value, 1e-9)
+        width = min(max(score, 0.02), 3)
+        axes.barh(index, width, color=OURS if line.met else MISSED, height=0.62, zorder=2)
+        sign = ">=" if line.unit == "x" else "<="
+        label = f"{line.shown}   ({line.ours} / {line.theirs}; target {sign} {line.target:g})"
+        inside = width > 1.9
+        axes.text(
+            width - 0.03 if inside else width + 0.03, index, label, va="center", fontsize=8.5,
+            ha="right" if inside else "left", color="white" if inside else "#333333", zorder=4,
+        )  # fmt: skip
+    axes.axvline(1, color=INK, linewidth=1.5, linestyle=(0, (4, 3)), zorder=3)
+    axes.text(1, len(lines) - 0.4, "target", ha="center", va="bottom", color=INK, fontsize=9)
+    axes.set_yticks(range(len(lines)), [line.name for line in reversed(lines)], fontsize=9.5)
+    axes.set_xlim(0, 3.3)
+    axes.set_ylim(-0.6, len(lines) + 0.1)
+    save("Crosslane beside its targets", figures.where, path)
+
+
+def _picture(rows: int, height: float):
+    """Bare axes for so many rows, and what writes the picture with its titles."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(11, height * rows + 1), layout="constrained")
+    axes.xaxis.set_visible(False)
+    for side in ("top", "right", "bottom", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(left=False)
+
+    def save(title: str, where: str, path: Path) -> None:
+        axes.set_title(title, loc="left", fontsize=12.5, fontweight="bold", color=INK, pad=14)
+        figure.supxlabel(where, fontsize=8.5, color="#666666", x=0.99, ha="right")
+        figure.savefig(path, dpi=130)
+        plt.close(figure)
+
+    return axes, save
+
+
+def draw(figures: Figures, folder: Path) -> list[Path]:
+    """Draws what the figures allow, and returns the pictures."""
+    pictures = [folder / "targets.png"]
+    draw_targets(figures, pictures[0])
+    if any(line.story for line in figures.lines):
+        pictures.append(folder / "peers.png")
+        draw_peers(figures, pictures[1])
+    return pictures
+
+
+if __name__ == "__main__":
+    arguments = [Path(argument) for argument in sys.argv[1:]] or [PUBLISHED, ROOT / "docs"]
+    if len(arguments) != 2:
+        sys.exit(__doc__)
+    for picture in draw(Figures.load(arguments[0]), arguments[1]):
+        print(f"drawn in {picture}")

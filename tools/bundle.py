@@ -1,0 +1,98 @@
+"""Makes the native files of a folder fit for other machines: `bundle.py FOLDER`, for the wheel and the gem.
+
+Strips them, forgets where they were built, and puts the libraries that V8 needs and the licences beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from operator import itemgetter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+V8 = ROOT / ".v8" / "lib"
+#: Every Linux of the C library's age has these.
+SYSTEM = re.compile(r"(ld-linux.*|linux-vdso|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\.so")
+#: Where the program looks for V8: first beside itself.
+PATHS = re.compile(rb"\$ORIGIN/v8(:[^\0]*)?\0")
+
+
+DEBIAN = "Their licences: https://metadata.ftp-master.debian.org/changelogs (nodejs, icu, openssl, brotli, c-ares, ...)"
+#: What DuckDB reads from the end of an extension, which a strip would cut off.
+FOOTER = 512
+
+
+def finish(file: Path) -> None:
+    """Strips a program or a library and leaves it one place to look for V8."""
+    content = file.read_bytes()
+    footer = content[-FOOTER:] if file.suffix == ".duckdb_extension" else b""
+    subprocess.run(["strip", "--strip-unneeded", file], check=True)
+    content = PATHS.sub(lambda found: b"$ORIGIN/v8".ljust(len(found[0]), b"\0"), file.read_bytes())
+    file.write_bytes(content + footer)
+
+
+def bundle_v8(folder: Path) -> None:
+    """Copies V8 and all that it needs, under the names by which they are looked for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(V8)}
+    (library,) = V8.glob("libnode.so.*")
+    listed = subprocess.run(["ldd", library], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    needed = dict(re.findall(r"^\s*(\S+) => (/\S+)", listed.stdout, re.MULTILINE))
+    for name, path in {library.name: library, **needed}.items():
+        if not SYSTEM.match(name):
+            copy = folder / name
+            copy.unlink(missing_ok=True)
+            shutil.copyfile(Path(path).resolve(), copy)
+            finish(copy)
+
+
+def write_licences(folder: Path) -> None:
+    """Copies the licence, and writes those of the crates that are linked in."""
+    shutil.copyfile(ROOT / "LICENSE", folder / "LICENSE")
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host()]
+    metadata = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    # Crates with the same text share it.
+    crates: dict[str, list[str]] = {}
+    for package in sorted(json.loads(metadata.stdout)["packages"], key=itemgetter("name", "version")):
+        if package["source"] is not None:
+            name = f"{package['name']} {package['version']} ({package['license']})"
+            for text in licences(Path(package["manifest_path"]).parent):
+                crates.setdefault(text, []).append(name)
+    parts = [f"==== {', '.join(names)}\n\n{text}" for text, names in crates.items()]
+    if (folder / "v8").exists():
+        parts.append(f"==== the libraries in v8, which are Debian's builds\n\n{DEBIAN}\n")
+    (folder / "THIRD_PARTY_LICENSES").write_text("\n".join(parts))
+
+
+def licences(folder: Path) -> list[str]:
+    """The texts of a crate's licences."""
+    wanted = re.compile("LICEN[CS]E|COPYING|NOTICE", re.IGNORECASE)
+    return [
+        file.read_text() for file in sorted(folder.iterdir()) if file.is_file() and wanted.match(file.name)
+    ]
+
+
+def host() -> str:
+    """The platform that cargo builds for."""
+    version = subprocess.run(["rustc", "-vV"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return re.search(r"^host: (.*)$", version, re.MULTILINE)[1]
+
+
+def main() -> None:
+    """Does all of it."""
+    folder = Path(sys.argv[1])
+    for file in folder.rglob("*"):
+        if file.is_file() and file.name != "libduckdb.so" and file.read_bytes()[:4] == b"\x7fELF":
+            finish(file)
+    if (folder / "crosslane-js").exists():
+        bundle_v8(folder / "v8")
+    write_licences(folder)
+
+
+if __name__ == "__main__":
+    main()
