@@ -1,6 +1,6 @@
 """Adds up what the test runners printed: how many tests passed, failed and were skipped.
 
-    python tools/tally.py FILE
+    python tools/tally.py FILE...
 
 In CI a skipped test is a failure: what cannot run there has to be named, and not passed over.
 """
@@ -46,7 +46,7 @@ def tally(text: str) -> Counter[str]:
 
 def main() -> None:
     """The program."""
-    counts = tally(Path(sys.argv[1]).read_text(errors="replace"))
+    counts = tally("\n".join(Path(path).read_text(errors="replace") for path in sys.argv[1:]))
     print(f"\n{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     if counts["failed"] or not counts["passed"] or (counts["skipped"] and os.environ.get("CI")):
         sys.exit(1)

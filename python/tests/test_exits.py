@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import duckdb
 import numpy as np
@@ -23,6 +24,7 @@ from .conftest import eventually
 Load = Callable[[str], duckdb.DuckDBPyConnection]
 
 Numbers = npt.NDArray[np.int64]
+Texts = Annotated[np.ndarray, "VARCHAR"]
 
 
 class Stop(BaseException):
@@ -78,50 +80,66 @@ def _noted() -> BaseException:
     return error
 
 
-def _fail(x: int, how: str, tried: list[int]) -> int:
+def _fail(x: int, how: str, tried: list[tuple[int, str]]) -> int:
     """Fails for 1, once for 2."""
-    tried.append(x)
-    if x == 1 or (x == 2 and tried.count(2) == 1):
+    tried.append((x, how))
+    if x == 1 or (x == 2 and tried.count((2, how)) == 1):
         raise RAISED[how][0]()
     return x
 
 
-def function(kind: str, how: str) -> Callable[..., Any]:
-    tried: list[int] = []
+def function(kind: str) -> Callable[..., Any]:
+    tried: list[tuple[int, str]] = []
 
-    def row(x: int) -> int:
+    def row(x: int, how: str) -> int:
         return _fail(x, how, tried)
 
-    async def waits(x: int) -> int:
+    async def waits(x: int, how: str) -> int:
         await asyncio.sleep(0)
         return _fail(x, how, tried)
 
-    async def in_a_task(x: int) -> int:
+    async def in_a_task(x: int, how: str) -> int:
         async def inner() -> int:
             return _fail(x, how, tried)
 
         return await asyncio.create_task(inner())
 
-    def column(x: Numbers) -> Numbers:
-        return np.array([_fail(int(value), how, tried) for value in x])
+    def column(x: Numbers, how: Texts) -> Numbers:
+        return np.array([_fail(int(value), str(text), tried) for value, text in zip(x, how)])
 
     return {"row": row, "async": waits, "task": in_a_task, "vectorized": column}[kind]
 
 
-@pytest.mark.parametrize("lane", ["process", "thread"])
+KINDS = ("row", "async", "task", "vectorized")
+LANES: tuple[Literal["process", "thread"], ...] = ("process", "thread")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[duckdb.DuckDBPyConnection]:
+    """The functions of all kinds, which share their workers: what one of them raises never reaches another."""
+    options: dict[str, dict[str, Any]] = {"fails": {}, "nulls": {"on_error": "null"}, "again": {"retries": 1}}
+    with crosslane.connect(config={"threads": 2}) as con:
+        con.execute("CALL crosslane_set('fan_out', 'false')")
+        for lane, kind, (name, option) in product(LANES, KINDS, options.items()):
+            vectorized = kind == "vectorized"
+            crosslane.register(
+                con, function(kind), name=f"{lane}_{kind}_{name}", lane=lane, vectorized=vectorized, **option
+            )
+        yield con
+
+
+@pytest.mark.parametrize("lane", LANES)
 @pytest.mark.parametrize("how", RAISED)
-@pytest.mark.parametrize("kind", ["row", "async", "task", "vectorized"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_whatever_is_raised_is_a_failed_call(
-    con: duckdb.DuckDBPyConnection, kind: str, how: str, lane: Any
+    engine: duckdb.DuckDBPyConnection, kind: str, how: str, lane: str
 ) -> None:
     def call(name: str, *numbers: int) -> list[Any]:
         values = ", ".join(f"({number})" for number in numbers)
-        return [row[0] for row in con.execute(f"SELECT {name}(i) FROM (VALUES {values}) t(i)").fetchall()]
+        query = f"SELECT {lane}_{kind}_{name}(i, '{how}') FROM (VALUES {values}) t(i)"
+        return [row[0] for row in engine.execute(query).fetchall()]
 
-    con.execute("CALL crosslane_set('fan_out', 'false')")
     vectorized = kind == "vectorized"
-    for name, options in (("fails", {}), ("nulls", {"on_error": "null"}), ("again", {"retries": 1})):
-        crosslane.register(con, function(kind, how), name=name, lane=lane, vectorized=vectorized, **options)
     with pytest.raises(duckdb.Error) as caught:
         call("fails", 0, 1, 3)
     text = str(caught.value)
@@ -135,7 +153,7 @@ def test_whatever_is_raised_is_a_failed_call(
     with pytest.raises(duckdb.Error):
         call("again", 1)
     assert call("again", 4, 5) == [4, 5]
-    lost = con.execute("SELECT sum(lanes_lost) FROM crosslane_stats()").fetchall()
+    lost = engine.execute("SELECT sum(lanes_lost) FROM crosslane_stats()").fetchall()
     assert lost == [(0,)]
 
 

@@ -35,3 +35,12 @@ def test_what_was_printed_is_counted(tmp_path: Path, printed: str, closing: str,
     assert outcome.stdout.splitlines()[-1] == closing
     good = " 0 failed" in closing and not closing.startswith("0") and not (ci and " 0 skipped" not in closing)
     assert (outcome.returncode == 0) == good
+
+
+def test_several_files_are_added_up(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(PYTEST.replace("4 skipped, 1 xfailed", "1 failed") + "\n")
+    command = [sys.executable, TALLY, tmp_path / "one", tmp_path / "two"]
+    outcome = subprocess.run(command, capture_output=True, text=True)
+    assert outcome.stdout.splitlines()[-1] == "1282 passed, 2 failed, 0 skipped"
+    assert outcome.returncode == 1
