@@ -15,7 +15,7 @@ import crosslane
 from .conftest import error, value
 
 #: A string of so many bytes is asked for where there is room for a part of it, or of its copies.
-SIZE = 400_000_000
+SIZE = 100_000_000
 
 FUNCTIONS = """
 import numpy as np
@@ -118,20 +118,20 @@ def run(folder: Path, *arguments: int, limit: int = resource.RLIM_INFINITY, here
 
 def test_where_the_engine_alone_is_short(tmp_path: Path) -> None:
     # From too little for anything to enough for everything, so that each allocation is once the one that fails.
-    rooms = [megabytes << 20 for megabytes in (40, 400, 600, 900, 1400, 4000)]
+    rooms = [megabytes << 20 for megabytes in (40, 100, 150, 225, 350, 1000)]
     printed = run(tmp_path, SIZE, *rooms)
     assert printed.startswith("lives "), printed
     assert int(printed.split()[1]) >= 3
 
 
 def test_where_the_functions_run_in_the_engine(tmp_path: Path) -> None:
-    rooms = [megabytes << 20 for megabytes in (40, 400, 500, 600, 900, 1400, 4000)]
+    rooms = [megabytes << 20 for megabytes in (40, 100, 125, 150, 225, 350, 1000)]
     printed = run(tmp_path, SIZE, *rooms, here=True)
     assert int(printed.removeprefix("lives ")) >= 3
 
 
 def test_where_its_workers_are_short_too(tmp_path: Path) -> None:
-    assert run(tmp_path, SIZE, 0, limit=1000 << 20).startswith("lives")
+    assert run(tmp_path, 4 * SIZE, 0, limit=1000 << 20).startswith("lives")
 
 
 def test_a_batch_beyond_the_setting_is_an_error_that_names_it(
