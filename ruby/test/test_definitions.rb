@@ -119,6 +119,78 @@ class TestDefinitions < CrosslaneTest
     assert_match(/the name mine is taken by a table macro/, error.message)
   end
 
+  def test_a_dropped_block
+    db = open
+    db.udf(:Slug, "(title VARCHAR) -> VARCHAR", &:downcase)
+    db.udf(:slug, "(n BIGINT) -> VARCHAR", overload: true, &:to_s)
+    db.table(:slug, "() -> (i BIGINT)") { [[1]] }
+    statement = db.prepare("SELECT slug('A')")
+    assert_equal [["a"]], statement.query.to_a
+    assert_nil db.drop("SLUG")
+    ["SELECT slug('A')", "SELECT slug(1)", "FROM slug()"].each do |sql|
+      assert_match(/slug does not exist/i, assert_raises(Crosslane::Error) { db.query(sql) }.message)
+    end
+    assert_raises(Crosslane::Error) { statement.query }
+    # The name is free: for a block of other types, or for a macro.
+    db.aggregate(:slug, "(x BIGINT) -> BIGINT", combine: ->(a, b) { a + b }) { |sum, x| (sum || 0) + x }
+    assert_equal 3, db.value("SELECT slug(i) FROM range(3) r(i)")
+    db.drop(:slug)
+    db.query("CREATE MACRO slug(x) AS x")
+    error = assert_raises(Crosslane::Error) { db.udf(:slug, "(x BIGINT) -> BIGINT") { |x| x } }
+    assert_match(/the name slug is taken by a macro/, error.message)
+    db.udf(:slug, "(x BIGINT) -> BIGINT", replace: true) { |x| x + 1 }
+    assert_equal 2, db.value("SELECT slug(1)")
+    db.udf('a "b"', "() -> BIGINT") { 1 }
+    assert_nil db.drop('a "b"')
+  end
+
+  def test_names_that_cannot_be_dropped
+    db = open
+    error = assert_raises(Crosslane::Error) { db.drop(:slug) }
+    assert_equal "there is no block slug; this database has none", error.message
+    db.udf(:slug, "(x BIGINT) -> BIGINT") { |x| x }
+    db.table(:days, "() -> (i BIGINT)") { [[1]] }
+    error = assert_raises(Crosslane::Error) { db.drop(:slog) }
+    assert_equal "there is no block slog; did you mean slug?", error.message
+    error = assert_raises(Crosslane::Error) { db.drop("other") }
+    assert_equal "there is no block other; there are days, slug", error.message
+    assert_raises(Crosslane::Error) { db.drop(:sum) }
+    # DuckDB's own functions of the name would go, too.
+    db.udf(:upper, "(x BIGINT) -> BIGINT", replace: true) { |x| x }
+    error = assert_raises(Crosslane::Error) { db.drop(:upper) }
+    assert_match(/DuckDB has a function upper of its own/, error.message)
+    assert_equal [1, "A"], db.query("SELECT upper(1), upper('a')").first
+    db.close
+    assert_match(/closed/, assert_raises(Crosslane::Error) { db.drop(:slug) }.message)
+  end
+
+  def test_a_library_that_cannot_forget_says_so
+    message = forked do
+      Crosslane::Native::Connection.define_method(:forget) { |_name, _table| false }
+      db = Crosslane.open
+      db.udf(:slug, "(x BIGINT) -> BIGINT") { |x| x }
+      error = assert_raises(Crosslane::Error) { db.drop(:slug) }
+      assert_equal 1, db.value("SELECT slug(1)")
+      error.message
+    end
+    assert_match(/this libduckdb cannot drop slug: .* use DuckDB's own/, message)
+  end
+
+  def test_a_drop_is_undone_with_its_transaction
+    db = open
+    db.udf(:f, "(x BIGINT) -> BIGINT") { |_| 1 }
+    assert_raises(IndexError) do
+      db.transaction do
+        db.drop(:f)
+        assert_raises(Crosslane::Error) { db.drop(:f) }
+        raise IndexError
+      end
+    end
+    assert_equal 1, db.value("SELECT f(0)")
+    db.udf(:f, "(x BIGINT) -> BIGINT") { |_| 2 }
+    assert_equal 2, db.value("SELECT f(0)")
+  end
+
   def test_fields_of_one_name
     db = open
     error = assert_raises(Crosslane::DeclarationError) do

@@ -294,11 +294,36 @@ class TestHostLanes < CrosslaneTest
     assert_equal 124_999_750_000, db.value("SELECT sum(lives(x))::BIGINT FROM numbers")
   end
 
+  def test_concurrent_calls_that_end_their_threads_are_tried_again
+    db = numbers(20)
+    tries = Hash.new(0)
+    endings = [-> { Thread.exit }, -> { raise "no" }]
+    again = lambda do |x|
+      tries[x] += 1
+      endings[(x + tries[x]) % 2].call if tries[x] <= x % 4
+      x
+    end
+    db.udf(:thrice, "(x BIGINT) -> BIGINT", concurrency: 4, retries: 3, &again)
+    assert_equal 190, db.value("SELECT sum(thrice(x))::BIGINT FROM numbers")
+    assert_equal((0..19).to_h { |x| [x, (x % 4) + 1] }, tries)
+    tries.clear
+    db.udf(:twice, "(x BIGINT) -> BIGINT", concurrency: 4, retries: 2, on_error: :null, &again)
+    assert_equal [[3], [7], [11], [15], [19]], db.query("SELECT x FROM numbers WHERE twice(x) IS NULL ORDER BY x").to_a
+    assert_equal [3], tries.values.uniq - [1, 2]
+    db.udf(:once, "(x BIGINT) -> BIGINT", concurrency: 4, retries: 1) { |x| x == 3 ? Thread.exit : x }
+    error = assert_raises(ThreadError) { db.query("SELECT once(x) FROM numbers").to_a }
+    assert_match(/ended the thread that called it/, error.message)
+  end
+
   def test_a_killed_host_is_an_error_and_is_replaced
     db = numbers
-    db.udf(:slow, "(x BIGINT) -> BIGINT", timeout: 30) { |x| sleep(0.001) && x }
+    begun = Thread::Queue.new
+    db.udf(:slow, "(x BIGINT) -> BIGINT", timeout: 30) do |x|
+      begun << true if begun.empty?
+      sleep(0.001) && x
+    end
     killer = Thread.new do
-      sleep 0.2
+      begun.pop
       Thread.list.find { |thread| thread.name == "crosslane-host" }.kill
     end
     assert_raises(Crosslane::Error) { db.value("SELECT sum(slow(x)) FROM numbers") }
@@ -343,8 +368,11 @@ class TestHostLanes < CrosslaneTest
         held.pop
       end
       assert_raises(Crosslane::Error) { db.query("SELECT stuck(1)").to_a }
+      # Each of these calls has its lane's thread take a turn, between which the host's can take as many as it likes.
+      db.udf(:id, "(x BIGINT) -> BIGINT", timeout: 60) { |x| x }
+      db.query("SELECT id(0)").to_a
       Counted.turns = 0
-      sleep 0.3
+      300.times { |i| db.query("SELECT id(#{i})").to_a }
       counted = Counted.turns
       held << nil
       counted

@@ -62,6 +62,12 @@ module Crosslane
       WHERE lower(function_name) = ? AND starts_with(function_type, 'table') = ? AND function_type <> 'pragma'
         AND (database_name = 'system' OR database_name = current_database() AND schema_name = current_schema())
     SQL
+    # Which of some names blocks may have, among table functions and among all others.
+    NAMES = <<~SQL
+      SELECT DISTINCT lower(function_name) AS name, starts_with(function_type, 'table') FROM duckdb_functions()
+      WHERE list_contains(?::VARCHAR[], name) AND database_name = 'system' AND function_type IN
+        ('scalar', 'aggregate', 'table')
+    SQL
     # Whether there are two functions of a name that take the same.
     AMBIGUOUS = <<~SQL
       SELECT parameter_types FROM duckdb_functions() WHERE lower(function_name) = ?
@@ -76,7 +82,7 @@ module Crosslane
     PART = /"(?:[^"]|"")+"|[^."]+/
     # DuckDB counts what is done only for a bar, which need not be printed.
     PROGRESS = ["SET enable_progress_bar = true", "SET enable_progress_bar_print = false"].freeze
-    private_constant :EXTENSION, :TAKEN, :AMBIGUOUS, :CATALOG, :PART, :PROGRESS
+    private_constant :EXTENSION, :TAKEN, :NAMES, :AMBIGUOUS, :CATALOG, :PART, :PROGRESS
     @open = ObjectSpace::WeakMap.new
     @lock = Mutex.new
 
@@ -128,7 +134,7 @@ module Crosslane
       @connections = {}.compare_by_identity
       # What DuckDB's files stay open for: rows, statements, appenders.
       @users = ObjectSpace::WeakMap.new
-      # Of blocks; they may have them again. Whether nobody else has them.
+      # Those that blocks have got, by name and whether among table functions: whether nobody else has them.
       @names = {}
       @definitions = 0
       # The connections that a transaction of {#transaction} runs on.
@@ -341,6 +347,29 @@ module Crosslane
       nil
     end
 
+    # Makes SQL forget the blocks of a name, whatever they take: functions, aggregates and table functions. The name is
+    # free then. Queries that run go on with the blocks; what these hold can be collected when nothing uses them.
+    #
+    # Functions of files are dropped by SQL: `CALL crosslane_drop('slug')`.
+    #
+    # @param name [Symbol, String]
+    # @raise [Error] if no block has the name (it suggests those with a similar one); if a function of DuckDB's own has
+    #   it, too; if libduckdb does not export what is needed
+    def drop(name)
+      name = name.to_s.downcase
+      with_connection do |connection|
+        atomically(connection) do
+          blocks = blocks(connection, @names.keys.map(&:first))
+          dropped = blocks.select { |known, _| known == name }
+          raise Error, "there is no block #{name}; #{similar(name, blocks)}" if dropped.empty?
+
+          dropped.each { |block| forget(connection, block) }
+        end
+      end
+      @definitions += 1
+      nil
+    end
+
     # Loads files of functions in Ruby, Python or JavaScript. They run as guests: in processes of their own, on every
     # core, and out of reach of this program.
     #
@@ -375,6 +404,7 @@ module Crosslane
       users.each(&:free)
       @lock.synchronize { @connections.each_value { |connections| close_all(connections) } }
       @native.close
+      Host.forget
     end
 
     def closed? = @closed
@@ -404,7 +434,7 @@ module Crosslane
       ensure
         connections[connection] = false
         connection.close if @closed
-        Accumulators.forget
+        Host.forget
       end
     end
 
@@ -450,18 +480,19 @@ module Crosslane
     # Registers a block of a name, in place of those that had it.
     def define(name, table: false, replace: false, overload: false)
       Host.ensure_running
-      known = name = name.to_s.downcase
-      known = "table #{name}" if table
+      name = name.to_s.downcase
+      block = [name, table]
       with_connection do |connection|
         atomically(connection) do
-          alone = @names.fetch(known) { claim(connection, name, table, replace) }
+          ours = @names.key?(block) && blocks(connection, [name]).include?(block)
+          alone = ours ? @names[block] : claim(connection, name, table, replace)
           forgotten = !overload && alone && connection.forget(name, table)
           yield connection
           if !forgotten && ask(connection, AMBIGUOUS, name).any?
             raise Error, "DuckDB cannot change the type of #{name}'s result; give the block another name"
           end
 
-          @names[known] = alone
+          @names[block] = alone
         end
       end
       @definitions += 1
@@ -479,6 +510,29 @@ module Crosslane
       ensure
         ask(connection, done ? "COMMIT" : "ROLLBACK")
       end
+    end
+
+    # The blocks that there are of these names, and whether they are table functions.
+    def blocks(connection, names) = ask(connection, NAMES, names).to_a & @names.keys
+
+    def forget(connection, (name, table))
+      unless @names[[name, table]]
+        raise Error, "DuckDB has a function #{name} of its own, which would be dropped with the block; close the " \
+                     "database instead, or give #{name} another block"
+      end
+      return if connection.forget(name, table)
+
+      raise Error, "this libduckdb cannot drop #{name}: it does not export its C++ symbols; use DuckDB's own of " \
+                   "1.5.6 or 2.0.0, or give #{name} another block"
+    end
+
+    # What to do about a name that no block has.
+    def similar(name, blocks)
+      names = blocks.map(&:first).uniq
+      similar = defined?(DidYouMean) ? DidYouMean::SpellChecker.new(dictionary: names).correct(name) : []
+      return "did you mean #{similar.join(" or ")}?" if similar.any?
+
+      names.empty? ? "this database has none" : "there are #{names.sort.join(", ")}"
     end
 
     # Looks whether a block may have the name; drops the macro that has it, if it is to. Whether nobody else has it.

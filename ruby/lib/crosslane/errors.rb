@@ -26,7 +26,7 @@ module Crosslane
       # are left out; those of others below the user's code are kept, because they tell what went wrong.
       #
       # @return [Array(String, String, String)]
-      def describe(error, _file)
+      def describe(error)
         if error.is_a?(SyntaxError)
           message, *rest = error.message.lines(chomp: true)
           return [error.class.name, message, rest.join("\n")]
@@ -52,7 +52,8 @@ module Crosslane
 
       # Whether the program or its thread is to end, or to go on elsewhere, by the exception with this ticket.
       def final?(ticket)
-        [SystemExit, SignalException, UncaughtThrowError].any? { |kind| @kept[ticket].is_a?(kind) }
+        error = @kept[ticket]
+        error.is_a?(UncaughtThrowError) || Native.final?(error)
       end
 
       # Raises what a block was left with, as if the query had raised it: the exception itself, with its cause and

@@ -8,8 +8,9 @@ module Crosslane
   # One thread, the host, serves a control socket as a zygote does (docs/protocol.md): it makes a thread for each lane
   # that is asked for, and ends those whose lane was dropped, whatever they do.
   class Host
-    # All functions that databases of this process know, by their numbers.
-    FUNCTIONS = [] # rubocop:disable Style/MutableConstant
+    # All blocks that databases of this process know, by their numbers, of which none is used again.
+    FUNCTIONS = {} # rubocop:disable Style/MutableConstant
+    @added = 0
     @lock = Mutex.new
 
     class << self
@@ -30,9 +31,16 @@ module Crosslane
       # @return [Integer] the number of a function that was added
       def add(declaration)
         @lock.synchronize do
-          FUNCTIONS << declaration
-          FUNCTIONS.size - 1
+          FUNCTIONS[@added += 1] = declaration
+          @added
         end
+      end
+
+      # Forgets the blocks that no database knows any more, and what scans and aggregates have left.
+      def forget
+        Native.ended_functions&.each { |number| FUNCTIONS.delete(number) }
+        Scans.forget
+        Accumulators.forget
       end
 
       # @return [Hash{Symbol => Integer}] how many lanes are idle and busy, and were made and ended

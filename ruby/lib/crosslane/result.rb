@@ -203,6 +203,7 @@ module Crosslane
       @error = e
     ensure
       @connection.close
+      Host.forget
     end
   end
 

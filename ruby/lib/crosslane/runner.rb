@@ -5,10 +5,6 @@ require "timeout"
 module Crosslane
   # Calls a function for many rows of a batch at once, on threads, for functions that wait.
   class Runner
-    # What ends a program. In the engine's own process it is for that program, in a worker it is a failed call.
-    FINAL = [SystemExit, SignalException].freeze
-    private_constant :FINAL
-
     def initialize(declaration, host)
       @host = host
       @callable = declaration.callable
@@ -44,6 +40,8 @@ module Crosslane
         @clock = clock
         @spent = spent
         @tries = {}
+        # Rows whose thread the function has ended, and which are to be called again.
+        @again = []
         @lock = Mutex.new
         @results = Array.new(rows.size)
         @next = @done = @errors = @retries = 0
@@ -53,17 +51,20 @@ module Crosslane
       def outcome = [@results, @errors, @retries, @failure, @row, @tries]
 
       # Whether there is nothing left to be called. Threads may have ended themselves before.
-      def over? = @lock.synchronize { @failure || @rows[@next..].none? }
+      def over? = @lock.synchronize { @failure || (@again.empty? && @rows[@next..].none?) }
 
-      # The next row and its arguments, or nil.
+      # The next row, its arguments and how often it was tried again, or nil.
       def take
         @lock.synchronize do
+          return if @failure
+          return [@again.first, @rows[@again.first], @tries[@again.shift]] if @again.any?
+
           @next += 1 while @next < @rows.size && @rows[@next].nil?
-          return if @failure || @next >= @rows.size
+          return if @next >= @rows.size
 
           row = @next
           @next += 1
-          [row, @rows[row]]
+          [row, @rows[row], @spent]
         end
       end
 
@@ -84,14 +85,26 @@ module Crosslane
           @tries[row] = tries
         end
       end
+
+      # Has another thread call a row, if it may be called so often.
+      def again?(row, retries)
+        tries = @lock.synchronize { @tries.fetch(row, @spent) } + 1
+        return false if tries > retries
+
+        count_retry(row, tries)
+        @lock.synchronize { @again << row }
+        true
+      end
     end
     private_constant :Batch
 
     private
 
     def work(batch)
-      while (row, arguments = batch.take)
-        batch.done(row, attempt(batch, row, arguments))
+      while (row, arguments, tries = batch.take)
+        # Its last thread has ended itself.
+        sleep(Native.backoff(tries - 1)) if tries > batch.spent
+        batch.done(row, attempt(batch, row, arguments, tries))
         row = nil
       end
     rescue Exception => e # rubocop:disable Lint/RescueException -- it is raised again by the query
@@ -103,29 +116,28 @@ module Crosslane
 
     # The function has ended its own thread.
     def left(batch, row)
+      return if batch.again?(row, @retries)
       return batch.count_error if @null_on_error
 
       batch.failed(row, ThreadError.new("the function ended the thread that called it"))
     end
 
-    def attempt(batch, row, arguments)
-      tries = batch.spent
-      begin
-        Timeout.timeout(@timeout, nil, "timed out after #{@timeout} s") { @callable.call(*arguments) }
-      rescue Exception => e # rubocop:disable Lint/RescueException -- whatever it is, the call has failed
-        raise if @host && FINAL.any? { |kind| e.is_a?(kind) }
+    def attempt(batch, row, arguments, tries)
+      Timeout.timeout(@timeout, nil, "timed out after #{@timeout} s") { @callable.call(*arguments) }
+    rescue Exception => e # rubocop:disable Lint/RescueException -- whatever it is, the call has failed
+      # What ends a program: in the engine's own process it is for that program, in a worker it is a failed call.
+      raise if @host && Native.final?(e)
 
-        if tries < @retries
-          sleep(Native.backoff(tries))
-          tries += 1
-          batch.count_retry(row, tries)
-          retry
-        end
-        raise unless @null_on_error
-
-        batch.count_error
-        nil
+      if tries < @retries
+        sleep(Native.backoff(tries))
+        tries += 1
+        batch.count_retry(row, tries)
+        retry
       end
+      raise unless @null_on_error
+
+      batch.count_error
+      nil
     end
   end
 end

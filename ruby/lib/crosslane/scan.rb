@@ -52,7 +52,6 @@ module Crosslane
       parts = @split ? @split.call(*arguments).to_a.map { |part| [part, *arguments] } : [arguments]
       scan = Scan.new(@block, parts)
       @lock.synchronize do
-        Native.ended_scans.each { |number| SCANS.delete(number)&.delete(number) }
         number = Scans.next_number
         SCANS[number] = @scans
         @scans[number] = scan
@@ -68,6 +67,11 @@ module Crosslane
     class << self
       # @api private
       def next_number = @next += 1
+
+      # Forgets the scans that are over.
+      #
+      # @api private
+      def forget = Native.ended_scans&.each { |number| SCANS.delete(number)&.delete(number) }
     end
   end
 

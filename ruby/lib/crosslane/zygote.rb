@@ -53,7 +53,7 @@ module Crosslane
       functions = Library.load(path).map(&:message)
       answer.puts JSON.generate(functions: functions, lost: lost_threads)
     rescue Exception => e # rubocop:disable Lint/RescueException -- the user should read it, whatever it is
-      name, message, traceback = Errors.describe(e, path)
+      name, message, traceback = Errors.describe(e)
       answer.puts JSON.generate(failure: { class: name, message: message, traceback: traceback })
     end
 
@@ -87,7 +87,7 @@ module Crosslane
       start_anew(path, lost, environment, folder) unless lost.empty?
       true
     rescue Exception => e # rubocop:disable Lint/RescueException -- the engine's user should read it, whatever it is
-      @control.failed(*Errors.describe(e, path || ""))
+      @control.failed(*Errors.describe(e))
       false
     end
 

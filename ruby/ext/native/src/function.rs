@@ -4,7 +4,7 @@
 //! within a batch is worked out before it.
 
 use crate::reader::Reader;
-use crate::values::{integer, utf8};
+use crate::values::{Held, integer, utf8};
 use crate::writer::{self, Fault, Writer};
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
@@ -26,6 +26,8 @@ pub(crate) const MOST_PARAMETERS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Function {
     callee: Callee,
+    /// What is called.
+    _held: Held,
     pub(crate) types: Vec<DataType>,
     pub(crate) returns: DataType,
     admits_null: Vec<bool>,
@@ -48,7 +50,7 @@ enum Kind {
     Vectorized,
 }
 
-/// What is called; pinned.
+/// What is called; the function holds it.
 #[derive(Debug, Clone, Copy)]
 enum Callee {
     Proc(VALUE),
@@ -56,14 +58,13 @@ enum Callee {
     Object(VALUE),
 }
 
-// SAFETY: the objects are pinned, and only used with the GVL.
+// SAFETY: the objects stay where they are, and are only used with the GVL.
 unsafe impl Send for Callee {}
 // SAFETY: as above.
 unsafe impl Sync for Callee {}
 
 impl Callee {
     fn new(object: Value) -> Self {
-        crate::values::pin(object);
         let raw = object.as_raw();
         // SAFETY: asking for a class raises nothing.
         unsafe {
@@ -185,8 +186,10 @@ impl Function {
         let kind: String = declared.funcall("kind", ())?;
         let on_error: String = declared.funcall("on_error", ())?;
         let types: Vec<DataType> = signature.parameters.into_iter().map(|field| field.data_type).collect();
+        let callee: Value = declared.funcall("callee", (host,))?;
         Ok(Self {
-            callee: Callee::new(declared.funcall("callee", (host,))?),
+            callee: Callee::new(callee),
+            _held: Held::new(callee),
             readers: types.iter().map(Reader::new).collect::<Result<_, _>>()?,
             writer: Writer::new(&signature.returns)?,
             types,

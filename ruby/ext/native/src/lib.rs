@@ -2,7 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`serve`], [`function`], [`table`] | the guest's loop, for forked workers and for host lanes |
+//! | [`serve`], [`ready`], [`function`], [`table`] | the guest's loop, for forked workers and for host lanes |
 //! | [`reader`], [`writer`] | columns as Ruby objects and back |
 //! | [`control`] | the zygote's side of the control socket |
 //! | [`engine`] | the embedded database, and its calls of this program's blocks |
@@ -13,6 +13,7 @@ mod control;
 mod engine;
 mod function;
 mod reader;
+mod ready;
 mod rows;
 mod serve;
 mod shapes;
@@ -23,9 +24,12 @@ mod values;
 mod writer;
 
 use crosslane::Signature;
+use crosslane_gvl::Unwind;
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
-use magnus::{Error, Module, Object, RArray, RClass, RModule, RString, Ruby, TypedData, function, method};
+use magnus::{
+    Error, Module, Object, RArray, RClass, RModule, RString, Ruby, TypedData, Value, function, method,
+};
 use rustix::event::EventfdFlags;
 use std::os::fd::AsRawFd;
 
@@ -130,6 +134,11 @@ fn backoff(tries: u32) -> f64 {
     crosslane::call::backoff(tries).as_secs_f64()
 }
 
+/// Whether an exception is to end the program.
+fn is_final(error: Value) -> bool {
+    Unwind::Raise(error.as_raw()).is_final()
+}
+
 /// Looks up what the native half needs of the Ruby half, when that is loaded.
 fn prepare() -> Result<(), Error> {
     // SAFETY: with the GVL, protected.
@@ -155,6 +164,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     native.define_singleton_method("supervise", function!(supervise, 0))?;
     native.define_singleton_method("ended_child", function!(ended_child, 0))?;
     native.define_singleton_method("backoff", function!(backoff, 1))?;
+    native.define_singleton_method("final?", function!(is_final, 1))?;
     native.define_singleton_method("text", function!(text, 1))?;
     native.define_singleton_method("serve", function!(serve::serve, 5))?;
     native.const_set("VERSION", env!("CARGO_PKG_VERSION"))?;
@@ -179,6 +189,7 @@ fn define_engine(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     native.define_singleton_method("duckdb_version", function!(api::version, 0))?;
     native.define_singleton_method("start_host", function!(host::start, 1))?;
     native.define_singleton_method("host_statistics", function!(host::statistics, 0))?;
+    native.define_singleton_method("ended_functions", function!(host::ended, 0))?;
     native.define_singleton_method("ended_scans", function!(scan::ended, 0))?;
     native.define_singleton_method("ended_states", function!(states::ended, 0))?;
     native.define_singleton_method("arrow_stream", function!(arrow::stream, 1))?;

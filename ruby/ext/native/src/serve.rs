@@ -3,9 +3,8 @@
 //!
 //! The GVL is given up while a lane waits; a signal, `Timeout` or `Thread#kill` ends the wait at once.
 
-use crate::argument_error;
 use crate::function::{Function, Mishap, Progress};
-use crate::table::Table;
+use crate::ready::{Ready, ready};
 use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, Failure};
 use crosslane_gvl::Unwind;
@@ -14,24 +13,35 @@ use crosslane_process::guest::{Call, GuestLane, Next};
 use crosslane_ring::ProgressWord;
 use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
-use magnus::{Error, Module, RArray, RModule, Ruby, Value};
+use magnus::{Error, Module, RModule, Ruby, Value};
+use std::collections::HashMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-enum Prepared {
-    Function(Box<Function>, ColumnBuilder),
-    Table(Box<Table>),
+/// Where a lane writes the results of the functions that it has called.
+#[derive(Default)]
+struct Outs(HashMap<u32, (Weak<Ready>, ColumnBuilder)>);
+
+impl Outs {
+    fn of(&mut self, number: u32, ready: &Arc<Ready>, function: &Function) -> &mut ColumnBuilder {
+        if !self.0.contains_key(&number) {
+            self.0.retain(|_, (ready, _)| ready.strong_count() > 0);
+        }
+        let new = || (Arc::downgrade(ready), ColumnBuilder::new(&function.returns));
+        &mut self.0.entry(number).or_insert_with(new).1
+    }
 }
 
 /// Serves the calls of one lane until its engine closes it.
 ///
-/// `memory` and `socket` are the descriptors that the engine sent; `functions` are the declarations, in the order
-/// of their indices, and may grow. A host lane (`host`) keeps exceptions, so that they can be raised again.
+/// `memory` and `socket` are the descriptors that the engine sent; `functions` has the declarations by their numbers,
+/// and may change. A host lane (`host`) keeps exceptions, so that they can be raised again.
 pub(crate) fn serve(
     memory: i32,
     socket: i32,
-    functions: RArray,
+    functions: Value,
     spin_microseconds: u64,
     host: bool,
 ) -> Result<(), Error> {
@@ -40,43 +50,26 @@ pub(crate) fn serve(
     let spin = Duration::from_micros(spin_microseconds);
     // SAFETY: an engine sent them for this lane, which is opened here alone.
     let mut lane = unsafe { GuestLane::open(memory, socket, spin) }.map_err(io_error)?;
-    let mut prepared: Vec<Option<Prepared>> = Vec::new();
+    let mut outs = Outs::default();
     while let Some(call) = next_call(&mut lane)? {
-        let index = call.header.function as usize;
-        let declared: Value = functions.entry(index as isize)?;
-        if declared.is_nil() {
-            return Err(argument_error(format!("a call of function {index} of {}", functions.len())));
-        }
-        prepared.resize_with(prepared.len().max(index + 1), || None);
-        if prepared[index].is_none() {
-            match prepare(declared, host) {
-                Ok(ready) => prepared[index] = Some(ready),
-                Err(error) => {
-                    let failure = describe(Unwind::from(error), declared, host)?;
-                    lane.fail(call, &failure, None).map_err(io_error)?;
-                    continue;
-                }
+        let number = call.header.function;
+        let ready = match ready(functions, number, host) {
+            Ok(ready) => ready,
+            Err(error) => {
+                let failure = describe(Unwind::from(error), host)?;
+                lane.fail(call, &failure, None).map_err(io_error)?;
+                continue;
             }
-        }
-        match &mut prepared[index] {
-            Some(Prepared::Function(function, out)) => {
-                answer(function, out, &mut lane, call, declared, host)?;
+        };
+        match &*ready {
+            Ready::Function(function) => {
+                let out = outs.of(number, &ready, function);
+                answer(function, out, &mut lane, call, host)?;
             }
-            Some(Prepared::Table(table)) => table.answer(&mut lane, call, declared, host)?,
-            None => {}
+            Ready::Table(table) => table.answer(&mut lane, call, host)?,
         }
     }
     Ok(())
-}
-
-fn prepare(declared: Value, host: bool) -> Result<Prepared, Error> {
-    let kind: String = declared.funcall("kind", ())?;
-    if kind == "table" {
-        return Ok(Prepared::Table(Box::new(Table::new(declared)?)));
-    }
-    let function = Function::new(declared, host)?;
-    let out = ColumnBuilder::new(&function.returns);
-    Ok(Prepared::Function(Box::new(function), out))
 }
 
 /// Waits for the next call without the GVL; `None` when the engine has closed the lane.
@@ -107,7 +100,6 @@ fn answer(
     out: &mut ColumnBuilder,
     lane: &mut GuestLane,
     call: Call,
-    declared: Value,
     host: bool,
 ) -> Result<(), Error> {
     let outcome = {
@@ -119,22 +111,20 @@ fn answer(
         Ok(mishaps) => lane.succeed(call, out, mishaps).map_err(io_error),
         Err(Mishap { unwind: Unwind::Jump(state), .. }) => Err(Unwind::Jump(state).into_error()),
         Err(Mishap { unwind, row }) => {
-            let failure = describe(unwind, declared, host)?;
+            let failure = describe(unwind, host)?;
             lane.fail(call, &failure, row).map_err(io_error)
         }
     }
 }
 
 /// What ended a call, as the engine's users should read it.
-pub(crate) fn describe(unwind: Unwind, declared: Value, host: bool) -> Result<Failure, Error> {
+pub(crate) fn describe(unwind: Unwind, host: bool) -> Result<Failure, Error> {
     let Unwind::Raise(exception) = unwind else { return Err(unwind.into_error()) };
     // SAFETY: the exception lies on this stack.
     let exception = unsafe { Value::from_raw(exception) };
     let ruby = Ruby::get().expect("with the GVL");
     let errors: RModule = ruby.class_object().const_get::<_, RModule>("Crosslane")?.const_get("Errors")?;
-    let file: String = declared.funcall("file", ())?;
-    let (class, message, traceback): (String, String, String) =
-        errors.funcall("describe", (exception, file))?;
+    let (class, message, traceback): (String, String, String) = errors.funcall("describe", (exception,))?;
     let ticket = if host { errors.funcall("keep", (exception,))? } else { 0 };
     Ok(Failure { class, message, traceback, ticket })
 }

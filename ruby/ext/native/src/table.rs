@@ -10,6 +10,7 @@
 //! takes them out of it meanwhile; the lane is for the scan's own thread, which is in `each` as long as it uses it.
 
 use crate::serve::{describe, io_error, next_call};
+use crate::values::Held;
 use crate::writer::Writer;
 use crosslane::{ColumnBuilder, DataType, Signature};
 use crosslane_gvl::{Unwind, protect};
@@ -30,6 +31,8 @@ const CHUNK: usize = 2048;
 /// A table function, ready to be asked for rows.
 #[derive(Debug)]
 pub(crate) struct Table {
+    /// Its declaration (`Crosslane::Scans::Rows`).
+    declared: Held,
     parameters: Vec<DataType>,
     returns: DataType,
     writer: Arc<Writer>,
@@ -68,6 +71,7 @@ impl Table {
         let signature: String = declared.funcall("signature", ())?;
         let signature: Signature = signature.parse().map_err(crate::argument_error)?;
         Ok(Self {
+            declared: Held::new(declared),
             parameters: signature.parameters.into_iter().map(|field| field.data_type).collect(),
             writer: Arc::new(Writer::new(&signature.returns)?),
             returns: signature.returns,
@@ -75,20 +79,14 @@ impl Table {
     }
 
     /// Answers the calls of one scan, until it has no more rows.
-    pub(crate) fn answer(
-        &self,
-        lane: &mut GuestLane,
-        call: Call,
-        declared: Value,
-        host: bool,
-    ) -> Result<(), Error> {
+    pub(crate) fn answer(&self, lane: &mut GuestLane, call: Call, host: bool) -> Result<(), Error> {
         let number: i64 = lane
             .columns(self.parameters.iter())
             .map_err(io_error)?
             .first()
             .map_or(0, |column| column.value(0));
-        let scan: Value = declared.funcall("scan", (number,))?;
         let ruby = Ruby::get().expect("with the GVL");
+        let scan: Value = self.declared.get().funcall("scan", (number,))?;
         let out = ColumnBuilder::new(&self.returns);
         let taker = ruby.obj_wrap(Taker {
             thread: Opaque::from(ruby.thread_current().as_value()),
@@ -107,18 +105,18 @@ impl Table {
         let Some(mut rows) = taker.rows.take() else {
             // A fiber that nobody may ever resume is in the midst of one.
             let unwind = outcome.err().unwrap_or_else(|| Unwind::new(ERROR, "each ended within a row"));
-            return fail(lane, call, unwind, declared, host);
+            return fail(lane, call, unwind, host);
         };
         match outcome.and_then(|()| rows.finish(lane)) {
             Ok(()) => Ok(()),
-            Err(unwind) => fail(lane, rows.call, unwind, declared, host),
+            Err(unwind) => fail(lane, rows.call, unwind, host),
         }
     }
 }
 
 /// Tells the engine how a scan has failed.
-fn fail(lane: &mut GuestLane, call: Call, unwind: Unwind, declared: Value, host: bool) -> Result<(), Error> {
-    let failure = describe(unwind, declared, host)?;
+fn fail(lane: &mut GuestLane, call: Call, unwind: Unwind, host: bool) -> Result<(), Error> {
+    let failure = describe(unwind, host)?;
     lane.fail(call, &failure, None).map_err(io_error)
 }
 

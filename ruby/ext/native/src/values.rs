@@ -5,8 +5,11 @@
 //! `rb_protect` in [`crosslane_gvl`]. Their frames therefore hold nothing that must be dropped while they call
 //! into Ruby.
 
+use magnus::Value;
+use magnus::value::BoxValue;
 use rb_sys::VALUE;
 use std::ffi::{CStr, c_int};
+use std::fmt;
 
 /// What `rb_time_timespec_new` takes for "UTC".
 pub(crate) const UTC: c_int = c_int::MAX - 1;
@@ -174,6 +177,31 @@ pub(crate) unsafe fn utf8(bytes: &[u8], ascii: bool) -> VALUE {
         let string = rb_sys::rb_str_new(bytes.as_ptr().cast(), bytes.len() as i64);
         header::set_utf8(string, if ascii { header::ASCII } else { header::VALID });
         string
+    }
+}
+
+/// Keeps an object alive, where it is. Made and dropped with the GVL.
+pub(crate) struct Held(BoxValue<Value>);
+
+// SAFETY: made, used and dropped with the GVL only.
+unsafe impl Send for Held {}
+// SAFETY: as above.
+unsafe impl Sync for Held {}
+
+impl Held {
+    pub(crate) fn new(object: Value) -> Self {
+        Self(BoxValue::new(object))
+    }
+
+    /// The object. With the GVL.
+    pub(crate) fn get(&self) -> Value {
+        *self.0
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Held")
     }
 }
 

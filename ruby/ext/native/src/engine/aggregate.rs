@@ -6,8 +6,9 @@
 //! two lanes, so a chunk is not shared between lanes.
 
 use crate::engine::database::{Connection, OK, c_string};
+use crate::engine::host::{self, Block};
 use crate::engine::session::{Sessions, failure};
-use crate::engine::{host, scalar, states};
+use crate::engine::states;
 use crosslane::batch::{Body, Column, Encode, Plan};
 use crosslane::call::{CallGroup, Caller, Input, Output, call};
 use crosslane::{ColumnBuilder, DataType, Error, Function};
@@ -22,11 +23,11 @@ struct Registered {
     name: String,
     parameters: Vec<DataType>,
     /// (state, arguments...) -> BOOLEAN
-    step: Arc<Function>,
+    step: Block,
     /// (target, source) -> BOOLEAN
-    combine: Arc<Function>,
+    combine: Block,
     /// (state) -> result
-    finish: Arc<Function>,
+    finish: Block,
     group: CallGroup,
     sessions: Arc<Sessions>,
 }
@@ -39,16 +40,16 @@ pub(crate) fn register(
     combine: (u32, String),
     finish: (u32, String),
 ) -> Result<(), magnus::Error> {
-    let link = connection.link()?;
-    let [step, combine, finish] = [step, combine, finish].map(|(index, text)| scalar::function(index, &text));
+    let [step, combine, finish] = [step, combine, finish].map(|(number, text)| Block::new(number, &text));
     let (step, combine, finish) = (step?, combine?, finish?);
+    let link = connection.link()?;
     let engine = |error: Error| failure(None, &error.to_string());
     let parameters: Vec<DataType> =
-        step.signature.parameters.iter().skip(1).map(|field| field.data_type.clone()).collect();
+        step.function.signature.parameters.iter().skip(1).map(|field| field.data_type.clone()).collect();
     let types = parameters.iter().map(LogicalType::new).collect::<Result<Vec<_>, _>>().map_err(engine)?;
-    let returns = LogicalType::new(&finish.signature.returns).map_err(engine)?;
+    let returns = LogicalType::new(&finish.function.signature.returns).map_err(engine)?;
     let c_name = c_string(&name)?;
-    let sees_null = step.admits_null();
+    let sees_null = step.function.admits_null();
     let sessions = Arc::clone(&link.database.sessions);
     let registered =
         Registered { name, parameters, step, combine, finish, group: CallGroup::default(), sessions };
@@ -205,7 +206,7 @@ unsafe extern "C" fn update(
             let arguments = Arguments::new(input, registered.parameters.iter().collect());
             let columns = vec![numbers(states, arguments.rows())];
             let input = States { columns, arguments: Some(&arguments) };
-            registered.call(&registered.step, &input, &mut Nowhere)
+            registered.call(&registered.step.function, &input, &mut Nowhere)
         });
     }
 }
@@ -220,7 +221,7 @@ unsafe extern "C" fn combine_states(
     unsafe {
         with(info, |registered| {
             let columns = vec![numbers(target, count as usize), numbers(source, count as usize)];
-            registered.call(&registered.combine, &States { columns, arguments: None }, &mut Nowhere)
+            registered.call(&registered.combine.function, &States { columns, arguments: None }, &mut Nowhere)
         });
     }
 }
@@ -237,9 +238,9 @@ unsafe extern "C" fn finalize(
         with(info, |registered| {
             let columns = vec![numbers(source, count as usize)];
             let rows = offset as usize + count as usize;
-            let results = Results::new(result, &registered.finish.signature.returns, rows);
+            let results = Results::new(result, &registered.finish.function.signature.returns, rows);
             let mut output = Behind(offset as usize, results);
-            registered.call(&registered.finish, &States { columns, arguments: None }, &mut output)
+            registered.call(&registered.finish.function, &States { columns, arguments: None }, &mut output)
         });
     }
 }

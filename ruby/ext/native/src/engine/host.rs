@@ -2,17 +2,18 @@
 //!
 //! They are lanes like all others: the same rings, the same pool, the same calls. Their zygote is a Ruby thread
 //! (`Crosslane::Host`), which makes a thread for each lane. There is one host for all databases of a process, so that
-//! lanes outlive a query and a database; all functions are in one list, and a function is its place in it.
+//! lanes outlive a query and a database; all blocks are in one list, by numbers of which none is used again. A block is
+//! in it from its registration until DuckDB has freed what it was registered with: it was dropped or replaced, or its
+//! database was closed, and no query and no prepared statement uses it any more.
 
 use crate::engine::session::lock;
-use crate::function::Function as Callable;
+use crate::ready::{self, Ready};
 use crate::serve::io_error;
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{Error, Library, Settings};
+use crosslane::{Error, Function, FunctionSpec, Library, Settings};
 use crosslane_gvl as gvl;
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
-use magnus::{Module, RArray, RClass, RModule, Ruby, Value};
-use std::collections::HashMap;
+use magnus::{Module, RClass, RModule, Ruby, Value};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -26,8 +27,41 @@ const IDLE: Duration = Duration::from_secs(3600);
 
 /// A host and the process that it belongs to: a fork has no threads of it.
 static HOST: Mutex<Option<(u32, Arc<Library<Zygote>>)>> = Mutex::new(None);
-/// Functions that were called without a lane, by their numbers.
-static CALLABLES: Mutex<Option<HashMap<u32, Arc<Callable>>>> = Mutex::new(None);
+/// The numbers of blocks that nothing can call any more, for Ruby to forget.
+static ENDED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// A block's number, as long as something can call the block.
+struct Number(u32);
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        lock(&ENDED).push(self.0);
+    }
+}
+
+/// A block that DuckDB can call.
+pub(crate) struct Block {
+    pub(crate) function: Arc<Function>,
+    _number: Number,
+}
+
+impl Block {
+    /// A block that Ruby has put into the list (`Crosslane::Host.add`), and its declaration as JSON (docs/protocol.md).
+    pub(crate) fn new(number: u32, declared: &str) -> Result<Self, magnus::Error> {
+        ready::expect(number);
+        let held = Number(number);
+        let spec: FunctionSpec = serde_json::from_str(declared).map_err(crate::argument_error)?;
+        let function = Arc::new(Function::new(number, spec).map_err(crate::argument_error)?);
+        Ok(Self { function, _number: held })
+    }
+}
+
+/// The numbers of the blocks that have ended since this was asked last; nothing if there are none. With the GVL.
+pub(crate) fn ended() -> Option<Vec<u32>> {
+    let ended = std::mem::take(&mut *lock(&ENDED));
+    ended.iter().for_each(|number| ready::forget(*number));
+    (!ended.is_empty()).then_some(ended)
+}
 
 /// Takes the engine's end of a host's control socket; its other end is being served.
 pub(crate) fn start(descriptor: i32) -> Result<(), magnus::Error> {
@@ -90,16 +124,10 @@ pub(crate) fn statistics() -> Option<(usize, usize, u64, u64)> {
     Some((stats.idle, stats.busy, stats.booted, stats.discarded))
 }
 
-/// A function, to be called right here. With the GVL.
-pub(crate) fn callable(index: u32) -> Result<Arc<Callable>, magnus::Error> {
-    if let Some(known) = lock(&CALLABLES).get_or_insert_default().get(&index) {
-        return Ok(Arc::clone(known));
-    }
+/// A block, to be called right here. With the GVL.
+pub(crate) fn callable(number: u32) -> Result<Arc<Ready>, magnus::Error> {
     let ruby = Ruby::get().expect("with the GVL");
     let module: RModule = ruby.class_object().const_get("Crosslane")?;
-    let functions: RArray = module.const_get::<_, RClass>("Host")?.const_get("FUNCTIONS")?;
-    let declared: Value = functions.entry(index as isize)?;
-    let callable = Arc::new(Callable::new(declared, true)?);
-    lock(&CALLABLES).get_or_insert_default().insert(index, Arc::clone(&callable));
-    Ok(callable)
+    let functions: Value = module.const_get::<_, RClass>("Host")?.const_get("FUNCTIONS")?;
+    ready::ready(functions, number, true)
 }

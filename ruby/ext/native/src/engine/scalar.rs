@@ -5,12 +5,13 @@
 //! if several would share the work, and for functions with a `timeout`, which only a lane can be held to.
 
 use crate::engine::database::Connection;
-use crate::engine::host;
+use crate::engine::host::{self, Block};
 use crate::engine::session::{Session, Sessions, failure};
 use crate::function::Progress;
+use crate::ready::Ready;
 use crosslane::batch::{self, Frame};
 use crosslane::call::{Caller, Constant, Input, call, deliver, place};
-use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
+use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, Library};
 use crosslane_gvl::Unwind;
 use crosslane_gvl::{self as gvl, Stand, stand};
 use crosslane_process::Zygote;
@@ -22,7 +23,7 @@ use std::time::Instant;
 
 /// What a registered function carries.
 struct Registered {
-    function: Arc<Function>,
+    block: Block,
     sessions: Arc<Sessions>,
 }
 
@@ -35,18 +36,12 @@ struct State {
     constant: Option<Arc<Constant>>,
 }
 
-/// A declaration, as JSON (docs/protocol.md), with its number.
-pub(crate) fn function(index: u32, declared: &str) -> Result<Arc<Function>, magnus::Error> {
-    let spec: FunctionSpec = serde_json::from_str(declared).map_err(crate::argument_error)?;
-    Ok(Arc::new(Function::new(index, spec).map_err(crate::argument_error)?))
-}
-
 /// Registers a function that Ruby has put into the host's list.
-pub(crate) fn register(connection: &Connection, index: u32, declared: String) -> Result<(), magnus::Error> {
+pub(crate) fn register(connection: &Connection, number: u32, declared: String) -> Result<(), magnus::Error> {
+    let block = Block::new(number, &declared)?;
     let link = connection.link()?;
-    let function = function(index, &declared)?;
-    let registered =
-        Registered { function: Arc::clone(&function), sessions: Arc::clone(&link.database.sessions) };
+    let function = Arc::clone(&block.function);
+    let registered = Registered { block, sessions: Arc::clone(&link.database.sessions) };
     // SAFETY: the connection is open; `init` and `execute` expect a `Registered`.
     unsafe { register_scalar(link.raw, &function, registered, init, execute) }
         .map_err(|error| failure(None, &error.to_string()))
@@ -58,7 +53,7 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
         let registered = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<Registered>();
         let context = Context::of_init(info);
         let state = State {
-            function: Arc::clone(&registered.function),
+            function: Arc::clone(&registered.block.function),
             session: registered.sessions.of(context.connection),
             host: host::current()?,
             width: context.threads,
@@ -144,7 +139,8 @@ impl State {
             let callable = host::callable(self.function.index).map_err(|error| (Unwind::from(error), None));
             let progress = Progress { word: None, sequence: 0 };
             let outcome = callable.and_then(|callable| {
-                let run = callable.run(&columns, rows, progress, &mut out);
+                let Ready::Function(function) = &*callable else { unreachable!("a table is no scalar function") };
+                let run = function.run(&columns, rows, progress, &mut out);
                 run.map_err(|mishap| (mishap.unwind, mishap.row))
             });
             outcome.map_err(|(unwind, row)| {

@@ -7,7 +7,8 @@
 use crate::engine::database::{Connection, OK};
 use crate::engine::rows::Chunk;
 use crate::engine::session::{Session, Sessions, failure, lock};
-use crate::engine::{database::c_string, host, scalar};
+use crate::engine::database::c_string;
+use crate::engine::host::{self, Block};
 use crosslane::batch::{self, Column, FAILURE, Header, RESULT};
 use crosslane::call::{Caller, Output, call};
 use crosslane::lane::{Lane, Patience};
@@ -31,9 +32,9 @@ static OVER: Mutex<Vec<i64>> = Mutex::new(Vec::new());
 /// What a registered table function carries.
 struct Registered {
     /// Returns a scan's number.
-    open: Arc<Function>,
+    open: Block,
     /// Returns a scan's rows as STRUCTs.
-    rows: Arc<Function>,
+    rows: Block,
     names: Vec<CString>,
     parallel: bool,
     sessions: Arc<Sessions>,
@@ -41,14 +42,14 @@ struct Registered {
 
 impl Registered {
     fn columns(&self) -> &[Field] {
-        match &self.rows.signature.returns {
+        match &self.rows.function.signature.returns {
             DataType::Struct(fields) => fields,
             _ => &[],
         }
     }
 
     fn raised(&self, failure: Failure) -> Error {
-        let function = self.rows.name().into();
+        let function = self.rows.function.name().into();
         Error::Raised { function, failure: Box::new(failure), place: Place::default() }
     }
 }
@@ -84,9 +85,10 @@ struct Part {
     over: bool,
 }
 
-/// The scans that ended since this was asked last.
-pub(crate) fn ended() -> Vec<i64> {
-    std::mem::take(&mut lock(&OVER))
+/// The scans that ended since this was asked last; nothing if there are none.
+pub(crate) fn ended() -> Option<Vec<i64>> {
+    let ended = std::mem::take(&mut *lock(&OVER));
+    (!ended.is_empty()).then_some(ended)
 }
 
 /// Registers a table function, of which Ruby has put both functions into the host's list.
@@ -96,14 +98,15 @@ pub(crate) fn register(
     rows: (u32, String),
     parallel: bool,
 ) -> Result<(), magnus::Error> {
+    let [open, rows] = [open, rows].map(|(number, declared)| Block::new(number, &declared));
+    let (open, rows) = (open?, rows?);
     let link = connection.link()?;
-    let (open, rows) = (scalar::function(open.0, &open.1)?, scalar::function(rows.0, &rows.1)?);
-    let name = c_string(open.name())?;
+    let name = c_string(open.function.name())?;
     let registered =
         Registered { open, rows, names: Vec::new(), parallel, sessions: Arc::clone(&link.database.sessions) };
     let names = registered.columns().iter().map(|field| c_string(&field.name));
     let registered = Registered { names: names.collect::<Result<_, _>>()?, ..registered };
-    let types = registered.open.signature.parameters.iter().map(|field| LogicalType::new(&field.data_type));
+    let types = registered.open.function.signature.parameters.iter().map(|field| LogicalType::new(&field.data_type));
     let types = types.collect::<Result<Vec<_>, _>>().map_err(|error| failure(None, &error.to_string()))?;
     // SAFETY: all handles live across the calls; the extra info is freed by DuckDB.
     let state = unsafe {
@@ -137,7 +140,7 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
             let logical = LogicalType::new(&field.data_type)?;
             ffi::duckdb_bind_add_result_column(info, name.as_ptr(), logical.raw());
         }
-        let parameters = &registered.open.signature.parameters;
+        let parameters = &registered.open.function.signature.parameters;
         // A chunk needs a column, also if there are no parameters.
         let filler = [DataType::Boolean];
         let types = parameters.iter().map(|field| &field.data_type);
@@ -179,11 +182,11 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
         let bound = &*ffi::duckdb_init_get_bind_data(info).cast::<Bound>();
         let session = registered.sessions.of(bound.context.connection);
         let host = host::current()?;
-        let parameters = &registered.open.signature.parameters;
+        let parameters = &registered.open.function.signature.parameters;
         let types = parameters.iter().map(|field| &field.data_type).collect();
         let arguments = Arguments::new(bound.arguments.0, types);
         let mut number = Number(0);
-        let opened = call(&host, &registered.open, Caller::new(&session.group, 1), &arguments, &mut number);
+        let opened = call(&host, &registered.open.function, Caller::new(&session.group, 1), &arguments, &mut number);
         session.settle(opened)?;
         let scan = Box::new(Scan { number: number.0, session, host });
         ffi::duckdb_init_set_init_data(info, Box::into_raw(scan).cast(), Some(drop_box::<Scan>));
@@ -213,7 +216,7 @@ unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckd
         let rows = match part.next(registered, scan)? {
             None => 0,
             Some(lane) => {
-                let types = std::iter::once(&registered.rows.signature.returns);
+                let types = std::iter::once(&registered.rows.function.signature.returns);
                 let columns = batch::columns(lane.frame(), types)?;
                 if let Some((row, what)) = values::unfit(&columns[0]).first_key_value() {
                     return Err(registered.raised(Failure::unfit(&format!("{what}, in row {}", row + 1))));
@@ -244,7 +247,7 @@ impl Part {
                 let group = &scan.session.group;
                 let begun = now();
                 let lane = scan.host.pool.check_out(|| group.should_end(begun))?;
-                let cancelled = || Error::Cancelled { function: registered.rows.name().into() };
+                let cancelled = || Error::Cancelled { function: registered.rows.function.name().into() };
                 self.lane.insert(lane.ok_or_else(cancelled)?)
             }
         };
@@ -252,7 +255,7 @@ impl Part {
         lane.hold();
         let mut number = ColumnBuilder::new(&DataType::BigInt);
         number.fixed(scan.number);
-        match lane.submit(registered.rows.index, 1, &number) {
+        match lane.submit(registered.rows.function.index, 1, &number) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(self.died(registered, "it has no room for a question".into())),
             Err(error) => Err(self.died(registered, error.to_string())),
@@ -261,7 +264,7 @@ impl Part {
 
     fn died(&mut self, registered: &Registered, how: String) -> Error {
         self.lane = None;
-        Error::LaneDied { function: registered.rows.name().into(), how, place: Place::default() }
+        Error::LaneDied { function: registered.rows.function.name().into(), how, place: Place::default() }
     }
 
     /// The lane with the next chunk; `None` if there are no more rows.
@@ -308,7 +311,7 @@ impl Part {
             ProcessLane::wait_any(&mut [&mut **lane], Patience::Spin, TICK);
             if group.should_end(begun) {
                 self.lane = None;
-                return Err(Error::Cancelled { function: registered.rows.name().into() });
+                return Err(Error::Cancelled { function: registered.rows.function.name().into() });
             }
             let dead = lane.check().err();
             if let Some(error) = dead {

@@ -1,0 +1,67 @@
+//! Functions that are ready to be called, by their numbers.
+//!
+//! The first call of a function makes it ready, for all lanes of the process. They hold it only as long as they call it: a
+//! block that no database of the program knows any more can be collected, whichever lanes have called it.
+
+use crate::function::Function;
+use crate::table::Table;
+use magnus::value::ReprValue;
+use magnus::{Error, Value};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A function that is ready. Dropped with the GVL.
+#[derive(Debug)]
+pub(crate) enum Ready {
+    Function(Function),
+    Table(Table),
+}
+
+/// The numbers of blocks (`true`) and of a guest's functions are not the same: a guest, too, may open a database.
+type Key = (bool, u32);
+
+/// The functions that there are, and what is ready of them. Held with the GVL, and never while Ruby is called.
+static READY: Mutex<Option<HashMap<Key, Option<Arc<Ready>>>>> = Mutex::new(None);
+
+fn with<T>(body: impl FnOnce(&mut HashMap<Key, Option<Arc<Ready>>>) -> T) -> T {
+    let mut ready: MutexGuard<'_, _> = READY.lock().unwrap_or_else(PoisonError::into_inner);
+    body(ready.get_or_insert_default())
+}
+
+/// Notes that there is a block of this number.
+pub(crate) fn expect(number: u32) {
+    with(|known| known.insert((true, number), None));
+}
+
+/// Forgets a block.
+pub(crate) fn forget(number: u32) {
+    with(|known| known.remove(&(true, number)));
+}
+
+/// The function of a number; `functions` has the declarations by their numbers, and `host` says whether they are blocks.
+pub(crate) fn ready(functions: Value, number: u32, host: bool) -> Result<Arc<Ready>, Error> {
+    let key = (host, number);
+    if let Some(known) = with(|known| known.get(&key).cloned().flatten()) {
+        return Ok(known);
+    }
+    let declared: Value = functions.funcall("[]", (number,))?;
+    if declared.is_nil() {
+        return Err(crate::argument_error(format!("a call of function {number}, which is not known")));
+    }
+    let kind: String = declared.funcall("kind", ())?;
+    let made = Arc::new(match kind.as_str() {
+        "table" => Ready::Table(Table::new(declared)?),
+        _ => Ready::Function(Function::new(declared, host)?),
+    });
+    with(|known| {
+        if !host {
+            known.entry(key).or_default();
+        }
+        Ok(match known.get_mut(&key) {
+            // Another thread may have been quicker.
+            Some(place) => Arc::clone(place.get_or_insert(made)),
+            // It was forgotten meanwhile: ready for this call alone, of which nobody waits for the end.
+            None => made,
+        })
+    })
+}

@@ -1,0 +1,177 @@
+# frozen_string_literal: true
+
+require_relative "helper"
+
+# What Ruby's collector takes: blocks that nothing can call any more, and closed databases.
+class TestCollection < CrosslaneTest
+  # The collector reads the stacks of threads word by word, and old words lie there: a few objects may seem to be used.
+  FEW = 2
+  MANY = 5
+
+  # Something of a class of its own, which blocks hold.
+  def setup
+    @kind = Class.new
+  end
+
+  def alive
+    GC.start
+    ObjectSpace.each_object(@kind).count
+  end
+
+  # Runs it on the stack of another thread.
+  def apart(&block) = Thread.new(&block).value
+
+  # Blocks of each kind that hold something, and have been used.
+  def define(db)
+    held = @kind.new
+    db.udf(:here, "(x BIGINT) -> BIGINT") { |x| held && x }
+    db.udf(:there, "(x BIGINT) -> BIGINT", timeout: 60) { |x| held && x }
+    db.udf(:many, "(x BIGINT) -> BIGINT", concurrency: 2) { |x| held && x }
+    db.table(:rows, "(n BIGINT) -> (x BIGINT)", split: ->(n) { held && [n] }) { |part, _| held && [[part]] }
+    add = ->(a, b) { held && ((a || 0) + b) }
+    db.aggregate(:total, "(x BIGINT) -> BIGINT", combine: add) { |sum, x| add.call(sum, x) }
+    use(db)
+  end
+
+  def use(db)
+    sql = "SELECT sum(here(x))::BIGINT, sum(there(x))::BIGINT, sum(many(x))::BIGINT, total(x) FROM range(3) r(x)"
+    assert_equal [3, 3, 3, 3], db.query(sql).first
+    assert_equal [[5]], db.query("FROM rows(5) LIMIT 1").to_a
+  end
+
+  NAMES = %i[here there many rows total].freeze
+
+  def test_blocks_that_were_replaced_or_dropped
+    db = open
+    MANY.times { apart { define(db) } }
+    eventually { alive <= FEW }
+    apart { use(db) }
+    NAMES.each { |name| db.drop(name) }
+    functions = Crosslane::Host::FUNCTIONS.size
+    MANY.times do
+      apart { define(db) }
+      NAMES.each { |name| db.drop(name) }
+    end
+    eventually { alive <= FEW }
+    assert_equal functions, Crosslane::Host::FUNCTIONS.size
+  end
+
+  def test_a_block_whose_definition_was_rolled_back
+    db = open
+    functions = Crosslane::Host::FUNCTIONS.size
+    MANY.times do
+      apart { db.transaction { define(db) && raise(IndexError) } rescue IndexError } # rubocop:disable Style/RescueModifier
+    end
+    eventually { alive <= FEW }
+    assert_equal functions, Crosslane::Host::FUNCTIONS.size
+  end
+
+  def test_closed_databases
+    databases = ObjectSpace::WeakMap.new
+    functions = Crosslane::Host::FUNCTIONS.size
+    MANY.times do |n|
+      apart do
+        file = File.join(Dir.tmpdir, "crosslane-#{$$}-#{n}.duckdb") if n.odd?
+        db = Crosslane.open(file, config: { threads: 2 })
+        databases[db] = true
+        # A block that uses its own database.
+        db.udf(:own, "(x BIGINT) -> BIGINT") { |x| db.value("SELECT ?::BIGINT", x) }
+        assert_equal 1, db.value("SELECT own(1)")
+        define(db)
+        db.prepare("SELECT here(1)").query
+        db.close
+      end
+    end
+    eventually { alive <= FEW && databases.size <= FEW }
+    assert_equal functions, Crosslane::Host::FUNCTIONS.size
+  ensure
+    Dir.glob(File.join(Dir.tmpdir, "crosslane-#{$$}-*")).each { |file| File.delete(file) }
+  end
+
+  def test_a_database_that_another_keeps_open
+    Dir.mktmpdir do |folder|
+      path = File.join(folder, "shared.duckdb")
+      other = open(path: path)
+      apart do
+        db = Crosslane.open(path, config: { threads: 4 })
+        define(db)
+        db.close
+      end
+      GC.start
+      apart { use(other) }
+      other.close
+      eventually { alive <= FEW }
+    end
+  end
+
+  def test_blocks_in_use_stay
+    db = numbers(300_000)
+    begun = Thread::Queue.new
+    gate = Thread::Queue.new
+    apart do
+      held = @kind.new
+      db.udf(:f, "(x BIGINT) -> BIGINT") { |x| (begun << x if x.zero?) && gate.pop || (held && 1) }
+      db.table(:t, "() -> (x BIGINT)") do
+        Enumerator.new do |rows|
+          begun << 0
+          gate.pop
+          3000.times { rows << [held && 1] }
+        end
+      end
+    end
+    queries = ["SELECT sum(f(x))::BIGINT FROM numbers", "SELECT sum(x)::BIGINT FROM t()"]
+    queries.map! { |sql| Thread.new { db.value(sql) } }
+    2.times { begun.pop }
+    db.drop(:f)
+    db.drop(:t)
+    3.times { alive && GC.compact }
+    2.times { gate << 1 }
+    assert_equal [300_000, 3000], queries.map(&:value)
+    queries.clear
+    eventually { db.value("SELECT 1") && alive <= 1 }
+  end
+
+  def test_a_fork_has_the_blocks_that_run
+    db = open(threads: 1)
+    db.udf(:f, "(x BIGINT) -> BIGINT") do |x|
+      forked do
+        assert_raises(Crosslane::Error) { db.drop(:f) }
+        GC.start
+        child = Crosslane.open
+        child.udf(:f, "(x BIGINT) -> BIGINT") { |y| y + 1 }
+        value = child.value("SELECT f(?::BIGINT)", x)
+        child.drop(:f)
+        child.close
+        value
+      end
+    end
+    assert_equal 6, db.value("SELECT f(5)")
+  end
+
+  def test_under_a_stressed_collector
+    db = open
+    2.times do |n|
+      db.udf(:f, "(x BIGINT) -> BIGINT") { |x| x + n }
+      db.udf(:g, "(x BIGINT) -> BIGINT", timeout: 60) { |x| x - n }
+      statement = db.prepare("SELECT f(x), g(x) FROM range(3) r(x)")
+      GC.stress = true
+      rows = statement.query.to_a
+      Crosslane::Host.forget
+      GC.stress = false
+      assert_equal [[n, -n], [n + 1, 1 - n], [n + 2, 2 - n]], rows
+    end
+  ensure
+    GC.stress = false
+  end
+
+  def test_threads_that_replace_and_call
+    db = open
+    db.udf(:f, "(x BIGINT) -> BIGINT") { |_| 0 }
+    writers = Array.new(2) { |n| Thread.new { 15.times { db.udf(:f, "(x BIGINT) -> BIGINT") { |_| n } } } }
+    readers = Array.new(2) { Thread.new { Array.new(40) { GC.compact && db.value("SELECT f(1)") } } }
+    # Two transactions that change the same name cannot both be committed.
+    writers.each { |thread| thread.report_on_exception = false }
+    writers.each { |thread| thread.join rescue assert_kind_of(Crosslane::Error, $!) } # rubocop:disable Style/RescueModifier
+    assert_empty readers.flat_map(&:value).uniq - [0, 1]
+  end
+end
