@@ -305,19 +305,34 @@ module Crosslane
     #     [[url, fetch(site, url).bytesize]]
     #   end
     #
+    # Parameters that the block takes as keywords are named in SQL, too, and can be left out there if the keyword has a
+    # value of its own, which stands for NULL as well. With `columns`, the columns depend on the arguments.
+    #
+    #   db.table(:letters, "(word VARCHAR, upper BOOLEAN) -> (letter VARCHAR)") do |word, upper: false|
+    #     (upper ? word.upcase : word).each_char.map { |letter| [letter] }
+    #   end
+    #   db.query("FROM letters('abc', upper := true)")
+    #
+    #   header = ->(path) { CSV.open(path, &:shift).to_h { |name| [name, "VARCHAR"] } }
+    #   db.table(:csv, "(path VARCHAR)", columns: header) { |path| CSV.foreach(path, headers: true).lazy.map(&:to_h) }
+    #
     # @param name [Symbol, String]
-    # @param signature [String] such as "(n BIGINT) -> (i BIGINT, name VARCHAR)"
+    # @param signature [String] such as "(n BIGINT) -> (i BIGINT, name VARCHAR)"; with `columns` the parameters only
     # @param split [#call, nil] is given the arguments, and returns the parts, an Enumerable
+    # @param columns [#call, nil] is given the arguments whenever a query is planned, and returns the columns: a Hash of
+    #   names and types, or a text such as "(i BIGINT, name VARCHAR)"
     # @yieldparam part what the worker is to do (only with `split`), and then the arguments
     # @yieldreturn [Enumerable<Array, Hash, Struct>] the rows, made when they are wanted if it is lazy
     # @raise [DeclarationError, Error]
-    def table(name, signature, split: nil, &block)
+    def table(name, signature, split: nil, columns: nil, &block)
       raise DeclarationError, "table needs a block" unless block
 
-      scans = Scans.new(name, signature, split, block)
+      scans = Scans.new(name, signature, split, columns, block)
       define(name, table: true) do |connection|
-        functions = [scans.opening, scans.rows].map { |function| [Host.add(function), function.message.to_json] }
-        connection.register_table(*functions, !split.nil?)
+        functions = [scans.opening, scans.rows, scans.deciding].map do |function|
+          [Host.add(function), function.message.to_json] if function
+        end
+        connection.register_table(functions, scans.named, !split.nil?)
       end
       nil
     end

@@ -26,6 +26,9 @@ module Crosslane
       raise DeclarationError, "columns are such as \"(id BIGINT, name VARCHAR)\": #{e.message}"
     end
 
+    # @return [Array<Array(String, String)>] the parameters' names and types
+    attr_reader :parameters
+
     attr_reader :name, :signature, :callable, :file, :line, :retries, :memory_limit, :timeout, :concurrency
 
     # @param signature [String] in SQL's types, such as "slug(title VARCHAR) -> VARCHAR"

@@ -21,26 +21,35 @@ module Crosslane
       def message = { signature: signature, admits_null: [false], file: file }
     end
 
-    # @return [Declaration, Rows]
-    attr_reader :opening, :rows
+    # Functions of the host: what opens a scan, its rows, and what decides its columns (nil if the signature does).
+    attr_reader :opening, :rows, :deciding
 
-    def initialize(name, signature, split, block)
-      parameters, columns = signature.split("->", 2)
-      unless columns&.strip&.start_with?("(")
-        raise DeclarationError, "a table function's signature ends with its columns: \"(n BIGINT) -> (i BIGINT)\", " \
-                                "not #{signature.inspect}"
-      end
-      @split = split
+    # @return [Array<String>] the parameters that SQL names, because the block takes them as keywords
+    attr_reader :named
+
+    def initialize(name, signature, split, columns, block)
+      parameters, fixed = signature.split("->", 2)
+      check(signature, fixed, columns)
       @block = block
+      @split = split
+      @columns = columns
       @scans = {}
       @lock = Mutex.new
-      opening = ->(*arguments) { open(arguments) }
-      @opening = Declaration.new(Crosslane.signature(name, "#{parameters} -> BIGINT"), opening,
-                                 nulls: :call, deterministic: false)
-      rows = Crosslane.signature(name, "(scan BIGINT) -> STRUCT#{columns.strip}")
-      # It is checked here, where its mistake is.
-      Declaration.new(rows, ->(scan) {})
-      @rows = Rows.new(self, rows, block.source_location&.first || "")
+      @name = name
+      if columns
+        @deciding = declare("#{parameters} -> VARCHAR", :decide)
+        # What was decided comes behind the arguments.
+        parameters = "#{parameters.strip.delete_suffix(")")}#{", " if @deciding.parameters.any?}columns VARCHAR)"
+      end
+      @opening = declare("#{parameters} -> BIGINT", :open)
+      @names = (@deciding || @opening).parameters.map(&:first)
+      @named = @names & keywords(block).map(&:to_s)
+      missing = block.parameters.filter_map { |kind, key| key if kind == :keyreq } - @named.map(&:to_sym)
+      raise @opening.error("its block needs the keyword #{missing.first}, which is no parameter") if missing.any?
+
+      @type = "STRUCT#{fixed.strip}" if fixed
+      # The engine does not look at the type of rows that are decided later.
+      @rows = Rows.new(self, rows_of(@type || "BOOLEAN"), block.source_location&.first || "")
     end
 
     # @return [Scan]
@@ -48,9 +57,52 @@ module Crosslane
 
     private
 
-    def open(arguments)
-      parts = @split ? @split.call(*arguments).to_a.map { |part| [part, *arguments] } : [arguments]
-      scan = Scan.new(@block, parts)
+    def check(signature, fixed, columns)
+      return if columns ? fixed.nil? : fixed&.strip&.start_with?("(")
+
+      due = columns ? ["parameters if it has columns:", "(n BIGINT)"] : ["columns:", "(n BIGINT) -> (i BIGINT)"]
+      raise DeclarationError, "a table function's signature ends with its #{due.first} #{due.last.inspect}, " \
+                              "not #{signature.inspect}"
+    end
+
+    def declare(signature, method)
+      signature = Crosslane.signature(@name, signature)
+      Declaration.new(signature, ->(*values) { send(method, values) }, nulls: :call, deterministic: false)
+    end
+
+    # The signature of the rows; it is checked here, where its mistake is.
+    def rows_of(type)
+      Crosslane.signature(@name, "(scan BIGINT) -> #{type}").tap { |rows| Declaration.new(rows, ->(scan) {}) }
+    end
+
+    # The keywords that something callable takes.
+    def keywords(callable)
+      callable = callable.method(:call) unless callable.respond_to?(:parameters)
+      callable.parameters.filter_map { |kind, key| key if %i[key keyreq].include?(kind) }
+    end
+
+    # What the block is given: parameters that SQL names, and does not give, keep the block's own values.
+    def arguments(values)
+      named, positional = @names.zip(values).partition { |name, _| @named.include?(name) }
+      [positional.map(&:last), named.to_h.compact.transform_keys(&:to_sym)]
+    end
+
+    def call(callable, positional, given) = callable.call(*positional, **given.slice(*keywords(callable)))
+
+    def decide(values)
+      columns = call(@columns, *arguments(values))
+      unless columns.is_a?(String)
+        columns = "(#{Array(columns).map { |name, type| Crosslane.signature(name, " #{type}") }.join(", ")})"
+      end
+      rows_of("STRUCT#{columns}")
+      columns
+    end
+
+    def open(values)
+      type = @type || "STRUCT#{values.pop}"
+      positional, given = arguments(values)
+      parts = @split ? call(@split, positional, given).to_a.map { |part| [part, *positional] } : [positional]
+      scan = Scan.new(@block, parts, given, type)
       @lock.synchronize do
         number = Scans.next_number
         SCANS[number] = @scans
@@ -78,15 +130,22 @@ module Crosslane
   # One scan: its parts, which workers take.
   # @api private
   class Scan
-    def initialize(block, parts)
+    # @return [String] a STRUCT of its columns
+    attr_reader :type
+
+    # @param parts [Array<Array>] what the block is given for each
+    # @param given [Hash{Symbol => Object}] keywords, for all of them
+    def initialize(block, parts, given, type)
       @block = block
       @parts = Thread::Queue.new(parts)
+      @given = given
+      @type = type
     end
 
     # Yields the rows of the parts that this worker gets.
     def each_row(&rows)
       while (part = take)
-        @block.call(*part).each(&rows)
+        @block.call(*part, **@given).each(&rows)
       end
     end
 

@@ -23,7 +23,6 @@ use magnus::{DataTypeFunctions, Error, Ruby, TryConvert, TypedData, Value};
 use rb_sys::{Qnil, VALUE};
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
-use std::sync::Arc;
 
 /// Rows of a chunk: DuckDB's vector size.
 const CHUNK: usize = 2048;
@@ -34,14 +33,12 @@ pub(crate) struct Table {
     /// Its declaration (`Crosslane::Scans::Rows`).
     declared: Held,
     parameters: Vec<DataType>,
-    returns: DataType,
-    writer: Arc<Writer>,
 }
 
 /// The rows of a scan that were not sent yet.
 struct Rows {
     call: Call,
-    writer: Arc<Writer>,
+    writer: Writer,
     out: ColumnBuilder,
 }
 
@@ -73,8 +70,6 @@ impl Table {
         Ok(Self {
             declared: Held::new(declared),
             parameters: signature.parameters.into_iter().map(|field| field.data_type).collect(),
-            writer: Arc::new(Writer::new(&signature.returns)?),
-            returns: signature.returns,
         })
     }
 
@@ -87,11 +82,14 @@ impl Table {
             .map_or(0, |column| column.value(0));
         let ruby = Ruby::get().expect("with the GVL");
         let scan: Value = self.declared.get().funcall("scan", (number,))?;
-        let out = ColumnBuilder::new(&self.returns);
+        // Scans of a function whose columns are decided when it is used have rows of different types.
+        let returns: String = scan.funcall("type", ())?;
+        let returns: DataType = returns.parse().map_err(crate::argument_error)?;
+        let (writer, out) = (Writer::new(&returns)?, ColumnBuilder::new(&returns));
         let taker = ruby.obj_wrap(Taker {
             thread: Opaque::from(ruby.thread_current().as_value()),
             lane: Cell::new(lane),
-            rows: Cell::new(Some(Box::new(Rows { call, writer: Arc::clone(&self.writer), out }))),
+            rows: Cell::new(Some(Box::new(Rows { call, writer, out }))),
         });
         let outcome = protect(|| {
             // SAFETY: protected; the VM marks what a block is given, and does not move it.

@@ -10,7 +10,7 @@ use crate::engine::session::{Session, Sessions, failure};
 use crate::function::Progress;
 use crate::ready::Ready;
 use crosslane::batch::{self, Frame};
-use crosslane::call::{Caller, Constant, Input, call, deliver, place};
+use crosslane::call::{Caller, Constant, Input, Output, call, deliver, place};
 use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, Library};
 use crosslane_gvl::Unwind;
 use crosslane_gvl::{self as gvl, Stand, stand};
@@ -113,60 +113,57 @@ impl State {
             && function.spec.timeout.is_none()
             && !function.wants_lanes(arguments.rows(), self.width);
         if here || stand == Stand::Locked {
-            return self.execute_here(stand, arguments, results);
+            return call_here(function, &self.session, stand, arguments, results);
         }
         host::keep(&self.host, self.width);
         let caller = Caller::new(&self.session.group, self.width);
         call(&self.host, function, caller, arguments, results)
     }
+}
 
-    /// Calls the block on this very thread.
-    fn execute_here(
-        &self,
-        stand: Stand,
-        arguments: &Arguments<'_>,
-        results: &mut Results<'_>,
-    ) -> Result<(), Error> {
-        let rows = arguments.rows();
-        let frame = Frame::new(&*arguments.slice(0..rows)?, rows)?;
-        let parameters = &self.function.signature.parameters;
-        let types = parameters.iter().map(|parameter| -> &DataType { &parameter.data_type });
-        let columns = batch::columns(frame.bytes(), types)?;
-        let returns = &self.function.signature.returns;
-        let mut out = ColumnBuilder::new(returns);
-        let begun = Instant::now();
-        let mut work = || {
-            let callable = host::callable(self.function.index).map_err(|error| (Unwind::from(error), None));
-            let progress = Progress { word: None, sequence: 0 };
-            let outcome = callable.and_then(|callable| {
-                let Ready::Function(function) = &*callable else { unreachable!("a table is no scalar function") };
-                let run = function.run(&columns, rows, progress, &mut out);
-                run.map_err(|mishap| (mishap.unwind, mishap.row))
-            });
-            outcome.map_err(|(unwind, row)| {
-                let words = words(&unwind);
-                (Failure { ticket: self.session.catch(unwind), ..words }, row)
-            })
-        };
-        let outcome = if stand == Stand::Locked {
-            Some(work())
-        } else {
-            gvl::with(work, |unwind| self.session.stop(unwind))
-        };
-        match outcome {
-            Some(Ok(mishaps)) if !self.session.has_left() => {
-                self.function.stats.errors.add(u64::from(mishaps.errors));
-                self.function.stats.retries.add(u64::from(mishaps.retries));
-                self.function.learn(rows, begun.elapsed().as_nanos() as u64);
-                deliver(&self.function, arguments, results, 0, &out.column(returns))
-            }
-            Some(Err((failure, row))) => Err(Error::Raised {
-                function: self.function.name().into(),
-                failure: Box::new(failure),
-                place: place(&self.function, arguments, row),
-            }),
-            _ => Err(Error::Cancelled { function: self.function.name().into() }),
+/// Calls the block on this very thread, which is Ruby's.
+pub(crate) fn call_here(
+    function: &Function,
+    session: &Session,
+    stand: Stand,
+    arguments: &dyn Input,
+    results: &mut dyn Output,
+) -> Result<(), Error> {
+    let rows = arguments.rows();
+    let frame = Frame::new(&*arguments.slice(0..rows)?, rows)?;
+    let types = function.signature.parameters.iter().map(|parameter| -> &DataType { &parameter.data_type });
+    let columns = batch::columns(frame.bytes(), types)?;
+    let returns = &function.signature.returns;
+    let mut out = ColumnBuilder::new(returns);
+    let begun = Instant::now();
+    let mut work = || {
+        let callable = host::callable(function.index).map_err(|error| (Unwind::from(error), None));
+        let progress = Progress { word: None, sequence: 0 };
+        let outcome = callable.and_then(|callable| {
+            let Ready::Function(function) = &*callable else { unreachable!("a table is no scalar function") };
+            let run = function.run(&columns, rows, progress, &mut out);
+            run.map_err(|mishap| (mishap.unwind, mishap.row))
+        });
+        outcome.map_err(|(unwind, row)| {
+            let words = words(&unwind);
+            (Failure { ticket: session.catch(unwind), ..words }, row)
+        })
+    };
+    let outcome =
+        if stand == Stand::Locked { Some(work()) } else { gvl::with(work, |unwind| session.stop(unwind)) };
+    match outcome {
+        Some(Ok(mishaps)) if !session.has_left() => {
+            function.stats.errors.add(u64::from(mishaps.errors));
+            function.stats.retries.add(u64::from(mishaps.retries));
+            function.learn(rows, begun.elapsed().as_nanos() as u64);
+            deliver(function, arguments, results, 0, &out.column(returns))
         }
+        Some(Err((failure, row))) => Err(Error::Raised {
+            function: function.name().into(),
+            failure: Box::new(failure),
+            place: place(function, arguments, row),
+        }),
+        _ => Err(Error::Cancelled { function: function.name().into() }),
     }
 }
 

@@ -1,20 +1,22 @@
 //! The program's blocks as table functions.
 //!
-//! Binding reads the arguments. The start of a scan asks Ruby for its parts (`Crosslane::Scan`), through any host
+//! Binding reads the arguments, and has Ruby decide the columns if the function's signature leaves them open. The start of a scan asks Ruby for its parts (`Crosslane::Scan`), through any host
 //! lane; each worker then holds a lane of its own until it finds no more rows, and has the next chunk made
 //! while DuckDB takes the last. A scan that ends early drops its lanes, which ends their blocks.
 
-use crate::engine::database::{Connection, OK};
-use crate::engine::rows::Chunk;
-use crate::engine::session::{Session, Sessions, failure, lock};
 use crate::engine::database::c_string;
+use crate::engine::database::{Connection, OK};
 use crate::engine::host::{self, Block};
+use crate::engine::rows::Chunk;
+use crate::engine::scalar;
+use crate::engine::session::{Session, Sessions, failure, lock};
 use crosslane::batch::{self, Column, FAILURE, Header, RESULT};
 use crosslane::call::{Caller, Output, call};
 use crosslane::lane::{Lane, Patience};
 use crosslane::pool::PooledLane;
 use crosslane::stats::now;
 use crosslane::{ColumnBuilder, DataType, Error, Failure, Field, Function, Library, Place, values};
+use crosslane_gvl::{Stand, stand};
 use crosslane_process::{ProcessLane, Zygote};
 use crosslane_vectors::guard::{drop_box, error_text, guard};
 use crosslane_vectors::{Arguments, Context, LogicalType, Results};
@@ -35,19 +37,15 @@ struct Registered {
     open: Block,
     /// Returns a scan's rows as STRUCTs.
     rows: Block,
-    names: Vec<CString>,
+    /// Returns the columns of one use, as a signature has them; without, they are those of the rows.
+    columns: Option<Block>,
+    /// The names of the parameters that SQL names.
+    named: Vec<Option<CString>>,
     parallel: bool,
     sessions: Arc<Sessions>,
 }
 
 impl Registered {
-    fn columns(&self) -> &[Field] {
-        match &self.rows.function.signature.returns {
-            DataType::Struct(fields) => fields,
-            _ => &[],
-        }
-    }
-
     fn raised(&self, failure: Failure) -> Error {
         let function = self.rows.function.name().into();
         Error::Raised { function, failure: Box::new(failure), place: Place::default() }
@@ -57,6 +55,8 @@ impl Registered {
 /// The arguments of one use of the function.
 struct Bound {
     arguments: Chunk,
+    /// A STRUCT of its columns.
+    rows: Arc<DataType>,
     context: Context,
 }
 
@@ -68,6 +68,7 @@ unsafe impl Sync for Bound {}
 /// One scan.
 struct Scan {
     number: i64,
+    rows: Arc<DataType>,
     session: Arc<Session>,
     host: Arc<Library<Zygote>>,
 }
@@ -91,30 +92,45 @@ pub(crate) fn ended() -> Option<Vec<i64>> {
     (!ended.is_empty()).then_some(ended)
 }
 
-/// Registers a table function, of which Ruby has put both functions into the host's list.
+/// A function's number and its declaration.
+type Declared = (u32, String);
+
+/// Registers a table function, of which Ruby has put the functions into the host's list: that which opens a scan, its
+/// rows, and what decides its columns, if that is left open. `named` are the parameters that SQL names.
 pub(crate) fn register(
     connection: &Connection,
-    open: (u32, String),
-    rows: (u32, String),
+    functions: (Declared, Declared, Option<Declared>),
+    named: Vec<String>,
     parallel: bool,
 ) -> Result<(), magnus::Error> {
-    let [open, rows] = [open, rows].map(|(number, declared)| Block::new(number, &declared));
-    let (open, rows) = (open?, rows?);
+    let block = |(number, declared): Declared| Block::new(number, &declared);
+    let (open, rows, columns) = functions;
+    let (open, rows, columns) = (block(open), block(rows), columns.map(block).transpose());
+    let (open, rows, columns) = (open?, rows?, columns?);
     let link = connection.link()?;
     let name = c_string(open.function.name())?;
-    let registered =
-        Registered { open, rows, names: Vec::new(), parallel, sessions: Arc::clone(&link.database.sessions) };
-    let names = registered.columns().iter().map(|field| c_string(&field.name));
-    let registered = Registered { names: names.collect::<Result<_, _>>()?, ..registered };
-    let types = registered.open.function.signature.parameters.iter().map(|field| LogicalType::new(&field.data_type));
+    let parameters = &open.function.signature.parameters;
+    // What is decided for one use is no parameter of SQL's.
+    let parameters = &parameters[..parameters.len() - usize::from(columns.is_some())];
+    let names =
+        parameters.iter().map(|field| named.contains(&field.name).then(|| c_string(&field.name)).transpose());
+    let names = names.collect::<Result<Vec<_>, _>>()?;
+    let types = parameters.iter().map(|field| LogicalType::new(&field.data_type));
     let types = types.collect::<Result<Vec<_>, _>>().map_err(|error| failure(None, &error.to_string()))?;
+    let sessions = Arc::clone(&link.database.sessions);
     // SAFETY: all handles live across the calls; the extra info is freed by DuckDB.
     let state = unsafe {
         let mut function = ffi::duckdb_create_table_function();
         ffi::duckdb_table_function_set_name(function, name.as_ptr());
-        types.iter().for_each(|parameter| {
-            ffi::duckdb_table_function_add_parameter(function, parameter.raw());
-        });
+        for (parameter, named) in types.iter().zip(&names) {
+            match named {
+                None => ffi::duckdb_table_function_add_parameter(function, parameter.raw()),
+                Some(name) => {
+                    ffi::duckdb_table_function_add_named_parameter(function, name.as_ptr(), parameter.raw());
+                }
+            }
+        }
+        let registered = Registered { open, rows, columns, named: names, parallel, sessions };
         let registered = Box::into_raw(Box::new(registered)).cast();
         ffi::duckdb_table_function_set_extra_info(function, registered, Some(drop_box::<Registered>));
         ffi::duckdb_table_function_set_bind(function, Some(bind));
@@ -136,10 +152,7 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
     // calls, and what it allocates is destroyed.
     let outcome = guard(|| unsafe {
         let registered = &*ffi::duckdb_bind_get_extra_info(info).cast::<Registered>();
-        for (name, field) in registered.names.iter().zip(registered.columns()) {
-            let logical = LogicalType::new(&field.data_type)?;
-            ffi::duckdb_bind_add_result_column(info, name.as_ptr(), logical.raw());
-        }
+        let context = Context::of_bind(info);
         let parameters = &registered.open.function.signature.parameters;
         // A chunk needs a column, also if there are no parameters.
         let filler = [DataType::Boolean];
@@ -148,13 +161,30 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
             if parameters.is_empty() { filler.iter().collect() } else { types.collect() };
         let logical = types.into_iter().map(LogicalType::new).collect::<Result<Vec<_>, _>>()?;
         let arguments = Chunk::new(&logical)?;
-        for index in 0..parameters.len() as ffi::idx_t {
-            let mut value = ffi::duckdb_bind_get_parameter(info, index);
-            ffi::duckdb_vector_reference_value(ffi::duckdb_data_chunk_get_vector(arguments.0, index), value);
-            ffi::duckdb_destroy_value(&raw mut value);
+        let mut position = 0;
+        for (index, named) in registered.named.iter().enumerate() {
+            let value = match named {
+                Some(name) => ffi::duckdb_bind_get_named_parameter(info, name.as_ptr()),
+                None => ffi::duckdb_bind_get_parameter(info, position),
+            };
+            position += ffi::idx_t::from(named.is_none());
+            let vector = ffi::duckdb_data_chunk_get_vector(arguments.0, index as ffi::idx_t);
+            put(Argument(value), &parameters[index], vector)?;
         }
         ffi::duckdb_data_chunk_set_size(arguments.0, 1);
-        let bound = Box::new(Bound { arguments, context: Context::of_bind(info) });
+        let rows = match &registered.columns {
+            None => registered.rows.function.signature.returns.clone(),
+            Some(decide) => registered.decide(&decide.function, &arguments, context.connection)?,
+        };
+        let DataType::Struct(fields) = &rows else {
+            return Err(Error::Engine(format!("{rows} has no columns")));
+        };
+        for field in &**fields {
+            let name = CString::new(&*field.name).map_err(|error| Error::Engine(error.to_string()))?;
+            let logical = LogicalType::new(&field.data_type)?;
+            ffi::duckdb_bind_add_result_column(info, name.as_ptr(), logical.raw());
+        }
+        let bound = Box::new(Bound { arguments, rows: Arc::new(rows), context });
         ffi::duckdb_bind_set_bind_data(info, Box::into_raw(bound).cast(), Some(drop_box::<Bound>));
         Ok(())
     });
@@ -162,6 +192,92 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
         // SAFETY: as above; DuckDB copies the text.
         unsafe { ffi::duckdb_bind_set_error(info, error_text(&error).as_ptr()) };
     }
+}
+
+/// The value of a parameter, or null if it was not given.
+struct Argument(ffi::duckdb_value);
+
+impl Drop for Argument {
+    fn drop(&mut self) {
+        // SAFETY: ours, destroyed once.
+        unsafe { ffi::duckdb_destroy_value(&raw mut self.0) };
+    }
+}
+
+/// Puts an argument into the row of its column. DuckDB has cast it to the parameter's type, unless that is a LIST.
+///
+/// # Safety
+/// The vector must be of the parameter's type, and new.
+unsafe fn put(argument: Argument, parameter: &Field, vector: ffi::duckdb_vector) -> Result<(), Error> {
+    // SAFETY: as the caller says; what DuckDB allocates is destroyed, and it copies what it takes.
+    unsafe {
+        if argument.0.is_null() || ffi::duckdb_is_null_value(argument.0) {
+            Results::new(vector, &parameter.data_type, 1).null(0);
+            return Ok(());
+        }
+        let DataType::List(element) = &parameter.data_type else {
+            ffi::duckdb_vector_reference_value(vector, argument.0);
+            return Ok(());
+        };
+        let refused = || {
+            let (name, due) = (&parameter.name, &parameter.data_type);
+            Error::Engine(format!("the argument for {name} is no {due}; cast it: value::{due}"))
+        };
+        let given = ffi::duckdb_get_type_id(ffi::duckdb_get_value_type(argument.0));
+        if given != ffi::DUCKDB_TYPE_DUCKDB_TYPE_LIST {
+            return Err(refused());
+        }
+        let child = |index| Argument(ffi::duckdb_get_list_child(argument.0, index));
+        let elements: Vec<_> = (0..ffi::duckdb_get_list_size(argument.0)).map(child).collect();
+        let mut values: Vec<_> = elements.iter().map(|element| element.0).collect();
+        let element = LogicalType::new(element)?;
+        let count = values.len() as ffi::idx_t;
+        let list = Argument(ffi::duckdb_create_list_value(element.raw(), values.as_mut_ptr(), count));
+        if list.0.is_null() {
+            return Err(refused());
+        }
+        ffi::duckdb_vector_reference_value(vector, list.0);
+    }
+    Ok(())
+}
+
+impl Registered {
+    /// Has Ruby decide the columns of one use, and puts them behind its arguments, for the scan. A query is planned by its
+    /// own thread, which may hold the GVL: so the block is called right here.
+    fn decide(&self, function: &Function, arguments: &Chunk, connection: u64) -> Result<DataType, Error> {
+        let session = self.sessions.of(connection);
+        let types: Vec<_> = function.signature.parameters.iter().map(|field| &field.data_type).collect();
+        let last = types.len() as ffi::idx_t;
+        // SAFETY: the chunk has columns of these types, and lives across the call.
+        let row = unsafe { Arguments::new(arguments.0, types) };
+        let mut text = Text(String::new());
+        let decided = match stand() {
+            Stand::Foreign => {
+                let host = host::current()?;
+                call(&host, function, Caller::new(&session.group, 1), &row, &mut text)
+            }
+            stand => scalar::call_here(function, &session, stand, &row, &mut text),
+        };
+        session.settle(decided)?;
+        // SAFETY: the chunk has a VARCHAR column behind the arguments; DuckDB copies the bytes.
+        unsafe {
+            let vector = ffi::duckdb_data_chunk_get_vector(arguments.0, last);
+            let (bytes, length) = (text.0.as_ptr().cast(), text.0.len() as ffi::idx_t);
+            ffi::duckdb_unsafe_vector_assign_string_element_len(vector, 0, bytes, length);
+        }
+        format!("STRUCT{}", text.0).parse().map_err(|error| Error::Engine(format!("{error}")))
+    }
+}
+
+/// The columns that Ruby has decided.
+struct Text(String);
+
+impl Output for Text {
+    fn accept(&mut self, _first: usize, results: &Column<'_>) -> Result<(), Error> {
+        self.0 = String::from_utf8_lossy(results.bytes(0)).into_owned();
+        Ok(())
+    }
+    fn null(&mut self, _row: usize) {}
 }
 
 /// The number that opening a scan returns.
@@ -186,9 +302,10 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
         let types = parameters.iter().map(|field| &field.data_type).collect();
         let arguments = Arguments::new(bound.arguments.0, types);
         let mut number = Number(0);
-        let opened = call(&host, &registered.open.function, Caller::new(&session.group, 1), &arguments, &mut number);
+        let opened =
+            call(&host, &registered.open.function, Caller::new(&session.group, 1), &arguments, &mut number);
         session.settle(opened)?;
-        let scan = Box::new(Scan { number: number.0, session, host });
+        let scan = Box::new(Scan { number: number.0, rows: Arc::clone(&bound.rows), session, host });
         ffi::duckdb_init_set_init_data(info, Box::into_raw(scan).cast(), Some(drop_box::<Scan>));
         let threads = if registered.parallel { bound.context.threads } else { 1 };
         ffi::duckdb_init_set_max_threads(info, threads as ffi::idx_t);
@@ -216,7 +333,7 @@ unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckd
         let rows = match part.next(registered, scan)? {
             None => 0,
             Some(lane) => {
-                let types = std::iter::once(&registered.rows.function.signature.returns);
+                let types = std::iter::once(&*scan.rows);
                 let columns = batch::columns(lane.frame(), types)?;
                 if let Some((row, what)) = values::unfit(&columns[0]).first_key_value() {
                     return Err(registered.raised(Failure::unfit(&format!("{what}, in row {}", row + 1))));
