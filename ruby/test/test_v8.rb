@@ -207,6 +207,10 @@ class TestV8 < CrosslaneTest
     js.attach("made.too") { 2 }
     assert_equal [1, 2], js.eval("[made.here, made.too()]")
     assert_match(/number is no object/, assert_raises(V8::RuntimeError) { js.attach("number.f") { 1 } }.message)
+    js.eval("let kept; Object.defineProperty(globalThis, 'trap', { set(f) { kept = f; throw new Error('no') } })")
+    assert_raises(V8::RuntimeError) { js.attach("trap") { "trap" } }
+    js.attach("next") { "next" }
+    assert_equal %w[trap next], js.eval("[kept(), next()]")
     assert_match(/TypeError/, assert_raises(V8::RuntimeError) { js.call("missing.f") }.message)
   end
 
@@ -258,6 +262,136 @@ class TestV8 < CrosslaneTest
       assert_raises(V8::TimeoutError, script) { js.eval(script) }
       assert_equal 2, js.eval("nested() + 1")
     end
+  end
+
+  # What a script that tells when it runs ends with, after it was stopped.
+  def stopped(js, script)
+    started = Thread::Queue.new
+    js.attach("started") { started.push(true).size }
+    caller = Thread.new { assert_raises(V8::StoppedError, script) { js.eval("started(); #{script}") } }
+    started.pop
+    assert js.stop
+    caller.value
+  end
+
+  def test_stop
+    js = context
+    refute js.stop
+    ["for (;;);", "for (;;) { try { for (;;); } catch (e) {} finally { for (;;); } }", "for (;;) started()",
+     "/(a+)+b/.test('a'.repeat(40))", "({ get x() { for (;;); } })"].each do |script|
+      assert_match(/\Athe script was stopped/, stopped(js, script).message)
+      refute js.stop
+      assert_equal 1_000_000, js.eval("{ let n = 0; for (let i = 0; i < 1e6; i++) n++; n }")
+    end
+  end
+
+  def test_stop_ends_the_calls_around_it_and_none_behind_it
+    js = context
+    errors = []
+    js.attach("stop") { js.stop }
+    js.attach("nested") do |script|
+      js.eval(script)
+    rescue V8::StoppedError => e
+      errors << e
+      nil
+    end
+    js.attach("fail") { js.stop && raise(KeyError, "no") }
+    ["stop()", "stop(); for (;;);", "nested('stop()')", "nested('stop(); for (;;);'); for (;;);",
+     "stop(); nested('1')", "try { stop() } catch (e) {}", "stop(); null.x", "fail()",
+     "try { fail() } catch (e) {}"].each do |script|
+      assert_raises(V8::StoppedError, script) { js.eval(script) }
+      assert_equal 1_000_000, js.eval("{ let n = 0; for (let i = 0; i < 1e6; i++) n++; n }"), script
+    end
+    assert_equal 2, errors.size
+    js.attach("leave") { js.stop && throw(:out, 3) }
+    assert_equal(3, catch(:out) { js.eval("leave()") })
+  end
+
+  def test_stop_from_several_threads_hits_what_runs_then
+    js = context
+    done = false
+    hits = 0
+    stoppers = Array.new(2) do
+      Thread.new do
+        until done
+          hits += 1 if js.stop
+          Thread.pass
+        end
+      end
+    end
+    errors = Array.new(200).count do
+      js.eval("{ let n = 0; for (let i = 0; i < 1e4; i++) n++ }")
+      false
+    rescue V8::StoppedError
+      true
+    end
+    done = true
+    stoppers.each(&:join)
+    assert_operator errors, :<=, hits
+    100.times { assert_equal 10_000, js.eval("{ let n = 0; for (let i = 0; i < 1e4; i++) n++; n }") }
+  end
+
+  def test_stop_beside_whatever_else_ends_a_call
+    js = context
+    started = Thread::Queue.new
+    js.attach("started") { started.push(true).size }
+    run = -> { js.eval("started(); for (;;);") }
+    killed = Thread.new(&run)
+    started.pop
+    killed.kill
+    js.stop
+    assert_nil killed.value
+    raised = Thread.new { assert_raises(IOError, V8::StoppedError, &run) }
+    started.pop
+    raised.raise(IOError, "enough")
+    js.stop
+    raised.join
+    signalled = Thread.new { started.pop && Process.kill("USR1", Process.pid) }
+    old = trap("USR1") { js.stop }
+    assert_raises(V8::StoppedError, &run)
+    signalled.join
+    # Who waits for its turn is not concerned, nor who disposes of the context.
+    caller = Thread.new { assert_raises(V8::StoppedError, &run) }
+    started.pop
+    refute(forked { js.stop })
+    waiting = Thread.new { js.eval("6 * 7") }
+    eventually { waiting.stop? }
+    assert js.stop
+    assert_equal 42, waiting.value
+    caller.join
+    js.dispose
+    refute js.stop
+  ensure
+    trap("USR1", old) if old
+  end
+
+  def test_what_javascript_has_caught_does_not_hide_why_a_call_ended
+    js = context(timeout: 0.05)
+    js.attach("fail") { raise KeyError, "no" }
+    assert_raises(V8::TimeoutError) { js.eval("try { fail() } catch (e) {}; for (;;);") }
+  end
+
+  def test_heap_stats
+    js = context
+    js.eval("globalThis.numbers = new Array(1e6).fill(1.5)")
+    full = js.heap_stats
+    js.eval("numbers = null")
+    assert_nil js.low_memory_notification
+    freed = js.heap_stats
+    assert_operator freed[:used_heap_size], :<, full[:used_heap_size] - 7_000_000
+    names = %i[total_physical_size total_heap_size_executable total_heap_size used_heap_size heap_size_limit]
+    assert_empty names - freed.keys
+    assert(freed.values.all?(Integer), freed.inspect)
+    assert_operator freed[:used_heap_size], :<=, freed[:total_heap_size]
+    assert_equal 1, freed[:number_of_native_contexts]
+    js.attach("used") { js.low_memory_notification || js.heap_stats[:used_heap_size] }
+    assert_kind_of Integer, js.eval("used()")
+    js.eval("Object.freeze(Object.prototype); delete globalThis.Object")
+    sizes = Array.new(4) { Thread.new { js.low_memory_notification || js.heap_stats.size } }.map(&:value)
+    assert_equal [freed.size], sizes.uniq
+    js.dispose
+    assert_raises(V8::Error) { js.heap_stats }
+    assert_raises(V8::Error) { js.low_memory_notification }
   end
 
   def test_a_context_is_not_disposed_of_in_its_own_block
@@ -417,7 +551,11 @@ class TestV8 < CrosslaneTest
   def test_under_a_stressed_collector
     js = context
     js.attach("pair") { |x| [x, { "x" => x }] }
+    js.attach("stop") { js.stop }
     GC.stress = true
+    assert_raises(V8::StoppedError) { js.eval("stop(); for (;;);") }
+    js.low_memory_notification
+    assert_includes js.heap_stats, :used_heap_size
     assert_equal ["q", { "x" => "q" }], js.eval("pair('q')")
     context.dispose
     GC.stress = false

@@ -277,6 +277,13 @@ void Embed() {
   CHECK(Eval(program, "kinds().length", &outcome) == Int(8));
   CHECK(Eval(program, "try { fails() } catch (e) { e.message }", &outcome) == Textual("refused"));
 
+  Eval(program, "globalThis.kept = []; for (let i = 0; i < 1e5; i++) kept.push([i]); kept = null", &outcome);
+  cl_heap_stats(program.isolate, kStack, &outcome);
+  CHECK(outcome.status == CL_OK && Copy(outcome.value).find("used_heap_size") != std::string::npos);
+  size_t used = cl_memory_used(program.isolate);
+  cl_collect(program.isolate, kStack, &outcome);
+  CHECK(outcome.status == CL_OK && cl_memory_used(program.isolate) < used);
+
   // A value that is being encoded is ended as a script is.
   Eval(program, "const long = []; long.length = 4e8; long", &outcome);
   CHECK(outcome.status == CL_TERMINATED && outcome.reason == CL_MEMORY);

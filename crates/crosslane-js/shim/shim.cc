@@ -31,6 +31,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 // Not in V8's headers: sets what is called before V8 ends the process where a check failed.
@@ -203,6 +204,13 @@ void Terminate(ClIsolate* self, uint32_t reason) {
   uint32_t none = 0;
   self->reason.compare_exchange_strong(none, reason);
   self->isolate->TerminateExecution();
+}
+
+// What was meant for the last call must not hit the one that begins. That call may have taken the reason along
+// before the thread that gave it came to V8: so V8 forgets the end in any case.
+void Spare(ClIsolate* self) {
+  self->reason = 0;
+  self->isolate->CancelTerminateExecution();
 }
 
 int64_t Now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
@@ -1083,8 +1091,8 @@ struct Entry {
     self->entry = this;
     self->isolate->SetStackLimit(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) - stack);
     Begin(self, outcome);
-    // What was meant for the last call must not hit this one; an inner call ends with the outer one.
-    if (self->depth++ == 0 && self->reason.exchange(0)) self->isolate->CancelTerminateExecution();
+    // An inner call ends with the outer one.
+    if (self->depth++ == 0) Spare(self);
   }
 
   void Leave(ClIsolate* self, bool done, v8::Local<v8::Value> value, ClOutcome* outcome) {
@@ -1323,6 +1331,43 @@ void cl_attach(ClIsolate* self, ClText path, uint32_t number, size_t stack, ClOu
   });
 }
 
+void cl_collect(ClIsolate* self, size_t stack, ClOutcome* outcome) {
+  Run(self, stack, outcome, [&](Entry& entry) {
+    self->isolate->LowMemoryNotification();
+    entry.Leave(self, true, v8::Undefined(self->isolate), outcome);
+  });
+}
+
+void cl_heap_stats(ClIsolate* self, size_t stack, ClOutcome* outcome) {
+  Run(self, stack, outcome, [&](Entry& entry) {
+    v8::Isolate* isolate = self->isolate;
+    v8::HeapStatistics heap;
+    isolate->GetHeapStatistics(&heap);
+    const std::pair<const char*, size_t> counts[] = {
+        {"total_heap_size", heap.total_heap_size()},
+        {"total_heap_size_executable", heap.total_heap_size_executable()},
+        {"total_physical_size", heap.total_physical_size()},
+        {"total_available_size", heap.total_available_size()},
+        {"total_global_handles_size", heap.total_global_handles_size()},
+        {"used_global_handles_size", heap.used_global_handles_size()},
+        {"used_heap_size", heap.used_heap_size()},
+        {"heap_size_limit", heap.heap_size_limit()},
+        {"malloced_memory", heap.malloced_memory()},
+        {"peak_malloced_memory", heap.peak_malloced_memory()},
+        {"external_memory", heap.external_memory()},
+        {"number_of_native_contexts", heap.number_of_native_contexts()},
+        {"number_of_detached_contexts", heap.number_of_detached_contexts()}};
+    v8::Local<v8::Object> object = v8::Object::New(isolate);
+    bool done = true;
+    for (auto [name, count] : counts) {
+      auto number = v8::Number::New(isolate, static_cast<double>(count));
+      done = done && object->CreateDataProperty(entry.scopes.context, Text(isolate, name, strlen(name)), number)
+                         .FromMaybe(false);
+    }
+    entry.Leave(self, done, object, outcome);
+  });
+}
+
 bool cl_dispose(ClIsolate* self) {
   // V8 is still in the middle of something there.
   if (self->given_up) return false;
@@ -1363,8 +1408,7 @@ size_t cl_call(ClIsolate* self, const char* method, const double* numbers, size_
   Scopes scopes(self);
   v8::Isolate* isolate = self->isolate;
   Begin(self, outcome);
-  // What was meant for the last call must not hit this one.
-  if (self->reason.exchange(0)) isolate->CancelTerminateExecution();
+  Spare(self);
   v8::TryCatch caught(isolate);
   std::vector<v8::Local<v8::Value>> arguments, passed;
   for (size_t index = 0; index < number_count; index++) {

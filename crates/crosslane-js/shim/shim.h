@@ -133,6 +133,10 @@ void cl_eval(ClIsolate*, ClText source, ClText name, size_t stack, ClOutcome*);
 void cl_invoke(ClIsolate*, ClText path, ClText arguments, size_t stack, ClOutcome*);
 // Makes a function at a path that calls the host's function `number`.
 void cl_attach(ClIsolate*, ClText path, uint32_t number, size_t stack, ClOutcome*);
+// Has V8 free what it can.
+void cl_collect(ClIsolate*, size_t stack, ClOutcome*);
+// What V8 counts of its heap: an object of numbers.
+void cl_heap_stats(ClIsolate*, size_t stack, ClOutcome*);
 
 // From any thread. `stack` asks for the stack at that place, which takes until the next check.
 void cl_terminate(ClIsolate*, uint32_t reason, bool stack);

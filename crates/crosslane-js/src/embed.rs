@@ -263,6 +263,25 @@ impl Context {
         self.outcome(|raw, outcome| unsafe { ffi::cl_attach(raw, path, number, stack, outcome) })?;
         Ok(())
     }
+
+    /// Has V8 free what it can, at once.
+    ///
+    /// # Errors
+    /// Why it was ended.
+    pub fn collect(&self, stack: usize) -> Result<(), Thrown> {
+        // SAFETY: the isolate lives.
+        self.outcome(|raw, outcome| unsafe { ffi::cl_collect(raw, stack, outcome) })?;
+        Ok(())
+    }
+
+    /// What V8 counts of its heap, by V8's names, as an encoded object: mostly bytes.
+    ///
+    /// # Errors
+    /// Why it was ended.
+    pub fn heap_stats(&self, stack: usize) -> Result<Vec<u8>, Thrown> {
+        // SAFETY: the isolate lives.
+        self.outcome(|raw, outcome| unsafe { ffi::cl_heap_stats(raw, stack, outcome) })
+    }
 }
 
 /// Builds snapshots.

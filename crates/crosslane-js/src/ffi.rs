@@ -153,6 +153,8 @@ unsafe extern "C" {
         stack: usize,
         outcome: *mut ClOutcome,
     );
+    pub(crate) fn cl_collect(isolate: *mut ClIsolate, stack: usize, outcome: *mut ClOutcome);
+    pub(crate) fn cl_heap_stats(isolate: *mut ClIsolate, stack: usize, outcome: *mut ClOutcome);
     pub(crate) fn cl_dispose(isolate: *mut ClIsolate) -> bool;
     pub(crate) fn cl_set_memory_limit(isolate: *mut ClIsolate, bytes: usize);
     pub(crate) fn cl_memory_used(isolate: *mut ClIsolate) -> usize;

@@ -52,6 +52,9 @@ module Crosslane
 
     # A context used too much memory.
     class MemoryError < Error; end
+
+    # {Context#stop} has ended a script.
+    class StoppedError < Error; end
   end
 end
 
@@ -175,7 +178,7 @@ module Crosslane
       # @param source [String]
       # @param name [String] its file, for messages
       # @return [Object] the last value: nil, true, false, Integer, Float, String, Array, Hash, Time
-      # @raise [RuntimeError, TimeoutError, MemoryError]; exceptions of attached blocks as themselves
+      # @raise [RuntimeError, TimeoutError, MemoryError, StoppedError]; exceptions of attached blocks as themselves
       def eval(source, name: "(eval)") = @lock.synchronize { @native.eval(source, name) }
 
       # Calls a function.
@@ -195,14 +198,36 @@ module Crosslane
         raise ArgumentError, "attach needs a block" unless callable.respond_to?(:call)
 
         @lock.synchronize do
-          @native.attach(path.to_s, @blocks.size)
+          # Whatever ends this, no later block gets the number that the script may know.
           @blocks << callable
+          @native.attach(path.to_s, @blocks.size - 1)
         end
         self
       end
 
+      # Ends what the context does at this moment, and only that: the call, with those that it is inside of, raises
+      # {StoppedError}, unless a limit or the thread's own end comes first. A block that it waits for is not
+      # interrupted. The context can be used afterwards.
+      #
+      # Any thread may do this, a block of the script, and a signal handler.
+      #
+      # @return [Boolean] false if the context did nothing
+      def stop = @native.stop
+
       # @return [Integer] bytes in use, what is dead among them
       def memory = @lock.synchronize { @native.memory }
+
+      # What V8 counts of its heap. `heap_size_limit` is where V8 itself would end the process, far above `max_memory`.
+      #
+      # @return [Hash{Symbol => Integer}] bytes by V8's names (`:used_heap_size`, `:total_physical_size`,
+      #   `:external_memory` of array buffers, ...), and numbers of contexts
+      # @raise [MemoryError] if the context has used so much that it was given up
+      def heap_stats = @lock.synchronize { @native.heap_stats }.transform_keys(&:to_sym)
+
+      # Has V8 free all that it can, at once.
+      #
+      # @return [nil]
+      def low_memory_notification = @lock.synchronize { @native.collect }
 
       # Frees the heap now. The context cannot be used any more.
       #

@@ -75,6 +75,15 @@ fn thrown_error(thrown: &Thrown, timeout: f64, memory: usize) -> Error {
     }
 }
 
+/// What [`Context::stop`] has made of a call, with JavaScript's stack if it is known.
+fn stopped_error(thrown: Option<Thrown>) -> Error {
+    let stack = match thrown {
+        Some(Thrown::Ended(_, stack)) => stack,
+        _ => String::new(),
+    };
+    error("StoppedError", format!("the script was stopped\n{stack}").trim_end())
+}
+
 /// Does V8's work without the GVL. If the VM wants the thread before it is begun, that comes first.
 fn without<T>(work: impl FnOnce() -> T, unblock: impl Fn() + Sync) -> Result<T, Error> {
     let mut work = Some(work);
@@ -277,14 +286,13 @@ impl Program for Bridge {
         if reason != Reason::Closed {
             return true;
         }
-        // Something has left the script already, for good.
-        if self.has_left() {
-            return true;
-        }
-        if self.watched.get().is_some_and(|watched| watched.take_wanted()) {
+        let Some(watched) = self.watched.get() else { return false };
+        // Something has left the script already, for good, or the program has stopped it.
+        let is_over = || self.has_left() || watched.is_stopped();
+        if !is_over() && watched.take_wanted() {
             self.with(|| {});
         }
-        self.has_left()
+        is_over()
     }
 }
 
@@ -370,7 +378,7 @@ impl Context {
         let watched = &*inner.watched;
         let outer = watched.begin(Me::get(), self.timeout);
         let outcome = without(|| work(&inner.context, stack::left()), || watched.want());
-        watched.end(outer);
+        let stopped = watched.end(outer);
         let outcome = outcome?;
         if let Err(Thrown::Exception(failure)) = &outcome
             && failure.ticket != 0
@@ -378,18 +386,32 @@ impl Context {
             inner.bridge.passed(&failure.traceback);
         }
         match (outcome, inner.bridge.left()) {
-            // JavaScript has caught it.
-            (Ok(value), Some((_, false))) => Decoder(&value).value(),
-            (Ok(value), None) => Decoder(&value).value(),
-            (Err(Thrown::Exception(failure)), Some((_, false))) if failure.ticket == 0 => {
-                Err(self.thrown(&Thrown::Exception(failure)))
+            (_, Some((unwind, true))) => Err(unwind.into_error()),
+            (Err(thrown @ Thrown::Ended(Reason::Memory | Reason::Timeout, _)), _) => {
+                check_interrupts()?;
+                Err(self.thrown(&thrown))
             }
-            (_, Some((unwind, _))) => Err(unwind.into_error()),
-            (Err(thrown), None) => {
+            (outcome, _) if stopped => {
+                check_interrupts()?;
+                Err(stopped_error(outcome.err()))
+            }
+            (Err(Thrown::Exception(failure)), Some((unwind, _))) if failure.ticket != 0 => {
+                Err(unwind.into_error())
+            }
+            // Whatever else was left by, JavaScript has caught.
+            (Ok(value), _) => Decoder(&value).value(),
+            (Err(thrown), _) => {
                 check_interrupts()?;
                 Err(self.thrown(&thrown))
             }
         }
+    }
+
+    /// Has the call at work end, with those that it is inside of. False if there is none.
+    pub(crate) fn stop(&self) -> bool {
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        // What a fork has copied is nobody's call, and its locks may be held for ever.
+        inner.as_ref().is_some_and(|inner| inner.context.is_here() && inner.watched.stop())
     }
 
     fn thrown(&self, thrown: &Thrown) -> Error {
@@ -408,6 +430,16 @@ impl Context {
     pub(crate) fn attach(&self, path: String, number: u32) -> Result<(), Error> {
         self.run(|context, stack| context.attach(&path, number, stack).map(|()| vec![0]))?;
         Ok(())
+    }
+
+    /// Has V8 free what it can.
+    pub(crate) fn collect(&self) -> Result<(), Error> {
+        self.run(|context, stack| context.collect(stack).map(|()| vec![0]))?;
+        Ok(())
+    }
+
+    pub(crate) fn heap_stats(&self) -> Result<Value, Error> {
+        self.run(|context, stack| context.heap_stats(stack))
     }
 
     pub(crate) fn memory(&self) -> Result<usize, Error> {

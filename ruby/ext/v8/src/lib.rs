@@ -40,6 +40,9 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     context.define_method("eval", method!(context::Context::eval, 2))?;
     context.define_method("invoke", method!(context::Context::invoke, 2))?;
     context.define_method("attach", method!(context::Context::attach, 2))?;
+    context.define_method("stop", method!(context::Context::stop, 0))?;
+    context.define_method("collect", method!(context::Context::collect, 0))?;
+    context.define_method("heap_stats", method!(context::Context::heap_stats, 0))?;
     context.define_method("memory", method!(context::Context::memory, 0))?;
     context.define_method("dispose", method!(context::Context::dispose, 0))?;
     Ok(())

@@ -1,5 +1,5 @@
-//! One thread for all contexts: it ends calls that take too long, and has calls looked at whose Ruby thread is
-//! wanted (by a signal, `Timeout`, `Thread#kill`).
+//! One thread for all contexts: it ends calls that take too long, or that the program has stopped, and has calls looked
+//! at whose Ruby thread is wanted (by a signal, `Timeout`, `Thread#kill`).
 //!
 //! It looks at the calls at work every [`TICK`]. It runs as long as there are contexts.
 
@@ -31,6 +31,9 @@ pub(crate) struct Watched {
     work: Mutex<Option<Work>>,
     /// Whether the VM wants the caller.
     wanted: AtomicBool,
+    /// Whether the program has stopped the calls at work. Only written while `work` is locked: so it means those calls,
+    /// and none that begins when they have ended.
+    stopped: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -41,7 +44,8 @@ static CONTEXTS: Mutex<(bool, Vec<Weak<Watched>>)> = Mutex::new((false, Vec::new
 
 impl Watched {
     pub(crate) fn new(handle: Arc<Handle>) -> Arc<Self> {
-        let this = Arc::new(Self { handle, work: Mutex::new(None), wanted: AtomicBool::new(false) });
+        let (work, wanted, stopped) = (Mutex::new(None), AtomicBool::new(false), AtomicBool::new(false));
+        let this = Arc::new(Self { handle, work, wanted, stopped });
         let mut contexts = lock(&CONTEXTS);
         contexts.1.push(Arc::downgrade(&this));
         if !contexts.0 {
@@ -60,14 +64,34 @@ impl Watched {
         };
         if outer.is_none() {
             self.wanted.store(false, Relaxed);
+            self.stopped.store(false, Relaxed);
         }
         *work = Some(Work { caller, deadline, in_ruby: false, told: None });
         outer
     }
 
-    /// The call is over.
-    pub(crate) fn end(&self, outer: Option<Work>) {
-        *lock(&self.work) = outer;
+    /// The call is over. Whether it was stopped before that.
+    pub(crate) fn end(&self, outer: Option<Work>) -> bool {
+        let mut work = lock(&self.work);
+        *work = outer;
+        self.is_stopped()
+    }
+
+    /// Has the call at work end, with those that it is inside of. False if there is none.
+    pub(crate) fn stop(&self) -> bool {
+        let work = lock(&self.work);
+        if work.is_none() {
+            return false;
+        }
+        self.stopped.store(true, Relaxed);
+        drop(work);
+        self.look();
+        true
+    }
+
+    /// Whether the program has stopped the call at work.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Relaxed)
     }
 
     /// A block of the program begins.
@@ -111,7 +135,7 @@ impl Watched {
         let now = Instant::now();
         let reason = if work.deadline.is_some_and(|deadline| now > deadline) {
             Reason::Timeout
-        } else if self.wanted.load(Relaxed) || work.caller.is_wanted() {
+        } else if self.is_stopped() || self.wanted.load(Relaxed) || work.caller.is_wanted() {
             Reason::Closed
         } else {
             return;
