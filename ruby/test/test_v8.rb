@@ -239,6 +239,47 @@ class TestV8 < CrosslaneTest
     assert_equal({}, js.eval("new Promise(() => {})"))
   end
 
+  def test_promises_that_are_awaited
+    js = context
+    assert_equal 42, js.eval_await("(async () => { await null; return 6 * 7 })()")
+    assert_equal 7, js.eval_await("7")
+    assert_equal({}, js.eval_await("({})"))
+    js.eval("let settle; const later = () => new Promise((resolve) => { settle = resolve })")
+    js.eval("const settled = (value) => settle(value); globalThis.settled = settled; globalThis.later = later")
+    # A block settles it with a call of its own, or another call does, later.
+    js.attach("settles") { |value| js.call("settled", value) }
+    assert_equal 5, js.eval_await("{ const promise = later(); settles(5); promise }")
+    js.eval("globalThis.waits = () => { const promise = later(); settles(6); return promise }")
+    assert_equal 6, js.call_await("waits")
+    error = assert_raises(V8::Error) { js.call_await("later") }
+    assert_match(/not settled.*only another call can/, error.message)
+    js.eval("const promise = later()")
+    assert_match(/not settled/, assert_raises(V8::Error) { js.eval_await("promise") }.message)
+    js.call("settled", 8)
+    assert_equal 8, js.eval_await("promise")
+    # In a block the script around it comes first.
+    js.attach("inner") { js.eval_await("Promise.resolve(1).then((x) => x + 1)") }
+    assert_match(/not settled: in a block/, assert_raises(V8::Error) { js.eval("inner()") }.message)
+    assert_raises(V8::RuntimeError) { js.eval_await("Promise.reject(new Error('kaboom'))") }
+    assert_equal [{}], js.eval_await("[later()]")
+  end
+
+  def test_bytes
+    js = context
+    js.eval("const kind = (x) => [x?.constructor.name, x?.length]")
+    js.eval("globalThis.kind = kind; globalThis.same = (x) => x")
+    ["plain", "", "é", "\xFF".b, "日本".encode("EUC-JP"), "half \xC3"].each do |string|
+      bytes = V8::Bytes.new(string)
+      assert_equal ["Uint8Array", string.bytesize], js.call("kind", bytes)
+      assert_equal string.b, js.call("same", bytes)
+      assert_equal [{ "k" => string.b }], js.call("same", [{ k: bytes }])
+    end
+    js.attach("bytes") { V8::Bytes.new("plain") }
+    assert_equal ["Uint8Array", 5], js.eval("kind(bytes())")
+    assert_equal ["String", 5], js.call("kind", "plain".b)
+    assert_match(/not Integer/, assert_raises(TypeError) { V8::Bytes.new(3) }.message)
+  end
+
   def test_a_limit_inside_a_block_or_a_getter
     js = context(timeout: 0.1)
     assert_raises(V8::TimeoutError) { js.eval("({ get x() { for (;;); } })") }

@@ -247,6 +247,9 @@ void Embed() {
              "[t, f, u, n, o.k, d.getTime(), b, y[1]].join()",
              &outcome) == Textual("true,false,,2.5,\xc3\xbc,1000000000000,-7,255"));
 
+  CHECK(Eval(program, "Promise.resolve(1).then((x) => x + 1)", &outcome) == Int(2));
+  CHECK(Eval(program, "new Promise(() => {})", &outcome) == Tag(CL_VALUE_PENDING));
+
   Eval(program, "globalThis.deep = { sum: (a, b) => a + b, throws() { throw new RangeError('bad'); } }",
        &outcome);
   std::string two = Bytes<uint32_t>(2) + Int(2) + Int(3);

@@ -848,6 +848,8 @@ bool EncodeValue(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local
     size_t at = out->size();
     out->resize(at + view->ByteLength());
     view->CopyContents(out->data() + at, view->ByteLength());
+  } else if (value->IsPromise() && value.As<v8::Promise>()->State() == v8::Promise::kPending) {
+    Put<uint8_t>(out, CL_VALUE_PENDING);
   } else if (value->IsFunction() || value->IsSymbol()) {
     // As JSON leaves them out.
     Put<uint8_t>(out, CL_VALUE_UNDEFINED);

@@ -123,7 +123,8 @@ enum {
   CL_VALUE_OBJECT = 7,  // u32 pairs of a text without its tag and a value
   CL_VALUE_DATE = 8,    // f64 milliseconds since 1970
   CL_VALUE_BIGINT = 9,  // out: as CL_VALUE_TEXT, in decimal digits; in: u8 negative, u32 words, u64 each
-  CL_VALUE_BYTES = 10,  // u32 bytes
+  CL_VALUE_BYTES = 10,    // u32 bytes
+  CL_VALUE_PENDING = 11,  // out: a promise that nothing has settled
 };
 // A call that uses too much memory where it cannot be ended, or at whose values V8 would end the process, is
 // given up: it ends for CL_MEMORY, as will all later ones, and the isolate stays in memory, disposed of or

@@ -111,6 +111,24 @@ module Crosslane
     end
     private_constant :Bridge
 
+    # A String whose bytes JavaScript gets, as a Uint8Array, whatever its encoding. Without this, only binary Strings
+    # that are not plain ASCII are bytes, and others are texts.
+    #
+    #   context.call("checksum", Crosslane::V8::Bytes.new("plain"))
+    class Bytes
+      # @return [String]
+      attr_reader :string
+
+      # @param string [String]
+      def initialize(string)
+        raise TypeError, "bytes are a String, not #{string.class}" unless string.is_a?(String)
+
+        @string = string
+      end
+
+      def inspect = "#<Crosslane::V8::Bytes #{string.bytesize} bytes>"
+    end
+
     # A heap in which a script has run: contexts boot from it in a moment, without running it again.
     #
     # V8 can have contexts of one snapshot at a time in a process; another is refused as long as they live.
@@ -177,15 +195,29 @@ module Crosslane
       #
       # @param source [String]
       # @param name [String] its file, for messages
-      # @return [Object] the last value: nil, true, false, Integer, Float, String, Array, Hash, Time
+      # @return [Object] the last value: nil, true, false, Integer, Float, String, Array, Hash, Time. A promise is the
+      #   value that it is settled with; an empty Hash if it waits
       # @raise [RuntimeError, TimeoutError, MemoryError, StoppedError]; exceptions of attached blocks as themselves
-      def eval(source, name: "(eval)") = @lock.synchronize { @native.eval(source, name) }
+      def eval(source, name: "(eval)") = @lock.synchronize { @native.eval(source, name, false) }
+
+      # Runs a script, as {#eval}. If its value is a promise, that must be settled.
+      #
+      # @return [Object] see {#eval}
+      # @raise [Error] if the promise is not settled when the script, and all that it has begun, is done: then only
+      #   another call can settle it, since there are no timers
+      def eval_await(source, name: "(eval)") = @lock.synchronize { @native.eval(source, name, true) }
 
       # Calls a function.
       #
       # @param path [String, Symbol] from the global object: "format", "Math.max"
       # @return [Object] see {#eval}
-      def call(path, *arguments) = @lock.synchronize { @native.invoke(path.to_s, arguments) }
+      def call(path, *arguments) = @lock.synchronize { @native.invoke(path.to_s, arguments, false) }
+
+      # Calls a function, as {#call}. If its value is a promise, that must be settled.
+      #
+      # @return [Object] see {#eval}
+      # @raise [Error] see {#eval_await}
+      def call_await(path, *arguments) = @lock.synchronize { @native.invoke(path.to_s, arguments, true) }
 
       # Makes a block a function of JavaScript.
       #

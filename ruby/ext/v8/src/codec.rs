@@ -1,5 +1,6 @@
 //! Ruby objects in the encoding that travels to V8 and back (`crates/crosslane-js/shim/shim.h`).
 
+use crate::class_of_v8;
 use crosslane_gvl::protect;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::value::{Qfalse, Qtrue, ReprValue};
@@ -19,6 +20,8 @@ const OBJECT: u8 = 7;
 const DATE: u8 = 8;
 const BIGINT: u8 = 9;
 const BYTES: u8 = 10;
+/// A promise that nothing has settled.
+pub(crate) const PENDING: u8 = 11;
 /// As on the other side.
 const DEEPEST: u32 = 100;
 
@@ -149,6 +152,13 @@ fn encode_integer(integer: Integer, out: &mut Vec<u8>) -> Result<(), Error> {
 }
 
 fn encode_other(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), Error> {
+    if class_of_v8("Bytes").is_ok_and(|class: RClass| value.is_kind_of(class)) {
+        let string: RString = value.funcall("string", ())?;
+        out.push(BYTES);
+        // SAFETY: the bytes are copied before anything else happens.
+        put_text(unsafe { string.as_slice() }, out);
+        return Ok(());
+    }
     let is = |name: &str| {
         let class: Option<RClass> = ruby().class_object().const_get(name).ok();
         class.is_some_and(|class| value.is_kind_of(class))
@@ -265,6 +275,7 @@ impl Decoder<'_> {
             }
             BIGINT => self.text()?.funcall("to_i", ())?,
             BYTES => ruby.str_from_slice(self.bytes()?).as_value(),
+            PENDING => ruby.hash_new().as_value(),
             _ => ruby.qnil().as_value(),
         })
     }

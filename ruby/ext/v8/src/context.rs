@@ -8,7 +8,8 @@
 //! A Ruby object of these lives while its method runs, since the VM finds `self` on the stack; a context that the
 //! collector frees is disposed of on a thread of its own, because that takes time.
 
-use crate::codec::{Decoder, encode, encode_all};
+use crate::class_of_v8;
+use crate::codec::{Decoder, PENDING, encode, encode_all};
 use crate::stack;
 use crate::watch::Watched;
 use crosslane_gvl::{self as gvl, Me, Unwind, check_interrupts};
@@ -18,9 +19,7 @@ use crosslane_js::snapshot;
 use magnus::gc::Marker;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::value::{Opaque, ReprValue};
-use magnus::{
-    Class, DataTypeFunctions, Error, ExceptionClass, Module, RArray, RModule, RString, Ruby, TypedData, Value,
-};
+use magnus::{Class, DataTypeFunctions, Error, ExceptionClass, RArray, RString, Ruby, TypedData, Value};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::Duration;
 
@@ -34,11 +33,7 @@ fn ruby() -> Ruby {
 
 /// An exception of `Crosslane::V8`.
 fn error(class: &str, message: &str) -> Error {
-    let found = || -> Result<ExceptionClass, Error> {
-        let module: RModule = ruby().class_object().const_get::<_, RModule>("Crosslane")?.const_get("V8")?;
-        module.const_get(class)
-    };
-    found().map_or_else(|error| error, |class| Error::new(class, message.to_owned()))
+    class_of_v8(class).map_or_else(|error| error, |class: ExceptionClass| Error::new(class, message.to_owned()))
 }
 
 fn refusal(refused: &Refused) -> Error {
@@ -55,9 +50,7 @@ fn thrown_error(thrown: &Thrown, timeout: f64, memory: usize) -> Error {
         Thrown::Exception(failure) => {
             let class = if failure.class == "SyntaxError" { "ParseError" } else { "RuntimeError" };
             let made = || -> Result<Error, Error> {
-                let module: RModule =
-                    ruby().class_object().const_get::<_, RModule>("Crosslane")?.const_get("V8")?;
-                let class: ExceptionClass = module.const_get(class)?;
+                let class: ExceptionClass = class_of_v8(class)?;
                 let (name, message, stack) = (&*failure.class, &*failure.message, &*failure.traceback);
                 let exception: magnus::Exception = class.new_instance((name, message, stack))?;
                 Ok(exception.into())
@@ -82,6 +75,15 @@ fn stopped_error(thrown: Option<Thrown>) -> Error {
         _ => String::new(),
     };
     error("StoppedError", format!("the script was stopped\n{stack}").trim_end())
+}
+
+/// Why a promise has no value.
+fn waits(is_inner: bool) -> &'static str {
+    if is_inner {
+        "the promise is not settled: in a block, promises go on when the call is done that has called the block"
+    } else {
+        "the promise is not settled, and nothing that the script has begun will settle it: only another call can"
+    }
 }
 
 /// Does V8's work without the GVL. If the VM wants the thread before it is begun, that comes first.
@@ -368,15 +370,17 @@ impl Context {
         }
     }
 
-    /// Runs something in the context, and makes its value an object.
+    /// Runs something in the context, and makes its value an object. With `settled`, that is no promise which waits.
     fn run(
         &self,
+        settled: bool,
         work: impl FnOnce(&embed::Context, usize) -> Result<Vec<u8>, Thrown>,
     ) -> Result<Value, Error> {
         let inner = self.inner()?;
         let Some(inner) = &*inner else { return Ok(ruby().qnil().as_value()) };
         let watched = &*inner.watched;
         let outer = watched.begin(Me::get(), self.timeout);
+        let is_inner = outer.is_some();
         let outcome = without(|| work(&inner.context, stack::left()), || watched.want());
         let stopped = watched.end(outer);
         let outcome = outcome?;
@@ -399,6 +403,7 @@ impl Context {
                 Err(unwind.into_error())
             }
             // Whatever else was left by, JavaScript has caught.
+            (Ok(value), _) if settled && value == [PENDING] => Err(error("Error", waits(is_inner))),
             (Ok(value), _) => Decoder(&value).value(),
             (Err(thrown), _) => {
                 check_interrupts()?;
@@ -418,28 +423,30 @@ impl Context {
         thrown_error(thrown, self.timeout.map_or(0.0, |timeout| timeout.as_secs_f64()), self.memory)
     }
 
-    pub(crate) fn eval(&self, source: String, name: String) -> Result<Value, Error> {
-        self.run(|context, stack| context.eval(&source, &name, stack))
+    /// With `settled`, a promise that is not settled then is an error.
+    pub(crate) fn eval(&self, source: String, name: String, settled: bool) -> Result<Value, Error> {
+        self.run(settled, |context, stack| context.eval(&source, &name, stack))
     }
 
-    pub(crate) fn invoke(&self, path: String, arguments: RArray) -> Result<Value, Error> {
+    /// With `settled`, as in [`Context::eval`].
+    pub(crate) fn invoke(&self, path: String, arguments: RArray, settled: bool) -> Result<Value, Error> {
         let arguments = encode_all(arguments)?;
-        self.run(|context, stack| context.invoke(&path, &arguments, stack))
+        self.run(settled, |context, stack| context.invoke(&path, &arguments, stack))
     }
 
     pub(crate) fn attach(&self, path: String, number: u32) -> Result<(), Error> {
-        self.run(|context, stack| context.attach(&path, number, stack).map(|()| vec![0]))?;
+        self.run(false, |context, stack| context.attach(&path, number, stack).map(|()| vec![0]))?;
         Ok(())
     }
 
     /// Has V8 free what it can.
     pub(crate) fn collect(&self) -> Result<(), Error> {
-        self.run(|context, stack| context.collect(stack).map(|()| vec![0]))?;
+        self.run(false, |context, stack| context.collect(stack).map(|()| vec![0]))?;
         Ok(())
     }
 
     pub(crate) fn heap_stats(&self) -> Result<Value, Error> {
-        self.run(|context, stack| context.heap_stats(stack))
+        self.run(false, |context, stack| context.heap_stats(stack))
     }
 
     pub(crate) fn memory(&self) -> Result<usize, Error> {

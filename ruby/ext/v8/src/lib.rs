@@ -16,13 +16,19 @@ mod stack;
 mod tests;
 mod watch;
 
-use magnus::{Error, Module, Object, RClass, RModule, Ruby, TypedData, function, method};
+use magnus::{Error, Module, Object, RClass, RModule, Ruby, TryConvert, TypedData, function, method};
 
 /// Defines a class whose objects are made here. It is looked up at once: where a thread is killed, or interrupted, the
 /// first use could not find it.
 fn define<T: TypedData>(ruby: &Ruby, module: RModule, name: &str) -> Result<RClass, Error> {
     module.define_class(name, ruby.class_object())?;
     Ok(T::class(ruby))
+}
+
+/// A class of `Crosslane::V8`.
+fn class_of_v8<T: TryConvert>(name: &str) -> Result<T, Error> {
+    let object = Ruby::get().expect("only called with the GVL").class_object();
+    object.const_get::<_, RModule>("Crosslane")?.const_get::<_, RModule>("V8")?.const_get(name)
 }
 
 #[magnus::init(name = "v8_native")]
@@ -37,8 +43,8 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     snapshot.define_method("size", method!(context::Snapshot::size, 0))?;
     let context = define::<context::Context>(ruby, module, "Context")?;
     context.define_singleton_method("boot", function!(context::Context::boot, 5))?;
-    context.define_method("eval", method!(context::Context::eval, 2))?;
-    context.define_method("invoke", method!(context::Context::invoke, 2))?;
+    context.define_method("eval", method!(context::Context::eval, 3))?;
+    context.define_method("invoke", method!(context::Context::invoke, 3))?;
     context.define_method("attach", method!(context::Context::attach, 2))?;
     context.define_method("stop", method!(context::Context::stop, 0))?;
     context.define_method("collect", method!(context::Context::collect, 0))?;
