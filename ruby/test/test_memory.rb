@@ -72,6 +72,55 @@ class TestMemory < CrosslaneTest
     end
   RUBY
 
+  # Values on their way into V8 and out of it.
+  VALUES = <<~RUBY
+    require "crosslane/v8"
+    # So large that the allocator asks the system for each.
+    text = "x" * 34_000_000
+    bytes = Crosslane::V8::Bytes.new(text)
+    script = "7".ljust(34_000_000)
+    numbers = [7] * 1_000_000
+    asked = {
+      "bytes" => ->(js) { js.call("size", bytes) },
+      "a text" => ->(js) { js.call("size", text) },
+      "an Array" => ->(js) { js.call("size", numbers) },
+      "a script" => ->(js) { js.eval(script) },
+      "bytes of JavaScript" => ->(js) { js.eval("bytes") },
+      "an array of JavaScript" => ->(js) { js.eval("numbers") },
+      "arguments of a block" => ->(js) { js.eval("take(bytes)") },
+      "the result of a block" => ->(js) { js.eval("give().length") },
+      "the message of a block" => ->(js) {
+        js.eval("try { fail() } catch (e) { if (e.message.length < 1e6) throw new Error('no memory') }")
+      }
+    }
+    other = Crosslane::V8::Context.new
+    _, most = Process.getrlimit(:AS)
+    asked.each do |what, ask|
+      failed = [8, 50, 84].count do |room|
+        js = Crosslane::V8::Context.new
+        js.eval("globalThis.bytes = new Uint8Array(3.4e7); globalThis.numbers = new Array(1e6).fill(7)")
+        js.eval("globalThis.size = (value) => value.length")
+        js.attach("take") { |taken| taken.size }
+        js.attach("give") { bytes }
+        js.attach("fail") { raise text }
+        js.low_memory_notification
+        GC.start
+        used = File.read("/proc/self/statm").to_i * 4096
+        Process.setrlimit(:AS, used + (room << 20), most)
+        ask.call(js)
+        false
+      rescue StandardError, NoMemoryError => e
+        raise unless e.message.match?(/memory|alloc/i)
+        true
+      ensure
+        raise "another context" unless other.eval("1 + 1") == 2
+        Process.setrlimit(:AS, most, most)
+        js.dispose
+      end
+      puts "\#{what}: \#{failed}"
+    end
+  RUBY
+
   def test_what_a_block_returns_finds_no_room
     assert_operator run_alone(PROGRAM).delete_prefix("lives ").to_i, :>=, 2
   end
@@ -79,6 +128,12 @@ class TestMemory < CrosslaneTest
   def test_rows_of_table_functions_and_appenders_find_no_room
     failures = run_alone(ROWS).lines.to_h { |line| line.split(": ") }
     assert_equal 4, failures.size
+    failures.each { |what, failed| assert_operator failed.to_i, :>=, 1, what }
+  end
+
+  def test_values_into_v8_and_out_of_it_find_no_room
+    failures = run_alone(VALUES).lines.to_h { |line| line.split(": ") }
+    assert_equal 9, failures.size
     failures.each { |what, failed| assert_operator failed.to_i, :>=, 1, what }
   end
 

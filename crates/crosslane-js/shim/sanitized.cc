@@ -287,6 +287,12 @@ void Embed() {
   cl_collect(program.isolate, kStack, &outcome);
   CHECK(outcome.status == CL_OK && cl_memory_used(program.isolate) < used);
 
+  // Beyond V8's longest text: it is not even looked at.
+  for (size_t length : {size_t{1} << 30, size_t{1} << 31, size_t{1} << 32}) {
+    cl_eval(program.isolate, {View("1").data, length}, View("script"), kStack, &outcome);
+    CHECK(outcome.status == CL_EXCEPTION && Copy(outcome.name) == "RangeError");
+  }
+
   // A value that is being encoded is ended as a script is.
   Eval(program, "const long = []; long.length = 4e8; long", &outcome);
   CHECK(outcome.status == CL_TERMINATED && outcome.reason == CL_MEMORY);

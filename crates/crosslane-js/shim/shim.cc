@@ -29,8 +29,10 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -89,6 +91,52 @@ class CappedAllocator final : public v8::ArrayBuffer::Allocator {
   std::atomic<size_t> used_{0};
 };
 
+// Bytes for the program, written one after the other. What there is no memory for is left out, and noted.
+class Encoded {
+ public:
+  Encoded() = default;
+  Encoded(Encoded&& other) { *this = std::move(other); }
+  Encoded& operator=(Encoded&& other) {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(room_, other.room_);
+    std::swap(lacks_, other.lacks_);
+    return *this;
+  }
+  ~Encoded() { free(data_); }
+  size_t size() const { return size_; }
+  // Whether something is left out.
+  bool lacks() const { return lacks_; }
+  ClText View() const { return {data_, size_}; }
+  // The place of as many more bytes, or null.
+  uint8_t* Add(size_t length) {
+    if (length > room_ - size_ && !Grow(size_ + length)) return nullptr;
+    size_ += length;
+    return data_ + size_ - length;
+  }
+  template <typename T>
+  void Put(T value) {
+    if (uint8_t* place = Add(sizeof value)) memcpy(place, &value, sizeof value);
+  }
+
+ private:
+  bool Grow(size_t least) {
+    // Twice as much as there was, if there is memory for that.
+    for (size_t room : {std::max(least, 2 * room_), least}) {
+      if (void* data = realloc(data_, room)) {
+        data_ = static_cast<uint8_t*>(data);
+        room_ = room;
+        return true;
+      }
+    }
+    lacks_ = true;
+    return false;
+  }
+  uint8_t* data_ = nullptr;
+  size_t size_ = 0, room_ = 0;
+  bool lacks_ = false;
+};
+
 std::string ToString(v8::Isolate* isolate, v8::Local<v8::Value> value) {
   v8::String::Utf8Value text(isolate, value);
   return *text ? std::string(*text, text.length()) : std::string();
@@ -96,21 +144,22 @@ std::string ToString(v8::Isolate* isolate, v8::Local<v8::Value> value) {
 
 ClText View(const std::string& text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
 
+// Empty if it is beyond V8's longest.
+v8::MaybeLocal<v8::String> MaybeText(v8::Isolate* isolate, const char* data, size_t length) {
+  if (length > INT32_MAX) return {};
+  return v8::String::NewFromUtf8(isolate, data, v8::NewStringType::kNormal, static_cast<int>(length));
+}
+
 v8::Local<v8::String> Text(v8::Isolate* isolate, const char* data, size_t length) {
   v8::Local<v8::String> text;
-  // Only a text beyond V8's longest fails.
-  if (!v8::String::NewFromUtf8(isolate, data, v8::NewStringType::kNormal, static_cast<int>(length))
-           .ToLocal(&text)) {
-    return v8::String::Empty(isolate);
-  }
-  return text;
+  return MaybeText(isolate, data, length).ToLocal(&text) ? text : v8::String::Empty(isolate);
 }
 
 v8::Local<v8::String> Text(v8::Isolate* isolate, ClText text) {
   return Text(isolate, reinterpret_cast<const char*>(text.data), text.length);
 }
 
-v8::Local<v8::String> Text(v8::Isolate* isolate, const std::string& text) {
+v8::Local<v8::String> Text(v8::Isolate* isolate, std::string_view text) {
   return Text(isolate, text.data(), text.size());
 }
 
@@ -164,8 +213,9 @@ struct ClIsolate {
   std::atomic<bool> given_up{false};
   // The last error that a function of the program failed with.
   v8::Global<v8::Value> failed_with;
-  // Values that were encoded.
+  // Values that were encoded, and what the last call has given.
   uint32_t encoded = 0;
+  Encoded given;
   // All that V8 counts without anybody reading it.
   alignas(64) int counter = 0;
   std::string name, message, stack, value, interrupted_at;
@@ -206,8 +256,8 @@ void Terminate(ClIsolate* self, uint32_t reason) {
   self->isolate->TerminateExecution();
 }
 
-// What was meant for the last call must not hit the one that begins. That call may have taken the reason along
-// before the thread that gave it came to V8: so V8 forgets the end in any case.
+// What was meant for the last call must not hit the one that begins. That call may have taken the reason
+// along before the thread that gave it came to V8: so V8 forgets the end in any case.
 void Spare(ClIsolate* self) {
   self->reason = 0;
   self->isolate->CancelTerminateExecution();
@@ -369,8 +419,9 @@ void Guard(ClIsolate* self, size_t memory_limit) {
 
 void Print(const v8::FunctionCallbackInfo<v8::Value>& info) {
   ClIsolate* self = Self(info.GetIsolate());
-  std::string text = ToString(info.GetIsolate(), info[1]);
-  self->host.print(self->host.host, info[0].As<v8::Int32>()->Value(), View(text));
+  v8::String::Utf8Value text(info.GetIsolate(), info[1]);
+  ClText view{reinterpret_cast<const uint8_t*>(*text), static_cast<size_t>(text.length())};
+  self->host.print(self->host.host, info[0].As<v8::Int32>()->Value(), view);
 }
 
 // Gives the list of a URL's parts, or undefined.
@@ -402,6 +453,7 @@ void Begin(ClIsolate* self, ClOutcome* outcome) {
   *outcome = {};
   self->results.Reset();
   self->kept.clear();
+  self->given = Encoded();
   self->interrupted_at.clear();
   self->asked = false;
   self->unheard_since = 0;
@@ -767,22 +819,26 @@ struct Scopes {
 
 constexpr int kDeepest = 100;
 
-template <typename T>
-void Put(std::string* out, T value) {
-  out->append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-void PutText(std::string* out, v8::Isolate* isolate, v8::Local<v8::String> text) {
+void PutText(Encoded* out, v8::Isolate* isolate, v8::Local<v8::String> text) {
   int length = text->Utf8Length(isolate);
-  Put<uint32_t>(out, length);
-  size_t at = out->size();
-  out->resize(at + length);
-  text->WriteUtf8(isolate, out->data() + at, length, nullptr,
-                  v8::String::NO_NULL_TERMINATION | v8::String::REPLACE_INVALID_UTF8);
+  out->Put<uint32_t>(length);
+  if (auto* place = reinterpret_cast<char*>(out->Add(length))) {
+    text->WriteUtf8(isolate, place, length, nullptr,
+                    v8::String::NO_NULL_TERMINATION | v8::String::REPLACE_INVALID_UTF8);
+  }
 }
 
 void Throw(v8::Isolate* isolate, const char* message) {
   isolate->ThrowException(v8::Exception::TypeError(Text(isolate, message, strlen(message))));
+}
+
+// Empty, with an exception, if it is beyond V8's longest.
+v8::MaybeLocal<v8::String> TextOrError(v8::Isolate* isolate, ClText text) {
+  v8::MaybeLocal<v8::String> made = MaybeText(isolate, reinterpret_cast<const char*>(text.data), text.length);
+  if (made.IsEmpty()) {
+    isolate->ThrowException(v8::Exception::RangeError(Text(isolate, "a text beyond V8's longest", 26)));
+  }
+  return made;
 }
 
 // Comes to a check if there is something to be ended. False if it was.
@@ -795,10 +851,18 @@ bool Poll(ClIsolate* self, v8::Local<v8::Context> context) {
          script->Run(context).ToLocal(&value);
 }
 
+// Ends the call that passes a value which there is no memory for.
+void EndForLack(ClIsolate* self, v8::Local<v8::Context> context) {
+  Terminate(self, CL_NO_MEMORY);
+  Poll(self, context);
+}
+
 // Whether `more` bytes may be added to an encoded value.
-bool HasRoom(v8::Isolate* isolate, v8::Local<v8::Context> context, const std::string& out, size_t more) {
+bool HasRoom(v8::Isolate* isolate, v8::Local<v8::Context> context, const Encoded& out, size_t more) {
   ClIsolate* self = Self(isolate);
-  if (out.size() > self->memory_limit || more > self->memory_limit - out.size() || more > UINT32_MAX) {
+  if (out.lacks()) {
+    Terminate(self, CL_NO_MEMORY);
+  } else if (out.size() > self->memory_limit || more > self->memory_limit - out.size() || more > UINT32_MAX) {
     Terminate(self, CL_MEMORY);
   } else if (++self->encoded % 1024) {
     return true;
@@ -807,11 +871,11 @@ bool HasRoom(v8::Isolate* isolate, v8::Local<v8::Context> context, const std::st
 }
 
 bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Object> object,
-                  int depth, std::string* out);
+                  int depth, Encoded* out);
 
 // Appends a value; false with an exception if it cannot travel.
 bool EncodeValue(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value> value, int depth,
-                 std::string* out) {
+                 Encoded* out) {
   if (depth > kDeepest) {
     Throw(isolate, "a value that contains itself, or is nested more than 100 deep, cannot be passed");
     return false;
@@ -821,38 +885,36 @@ bool EncodeValue(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local
   if (value->IsArrayBufferView()) size = value.As<v8::ArrayBufferView>()->ByteLength();
   if (!HasRoom(isolate, context, *out, size)) return false;
   if (value->IsInt32()) {
-    Put<uint8_t>(out, CL_VALUE_INT);
-    Put<int32_t>(out, value.As<v8::Int32>()->Value());
+    out->Put<uint8_t>(CL_VALUE_INT);
+    out->Put<int32_t>(value.As<v8::Int32>()->Value());
   } else if (value->IsNumber()) {
-    Put<uint8_t>(out, CL_VALUE_NUMBER);
-    Put<double>(out, value.As<v8::Number>()->Value());
+    out->Put<uint8_t>(CL_VALUE_NUMBER);
+    out->Put<double>(value.As<v8::Number>()->Value());
   } else if (value->IsString()) {
-    Put<uint8_t>(out, CL_VALUE_TEXT);
+    out->Put<uint8_t>(CL_VALUE_TEXT);
     PutText(out, isolate, value.As<v8::String>());
   } else if (value->IsBoolean()) {
-    Put<uint8_t>(out, value->IsTrue() ? CL_VALUE_TRUE : CL_VALUE_FALSE);
+    out->Put<uint8_t>(value->IsTrue() ? CL_VALUE_TRUE : CL_VALUE_FALSE);
   } else if (value->IsNullOrUndefined()) {
-    Put<uint8_t>(out, CL_VALUE_UNDEFINED);
+    out->Put<uint8_t>(CL_VALUE_UNDEFINED);
   } else if (value->IsBigInt()) {
     v8::Local<v8::String> digits;
     if (!value->ToString(context).ToLocal(&digits)) return false;
-    Put<uint8_t>(out, CL_VALUE_BIGINT);
+    out->Put<uint8_t>(CL_VALUE_BIGINT);
     PutText(out, isolate, digits);
   } else if (value->IsDate()) {
-    Put<uint8_t>(out, CL_VALUE_DATE);
-    Put<double>(out, value.As<v8::Date>()->ValueOf());
+    out->Put<uint8_t>(CL_VALUE_DATE);
+    out->Put<double>(value.As<v8::Date>()->ValueOf());
   } else if (value->IsArrayBufferView()) {
     auto view = value.As<v8::ArrayBufferView>();
-    Put<uint8_t>(out, CL_VALUE_BYTES);
-    Put<uint32_t>(out, view->ByteLength());
-    size_t at = out->size();
-    out->resize(at + view->ByteLength());
-    view->CopyContents(out->data() + at, view->ByteLength());
+    out->Put<uint8_t>(CL_VALUE_BYTES);
+    out->Put<uint32_t>(view->ByteLength());
+    if (uint8_t* place = out->Add(view->ByteLength())) view->CopyContents(place, view->ByteLength());
   } else if (value->IsPromise() && value.As<v8::Promise>()->State() == v8::Promise::kPending) {
-    Put<uint8_t>(out, CL_VALUE_PENDING);
+    out->Put<uint8_t>(CL_VALUE_PENDING);
   } else if (value->IsFunction() || value->IsSymbol()) {
     // As JSON leaves them out.
-    Put<uint8_t>(out, CL_VALUE_UNDEFINED);
+    out->Put<uint8_t>(CL_VALUE_UNDEFINED);
   } else {
     return EncodeObject(isolate, context, value.As<v8::Object>(), depth, out);
   }
@@ -860,15 +922,15 @@ bool EncodeValue(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local
 }
 
 bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Object> object,
-                  int depth, std::string* out) {
+                  int depth, Encoded* out) {
   if (object->IsSet()) object = object.As<v8::Set>()->AsArray();
   if (object->IsArray()) {
     auto array = object.As<v8::Array>();
     uint32_t length = array->Length();
     // Each element, hole or not, becomes a word of the program's.
     if (!HasRoom(isolate, context, *out, size_t{length} * sizeof(void*))) return false;
-    Put<uint8_t>(out, CL_VALUE_ARRAY);
-    Put<uint32_t>(out, length);
+    out->Put<uint8_t>(CL_VALUE_ARRAY);
+    out->Put<uint32_t>(length);
     for (uint32_t index = 0; index < length; index++) {
       v8::HandleScope scope(isolate);
       v8::Local<v8::Value> element;
@@ -877,10 +939,10 @@ bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Loca
     }
     return true;
   }
-  Put<uint8_t>(out, CL_VALUE_OBJECT);
+  out->Put<uint8_t>(CL_VALUE_OBJECT);
   if (object->IsMap()) {
     v8::Local<v8::Array> entries = object.As<v8::Map>()->AsArray();
-    Put<uint32_t>(out, entries->Length() / 2);
+    out->Put<uint32_t>(entries->Length() / 2);
     for (uint32_t index = 0; index < entries->Length(); index += 2) {
       v8::HandleScope scope(isolate);
       v8::Local<v8::Value> key, value;
@@ -894,7 +956,7 @@ bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Loca
   }
   v8::Local<v8::Array> names;
   if (!object->GetOwnPropertyNames(context).ToLocal(&names)) return false;
-  Put<uint32_t>(out, names->Length());
+  out->Put<uint32_t>(names->Length());
   for (uint32_t index = 0; index < names->Length(); index++) {
     v8::HandleScope scope(isolate);
     v8::Local<v8::Value> name, value;
@@ -906,6 +968,16 @@ bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Loca
   }
   return true;
 }
+
+// Appends a whole value, as `EncodeValue`.
+bool Encode(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value> value, Encoded* out) {
+  if (!EncodeValue(isolate, context, value, 0, out)) return false;
+  if (out->lacks()) EndForLack(Self(isolate), context);
+  return !out->lacks();
+}
+
+// Handles, or nothing if there is no memory for them.
+using Handles = std::unique_ptr<v8::Local<v8::Value>[]>;
 
 // Reads what the program encoded, which it is trusted to have done right.
 class Decoder {
@@ -930,9 +1002,10 @@ class Decoder {
         return text.As<v8::Value>();
       }
       case CL_VALUE_ARRAY: {
-        std::vector<v8::Local<v8::Value>> elements;
-        if (!Values(Take<uint32_t>(), &elements)) return {};
-        return v8::Array::New(isolate_, elements.data(), elements.size()).As<v8::Value>();
+        uint32_t count = Take<uint32_t>();
+        Handles elements = Values(count);
+        if (!elements) return {};
+        return v8::Array::New(isolate_, elements.get(), count).As<v8::Value>();
       }
       case CL_VALUE_OBJECT: {
         v8::Local<v8::Object> object = v8::Object::New(isolate_);
@@ -949,11 +1022,12 @@ class Decoder {
       case CL_VALUE_BIGINT: {
         bool negative = Take<uint8_t>() != 0;
         uint32_t words = Take<uint32_t>();
-        std::vector<uint64_t> digits(words);
-        if (words) memcpy(digits.data(), at_, words * sizeof(uint64_t));
+        std::unique_ptr<uint64_t[]> digits(new (std::nothrow) uint64_t[words]);
+        if (!digits) return Lack();
+        if (words) memcpy(digits.get(), at_, words * sizeof(uint64_t));
         at_ += words * sizeof(uint64_t);
         v8::Local<v8::BigInt> number;
-        if (!v8::BigInt::NewFromWords(context_, negative, static_cast<int>(words), digits.data())
+        if (!v8::BigInt::NewFromWords(context_, negative, static_cast<int>(words), digits.get())
                  .ToLocal(&number)) {
           return {};
         }
@@ -964,10 +1038,7 @@ class Decoder {
         bytes.data = at_;
         at_ += bytes.length;
         v8::Local<v8::ArrayBuffer> buffer;
-        if (!Copied(Self(isolate_), bytes, bytes.length).ToLocal(&buffer)) {
-          isolate_->ThrowException(v8::Exception::RangeError(Text(isolate_, "out of memory", 13)));
-          return {};
-        }
+        if (!Copied(Self(isolate_), bytes, bytes.length).ToLocal(&buffer)) return Lack();
         return v8::Uint8Array::New(buffer, 0, bytes.length).As<v8::Value>();
       }
       default:
@@ -975,14 +1046,14 @@ class Decoder {
     }
   }
 
-  // Adds as many values; false with an exception if V8 cannot hold one.
-  bool Values(uint32_t count, std::vector<v8::Local<v8::Value>>* values) {
-    for (; count > 0; count--) {
-      v8::Local<v8::Value> value;
-      if (!Value().ToLocal(&value)) return false;
-      values->push_back(value);
+  // So many values; none, with an exception, if V8 cannot hold one.
+  Handles Values(uint32_t count) {
+    Handles values(new (std::nothrow) v8::Local<v8::Value>[count]);
+    if (!values) Lack();
+    for (uint32_t index = 0; values && index < count; index++) {
+      if (!Value().ToLocal(&values[index])) values.reset();
     }
-    return true;
+    return values;
   }
 
  private:
@@ -996,16 +1067,14 @@ class Decoder {
 
   v8::MaybeLocal<v8::String> String() {
     uint32_t length = Take<uint32_t>();
-    v8::MaybeLocal<v8::String> text;
-    if (length <= INT32_MAX) {
-      text = v8::String::NewFromUtf8(isolate_, reinterpret_cast<const char*>(at_), v8::NewStringType::kNormal,
-                                     static_cast<int>(length));
-    }
+    const uint8_t* data = at_;
     at_ += length;
-    if (text.IsEmpty()) {
-      isolate_->ThrowException(v8::Exception::RangeError(Text(isolate_, "a text beyond V8's longest", 26)));
-    }
-    return text;
+    return TextOrError(isolate_, {data, length});
+  }
+
+  v8::MaybeLocal<v8::Value> Lack() {
+    EndForLack(Self(isolate_), context_);
+    return {};
   }
 
   v8::Isolate* isolate_;
@@ -1024,15 +1093,15 @@ bool Check(v8::Isolate* isolate, v8::Local<v8::Context> context) {
 // Throws what a function of the program failed with: an error of one of JavaScript's classes, or one that has
 // this name.
 void Fail(ClIsolate* self, v8::Local<v8::Context> context, ClText text) {
-  static const std::map<std::string, v8::Local<v8::Value> (*)(v8::Local<v8::String>)> classes = {
+  static const std::map<std::string_view, v8::Local<v8::Value> (*)(v8::Local<v8::String>)> classes = {
       {"RangeError", v8::Exception::RangeError},
       {"ReferenceError", v8::Exception::ReferenceError},
       {"SyntaxError", v8::Exception::SyntaxError},
       {"TypeError", v8::Exception::TypeError}};
   v8::Isolate* isolate = self->isolate;
-  std::string message(reinterpret_cast<const char*>(text.data), text.length);
-  std::string name = message.substr(0, message.find('\n'));
-  message.erase(0, name.size() + 1);
+  std::string_view message(reinterpret_cast<const char*>(text.data), text.length);
+  std::string_view name = message.substr(0, message.find('\n'));
+  message.remove_prefix(std::min(name.size() + 1, message.size()));
   auto known = classes.find(name);
   v8::Local<v8::Value> error =
       (known == classes.end() ? v8::Exception::Error : known->second)(Text(isolate, message));
@@ -1050,16 +1119,16 @@ void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
   for (int check = 0; check < 2 && self->reason != 0; check++) {
     if (!Check(isolate, context)) return;
   }
-  std::string arguments;
-  Put<uint32_t>(&arguments, info.Length());
+  Encoded arguments;
+  arguments.Put<uint32_t>(info.Length());
   for (int index = 0; index < info.Length(); index++) {
-    if (!EncodeValue(isolate, context, info[index], 0, &arguments)) return;
+    if (!Encode(isolate, context, info[index], &arguments)) return;
   }
   ClText result{};
   uint32_t number = info.Data().As<v8::Uint32>()->Value();
-  bool called = self->host.call(self->host.host, number, View(arguments), &result);
+  bool called = self->host.call(self->host.host, number, arguments.View(), &result);
   // A call inside of it may have been given up, and this isolate with it. Nothing ends this frame then.
-  std::string().swap(arguments);
+  arguments = Encoded();
   if (self->given_up) GiveUp(self);
   if (!called) {
     Fail(self, context, result);
@@ -1100,7 +1169,7 @@ struct Entry {
   void Leave(ClIsolate* self, bool done, v8::Local<v8::Value> value, ClOutcome* outcome) {
     v8::Isolate* isolate = self->isolate;
     self->depth--;
-    std::string encoded;
+    Encoded encoded;
     if (done && self->depth == 0) {
       isolate->PerformMicrotaskCheckpoint();
       done = !isolate->IsExecutionTerminating() && !caught.HasCaught();
@@ -1116,7 +1185,7 @@ struct Entry {
         value = promise->Result();
       }
     }
-    done = done && EncodeValue(isolate, scopes.context, value, 0, &encoded);
+    done = done && Encode(isolate, scopes.context, value, &encoded);
     while (v8::platform::PumpMessageLoop(platform, isolate)) {
     }
     if (!done) {
@@ -1124,8 +1193,8 @@ struct Entry {
       return;
     }
     if (self->depth == 0 && self->reason.exchange(0)) isolate->CancelTerminateExecution();
-    self->value = std::move(encoded);
-    outcome->value = View(self->value);
+    self->given = std::move(encoded);
+    outcome->value = self->given.View();
   }
 
   Scopes scopes;
@@ -1283,9 +1352,11 @@ void cl_eval(ClIsolate* self, ClText source, ClText name, size_t stack, ClOutcom
     v8::Isolate* isolate = self->isolate;
     v8::Local<v8::Context> context = entry.scopes.context;
     v8::ScriptOrigin origin(isolate, Text(isolate, name));
+    v8::Local<v8::String> text;
     v8::Local<v8::Script> script;
     v8::Local<v8::Value> value;
-    bool done = v8::Script::Compile(context, Text(isolate, source), &origin).ToLocal(&script) &&
+    bool done = TextOrError(isolate, source).ToLocal(&text) &&
+                v8::Script::Compile(context, text, &origin).ToLocal(&script) &&
                 script->Run(context).ToLocal(&value);
     entry.Leave(self, done, value, outcome);
   });
@@ -1308,11 +1379,10 @@ void cl_invoke(ClIsolate* self, ClText path, ClText arguments, size_t stack, ClO
       uint32_t count;
       memcpy(&count, arguments.data, sizeof count);
       Decoder decoder(isolate, context, {arguments.data + sizeof count, arguments.length - sizeof count});
-      std::vector<v8::Local<v8::Value>> values;
-      done = decoder.Values(count, &values) &&
-             function.As<v8::Function>()
-                 ->Call(context, holder, static_cast<int>(count), values.data())
-                 .ToLocal(&value);
+      Handles values = decoder.Values(count);
+      done = values && function.As<v8::Function>()
+                           ->Call(context, holder, static_cast<int>(count), values.get())
+                           .ToLocal(&value);
     }
     entry.Leave(self, done, value, outcome);
   });
@@ -1363,8 +1433,9 @@ void cl_heap_stats(ClIsolate* self, size_t stack, ClOutcome* outcome) {
     bool done = true;
     for (auto [name, count] : counts) {
       auto number = v8::Number::New(isolate, static_cast<double>(count));
-      done = done && object->CreateDataProperty(entry.scopes.context, Text(isolate, name, strlen(name)), number)
-                         .FromMaybe(false);
+      done =
+          done && object->CreateDataProperty(entry.scopes.context, Text(isolate, name, strlen(name)), number)
+                      .FromMaybe(false);
     }
     entry.Leave(self, done, object, outcome);
   });
@@ -1420,7 +1491,7 @@ size_t cl_call(ClIsolate* self, const char* method, const double* numbers, size_
     v8::Local<v8::Value> value;
     if (!ToJs(self, values[index], index).ToLocal(&value)) {
       outcome->status = CL_TERMINATED;
-      outcome->reason = CL_MEMORY;
+      outcome->reason = CL_NO_MEMORY;
       return 0;
     }
     (values[index].kind == CL_WORD ? arguments : passed).push_back(value);

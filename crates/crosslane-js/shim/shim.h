@@ -42,8 +42,8 @@ enum { CL_OK = 0, CL_EXCEPTION = 1, CL_TERMINATED = 2 };
 // How a call into V8 ended. The texts live until the next call into this isolate.
 typedef struct {
   uint32_t status;
-  // Why it was terminated: what `cl_terminate` was given, or CL_MEMORY. Of an exception: CL_PROGRAM if a
-  // function of the program has failed with it.
+  // Why it was terminated: what `cl_terminate` was given, CL_MEMORY or CL_NO_MEMORY. Of an exception:
+  // CL_PROGRAM if a function of the program has failed with it.
   uint32_t reason;
   ClText name;
   ClText message;
@@ -52,7 +52,9 @@ typedef struct {
   double number;  // the result, if it was a number
 } ClOutcome;
 
-enum { CL_MEMORY = 1, CL_PROGRAM = 4 };
+// CL_MEMORY: the isolate uses more than it may. CL_NO_MEMORY: the process has none for a value that is
+// passed.
+enum { CL_MEMORY = 1, CL_PROGRAM = 4, CL_NO_MEMORY = 5 };
 
 enum {
   CL_NONE = 0,
@@ -116,13 +118,13 @@ enum {
   CL_VALUE_UNDEFINED = 0,
   CL_VALUE_TRUE = 1,
   CL_VALUE_FALSE = 2,
-  CL_VALUE_INT = 3,     // i32
-  CL_VALUE_NUMBER = 4,  // f64
-  CL_VALUE_TEXT = 5,    // u32 bytes of UTF-8
-  CL_VALUE_ARRAY = 6,   // u32 elements
-  CL_VALUE_OBJECT = 7,  // u32 pairs of a text without its tag and a value
-  CL_VALUE_DATE = 8,    // f64 milliseconds since 1970
-  CL_VALUE_BIGINT = 9,  // out: as CL_VALUE_TEXT, in decimal digits; in: u8 negative, u32 words, u64 each
+  CL_VALUE_INT = 3,       // i32
+  CL_VALUE_NUMBER = 4,    // f64
+  CL_VALUE_TEXT = 5,      // u32 bytes of UTF-8
+  CL_VALUE_ARRAY = 6,     // u32 elements
+  CL_VALUE_OBJECT = 7,    // u32 pairs of a text without its tag and a value
+  CL_VALUE_DATE = 8,      // f64 milliseconds since 1970
+  CL_VALUE_BIGINT = 9,    // out: as CL_VALUE_TEXT, in decimal digits; in: u8 negative, u32 words, u64 each
   CL_VALUE_BYTES = 10,    // u32 bytes
   CL_VALUE_PENDING = 11,  // out: a promise that nothing has settled
 };

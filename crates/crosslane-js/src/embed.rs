@@ -90,8 +90,8 @@ unsafe fn host<'a>(host: *mut c_void) -> &'a Host {
 }
 
 extern "C" fn print(data: *mut c_void, level: u32, text: ClText) {
-    // SAFETY: the shim passes the table's pointer and a text that lives during the call.
-    unsafe { host(data).program.print(level > 0, &text.to_text()) }
+    // SAFETY: the shim passes the table's pointer and a text that lives during the call. It is UTF-8, and so not copied.
+    unsafe { host(data).program.print(level > 0, &String::from_utf8_lossy(bytes(text))) }
 }
 
 extern "C" fn confirm(data: *mut c_void, reason: u32) -> bool {
@@ -136,6 +136,14 @@ unsafe fn bytes<'a>(text: ClText) -> &'a [u8] {
     }
     // SAFETY: as the caller says.
     unsafe { std::slice::from_raw_parts(text.data, text.length) }
+}
+
+/// A copy, if there is memory for one.
+fn copied(bytes: &[u8]) -> Result<Vec<u8>, Thrown> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).map_err(|_| Thrown::Ended(Reason::NoMemory, String::new()))?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
 }
 
 /// A context with a heap of its own.
@@ -227,7 +235,7 @@ impl Context {
         // SAFETY: the texts live until the next call, which the caller has not made yet.
         unsafe {
             isolate::check(&outcome)?;
-            Ok(bytes(outcome.value).to_vec())
+            copied(bytes(outcome.value))
         }
     }
 
@@ -306,6 +314,21 @@ impl Builder {
         Ok(Self { raw, handle: Handle::new(raw), _host: host, tenant: Some(tenant) })
     }
 
+    /// The snapshot of what a script makes of `blob`.
+    fn build(
+        blob: ClText,
+        source: &str,
+        name: &str,
+        stack: usize,
+        program: Arc<dyn Program>,
+        started: impl FnOnce(&Arc<Handle>),
+    ) -> Result<Snapshot, Refused> {
+        let builder = Self::new(blob, program)?;
+        started(&builder.handle);
+        builder.eval(source, name, stack)?;
+        Ok(builder.finish())
+    }
+
     fn eval(&self, source: &str, name: &str, stack: usize) -> Result<(), Thrown> {
         let mut outcome = ClOutcome::EMPTY;
         let (source, name) = (ClText::new(source.as_bytes()), ClText::new(name.as_bytes()));
@@ -372,10 +395,7 @@ impl Snapshot {
         program: Arc<dyn Program>,
         started: impl FnOnce(&Arc<Handle>),
     ) -> Result<Self, Refused> {
-        let builder = Builder::new(ClText::EMPTY, program)?;
-        started(&builder.handle);
-        builder.eval(source, name, stack)?;
-        Ok(builder.finish())
+        Builder::build(ClText::EMPTY, source, name, stack, program, started)
     }
 
     /// The same heap, with the code that another script needs compiled. What that script changes is not kept. The rest
@@ -391,16 +411,23 @@ impl Snapshot {
         program: Arc<dyn Program>,
         started: impl FnOnce(&Arc<Handle>),
     ) -> Result<Self, Refused> {
-        let builder = Builder::new(self.text(), program)?;
-        started(&builder.handle);
-        builder.eval(source, name, stack)?;
-        Ok(builder.finish())
+        Builder::build(self.text(), source, name, stack, program, started)
     }
 
     /// The snapshot for [`Snapshot::load`].
-    pub fn dump(&self) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn dump(&self) -> Result<Vec<u8>, Refused> {
         let blob = self.bytes();
-        [&MAGIC[..], &version(), &sum(blob).to_le_bytes(), blob].concat()
+        let head = [&MAGIC[..], &version(), &sum(blob).to_le_bytes()].concat();
+        let mut dumped = Vec::new();
+        dumped
+            .try_reserve_exact(head.len() + blob.len())
+            .map_err(|_| Thrown::Ended(Reason::NoMemory, String::new()))?;
+        dumped.extend_from_slice(&head);
+        dumped.extend_from_slice(blob);
+        Ok(dumped)
     }
 
     /// A snapshot that was dumped by the same build.
@@ -425,7 +452,7 @@ impl Snapshot {
         }
         enter()?;
         // SAFETY: the sum says that these are the bytes of a snapshot of this V8.
-        Ok(unsafe { Snapshot::owned(blob.into()) })
+        Ok(unsafe { Snapshot::owned(copied(blob)?.into_boxed_slice()) })
     }
 }
 

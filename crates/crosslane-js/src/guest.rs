@@ -167,14 +167,11 @@ impl BatchRun<'_> {
                 let message = format!("timed out after {} s", self.function.timeout.unwrap_or_default());
                 Failure { class: "TimeoutError".into(), message, traceback, ..Failure::default() }
             }
-            Thrown::Ended(Reason::Memory, traceback) => {
+            Thrown::Ended(reason @ (Reason::Memory | Reason::NoMemory), traceback) => {
                 self.guest.spent = true;
-                Failure {
-                    class: "RangeError".into(),
-                    message: self.memory_message(),
-                    traceback,
-                    ..Failure::default()
-                }
+                let message =
+                    if reason == Reason::Memory { self.memory_message() } else { reason.to_string() };
+                Failure { class: "RangeError".into(), message, traceback, ..Failure::default() }
             }
         };
         let vectorized = self.function.vectorized;

@@ -31,6 +31,8 @@ pub enum Reason {
     Timeout = 2,
     /// Nobody waits for it any more.
     Closed = 3,
+    /// The process has no memory for a value that it passes. (4 is [`ffi::PROGRAM`].)
+    NoMemory = 5,
 }
 
 impl Reason {
@@ -38,6 +40,7 @@ impl Reason {
         match number {
             1 => Reason::Memory,
             2 => Reason::Timeout,
+            5 => Reason::NoMemory,
             _ => Reason::Closed,
         }
     }
@@ -49,6 +52,9 @@ impl fmt::Display for Reason {
             Reason::Memory => "the script used more memory than it may",
             Reason::Timeout => "the script took too long",
             Reason::Closed => "the script was ended",
+            Reason::NoMemory => {
+                "the process has no memory for a value that passes into JavaScript or out of it"
+            }
         })
     }
 }

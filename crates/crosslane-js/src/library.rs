@@ -251,6 +251,7 @@ fn explain(thrown: Thrown, time: Duration) -> Failure {
             let message = format!("the file used more than {} MB while it was loaded", MEMORY >> 20);
             ("RangeError", message, stack)
         }
+        Thrown::Ended(reason @ Reason::NoMemory, stack) => ("RangeError", reason.to_string(), stack),
         Thrown::Ended(_, stack) => {
             let message = format!(
                 "the file was not loaded within {} s; the setting load_timeout changes this limit",

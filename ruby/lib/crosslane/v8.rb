@@ -50,7 +50,7 @@ module Crosslane
     # A script ran for too long.
     class TimeoutError < Error; end
 
-    # A context used too much memory.
+    # A context used too much memory, or the process has none for a value that passes into JavaScript or out of it.
     class MemoryError < Error; end
 
     # {Context#stop} has ended a script.

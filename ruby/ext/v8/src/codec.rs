@@ -1,7 +1,10 @@
 //! Ruby objects in the encoding that travels to V8 and back (`crates/crosslane-js/shim/shim.h`).
+//!
+//! A value may be as large as a program makes it: what there is no memory for is an exception.
 
 use crate::class_of_v8;
 use crosslane_gvl::protect;
+use crosslane_js::isolate::Reason;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::value::{Qfalse, Qtrue, ReprValue};
 use magnus::{
@@ -33,18 +36,87 @@ fn refused(message: String) -> Error {
     Error::new(ruby().exception_type_error(), message)
 }
 
+/// What there is no memory for.
+pub(crate) fn no_memory() -> Error {
+    crate::error("MemoryError", &Reason::NoMemory.to_string())
+}
+
 /// An Array, as `invoke` takes it: the number of elements, and these.
 pub(crate) fn encode_all(values: RArray) -> Result<Vec<u8>, Error> {
-    let mut out = (values.len() as u32).to_le_bytes().to_vec();
+    let mut out = Vec::new();
+    put_count(values.len(), &mut out)?;
     for index in 0..values.len() {
         encode(values.entry(index as isize)?, 0, &mut out)?;
     }
     Ok(out)
 }
 
-fn put_text(text: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
-    out.extend_from_slice(text);
+fn put(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
+    out.try_reserve(bytes.len()).map_err(|_| no_memory())?;
+    out.extend_from_slice(bytes);
+    Ok(())
+}
+
+/// How many elements or bytes follow.
+fn put_count(count: usize, out: &mut Vec<u8>) -> Result<(), Error> {
+    let Ok(count) = u32::try_from(count) else {
+        return Err(refused(format!(
+            "{count} bytes or elements are more than JavaScript can hold in one value"
+        )));
+    };
+    put(&count.to_le_bytes(), out)
+}
+
+fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
+    put_count(bytes.len(), out)?;
+    put(bytes, out)
+}
+
+/// A text in UTF-8. What is none is converted, or raises.
+fn utf8(string: RString) -> Result<RString, Error> {
+    if string.is_utf8_compatible_encoding() { Ok(string) } else { string.conv_enc(ruby().utf8_encoding()) }
+}
+
+fn put_text(string: RString, out: &mut Vec<u8>) -> Result<(), Error> {
+    let string = utf8(string)?;
+    // SAFETY: the bytes are copied before anything else happens.
+    put_bytes(unsafe { string.as_str() }?.as_bytes(), out)
+}
+
+/// A copy of the bytes.
+pub(crate) fn bytes(string: RString) -> Result<Vec<u8>, Error> {
+    let mut copy = Vec::new();
+    // SAFETY: the bytes are copied before anything else happens.
+    put(unsafe { string.as_slice() }, &mut copy)?;
+    Ok(copy)
+}
+
+/// A copy of the text.
+pub(crate) fn text(string: RString) -> Result<String, Error> {
+    let string = utf8(string)?;
+    let mut copy = String::new();
+    // SAFETY: the text is copied before anything else happens.
+    let text = unsafe { string.as_str() }?;
+    copy.try_reserve_exact(text.len()).map_err(|_| no_memory())?;
+    copy.push_str(text);
+    Ok(copy)
+}
+
+/// What Ruby makes, for which it may find no memory.
+pub(crate) fn made<T>(make: impl Fn() -> T) -> Result<T, Error> {
+    let mut result = None;
+    protect(|| result = Some(make()))?;
+    Ok(result.expect("it was not left"))
+}
+
+/// A value that V8's side encoded.
+pub(crate) fn decode(encoded: &[u8]) -> Result<Value, Error> {
+    made(|| Decoder(encoded).value())?
+}
+
+/// An argument list that V8's side encoded.
+pub(crate) fn decode_all(encoded: &[u8]) -> Result<RArray, Error> {
+    made(|| Decoder(encoded).all())?
 }
 
 /// One object.
@@ -61,20 +133,20 @@ pub(crate) fn encode(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), 
         return encode_string(string, out);
     }
     if value.is_nil() {
-        out.push(UNDEFINED);
+        put(&[UNDEFINED], out)?;
     } else if Qtrue::from_value(value).is_some() {
-        out.push(TRUE);
+        put(&[TRUE], out)?;
     } else if Qfalse::from_value(value).is_some() {
-        out.push(FALSE);
+        put(&[FALSE], out)?;
     } else if let Some(float) = Float::from_value(value) {
-        out.push(NUMBER);
-        out.extend_from_slice(&float.to_f64().to_le_bytes());
+        put(&[NUMBER], out)?;
+        put(&float.to_f64().to_le_bytes(), out)?;
     } else if let Some(symbol) = Symbol::from_value(value) {
-        out.push(TEXT);
-        put_text(symbol.name()?.as_bytes(), out);
+        put(&[TEXT], out)?;
+        put_text(symbol.funcall("name", ())?, out)?;
     } else if let Some(array) = RArray::from_value(value) {
-        out.push(ARRAY);
-        out.extend_from_slice(&(array.len() as u32).to_le_bytes());
+        put(&[ARRAY], out)?;
+        put_count(array.len(), out)?;
         for index in 0..array.len() {
             encode(array.entry(index as isize)?, depth + 1, out)?;
         }
@@ -87,13 +159,13 @@ pub(crate) fn encode(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), 
 }
 
 fn encode_hash(hash: RHash, depth: u32, out: &mut Vec<u8>) -> Result<(), Error> {
-    out.push(OBJECT);
-    out.extend_from_slice(&(hash.len() as u32).to_le_bytes());
+    put(&[OBJECT], out)?;
+    // The keys that there are now, whatever their `to_s` does to the Hash.
     let keys: RArray = hash.funcall("keys", ())?;
+    put_count(keys.len(), out)?;
     for index in 0..keys.len() {
         let key: Value = keys.entry(index as isize)?;
-        let name: String = key.funcall("to_s", ())?;
-        put_text(name.as_bytes(), out);
+        put_text(key.funcall("to_s", ())?, out)?;
         encode(hash.aref(key)?, depth + 1, out)?;
     }
     Ok(())
@@ -104,32 +176,24 @@ fn encode_string(string: RString, out: &mut Vec<u8>) -> Result<(), Error> {
     // SAFETY: the bytes are copied before anything else happens.
     let bytes = unsafe { string.as_slice() };
     if string.enc_get() == ruby().ascii8bit_encindex() && !bytes.is_ascii() {
-        out.push(BYTES);
-        put_text(bytes, out);
-        return Ok(());
+        put(&[BYTES], out)?;
+        return put_bytes(bytes, out);
     }
-    out.push(TEXT);
-    // What is no UTF-8 is converted, or raises.
-    match std::str::from_utf8(bytes) {
-        Ok(text) if string.is_utf8_compatible_encoding() => put_text(text.as_bytes(), out),
-        _ => put_text(string.to_string()?.as_bytes(), out),
-    }
-    Ok(())
+    put(&[TEXT], out)?;
+    put_text(string, out)
 }
 
 fn encode_integer(integer: Integer, out: &mut Vec<u8>) -> Result<(), Error> {
     // (Magnus takes the low half of some integers of 63 bits for what `to_i32` asks for.)
     if let Ok(exact) = integer.to_i64() {
         if let Ok(small) = i32::try_from(exact) {
-            out.push(INT);
-            out.extend_from_slice(&small.to_le_bytes());
-            return Ok(());
+            put(&[INT], out)?;
+            return put(&small.to_le_bytes(), out);
         }
         // Up to 2^53 a number is exact; beyond that only a BigInt is.
         if exact.unsigned_abs() <= 1 << 53 {
-            out.push(NUMBER);
-            out.extend_from_slice(&(exact as f64).to_le_bytes());
-            return Ok(());
+            put(&[NUMBER], out)?;
+            return put(&(exact as f64).to_le_bytes(), out);
         }
     }
     let raw = integer.as_raw();
@@ -137,6 +201,7 @@ fn encode_integer(integer: Integer, out: &mut Vec<u8>) -> Result<(), Error> {
     // SAFETY: protected; the words are as many as are passed, and nothing in the closure is to be dropped.
     let sign = unsafe {
         let count = rb_sys::rb_absint_numwords(raw, 64, std::ptr::null_mut()) as usize;
+        words.try_reserve_exact(count).map_err(|_| no_memory())?;
         words.resize(count, 0);
         let (start, flags) =
             (words.as_mut_ptr(), rb_sys::INTEGER_PACK_LSWORD_FIRST | rb_sys::INTEGER_PACK_NATIVE_BYTE_ORDER);
@@ -144,21 +209,12 @@ fn encode_integer(integer: Integer, out: &mut Vec<u8>) -> Result<(), Error> {
         protect(|| sign = rb_sys::rb_integer_pack(raw, start.cast(), count as _, 8, 0, flags as c_int))?;
         sign
     };
-    out.push(BIGINT);
-    out.push(u8::from(sign < 0));
-    out.extend_from_slice(&(words.len() as u32).to_le_bytes());
-    words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
-    Ok(())
+    put(&[BIGINT, u8::from(sign < 0)], out)?;
+    put_count(words.len(), out)?;
+    words.iter().try_for_each(|word| put(&word.to_le_bytes(), out))
 }
 
 fn encode_other(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), Error> {
-    if class_of_v8("Bytes").is_ok_and(|class: RClass| value.is_kind_of(class)) {
-        let string: RString = value.funcall("string", ())?;
-        out.push(BYTES);
-        // SAFETY: the bytes are copied before anything else happens.
-        put_text(unsafe { string.as_slice() }, out);
-        return Ok(());
-    }
     let is = |name: &str| {
         let class: Option<RClass> = ruby().class_object().const_get(name).ok();
         class.is_some_and(|class| value.is_kind_of(class))
@@ -167,20 +223,17 @@ fn encode_other(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), Error
         // Time#to_time comes with the library "date" only.
         let time: Value = if is("Time") { value } else { value.funcall("to_time", ())? };
         let seconds: f64 = time.funcall("to_f", ())?;
-        out.push(DATE);
-        out.extend_from_slice(&(seconds * 1000.0).round().to_le_bytes());
-        return Ok(());
+        put(&[DATE], out)?;
+        return put(&(seconds * 1000.0).round().to_le_bytes(), out);
     }
     if is("Date") {
         let days: i64 = value.funcall("jd", ())?;
-        out.push(DATE);
-        out.extend_from_slice(&((days - 2_440_588) as f64 * 86_400_000.0).to_le_bytes());
-        return Ok(());
+        put(&[DATE], out)?;
+        return put(&((days - 2_440_588) as f64 * 86_400_000.0).to_le_bytes(), out);
     }
     if is("Numeric") {
-        out.push(NUMBER);
-        out.extend_from_slice(&f64::try_convert(value)?.to_le_bytes());
-        return Ok(());
+        put(&[NUMBER], out)?;
+        return put(&f64::try_convert(value)?.to_le_bytes(), out);
     }
     if is("Struct") {
         return encode_hash(value.funcall("to_h", ())?, depth, out);
@@ -188,12 +241,18 @@ fn encode_other(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), Error
     if is("Set") {
         return encode(value.funcall("to_a", ())?, depth, out);
     }
+    if class_of_v8("Bytes").is_ok_and(|class: RClass| value.is_kind_of(class)) {
+        let string: RString = value.funcall("string", ())?;
+        put(&[BYTES], out)?;
+        // SAFETY: the bytes are copied before anything else happens.
+        return put_bytes(unsafe { string.as_slice() }, out);
+    }
     // SAFETY: the name is copied at once.
     let class = unsafe { value.classname() }.into_owned();
     Err(refused(format!("a {class} cannot be passed to JavaScript; pass its to_h, to_a or to_s")))
 }
 
-/// Reads encoded values. V8's side wrote them.
+/// Reads encoded values. V8's side wrote them. Ruby's own exceptions may leave it (see [`made`]).
 pub(crate) struct Decoder<'a>(pub(crate) &'a [u8]);
 
 impl Decoder<'_> {
@@ -217,7 +276,7 @@ impl Decoder<'_> {
     }
 
     fn text(&mut self) -> Result<RString, Error> {
-        Ok(ruby().str_new(&String::from_utf8_lossy(self.bytes()?)))
+        Ok(ruby().enc_str_new(self.bytes()?, ruby().utf8_encoding()))
     }
 
     /// The elements of an argument list.

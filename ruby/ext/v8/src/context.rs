@@ -8,14 +8,15 @@
 //! A Ruby object of these lives while its method runs, since the VM finds `self` on the stack; a context that the
 //! collector frees is disposed of on a thread of its own, because that takes time.
 
-use crate::class_of_v8;
-use crate::codec::{Decoder, PENDING, encode, encode_all};
+use crate::codec::{self, PENDING, decode, decode_all, encode, encode_all, made, no_memory};
 use crate::stack;
 use crate::watch::Watched;
+use crate::{class_of_v8, error};
 use crosslane_gvl::{self as gvl, Me, Unwind, check_interrupts};
 use crosslane_js::embed::{self, Program, Refused};
 use crosslane_js::isolate::{Handle, Reason, Thrown};
 use crosslane_js::snapshot;
+use magnus::error::ErrorType;
 use magnus::gc::Marker;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::value::{Opaque, ReprValue};
@@ -31,14 +32,10 @@ fn ruby() -> Ruby {
     Ruby::get().expect("only called with the GVL")
 }
 
-/// An exception of `Crosslane::V8`.
-fn error(class: &str, message: &str) -> Error {
-    class_of_v8(class).map_or_else(|error| error, |class: ExceptionClass| Error::new(class, message.to_owned()))
-}
-
 fn refusal(refused: &Refused) -> Error {
     match refused {
         Refused::Thrown(thrown @ Thrown::Exception(_)) => thrown_error(thrown, 0.0, 0),
+        Refused::Thrown(Thrown::Ended(Reason::NoMemory, _)) => no_memory(),
         Refused::Thrown(Thrown::Ended(Reason::Memory, _)) => error("MemoryError", &refused.to_string()),
         other => error("Error", &other.to_string()),
     }
@@ -65,6 +62,7 @@ fn thrown_error(thrown: &Thrown, timeout: f64, memory: usize) -> Error {
             format!("the script ran for more than its timeout of {timeout} s\n{stack}").trim_end(),
         ),
         Thrown::Ended(Reason::Closed, _) => error("Error", "the script was ended"),
+        Thrown::Ended(Reason::NoMemory, _) => no_memory(),
     }
 }
 
@@ -132,26 +130,28 @@ impl Snapshot {
         }
     }
 
-    pub(crate) fn build(source: String, name: String, blocks: Value) -> Result<Self, Error> {
+    pub(crate) fn build(source: RString, name: RString, blocks: Value) -> Result<Self, Error> {
+        let (source, name) = (codec::text(source)?, codec::text(name)?);
         Self::run(blocks, |program, started| {
             snapshot::Snapshot::of_script(&source, &name, stack::left(), program, started)
         })
     }
 
-    pub(crate) fn warm_up(&self, source: String, name: String, blocks: Value) -> Result<Self, Error> {
+    pub(crate) fn warm_up(&self, source: RString, name: RString, blocks: Value) -> Result<Self, Error> {
+        let (source, name) = (codec::text(source)?, codec::text(name)?);
         Self::run(blocks, |program, started| {
             self.0.warmed_up(&source, &name, stack::left(), program, started)
         })
     }
 
     pub(crate) fn load(dumped: RString) -> Result<Self, Error> {
-        // SAFETY: the bytes are copied before anything else happens.
-        let bytes = unsafe { dumped.as_slice() }.to_vec();
+        let bytes = codec::bytes(dumped)?;
         Self::wrap(without(|| snapshot::Snapshot::load(&bytes), || {}))
     }
 
-    pub(crate) fn dump(&self) -> RString {
-        ruby().str_from_slice(&self.0.dump())
+    pub(crate) fn dump(&self) -> Result<RString, Error> {
+        let dumped = self.0.dump().map_err(|refused| refusal(&refused))?;
+        made(|| ruby().str_from_slice(&dumped))
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -228,8 +228,13 @@ impl Bridge {
     /// What JavaScript sees of an error: its name and its message, a line each. With the GVL.
     fn told(&self, error: &Error) -> String {
         let blocks = ruby().get_inner(self.blocks);
-        let named = error.value().and_then(|exception| blocks.funcall("told", (exception,)).ok());
-        named.unwrap_or_else(|| format!("ProgramError\n{error}"))
+        match error.error_type() {
+            ErrorType::Exception(exception) => blocks
+                .funcall("told", (*exception,))
+                .and_then(codec::text)
+                .unwrap_or_else(|_| "ProgramError\n(its message cannot be told)".into()),
+            _ => format!("ProgramError\n{error}"),
+        }
     }
 
     /// Gives the exception that waits the frames of JavaScript that it has passed. With the GVL.
@@ -254,8 +259,11 @@ impl Bridge {
 impl Program for Bridge {
     fn print(&self, error: bool, text: &str) {
         self.with(|| {
-            let blocks = ruby().get_inner(self.blocks);
-            if let Err(error) = blocks.funcall::<_, _, Value>("print", (error, text)) {
+            let print = || -> Result<Value, Error> {
+                let line = made(|| ruby().str_new(text))?;
+                ruby().get_inner(self.blocks).funcall("print", (error, line))
+            };
+            if let Err(error) = print() {
                 let unwind = Unwind::from(error);
                 let last = unwind.is_final();
                 self.leave(unwind, last);
@@ -267,7 +275,7 @@ impl Program for Bridge {
         let called = self.with(|| {
             let call = || -> Result<Vec<u8>, Error> {
                 let blocks = ruby().get_inner(self.blocks);
-                let arguments = Decoder(arguments).all()?;
+                let arguments = decode_all(arguments)?;
                 let result: Value = blocks.funcall("call_block", (number, arguments))?;
                 let mut out = Vec::new();
                 encode(result, 0, &mut out)?;
@@ -391,7 +399,7 @@ impl Context {
         }
         match (outcome, inner.bridge.left()) {
             (_, Some((unwind, true))) => Err(unwind.into_error()),
-            (Err(thrown @ Thrown::Ended(Reason::Memory | Reason::Timeout, _)), _) => {
+            (Err(thrown @ Thrown::Ended(Reason::Memory | Reason::NoMemory | Reason::Timeout, _)), _) => {
                 check_interrupts()?;
                 Err(self.thrown(&thrown))
             }
@@ -404,7 +412,7 @@ impl Context {
             }
             // Whatever else was left by, JavaScript has caught.
             (Ok(value), _) if settled && value == [PENDING] => Err(error("Error", waits(is_inner))),
-            (Ok(value), _) => Decoder(&value).value(),
+            (Ok(value), _) => decode(&value),
             (Err(thrown), _) => {
                 check_interrupts()?;
                 Err(self.thrown(&thrown))
@@ -424,17 +432,19 @@ impl Context {
     }
 
     /// With `settled`, a promise that is not settled then is an error.
-    pub(crate) fn eval(&self, source: String, name: String, settled: bool) -> Result<Value, Error> {
+    pub(crate) fn eval(&self, source: RString, name: RString, settled: bool) -> Result<Value, Error> {
+        let (source, name) = (codec::text(source)?, codec::text(name)?);
         self.run(settled, |context, stack| context.eval(&source, &name, stack))
     }
 
     /// With `settled`, as in [`Context::eval`].
-    pub(crate) fn invoke(&self, path: String, arguments: RArray, settled: bool) -> Result<Value, Error> {
-        let arguments = encode_all(arguments)?;
+    pub(crate) fn invoke(&self, path: RString, arguments: RArray, settled: bool) -> Result<Value, Error> {
+        let (path, arguments) = (codec::text(path)?, encode_all(arguments)?);
         self.run(settled, |context, stack| context.invoke(&path, &arguments, stack))
     }
 
-    pub(crate) fn attach(&self, path: String, number: u32) -> Result<(), Error> {
+    pub(crate) fn attach(&self, path: RString, number: u32) -> Result<(), Error> {
+        let path = codec::text(path)?;
         self.run(false, |context, stack| context.attach(&path, number, stack).map(|()| vec![0]))?;
         Ok(())
     }

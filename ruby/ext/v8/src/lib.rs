@@ -16,7 +16,9 @@ mod stack;
 mod tests;
 mod watch;
 
-use magnus::{Error, Module, Object, RClass, RModule, Ruby, TryConvert, TypedData, function, method};
+use magnus::{
+    Error, ExceptionClass, Module, Object, RClass, RModule, Ruby, TryConvert, TypedData, function, method,
+};
 
 /// Defines a class whose objects are made here. It is looked up at once: where a thread is killed, or interrupted, the
 /// first use could not find it.
@@ -29,6 +31,12 @@ fn define<T: TypedData>(ruby: &Ruby, module: RModule, name: &str) -> Result<RCla
 fn class_of_v8<T: TryConvert>(name: &str) -> Result<T, Error> {
     let object = Ruby::get().expect("only called with the GVL").class_object();
     object.const_get::<_, RModule>("Crosslane")?.const_get::<_, RModule>("V8")?.const_get(name)
+}
+
+/// An exception of `Crosslane::V8`.
+fn error(class: &str, message: &str) -> Error {
+    class_of_v8(class)
+        .map_or_else(|error| error, |class: ExceptionClass| Error::new(class, message.to_owned()))
 }
 
 #[magnus::init(name = "v8_native")]
