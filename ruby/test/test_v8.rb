@@ -126,6 +126,33 @@ class TestV8 < CrosslaneTest
     end
   end
 
+  # Ruby's code inside of a call may have the context given up, and the call with it.
+  def test_output_and_a_signal_handler_whose_calls_are_given_up
+    program = <<~'RUBY'
+      require "crosslane/v8"
+      greedy = lambda do |js|
+        js.eval("'a'.repeat(3e8).split('')")
+      rescue Crosslane::V8::MemoryError
+        print "inner "
+      end
+      output = Object.new
+      js = Crosslane::V8::Context.new(max_memory: 60_000_000, output: output)
+      output.define_singleton_method(:puts) { |_| greedy.call(js) }
+      trap("USR1") { greedy.call(js) }
+      js.attach("signal") { !Thread.new { Process.kill("USR1", Process.pid) } }
+      begin
+        js.eval(ARGV[0])
+      rescue Crosslane::V8::MemoryError
+        print "outer ", Crosslane::V8::Context.new.eval("1 + 1")
+      end
+    RUBY
+    library = File.expand_path("../lib", __dir__)
+    ["console.log(1)", "signal(); for (;;);"].each do |source|
+      output = IO.popen([RbConfig.ruby, "-I", library, "-e", program, source], err: File::NULL, &:read)
+      assert_equal "inner outer 2", output, source
+    end
+  end
+
   def test_prototypes_of_the_script_meet_nothing_unchecked
     js = context
     js.attach("fail") { raise "no" }

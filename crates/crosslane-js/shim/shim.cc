@@ -270,6 +270,12 @@ constexpr int64_t kPatience = 200'000'000;
 
 void GiveUp(ClIsolate* self);
 
+// To be called where the program was at work inside of a call. What it did may have been a call that was
+// given up, and this isolate with it: nothing else ends these frames.
+void LeaveIfGivenUp(ClIsolate* self) {
+  if (self->given_up) GiveUp(self);
+}
+
 void Heard(v8::Isolate* isolate, void*) {
   ClIsolate* self = Self(isolate);
   self->unheard_since = 0;
@@ -419,9 +425,12 @@ void Guard(ClIsolate* self, size_t memory_limit) {
 
 void Print(const v8::FunctionCallbackInfo<v8::Value>& info) {
   ClIsolate* self = Self(info.GetIsolate());
-  v8::String::Utf8Value text(info.GetIsolate(), info[1]);
-  ClText view{reinterpret_cast<const uint8_t*>(*text), static_cast<size_t>(text.length())};
-  self->host.print(self->host.host, info[0].As<v8::Int32>()->Value(), view);
+  {
+    v8::String::Utf8Value text(info.GetIsolate(), info[1]);
+    ClText view{reinterpret_cast<const uint8_t*>(*text), static_cast<size_t>(text.length())};
+    self->host.print(self->host.host, info[0].As<v8::Int32>()->Value(), view);
+  }
+  LeaveIfGivenUp(self);
 }
 
 // Gives the list of a URL's parts, or undefined.
@@ -1127,9 +1136,8 @@ void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
   ClText result{};
   uint32_t number = info.Data().As<v8::Uint32>()->Value();
   bool called = self->host.call(self->host.host, number, arguments.View(), &result);
-  // A call inside of it may have been given up, and this isolate with it. Nothing ends this frame then.
   arguments = Encoded();
-  if (self->given_up) GiveUp(self);
+  LeaveIfGivenUp(self);
   if (!called) {
     Fail(self, context, result);
     return;
@@ -1582,7 +1590,9 @@ void cl_terminate(ClIsolate* self, uint32_t reason, bool stack) {
           ClIsolate* self = Self(isolate);
           uint32_t reason = self->reason.load();
           if (reason == 0) return;
-          if (!self->host.confirm(self->host.host, reason)) {
+          bool confirmed = self->host.confirm(self->host.host, reason);
+          LeaveIfGivenUp(self);
+          if (!confirmed) {
             self->reason = 0;
             return;
           }
