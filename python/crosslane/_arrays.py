@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import decimal
 import math
-import numbers
-from collections.abc import Iterable, Mapping, Sized
-from datetime import date, datetime, time
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from crosslane._guest import is_missing
 from crosslane.types import decimal_of
 
 _DAY = 86_400_000_000
-_MIDNIGHT = time()
 #: Enough digits for any number that fits a DECIMAL, and to see of any other that it does not.
 _DIGITS = decimal.Context(prec=400)
 
-#: The numbers of infinite dates and timestamps, by the bits that they have.
-_INFINITE = {(bits, sign * math.inf): sign * (2 ** (bits - 1) - 1) for bits in (32, 64) for sign in (1, -1)}
 
-
-def fitting(result: Any, kind: pa.DataType) -> pa.Array:
-    """A column of any library as an array of a type.
+def fitting(result: Any, kind: pa.DataType) -> pa.Array | list[Any]:
+    """A column of any library as an array of a type; or what it holds as a list, if these are Python's objects, which
+    are results like those of a row function.
 
     Raises:
         TypeError, ValueError, OverflowError: if it is no column, or has values that the type does not have.
     """
-    return _cast(_array(result, kind), kind)
+    column = _column(result, kind)
+    return column if isinstance(column, list) else _cast(column, kind)
 
 
-def _array(result: Any, kind: pa.DataType) -> pa.Array:
+def _column(result: Any, kind: pa.DataType) -> pa.Array | list[Any]:
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
         if isinstance(result, pa.ChunkedArray):  # pyarrow keeps what exceeds 2 GiB in chunks
@@ -42,14 +37,17 @@ def _array(result: Any, kind: pa.DataType) -> pa.Array:
         result.validate()
         return result
     library = type(result).__module__.split(".")[0]
-    if library == "polars":
-        return result.to_arrow()
+    if library == "polars" and type(result).__name__ == "Series":
+        return result.to_list() if str(result.dtype) == "Object" else result.to_arrow()
     if library == "pandas" and getattr(result, "ndim", 0) == 1:
-        return _objects(result, kind) if result.dtype == object else pa.Array.from_pandas(result)
+        if result.dtype != object:
+            return pa.Array.from_pandas(result)
+        return [None if missing else value for value, missing in zip(result.tolist(), result.isna().tolist())]
     if library == "numpy" and getattr(result, "ndim", 0) == 1:
-        return _from_numpy(result, kind)
+        return result.tolist() if result.dtype == object else _from_numpy(result, kind)
     if isinstance(result, (list, tuple)):
-        return _objects(result, kind)
+        # The function may change its own while values are computed.
+        return list(result)
     raise TypeError(
         f"returned {type(result).__name__} where a column is due: a pyarrow array, or a numpy, pandas or polars one"
     )
@@ -58,8 +56,6 @@ def _array(result: Any, kind: pa.DataType) -> pa.Array:
 def _from_numpy(result: Any, kind: pa.DataType) -> pa.Array:
     import numpy
 
-    if result.dtype == object:
-        return _objects(result.tolist(), kind)
     if result.dtype.kind in "mM":
         # pyarrow knows four units, and no multiples of them.
         unit, _ = numpy.datetime_data(result.dtype)
@@ -68,23 +64,6 @@ def _from_numpy(result: Any, kind: pa.DataType) -> pa.Array:
         result = result.astype(f"{result.dtype.kind}8[{unit}]", copy=False)
     # NaN is no value of any other type: it stands for NULL.
     return pa.array(result, from_pandas=not pa.types.is_floating(kind))
-
-
-def _objects(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
-    values = [None if is_missing(value) else value for value in values]
-    first = next((value for value in values if value is not None), None)
-    if type(first).__name__ in ("datetime64", "timedelta64"):
-        import numpy
-
-        return _from_numpy(numpy.array(values, type(first)), kind)
-    if pa.types.is_decimal(kind):
-        return _decimals(values, kind)
-    _check_values(values, kind)
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        bits = kind.bit_width
-        values = [_INFINITE.get((bits, it), it) if isinstance(it, float) else it for it in values]
-    # pyarrow makes infinity of a number that is too large for FLOAT: that is looked at after a cast.
-    return pa.array(values, type=_wide(kind), from_pandas=not pa.types.is_floating(kind))
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -96,14 +75,13 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array
     if _has_views(array.type):
         # pyarrow's own cast of list views loses elements (26.0.1).
-        return _cast(_objects(array.to_pylist(), kind), kind)
+        return _cast(pa.array(array.to_pylist(), _without_views(array.type)), kind)
     if pa.types.is_duration(array.type) and pa.types.is_interval(kind):
         micros = array.cast(pa.duration("us")).cast(pa.int64()).to_pylist()
         parts = [None if m is None else (0, m // _DAY, m % _DAY * 1000) for m in micros]
         return pa.array(parts, kind)
     if pa.types.is_floating(array.type) and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
-        # Only infinite ones are values.
-        return _objects(array.to_pylist(), kind)
+        return _infinite(array, kind)
     if pa.types.is_decimal(kind):
         if pa.types.is_floating(array.type):
             # A float32 is the number that it shows; as a float it would show another.
@@ -118,6 +96,21 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
+def _infinite(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Infinite floats as dates or moments; no other float is one, and NaN is NULL."""
+    most = 2 ** (kind.bit_width - 1) - 1
+    numbers = {math.inf: most, -math.inf: -most}
+
+    def number(value: float | None) -> int | None:
+        if value is None or math.isnan(value):
+            return None
+        if value not in numbers:
+            raise TypeError(f"returned {value!r} where {_name(kind)} is due")
+        return numbers[value]
+
+    return pa.array(map(number, array.to_pylist()), kind)
+
+
 def _rounded(array: pa.Array, scale: int) -> pa.Array:
     """Decimals rounded half away from zero, as SQL's casts do."""
     if array.type.scale <= scale:
@@ -125,20 +118,20 @@ def _rounded(array: pa.Array, scale: int) -> pa.Array:
     return pc.round(array, ndigits=scale, round_mode="half_towards_infinity")
 
 
-def _decimals(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
-    """Numbers as DECIMAL, rounded as a row function's; or as HUGEINT, which are not rounded."""
+def _decimals(values: Iterable[float | None], kind: pa.DataType) -> pa.Array:
+    """Floats as DECIMAL, rounded as a row function's; or as HUGEINT, which are not rounded."""
     unit = decimal.Decimal(1).scaleb(-kind.scale)
     whole = pa.types.is_decimal256(kind)
     name = "HUGEINT" if whole else f"DECIMAL({kind.precision},{kind.scale})"
 
-    def fit(value: Any) -> decimal.Decimal | None:
+    def fit(value: float | None) -> decimal.Decimal | None:
         if value is None:
             return None
+        number = decimal_of(value)
         try:
-            number = decimal_of(value)
             rounded = number.quantize(unit, decimal.ROUND_HALF_UP, _DIGITS)
             fits = rounded.is_finite() and len(rounded.as_tuple().digits) <= kind.precision
-        except (decimal.InvalidOperation, TypeError, ValueError):
+        except decimal.InvalidOperation:
             fits = False
         if not fits or (whole and rounded != number):
             raise OverflowError(f"returned {value!r}, which does not fit {name}")
@@ -153,36 +146,43 @@ def _has_views(kind: pa.DataType) -> bool:
     return any(_has_views(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def _wide(kind: pa.DataType) -> pa.DataType:
-    """The type with DOUBLE in the place of FLOAT."""
-    if pa.types.is_float32(kind):
-        return pa.float64()
-    if pa.types.is_list(kind):
-        return pa.list_(_wide(kind.value_type))
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """The type with plain lists in the place of list views."""
+    if pa.types.is_list_view(kind) or pa.types.is_list(kind):
+        return pa.list_(_without_views(kind.value_type))
+    if pa.types.is_large_list_view(kind) or pa.types.is_large_list(kind):
+        return pa.large_list(_without_views(kind.value_type))
     if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_wide(kind.value_type), kind.list_size)
+        return pa.list_(_without_views(kind.value_type), kind.list_size)
     if pa.types.is_map(kind):
-        return pa.map_(_wide(kind.key_type), _wide(kind.item_type))
+        return pa.map_(_without_views(kind.key_type), _without_views(kind.item_type))
     if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _wide(field.type)) for field in kind])
+        return pa.struct([(field.name, _without_views(field.type)) for field in kind])
     return kind
 
 
 def _check(array: pa.Array, kind: pa.DataType) -> None:
-    """Refuses, at any depth, what pyarrow's casts would change: they make infinity of what is too large for FLOAT, take
-    integers for times, and cut moments to days."""
+    """Refuses, at any depth, what pyarrow's casts would change: they make infinity of what is too large for FLOAT and true
+    of any number, take integers for times and times for integers, cut moments to days and times, and forget zones."""
+    given = array.type
     if pa.types.is_float32(kind):
-        if pa.types.is_float64(array.type):
+        if pa.types.is_float64(given):
             large = array.filter(pc.and_(pc.is_finite(array), pc.is_inf(array.cast(kind)))).drop_null()
             if len(large):
                 raise OverflowError(f"returned {large[0].as_py()!r}, which does not fit FLOAT")
+    elif pa.types.is_boolean(kind):
+        _check_kept(array, kind)
     elif pa.types.is_temporal(kind):
-        if pa.types.is_integer(array.type):
-            raise TypeError(f"returned {array.type} where {_name(kind)} is due")
-        if pa.types.is_date(kind) and pa.types.is_timestamp(array.type):
-            cut = array.filter(pc.not_equal(array.cast(kind).cast(array.type), array)).drop_null()
-            if len(cut):
-                raise TypeError(f"returned {cut[0]} where DATE is due")
+        if pa.types.is_integer(given) or (pa.types.is_time(kind) and pa.types.is_timestamp(given)):
+            raise TypeError(f"returned {given} where {_name(kind)} is due")
+        if pa.types.is_timestamp(kind) and pa.types.is_timestamp(given) and given.tz and not kind.tz:
+            raise ValueError(
+                f"returned {given} where TIMESTAMP is due; declare TIMESTAMPTZ, or return moments without a zone"
+            )
+        if pa.types.is_date(kind) and pa.types.is_timestamp(given):
+            _check_kept(array, kind)
+    elif pa.types.is_integer(kind) and pa.types.is_temporal(given):
+        raise TypeError(f"returned {given} where {kind} is due")
     elif pa.types.is_struct(kind) and pa.types.is_struct(array.type):
         for place, part in enumerate(array.flatten()):
             field = kind.get_field_index(array.type.field(place).name)
@@ -195,44 +195,14 @@ def _check(array: pa.Array, kind: pa.DataType) -> None:
         _check(array.flatten(), kind.value_type)
 
 
-def _check_values(values: Iterable[Any], kind: pa.DataType) -> None:
-    """Refuses, at any depth, objects of which pyarrow makes other values: it cuts numbers to integers and moments to
-    days, and takes numbers for times. What is no value of the type in any way, it refuses itself."""
-    values = [value for value in values if value is not None]
-    if pa.types.is_struct(kind):
-        for place, field in enumerate(kind):
-            named = [value.get(field.name) for value in values if isinstance(value, Mapping)]
-            placed = [value[place] for value in values if isinstance(value, tuple) and place < len(value)]
-            _check_values(named + placed, field.type)
-    elif pa.types.is_map(kind):
-        pairs = [
-            pair for value in values for pair in (value.items() if isinstance(value, Mapping) else value)
-        ]
-        _check_values([key for key, _ in pairs], kind.key_type)
-        _check_values([item for _, item in pairs], kind.item_type)
-    elif pa.types.is_nested(kind):
-        _check_values(
-            [part for value in values if isinstance(value, Sized) for part in value], kind.value_type
-        )
-    else:
-        for value in values:
-            if not _is_kept(value, kind):
-                raise TypeError(f"returned {value!r} where {_name(kind)} is due")
-
-
-def _is_kept(value: Any, kind: pa.DataType) -> bool:
-    """Whether pyarrow keeps a value as it is, or refuses it. NaN stands for NULL."""
-    if isinstance(value, (numbers.Number, decimal.Decimal)) and value == value:
-        if pa.types.is_integer(kind):
-            return isinstance(value, numbers.Integral) or (not math.isinf(value) and value == int(value))
-        endless = pa.types.is_date(kind) or pa.types.is_timestamp(kind)
-        return not pa.types.is_temporal(kind) or (endless and value in (math.inf, -math.inf))
-    if not pa.types.is_date(kind) or value != value:
-        return True
-    return value.time() == _MIDNIGHT if isinstance(value, datetime) else isinstance(value, date)
+def _check_kept(array: pa.Array, kind: pa.DataType) -> None:
+    """Refuses values that a cast to the type and back would change."""
+    changed = array.filter(pc.not_equal(array.cast(kind).cast(array.type), array)).drop_null()
+    if len(changed):
+        raise TypeError(f"returned {changed[0]} where {_name(kind)} is due")
 
 
 def _name(kind: pa.DataType) -> str:
     """A type by its name in SQL, as far as there is one name for it."""
-    names = {"date": "DATE", "time": "TIME", "timestamp": "TIMESTAMP"}
+    names = {"bool": "BOOLEAN", "date": "DATE", "time": "TIME", "timestamp": "TIMESTAMP"}
     return next((name for start, name in reversed(names.items()) if str(kind).startswith(start)), str(kind))

@@ -80,8 +80,8 @@ class Caller:
         self._admits_null = declared.admits_null
         self._result = result
 
-    def __call__(self, arrays: list[pa.Array], rows: int) -> pa.Array:
-        """The function's result as an array of the declared type.
+    def __call__(self, arrays: list[pa.Array], rows: int) -> pa.Array | list[Any]:
+        """The function's result as an array of the declared type, or as a list of objects.
 
         The function does not get the rows that have NULL in a parameter that admits none; they are NULL.
 
@@ -94,6 +94,9 @@ class Caller:
         if kept.true_count == 0:
             return pa.nulls(rows, self._result)
         results = self._call([array.filter(kept) for array in arrays], kept.true_count)
+        if isinstance(results, list):
+            rest = iter(results)
+            return [next(rest) if called else None for called in kept.to_pylist()]
         places = pc.subtract(pc.cumulative_sum(kept.cast(pa.int64())), 1)
         return results.take(pc.if_else(kept, places, None))
 
@@ -106,12 +109,12 @@ class Caller:
                 kept = valid if kept is None else pc.and_(kept, valid)
         return kept
 
-    def _call(self, arrays: list[pa.Array], rows: int) -> pa.Array:
+    def _call(self, arrays: list[pa.Array], rows: int) -> pa.Array | list[Any]:
         columns = [
             into(array, nullable) if into else array
             for into, array, nullable in zip(self._into, arrays, self._admits_null)
         ]
-        array = fitting(self._function(*columns), self._result)
-        if len(array) != rows:
-            raise ValueError(f"returned {len(array)} values where {rows} are due")
-        return array
+        results = fitting(self._function(*columns), self._result)
+        if len(results) != rows:
+            raise ValueError(f"returned {len(results)} values where {rows} are due")
+        return results

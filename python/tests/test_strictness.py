@@ -1,4 +1,4 @@
-"""What a row function may return and what a vectorized one may are the same values, in JavaScript and Ruby."""
+"""What a row function may return and what a vectorized one may are the same values, in all languages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import duckdb
 import pytest
 
-from .conftest import value
+from .conftest import error, value
 
 Load = Callable[[str], duckdb.DuckDBPyConnection]
 
@@ -81,3 +81,198 @@ def test_rows_and_columns_are_equally_strict(request: pytest.FixtureRequest, lan
         if one != other:
             different.append(f"{what} is {other}, and in a row {one}")
     assert different == []
+
+
+TYPES = [
+    *(
+        "BOOLEAN",
+        "TINYINT",
+        "BIGINT",
+        "UBIGINT",
+        "HUGEINT",
+        "BIGNUM",
+        "FLOAT",
+        "DOUBLE",
+        "DECIMAL(4,1)",
+        "VARCHAR",
+    ),
+    *(
+        "BLOB",
+        "BIT",
+        "DATE",
+        "TIME",
+        "TIMETZ",
+        "TIMESTAMP",
+        "TIMESTAMPTZ",
+        "INTERVAL",
+        "UUID",
+        "ENUM('a', 'b')",
+    ),
+    *("BIGINT[]", "BIGINT[1]", "STRUCT(a BIGINT)", "MAP(VARCHAR, BIGINT)", "UNION(a BIGINT, b VARCHAR)"),
+]
+#: Values in each language. None stands for NULL, or could for an error; the last one is no value of any type.
+VALUES = {
+    "load": [
+        *("True", "0", "1", "-1", "300", "2**40", "2**63", "2**70", "1.0", "1.5", "math.inf", "1e300"),
+        *("decimal.Decimal(1)", "decimal.Decimal('1.25')", "'a'", "'1'", "'101'", "'2020-01-01'", "b'a'"),
+        *(
+            "day",
+            "day.date()",
+            "day.replace(tzinfo=zone)",
+            "datetime.time(12)",
+            "datetime.time(12, tzinfo=zone)",
+        ),
+        *("datetime.timedelta(1)", "crosslane.Interval(1)", "uuid.UUID(int=5)", "[1]", "(1,)", "[1.0]"),
+        *(
+            "{'a': 1}",
+            "{'a': 1.0}",
+            "crosslane.Tagged('a', 1)",
+            "np.float64(1)",
+            "np.int64(1)",
+            "np.bool_(True)",
+        ),
+        *("np.datetime64('2020-01-01')", "object"),
+    ],
+    "script": [
+        *(
+            "true",
+            "0",
+            "1",
+            "-1",
+            "300",
+            "1.5",
+            "NaN",
+            "Infinity",
+            "2 ** 40",
+            "2 ** 53",
+            "1e300",
+            "1n",
+            "-1n",
+        ),
+        *("2n ** 64n", "'a'", "'1'", "'101'", "'12:00'", "'12:00+01'", "'2020-01-01'", "new Date(0)"),
+        *(
+            "new Uint8Array([97])",
+            "[1]",
+            "[1.5]",
+            "{ a: 1 }",
+            "{ a: 1.5 }",
+            "{ b: 1 }",
+            "new Map([['a', 1]])",
+        ),
+        *("{ tag: 'a', value: 1 }", "{ months: 1, days: 0, microseconds: 0n }"),
+        *("'00000000-0000-0000-0000-000000000005'", "() => 1"),
+    ],
+    "ruby": [
+        *(
+            "true",
+            "0",
+            "1",
+            "-1",
+            "300",
+            "2**40",
+            "2**63",
+            "2**70",
+            "1.0",
+            "1.5",
+            "Float::NAN",
+            "Float::INFINITY",
+        ),
+        *("1e300", "BigDecimal('1.25')", "1r", "'a'", ":a", "'1'", "'101'", "'2020-01-01'", "'\\xFF'.b"),
+        *("Date.new(2020)", "DateTime.new(2020)", "Time.at(0).utc", "Crosslane::TimeOfDay.at(12)"),
+        *("Crosslane::TimeOfDay.at(12, utc_offset: 0)", "[1]", "[1.0]", "1..3", "{ a: 1 }", "{ 'a' => 1 }"),
+        *("{ a: 1.0 }", "{ b: 1 }", "Struct.new(:a).new(1)", "Crosslane::Tagged.new('a', 1)"),
+        *("Crosslane::Interval.new(1, 0, 0)", "'00000000-0000-0000-0000-000000000005'", "Object"),
+    ],
+}
+#: How each language's functions return the value of a number: in a row, and in columns of objects.
+WAYS = {
+    "load": [
+        "values[n]",
+        "[values[n[0].as_py()]]",
+        "pd.Series([values[n[0].as_py()]], dtype=object)",
+        "objects(values[n[0].as_py()])",
+    ],
+    "script": ["values[n]", "[values[n[0]]]"],
+    "ruby": ["VALUES[n]", "[VALUES[n[0]]]"],
+}
+#: Vectorized functions may also return what they get: Arrow has these types as Decimals, and numpy has no zones.
+AS_IN_ARROW = {
+    ("HUGEINT", "decimal.Decimal(1)"),
+    ("BIGNUM", "decimal.Decimal(1)"),
+    ("TIMESTAMPTZ", "np.datetime64('2020-01-01')"),
+}
+
+
+def declarations(language: str) -> str:
+    """The text of a function `f_TYPE_WAY(n)` for each type and way, and of `g_TYPE_WAY(n)`, which is NULL where it fails."""
+    values = ", ".join(VALUES[language])
+    lines = {
+        "load": [
+            "import crosslane, datetime, decimal, math, numpy as np, pandas as pd, uuid",
+            "day, zone = datetime.datetime(2020, 1, 1), datetime.timezone.utc",
+            f"values = [{values}]",
+            "def objects(value):",
+            "    column = np.empty(1, object)",
+            "    column[0] = value",
+            "    return column",
+        ],
+        "script": [f"const values = [{values}];"],
+        "ruby": ["require 'bigdecimal'", "require 'date'", f"VALUES = [{values}]"],
+    }[language]
+    for at, kind in enumerate(TYPES):
+        for way, result in enumerate(WAYS[language]):
+            for name, on_error in (("f", "fail"), ("g", "null")):
+                signature = f"{name}_{at}_{way}(n BIGINT) -> {kind}"
+                if language == "load":
+                    options = f"deterministic=False, on_error={on_error!r}, vectorized={way > 0}"
+                    lines += [f"@udf({signature!r}, {options})", f"def {name}_{at}_{way}(n): return {result}"]
+                    continue
+                options = f"deterministic: false, on_error: {on_error!r}, vectorized: {str(way > 0).lower()}"
+                if language == "script":
+                    lines.append(f"udf({signature!r}, {{ {options} }}, (n) => {result});")
+                else:
+                    lines.append(f'udf("{signature}", {options}) {{ |n| {result} }}')
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("language", VALUES)
+def test_all_values_of_all_types_are_equally_strict(request: pytest.FixtureRequest, language: str) -> None:
+    con = request.getfixturevalue(language)(declarations(language))
+    values = VALUES[language]
+    different = set()
+    for at, kind in enumerate(TYPES):
+        rows, *columns = (
+            con.execute(
+                "SELECT " + ", ".join(f"g_{at}_{way}({n})::VARCHAR" for n in range(len(values)))
+            ).fetchone()
+            for way in range(len(WAYS[language]))
+        )
+        assert any(rows), kind
+        assert rows[-1] is None, kind
+        for column in columns:
+            different |= {(kind, one) for one, row, other in zip(values, rows, column) if row != other}
+        # The words are the same, and so is the row that they name.
+        last = len(values) - 1
+        rows, *columns = (
+            error(con, f"SELECT f_{at}_{way}({last})").replace(f"f_{at}_{way}", "f")
+            for way in range(len(WAYS[language]))
+        )
+        assert f"in row 1 of the batch, with n = {last}" in rows
+        assert set(columns) == {rows}
+    assert different == (AS_IN_ARROW if language == "load" else set())
+
+
+def test_the_row_that_is_named_is_that_of_the_value(load: Load, script: Load, ruby: Load) -> None:
+    load(
+        """
+        @udf("py(n BIGINT) -> BIGINT", vectorized=True)
+        def py(n): return [0.5 if x == 3 else x for x in n.to_pylist()]
+        """
+    )
+    script(
+        "udf('js(n BIGINT) -> BIGINT', { vectorized: true }, (n) => Array.from(n, (x) => x === 3 ? 0.5 : x));"
+    )
+    con = ruby("udf('rb(n BIGINT) -> BIGINT', vectorized: true) { |n| n.map { |x| x == 3 ? 0.5 : x } }")
+    con.execute("CREATE TABLE t AS FROM (VALUES (0), (NULL), (1), (NULL), (3), (2)) t(n)")
+    for name in ("py", "js", "rb"):
+        assert "in row 5 of the batch, with n = 3" in error(con, f"SELECT {name}(n) FROM t"), name

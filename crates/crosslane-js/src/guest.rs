@@ -193,7 +193,7 @@ impl BatchRun<'_> {
             self.mishaps.errors += if vectorized { rows as u32 } else { 1 };
             return Ok(Verdict::Null);
         }
-        Err(Some((failure, (!vectorized).then_some(row))))
+        Err(Some((failure, Some(row))))
     }
 
     fn memory_message(&self) -> String {

@@ -86,6 +86,20 @@ impl From<PyErr> for Mishap {
     }
 }
 
+impl From<(PyErr, usize)> for Mishap {
+    fn from((error, row): (PyErr, usize)) -> Self {
+        Mishap { error, row: Some(row) }
+    }
+}
+
+/// What becomes of rows whose call failed.
+enum Verdict {
+    /// NULL.
+    Null,
+    /// Another call.
+    Again,
+}
+
 struct Function {
     callable: Py<PyAny>,
     types: Vec<DataType>,
@@ -103,8 +117,9 @@ enum Kind {
     Row { readers: Vec<Reader>, writer: Writer, each: Py<PyAny> },
     /// A runner that calls an `async` function for many rows at once.
     Async { readers: Vec<Reader>, writer: Writer },
-    /// Called per batch, with pyarrow arrays (which its wrapper turns into what it wants).
-    Vectorized { arguments: Vec<Py<PyAny>> },
+    /// Called per batch, with pyarrow arrays (which its wrapper turns into what it wants). It returns one, or a list for
+    /// the writer.
+    Vectorized { arguments: Vec<Py<PyAny>>, writer: Writer },
 }
 
 impl Function {
@@ -139,7 +154,7 @@ impl Function {
                     .collect::<PyResult<_>>()?;
                 let result = arrow::pyarrow_type(py, &returns, Direction::Result)?;
                 let caller = py.import("crosslane._vectors")?.getattr("Caller")?.call1((declared, result))?;
-                (Kind::Vectorized { arguments }, caller)
+                (Kind::Vectorized { arguments, writer: Writer::of_columns(py, &returns)? }, caller)
             }
         };
         let on_error: String = declared.getattr("on_error")?.extract()?;
@@ -209,6 +224,7 @@ impl Function {
             .zip(&self.admits_null)
             .filter_map(|(column, admits)| (!admits && column.validity.is_some()).then_some(column))
             .collect();
+        let writing = |row: usize| progress.set(sequence, row as u32 | WRITING);
         match &self.kind {
             Kind::Row { readers, writer, each }
                 if columns.len() == 1 && skipping.is_empty() && self.retries == 0 && !self.null_on_error =>
@@ -219,11 +235,9 @@ impl Function {
                 let values = unsafe { Values::open(py, &mut cursor)? };
                 let results = each.bind(py).call1((self.callable.bind(py), values.object()));
                 values.close();
-                let blame = |error: PyErr, row: usize| Mishap { error, row: Some(row) };
-                let results = results.map_err(|error| blame(error, cursor.begun.saturating_sub(1)))?;
+                let results = results.map_err(|error| (error, cursor.begun.saturating_sub(1)))?;
                 let results = results.cast::<PyList>().map_err(PyErr::from)?;
-                let at = |row: usize| progress.set(sequence, row as u32 | WRITING);
-                writer.write_all(results, out, at).map_err(|(error, row)| blame(error, row))?;
+                writer.write_all(results, out, writing)?;
                 Ok(None)
             }
             Kind::Row { readers, writer, .. } => {
@@ -235,22 +249,14 @@ impl Function {
                     }
                     progress.set(sequence, row as u32);
                     let mut tries = 0;
-                    loop {
-                        let outcome = caller.call(row).and_then(|value| writer.write(&value, out));
-                        let Err(error) = outcome else { break };
+                    while let Err(error) = caller.call(row).and_then(|value| writer.write(&value, out)) {
                         out.truncate(row);
-                        if ends_lane(py, &error) {
-                            return Err(error.into());
-                        } else if tries < self.retries {
-                            pause(py, tries)?;
-                            tries += 1;
-                            mishaps.retries += 1;
-                        } else if self.null_on_error {
-                            mishaps.errors += 1;
-                            out.null();
-                            break;
-                        } else {
-                            return Err(Mishap { error, row: Some(row) });
+                        match self.forgive(py, (error, row).into(), &mut tries, 1, mishaps)? {
+                            Verdict::Again => {}
+                            Verdict::Null => {
+                                out.null();
+                                break;
+                            }
                         }
                     }
                 }
@@ -267,12 +273,12 @@ impl Function {
                         readers.iter().zip(columns).map(|(reader, column)| reader.read(py, column, row));
                     match values.collect::<PyResult<Vec<_>>>() {
                         Ok(values) => arguments.append(PyTuple::new(py, values)?)?,
-                        Err(error) if ends_lane(py, &error) => return Err(error.into()),
-                        Err(_) if self.null_on_error => {
-                            mishaps.errors += 1;
+                        Err(error) => {
+                            // Another try would read the same: there is none left.
+                            let mut tries = self.retries;
+                            self.forgive(py, (error, row).into(), &mut tries, 1, mishaps)?;
                             arguments.append(py.None())?;
                         }
-                        Err(error) => return Err(Mishap { error, row: Some(row) }),
                     }
                 }
                 let reported = Bound::new(py, Progress { word: progress.clone(), sequence })?;
@@ -283,34 +289,30 @@ impl Function {
                     mishaps.errors += errors;
                     mishaps.retries += tries.values().sum::<u32>();
                     match failed {
-                        Some((row, error)) => Err(Mishap { error: PyErr::from_value(error), row: Some(row) }),
+                        Some((row, error)) => Err(Mishap::from((PyErr::from_value(error), row))),
                         None => Ok((results, tries)),
                     }
                 };
                 let (results, tries) = run(&arguments, 0, mishaps)?;
                 for (row, mut value) in results.iter().enumerate() {
                     let mut tries = tries.get(&row).copied().unwrap_or(0);
-                    progress.set(sequence, row as u32 | WRITING);
+                    writing(row);
+                    // What cannot be a result is a failed call like any other.
                     while let Err(error) = writer.write(&value, out) {
                         out.truncate(row);
-                        if ends_lane(py, &error) {
-                            return Err(error.into());
-                        } else if tries < self.retries {
-                            // What cannot be a result is a failed call like any other.
-                            pause(py, tries)?;
-                            mishaps.retries += 1;
-                            progress.set(sequence, row as u32);
-                            let alone = PyList::new(py, [arguments.get_item(row)?])?;
-                            let (results, more) = run(&alone, tries + 1, mishaps)
-                                .map_err(|mishap| Mishap { row: Some(row), ..mishap })?;
-                            tries += 1 + more.get(&0).copied().unwrap_or(0);
-                            value = results.get_item(0)?;
-                        } else if self.null_on_error {
-                            mishaps.errors += 1;
-                            out.null();
-                            break;
-                        } else {
-                            return Err(Mishap { error, row: Some(row) });
+                        match self.forgive(py, (error, row).into(), &mut tries, 1, mishaps)? {
+                            Verdict::Again => {
+                                progress.set(sequence, row as u32);
+                                let alone = PyList::new(py, [arguments.get_item(row)?])?;
+                                let (results, more) = run(&alone, tries, mishaps)
+                                    .map_err(|mishap| Mishap { row: Some(row), ..mishap })?;
+                                tries += more.get(&0).copied().unwrap_or(0);
+                                value = results.get_item(0)?;
+                            }
+                            Verdict::Null => {
+                                out.null();
+                                break;
+                            }
                         }
                     }
                 }
@@ -319,37 +321,63 @@ impl Function {
                 }
                 Ok(None)
             }
-            Kind::Vectorized { arguments } => {
-                progress.set(sequence, u32::MAX);
+            Kind::Vectorized { arguments, writer } => {
+                let attempt = |out: &mut ColumnBuilder| -> Result<Option<Results>, Mishap> {
+                    let arrays = columns
+                        .iter()
+                        .zip(arguments)
+                        .map(|(column, data_type)| arrow::to_pyarrow(column, data_type.bind(py)))
+                        .collect::<PyResult<Vec<_>>>()?;
+                    let result = self.callable.bind(py).call1((arrays, rows))?;
+                    match result.cast::<PyList>() {
+                        Ok(list) => writer.write_all(list, out, writing).map(|()| None).map_err(Mishap::from),
+                        Err(_) => Ok(Some(Results::new(&result, &self.returns)?)),
+                    }
+                };
                 let mut tries = 0;
                 loop {
-                    let attempt = || -> PyResult<Results> {
-                        let arrays = columns
-                            .iter()
-                            .zip(arguments)
-                            .map(|(column, data_type)| arrow::to_pyarrow(column, data_type.bind(py)))
-                            .collect::<PyResult<Vec<_>>>()?;
-                        let array = self.callable.bind(py).call1((arrays, rows))?;
-                        Results::new(&array, &self.returns)
+                    progress.set(sequence, u32::MAX);
+                    let mishap = match attempt(out) {
+                        Ok(results) => return Ok(results),
+                        Err(mishap) => mishap,
                     };
-                    match attempt() {
-                        Ok(results) => return Ok(Some(results)),
-                        Err(error) if ends_lane(py, &error) => return Err(error.into()),
-                        Err(_) if tries < self.retries => {
-                            pause(py, tries)?;
-                            tries += 1;
-                            mishaps.retries += 1;
-                        }
-                        Err(_) if self.null_on_error => {
-                            mishaps.errors += rows as u32;
+                    out.clear();
+                    match self.forgive(py, mishap, &mut tries, rows, mishaps)? {
+                        Verdict::Again => {}
+                        Verdict::Null => {
                             (0..rows).for_each(|_| out.null());
                             return Ok(None);
                         }
-                        Err(error) => return Err(error.into()),
                     }
                 }
             }
         }
+    }
+
+    /// What becomes of rows whose call failed, after `tries` more than the first: it pauses before another, and counts.
+    /// The error itself if there is none, and the rows do not become NULL.
+    fn forgive(
+        &self,
+        py: Python<'_>,
+        mishap: Mishap,
+        tries: &mut u32,
+        rows: usize,
+        mishaps: &mut Mishaps,
+    ) -> Result<Verdict, Mishap> {
+        if ends_lane(py, &mishap.error) {
+            return Err(mishap);
+        }
+        if *tries < self.retries {
+            pause(py, *tries)?;
+            *tries += 1;
+            mishaps.retries += 1;
+            return Ok(Verdict::Again);
+        }
+        if self.null_on_error {
+            mishaps.errors += rows as u32;
+            return Ok(Verdict::Null);
+        }
+        Err(mishap)
     }
 }
 

@@ -20,6 +20,16 @@ const DAY: i64 = 86_400_000_000;
 pub(crate) struct Writer {
     data_type: DataType,
     kind: Kind,
+    source: Source,
+}
+
+/// What the objects are results of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// A row function.
+    Row,
+    /// A vectorized function: they may also look as they do in Arrow's columns, where that is different.
+    Columns,
 }
 
 enum Kind {
@@ -73,11 +83,25 @@ enum Kind {
 }
 
 impl Writer {
-    /// `shape` is what [`crate::reader::Reader`] takes, of the result.
+    /// A writer for a row function's results. `shape` is what [`crate::reader::Reader`] takes, of the result.
     pub(crate) fn new(
         py: Python<'_>,
         data_type: &DataType,
         shape: &Option<Bound<'_, PyTuple>>,
+    ) -> PyResult<Self> {
+        Self::of(py, data_type, shape, Source::Row)
+    }
+
+    /// A writer for objects in the column that a vectorized function returned.
+    pub(crate) fn of_columns(py: Python<'_>, data_type: &DataType) -> PyResult<Self> {
+        Self::of(py, data_type, &None, Source::Columns)
+    }
+
+    fn of(
+        py: Python<'_>,
+        data_type: &DataType,
+        shape: &Option<Bound<'_, PyTuple>>,
+        source: Source,
     ) -> PyResult<Self> {
         use DataType as T;
         let import = |module: &str, name: &str| -> PyResult<Py<PyAny>> {
@@ -90,7 +114,8 @@ impl Writer {
                 None => Ok(None),
             }
         };
-        let child = |child: &DataType, index: usize| Writer::new(py, child, &part(index)?).map(Box::new);
+        let child =
+            |child: &DataType, index: usize| Writer::of(py, child, &part(index)?, source).map(Box::new);
         let timestamp = |micros| Kind::Timestamp { micros, nanos: false, zoned: false };
         let kind = match data_type {
             T::Boolean => Kind::Boolean,
@@ -113,7 +138,7 @@ impl Writer {
                 convert: import("crosslane.types", "decimal_of")?,
             },
             T::Varchar => Kind::Text,
-            T::Json if shape.is_some() => Kind::Text,
+            T::Json if shape.is_some() || source == Source::Columns => Kind::Text,
             T::Json => Kind::Json { dumps: import("crosslane.types", "json_text")? },
             T::Bit => Kind::Bit,
             T::Blob | T::Geometry => Kind::Blob,
@@ -151,7 +176,7 @@ impl Writer {
                     let shape = shapes.as_ref().and_then(|shapes| shapes.get(index)?.clone());
                     Ok((
                         PyString::intern(py, &field.name).unbind(),
-                        Writer::new(py, &field.data_type, &shape)?,
+                        Writer::of(py, &field.data_type, &shape, source)?,
                     ))
                 });
                 Kind::Struct(writers.collect::<PyResult<_>>()?)
@@ -159,7 +184,7 @@ impl Writer {
             T::Union(fields) => {
                 let member = |field: &Field| {
                     let name = PyString::intern(py, &field.name).unbind();
-                    Ok((name, Writer::new(py, &field.data_type, &None)?))
+                    Ok((name, Writer::of(py, &field.data_type, &None, source)?))
                 };
                 Kind::Union(fields[1..].iter().map(member).collect::<PyResult<_>>()?)
             }
@@ -171,7 +196,7 @@ impl Writer {
                 Kind::Map(child(key, 1)?, child(value, 2)?)
             }
         };
-        Ok(Self { data_type: data_type.clone(), kind })
+        Ok(Self { data_type: data_type.clone(), kind, source })
     }
 
     /// Adds all values of a list. An error comes with the row that it is about. `at` is told the row whose value is next,
@@ -302,6 +327,15 @@ impl Writer {
                 out.fixed(if *nanos { micros * 1000 + nanosecond(value)? } else { micros });
             }
             Kind::TimeTz => {
+                if let Some(parts) = self.parts(value) {
+                    let (time, seconds) =
+                        zoned(parts).map_err(|error| instead(value, error, || self.mismatch(value)))?;
+                    if seconds.unsigned_abs() > timetz::MOST_SECONDS as u32 {
+                        return Err(self.too_large(value));
+                    }
+                    out.fixed(timetz::bits(clock(&time), seconds));
+                    return Ok(());
+                }
                 let time = value.cast::<PyTime>().map_err(|_| self.mismatch(value))?;
                 let offset = value.call_method0(intern!(value.py(), "utcoffset"))?;
                 let Ok(offset) = offset.cast::<PyDelta>() else {
@@ -342,11 +376,15 @@ impl Writer {
                 out.fixed(bytes);
             }
             Kind::Uuid { class } => {
-                if !value.is_instance(class.bind(value.py()))? {
+                let bytes = if value.is_instance(class.bind(value.py()))? {
+                    value.getattr(intern!(value.py(), "bytes"))?
+                } else if self.source == Source::Columns {
+                    value.clone()
+                } else {
                     return Err(self.mismatch(value));
-                }
-                let bytes = value.getattr(intern!(value.py(), "bytes"))?;
-                let bytes: [u8; 16] = bytes.cast::<PyBytes>()?.as_bytes().try_into()?;
+                };
+                let bytes = bytes.cast::<PyBytes>().map_err(|_| self.mismatch(value))?;
+                let bytes: [u8; 16] = bytes.as_bytes().try_into().map_err(|_| self.mismatch(value))?;
                 out.fixed(bytes);
             }
             Kind::Enum { codes, width } => {
@@ -426,9 +464,21 @@ impl Writer {
 
     /// The value as an int: ints, bools, and numpy's integers, but no float.
     fn index<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        use DataType as T;
+        let is_wide = matches!(self.data_type, T::HugeInt | T::UHugeInt | T::BigNum);
+        if is_wide && self.source == Source::Columns && type_name(value) == b"Decimal" {
+            let whole = value.call_method0(intern!(value.py(), "__int__"));
+            let whole = whole.map_err(|error| instead(value, error, || self.mismatch(value)))?;
+            return if whole.eq(value)? { Ok(whole) } else { Err(self.mismatch(value)) };
+        }
         // SAFETY: the function returns a new reference, or null with an exception set.
         unsafe { Bound::from_owned_ptr_or_err(value.py(), ffi::PyNumber_Index(value.as_ptr())) }
             .map_err(|error| instead(value, error, || self.mismatch(value)))
+    }
+
+    /// A dict that is a value of a type which is a struct in Arrow only.
+    fn parts<'a, 'py>(&self, value: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyDict>> {
+        value.cast().ok().filter(|_| self.source == Source::Columns)
     }
 
     fn float(&self, value: &Bound<'_, PyAny>) -> PyResult<f64> {
@@ -463,7 +513,9 @@ impl Writer {
             if let Some(moment) = float_of(value).and_then(calendar::moment_of_infinity) {
                 return Ok(moment);
             }
-            let since = if zoned { None } else { self.numpy(value, "datetime64")? };
+            // numpy knows no zones: in a column, its moments are those of UTC.
+            let numpys = !zoned || self.source == Source::Columns;
+            let since = if numpys { self.numpy(value, "datetime64")? } else { None };
             let unit = if nanos { 1 } else { i128::from(unit) * 1000 };
             let since = since.ok_or_else(|| self.mismatch(value))?.div_euclid(unit);
             return since.try_into().map_err(|_| self.too_large(value));
@@ -604,6 +656,9 @@ impl Writer {
         members: &[(Py<PyString>, Writer)],
         out: &mut ColumnBuilder,
     ) -> PyResult<()> {
+        if let Some(parts) = self.parts(value) {
+            return self.tag_and_members(parts, members, out);
+        }
         let pair = value.cast::<PyTuple>().ok().filter(|pair| pair.len() == 2);
         let Some(pair) = pair else {
             return Err(refusal::<PyTypeError>(value, |shown| {
@@ -614,18 +669,40 @@ impl Writer {
             }));
         };
         let (tag, content) = (pair.get_item(0)?, pair.get_item(1)?);
-        let is_tag = |name: &Py<PyString>| tag.eq(name.bind(value.py())).unwrap_or(false);
-        let Some(known) = members.iter().position(|(name, _)| is_tag(name)) else {
-            return Err(refusal::<PyValueError>(&tag, |shown| {
-                format!("returned the tag {shown}, which no member of {} has", self.data_type)
-            }));
-        };
+        let known = self.tag(&tag, members)?;
         out.children[0].fixed(known as u8);
         for (at, (_, writer)) in members.iter().enumerate() {
             let child = &mut out.children[at + 1];
             if at == known { writer.write(&content, child)? } else { child.null() }
         }
         Ok(())
+    }
+
+    /// Adds the tag and all members, as Arrow has a UNION. The engine refuses more than one.
+    fn tag_and_members(
+        &self,
+        parts: &Bound<'_, PyDict>,
+        members: &[(Py<PyString>, Writer)],
+        out: &mut ColumnBuilder,
+    ) -> PyResult<()> {
+        let DataType::Union(fields) = &self.data_type else { return Err(self.mismatch(parts)) };
+        let part = |name: &str| parts.get_item(name)?.ok_or_else(|| self.mismatch(parts));
+        let known = self.tag(&part(&fields[0].name)?, members)?;
+        out.children[0].fixed(known as u8);
+        for (at, (_, writer)) in members.iter().enumerate() {
+            writer.write(&part(&fields[at + 1].name)?, &mut out.children[at + 1])?;
+        }
+        Ok(())
+    }
+
+    /// Which member a tag is of.
+    fn tag(&self, tag: &Bound<'_, PyAny>, members: &[(Py<PyString>, Writer)]) -> PyResult<usize> {
+        let is_tag = |name: &Py<PyString>| tag.eq(name.bind(tag.py())).unwrap_or(false);
+        members.iter().position(|(name, _)| is_tag(name)).ok_or_else(|| {
+            refusal::<PyValueError>(tag, |shown| {
+                format!("returned the tag {shown}, which no member of {} has", self.data_type)
+            })
+        })
     }
 
     /// Adds the entries of a mapping, or of an iterable of pairs, to the child.
@@ -732,6 +809,12 @@ pub(crate) fn overflow(error: Overflow) -> PyErr {
 fn clock(time: &impl PyTimeAccess) -> i64 {
     let minutes = i64::from(time.get_hour()) * 60 + i64::from(time.get_minute());
     (minutes * 60 + i64::from(time.get_second())) * 1_000_000 + i64::from(time.get_microsecond())
+}
+
+/// The time, and the zone's seconds east of UTC, of a TIMETZ as Arrow has it.
+fn zoned<'py>(parts: &Bound<'py, PyDict>) -> PyResult<(Bound<'py, PyTime>, i32)> {
+    let time = parts.as_any().get_item(intern!(parts.py(), "time"))?.cast_into()?;
+    Ok((time, parts.as_any().get_item(intern!(parts.py(), "offset"))?.extract()?))
 }
 
 /// What TimestampNs, TimeNs and pandas.Timestamp have beside microseconds.

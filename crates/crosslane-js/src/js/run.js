@@ -224,6 +224,8 @@ function vectors(spec) {
 
 // Says of a row in the progress that its result is being written.
 const WRITING = 0x40000000;
+// Stands for the batch as a whole.
+const ALL = 0xffffffff;
 
 // Writes results, of any type, as the buffers of a column.
 function columnWriter(spec) {
@@ -462,6 +464,8 @@ function resumeAsync(row, isNull, pause) {
 
 function vector() {
   const { prepared } = batch;
+  // Until results are written, no row is to blame.
+  progress[0] = ALL;
   const columns = prepared.vectors(buffers, batch);
   if (batch.chosen !== undefined && lengthOf(batch.chosen) === 0) return allNull();
   const result = apply(prepared.f, undefined, columns);

@@ -318,13 +318,14 @@ impl Function {
         skipping: &[&Column<'_>],
         out: &mut ColumnBuilder,
     ) -> Result<Mishaps, Mishap> {
-        progress.set(u32::MAX);
         let mut mishaps = Mishaps::default();
         let kept = |row: usize| skipping.iter().all(|column| column.is_valid(row));
         let count = (0..rows).filter(|row| kept(*row)).count();
         let mut tries = 0;
         loop {
+            progress.set(u32::MAX);
             let mut fault = None;
+            let mut written_row = None;
             let outcome = protect(|| {
                 let mut values = [Qnil as VALUE; MOST_PARAMETERS];
                 // SAFETY: protected, with the GVL, and nothing in this frame is to be dropped.
@@ -336,7 +337,11 @@ impl Function {
                         }
                     }
                     let result = self.callee.call(columns.len() as c_int, values.as_ptr());
-                    self.write_array(result, rows, count, kept, progress, out)
+                    let at = |row: usize| {
+                        written_row = Some(row);
+                        progress.set(row as u32 | WRITING);
+                    };
+                    self.write_array(result, rows, count, kept, at, out)
                 };
                 fault = written.err();
             });
@@ -346,7 +351,8 @@ impl Function {
                 (Ok(()), None) => return Ok(mishaps),
             };
             out.clear();
-            match self.forgive(unwind.into(), &mut tries, rows, &mut mishaps)? {
+            let mishap = Mishap { unwind, row: written_row };
+            match self.forgive(mishap, &mut tries, rows, &mut mishaps)? {
                 Verdict::Again => {}
                 Verdict::Null => {
                     (0..rows).for_each(|_| out.null());
@@ -356,7 +362,7 @@ impl Function {
         }
     }
 
-    /// Adds the elements of an Array as the results of the rows that were called.
+    /// Adds the elements of an Array as the results of the rows that were called. `at` is told which is next.
     ///
     /// # Safety
     /// With the GVL, protected.
@@ -366,7 +372,7 @@ impl Function {
         rows: usize,
         count: usize,
         kept: impl Fn(usize) -> bool,
-        progress: Progress<'_>,
+        mut at: impl FnMut(usize),
         out: &mut ColumnBuilder,
     ) -> Result<(), Fault> {
         // SAFETY: as the caller says.
@@ -379,7 +385,7 @@ impl Function {
             let mut next = 0;
             for row in 0..rows {
                 if kept(row) {
-                    progress.set(row as u32 | WRITING);
+                    at(row);
                     self.writer.write(rb_sys::rb_ary_entry(array, next), out)?;
                     next += 1;
                 } else {
