@@ -582,8 +582,11 @@ def _kind(item: dict[str, Any]) -> str:
 def _plain_signature(signature: str) -> str:
     from crosslane import _guest
 
-    name, parameters, returns = _guest.parse_signature(signature)
-    return f"{name}({', '.join(f'{parameter} {kind}' for parameter, kind in parameters)}) -> {returns}"
+    name, parameters, returns, variadic = _guest.parse_signature(signature)
+    shown = [f"{parameter} {kind}" for parameter, kind in parameters]
+    if variadic:
+        shown[-1] = f"*{shown[-1]}"
+    return f"{name}({', '.join(shown)}) -> {returns}"
 
 
 def _relative(path: str) -> str:

@@ -92,6 +92,8 @@ class Declared:
     signature: str
     callable: Callable[..., Any]
     kind: str
+    #: Whether the last parameter stands for any number of arguments. Its shape is that of their list.
+    variadic: bool
     shapes: list[Shape]
     result_shape: Shape
     admits_null: list[bool]
@@ -138,17 +140,20 @@ def resolve(declaration: Declaration) -> list[Declared]:
     kind = "vectorized" if declaration.vectorized else "async" if asynchronous else "row"
     hints = _hints(declaration)
     if declaration.signature is None:
-        parameters, required = _parameters(declaration, hints)
+        parameters, required, variadic = _parameters(declaration, hints)
         typed = [_from_hint(declaration, f"parameter {name}", hints.get(name), kind) for name in parameters]
         result = _from_hint(declaration, "the result", hints.get("return"), kind)
         inner = [(name, item.sql) for name, item in zip(parameters, typed)]
         name, returns = declaration.name, result.sql
     else:
-        name, inner, returns, typed, result = _explicit(declaration, hints, kind)
+        name, inner, returns, typed, result, variadic = _explicit(declaration, hints, kind)
         required = len(inner)
+    if variadic:
+        typed[-1] = typed[-1]._replace(shape=typed[-1].shape and ("list", typed[-1].shape))
 
     def declared(count: int) -> Declared:
-        text = _text(name, inner[:count], returns)
+        any_number = variadic and count == len(typed)
+        text = _text(name, inner[:count], returns, any_number)
         try:
             _guest.parse_signature(text)
         except ValueError as error:
@@ -159,6 +164,7 @@ def resolve(declaration: Declaration) -> list[Declared]:
             signature=text,
             callable=function,
             kind=kind,
+            variadic=any_number,
             shapes=[item.shape for item in items],
             result_shape=result.shape,
             admits_null=[declaration.nulls == "call" or item.admits_null for item in items],
@@ -174,7 +180,9 @@ def resolve(declaration: Declaration) -> list[Declared]:
             description=_description(function),
         )
 
-    return [declared(count) for count in range(len(typed), required - 1, -1)]
+    # Any number of arguments behind the fixed ones may be none.
+    fewer = range(len(typed) - 1 - variadic, required - 1, -1)
+    return [declared(count) for count in (len(typed), *fewer)]
 
 
 def _description(function: Callable[..., Any]) -> str:
@@ -183,17 +191,19 @@ def _description(function: Callable[..., Any]) -> str:
     return inspect.getdoc(function) or ""
 
 
-def _text(name: str, parameters: list[tuple[str, str]], returns: str) -> str:
-    inner = ", ".join(f"{_quoted(parameter)} {sql}" for parameter, sql in parameters)
-    return f"{_quoted(name)}({inner}) -> {returns}"
+def _text(name: str, parameters: list[tuple[str, str]], returns: str, variadic: bool) -> str:
+    inner = [f"{_quoted(parameter)} {sql}" for parameter, sql in parameters]
+    if variadic:
+        inner[-1] = f"*{inner[-1]}"
+    return f"{_quoted(name)}({', '.join(inner)}) -> {returns}"
 
 
 _Parameter = inspect.Parameter
 _BY_POSITION = (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _parameters(declaration: Declaration, hints: dict[str, Any]) -> tuple[list[str], int]:
-    """The names of what SQL can pass, and how many it must."""
+def _parameters(declaration: Declaration, hints: dict[str, Any]) -> tuple[list[str], int, bool]:
+    """The names of what SQL can pass, how many it must, and whether the last one stands for any number."""
     try:
         signature = inspect.signature(declaration.function)
     except (TypeError, ValueError):
@@ -201,19 +211,30 @@ def _parameters(declaration: Declaration, hints: dict[str, Any]) -> tuple[list[s
             "its parameters cannot be found out; give it a signature, such as 'f(x BIGINT) -> BIGINT'"
         ) from None
     for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_POSITIONAL:
+        if parameter.kind is parameter.VAR_POSITIONAL and parameter.name not in hints:
             raise declaration.error(
-                f"takes a variable number of arguments ({parameter}); say how many with a signature, such as "
-                "'f(a BIGINT, b BIGINT) -> BIGINT', or take a list"
+                f"takes a variable number of arguments ({parameter}) of no type; annotate it, or give udf a "
+                f"signature, such as 'f({parameter} BIGINT) -> BIGINT'"
             )
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
             raise declaration.error(f"the parameter {parameter.name} is keyword-only; SQL passes by position")
+    rest = _rest(signature)
     parameters = [item for item in signature.parameters.values() if item.kind in _BY_POSITION]
     # What has a default and no type at the end is for Python's callers only.
-    while parameters and parameters[-1].default is not _Parameter.empty and parameters[-1].name not in hints:
+    while (
+        not rest
+        and parameters
+        and parameters[-1].default is not _Parameter.empty
+        and parameters[-1].name not in hints
+    ):
         parameters.pop()
     required = sum(parameter.default is _Parameter.empty for parameter in parameters)
-    return [parameter.name for parameter in parameters], required
+    return [parameter.name for parameter in parameters] + rest, required, bool(rest)
+
+
+def _rest(signature: inspect.Signature) -> list[str]:
+    """The name of ``*args``, if there are any."""
+    return [item.name for item in signature.parameters.values() if item.kind is item.VAR_POSITIONAL]
 
 
 def _hints(declaration: Declaration) -> dict[str, Any]:
@@ -229,7 +250,7 @@ def _hints(declaration: Declaration) -> dict[str, Any]:
 
 def _explicit(
     declaration: Declaration, hints: dict[str, Any], kind: str
-) -> tuple[str, list[tuple[str, str]], str, list[Typed], Typed]:
+) -> tuple[str, list[tuple[str, str]], str, list[Typed], Typed, bool]:
     """What a signature says, and what the annotations add to it."""
     text = declaration.signature or ""
     if "(" not in text.split("->")[0]:
@@ -237,7 +258,7 @@ def _explicit(
     if text.lstrip().startswith("("):
         text = _quoted(declaration.name) + text.lstrip()
     try:
-        name, declared, returns = _guest.parse_signature(text)
+        name, declared, returns, variadic = _guest.parse_signature(text)
     except ValueError as error:
         raise declaration.error(str(error)) from None
 
@@ -253,25 +274,33 @@ def _explicit(
         same = _normal(typed.sql) == sql
         return typed._replace(sql=sql, shape=typed.shape if same else None)
 
-    names = _called_with(declaration, len(declared))
+    names = _called_with(declaration, len(declared), variadic)
     typed = [shaped(sql, hints.get(name)) for name, (_, sql) in zip(names, declared)]
-    return declaration.given["name"] or name, declared, returns, typed, shaped(returns, hints.get("return"))
+    result = shaped(returns, hints.get("return"))
+    return declaration.given["name"] or name, declared, returns, typed, result, variadic
 
 
-def _called_with(declaration: Declaration, count: int) -> list[str]:
-    """The names of the parameters that so many arguments are for; none that a function knows if it does not tell."""
+def _called_with(declaration: Declaration, count: int, variadic: bool) -> list[str]:
+    """The names of the parameters that so many arguments are for, the last of them for any number if it is variadic; none
+    that a function knows if it does not tell."""
     try:
         signature = inspect.signature(declaration.function)
     except (TypeError, ValueError):
         return [""] * count
+    rest = _rest(signature)
+    if variadic and not rest:
+        raise declaration.error(
+            f"the signature takes any number of arguments ({declaration.signature}), the function does not"
+        )
     try:
-        signature.bind(*range(count))
+        signature.bind(*range(count - variadic))
     except TypeError as error:
         raise declaration.error(
             f"the signature has {count} parameters ({declaration.signature}), with which it cannot be called: {error}"
         ) from None
     names = [item.name for item in signature.parameters.values() if item.kind in _BY_POSITION]
-    return (names + [""] * count)[:count]
+    fixed = count - variadic
+    return (names + [""] * fixed)[:fixed] + rest[:variadic]
 
 
 def _normal(sql: str) -> str:

@@ -78,6 +78,7 @@ class Caller:
         self._function = declared.callable
         self._into = [_INTO[column] for column in declared.columns]
         self._admits_null = declared.admits_null
+        self._variadic = declared.variadic
         self._result = result
 
     def __call__(self, arrays: list[pa.Array], rows: int) -> pa.Array | list[Any]:
@@ -110,9 +111,17 @@ class Caller:
         return kept
 
     def _call(self, arrays: list[pa.Array], rows: int) -> pa.Array | list[Any]:
+        into, admits_null = self._into, self._admits_null
+        if self._variadic:
+            # All lists of a batch are of one length: so many columns more.
+            values = arrays[-1].flatten()
+            count = len(values) // rows
+            rest = [values.take(pa.array(range(at, len(values), count))) for at in range(count)]
+            arrays = arrays[:-1] + rest
+            into, admits_null = into + into[-1:] * count, admits_null + admits_null[-1:] * count
         columns = [
             into(array, nullable) if into else array
-            for into, array, nullable in zip(self._into, arrays, self._admits_null)
+            for into, array, nullable in zip(into, arrays, admits_null)
         ]
         results = fitting(self._function(*columns), self._result)
         if len(results) != rows:

@@ -377,7 +377,7 @@ def test_results_of_related_types_fit(load: Load) -> None:
     [
         ("@udf\ndef f(x) -> int: return x", "parameter x has no type"),
         ("@udf\ndef f(x: int): return x", "the result has no type"),
-        ("@udf\ndef f(*x: int) -> int: return 1", "variable number of arguments"),
+        ("@udf\ndef f(*x) -> int: return 1", "variable number of arguments"),
         ("@udf\ndef f(*, x: int) -> int: return 1", "keyword-only"),
         ("@udf\ndef f(x: list) -> int: return 1", "list[int]"),
         ("@udf('f(x INT)')\ndef f(x): return 1", "expected `->`"),

@@ -5,7 +5,7 @@ use crate::database::{Database, Permissions, ProcessLibrary};
 use crate::guests::language_of;
 use crate::table::{Argument, Cell, Command, Parameter};
 use crosslane::stats::{Counter, LaneStats};
-use crosslane::{DataType, Error, Field, Function, OnError, Settings};
+use crosslane::{DataType, Error, Function, OnError, Settings};
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -279,7 +279,6 @@ fn loaded_row(library: &ProcessLibrary, function: &Function) -> Vec<Cell> {
 }
 
 fn describe(library: &ProcessLibrary, function: &Function) -> Vec<Cell> {
-    let parameters: Vec<_> = function.signature.parameters.iter().map(Field::to_string).collect();
     let description = &function.spec.description;
     let mut row = basics(function);
     row.extend([
@@ -288,7 +287,7 @@ fn describe(library: &ProcessLibrary, function: &Function) -> Vec<Cell> {
         Cell::Text(function.spec.file.clone()),
         integer(function.spec.line.into()),
         Cell::Text(language_of(Path::new(&function.spec.file)).to_string()),
-        Cell::Text(parameters.join(", ")),
+        Cell::Text(function.signature.declared()),
         Cell::Text(function.signature.returns.to_string()),
         if description.is_empty() { Cell::Null } else { Cell::Text(description.clone()) },
     ]);

@@ -45,6 +45,9 @@ pub struct Function {
     /// The types of the parameters.
     #[serde(skip)]
     pub parameters: Vec<DataType>,
+    /// Whether the last parameter is a list of any number of arguments.
+    #[serde(skip)]
+    pub variadic: bool,
     /// The type of the result.
     #[serde(skip, default = "unknown")]
     pub returns: DataType,
@@ -141,7 +144,11 @@ pub fn load(
         .iter()
         .map(|function| {
             let parameters: Vec<_> = function.parameters.iter().map(describe).collect();
-            json!({ "parameters": parameters, "returns": describe(&function.returns) })
+            json!({
+                "parameters": parameters,
+                "variadic": function.variadic,
+                "returns": describe(&function.returns)
+            })
         })
         .collect();
     builder.prepare(&Value::from(types).to_string()).map_err(explain)?;
@@ -234,6 +241,7 @@ fn functions(declared: &str) -> Result<Vec<Function>, Failure> {
             traceback: format!("    at {}:{}", function.file, function.line),
             ..Failure::default()
         })?;
+        function.variadic = signature.variadic;
         function.parameters = signature.parameters.into_iter().map(|field| field.data_type).collect();
         function.returns = signature.returns;
     }

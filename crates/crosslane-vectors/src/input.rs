@@ -7,9 +7,10 @@
 use crate::recoded::{self, is_recoded};
 use crate::string::DuckString;
 use crate::types::decimal_width;
-use crosslane::batch::{Body, Encode, Plan};
+use crosslane::batch::{self, Body, Encode, Frame, Plan};
+use crosslane::builder::Overflow;
 use crosslane::call::Input;
-use crosslane::{DataType, Error, Layout, code_width};
+use crosslane::{ColumnBuilder, DataType, Error, Function, Layout, code_width};
 use libduckdb_sys as ffi;
 use std::ops::Range;
 
@@ -18,7 +19,17 @@ use std::ops::Range;
 pub struct Arguments<'a> {
     chunk: ffi::duckdb_data_chunk,
     types: Vec<&'a DataType>,
+    rest: Option<Rest<'a>>,
     rows: usize,
+}
+
+/// The columns behind those that have types of their own: they become one, of LISTs.
+#[derive(Debug)]
+struct Rest<'a> {
+    element: &'a DataType,
+    columns: usize,
+    /// Whether a NULL among the elements makes the whole row NULL.
+    skips: bool,
 }
 
 impl<'a> Arguments<'a> {
@@ -27,7 +38,57 @@ impl<'a> Arguments<'a> {
     pub unsafe fn new(chunk: ffi::duckdb_data_chunk, types: Vec<&'a DataType>) -> Self {
         // SAFETY: the caller vouches for the chunk.
         let rows = unsafe { ffi::duckdb_data_chunk_get_size(chunk) } as usize;
-        Self { chunk, types, rows }
+        Self { chunk, types, rest: None, rows }
+    }
+
+    /// The arguments of a function's call.
+    ///
+    /// # Safety
+    /// The chunk must live as long as the result, and have the columns that the function was registered with.
+    pub unsafe fn of(chunk: ffi::duckdb_data_chunk, function: &'a Function) -> Self {
+        let signature = &function.signature;
+        let types: Vec<_> = signature.fixed().iter().map(|parameter| &parameter.data_type).collect();
+        // SAFETY: the caller vouches for the chunk.
+        let columns = unsafe { ffi::duckdb_data_chunk_get_column_count(chunk) } as usize;
+        let rest = signature.rest().map(|element| Rest {
+            element,
+            columns: columns.saturating_sub(types.len()),
+            skips: function.spec.admits_null.last() != Some(&true),
+        });
+        // SAFETY: as the caller says.
+        Self { rest, ..unsafe { Self::new(chunk, types) } }
+    }
+
+    /// Some rows of a column.
+    fn column(
+        &self,
+        index: usize,
+        data_type: &'a DataType,
+        rows: &Range<usize>,
+    ) -> Result<VectorRows<'a>, Error> {
+        // SAFETY: the chunk has a column of this type at this index, with these rows, and outlives self.
+        unsafe {
+            let vector = ffi::duckdb_data_chunk_get_vector(self.chunk, index as ffi::idx_t);
+            VectorRows::new(vector, data_type, Rows::Range(rows.clone()))
+        }
+    }
+}
+
+impl<'a> Rest<'a> {
+    /// The lists, if they are not too large for a batch.
+    fn lists(&self, columns: &Sources<'a>, rows: usize) -> Result<Option<ColumnBuilder>, Error> {
+        let mut plan = Plan::default();
+        columns.plan(&mut plan);
+        if plan.is_too_large() {
+            return Ok(None);
+        }
+        let frame = Frame::new(columns, rows)?;
+        let columns = batch::columns(frame.bytes(), std::iter::repeat_n(self.element, self.columns))?;
+        match ColumnBuilder::lists(self.element, &columns, rows, self.skips) {
+            Ok(lists) => Ok(Some(lists)),
+            Err(Overflow::TooLarge) => Ok(None),
+            Err(Overflow::NoMemory) => Err(Error::memory(frame.bytes().len())),
+        }
     }
 }
 
@@ -40,14 +101,34 @@ impl Input for Arguments<'_> {
         if rows.start > rows.end || rows.end > self.rows {
             return Err(Error::Engine(format!("rows {rows:?} of a chunk of {}", self.rows)));
         }
-        let sources = self.types.iter().enumerate().map(|(index, data_type)| {
-            // SAFETY: the chunk has a column of this type at this index, with these rows, and outlives self.
-            unsafe {
-                let vector = ffi::duckdb_data_chunk_get_vector(self.chunk, index as ffi::idx_t);
-                VectorRows::new(vector, data_type, Rows::Range(rows.clone()))
-            }
-        });
-        Ok(Box::new(Sources(sources.collect::<Result<_, _>>()?)))
+        let types = self.types.iter().copied().enumerate();
+        let fixed = types.map(|(index, data_type)| self.column(index, data_type, &rows));
+        let fixed = Sources(fixed.collect::<Result<_, _>>()?);
+        let Some(rest) = &self.rest else { return Ok(Box::new(fixed)) };
+        let columns = (0..rest.columns).map(|at| self.column(self.types.len() + at, rest.element, &rows));
+        let columns = Sources(columns.collect::<Result<_, _>>()?);
+        Ok(Box::new(WithRest { fixed, lists: rest.lists(&columns, rows.len())? }))
+    }
+}
+
+/// The arguments of a function that takes any number.
+struct WithRest<'a> {
+    fixed: Sources<'a>,
+    /// `None` if they are too large: then the batch is cut.
+    lists: Option<ColumnBuilder>,
+}
+
+impl Encode for WithRest<'_> {
+    fn plan(&self, plan: &mut Plan) {
+        self.fixed.plan(plan);
+        match &self.lists {
+            Some(lists) => lists.plan(plan),
+            None => plan.overflow(),
+        }
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.fixed.write(body);
+        self.lists.iter().for_each(|lists| lists.write(body));
     }
 }
 

@@ -26,12 +26,13 @@ pub unsafe fn register_scalar<T: Send + Sync + 'static>(
 ) -> Result<(), Error> {
     let name = CString::new(function.name()).map_err(|error| Error::Engine(error.to_string()))?;
     let returns = LogicalType::new(&function.signature.returns)?;
-    let parameters = function
-        .signature
-        .parameters
+    let signature = &function.signature;
+    let parameters = signature
+        .fixed()
         .iter()
         .map(|parameter| LogicalType::new(&parameter.data_type))
         .collect::<Result<Vec<_>, _>>()?;
+    let rest = signature.rest().map(LogicalType::new).transpose()?;
     // SAFETY: all handles live across the calls; what is registered is freed by DuckDB through `drop_box`.
     unsafe {
         let mut scalar = ffi::duckdb_create_scalar_function();
@@ -39,6 +40,9 @@ pub unsafe fn register_scalar<T: Send + Sync + 'static>(
         parameters
             .iter()
             .for_each(|parameter| ffi::duckdb_scalar_function_add_parameter(scalar, parameter.raw()));
+        if let Some(rest) = &rest {
+            ffi::duckdb_scalar_function_set_varargs(scalar, rest.raw());
+        }
         ffi::duckdb_scalar_function_set_return_type(scalar, returns.raw());
         if function.admits_null() {
             ffi::duckdb_scalar_function_set_special_handling(scalar);
@@ -57,8 +61,7 @@ pub unsafe fn register_scalar<T: Send + Sync + 'static>(
         ffi::duckdb_destroy_scalar_function(&raw mut scalar);
         if state != ffi::duckdb_state_DuckDBSuccess {
             return Err(Error::Engine(format!(
-                "DuckDB refused {}; a built-in function may have this name",
-                function.signature
+                "DuckDB refused {signature}; a built-in function may have this name",
             )));
         }
     }

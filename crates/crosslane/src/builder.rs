@@ -4,6 +4,7 @@ use crate::batch::{Body, Column, Encode, Plan};
 use crate::types::{DataType, Layout};
 use bytemuck::Pod;
 use std::collections::TryReserveError;
+use std::sync::Arc;
 
 /// A growing column.
 #[derive(Debug)]
@@ -43,6 +44,64 @@ impl ColumnBuilder {
             if matches!(layout, Layout::Bytes { .. } | Layout::List) { vec![0] } else { Vec::new() };
         let children = data_type.children().map(ColumnBuilder::new).collect();
         Self { layout, rows: 0, nulls: 0, validity: Vec::new(), offsets, data: Vec::new(), children }
+    }
+
+    /// The LISTs of the values that each row has in some columns. `skips` says whether a NULL among them makes the row's NULL.
+    ///
+    /// # Errors
+    /// [`Overflow`] beyond 2 GiB, or if there is no memory.
+    pub fn lists(
+        element: &DataType,
+        columns: &[Column<'_>],
+        rows: usize,
+        skips: bool,
+    ) -> Result<Self, Overflow> {
+        let mut lists = Self::new(&DataType::List(Arc::new(element.clone())));
+        lists.reserve(rows)?;
+        lists.children[0].reserve(rows.checked_mul(columns.len()).ok_or(Overflow::NoMemory)?)?;
+        for row in 0..rows {
+            if skips && columns.iter().any(|column| !column.is_valid(row)) {
+                lists.null();
+                continue;
+            }
+            columns.iter().try_for_each(|column| lists.children[0].copy(column, row))?;
+            lists.nested()?;
+        }
+        Ok(lists)
+    }
+
+    /// Adds a row of a column of the same type.
+    ///
+    /// # Errors
+    /// As [`ColumnBuilder::lists`].
+    fn copy(&mut self, column: &Column<'_>, row: usize) -> Result<(), Overflow> {
+        if !column.is_valid(row) {
+            self.null();
+            return Ok(());
+        }
+        match self.layout {
+            Layout::Bits => self.boolean(crate::batch::bit(column.data, row)),
+            Layout::Fixed(width) => {
+                self.data.extend_from_slice(&column.data[row * width..(row + 1) * width]);
+                self.end_row(true);
+            }
+            Layout::Bytes { .. } => self.bytes(column.bytes(row))?,
+            Layout::List | Layout::FixedList(_) => {
+                let elements = column.elements(row);
+                self.children[0].reserve(elements.len())?;
+                for element in elements {
+                    self.children[0].copy(&column.children[0], element)?;
+                }
+                self.nested()?;
+            }
+            Layout::Struct => {
+                for (child, column) in self.children.iter_mut().zip(&column.children) {
+                    child.copy(column, row)?;
+                }
+                self.nested()?;
+            }
+        }
+        Ok(())
     }
 
     /// The rows so far.

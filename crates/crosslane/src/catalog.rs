@@ -9,7 +9,6 @@
 use crate::error::Error;
 use crate::function::{Function, Library};
 use crate::pool::{Pool, Zygote};
-use crate::types::Field;
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -79,13 +78,12 @@ struct Key {
 
 impl Key {
     fn new(function: &Function) -> Self {
-        let types = |fields: &[Field]| {
-            fields.iter().map(|field| field.data_type.to_string()).collect::<Vec<_>>().join(", ")
-        };
         let signature = &function.signature;
+        let fixed = signature.fixed().iter().map(|field| field.data_type.to_string());
+        let types = fixed.chain(signature.rest().map(|data_type| format!("*{data_type}")));
         Self {
             name: signature.name.to_lowercase(),
-            parameters: types(&signature.parameters),
+            parameters: types.collect::<Vec<_>>().join(", "),
             returns: signature.returns.to_string(),
             admits_null: function.admits_null(),
             deterministic: function.spec.deterministic,

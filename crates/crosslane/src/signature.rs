@@ -1,6 +1,6 @@
 //! The grammar of signatures: `slug(title VARCHAR) -> VARCHAR`, in SQL's types, for all languages.
 
-use crate::types::{DataType, Field, MOST_LEVELS, MOST_MEMBERS, comma_separated};
+use crate::types::{DataType, Field, MOST_LEVELS, MOST_MEMBERS};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use winnow::token::{none_of, one_of, take_while};
 
 /// A function's name, parameters and result in SQL's types.
 ///
+/// The last parameter may stand for any number of arguments of one type: `f(first BIGINT, *rest VARCHAR) -> BIGINT`.
+///
 /// ```
 /// use crosslane::Signature;
 /// let slug: Signature = "slug(title varchar, parts int[]) -> text".parse()?;
@@ -22,8 +24,10 @@ use winnow::token::{none_of, one_of, take_while};
 pub struct Signature {
     /// The name, as SQL calls it.
     pub name: String,
-    /// The parameters in order.
+    /// The parameters in order. That of any number of arguments has the type of a LIST of them, as which they travel.
     pub parameters: Vec<Field>,
+    /// Whether the last parameter stands for any number of arguments.
+    pub variadic: bool,
     /// The type of the result.
     pub returns: DataType,
 }
@@ -58,11 +62,43 @@ impl SignatureError {
     }
 }
 
+impl Signature {
+    /// The parameters that stand for one argument each.
+    pub fn fixed(&self) -> &[Field] {
+        &self.parameters[..self.parameters.len() - usize::from(self.variadic)]
+    }
+
+    /// The type of the arguments behind the fixed ones, if there may be any.
+    pub fn rest(&self) -> Option<&DataType> {
+        self.parameters.last().filter(|_| self.variadic)?.data_type.children().next()
+    }
+
+    /// The parameters with the types of an argument each.
+    fn arguments(&self) -> impl Iterator<Item = Field> {
+        let rest = self.parameters.last().zip(self.rest());
+        let rest =
+            rest.map(|(last, data_type)| Field { name: last.name.clone(), data_type: data_type.clone() });
+        self.fixed().iter().cloned().chain(rest)
+    }
+
+    /// The names of the parameters, and the types of an argument each, as text.
+    pub fn pairs(&self) -> Vec<(String, String)> {
+        self.arguments().map(|field| (field.name, field.data_type.to_string())).collect()
+    }
+
+    /// The parameters as a signature has them.
+    pub fn declared(&self) -> String {
+        let rest = self.parameters.len() - usize::from(self.variadic);
+        let star = |at: usize| if at == rest { "*" } else { "" };
+        let texts: Vec<_> =
+            self.arguments().enumerate().map(|(at, field)| format!("{}{field}", star(at))).collect();
+        texts.join(", ")
+    }
+}
+
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}(", self.name)?;
-        comma_separated(f, &self.parameters)?;
-        write!(f, ") -> {}", self.returns)
+        write!(f, "{}({}) -> {}", self.name, self.declared(), self.returns)
     }
 }
 
@@ -134,14 +170,30 @@ fn token<'a>(symbol: &'static str) -> impl Parser<&'a str, &'a str, ErrMode<Cont
 
 fn signature(input: &mut &str) -> Parsed<Signature> {
     let name = identifier.context(expected("a function name")).parse_next(input)?;
-    let parameters = parameters.parse_next(input)?;
+    let (parameters, variadic) = parameters.parse_next(input)?;
     cut_err(token("->")).parse_next(input)?;
     let returns = cut_err(data_type).parse_next(input)?;
-    Ok(Signature { name, parameters, returns })
+    Ok(Signature { name, parameters, variadic, returns })
 }
 
-fn parameters(input: &mut &str) -> Parsed<Vec<Field>> {
-    delimited(cut_err(token("(")), separated(0.., field, token(",")), cut_err(token(")"))).parse_next(input)
+/// The parameters, and whether the last one stands for any number of arguments.
+fn parameters(input: &mut &str) -> Parsed<(Vec<Field>, bool)> {
+    let parameter = (opt(terminated('*', multispace0)).map(|star| star.is_some()), field);
+    let all = separated(0.., parameter, token(","));
+    let all: Vec<(bool, Field)> =
+        delimited(cut_err(token("(")), all, cut_err(token(")"))).parse_next(input)?;
+    let variadic = all.last().is_some_and(|(star, _)| *star);
+    if all.iter().filter(|(star, _)| *star).count() > usize::from(variadic) {
+        return Err(cut("no parameter behind the one with a star"));
+    }
+    let mut parameters: Vec<_> = all.into_iter().map(|(_, parameter)| parameter).collect();
+    if let Some(last) = parameters.last_mut().filter(|_| variadic) {
+        if last.data_type.levels() >= MOST_LEVELS {
+            return Err(cut(TOO_DEEP));
+        }
+        last.data_type = DataType::List(Arc::new(last.data_type.clone()));
+    }
+    Ok((parameters, variadic))
 }
 
 fn field(input: &mut &str) -> Parsed<Field> {
@@ -411,6 +463,29 @@ mod tests {
         let parsed: Signature = text.parse().unwrap();
         assert_eq!(parsed.to_string(), "f(a INTEGER, b TIMESTAMPTZ, c DECIMAL(5,2)[]) -> DOUBLE");
         assert_eq!("f() -> INT".parse::<Signature>().unwrap().parameters, []);
+    }
+
+    #[test]
+    fn the_last_parameter_may_stand_for_any_number_of_arguments() {
+        let parsed: Signature = "f( a int , * rest text [] ) -> int".parse().unwrap();
+        assert_eq!(parsed.to_string(), "f(a INTEGER, *rest VARCHAR[]) -> INTEGER");
+        assert_eq!(parsed.to_string().parse(), Ok(parsed.clone()));
+        assert_eq!(parsed.fixed(), &parsed.parameters[..1]);
+        assert_eq!(parsed.rest(), Some(&"VARCHAR[]".parse().unwrap()));
+        assert_eq!(parsed.parameters[1].data_type, "VARCHAR[][]".parse().unwrap());
+        let pairs = [("a", "INTEGER"), ("rest", "VARCHAR[]")];
+        assert_eq!(parsed.pairs(), pairs.map(|(name, data_type)| (name.to_owned(), data_type.to_owned())));
+        let fixed: Signature = "f(a INT[]) -> INT".parse().unwrap();
+        assert_eq!((fixed.rest(), fixed.fixed().len()), (None, 1));
+        let most = "[]".repeat(MOST_LEVELS - 1);
+        assert!(format!("f(*rest INT{most}) -> INT").parse::<Signature>().is_ok());
+        for (text, what) in [
+            ("f(*a INT, b INT) -> INT".to_owned(), "no parameter behind the one with a star"),
+            ("f(*a INT, *b INT) -> INT".to_owned(), "no parameter behind the one with a star"),
+            (format!("f(*rest INT{most}[]) -> INT"), "at most 64 levels"),
+        ] {
+            assert!(text.parse::<Signature>().unwrap_err().what.contains(what), "{text}");
+        }
     }
 
     #[test]

@@ -18,17 +18,17 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
-/// A name, the parameters' names and types, the type of the result.
-type Parts = (String, Vec<(String, String)>, String);
+/// A name, the parameters' names and types, the type of the result, whether the last parameter is variadic.
+type Parts = (String, Vec<(String, String)>, String, bool);
 
-/// The parts of a signature: (name, [(parameter, type)], result type), in their normal form.
+/// The parts of a signature, in their normal form: (name, [(parameter, type)], result type, whether the last parameter
+/// stands for any number of arguments, whose type is then its own).
 ///
 /// Raises ValueError, with a mark at the place, if the text is not a signature.
 #[pyfunction]
 fn parse_signature(text: &str) -> PyResult<Parts> {
     let signature: Signature = text.parse().map_err(value_error)?;
-    let parameters = signature.parameters.into_iter().map(|field| (field.name, field.data_type.to_string()));
-    Ok((signature.name, parameters.collect(), signature.returns.to_string()))
+    Ok((signature.name.clone(), signature.pairs(), signature.returns.to_string(), signature.variadic))
 }
 
 /// A SQL type in its normal form.

@@ -7,6 +7,7 @@ use crate::reader::Reader;
 use crosslane::batch::Column;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 use std::ptr;
 
 /// Calls a function with the values of one row after the other.
@@ -14,6 +15,8 @@ pub(crate) struct RowCaller<'a, 'py> {
     function: &'a Bound<'py, PyAny>,
     vectorcall: Option<ffi::vectorcallfunc>,
     arguments: Vec<Argument<'a>>,
+    /// Whether the last argument is a list of any number of arguments.
+    variadic: bool,
     /// The arguments behind one free place, which CPython may use for `self`.
     stack: Vec<*mut ffi::PyObject>,
 }
@@ -76,12 +79,26 @@ fn ascii(text: &[u8]) -> *mut ffi::PyObject {
 }
 
 impl<'a, 'py> RowCaller<'a, 'py> {
+    /// Puts the elements of the list at the end of the stack in its place. Says how many arguments there are then.
+    fn spread(&mut self, py: Python<'py>, filled: usize) -> usize {
+        // SAFETY: the reference is the stack's own, and is taken from it here.
+        let list = unsafe { Bound::from_owned_ptr(py, self.stack[filled]) };
+        let elements = list.cast::<PyList>().map_or_else(|_| Vec::new(), |list| list.iter().collect());
+        let count = filled - 1 + elements.len();
+        self.stack.resize((count + 1).max(self.arguments.len() + 1), ptr::null_mut());
+        for (place, element) in self.stack[filled..].iter_mut().zip(elements) {
+            *place = element.into_ptr();
+        }
+        count
+    }
+
     /// A caller for one batch. `sees_null` says for each column whether the function wants its NULLs.
     pub(crate) fn new(
         function: &'a Bound<'py, PyAny>,
         readers: &'a [Reader],
         columns: &'a [Column<'a>],
         sees_null: &[bool],
+        variadic: bool,
     ) -> Self {
         let arguments: Vec<_> = readers
             .iter()
@@ -93,6 +110,7 @@ impl<'a, 'py> RowCaller<'a, 'py> {
             function,
             // SAFETY: the function is a living object.
             vectorcall: unsafe { ffi::PyVectorcall_Function(function.as_ptr()) },
+            variadic,
             stack: vec![ptr::null_mut(); arguments.len() + 1],
             arguments,
         }
@@ -115,6 +133,9 @@ impl<'a, 'py> RowCaller<'a, 'py> {
                     break;
                 }
             }
+        }
+        if self.variadic && outcome.is_ok() {
+            filled = self.spread(py, filled);
         }
         // SAFETY: the stack holds `filled` owned references behind its first place, which the flag
         // allows CPython to overwrite; the result is a new reference or null with an exception set.

@@ -103,6 +103,8 @@ enum Verdict {
 struct Function {
     callable: Py<PyAny>,
     types: Vec<DataType>,
+    /// Whether the last argument is a list of any number of arguments.
+    variadic: bool,
     returns: DataType,
     admits_null: Vec<bool>,
     kind: Kind,
@@ -127,6 +129,7 @@ impl Function {
         let py = declared.py();
         let signature: String = declared.getattr("signature")?.extract()?;
         let signature: Signature = signature.parse().map_err(crate::value_error)?;
+        let variadic = signature.variadic;
         let types: Vec<DataType> = signature.parameters.into_iter().map(|field| field.data_type).collect();
         let returns = signature.returns;
         let shapes: Vec<Option<Bound<'_, PyTuple>>> = declared.getattr("shapes")?.extract()?;
@@ -161,6 +164,7 @@ impl Function {
         Ok(Self {
             callable: callable.unbind(),
             types,
+            variadic,
             returns,
             admits_null: declared.getattr("admits_null")?.extract()?,
             kind,
@@ -227,7 +231,11 @@ impl Function {
         let writing = |row: usize| progress.set(sequence, row as u32 | WRITING);
         match &self.kind {
             Kind::Row { readers, writer, each }
-                if columns.len() == 1 && skipping.is_empty() && self.retries == 0 && !self.null_on_error =>
+                if columns.len() == 1
+                    && !self.variadic
+                    && skipping.is_empty()
+                    && self.retries == 0
+                    && !self.null_on_error =>
             {
                 let argument = Argument::new(&readers[0], &columns[0], self.admits_null[0]);
                 let mut cursor = Cursor { argument, rows, progress, sequence, begun: 0 };
@@ -241,7 +249,8 @@ impl Function {
                 Ok(None)
             }
             Kind::Row { readers, writer, .. } => {
-                let mut caller = RowCaller::new(self.callable.bind(py), readers, columns, &self.admits_null);
+                let function = self.callable.bind(py);
+                let mut caller = RowCaller::new(function, readers, columns, &self.admits_null, self.variadic);
                 for row in 0..rows {
                     if skipping.iter().any(|column| !column.is_valid(row)) {
                         out.null();
@@ -269,10 +278,8 @@ impl Function {
                         arguments.append(py.None())?;
                         continue;
                     }
-                    let values =
-                        readers.iter().zip(columns).map(|(reader, column)| reader.read(py, column, row));
-                    match values.collect::<PyResult<Vec<_>>>() {
-                        Ok(values) => arguments.append(PyTuple::new(py, values)?)?,
+                    match self.arguments(py, readers, columns, row) {
+                        Ok(values) => arguments.append(values)?,
                         Err(error) => {
                             // Another try would read the same: there is none left.
                             let mut tries = self.retries;
@@ -352,6 +359,22 @@ impl Function {
                 }
             }
         }
+    }
+
+    /// The arguments of a row, those of a variadic function's list one by one.
+    fn arguments<'py>(
+        &self,
+        py: Python<'py>,
+        readers: &[Reader],
+        columns: &[Column<'_>],
+        row: usize,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let values = readers.iter().zip(columns).map(|(reader, column)| reader.read(py, column, row));
+        let mut values = values.collect::<PyResult<Vec<_>>>()?;
+        if let Some(rest) = values.pop_if(|_| self.variadic) {
+            values.extend(rest.cast::<PyList>()?.iter());
+        }
+        PyTuple::new(py, values)
     }
 
     /// What becomes of rows whose call failed, after `tries` more than the first: it pauses before another, and counts.

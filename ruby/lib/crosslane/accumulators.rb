@@ -97,7 +97,7 @@ module Crosslane
     private
 
     # The block takes what the step function does.
-    def check(signature, step) = Declaration.new(signature, step)
+    def check(signature, step) = Declaration.new(signature, step).fixed("an aggregate")
 
     def advance(state, *row)
       self.class.keep(state, @step.call(VALUES.fetch(state) { begin_state }, *row))

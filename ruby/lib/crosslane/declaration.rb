@@ -21,7 +21,10 @@ module Crosslane
     # @api private
     # @raise [DeclarationError]
     def self.columns(signature)
-      Native.parse_signature("columns#{signature} -> BOOLEAN")[1]
+      _, columns, _, variadic = Native.parse_signature("columns#{signature} -> BOOLEAN")
+      raise ArgumentError, "the number of columns is fixed" if variadic
+
+      columns
     rescue ArgumentError => e
       raise DeclarationError, "columns are such as \"(id BIGINT, name VARCHAR)\": #{e.message}"
     end
@@ -39,8 +42,9 @@ module Crosslane
       @callable = callable
       @file, @line = callable.source_location || ["<native>", 0]
       @name = signature.to_s[/\A\s*\w+/].to_s.strip
-      @name, @parameters, @returns = parse(signature)
+      @name, @parameters, @returns, @variadic = parse(signature)
       types = @parameters.map { |name, type| "#{quoted(name)} #{type}" }
+      types[-1] = "*#{types.last}" if @variadic
       @signature = "#{quoted(@name)}(#{types.join(", ")}) -> #{@returns}"
       set(options)
       check_parameters
@@ -58,7 +62,17 @@ module Crosslane
 
     # @param host [Boolean] whether it is called in the engine's own process
     # @return [Proc, Method, Runner] what the native half calls
-    def callee(host) = kind == "concurrent" ? Runner.new(self, host) : callable
+    def callee(host) = kind == "concurrent" ? Runner.new(self, host) : called
+
+    # @return [Proc, Method] what takes the arguments one by one. A block that has other parameters than `*rest` takes a
+    #   single Array apart, which may be an argument: it gets the Array of all arguments.
+    def called
+      parts = callable.parameters.map(&:first) & %i[req opt]
+      return callable if !@variadic || parts.empty? || callable.is_a?(Method) || callable.lambda?
+
+      block = callable
+      ->(*all) { block.call(all) }
+    end
 
     # @return [Array<Boolean>] for each parameter, whether it may be nil
     def admits_null = @parameters.map { @nulls == :call }
@@ -82,6 +96,14 @@ module Crosslane
     rescue SystemCallError
       # The file has gone since.
       ""
+    end
+
+    # @return [self]
+    # @raise [DeclarationError] if it takes any number of arguments: only scalar functions can
+    def fixed(what)
+      raise error("#{what} cannot take any number of arguments") if @variadic
+
+      self
     end
 
     # @return [DeclarationError] that names the function and where it is defined
@@ -163,6 +185,11 @@ module Crosslane
       least = kinds.count(:req)
       # Missing parameters of a plain block are nil, not an error: a slip that would be found late.
       least = fixed if callable.is_a?(Proc) && !callable.lambda?
+      if @variadic && !kinds.include?(:rest)
+        raise error("the signature takes any number of arguments (#{signature}), the block does not")
+      end
+
+      count -= 1 if @variadic
       return if kinds.include?(:rest) ? count >= least : count.between?(least, fixed)
 
       raise error("the signature has #{count} parameters, the block has #{fixed}")

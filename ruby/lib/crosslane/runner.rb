@@ -7,7 +7,7 @@ module Crosslane
   class Runner
     def initialize(declaration, host)
       @host = host
-      @callable = declaration.callable
+      @callable = declaration.called
       @concurrency = declaration.concurrency
       @timeout = declaration.timeout
       @retries = declaration.retries

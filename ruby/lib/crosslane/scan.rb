@@ -67,7 +67,8 @@ module Crosslane
 
     def declare(signature, method)
       signature = Crosslane.signature(@name, signature)
-      Declaration.new(signature, ->(*values) { send(method, values) }, nulls: :call, deterministic: false)
+      opening = Declaration.new(signature, ->(*values) { send(method, values) }, nulls: :call, deterministic: false)
+      opening.fixed("a table function")
     end
 
     # The signature of the rows; it is checked here, where its mistake is.

@@ -140,6 +140,21 @@ const passed = (read) =>
     column.admits ? `(${column.valid("i")} ? ${column.value("i")} : null)` : column.value("i"),
   );
 
+// The arguments with those of a list behind them.
+function spread(fixed, list) {
+  const count = fixed.length;
+  for (let i = 0; i < list.length; i++) fixed[count + i] = list[i];
+  return fixed;
+}
+
+// The source of a call of `f` with a row.
+function called(spec, read) {
+  const values = passed(read);
+  if (!spec.variadic) return `f(${join(values, ", ")})`;
+  const rest = values.pop();
+  return `apply(f, undefined, spread([${join(values, ", ")}], ${rest}))`;
+}
+
 // The loop that calls a row function. `kept` makes it keep the results, for types of variable length.
 function rowLoop(spec) {
   const source = new Source(spec);
@@ -155,7 +170,7 @@ function rowLoop(spec) {
       for (let i = first; i < end; i++) {
         ${skip.length ? `if (${skip.join(" || ")}) { ${keep ? "out[i] = null;" : "nullRow(i);"} continue; }` : ""}
         progress[0] = i;
-        let r = f(${passed(read).join(", ")});
+        let r = ${called(spec, read)};
         ${keep ? `if (typeof r === 'object' && r instanceof Promise) promised(r); else out[i] = r;` : store.code}
         if (batch.promise !== undefined) return i;
       }
@@ -178,7 +193,7 @@ function asyncLoop(spec) {
       for (; i < end && batch.open.size < batch.concurrency; i++) {
         ${skip.length ? `if (${skip.join(" || ")}) { out[i] = null; continue; }` : ""}
         progress[0] = i;
-        launch(i, () => f(${passed(read).join(", ")}));
+        launch(i, () => ${called(spec, read)});
       }
       return i;
     }`,
@@ -203,6 +218,7 @@ function vectors(spec) {
     return direct && spec.retries === 0 ? `chosen === undefined ? ${column.view} : ${copy}` : copy;
   });
   const skip = skips(read);
+  const rest = spec.variadic ? `columnsOf(${arrays.pop()}, ${columnKind(spec)})` : "[]";
   return compile(
     source,
     `function vectors(b, batch) {
@@ -217,9 +233,29 @@ function vectors(spec) {
       }
       batch.chosen = chosen;
       const count = chosen === undefined ? rows : lengthOf(chosen);
-      return [${arrays.join(", ")}];
+      return spread([${join(arrays, ", ")}], ${rest});
     }`,
   );
+}
+
+// The name of the arrays that a vectorized function gets for any number of arguments.
+function columnKind(spec) {
+  const index = spec.parameters.length - 1;
+  const { kind } = spec.parameters[index].child;
+  if (spec.admits[index]) return "Array";
+  const wide = { BIGINT: "BigInt64Array", UBIGINT: "BigUint64Array" }[kind];
+  return wide === undefined ? PLAIN[kind] || "Array" : spec.bigint ? wide : "Float64Array";
+}
+
+// The columns of rows of equally many values.
+function columnsOf(lists, Kind) {
+  const columns = [];
+  for (let k = 0; lists.length > 0 && k < lists[0].length; k++) {
+    const column = new Kind(lists.length);
+    for (let i = 0; i < lists.length; i++) column[i] = lists[i][k];
+    columns[k] = column;
+  }
+  return columns;
 }
 
 // Says of a row in the progress that its result is being written.

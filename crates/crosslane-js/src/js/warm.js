@@ -71,14 +71,17 @@ function asArguments(type, written, buffers) {
 
 function warm(rows, prepared) {
   const { spec } = prepared;
-  const given = rows.length > 0 ? rows : [spec.parameters.map((type) => sample(type, spec))];
+  const last = spec.parameters.length - 1;
+  const isRest = (index) => spec.variadic && index === last;
+  const samples = () => spec.parameters.map((type, index) => sample(isRest(index) ? type.child : type, spec));
+  const given = rows.length > 0 ? rows : [samples()];
   const buffers = [];
   spec.parameters.forEach((type, index) => {
     const write = columnWriter({ ...spec, returns: type });
     asArguments(
       type,
       write(
-        given.map((row) => row[index]),
+        given.map((row) => (isRest(index) ? row.slice(index) : row[index])),
         given.length,
         [0],
       ),

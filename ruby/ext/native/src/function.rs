@@ -4,7 +4,7 @@
 //! within a batch is worked out before it.
 
 use crate::reader::Reader;
-use crate::values::{Held, integer, utf8};
+use crate::values::{Held, integer, intern, utf8};
 use crate::writer::{self, Fault, Writer};
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
@@ -29,6 +29,8 @@ pub(crate) struct Function {
     /// What is called.
     _held: Held,
     pub(crate) types: Vec<DataType>,
+    /// Whether the last argument is an Array of any number of arguments.
+    variadic: bool,
     pub(crate) returns: DataType,
     admits_null: Vec<bool>,
     kind: Kind,
@@ -89,11 +91,38 @@ impl Callee {
                     rb_sys::rb_proc_call_with_block(object, count, arguments, Qnil as VALUE)
                 }
                 Callee::Method(object) => rb_sys::rb_method_call(count, arguments, object),
-                Callee::Object(object) => {
-                    rb_sys::rb_funcallv(object, crate::values::intern(c"call"), count, arguments)
-                }
+                Callee::Object(object) => rb_sys::rb_funcallv(object, intern(c"call"), count, arguments),
             }
         }
+    }
+
+    /// # Safety
+    /// As [`Callee::call`]; of a variadic function the last argument must be an Array.
+    unsafe fn call_with(self, values: &mut [VALUE; MOST_PARAMETERS], count: c_int, variadic: bool) -> VALUE {
+        // SAFETY: as the caller says; the Array with all arguments is among the values.
+        unsafe {
+            if !variadic {
+                return self.call(count, values.as_ptr());
+            }
+            let all = spread(values, count);
+            self.call(rb_sys::RARRAY_LEN(all) as c_int, rb_sys::RARRAY_CONST_PTR(all))
+        }
+    }
+}
+
+/// An Array of the arguments, those of the last one's Array one by one. It takes the place of the first, where the
+/// collector sees it.
+///
+/// # Safety
+/// With the GVL, protected; the values must be so many arguments, the last of them an Array.
+unsafe fn spread(values: &mut [VALUE; MOST_PARAMETERS], count: c_int) -> VALUE {
+    let fixed = count as usize - 1;
+    // SAFETY: as the caller says.
+    unsafe {
+        let all = rb_sys::rb_ary_new_from_values(fixed as i64, values.as_ptr());
+        rb_sys::rb_ary_concat(all, values[fixed]);
+        values[0] = all;
+        all
     }
 }
 
@@ -193,6 +222,7 @@ impl Function {
             readers: types.iter().map(Reader::new).collect::<Result<_, _>>()?,
             writer: Writer::new(&signature.returns)?,
             types,
+            variadic: signature.variadic,
             returns: signature.returns,
             admits_null: declared.funcall("admits_null", ())?,
             kind: match kind.as_str() {
@@ -271,8 +301,11 @@ impl Function {
                         }
                         let count = arguments.len() as c_int;
                         let result = match self.callee {
+                            Callee::Proc(_) if self.variadic => {
+                                rb_sys::rb_yield_splat(spread(&mut values, count))
+                            }
                             Callee::Proc(_) => rb_sys::rb_yield_values2(count, values.as_ptr()),
-                            callee => callee.call(count, values.as_ptr()),
+                            callee => callee.call_with(&mut values, count, self.variadic),
                         };
                         if let Err(what) = self.writer.write(result, out) {
                             fault = Some(what);
@@ -336,7 +369,12 @@ impl Function {
                             rb_sys::rb_ary_push(*value, reader.read(column, row));
                         }
                     }
-                    let result = self.callee.call(columns.len() as c_int, values.as_ptr());
+                    if self.variadic {
+                        // All lists of a batch are of one length: so many columns more.
+                        let rest = &mut values[columns.len() - 1];
+                        *rest = rb_sys::rb_funcallv(*rest, intern(c"transpose"), 0, std::ptr::null());
+                    }
+                    let result = self.callee.call_with(&mut values, columns.len() as c_int, self.variadic);
                     let at = |row: usize| {
                         written_row = Some(row);
                         progress.set(row as u32 | WRITING);
@@ -447,6 +485,9 @@ impl Function {
                     let values = rb_sys::rb_ary_new_capa(columns.len() as i64);
                     for (reader, column) in self.readers.iter().zip(columns) {
                         rb_sys::rb_ary_push(values, reader.read(column, row));
+                    }
+                    if self.variadic {
+                        rb_sys::rb_ary_concat(values, rb_sys::rb_ary_pop(values));
                     }
                     rb_sys::rb_ary_push(batch, values);
                 }

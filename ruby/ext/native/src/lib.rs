@@ -38,14 +38,14 @@ pub(crate) fn argument_error(message: impl ToString) -> Error {
     Error::new(Ruby::get().expect("with the GVL").exception_arg_error(), message.to_string())
 }
 
-/// A name, the parameters' names and types, the type of the result.
-type Parts = (String, Vec<(String, String)>, String);
+/// A name, the parameters' names and types, the type of the result, whether the last parameter stands for any number of
+/// arguments.
+type Parts = (String, Vec<(String, String)>, String, bool);
 
 /// The parts of a signature, in their normal form.
 fn parse_signature(text: String) -> Result<Parts, Error> {
     let signature: Signature = text.parse().map_err(argument_error)?;
-    let parameters = signature.parameters.into_iter().map(|field| (field.name, field.data_type.to_string()));
-    Ok((signature.name, parameters.collect(), signature.returns.to_string()))
+    Ok((signature.name.clone(), signature.pairs(), signature.returns.to_string(), signature.variadic))
 }
 
 /// Has the kernel kill this process when its parent ends.

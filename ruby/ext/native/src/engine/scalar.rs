@@ -80,9 +80,7 @@ unsafe extern "C" fn execute(
         let Some(state) = ffi::duckdb_scalar_function_get_state(info).cast::<State>().as_ref() else {
             return Err(Error::Engine("DuckDB lost the function's state".into()));
         };
-        let parameters = &state.function.signature.parameters;
-        let types = parameters.iter().map(|parameter| &parameter.data_type).collect();
-        let arguments = Arguments::new(input, types);
+        let arguments = Arguments::of(input, &state.function);
         let mut results = Results::new(output, &state.function.signature.returns, arguments.rows());
         let mut execute = || state.execute(&arguments, &mut results);
         let outcome = match &state.constant {
