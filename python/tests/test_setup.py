@@ -39,6 +39,7 @@ def test_packages_are_named_with_reasons_before_they_are_installed(purpose: str,
     assert "g++: compiles the part around V8" in said
     assert f"make {purpose} needs them" in said
     assert ("rubocop: checks the Ruby code" in said) == (purpose == "test")
+    assert ("default-jdk-headless: runs the recipe for JDBC" in said) == (purpose == "test")
 
 
 def test_what_only_the_tests_need_is_installed_for_them_only(tmp_path: Path) -> None:
