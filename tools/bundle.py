@@ -64,6 +64,8 @@ def write_licences(folder: Path) -> None:
             for text in licences(Path(package["manifest_path"]).parent):
                 crates.setdefault(text, []).append(name)
     parts = [f"==== {', '.join(names)}\n\n{text}" for text, names in crates.items()]
+    if (folder / "libduckdb.so").exists():
+        parts.append(f"==== libduckdb.so\n\n{(ROOT / '.duckdb' / 'LICENSE').read_text()}")
     if (folder / "v8").exists():
         parts.append(f"==== the libraries in v8, which are Debian's builds\n\n{DEBIAN}\n")
     (folder / "THIRD_PARTY_LICENSES").write_text("\n".join(parts))

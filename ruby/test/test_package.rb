@@ -34,8 +34,15 @@ class TestPackage < CrosslaneTest
       assert_equal Gem::Platform.local.os, specification.platform.os
       assert_equal %w[sig/crosslane.rbs sig/manifest.yaml sig/v8.rbs], specification.files.grep(/^sig/).sort
       assert_equal ["bigdecimal"], specification.runtime_dependencies.map(&:name)
-      dynamic = Dir[File.join(home, "**/{crosslane-js,*native.so}")].map { |file| run!({}, "readelf", "-d", file) }
-      assert_equal ["$ORIGIN/v8"], dynamic.join.scan(/path: \[(.*)\]/).flatten.uniq
+      files = Dir[File.join(home, "**/{crosslane-js,*native.so,*.duckdb_extension}")]
+      assert_equal 4, files.size
+      shown = files.map { |file| run!({}, "readelf", "-dSW", file) }
+      assert_equal ["$ORIGIN/v8"], shown.join.scan(/path: \[(.*)\]/).flatten.uniq
+      refute_includes shown.join, ".symtab"
+      library = File.join(Dir[File.join(home, "gems/crosslane-*")].first, "lib/crosslane")
+      assert_includes File.read(File.join(library, "LICENSE")), "Apache License"
+      notices = File.read(File.join(library, "THIRD_PARTY_LICENSES"))
+      ["magnus", "libduckdb.so", "the libraries in v8"].each { |part| assert_match(/^==== (.*, )?#{part}/, notices) }
       functions = File.join(home, "functions.rb")
       File.write(functions, "udf(\"guest(x BIGINT) -> BIGINT\") { |x| x + 2 }")
       output = run!(installed, RbConfig.ruby, "-e", PROGRAM, functions, chdir: home).lines(chomp: true)
