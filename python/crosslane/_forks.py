@@ -17,6 +17,13 @@ _LOOKS, _APART = 5, 0.01
 _MOST = 8
 
 
+def fork() -> int:
+    """``os.fork``, without the warning about threads of Python 3.12 and later: :func:`lost_threads` looks after them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return os.fork()
+
+
 def lost_threads() -> list[str]:
     """The names of the threads that a fork would miss.
 
@@ -25,9 +32,7 @@ def lost_threads() -> list[str]:
     """
     if not _threads():
         return []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pid = os.fork()
+    pid = fork()
     if pid == 0:
         os._exit(0)
     # Where SIGCHLD is ignored, the kernel has reaped it.

@@ -214,10 +214,12 @@ class Zygote:
                 _kill_group(pid)
 
     def fork(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        from crosslane import _forks
+
         lane = message["lane"]
         _flush()
         try:
-            pid = os.fork()
+            pid = _forks.fork()
         except OSError as error:
             self.control.send(op="unforked", lane=lane, message=f"fork: {error.strerror}")
             return
