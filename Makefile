@@ -42,4 +42,4 @@ miri:
 	@MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p crosslane-ring --test ring --target-dir target/miri -q
 
 clean:
-	rm -rf target .v8 .duckdb .jdbc .venv .venv-1.5 python/build bench/results
+	rm -rf target .v8 .duckdb .jdbc .venv .venv-* python/build bench/results

@@ -9,12 +9,22 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "v0.1.0"
 #: The C API that the extension asks for: the oldest DuckDB that can load it.
 API_VERSION = "v1.5.6"
 PLATFORMS = {"x86_64": "linux_amd64", "aarch64": "linux_arm64"}
+
+#: What a build needs, in folders or alone.
+SOURCES = [
+    *("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "crates"),
+    *(f"python/{name}" for name in ("README.md", "crosslane", "guest", "pyproject.toml", "setup.py")),
+    *("ruby/ext", "ruby/lib", "tools/bundle.py", "tools/root_build.py", "tools/v8"),
+]
+#: What builds leave in these folders, and what is built by itself.
+UNNEEDED = shutil.ignore_patterns(".*", "__pycache__", "*.so", "*.duckdb_extension", "fuzz")
 
 
 def footer() -> bytes:
@@ -61,12 +71,17 @@ class CargoBuild(build_ext):
         command = ["cargo", "build", "--locked", "--profile", profile]
         command += [argument for crate in crates for argument in ("-p", crate)]
         command += ["--features", "crosslane-python/extension-module"]
-        subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_PYTHON": sys.executable})
+        # The guest is the same for every Python, so that another one is no reason to build it again.
+        subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_NO_PYTHON": "1"})
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         built = target / ("debug" if profile == "dev" else profile)
         package = Path(__file__).parent / "crosslane" if self.inplace else Path(self.build_lib) / "crosslane"
         package.mkdir(parents=True, exist_ok=True)
-        self._place((built / "lib_guest.so").read_bytes(), Path(self.get_ext_fullpath("crosslane._guest")))
+        guest = Path(self.get_ext_fullpath("crosslane._guest"))
+        # Python would take one for its version alone, from an earlier build, before the one for all.
+        for stale in guest.parent.glob("_guest.cpython-*.so"):
+            stale.unlink()
+        self._place((built / "lib_guest.so").read_bytes(), guest)
         extension = (built / "libcrosslane_duckdb.so").read_bytes()
         self._place(extension + footer(), package / "crosslane.duckdb_extension")
         if ruby:
@@ -121,7 +136,33 @@ class CargoBuild(build_ext):
         return [self.get_ext_fullpath("crosslane._guest")]
 
 
+class SourceArchive(sdist):
+    """An archive with the repository's layout, because the crates lie beside `python/`. Its root builds the wheel."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        for name in SOURCES:
+            copy = Path(base_dir, name)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, copy, ignore=self._unneeded)
+            else:
+                shutil.copy2(ROOT / name, copy)
+        self.distribution.metadata.write_pkg_info(base_dir)
+
+    @staticmethod
+    def _unneeded(folder: str, names: list[str]) -> set[str]:
+        paths = [Path(folder, name) for name in names]
+        built = {
+            path.name
+            for path in paths
+            if path.is_symlink() or (path.is_file() and path.name == "crosslane-js")
+        }
+        return built | UNNEEDED(folder, names)
+
+
 setup(
-    ext_modules=[Extension("crosslane._guest", sources=[])],
-    cmdclass={"build_ext": CargoBuild},
+    # The wheel's tag names the oldest CPython; `abi3-py311` in guest/Cargo.toml is the same one.
+    ext_modules=[Extension("crosslane._guest", sources=[], py_limited_api=True)],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    cmdclass={"build_ext": CargoBuild, "sdist": SourceArchive},
 )

@@ -1,4 +1,4 @@
-"""Builds the package of ``python/`` when pip is pointed at the repository's root."""
+"""Builds the package of ``python/`` when pip is pointed at the root of the repository or of a source archive."""
 
 import os
 from pathlib import Path

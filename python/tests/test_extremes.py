@@ -159,3 +159,17 @@ def test_nanoseconds_survive_a_function(load: Load) -> None:
     )
     query = "SELECT later('2020-02-29 12:00:00.123456789'::TIMESTAMP_NS)::VARCHAR"
     assert value(con, query) == "2020-03-01 12:00:00.123456789"
+
+
+def test_a_file_may_replace_the_class_of_moments(load: Load) -> None:
+    con = load(
+        """
+        import datetime
+        real = datetime.datetime
+        class Frozen(real): pass
+        datetime.datetime = Frozen
+        @udf("f(x TIMESTAMP) -> TIMESTAMP")
+        def f(x): return real(2020, 1, 1) if type(x) is real else None
+        """
+    )
+    assert value(con, "SELECT f(TIMESTAMP '2020-02-29')") == datetime.datetime(2020, 1, 1)

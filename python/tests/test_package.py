@@ -1,12 +1,13 @@
-"""The wheel, built, installed into an empty environment, and used there."""
+"""The package as users get it: the source archive, and the wheel that it makes, in empty environments of several Pythons."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
-import sysconfig
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,32 @@ import pytest
 ROOT = Path(__file__).parents[2]
 #: Who builds; the interpreter of these tests may have no setuptools.
 BUILDER = (ROOT / ".venv" / "bin").resolve() / "python"
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+#: This Python, and those that setup found beside it.
+PYTHONS = [Path(sys.executable), *sorted(ROOT.glob(".venv-3.*/bin/python"))]
 
 PROGRAM = """
 import crosslane, pathlib
-pathlib.Path("f.py").write_text("from crosslane import udf\\n@udf\\ndef f(x: int) -> int: return x + 1")
+pathlib.Path("f.py").write_text('''
+import datetime, sys, pyarrow as pa, pyarrow.compute as pc
+from crosslane import udf
+@udf
+def f(x: int) -> int: return x + 1
+@udf
+def two(x: float, text: str) -> str: return f"{text} {x}"
+@udf
+def later(x: datetime.datetime) -> datetime.datetime: return x + datetime.timedelta(microseconds=1)
+@udf(vectorized=True)
+def v(x: pa.Int64Array) -> pa.Int64Array: return pc.add(x, 1)
+@udf
+def running() -> str: return sys.version
+''')
 pathlib.Path("g.js").write_text('udf("g(x VARCHAR) -> VARCHAR", (x) => x.toLocaleUpperCase("tr"))')
 pathlib.Path("h.rb").write_text('udf("h(x BIGINT) -> BIGINT") { |x| x * 2 }')
 con = crosslane.connect(functions=["f.py", "g.js", "h.rb"])
-print(con.execute("SELECT f(h(20)), g('abi')").fetchall())
+print(con.execute("SELECT f(h(20)), g('abi'), two(0.5, 'ä'), later('2026-01-02 03:04:05.6')::VARCHAR").fetchall())
+print(con.execute("SELECT count(DISTINCT v(i)), max(v(i)) FROM range(100000) r(i)").fetchall())
+print(con.execute("SELECT running()").fetchone()[0].splitlines()[0])
 print(pathlib.Path(crosslane.__file__).parent)
 """
 
@@ -41,28 +60,69 @@ def run(*command: object, cwd: Path, **variables: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel, and with what the wheel needs."""
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source archive."""
+    folder = tmp_path_factory.mktemp("archive")
+    build = "import sys, setuptools.build_meta as backend; backend.build_sdist(sys.argv[1])"
+    run(BUILDER, "-c", build, folder, cwd=ROOT / "python")
+    (archive,) = folder.glob("*.tar.gz")
+    return archive
+
+
+@pytest.fixture(scope="module")
+def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the source archive builds, always in the same place, so that cargo builds there what has changed."""
+    unpacked = TARGET / "package"
+    shutil.rmtree(unpacked, ignore_errors=True)
+    with tarfile.open(archive) as content:
+        content.extractall(unpacked, filter="tar")
+    sources = unpacked / archive.name.removesuffix(".tar.gz")
+    # What `tools/v8` would fetch.
+    (sources / ".v8").symlink_to((ROOT / ".v8").resolve())
     folder = tmp_path_factory.mktemp("wheel")
-    build = ["-q", "build", "-b", folder / "build", "bdist_wheel", "-d", folder]
-    run(BUILDER, "setup.py", *build, cwd=ROOT / "python")
+    build = ["wheel", "-q", "--no-build-isolation", "--no-deps", "--no-index", "-w", folder, sources]
+    run(BUILDER, "-m", "pip", *build, cwd=folder, CARGO_TARGET_DIR=str(TARGET))
     (wheel,) = folder.glob("*.whl")
-    made = folder / "environment"
-    run(sys.executable, "-m", "venv", "--without-pip", made, cwd=folder)
-    python = made / "bin" / "python"
-    install = ["--python", python, "install", "-q", "--no-deps", "--no-index", wheel]
+    return wheel
+
+
+@pytest.fixture(scope="module", params=PYTHONS, ids=str)
+def environment(
+    wheel: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """An environment with the wheel, and with what the wheel needs."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(request.param, "-m", "venv", "--without-pip", folder, cwd=folder)
+    install = ["--python", folder / "bin" / "python", "install", "-q", "--no-deps", "--no-index", wheel]
     run(BUILDER, "-m", "pip", *install, cwd=folder)
-    (packages,) = made.glob("lib/python*/site-packages")
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    return made
+    where = "import sysconfig; print(sysconfig.get_path('purelib'), end='')"
+    dependencies = run(request.param, "-c", where, cwd=folder)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(dependencies)
+    return folder
+
+
+def test_the_source_archive_has_sources_only(archive: Path) -> None:
+    folder = archive.name.removesuffix(".tar.gz")
+    with tarfile.open(archive) as content:
+        files = {member.name: member for member in content if not member.isdir()}
+        assert {f"{folder}/PKG-INFO", f"{folder}/LICENSE", f"{folder}/Cargo.lock"} <= files.keys()
+        assert [name for name, member in files.items() if not member.isreg()] == []
+        heads = {name: content.extractfile(member).read(4) for name, member in files.items()}
+    assert [name for name, head in heads.items() if head == b"\x7fELF"] == []
+
+
+def test_the_wheel_is_for_this_python_and_later_ones(wheel: Path) -> None:
+    assert re.fullmatch(r"crosslane-[\d.]+-cp311-abi3-linux_\w+\.whl", wheel.name)
 
 
 def test_functions_run_where_the_wheel_is_installed(environment: Path, tmp_path: Path) -> None:
-    printed = run(
-        environment / "bin" / "python", "-c", PROGRAM, cwd=tmp_path, LD_LIBRARY_PATH=""
-    ).splitlines()
-    assert printed[0] == "[(41, 'ABİ')]"
-    assert printed[1].startswith(str(environment))
+    python = environment / "bin" / "python"
+    printed = run(python, "-c", PROGRAM, cwd=tmp_path, LD_LIBRARY_PATH="").splitlines()
+    assert printed[0] == "[(41, 'ABİ', 'ä 0.5', '2026-01-02 03:04:05.600001')]"
+    assert printed[1] == "[(100000, 100000)]"
+    assert printed[2] in run(python, "-c", "import sys; print(sys.version)", cwd=tmp_path)
+    assert printed[3].startswith(str(environment))
     assert run(environment / "bin" / "crosslane", "--version", cwd=tmp_path).startswith("crosslane, version")
 
 

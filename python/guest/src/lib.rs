@@ -6,11 +6,13 @@
 
 mod arrow;
 mod iterate;
+mod moments;
 mod reader;
 mod row;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod vectorcall;
 mod writer;
 
 use crosslane::Signature;
@@ -60,6 +62,7 @@ fn value_error(error: crosslane::signature::SignatureError) -> PyErr {
 
 #[pymodule]
 fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    moments::find(module.py())?;
     module.add_function(wrap_pyfunction!(parse_signature, module)?)?;
     module.add_function(wrap_pyfunction!(parse_type, module)?)?;
     module.add_function(wrap_pyfunction!(writer::is_missing, module)?)?;

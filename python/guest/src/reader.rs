@@ -1,13 +1,12 @@
 //! Arguments: a row of a column as a Python object.
 
+use crate::moments;
 use crosslane::batch::{self, Column};
 use crosslane::calendar;
 use crosslane::{DataType, code_width, member, timetz};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{
-    PyBytes, PyDate, PyDateTime, PyDelta, PyDict, PyInt, PyList, PyString, PyTime, PyTuple, PyTzInfo,
-};
+use pyo3::types::{PyBytes, PyDelta, PyDict, PyInt, PyList, PyString, PyTuple, PyTzInfo};
 use pyo3::{IntoPyObjectExt, ffi, intern};
 
 const DAY: i64 = 86_400_000_000;
@@ -241,8 +240,21 @@ impl Reader {
             Reader::UInt16 => column.value::<u16>(row).into_bound_py_any(py),
             Reader::UInt32 => column.value::<u32>(row).into_bound_py_any(py),
             Reader::UInt64 => column.value::<u64>(row).into_bound_py_any(py),
-            Reader::Int128 => column.value::<i128>(row).into_bound_py_any(py),
-            Reader::UInt128 => column.value::<u128>(row).into_bound_py_any(py),
+            Reader::Int128 => {
+                let number = column.value::<i128>(row);
+                // The limited API puts more than 64 bits together from parts.
+                match i64::try_from(number) {
+                    Ok(small) => small.into_bound_py_any(py),
+                    Err(_) => number.into_bound_py_any(py),
+                }
+            }
+            Reader::UInt128 => {
+                let number = column.value::<u128>(row);
+                match u64::try_from(number) {
+                    Ok(small) => small.into_bound_py_any(py),
+                    Err(_) => number.into_bound_py_any(py),
+                }
+            }
             Reader::Float32 => column.value::<f32>(row).into_bound_py_any(py),
             Reader::Decimal { scale, class } => {
                 class.bind(py).call1((decimal_text(column.value(row), *scale),))
@@ -260,13 +272,10 @@ impl Reader {
                 if let Some(infinity) = calendar::infinite_day(day) {
                     return infinity.into_bound_py_any(py);
                 }
-                let (year, month, day) = date(i64::from(day), "DATE")?;
-                Ok(PyDate::new(py, year, month, day)?.into_any())
+                date(i64::from(day), "DATE")?;
+                moments::date(py, i64::from(day))
             }
-            Reader::Time => {
-                let (hour, minute, second, micro) = clock(within_a_day(column.value(row))?);
-                Ok(PyTime::new(py, hour, minute, second, micro, None)?.into_any())
-            }
+            Reader::Time => moments::time(py, clock(within_a_day(column.value(row))?), None),
             Reader::TimeNs { class } => {
                 let value = column.value::<i64>(row);
                 let (hour, minute, second, micro) = clock(within_a_day(value / 1000)?);
@@ -276,9 +285,8 @@ impl Reader {
             }
             Reader::TimeTz => {
                 let (micros, offset) = timetz::parts(column.value(row));
-                let (hour, minute, second, micro) = clock(within_a_day(micros)?);
                 let zone = PyTzInfo::fixed_offset(py, PyDelta::new(py, 0, offset, 0, true)?)?;
-                Ok(PyTime::new(py, hour, minute, second, micro, Some(&zone))?.into_any())
+                moments::time(py, clock(within_a_day(micros)?), Some(&zone))
             }
             Reader::Timestamp { units_per_second } => {
                 let value = column.value::<i64>(row);
@@ -389,7 +397,7 @@ fn out_of_range(what: &str) -> PyErr {
     ))
 }
 
-fn date(days: i64, what: &str) -> PyResult<(i32, u8, u8)> {
+fn date(days: i64, what: &str) -> PyResult<moments::Day> {
     let (year, month, day) = calendar::civil(days);
     if (1..=9999).contains(&year) { Ok((year as i32, month, day)) } else { Err(out_of_range(what)) }
 }
@@ -399,8 +407,8 @@ fn within_a_day(micros: i64) -> PyResult<i64> {
     if micros < DAY { Ok(micros) } else { Err(PyOverflowError::new_err("24:00:00 has no datetime.time")) }
 }
 
-/// (hour, minute, second, microsecond) of microseconds since midnight.
-fn clock(micros: i64) -> (u8, u8, u8, u32) {
+/// The time of microseconds since midnight.
+fn clock(micros: i64) -> moments::Clock {
     let seconds = micros / 1_000_000;
     ((seconds / 3600) as u8, (seconds / 60 % 60) as u8, (seconds % 60) as u8, (micros % 1_000_000) as u32)
 }
@@ -410,7 +418,5 @@ fn datetime<'py>(
     micros: i64,
     zone: Option<&Bound<'py, PyTzInfo>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (year, month, day) = date(micros.div_euclid(DAY), "TIMESTAMP")?;
-    let (hour, minute, second, micro) = clock(micros.rem_euclid(DAY));
-    Ok(PyDateTime::new(py, year, month, day, hour, minute, second, micro, zone)?.into_any())
+    moments::datetime(py, date(micros.div_euclid(DAY), "TIMESTAMP")?, clock(micros.rem_euclid(DAY)), zone)
 }

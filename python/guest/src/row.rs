@@ -4,6 +4,7 @@
 //! its strings are ASCII, and the function's vectorcall entry.
 
 use crate::reader::Reader;
+use crate::vectorcall;
 use crosslane::batch::Column;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -13,7 +14,7 @@ use std::ptr;
 /// Calls a function with the values of one row after the other.
 pub(crate) struct RowCaller<'a, 'py> {
     function: &'a Bound<'py, PyAny>,
-    vectorcall: Option<ffi::vectorcallfunc>,
+    entry: Option<vectorcall::Entry>,
     arguments: Vec<Argument<'a>>,
     /// Whether the last argument is a list of any number of arguments.
     variadic: bool,
@@ -55,26 +56,17 @@ impl<'a> Argument<'a> {
             // SAFETY: as above.
             Argument::Float64(values) => unsafe { ffi::PyFloat_FromDouble(values[row]) },
             Argument::Ascii { offsets, text } => {
-                ascii(&text[offsets[row] as usize..offsets[row + 1] as usize])
+                let text = &text[offsets[row] as usize..offsets[row + 1] as usize];
+                // SAFETY: as above; the pointer and the length are a valid slice. ASCII is Latin 1 too, whose decoder
+                // has less to do than that of UTF-8.
+                unsafe {
+                    let length = text.len() as ffi::Py_ssize_t;
+                    ffi::PyUnicode_DecodeLatin1(text.as_ptr().cast(), length, ptr::null())
+                }
             }
             Argument::Other { reader, column } => return Ok(reader.read(py, column, row)?.into_ptr()),
         };
         if object.is_null() { Err(PyErr::fetch(py)) } else { Ok(object) }
-    }
-}
-
-/// A string of ASCII characters, without looking at them again. Null with an exception set if there
-/// is no memory.
-#[inline(always)]
-fn ascii(text: &[u8]) -> *mut ffi::PyObject {
-    // SAFETY: a new string of this length and with characters up to 127 has one byte for each, which
-    // nobody else sees yet; the empty string has none to write.
-    unsafe {
-        let string = ffi::PyUnicode_New(text.len() as ffi::Py_ssize_t, 127);
-        if !string.is_null() && !text.is_empty() {
-            ffi::PyUnicode_1BYTE_DATA(string).copy_from_nonoverlapping(text.as_ptr(), text.len());
-        }
-        string
     }
 }
 
@@ -109,7 +101,7 @@ impl<'a, 'py> RowCaller<'a, 'py> {
         Self {
             function,
             // SAFETY: the function is a living object.
-            vectorcall: unsafe { ffi::PyVectorcall_Function(function.as_ptr()) },
+            entry: unsafe { vectorcall::entry(function.as_ptr()) },
             variadic,
             stack: vec![ptr::null_mut(); arguments.len() + 1],
             arguments,
@@ -142,10 +134,10 @@ impl<'a, 'py> RowCaller<'a, 'py> {
         let outcome = outcome.and_then(|()| unsafe {
             let function = self.function.as_ptr();
             let arguments = self.stack.as_ptr().add(1);
-            let count = filled | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
-            let result = match self.vectorcall {
+            let count = filled | vectorcall::FREE_PLACE;
+            let result = match self.entry {
                 Some(call) => call(function, arguments, count, ptr::null_mut()),
-                None => ffi::PyObject_Vectorcall(function, arguments, count, ptr::null_mut()),
+                None => vectorcall::call(function, arguments, count, ptr::null_mut()),
             };
             Bound::from_owned_ptr_or_err(py, result)
         });

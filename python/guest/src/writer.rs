@@ -1,5 +1,6 @@
 //! Results: a Python object as a value of a column.
 
+use crate::moments;
 use crosslane::builder::Overflow;
 use crosslane::calendar;
 use crosslane::{ColumnBuilder, DataType, Field, code_width, timetz};
@@ -8,11 +9,10 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 use pyo3::types::{
-    PyBool, PyByteArray, PyBytes, PyDate, PyDateAccess, PyDateTime, PyDelta, PyDeltaAccess, PyDict, PyFloat,
-    PyInt, PyList, PyMapping, PyString, PyTime, PyTimeAccess, PyTuple, PyTzInfoAccess,
+    PyBool, PyByteArray, PyBytes, PyDate, PyDateTime, PyDelta, PyDict, PyFloat, PyInt, PyList, PyMapping,
+    PyString, PyTime, PyTuple,
 };
 use pyo3::{PyTypeInfo, ffi, intern};
-use std::ffi::CStr;
 
 const DAY: i64 = 86_400_000_000;
 
@@ -213,9 +213,35 @@ impl Writer {
         }
         for row in done..list.len() {
             at(row);
-            list.get_item(row).and_then(|value| self.write(&value, out)).map_err(|error| (error, row))?;
+            // SAFETY: a living list gives a borrowed reference, or null with an exception set.
+            let value = unsafe {
+                Borrowed::from_ptr_or_err(
+                    list.py(),
+                    ffi::PyList_GetItem(list.as_ptr(), row as ffi::Py_ssize_t),
+                )
+            };
+            let written = value.and_then(|value| {
+                // What runs Python code to become a value could be taken out of the list by it.
+                if self.is_plain(&value) {
+                    self.write(&value, out)
+                } else {
+                    self.write(&value.to_owned(), out)
+                }
+            });
+            written.map_err(|error| (error, row))?;
         }
         Ok(())
+    }
+
+    /// Whether a value is added, or refused, without running Python code.
+    fn is_plain(&self, value: &Bound<'_, PyAny>) -> bool {
+        match self.kind {
+            Kind::Integer { .. } => value.is_exact_instance_of::<PyInt>(),
+            Kind::Double => value.is_exact_instance_of::<PyFloat>(),
+            Kind::Text => value.is_exact_instance_of::<PyString>(),
+            Kind::Boolean => value.is_exact_instance_of::<PyBool>(),
+            _ => false,
+        }
     }
 
     /// Adds a value, or NULL for None. After an error the column must be truncated.
@@ -238,10 +264,10 @@ impl Writer {
                 out.fixed(unsafe { ffi::PyFloat_AsDouble(value.as_ptr()) });
                 Ok(())
             }
-            Kind::Text => match value.cast::<PyString>() {
-                Ok(text) => out.bytes(self.utf8(text)?).map_err(overflow),
-                Err(_) => self.write_other(value, out),
-            },
+            Kind::Text if value.is_exact_instance_of::<PyString>() => {
+                // SAFETY: the object is a str.
+                out.bytes(self.utf8(unsafe { value.cast_unchecked() })?).map_err(overflow)
+            }
             _ => self.write_other(value, out),
         }
     }
@@ -254,9 +280,7 @@ impl Writer {
         match &self.kind {
             Kind::Boolean => out.boolean(self.boolean(value)?),
             Kind::Integer { least, most, width } => {
-                let number = self.index(value)?;
-                let number: i128 =
-                    number.extract().map_err(|error| instead(value, error, || self.too_large(value)))?;
+                let number: i128 = self.integer(value)?;
                 if number < *least || number > *most {
                     return Err(self.too_large(value));
                 }
@@ -268,12 +292,7 @@ impl Writer {
                     _ => out.fixed(number as u128),
                 }
             }
-            Kind::UHugeInt => {
-                let number = self.index(value)?;
-                let number: u128 =
-                    number.extract().map_err(|error| instead(value, error, || self.too_large(value)))?;
-                out.fixed(number);
-            }
+            Kind::UHugeInt => out.fixed(self.integer::<u128>(value)?),
             Kind::Float => {
                 let number = self.float(value)?;
                 let narrow = number as f32;
@@ -296,7 +315,10 @@ impl Writer {
                     .filter(|unscaled| unscaled.unsigned_abs() < 10u128.pow(u32::from(*precision)));
                 out.fixed(unscaled.ok_or_else(|| self.too_large(value))?);
             }
-            Kind::Text => return Err(self.mismatch(value)),
+            Kind::Text => match value.cast::<PyString>() {
+                Ok(text) => out.bytes(self.utf8(text)?).map_err(overflow)?,
+                Err(_) => return Err(self.mismatch(value)),
+            },
             Kind::Json { dumps } => {
                 let text = dumps.bind(value.py()).call1((value,))?;
                 out.bytes(self.utf8(text.cast::<PyString>()?)?).map_err(overflow)?;
@@ -317,13 +339,13 @@ impl Writer {
             Kind::Date => out.fixed(self.date(value)?),
             Kind::Time { nanos } => {
                 let time = value.cast::<PyTime>().map_err(|_| self.mismatch(value))?;
-                if time.get_tzinfo().is_some() {
+                let (micros, zoned) = moments::time_parts(time)?;
+                if zoned {
                     return Err(PyValueError::new_err(format!(
                         "returned a time with a zone where {} is due; declare TIMETZ, or return it without a zone",
                         self.data_type
                     )));
                 }
-                let micros = clock(time);
                 out.fixed(if *nanos { micros * 1000 + nanosecond(value)? } else { micros });
             }
             Kind::TimeTz => {
@@ -333,7 +355,7 @@ impl Writer {
                     if seconds.unsigned_abs() > timetz::MOST_SECONDS as u32 {
                         return Err(self.too_large(value));
                     }
-                    out.fixed(timetz::bits(clock(&time), seconds));
+                    out.fixed(timetz::bits(moments::time_parts(&time)?.0, seconds));
                     return Ok(());
                 }
                 let time = value.cast::<PyTime>().map_err(|_| self.mismatch(value))?;
@@ -344,11 +366,12 @@ impl Writer {
                         self.data_type
                     )));
                 };
-                let seconds = offset.get_days() * 86_400 + offset.get_seconds();
-                if seconds.abs() > timetz::MOST_SECONDS || offset.get_microseconds() != 0 {
+                let (days, seconds, micros) = moments::delta(offset)?;
+                let seconds = days * 86_400 + seconds;
+                if seconds.abs() > timetz::MOST_SECONDS || micros != 0 {
                     return Err(self.too_large(value));
                 }
-                out.fixed(timetz::bits(clock(time), seconds));
+                out.fixed(timetz::bits(moments::time_parts(time)?.0, seconds));
             }
             Kind::Bit => {
                 let text = value.cast::<PyString>().map_err(|_| self.mismatch(value))?;
@@ -466,7 +489,7 @@ impl Writer {
     fn index<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         use DataType as T;
         let is_wide = matches!(self.data_type, T::HugeInt | T::UHugeInt | T::BigNum);
-        if is_wide && self.source == Source::Columns && type_name(value) == b"Decimal" {
+        if is_wide && self.source == Source::Columns && value.get_type().name()? == "Decimal" {
             let whole = value.call_method0(intern!(value.py(), "__int__"));
             let whole = whole.map_err(|error| instead(value, error, || self.mismatch(value)))?;
             return if whole.eq(value)? { Ok(whole) } else { Err(self.mismatch(value)) };
@@ -479,6 +502,22 @@ impl Writer {
     /// A dict that is a value of a type which is a struct in Arrow only.
     fn parts<'a, 'py>(&self, value: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyDict>> {
         value.cast().ok().filter(|_| self.source == Source::Columns)
+    }
+
+    /// The value as a number of 128 bits. The limited API takes more than 64 bits in parts, which few numbers have.
+    fn integer<'py, T>(&self, value: &Bound<'py, PyAny>) -> PyResult<T>
+    where
+        T: TryFrom<i64> + for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+    {
+        let number = self.index(value)?;
+        let number = number.cast::<PyInt>().map_err(|_| self.mismatch(value))?;
+        let mut overflow = 0;
+        // SAFETY: the object is an int, so that no exception is set.
+        let small = unsafe { ffi::PyLong_AsLongLongAndOverflow(number.as_ptr(), &raw mut overflow) };
+        match T::try_from(small) {
+            Ok(small) if overflow == 0 => Ok(small),
+            _ => number.extract().map_err(|error| instead(value, error, || self.too_large(value))),
+        }
     }
 
     fn float(&self, value: &Bound<'_, PyAny>) -> PyResult<f64> {
@@ -495,7 +534,7 @@ impl Writer {
                     format!("returned {shown} where DATE is due; return its .date()")
                 }));
             }
-            return Ok(calendar::days(date.get_year(), date.get_month(), date.get_day()) as i32);
+            return Ok(moments::days(date)? as i32);
         }
         if let Some(day) = float_of(value).and_then(calendar::day_of_infinity) {
             return Ok(day);
@@ -520,8 +559,8 @@ impl Writer {
             let since = since.ok_or_else(|| self.mismatch(value))?.div_euclid(unit);
             return since.try_into().map_err(|_| self.too_large(value));
         };
-        let mut moment = moment.clone();
-        let aware = !moment.call_method0(intern!(py, "utcoffset"))?.is_none();
+        let mut parts = moments::datetime_parts(moment)?;
+        let aware = parts.2 && !moment.call_method0(intern!(py, "utcoffset"))?.is_none();
         if aware != zoned {
             let (has, advice) = if aware {
                 ("with a zone", "declare TIMESTAMPTZ, or return it without a zone")
@@ -535,10 +574,11 @@ impl Writer {
         }
         if zoned {
             let utc = py.import("datetime")?.getattr("timezone")?.getattr("utc")?;
-            moment = moment.call_method1(intern!(py, "astimezone"), (utc,))?.cast_into()?;
+            let moment = moment.call_method1(intern!(py, "astimezone"), (utc,))?;
+            parts = moments::datetime_parts(moment.cast()?)?;
         }
-        let days = calendar::days(moment.get_year(), moment.get_month(), moment.get_day());
-        let micros = days * DAY + clock(&moment);
+        let ((year, month, day), micros, _) = parts;
+        let micros = calendar::days(year, month, day) * DAY + micros;
         if !nanos {
             return Ok(micros.div_euclid(unit));
         }
@@ -551,7 +591,7 @@ impl Writer {
 
     /// The nanoseconds of a value of one of numpy's types for times, if it is one.
     fn numpy(&self, value: &Bound<'_, PyAny>, class: &str) -> PyResult<Option<i128>> {
-        if type_name(value) != class.as_bytes() {
+        if value.get_type().name()? != class {
             return Ok(None);
         }
         let instant = value.py().import("crosslane.types")?.getattr("instant_of")?;
@@ -564,14 +604,15 @@ impl Writer {
 
     fn interval(&self, value: &Bound<'_, PyAny>) -> PyResult<(i32, i32, i64)> {
         if let Ok(delta) = value.cast::<PyDelta>() {
-            let seconds = i64::from(delta.get_seconds());
-            return Ok((0, delta.get_days(), seconds * 1_000_000 + i64::from(delta.get_microseconds())));
+            let (days, seconds, micros) = moments::delta(delta)?;
+            return Ok((0, days, i64::from(seconds) * 1_000_000 + i64::from(micros)));
         }
         if let Ok(tuple) = value.cast::<PyTuple>() {
             let (months, days, parts): (i32, i32, i64) =
                 tuple.extract().map_err(|error| instead(value, error, || self.too_large(value)))?;
             // pyarrow's own counts nanoseconds.
-            let parts = if type_name(value) == b"MonthDayNano" { parts.div_euclid(1000) } else { parts };
+            let nanos = value.get_type().name()? == "MonthDayNano";
+            let parts = if nanos { parts.div_euclid(1000) } else { parts };
             return Ok((months, days, parts));
         }
         let nanos = self.numpy(value, "timedelta64")?.ok_or_else(|| self.mismatch(value))?;
@@ -750,35 +791,29 @@ pub(crate) fn is_missing(value: &Bound<'_, PyAny>) -> PyResult<bool> {
         &raw mut ffi::PyDict_Type,
         &raw mut ffi::PyTuple_Type,
     ];
-    if plain.contains(&value.get_type_ptr()) {
+    if plain.contains(&value.get_type_ptr()) || moments::is_one(value) {
         return Ok(false);
     }
-    Ok(match type_name(value) {
-        b"NAType" | b"NaTType" | b"MaskedConstant" => true,
+    Ok(match &*value.get_type().name()?.to_string_lossy() {
+        "NAType" | "NaTType" | "MaskedConstant" => true,
         // NaT does not equal itself.
-        b"datetime64" | b"timedelta64" => value.ne(value)?,
+        "datetime64" | "timedelta64" => value.ne(value)?,
         _ => false,
     })
-}
-
-/// The name of a value's type, without its module.
-fn type_name<'a>(value: &'a Bound<'_, PyAny>) -> &'a [u8] {
-    // SAFETY: a type that has an object is alive, and has a name.
-    let name = unsafe { CStr::from_ptr((*ffi::Py_TYPE(value.as_ptr())).tp_name) }.to_bytes();
-    name.rsplit(|byte| *byte == b'.').next().unwrap_or(name)
 }
 
 /// Adds the ints at the start of a list, up to the first value that is something else or does not fit. Says how many;
 /// the column has room for them.
 fn leading_integers(list: &Bound<'_, PyList>, out: &mut ColumnBuilder) -> usize {
+    let rows = list.len();
     let mut numbers = [0; 256];
     let mut done = 0;
     loop {
         let mut count = 0;
-        while count < numbers.len() && done + count < list.len() {
+        while count < numbers.len() && done + count < rows {
             // SAFETY: the row exists, and nothing here runs Python code that could change the list.
             unsafe {
-                let item = ffi::PyList_GET_ITEM(list.as_ptr(), (done + count) as ffi::Py_ssize_t);
+                let item = ffi::PyList_GetItem(list.as_ptr(), (done + count) as ffi::Py_ssize_t);
                 let mut overflow = 0;
                 if ffi::PyLong_CheckExact(item) == 0 {
                     break;
@@ -803,12 +838,6 @@ pub(crate) fn overflow(error: Overflow) -> PyErr {
         Overflow::TooLarge => PyOverflowError::new_err(error.to_string()),
         Overflow::NoMemory => PyMemoryError::new_err(error.to_string()),
     }
-}
-
-/// Microseconds since midnight.
-fn clock(time: &impl PyTimeAccess) -> i64 {
-    let minutes = i64::from(time.get_hour()) * 60 + i64::from(time.get_minute());
-    (minutes * 60 + i64::from(time.get_second())) * 1_000_000 + i64::from(time.get_microsecond())
 }
 
 /// The time, and the zone's seconds east of UTC, of a TIMETZ as Arrow has it.
