@@ -9,6 +9,7 @@
 //! Without the lock nothing may look at a Ruby object, not even at a thread: the collector may be moving it.
 
 use crate::protect::{Unwind, protect};
+use std::convert::Infallible;
 use std::ffi::{c_int, c_void};
 
 unsafe extern "C" {
@@ -114,6 +115,47 @@ pub fn without<T, W: FnOnce() -> T, U: Fn() + Sync>(work: W, unblock: U) -> Opti
         );
     }
     data.finish()
+}
+
+/// Runs `work` without the lock, to its end: what the VM wants of the thread before it is begun is done, and `stop` gets
+/// what that raises. With the lock, `work` could wait for ever, for one who needs the lock.
+///
+/// # Panics
+/// If `work` panics.
+pub fn without_fail<T>(work: impl FnOnce() -> T, unblock: impl Fn() + Sync, stop: impl Fn(Unwind)) -> T {
+    let done = without_unless(work, unblock, |unwind| -> Result<(), Infallible> {
+        stop(unwind);
+        Ok(())
+    });
+    match done {
+        Ok(done) => done,
+        Err(never) => match never {},
+    }
+}
+
+/// Runs `work` without the lock, unless what the VM wants of the thread before it is begun raises something.
+///
+/// # Errors
+/// What was raised; the work was not begun.
+///
+/// # Panics
+/// If `work` panics.
+pub fn without_or_raise<T>(work: impl FnOnce() -> T, unblock: impl Fn() + Sync) -> Result<T, Unwind> {
+    without_unless(work, unblock, Err)
+}
+
+fn without_unless<T, E>(
+    work: impl FnOnce() -> T,
+    unblock: impl Fn() + Sync,
+    raised: impl Fn(Unwind) -> Result<(), E>,
+) -> Result<T, E> {
+    let mut work = Some(work);
+    loop {
+        if let Some(done) = without(|| work.take().map(|work| work()), &unblock).flatten() {
+            return Ok(done);
+        }
+        check_interrupts().or_else(&raised)?;
+    }
 }
 
 /// Runs `work` with the lock, on a Ruby thread: takes the lock if the thread is without. `None` if it was not

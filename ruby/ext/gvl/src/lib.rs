@@ -5,5 +5,5 @@ mod protect;
 #[cfg(test)]
 mod tests;
 
-pub use gvl::{Me, Stand, check_interrupts, stand, with, without};
+pub use gvl::{Me, Stand, check_interrupts, stand, with, without, without_fail, without_or_raise};
 pub use protect::{Unwind, protect};

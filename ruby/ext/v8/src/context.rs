@@ -84,23 +84,12 @@ fn waits(is_inner: bool) -> &'static str {
     }
 }
 
-/// Does V8's work without the GVL. If the VM wants the thread before it is begun, that comes first.
-fn without<T>(work: impl FnOnce() -> T, unblock: impl Fn() + Sync) -> Result<T, Error> {
-    let mut work = Some(work);
-    loop {
-        match gvl::without(|| work.take().map(|work| work()), &unblock).flatten() {
-            Some(done) => return Ok(done),
-            None => check_interrupts()?,
-        }
-    }
-}
-
 /// `Crosslane::V8::Native::Snapshot`.
 #[magnus::wrap(class = "Crosslane::V8::Native::Snapshot", free_immediately)]
 pub(crate) struct Snapshot(Arc<snapshot::Snapshot>);
 
 impl Snapshot {
-    fn wrap(made: Result<Result<snapshot::Snapshot, Refused>, Error>) -> Result<Self, Error> {
+    fn wrap(made: Result<Result<snapshot::Snapshot, Refused>, Unwind>) -> Result<Self, Error> {
         check_interrupts()?;
         made?.map(|made| Self(Arc::new(made))).map_err(|refused| refusal(&refused))
     }
@@ -123,7 +112,7 @@ impl Snapshot {
                 watched.want();
             }
         };
-        let made = without(|| work(Arc::clone(&bridge) as _, &started), want);
+        let made = gvl::without_or_raise(|| work(Arc::clone(&bridge) as _, &started), want);
         match bridge.left() {
             Some((unwind, _)) => Err(unwind.into_error()),
             None => Self::wrap(made),
@@ -146,7 +135,7 @@ impl Snapshot {
 
     pub(crate) fn load(dumped: RString) -> Result<Self, Error> {
         let bytes = codec::bytes(dumped)?;
-        Self::wrap(without(|| snapshot::Snapshot::load(&bytes), || {}))
+        Self::wrap(gvl::without_or_raise(|| snapshot::Snapshot::load(&bytes), || {}))
     }
 
     pub(crate) fn dump(&self) -> Result<RString, Error> {
@@ -353,7 +342,7 @@ impl Context {
         let bridge = Bridge::new(blocks);
         let program: Arc<dyn Program> = Arc::clone(&bridge) as _;
         let boot = || embed::Context::boot(snapshot, program, memory, stack::left());
-        let booted = if locked { Ok(boot()) } else { without(boot, || {}) };
+        let booted = if locked { Ok(boot()) } else { gvl::without_or_raise(boot, || {}) };
         let context = booted?.map_err(|refused| refusal(&refused))?;
         let watched = Arc::clone(bridge.watch(context.handle()));
         let inner = RwLock::new(Some(Inner { context, bridge, watched }));
@@ -389,7 +378,7 @@ impl Context {
         let watched = &*inner.watched;
         let outer = watched.begin(Me::get(), self.timeout);
         let is_inner = outer.is_some();
-        let outcome = without(|| work(&inner.context, stack::left()), || watched.want());
+        let outcome = gvl::without_or_raise(|| work(&inner.context, stack::left()), || watched.want());
         let stopped = watched.end(outer);
         let outcome = outcome?;
         if let Err(Thrown::Exception(failure)) = &outcome
@@ -476,7 +465,7 @@ impl Context {
             }
         };
         if let Some(inner) = inner.filter(|inner| inner.context.is_here()) {
-            without(move || drop(inner), || {})?;
+            gvl::without_or_raise(move || drop(inner), || {})?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::engine::session::failure;
 use crate::writer::{Fault, Writer};
 use crosslane::call::Output;
 use crosslane::{ColumnBuilder, DataType, values};
-use crosslane_gvl::{check_interrupts, protect};
+use crosslane_gvl::{self as gvl, check_interrupts, protect};
 use crosslane_vectors::{LogicalType, Results, data_type};
 use libduckdb_sys as ffi;
 use magnus::rb_sys::AsRawValue;
@@ -183,7 +183,7 @@ impl Appender {
         inner.send()?;
         let raw = inner.raw;
         // SAFETY: the appender lives.
-        let state = briefly(|| unsafe { ffi::duckdb_appender_close(raw) });
+        let state = gvl::without_or_raise(|| unsafe { ffi::duckdb_appender_close(raw) }, || {})?;
         if state == OK { Ok(inner.count) } else { Err(inner.error()) }
     }
 
@@ -258,7 +258,8 @@ impl Inner {
         loop {
             // What makes the rows may have begun one.
             self.idle()?;
-            match briefly(|| import.next(most, append)).map_err(|message| failure(None, &message))? {
+            let added = gvl::without_or_raise(|| import.next(most, append), || {})?;
+            match added.map_err(|message| failure(None, &message))? {
                 0 => return Ok(()),
                 rows => self.count += rows,
             }

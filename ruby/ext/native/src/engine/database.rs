@@ -125,21 +125,15 @@ pub(crate) unsafe fn text(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Runs something of DuckDB's without the GVL. It is begun even if the VM wants the thread, because what was begun
-/// before must come to its end; `unblock` tells those who look.
-fn uninterrupted<T>(work: impl FnOnce() -> T, unblock: impl Fn() + Sync) -> T {
+/// Runs what is soon done and calls no functions, without the GVL if the VM does not want the thread.
+pub(crate) fn briefly<T>(work: impl FnOnce() -> T) -> T {
     let mut work = Some(work);
-    let done = gvl::without(|| work.take().map(|work| work()), unblock).flatten();
+    let done = gvl::without(|| work.take().map(|work| work()), || {}).flatten();
     match (done, work) {
         (Some(done), _) => done,
         (None, Some(work)) => work(),
         (None, None) => unreachable!("the work was either done or not"),
     }
-}
-
-/// The same for what calls no functions, and is soon done.
-pub(crate) fn briefly<T>(work: impl FnOnce() -> T) -> T {
-    uninterrupted(work, || {})
 }
 
 /// `Crosslane::Native::Database`.
@@ -279,6 +273,12 @@ impl Link {
         self.at_work.load(Relaxed)
     }
 
+    /// Runs a part of a query without the GVL. It is begun even if the VM wants the thread, because what was begun before
+    /// must come to its end; that the VM wants it ends the query.
+    fn finish<T>(&self, part: impl FnOnce() -> T) -> T {
+        gvl::without_fail(part, || self.session.interrupt(), |unwind| self.session.stop(unwind))
+    }
+
     /// Ends a query of which not all rows were fetched. DuckDB does that when the next query begins.
     pub(crate) fn end_stream(&self) {
         // No worker is to wait for a block.
@@ -320,7 +320,7 @@ impl Link {
                     // SAFETY: the connection is open. Its workers stop at their next check.
                     unsafe { ffi::duckdb_interrupt(self.raw) };
                     // They must be gone before the program goes on.
-                    briefly(|| {
+                    self.finish(|| {
                         while !done.load(Acquire) {
                             wait();
                         }
@@ -553,7 +553,7 @@ impl Statements {
             // SAFETY: the statements and the connection live.
             unsafe { ffi::duckdb_prepare_extracted_statement(link.raw, self.raw, index, &raw mut raw) }
         };
-        let prepared = uninterrupted(prepare, || link.session.interrupt());
+        let prepared = link.finish(prepare);
         let mut this = Prepared { raw, parameters: Vec::new() };
         if let Some(left) = link.session.left_for_good() {
             return Err(failure(Some(left), "the query was left while it was planned"));
@@ -611,7 +611,7 @@ impl Prepared {
         // Plans again what depends on parameters.
         // SAFETY: the statement lives.
         let plan = || unsafe { begin(self.raw, &raw mut pending.0) };
-        let state = uninterrupted(plan, || link.session.interrupt());
+        let state = link.finish(plan);
         if state != OK {
             // SAFETY: the text belongs to the pending result.
             let message = unsafe { text(ffi::duckdb_pending_error(pending.0)) };
@@ -622,11 +622,13 @@ impl Prepared {
                 gvl::without(|| pending.work(&link.session), || link.session.interrupt()).unwrap_or(false);
             if let Err(unwind) = check_interrupts() {
                 link.session.stop(unwind);
+            }
+            if link.session.is_stopped() {
                 // SAFETY: the connection is open. Its workers stop at their next check.
                 unsafe { ffi::duckdb_interrupt(link.raw) };
                 // They must be gone before the program goes on.
-                briefly(|| while !pending.work(&link.session) {});
-                briefly(|| drop(pending));
+                link.finish(|| while !pending.work(&link.session) {});
+                link.finish(|| drop(pending));
                 return Err(failure(link.session.left(), "the query was interrupted"));
             }
             if finished {
@@ -636,7 +638,7 @@ impl Prepared {
         // SAFETY: the text belongs to the pending result.
         let failed = unsafe { text(ffi::duckdb_pending_error(pending.0)) };
         if !failed.is_empty() {
-            briefly(|| drop(pending));
+            link.finish(|| drop(pending));
             return Err(link.failure(&failed));
         }
         let mut result = Rows::empty();
@@ -644,8 +646,8 @@ impl Prepared {
             // SAFETY: the pending result is ready, and the place for the result is valid.
             unsafe { ffi::duckdb_execute_pending(pending.0, result.raw_mut()) }
         };
-        let state = uninterrupted(complete, || link.session.interrupt());
-        briefly(|| drop(pending));
+        let state = link.finish(complete);
+        link.finish(|| drop(pending));
         if state != OK {
             // SAFETY: the text belongs to the result.
             let message = unsafe { text(ffi::duckdb_result_error(result.raw_mut())) };

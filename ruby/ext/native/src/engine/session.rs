@@ -95,14 +95,15 @@ impl Session {
         }
     }
 
-    /// Notes what the VM wants of the query's thread, which outranks what a block raised. With the GVL.
+    /// Notes what the VM wants of the query's thread. It outranks what a block raised, and what came before, but nothing
+    /// outranks a jump, which is the thread's end or leads out of the query. With the GVL.
     pub(crate) fn stop(&self, unwind: Unwind) {
         let how = match unwind {
             Unwind::Jump(state) => Left::Jumped(state),
             Unwind::Raise(exception) => Left::Stopped(keep(exception)),
         };
-        if let Some(Leaving { how: raised @ Left::Raised(_), .. }) = &mut *self.lock() {
-            *raised = how;
+        if let Some(Leaving { how: before @ (Left::Raised(_) | Left::Stopped(_)), .. }) = &mut *self.lock() {
+            *before = how;
         }
         self.leave(how, None);
     }
@@ -121,6 +122,11 @@ impl Session {
             }
             self.lock().as_ref().and_then(|left| left.error.clone()).unwrap_or(error)
         })
+    }
+
+    /// Whether the query is to end, whatever DuckDB does.
+    pub(crate) fn is_stopped(&self) -> bool {
+        matches!(*self.lock(), Some(Leaving { how: Left::Stopped(_) | Left::Jumped(_), .. }))
     }
 
     /// Whether the block that left it jumped, which cannot be repeated without the block.
