@@ -252,20 +252,10 @@ module Crosslane
     # @return [Integer] how many rows were appended
     # @raise [Error] for a row that does not fit, by its number
     def append(table, rows = nil, columns: [], &block)
-      appender(table, columns).fill(rows, &block)
+      place = qualified(table)
+      appender = with_connection { |connection| keep(connection.appender(*place, columns.map(&:to_s))) }
+      Appender.new(appender).fill(rows, &block)
     end
-
-    # Appends the rows of an Arrow C stream to a table. DuckDB converts them, without Ruby's objects, and casts columns
-    # that have other types.
-    #
-    #   other.query("FROM points").arrow_stream { |address| db.append_arrow("points", address) }
-    #
-    # @param table [String] see {#append}
-    # @param stream [#to_i] the address of a `struct ArrowArrayStream`, which is released when its rows were read
-    # @param columns [Array<String>, nil] see {#append}
-    # @return [Integer] how many rows were appended
-    # @raise [Error] if the stream's columns do not fit the table's; what the stream says
-    def append_arrow(table, stream, columns: []) = appender(table, columns).fill_from(stream)
 
     # Gives rows to a query: an INSERT, UPDATE, DELETE or MERGE INTO that reads them from `appended_data`.
     #
@@ -598,12 +588,6 @@ module Crosslane
 
     # Their thread may add one meanwhile, which no iteration allows.
     def close_all(connections) = connections.keys.each(&:close) # rubocop:disable Style/HashEachMethods
-
-    # An appender on this thread's connection.
-    def appender(table, columns)
-      place = qualified(table)
-      Appender.new(with_connection { |connection| keep(connection.appender(*place, columns.map(&:to_s))) })
-    end
 
     # A place for this thread's connections; those of threads that have ended are let go.
     def own_connections

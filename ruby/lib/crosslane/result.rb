@@ -224,14 +224,6 @@ module Crosslane
     end
 
     # @api private
-    def fill_from(stream)
-      @native.arrow(stream.to_i)
-      @native.close
-    ensure
-      @native.free
-    end
-
-    # @api private
     def fill(rows)
       rows ? rows.each { |row| self << row } : yield(self)
       @native.close

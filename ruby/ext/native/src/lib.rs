@@ -225,7 +225,6 @@ fn define_engine(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     rows.define_method("fetch", method!(rows::Rows::fetch, 0))?;
     let appender = define::<append::Appender>(ruby, native, "Appender")?;
     appender.define_method("row", method!(append::Appender::row, 1))?;
-    appender.define_method("arrow", method!(append::Appender::arrow, 1))?;
     appender.define_method("close", method!(append::Appender::close, 0))?;
     appender.define_method("free", method!(append::Appender::free, 0))?;
     Ok(())

@@ -3,15 +3,13 @@
 //! The connection may be used between two rows. While a query is at work on it, and rows come from a block of that
 //! query, full chunks wait.
 
-use crate::engine::arrow::Stream;
-use crate::engine::database::{Link, OK, briefly, c_string, text};
-use crate::engine::import::Import;
+use crate::engine::database::{Link, OK, c_string, text};
 use crate::engine::rows::Chunk;
 use crate::engine::session::failure;
 use crate::writer::{Fault, Writer};
 use crosslane::call::Output;
 use crosslane::{ColumnBuilder, DataType, values};
-use crosslane_gvl::{self as gvl, check_interrupts, protect};
+use crosslane_gvl::{self as gvl, protect};
 use crosslane_vectors::{LogicalType, Results, data_type};
 use libduckdb_sys as ffi;
 use magnus::rb_sys::AsRawValue;
@@ -153,32 +151,16 @@ impl Appender {
         Ok(())
     }
 
-    /// Adds all rows of an Arrow C stream, by its address, and releases it.
-    pub(crate) fn arrow(&self, address: usize) -> Result<(), Error> {
-        let mut inner = self.inner()?;
-        let Some(inner) = &mut *inner else { return Err(failure(None, "the appender is closed")) };
-        let stream = address as *mut Stream;
-        // SAFETY: the address is that of a stream, as Ruby vouches, or null.
-        if unsafe { stream.as_ref() }.is_none_or(|stream| stream.release.is_none()) {
-            return Err(failure(
-                None,
-                "there is no Arrow stream at this address, or it was released already",
-            ));
-        }
-        let link = Arc::clone(&inner.link);
-        // What makes and releases the rows may need the GVL.
-        // SAFETY: as above; Ruby gives the stream away.
-        let import = briefly(|| unsafe { Import::new(stream, &link) });
-        let mut import = import.map_err(|message| failure(None, &message))?;
-        let added = inner.add(&mut import);
-        briefly(|| drop(import));
-        added
-    }
-
     /// Writes what was added; returns how many rows there were.
     pub(crate) fn close(&self) -> Result<usize, Error> {
         let Some(mut inner) = self.inner()?.take() else { return Ok(0) };
-        inner.idle()?;
+        if inner.link.is_at_work() {
+            let advice = "let the query end before the rows do";
+            return Err(failure(
+                None,
+                &format!("a query is at work on the connection of the rows; {advice}"),
+            ));
+        }
         inner.fill()?;
         inner.send()?;
         let raw = inner.raw;
@@ -196,17 +178,6 @@ impl Appender {
 
     fn inner(&self) -> Result<RefMut<'_, Option<Inner>>, Error> {
         self.0.try_borrow_mut().map_err(|_| failure(None, "the appender is at work already"))
-    }
-}
-
-/// What an appender says of its last error.
-fn message(appender: ffi::duckdb_appender) -> String {
-    // SAFETY: the appender lives; the error is destroyed, and its text copied before.
-    unsafe {
-        let mut error = ffi::duckdb_appender_error_data(appender);
-        let message = text(ffi::duckdb_error_data_message(error));
-        ffi::duckdb_destroy_error_data(&raw mut error);
-        message
     }
 }
 
@@ -242,38 +213,13 @@ impl Inner {
     }
 
     fn message(&self) -> String {
-        message(self.raw)
-    }
-
-    /// Adds all rows of a stream.
-    fn add(&mut self, import: &mut Import<'_>) -> Result<(), Error> {
-        let raw = self.raw;
-        let append = |chunk: &Chunk| {
-            // SAFETY: the appender and the chunk live.
-            let state = unsafe { ffi::duckdb_append_data_chunk(raw, chunk.0) };
-            if state == OK { Ok(()) } else { Err(message(raw)) }
-        };
-        // SAFETY: a constant of DuckDB's.
-        let most = unsafe { ffi::duckdb_vector_size() } as usize;
-        loop {
-            // What makes the rows may have begun one.
-            self.idle()?;
-            let added = gvl::without_or_raise(|| import.next(most, append), || {})?;
-            match added.map_err(|message| failure(None, &message))? {
-                0 => return Ok(()),
-                rows => self.count += rows,
-            }
-            check_interrupts()?;
+        // SAFETY: the error is destroyed; its text is copied before.
+        unsafe {
+            let mut error = ffi::duckdb_appender_error_data(self.raw);
+            let message = text(ffi::duckdb_error_data_message(error));
+            ffi::duckdb_destroy_error_data(&raw mut error);
+            message
         }
-    }
-
-    /// An error if a query is at work on the connection.
-    fn idle(&self) -> Result<(), Error> {
-        if !self.link.is_at_work() {
-            return Ok(());
-        }
-        let advice = "let the query end before the rows do";
-        Err(failure(None, &format!("a query is at work on the connection of the rows; {advice}")))
     }
 
     fn error(&self) -> Error {

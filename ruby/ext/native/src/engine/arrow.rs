@@ -1,6 +1,6 @@
 //! A result as an Arrow C stream (the Arrow C stream interface, `ArrowArrayStream`).
 
-use crate::engine::import;
+use crate::engine::database::text;
 use crate::engine::rows::{Chunk, Rows};
 use crate::engine::session::failure;
 use libduckdb_sys as ffi;
@@ -10,11 +10,11 @@ use std::ffi::{CString, c_char, c_int, c_void};
 
 /// The structure of the C interface.
 #[repr(C)]
-pub(crate) struct Stream {
-    pub(crate) get_schema: Option<unsafe extern "C" fn(*mut Stream, *mut ffi::ArrowSchema) -> c_int>,
-    pub(crate) get_next: Option<unsafe extern "C" fn(*mut Stream, *mut ffi::ArrowArray) -> c_int>,
-    pub(crate) get_last_error: Option<unsafe extern "C" fn(*mut Stream) -> *const c_char>,
-    pub(crate) release: Option<unsafe extern "C" fn(*mut Stream)>,
+struct Stream {
+    get_schema: Option<unsafe extern "C" fn(*mut Stream, *mut ffi::ArrowSchema) -> c_int>,
+    get_next: Option<unsafe extern "C" fn(*mut Stream, *mut ffi::ArrowArray) -> c_int>,
+    get_last_error: Option<unsafe extern "C" fn(*mut Stream) -> *const c_char>,
+    release: Option<unsafe extern "C" fn(*mut Stream)>,
     private: *mut c_void,
 }
 
@@ -79,14 +79,16 @@ unsafe fn remaining<'a>(stream: *mut Stream) -> &'a mut Remaining {
 
 /// # Safety
 /// The error must be DuckDB's, or null.
-unsafe fn outcome(remaining: &mut Remaining, error: ffi::duckdb_error_data) -> c_int {
-    // SAFETY: as the caller says.
-    match unsafe { import::outcome(error) } {
-        Ok(()) => 0,
-        Err(message) => {
-            remaining.error = CString::new(message).unwrap_or_default();
-            libc::EIO
+unsafe fn outcome(remaining: &mut Remaining, mut error: ffi::duckdb_error_data) -> c_int {
+    // SAFETY: as the caller says; the error is destroyed.
+    unsafe {
+        if error.is_null() || !ffi::duckdb_error_data_has_error(error) {
+            ffi::duckdb_destroy_error_data(&raw mut error);
+            return 0;
         }
+        remaining.error = CString::new(text(ffi::duckdb_error_data_message(error))).unwrap_or_default();
+        ffi::duckdb_destroy_error_data(&raw mut error);
+        libc::EIO
     }
 }
 
