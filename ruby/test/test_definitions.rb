@@ -164,6 +164,20 @@ class TestDefinitions < CrosslaneTest
     assert_match(/closed/, assert_raises(Crosslane::Error) { db.drop(:slug) }.message)
   end
 
+  def test_a_function_of_a_file_that_has_the_name_of_a_dropped_block
+    db = open
+    db.udf(:slug, "(x BIGINT) -> BIGINT") { |x| x }
+    db.drop(:slug)
+    Dir.mktmpdir do |folder|
+      File.write("#{folder}/functions.rb", 'udf("slug(x BIGINT) -> BIGINT") { |x| x + 1 }')
+      db.load("#{folder}/functions.rb")
+    end
+    error = assert_raises(Crosslane::Error) { db.udf(:slug, "(x BIGINT) -> BIGINT") { |x| x } }
+    assert_match(/the name slug is taken by a function/, error.message)
+    assert_match(/there is no block slug/, assert_raises(Crosslane::Error) { db.drop(:slug) }.message)
+    assert_equal 2, db.value("SELECT slug(1)")
+  end
+
   def test_a_library_that_cannot_forget_says_so
     message = forked do
       Crosslane::Native::Connection.define_method(:forget) { |_name, _table| false }

@@ -80,6 +80,7 @@ class TestMemory < CrosslaneTest
     bytes = Crosslane::V8::Bytes.new(text)
     script = "7".ljust(34_000_000)
     numbers = [7] * 1_000_000
+    other = Crosslane::V8::Context.new
     asked = {
       "bytes" => ->(js) { js.call("size", bytes) },
       "a text" => ->(js) { js.call("size", text) },
@@ -88,12 +89,17 @@ class TestMemory < CrosslaneTest
       "bytes of JavaScript" => ->(js) { js.eval("bytes") },
       "an array of JavaScript" => ->(js) { js.eval("numbers") },
       "arguments of a block" => ->(js) { js.eval("take(bytes)") },
+      "what JavaScript catches" => ->(js) {
+        caught = js.eval("try { take(bytes); false } catch (e) { true }")
+        # No Ruby code has caught an exception since.
+        other.eval("1 + 1")
+        raise "no memory" if caught
+      },
       "the result of a block" => ->(js) { js.eval("give().length") },
       "the message of a block" => ->(js) {
         js.eval("try { fail() } catch (e) { if (e.message.length < 1e6) throw new Error('no memory') }")
       }
     }
-    other = Crosslane::V8::Context.new
     _, most = Process.getrlimit(:AS)
     asked.each do |what, ask|
       failed = [8, 50, 84].count do |room|
@@ -133,7 +139,7 @@ class TestMemory < CrosslaneTest
 
   def test_values_into_v8_and_out_of_it_find_no_room
     failures = run_alone(VALUES).lines.to_h { |line| line.split(": ") }
-    assert_equal 9, failures.size
+    assert_equal 10, failures.size
     failures.each { |what, failed| assert_operator failed.to_i, :>=, 1, what }
   end
 

@@ -25,6 +25,7 @@
 #include <v8-typed-array.h>
 #include <v8-version.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -1251,10 +1252,10 @@ template <typename Work>
 // missing on the way are made.
 bool Holder(v8::Isolate* isolate, v8::Local<v8::Context> context, ClText path, bool make,
             v8::Local<v8::Object>* holder, v8::Local<v8::String>* name) {
-  std::string text(reinterpret_cast<const char*>(path.data), path.length);
+  std::string_view text(reinterpret_cast<const char*>(path.data), path.length);
   *holder = context->Global();
   size_t start = 0;
-  for (size_t dot; (dot = text.find('.', start)) != std::string::npos; start = dot + 1) {
+  for (size_t dot; (dot = text.find('.', start)) != std::string_view::npos; start = dot + 1) {
     v8::Local<v8::String> key = Text(isolate, text.substr(start, dot - start));
     v8::Local<v8::Value> next;
     if (!(*holder)->Get(context, key).ToLocal(&next)) return false;
@@ -1263,7 +1264,9 @@ bool Holder(v8::Isolate* isolate, v8::Local<v8::Context> context, ClText path, b
       if (!(*holder)->Set(context, key, next).FromMaybe(false)) return false;
     }
     if (!next->IsObject()) {
-      Throw(isolate, (text.substr(0, dot) + " is no object").c_str());
+      // A long one is cut: there may be no memory for it.
+      std::string shown(text.substr(0, std::min<size_t>(dot, 200)));
+      Throw(isolate, (shown + " is no object").c_str());
       return false;
     }
     *holder = next.As<v8::Object>();

@@ -373,6 +373,7 @@ module Crosslane
     def drop(name)
       name = name.to_s.downcase
       with_connection do |connection|
+        dropped = []
         atomically(connection) do
           blocks = blocks(connection, @names.keys.map(&:first))
           dropped = blocks.select { |known, _| known == name }
@@ -380,6 +381,8 @@ module Crosslane
 
           dropped.each { |block| forget(connection, block) }
         end
+        # The program's own transaction may still bring them back.
+        dropped.each { |block| @names.delete(block) } unless transaction?(connection)
       end
       @definitions += 1
       nil
@@ -515,8 +518,7 @@ module Crosslane
 
     # Does all or nothing: in a transaction of its own, unless the program has one.
     def atomically(connection)
-      # Two queries are in one transaction only if the program has begun it.
-      return yield if Array.new(2) { ask(connection, "SELECT txid_current()").first }.uniq.one?
+      return yield if transaction?(connection)
 
       ask(connection, "BEGIN")
       begin
@@ -526,6 +528,9 @@ module Crosslane
         ask(connection, done ? "COMMIT" : "ROLLBACK")
       end
     end
+
+    # Whether the program has begun a transaction: only then are two queries in one.
+    def transaction?(connection) = Array.new(2) { ask(connection, "SELECT txid_current()").first }.uniq.one?
 
     # The blocks that there are of these names, and whether they are table functions.
     def blocks(connection, names) = ask(connection, NAMES, names).to_a & @names.keys

@@ -6,6 +6,7 @@ use magnus::{Exception, TryConvert, Value};
 use rb_sys::{Qnil, Qtrue, VALUE};
 use std::ffi::{CStr, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 
 /// How Ruby code was left, if not by its end.
 #[derive(Debug)]
@@ -108,6 +109,44 @@ impl From<magnus::Error> for Unwind {
     }
 }
 
+/// A Proc that raises and rescues.
+static RESCUE: OnceLock<VALUE> = OnceLock::new();
+
+/// Called once, when a library is loaded. With the GVL.
+///
+/// # Errors
+/// If there is no memory.
+pub fn prepare() -> Result<(), Unwind> {
+    let mut rescue = Qnil as VALUE;
+    protect(|| {
+        // SAFETY: the text is a program that makes a Proc, which is kept for ever.
+        unsafe {
+            rescue = rb_sys::rb_eval_string(c"proc { raise rescue nil }".as_ptr());
+            rb_sys::rb_gc_register_mark_object(rescue);
+        }
+    })?;
+    let _ = RESCUE.set(rescue);
+    Ok(())
+}
+
+/// Tells the VM that a NoMemoryError was caught. It notes where one is raised that there was no memory, and does nothing
+/// that others want of the thread until Ruby code has caught an exception.
+fn caught_no_memory() {
+    if let Some(rescue) = RESCUE.get() {
+        let mut state = 0;
+        // SAFETY: with the GVL. The Proc takes nothing; what it raises all the same is dropped.
+        unsafe {
+            rb_sys::rb_protect(Some(rescued), *rescue, &raw mut state);
+            rb_sys::rb_set_errinfo(Qnil as VALUE);
+        }
+    }
+}
+
+unsafe extern "C" fn rescued(rescue: VALUE) -> VALUE {
+    // SAFETY: as the caller says.
+    unsafe { rb_sys::rb_proc_call(rescue, rb_sys::rb_ary_new()) }
+}
+
 /// Runs Ruby code. `body` must hold nothing that is to be dropped while it calls into Ruby.
 ///
 /// # Panics
@@ -144,6 +183,9 @@ pub fn protect<F: FnMut()>(mut body: F) -> Result<(), Unwind> {
             return Err(Unwind::Jump(state));
         }
         rb_sys::rb_set_errinfo(Qnil as VALUE);
+        if rb_sys::rb_obj_is_kind_of(exception, rb_sys::rb_eNoMemError) == Qtrue as VALUE {
+            caught_no_memory();
+        }
         Err(Unwind::Raise(exception))
     }
 }

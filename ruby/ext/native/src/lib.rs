@@ -141,6 +141,7 @@ fn is_final(error: Value) -> bool {
 
 /// Looks up what the native half needs of the Ruby half, when that is loaded.
 fn prepare() -> Result<(), Error> {
+    crosslane_gvl::prepare()?;
     // SAFETY: with the GVL, protected.
     crosslane_gvl::protect(|| unsafe { values::prepare() })?;
     Ok(())

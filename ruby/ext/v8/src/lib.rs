@@ -41,6 +41,7 @@ fn error(class: &str, message: &str) -> Error {
 
 #[magnus::init(name = "v8_native")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
+    crosslane_gvl::prepare()?;
     let module = ruby.define_module("Crosslane")?.define_module("V8")?.define_module("Native")?;
     module.define_singleton_method("version", function!(crosslane_js::isolate::version, 0))?;
     let snapshot = define::<context::Snapshot>(ruby, module, "Snapshot")?;
