@@ -129,9 +129,9 @@ pub fn prepare() -> Result<(), Unwind> {
     Ok(())
 }
 
-/// Tells the VM that a NoMemoryError was caught. It notes where one is raised that there was no memory, and does nothing
-/// that others want of the thread until Ruby code has caught an exception.
-fn caught_no_memory() {
+/// Tells the VM that a NoMemoryError or a SystemStackError was caught. It notes where one is raised, and does nothing that
+/// others want of the thread until Ruby code has caught an exception.
+fn caught_lack() {
     if let Some(rescue) = RESCUE.get() {
         let mut state = 0;
         // SAFETY: with the GVL. The Proc takes nothing; what it raises all the same is dropped.
@@ -183,8 +183,9 @@ pub fn protect<F: FnMut()>(mut body: F) -> Result<(), Unwind> {
             return Err(Unwind::Jump(state));
         }
         rb_sys::rb_set_errinfo(Qnil as VALUE);
-        if rb_sys::rb_obj_is_kind_of(exception, rb_sys::rb_eNoMemError) == Qtrue as VALUE {
-            caught_no_memory();
+        let lacks = [rb_sys::rb_eNoMemError, rb_sys::rb_eSysStackError];
+        if lacks.iter().any(|class| rb_sys::rb_obj_is_kind_of(exception, *class) == Qtrue as VALUE) {
+            caught_lack();
         }
         Err(Unwind::Raise(exception))
     }
