@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,7 +62,15 @@ def run(*command: object, cwd: Path, **variables: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone() -> Iterator[None]:
+    """Builds of the tests on other versions of DuckDB, which may run beside these, wait."""
+    with (TARGET / "package.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="module")
+def archive(alone: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source archive."""
     folder = tmp_path_factory.mktemp("archive")
     build = "import sys, setuptools.build_meta as backend; backend.build_sdist(sys.argv[1])"
