@@ -103,25 +103,6 @@ class TestControlFlow < CrosslaneTest
     end
   end
 
-  def test_what_is_raised_again_and_again_ends_the_query
-    db = numbers
-    started = Queue.new
-    # Only a lane can hold it to a timeout, and each call there needs Ruby's lock.
-    db.udf(:nap, "(x BIGINT) -> BIGINT", timeout: 60) { |x| started << x && sleep(0.001) && x }
-    5.times do
-      thread = Thread.new { db.value("SELECT sum(nap(x)) FROM numbers") }
-      thread.report_on_exception = false
-      started.pop
-      while thread.alive?
-        thread.raise(IOError, "again")
-        Thread.pass
-      end
-      assert_raises(IOError) { thread.join }
-      started.clear
-    end
-    assert_equal 1, db.value("SELECT 1")
-  end
-
   def test_a_signal_handler_that_returns_lets_the_query_go_on
     each_way do |db|
       db.udf(:nap, "(x BIGINT) -> BIGINT") { |x| (x % 1000).zero? ? sleep(0.001) && x : x }
