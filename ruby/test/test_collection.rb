@@ -56,16 +56,6 @@ class TestCollection < CrosslaneTest
     assert_empty Crosslane::Host::FUNCTIONS.keys - functions
   end
 
-  def test_a_block_whose_definition_was_rolled_back
-    db = open
-    functions = Crosslane::Host::FUNCTIONS.keys
-    MANY.times do
-      apart { db.transaction { define(db) && raise(IndexError) } rescue IndexError } # rubocop:disable Style/RescueModifier
-    end
-    eventually { alive <= FEW }
-    assert_empty Crosslane::Host::FUNCTIONS.keys - functions
-  end
-
   def test_closed_databases
     databases = ObjectSpace::WeakMap.new
     functions = Crosslane::Host::FUNCTIONS.keys
