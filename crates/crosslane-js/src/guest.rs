@@ -4,10 +4,9 @@ use crate::columns;
 use crate::isolate::{Argument, Handle, Host, Isolate, Reason, Thrown, Value};
 use crate::library::{Function, Library};
 use crate::results::Results;
-use crosslane::Failure;
 use crosslane::batch::Column;
-use crosslane::call::backoff;
 use crosslane::lane::{COUNT, WRITING};
+use crosslane::{Failure, Leniency, Verdict};
 use crosslane_process::guest::Mishaps;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -103,14 +102,6 @@ impl Guest {
     }
 }
 
-/// What becomes of a row that failed.
-enum Verdict {
-    /// NULL.
-    Null,
-    /// Another call, after a pause.
-    Again(Duration),
-}
-
 /// A batch at work.
 struct BatchRun<'a> {
     guest: &'a mut Guest,
@@ -175,25 +166,17 @@ impl BatchRun<'_> {
             }
         };
         let vectorized = self.function.vectorized;
-        let forgives = self.function.on_error == "null";
+        let leniency = Leniency { retries: self.function.retries, on_error: self.function.on_error };
         if !vectorized && row >= rows {
-            if row == u32::MAX as usize || !(forgives || self.function.retries > 0) {
+            if row == u32::MAX as usize || leniency == Leniency::default() {
                 return Err(Some((failure, None)));
             }
             // Several rows were ended together. They are called one by one to see which was to blame.
             return Ok(Verdict::Again(Duration::ZERO));
         }
         let tries = self.tries.entry(if vectorized { 0 } else { row }).or_default();
-        if *tries < self.function.retries {
-            *tries += 1;
-            self.mishaps.retries += 1;
-            return Ok(Verdict::Again(backoff(*tries - 1)));
-        }
-        if forgives {
-            self.mishaps.errors += if vectorized { rows as u32 } else { 1 };
-            return Ok(Verdict::Null);
-        }
-        Err(Some((failure, Some(row))))
+        let rows = if vectorized { rows } else { 1 };
+        self.mishaps.judge(leniency, Some((failure, Some(row))), tries, rows)
     }
 
     fn memory_message(&self) -> String {

@@ -3,7 +3,7 @@
 use crate::isolate::{Host, Isolate, Reason, Thrown};
 use crate::snapshot::{self, Builder, Snapshot};
 use crate::source;
-use crosslane::{DataType, Failure, Signature};
+use crosslane::{DataType, Failure, OnError, Signature};
 use crosslane_process::control;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -30,8 +30,8 @@ pub struct Function {
     pub nulls: String,
     /// Whether it takes whole columns.
     pub vectorized: bool,
-    /// `fail` or `null`.
-    pub on_error: String,
+    /// What becomes of a row whose call failed.
+    pub on_error: OnError,
     /// How often a failed row is called again.
     pub retries: u32,
     /// Seconds.

@@ -3,7 +3,7 @@
 use crate::{EXTERNAL, INLINE, external, identity, is_ready};
 use crosslane::batch::{self, Column, Encode, FAILURE, Header, Plan, RESULT};
 use crosslane::stats::now;
-use crosslane::{DataType, Failure};
+use crosslane::{DataType, Failure, Leniency, Verdict};
 use crosslane_ring::{Alarm, Ends, MappedRing, Parked, ProgressWord, Spin};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SendFlags;
@@ -73,6 +73,31 @@ pub struct Mishaps {
     pub errors: u32,
     /// Calls that were tried again.
     pub retries: u32,
+}
+
+impl Mishaps {
+    /// What becomes of `rows` whose call failed, after `tries` more than the first; it counts.
+    ///
+    /// # Errors
+    /// With `error`, if there is no further try and the rows do not become NULL.
+    #[inline]
+    pub fn judge<E>(
+        &mut self,
+        leniency: Leniency,
+        error: E,
+        tries: &mut u32,
+        rows: usize,
+    ) -> Result<Verdict, E> {
+        let verdict = leniency.judge(error, *tries)?;
+        match verdict {
+            Verdict::Again(_) => {
+                *tries += 1;
+                self.retries += 1;
+            }
+            Verdict::Null => self.errors += rows as u32,
+        }
+        Ok(verdict)
+    }
 }
 
 fn broken(error: impl std::fmt::Display) -> io::Error {

@@ -2,23 +2,13 @@
 
 use crate::cost::Cost;
 use crate::error::{Error, bounded};
+use crate::leniency::{Leniency, OnError};
 use crate::pool::{Pool, Zygote};
 use crate::signature::Signature;
 use crate::stats::FunctionStats;
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What a row becomes whose call failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnError {
-    /// The query fails.
-    #[default]
-    Fail,
-    /// The row becomes NULL.
-    Null,
-}
 
 /// What a guest says about one of its functions.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -75,6 +65,11 @@ const MOST_CONCURRENCY: u32 = 65_536;
 const LARGEST_MEMORY_LIMIT: u64 = 1 << 50;
 
 impl FunctionSpec {
+    /// What becomes of its calls that fail.
+    pub(crate) fn leniency(&self) -> Leniency {
+        Leniency { retries: self.retries, on_error: self.on_error }
+    }
+
     /// Whether each option can be what it is said to be. Guests check this where a function is declared; what they
     /// say is checked again, because they may say anything.
     fn check(&self) -> Result<(), String> {

@@ -15,6 +15,7 @@ mod error;
 mod function;
 pub mod integer;
 pub mod lane;
+mod leniency;
 pub mod pool;
 pub mod settings;
 pub mod signature;
@@ -25,7 +26,8 @@ mod wkb;
 
 pub use builder::ColumnBuilder;
 pub use error::{Error, Failure, Place, shortened};
-pub use function::{Function, FunctionSpec, Library, OnError};
+pub use function::{Function, FunctionSpec, Library};
+pub use leniency::{Leniency, OnError, Verdict};
 pub use settings::Settings;
 pub use signature::Signature;
 pub use types::{DataType, Field, Layout, MOST_LEVELS, MOST_MEMBERS, code_width, member, timetz};

@@ -7,11 +7,11 @@ use crate::row::{Argument, RowCaller};
 use crate::writer::{Writer, overflow};
 use crosslane::batch::{Column, Encode, Plan};
 use crosslane::lane::{COUNT, WRITING};
-use crosslane::{ColumnBuilder, DataType, Failure, Signature};
+use crosslane::{ColumnBuilder, DataType, Failure, Leniency, Signature, Verdict};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use crosslane_process::limits::MemoryLimit;
 use crosslane_ring::ProgressWord;
-use pyo3::exceptions::{PyOSError, PyRuntimeError};
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -92,14 +92,6 @@ impl From<(PyErr, usize)> for Mishap {
     }
 }
 
-/// What becomes of rows whose call failed.
-enum Verdict {
-    /// NULL.
-    Null,
-    /// Another call.
-    Again,
-}
-
 struct Function {
     callable: Py<PyAny>,
     types: Vec<DataType>,
@@ -108,8 +100,7 @@ struct Function {
     returns: DataType,
     admits_null: Vec<bool>,
     kind: Kind,
-    null_on_error: bool,
-    retries: u32,
+    leniency: Leniency,
     memory_limit: Option<u64>,
 }
 
@@ -168,8 +159,10 @@ impl Function {
             returns,
             admits_null: declared.getattr("admits_null")?.extract()?,
             kind,
-            null_on_error: on_error == "null",
-            retries: declared.getattr("retries")?.extract()?,
+            leniency: Leniency {
+                retries: declared.getattr("retries")?.extract()?,
+                on_error: on_error.parse().map_err(PyValueError::new_err)?,
+            },
             memory_limit: declared.getattr("memory_limit")?.extract()?,
         })
     }
@@ -234,8 +227,7 @@ impl Function {
                 if columns.len() == 1
                     && !self.variadic
                     && skipping.is_empty()
-                    && self.retries == 0
-                    && !self.null_on_error =>
+                    && self.leniency == Leniency::default() =>
             {
                 let argument = Argument::new(&readers[0], &columns[0], self.admits_null[0]);
                 let mut cursor = Cursor { argument, rows, progress, sequence, begun: 0 };
@@ -261,7 +253,7 @@ impl Function {
                     while let Err(error) = caller.call(row).and_then(|value| writer.write(&value, out)) {
                         out.truncate(row);
                         match self.forgive(py, (error, row).into(), &mut tries, 1, mishaps)? {
-                            Verdict::Again => {}
+                            Verdict::Again(_) => {}
                             Verdict::Null => {
                                 out.null();
                                 break;
@@ -282,7 +274,7 @@ impl Function {
                         Ok(values) => arguments.append(values)?,
                         Err(error) => {
                             // Another try would read the same: there is none left.
-                            let mut tries = self.retries;
+                            let mut tries = self.leniency.retries;
                             self.forgive(py, (error, row).into(), &mut tries, 1, mishaps)?;
                             arguments.append(py.None())?;
                         }
@@ -308,7 +300,7 @@ impl Function {
                     while let Err(error) = writer.write(&value, out) {
                         out.truncate(row);
                         match self.forgive(py, (error, row).into(), &mut tries, 1, mishaps)? {
-                            Verdict::Again => {
+                            Verdict::Again(_) => {
                                 progress.set(sequence, row as u32);
                                 let alone = PyList::new(py, [arguments.get_item(row)?])?;
                                 let (results, more) = run(&alone, tries, mishaps)
@@ -350,7 +342,7 @@ impl Function {
                     };
                     out.clear();
                     match self.forgive(py, mishap, &mut tries, rows, mishaps)? {
-                        Verdict::Again => {}
+                        Verdict::Again(_) => {}
                         Verdict::Null => {
                             (0..rows).for_each(|_| out.null());
                             return Ok(None);
@@ -390,17 +382,12 @@ impl Function {
         if ends_lane(py, &mishap.error) {
             return Err(mishap);
         }
-        if *tries < self.retries {
-            pause(py, *tries)?;
-            *tries += 1;
-            mishaps.retries += 1;
-            return Ok(Verdict::Again);
+        let verdict = mishaps.judge(self.leniency, mishap, tries, rows)?;
+        if let Verdict::Again(pause) = verdict {
+            // It lets signals through.
+            py.import(intern!(py, "time"))?.call_method1(intern!(py, "sleep"), (pause.as_secs_f64(),))?;
         }
-        if self.null_on_error {
-            mishaps.errors += rows as u32;
-            return Ok(Verdict::Null);
-        }
-        Err(mishap)
+        Ok(verdict)
     }
 }
 
@@ -411,12 +398,6 @@ type Failed<'py> = (usize, Bound<'py, PyAny>);
 #[pyfunction]
 pub(crate) fn backoff(tries: u32) -> f64 {
     crosslane::call::backoff(tries).as_secs_f64()
-}
-
-/// Waits before another try, and lets signals through.
-fn pause(py: Python<'_>, tries: u32) -> PyResult<()> {
-    py.import(intern!(py, "time"))?.call_method1(intern!(py, "sleep"), (backoff(tries),))?;
-    Ok(())
 }
 
 /// Tells the engine how many rows of a batch are done, so that it can tell slow from stuck.

@@ -3,7 +3,8 @@
 use super::{Input, Output, place};
 use crate::batch::Column;
 use crate::error::{Error, Failure};
-use crate::function::{Function, OnError};
+use crate::function::Function;
+use crate::leniency::OnError;
 use crate::values::unfit;
 
 /// Gives the results of the rows from `first` on to the engine. A value that is none of the function's type is an

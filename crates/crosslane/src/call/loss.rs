@@ -1,10 +1,10 @@
 //! What becomes of the rows of a lane that is lost.
 
+use super::ChunkCall;
 use super::worker::{Slice, Worker};
-use super::{ChunkCall, backoff};
 use crate::error::Error;
-use crate::function::OnError;
 use crate::lane::{Lane, LaneError};
+use crate::leniency::Verdict;
 use crate::pool::Zygote;
 use std::time::Instant;
 
@@ -104,20 +104,21 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         loss: Loss<'_>,
     ) -> Result<(), Error> {
         // A lane that shares its process may have died because of another lane, and so gets another try.
-        let tries = match loss {
-            Loss::Failed(_) => self.function.spec.retries + u32::from(worker.lane.shares_its_process()),
-            Loss::Late => self.function.spec.retries,
-        };
-        self.end(worker);
-        if slice.lost < tries {
-            slice.due = Some(Instant::now() + backoff(slice.lost));
-            slice.lost += 1;
-            self.function.stats.retries.add(1);
-            self.again.push_front(slice);
-            return Ok(());
+        let mut leniency = self.function.spec.leniency();
+        if let Loss::Failed(_) = loss {
+            leniency.retries += u32::from(worker.lane.shares_its_process());
         }
-        if self.function.spec.on_error == OnError::Fail {
-            return Err(self.error(loss, row));
+        self.end(worker);
+        match leniency.judge(loss, slice.lost) {
+            Ok(Verdict::Null) => {}
+            Ok(Verdict::Again(pause)) => {
+                slice.due = Some(Instant::now() + pause);
+                slice.lost += 1;
+                self.function.stats.retries.add(1);
+                self.again.push_front(slice);
+                return Ok(());
+            }
+            Err(loss) => return Err(self.error(loss, row)),
         }
         // The rows around the culprit are computed again; without a culprit all are NULL.
         let culprit = row.map_or(slice.rows.clone(), |row| row..row + 1);

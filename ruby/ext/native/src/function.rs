@@ -8,7 +8,7 @@ use crate::values::{Held, integer, intern, utf8};
 use crate::writer::{self, Fault, Writer};
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
-use crosslane::{ColumnBuilder, DataType, Signature};
+use crosslane::{ColumnBuilder, DataType, Leniency, Signature, Verdict};
 use crosslane_gvl::{Unwind, protect};
 use crosslane_process::guest::Mishaps;
 use crosslane_process::limits::MemoryLimit;
@@ -18,6 +18,7 @@ use magnus::value::ReprValue;
 use magnus::{Error, Value};
 use rb_sys::{Qnil, Qtrue, VALUE};
 use std::ffi::c_int;
+use std::time::Duration;
 
 /// The most parameters: their values lie on the stack, where the collector sees them.
 pub(crate) const MOST_PARAMETERS: usize = 64;
@@ -37,8 +38,7 @@ pub(crate) struct Function {
     readers: Vec<Reader>,
     writer: Writer,
     host: bool,
-    null_on_error: bool,
-    retries: u32,
+    leniency: Leniency,
     memory_limit: Option<u64>,
 }
 
@@ -198,14 +198,6 @@ impl<'a> Argument<'a> {
     }
 }
 
-/// What becomes of rows whose call failed.
-enum Verdict {
-    /// NULL.
-    Null,
-    /// Another call.
-    Again,
-}
-
 impl Function {
     /// Prepares what Ruby declared (`Crosslane::Declaration`). What ends a program is for the program that the engine
     /// runs in (`host`), and in a worker a failed call.
@@ -231,8 +223,10 @@ impl Function {
                 _ => Kind::Row,
             },
             host,
-            null_on_error: on_error == "null",
-            retries: declared.funcall("retries", ())?,
+            leniency: Leniency {
+                retries: declared.funcall("retries", ())?,
+                on_error: on_error.parse().map_err(|error: String| crate::argument_error(error))?,
+            },
             memory_limit: declared.funcall("memory_limit", ())?,
         })
     }
@@ -333,7 +327,7 @@ impl Function {
                 tries = (row, 0);
             }
             match self.forgive(Mishap { unwind, row: Some(row) }, &mut tries.1, 1, &mut mishaps)? {
-                Verdict::Again => {}
+                Verdict::Again(_) => {}
                 Verdict::Null => {
                     out.null();
                     row += 1;
@@ -391,7 +385,7 @@ impl Function {
             out.clear();
             let mishap = Mishap { unwind, row: written_row };
             match self.forgive(mishap, &mut tries, rows, &mut mishaps)? {
-                Verdict::Again => {}
+                Verdict::Again(_) => {}
                 Verdict::Null => {
                     (0..rows).for_each(|_| out.null());
                     return Ok(mishaps);
@@ -532,7 +526,7 @@ impl Function {
             out.truncate(row);
             let mishap = Mishap { unwind: self.exception(&what), row: Some(row) };
             again = match self.forgive(mishap, &mut spent, 1, &mut mishaps)? {
-                Verdict::Again => true,
+                Verdict::Again(_) => true,
                 Verdict::Null => {
                     out.null();
                     row += 1;
@@ -558,17 +552,11 @@ impl Function {
         if matches!(mishap.unwind, Unwind::Jump(_)) || self.host && mishap.unwind.is_final() {
             return Err(mishap);
         }
-        if *tries < self.retries {
-            pause(*tries)?;
-            *tries += 1;
-            mishaps.retries += 1;
-            return Ok(Verdict::Again);
+        let verdict = mishaps.judge(self.leniency, mishap, tries, rows)?;
+        if let Verdict::Again(time) = verdict {
+            pause(time)?;
         }
-        if self.null_on_error {
-            mishaps.errors += rows as u32;
-            return Ok(Verdict::Null);
-        }
-        Err(mishap)
+        Ok(verdict)
     }
 
     fn exception(&self, fault: &Fault) -> Unwind {
@@ -578,10 +566,8 @@ impl Function {
 }
 
 /// Waits before another try, without the lock.
-fn pause(tries: u32) -> Result<(), Unwind> {
-    let seconds = crosslane::call::backoff(tries);
-    let time =
-        rb_sys::timeval { tv_sec: seconds.as_secs() as i64, tv_usec: i64::from(seconds.subsec_micros()) };
+fn pause(time: Duration) -> Result<(), Unwind> {
+    let time = rb_sys::timeval { tv_sec: time.as_secs() as i64, tv_usec: i64::from(time.subsec_micros()) };
     // SAFETY: protected, and nothing in this frame is to be dropped.
     protect(|| unsafe { rb_sys::rb_thread_wait_for(time) })
 }
