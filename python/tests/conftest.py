@@ -13,6 +13,7 @@ import pytest
 import crosslane
 
 Library = Callable[[str], Path]
+Load = Callable[[str], duckdb.DuckDBPyConnection]
 
 
 def processes() -> list[psutil.Process]:
@@ -76,7 +77,7 @@ def library(tmp_path: Path) -> Library:
 
 
 @pytest.fixture
-def load(con: duckdb.DuckDBPyConnection, library: Library) -> Callable[[str], duckdb.DuckDBPyConnection]:
+def load(con: duckdb.DuckDBPyConnection, library: Library) -> Load:
     """Loads a text as a file of functions and returns the connection."""
 
     def load(text: str) -> duckdb.DuckDBPyConnection:
@@ -84,9 +85,6 @@ def load(con: duckdb.DuckDBPyConnection, library: Library) -> Callable[[str], du
         return con
 
     return load
-
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
 
 
 def _loading(con: duckdb.DuckDBPyConnection, path: Path) -> Load:

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -18,9 +17,7 @@ import pytest
 import crosslane
 from crosslane._zygote import Control
 
-from .conftest import Library, error, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Library, Load, error, value
 
 #: Forks nothing for a long time, and at the first call only.
 STALLED = """

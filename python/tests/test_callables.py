@@ -22,9 +22,7 @@ import pytest
 import crosslane
 from crosslane import DeclarationError
 
-from .conftest import Library, error, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Library, Load, error, value
 
 LANES = pytest.mark.parametrize("lane", ["process", "thread"])
 

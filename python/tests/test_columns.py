@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 
-import duckdb
 import pytest
 
-from .conftest import error, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Load, error, value
 
 IMPORTS = """
         import datetime, decimal, uuid

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -11,9 +10,7 @@ import pytest
 
 import crosslane
 
-from .conftest import Library, error, eventually, processes, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Library, Load, error, eventually, processes, value
 
 
 def _increment(x: int) -> int:

@@ -19,9 +19,7 @@ import pytest
 import crosslane
 from crosslane._errors import describe
 
-from .conftest import eventually
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Load, eventually
 
 Numbers = npt.NDArray[np.int64]
 Texts = Annotated[np.ndarray, "VARCHAR"]

@@ -6,17 +6,14 @@ import copy
 import datetime
 import operator
 import pickle
-from collections.abc import Callable
 
-import duckdb
 import pandas as pd
 import pytest
 
 from crosslane import TimestampNs
 
-from .conftest import error, value
+from .conftest import Load, error, value
 
-Load = Callable[[str], duckdb.DuckDBPyConnection]
 MOMENTS = ["DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMPTZ"]
 
 

@@ -6,7 +6,6 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -14,9 +13,7 @@ import pytest
 
 import crosslane
 
-from .conftest import Library, error, eventually, printed, processes, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Library, Load, error, eventually, printed, processes, value
 
 WAYS_TO_DIE = {
     "os._exit(3)": "its worker process ended with exit code 3",

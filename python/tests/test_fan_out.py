@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import duckdb
-
 import crosslane
 
-from .conftest import CPUS, Library, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import CPUS, Library, Load, value
 
 FUNCTIONS = """
 import os, time

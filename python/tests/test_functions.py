@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import enum
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
@@ -22,9 +21,7 @@ import crosslane
 from crosslane import DeclarationError, Interval, TimestampNs, _signature, udf
 from crosslane._udf import parse_bytes
 
-from .conftest import Library, error, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Library, Load, error, value
 
 
 class Size(enum.Enum):

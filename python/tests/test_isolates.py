@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -18,9 +17,7 @@ import pytest
 
 import crosslane
 
-from .conftest import CPUS, error, eventually, lives, processes, value
-
-Script = Callable[..., duckdb.DuckDBPyConnection]
+from .conftest import CPUS, Load, error, eventually, lives, processes, value
 
 
 def lanes(con: duckdb.DuckDBPyConnection) -> list[tuple[int, int]]:
@@ -66,7 +63,7 @@ RUNAWAYS = {
 
 
 @pytest.fixture
-def runaways(script: Script) -> duckdb.DuckDBPyConnection:
+def runaways(script: Load) -> duckdb.DuckDBPyConnection:
     lines = []
     for index, (body, (options, _)) in enumerate(RUNAWAYS.items()):
         block = body if body.startswith(("{", "for")) else f"return {body};"
@@ -91,7 +88,7 @@ def test_runaways_end_as_errors_and_their_lanes_go_on(runaways: duckdb.DuckDBPyC
         assert lanes(con) == before, body
 
 
-def test_a_timeout_tells_the_place(script: Script) -> None:
+def test_a_timeout_tells_the_place(script: Load) -> None:
     con = script(
         """
         function spin() {
@@ -108,7 +105,7 @@ def test_a_timeout_tells_the_place(script: Script) -> None:
     assert "functions.js:5:" in text
 
 
-def test_runaways_become_null_where_asked(script: Script) -> None:
+def test_runaways_become_null_where_asked(script: Load) -> None:
     con = script(
         """
         udf("loops(x BIGINT) -> BIGINT", { timeout: 0.1, on_error: "null" }, (x) => { while (x === 2) {} return x; });
@@ -151,7 +148,7 @@ GREEDY = (
 
 
 @pytest.mark.parametrize("body", GREEDY)
-def test_what_fills_memory_where_nothing_can_end_it_ends(script: Script, body: str) -> None:
+def test_what_fills_memory_where_nothing_can_end_it_ends(script: Load, body: str) -> None:
     con = script(
         f"""
         udf("greedy(x BIGINT) -> BIGINT[]", {{ memory_limit: "60 MB" }}, (x) => (x === 2 ? {body} : [x]));
@@ -183,7 +180,7 @@ def test_what_fills_memory_where_nothing_can_end_it_ends(script: Script, body: s
     assert value(con, "SELECT fine(1)") == 2
 
 
-def test_what_a_call_left_in_memory_is_gone_after_the_error(script: Script) -> None:
+def test_what_a_call_left_in_memory_is_gone_after_the_error(script: Load) -> None:
     con = script(
         """
         let kept = [];
@@ -196,7 +193,7 @@ def test_what_a_call_left_in_memory_is_gone_after_the_error(script: Script) -> N
     assert value(con, "SELECT kept(1)") == 0
 
 
-def test_v8_giving_up_ends_only_its_process(script: Script) -> None:
+def test_v8_giving_up_ends_only_its_process(script: Load) -> None:
     # An array larger than V8's largest: not an exception, but the end of the process.
     con = script(
         """
@@ -232,7 +229,7 @@ def test_a_load_whose_process_is_killed_says_so(tmp_path: Path) -> None:
     killer.join()
 
 
-def test_a_killed_process_costs_its_lanes_nothing_but_time(script: Script) -> None:
+def test_a_killed_process_costs_its_lanes_nothing_but_time(script: Load) -> None:
     con = script(
         "udf('slow(x BIGINT) -> BIGINT', (x) => { const end = Date.now() + 2; while (Date.now() < end); return x; });"
     )
@@ -258,7 +255,7 @@ def test_a_killed_process_costs_its_lanes_nothing_but_time(script: Script) -> No
     "body",
     ["numbers.slice().sort().length", "new Array(4e8).reverse().length", "new Array(4e8).indexOf(1)"],
 )
-def test_a_call_that_cannot_be_ended_costs_the_others_nothing_but_time(script: Script, body: str) -> None:
+def test_a_call_that_cannot_be_ended_costs_the_others_nothing_but_time(script: Load, body: str) -> None:
     con = script(
         f"""
         const numbers = Array.from({{ length: 2e6 }}, Math.random);
@@ -275,7 +272,7 @@ def test_a_call_that_cannot_be_ended_costs_the_others_nothing_but_time(script: S
     assert lanes(con)[0][1] != pid
 
 
-def test_a_process_that_is_killed_again_and_again_is_an_error(script: Script) -> None:
+def test_a_process_that_is_killed_again_and_again_is_an_error(script: Load) -> None:
     con = script("udf('endless(x BIGINT) -> BIGINT', (x) => { for (;;); });")
     stop = threading.Event()
 
@@ -296,7 +293,7 @@ def test_a_process_that_is_killed_again_and_again_is_an_error(script: Script) ->
         thread.join()
 
 
-def test_cancelling(script: Script) -> None:
+def test_cancelling(script: Load) -> None:
     con = script("udf('endless(x BIGINT) -> BIGINT', (x) => { while (x === 1) {} return x; });")
     assert value(con, "SELECT endless(2)") == 2
     timer = threading.Timer(0.3, lambda: crosslane.cancel(con))
@@ -323,7 +320,7 @@ def test_closing_ends_the_process_even_in_a_call(tmp_path: Path) -> None:
     assert eventually(lambda: not any(lives(process) for process in started))
 
 
-def test_lanes_are_threads_of_one_process(script: Script) -> None:
+def test_lanes_are_threads_of_one_process(script: Load) -> None:
     con = script(
         """
         udf("work(x BIGINT) -> BIGINT", (x) => { const end = Date.now() + 1; while (Date.now() < end); return x; });
@@ -336,7 +333,7 @@ def test_lanes_are_threads_of_one_process(script: Script) -> None:
     assert value(con, "SELECT fanned_out > 0 FROM crosslane_stats()") is (CPUS > 1)
 
 
-def test_isolates_of_one_snapshot_are_not_one(script: Script) -> None:
+def test_isolates_of_one_snapshot_are_not_one(script: Load) -> None:
     con = script(
         """
         udf("draw(x BIGINT) -> DOUBLE", { deterministic: false }, (x) => { const end = Date.now() + 2; while (Date.now() < end); return Math.random(); });
@@ -359,7 +356,7 @@ GLOBALS = """
 """
 
 
-def test_nothing_but_the_language_is_there(script: Script) -> None:
+def test_nothing_but_the_language_is_there(script: Load) -> None:
     con = script("udf('names(x BIGINT) -> VARCHAR[]', (x) => Object.getOwnPropertyNames(globalThis));")
     names = set(value(con, "SELECT names(1)"))
     assert {"Object", "Promise", "console", "udf"} <= names
@@ -412,7 +409,7 @@ WAYS_OUT = {
 
 
 @pytest.fixture
-def explorer(script: Script) -> duckdb.DuckDBPyConnection:
+def explorer(script: Load) -> duckdb.DuckDBPyConnection:
     return script("udf('run(code VARCHAR) -> VARCHAR', async (code) => String(await (0, eval)(code)));")
 
 
@@ -502,7 +499,7 @@ def test_imports_from_other_folders_can_be_allowed(secrets: Path, monkeypatch: p
         assert "not in the file's folder" in importing(con, secrets, "../secret.js")
 
 
-def test_tampering_with_the_language_harms_nobody_else(script: Script) -> None:
+def test_tampering_with_the_language_harms_nobody_else(script: Load) -> None:
     con = script(
         """
         udf("tamper(x BIGINT) -> VARCHAR", (x) => {
@@ -555,7 +552,7 @@ def test_ctrl_c_ends_a_load(tmp_path: Path) -> None:
     assert re.search("Aborted|interrupted", rest)
 
 
-def test_batches_leave_nothing_in_memory(script: Script) -> None:
+def test_batches_leave_nothing_in_memory(script: Load) -> None:
     con = script(
         """
         udf("text(x VARCHAR) -> VARCHAR", (x) => x + "!");

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -14,15 +14,12 @@ import pytest
 
 import crosslane
 
-from .conftest import error, printed, value
-
-Script = Callable[..., duckdb.DuckDBPyConnection]
-
+from .conftest import Load, error, printed, value
 
 # ---- files
 
 
-def test_modules_helpers_and_data(script: Script, tmp_path: Path) -> None:
+def test_modules_helpers_and_data(script: Load, tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "text.mjs").write_text(
         'import words from "../words.json";\n'
@@ -47,7 +44,7 @@ def test_modules_helpers_and_data(script: Script, tmp_path: Path) -> None:
     assert value(con, "SELECT size(1)") == 1
 
 
-def test_what_warming_up_does_is_not_seen(script: Script, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_warming_up_does_is_not_seen(script: Load, capfd: pytest.CaptureFixture[str]) -> None:
     con = script(
         """
         let calls = 0;
@@ -58,7 +55,7 @@ def test_what_warming_up_does_is_not_seen(script: Script, capfd: pytest.CaptureF
     assert printed(capfd, "one") == "called with one\n"
 
 
-def test_what_a_file_may_make_at_its_top_level(script: Script) -> None:
+def test_what_a_file_may_make_at_its_top_level(script: Load) -> None:
     con = script(
         """
         const number = new Intl.NumberFormat("en"), used = number.format(1234.5);
@@ -191,7 +188,7 @@ def test_the_command_line(tmp_path: Path) -> None:
 # ---- values
 
 
-def test_integers_beyond_what_a_number_holds(script: Script) -> None:
+def test_integers_beyond_what_a_number_holds(script: Load) -> None:
     con = script(
         """
         udf("f(x BIGINT) -> BIGINT", (x) => x);
@@ -214,7 +211,7 @@ def test_integers_beyond_what_a_number_holds(script: Script) -> None:
     assert value(con, "SELECT kind(1)") == "bigint"
 
 
-def test_decimals_are_exact(script: Script) -> None:
+def test_decimals_are_exact(script: Load) -> None:
     con = script(
         """
         udf("text(x DECIMAL(38,10)) -> VARCHAR", (x) => `${typeof x} ${x}`);
@@ -237,7 +234,7 @@ def test_decimals_are_exact(script: Script) -> None:
         assert "does not fit DECIMAL(6,2)" in error(con, f"SELECT parse('{text}')")
 
 
-def test_dates_are_dates_and_keep_their_fractions(script: Script) -> None:
+def test_dates_are_dates_and_keep_their_fractions(script: Load) -> None:
     con = script(
         """
         udf("iso(x TIMESTAMP) -> VARCHAR", (x) => `${x instanceof Date} ${x.toISOString()} ${x.nanoseconds}`);
@@ -291,7 +288,7 @@ WRONG_RESULTS = [
 ]
 
 
-def test_results_of_another_type(script: Script) -> None:
+def test_results_of_another_type(script: Load) -> None:
     lines = [
         f"udf({json.dumps(f'f{index}(x BIGINT) -> {kind}')}, (x) => {result});"
         for index, (kind, result, _) in enumerate(WRONG_RESULTS)
@@ -303,7 +300,7 @@ def test_results_of_another_type(script: Script) -> None:
         assert "in row 1 of the batch, with x = 7" in text
 
 
-def test_results_of_all_kinds_that_fit(script: Script) -> None:
+def test_results_of_all_kinds_that_fit(script: Load) -> None:
     con = script(
         """
         udf("to_list(x BIGINT) -> DOUBLE[]", (x) => [new Set([1, 2]), new Float32Array([1, 2]), [1, undefined], []][x]);
@@ -329,7 +326,7 @@ def test_results_of_all_kinds_that_fit(script: Script) -> None:
     assert value(con, "SELECT nothing(1)") is None
 
 
-def test_nulls(script: Script) -> None:
+def test_nulls(script: Load) -> None:
     con = script(
         """
         udf("skip(a BIGINT, b VARCHAR) -> VARCHAR", (a, b) => `${a}${b}`);
@@ -353,7 +350,7 @@ def test_nulls(script: Script) -> None:
 # ---- kinds
 
 
-def test_vectorized_functions_get_typed_arrays(script: Script) -> None:
+def test_vectorized_functions_get_typed_arrays(script: Load) -> None:
     con = script(
         """
         const name = (x) => x.constructor.name;
@@ -377,7 +374,7 @@ def test_vectorized_functions_get_typed_arrays(script: Script) -> None:
     assert rows == [("Array 1",), ("Array null",)]
 
 
-def test_vectorized_functions_do_not_see_rows_with_nulls(script: Script) -> None:
+def test_vectorized_functions_do_not_see_rows_with_nulls(script: Load) -> None:
     con = script(
         """
         udf("sizes(x DOUBLE, y VARCHAR) -> BIGINT", { vectorized: true }, (x, y) => x.map((v, i) => v * 10 + y[i].length));
@@ -391,7 +388,7 @@ def test_vectorized_functions_do_not_see_rows_with_nulls(script: Script) -> None
     assert con.execute("SELECT never(x) FROM t WHERE x IS NULL").fetchall() == [(None,)]
 
 
-def test_a_vectorized_function_that_keeps_its_arguments(script: Script) -> None:
+def test_a_vectorized_function_that_keeps_its_arguments(script: Load) -> None:
     con = script(
         """
         let kept;
@@ -412,12 +409,12 @@ def test_a_vectorized_function_that_keeps_its_arguments(script: Script) -> None:
         ("['x']", 'returned "x" where DOUBLE is due'),
     ],
 )
-def test_a_vectorized_result_that_does_not_fit(script: Script, result: str, message: str) -> None:
+def test_a_vectorized_result_that_does_not_fit(script: Load, result: str, message: str) -> None:
     con = script(f"udf('f(x DOUBLE) -> DOUBLE', {{ vectorized: true }}, (x) => {result});")
     assert message in error(con, "SELECT f(x) FROM range(3) r(x)")
 
 
-def test_promises(script: Script) -> None:
+def test_promises(script: Load) -> None:
     con = script(
         """
         const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -534,7 +531,7 @@ WIDE_JSON = (
 )
 
 
-def test_integers_in_json_are_exact(script: Script) -> None:
+def test_integers_in_json_are_exact(script: Load) -> None:
     con = script("""
         udf("same(x JSON) -> JSON", (x) => x);
         udf("total(x JSON) -> JSON", (x) => ({ sum: x.reduce((a, b) => BigInt(a) + BigInt(b)), as: new String("n1") }));
@@ -557,7 +554,7 @@ PROMISES = """
 
 
 @pytest.fixture
-def promises(tmp_path: Path) -> Iterator[Script]:
+def promises(tmp_path: Path) -> Iterator[Load]:
     """Loads functions that note how often they were called: `calls(x)` tells it, on the only lane."""
     con = crosslane.connect(config={"threads": 1})
 
@@ -577,7 +574,7 @@ def calls(con: duckdb.DuckDBPyConnection, rows: int) -> list[object]:
 
 @pytest.mark.parametrize("wait", ["null", "sleep(0)", "sleep(x % 3)", "sleep((x * 7) % 5)"])
 @pytest.mark.parametrize("declared", ["async (x)", "(x)"])
-def test_a_row_that_rejects_concerns_no_other_row(promises: Script, wait: str, declared: str) -> None:
+def test_a_row_that_rejects_concerns_no_other_row(promises: Load, wait: str, declared: str) -> None:
     con = promises(f"""
         const body = async (x) => {{ await {wait}; if (x % 5 === 2) throw new TypeError("no"); return x; }};
         udf("f(x BIGINT) -> BIGINT", {{ on_error: "null", concurrency: 4, deterministic: false }},
@@ -590,7 +587,7 @@ def test_a_row_that_rejects_concerns_no_other_row(promises: Script, wait: str, d
     assert errors == 4
 
 
-def test_rows_that_reject_are_retried_each_on_its_own(promises: Script) -> None:
+def test_rows_that_reject_are_retried_each_on_its_own(promises: Load) -> None:
     con = promises("""
         udf("f(x BIGINT) -> BIGINT", { on_error: "null", concurrency: 4, retries: 2, deterministic: false }, async (x) => {
           const n = count(x);
@@ -606,7 +603,7 @@ def test_rows_that_reject_are_retried_each_on_its_own(promises: Script) -> None:
     assert con.execute(query).fetchall() == [(4, 12)]
 
 
-def test_each_promise_has_the_timeout_of_its_own_row(promises: Script) -> None:
+def test_each_promise_has_the_timeout_of_its_own_row(promises: Load) -> None:
     # All rows together take longer than one may.
     con = promises("""
         udf("f(x BIGINT) -> BIGINT", { timeout: 1, on_error: "null", concurrency: 4, deterministic: false }, async (x) => {
@@ -620,7 +617,7 @@ def test_each_promise_has_the_timeout_of_its_own_row(promises: Script) -> None:
     assert calls(con, 60) == [1] * 60
 
 
-def test_promises_that_nothing_can_settle_fail_alone(promises: Script) -> None:
+def test_promises_that_nothing_can_settle_fail_alone(promises: Load) -> None:
     con = promises("""
         udf("f(x BIGINT) -> BIGINT", { on_error: "null", concurrency: 4, deterministic: false }, async (x) => {
           count(x);
@@ -633,7 +630,7 @@ def test_promises_that_nothing_can_settle_fail_alone(promises: Script) -> None:
     assert calls(con, 20) == [1] * 20
 
 
-def test_rows_that_were_ended_together_show_who_was_to_blame(promises: Script) -> None:
+def test_rows_that_were_ended_together_show_who_was_to_blame(promises: Load) -> None:
     con = promises("""
         const options = { on_error: "null", concurrency: 4, deterministic: false };
         udf("loops(x BIGINT) -> BIGINT", { ...options, timeout: 0.3 }, async (x) => {
@@ -660,7 +657,7 @@ def test_rows_that_were_ended_together_show_who_was_to_blame(promises: Script) -
 # ---- errors and output
 
 
-def test_errors_carry_the_place_the_row_and_the_cause(script: Script) -> None:
+def test_errors_carry_the_place_the_row_and_the_cause(script: Load) -> None:
     con = script(
         """
         class ShapeError extends Error {}
@@ -701,7 +698,7 @@ HOSTILE = {
 }
 
 
-def test_hostile_exceptions_and_results_are_errors_too(script: Script) -> None:
+def test_hostile_exceptions_and_results_are_errors_too(script: Load) -> None:
     con = script(
         "\n".join(
             f"udf('f{index}(x BIGINT) -> BIGINT', (x) => {{ {way} }});" for index, way in enumerate(HOSTILE)
@@ -718,7 +715,7 @@ def test_hostile_exceptions_and_results_are_errors_too(script: Script) -> None:
     assert "Error: trap" in error(con, "SELECT f(7)")
 
 
-def test_on_error_and_retries(script: Script) -> None:
+def test_on_error_and_retries(script: Load) -> None:
     con = script(
         """
         let tries = 0;
@@ -741,7 +738,7 @@ def test_on_error_and_retries(script: Script) -> None:
     assert stats == [("bad", 2, 0), ("late", 2, 0), ("flaky", 0, 2), ("whole", 2, 0)]
 
 
-def test_the_console_goes_to_the_log(script: Script, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_console_goes_to_the_log(script: Load, capfd: pytest.CaptureFixture[str]) -> None:
     con = script(
         """
         console.log("loading");
@@ -771,7 +768,7 @@ def test_the_console_goes_to_the_log(script: Script, capfd: pytest.CaptureFixtur
     )
 
 
-def test_a_bigint_becomes_the_nearest_double(script: Callable[[str], duckdb.DuckDBPyConnection]) -> None:
+def test_a_bigint_becomes_the_nearest_double(script: Load) -> None:
     con = script("""
         udf("sync(x BIGINT) -> DOUBLE", { bigint: true }, (x) => x);
         udf("later(x BIGINT) -> DOUBLE", { bigint: true }, async (x) => x);

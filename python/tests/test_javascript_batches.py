@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import duckdb
 
-from .conftest import value
-
-Script = Callable[..., duckdb.DuckDBPyConnection]
+from .conftest import Load, value
 
 #: Changes what the language does to everything that its own code could touch, and notes what it gets to see.
 TRAPS = """
@@ -109,7 +105,7 @@ udf("later(x INTEGER) -> INTEGER", { vectorized: true }, async (x) => x);
 """
 
 
-def test_nothing_of_a_batch_can_be_reached_through_prototypes(script: Script) -> None:
+def test_nothing_of_a_batch_can_be_reached_through_prototypes(script: Load) -> None:
     con = script(TRAPS + FUNCTIONS)
     con.execute("SET threads = 1")
     rows = "(VALUES (1), (NULL), (2)) r(x)"
@@ -130,7 +126,7 @@ def test_nothing_of_a_batch_can_be_reached_through_prototypes(script: Script) ->
     assert value(con, "SELECT taken(1)") == ""
 
 
-def test_a_function_may_write_into_its_arguments(script: Script) -> None:
+def test_a_function_may_write_into_its_arguments(script: Load) -> None:
     con = script(
         """
         udf("zeroed(x INTEGER, s VARCHAR) -> INTEGER", { vectorized: true }, (x, s) => x.fill(7));
@@ -149,7 +145,7 @@ def test_a_function_may_write_into_its_arguments(script: Script) -> None:
     assert value(con, "SELECT count(*) FROM crosslane_stats() WHERE lanes_lost > 0") == 0
 
 
-def test_a_result_may_lie_in_an_argument(script: Script) -> None:
+def test_a_result_may_lie_in_an_argument(script: Load) -> None:
     con = script(
         """
         udf("same(x INTEGER, s VARCHAR) -> INTEGER", { vectorized: true }, (x, s) => {
@@ -176,7 +172,7 @@ def test_a_result_may_lie_in_an_argument(script: Script) -> None:
     assert value(con, "SELECT count(*) FROM crosslane_stats() WHERE lanes_lost > 0") == 0
 
 
-def test_arguments_are_taken_away_after_every_call(script: Script) -> None:
+def test_arguments_are_taken_away_after_every_call(script: Load) -> None:
     con = script(
         """
         const kept = [];

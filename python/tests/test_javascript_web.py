@@ -6,16 +6,13 @@ Each check is an expression that is evaluated at the top level of a file, so bef
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
-from .conftest import value
-
-Script = Callable[..., duckdb.DuckDBPyConnection]
+from .conftest import Load, value
 
 HELPERS = """
     const thrown = (f) => { try { f(); return "nothing"; } catch (error) { return error.name; } };
@@ -26,7 +23,7 @@ HELPERS = """
 Check = tuple[str, Any]
 
 
-def check(script: Script, checks: list[Check], before: str = "") -> None:
+def check(script: Load, checks: list[Check], before: str = "") -> None:
     """Evaluates the expressions at load and in a call."""
     calls = ", ".join(f"() => {expression}" for expression, _ in checks)
     con = script(
@@ -97,7 +94,7 @@ ENCODING: list[Check] = [
 ]
 
 
-def test_texts_and_bytes(script: Script) -> None:
+def test_texts_and_bytes(script: Load) -> None:
     check(script, ENCODING)
 
 
@@ -168,7 +165,7 @@ URLS: list[Check] = [
 ]
 
 
-def test_urls(script: Script) -> None:
+def test_urls(script: Load) -> None:
     check(script, URLS)
 
 
@@ -202,7 +199,7 @@ PARAMS: list[Check] = [
 ]
 
 
-def test_search_parameters(script: Script) -> None:
+def test_search_parameters(script: Load) -> None:
     check(script, PARAMS)
 
 
@@ -278,7 +275,7 @@ CLONES: list[Check] = [
 ]
 
 
-def test_structured_clones(script: Script) -> None:
+def test_structured_clones(script: Load) -> None:
     check(script, CLONES)
 
 
@@ -311,7 +308,7 @@ MISSING: list[Check] = [
 ]
 
 
-def test_methods_that_v8_leaves_out(script: Script) -> None:
+def test_methods_that_v8_leaves_out(script: Load) -> None:
     check(script, MISSING)
 
 
@@ -334,7 +331,7 @@ def test_methods_that_v8_leaves_out(script: Script) -> None:
     ],
 )  # fmt: skip
 def test_what_a_file_does_to_such_methods_is_kept(
-    script: Script, before: str, expression: str, expected: Any
+    script: Load, before: str, expression: str, expected: Any
 ) -> None:
     check(script, [(expression, expected)], before)
 
@@ -363,7 +360,7 @@ PATCHES = """
 """
 
 
-def test_what_the_language_is_changed_to_does_not_matter(script: Script) -> None:
+def test_what_the_language_is_changed_to_does_not_matter(script: Load) -> None:
     con = script(
         PATCHES
         + """
@@ -386,7 +383,7 @@ def test_what_the_language_is_changed_to_does_not_matter(script: Script) -> None
     assert value(con, "SELECT same('http://a')") is True
 
 
-def test_json_files_have_exact_integers(script: Script, tmp_path: Path) -> None:
+def test_json_files_have_exact_integers(script: Load, tmp_path: Path) -> None:
     (tmp_path / "data.json").write_text(
         '{"a": [12345678901234567890, 1, 0.5], "__proto__": "n1234567890123456789"}'
     )
@@ -399,7 +396,7 @@ def test_json_files_have_exact_integers(script: Script, tmp_path: Path) -> None:
     assert value(con, "SELECT kinds(1)") == "bigint 12345678901234567890,number 1,number 0.5a,__proto__"
 
 
-def test_memory_for_texts_counts(script: Script) -> None:
+def test_memory_for_texts_counts(script: Load) -> None:
     con = script(
         """
         udf("size(x BIGINT) -> BIGINT", { memory_limit: "32 MiB" }, (x) => new TextEncoder().encode("x".repeat(Number(x))).length);

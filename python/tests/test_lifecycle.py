@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -19,9 +18,7 @@ import pytest
 
 import crosslane
 
-from .conftest import CPUS, Library, error, eventually, lives, processes, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import CPUS, Library, Load, error, eventually, lives, processes, value
 
 
 def run(program: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -11,9 +10,7 @@ import pytest
 
 import crosslane
 
-from .conftest import Library, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Library, Load, value
 
 #: What each option cannot be; the words of all languages.
 REFUSED = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,8 +12,6 @@ import pytest
 import crosslane
 
 from .conftest import CPUS, Library, error, eventually, processes, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
 
 
 def _text(x: object) -> object:

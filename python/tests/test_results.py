@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 
 import duckdb
 import pytest
 
 import crosslane
 
-from .conftest import Library, error, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Library, Load, error, value
 
 #: Rows whose vectors DuckDB fills, then uses again.
 FILLED = "CREATE TABLE t AS SELECT i FROM range(3 * 2048) r(i)"

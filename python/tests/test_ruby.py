@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from collections.abc import Callable
 
 import duckdb
 import psutil
 import pytest
 
-from .conftest import error, eventually, printed, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Load, error, eventually, printed, value
 
 
 def test_blocks_and_methods(ruby: Load) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 
 import duckdb
 import pytest
 
-from .conftest import error, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Load, error, value
 
 
 def outcome(con: duckdb.DuckDBPyConnection, function: str) -> str:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -16,9 +15,7 @@ import pytest
 
 import crosslane
 
-from .conftest import Library, error, printed, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Library, Load, error, printed, value
 
 #: What would start the next process, which would start the next.
 LOADS_ITSELF = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import duckdb
@@ -12,9 +11,7 @@ import pytest
 
 import crosslane
 
-from .conftest import error, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import Load, error, value
 
 PYTHON = """
     import json

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -18,9 +17,7 @@ import pytest
 
 import crosslane
 
-from .conftest import CPUS, Library, error, eventually, processes, value
-
-Load = Callable[[str], duckdb.DuckDBPyConnection]
+from .conftest import CPUS, Library, Load, error, eventually, processes, value
 
 
 @pytest.mark.timeout(60)
