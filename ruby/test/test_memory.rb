@@ -6,26 +6,36 @@ require "rbconfig"
 
 # A program that is short of memory: what cannot be collected is an error of one query.
 class TestMemory < CrosslaneTest
+  # For the programs: whether a block finds no room in so many MiB above what was used. What comes next, in the same
+  # room, must not fail.
+  SHORT = <<~RUBY
+    def used = File.read("/proc/self/statm").to_i * 4096
+    def short?(room, used, comes_next)
+      _, most = Process.getrlimit(:AS)
+      Process.setrlimit(:AS, used + (room << 20), most)
+      yield
+      false
+    rescue StandardError, NoMemoryError => e
+      raise unless e.message.match?(/memory|alloc/i)
+      true
+    ensure
+      raise "what comes next" unless comes_next.call
+      Process.setrlimit(:AS, most, most)
+    end
+  RUBY
+
   PROGRAM = <<~RUBY
     require "crosslane"
     db = Crosslane.open(":memory:", config: { threads: 1 })
     db.udf(:long_text, "(size BIGINT) -> VARCHAR") { |size| "x" * size }
     db.udf(:many, "(size BIGINT) -> BIGINT[]") { |size| [7] * size }
     db.query("SELECT long_text(1), many(1)")
-    used = File.read("/proc/self/statm").to_i * 4096
-    _, most = Process.getrlimit(:AS)
-    failed = 0
-    ["strlen(long_text(400_000_000 + i))", "len(many(40_000_000 + i))"].each do |call|
-      [40, 400, 500, 700, 900, 1400].each do |room|
-        Process.setrlimit(:AS, used + (room << 20), most)
-        begin
-          db.value("SELECT " + call + " FROM range(1) r(i)")
-        rescue StandardError, NoMemoryError => e
-          raise unless e.message.match?(/memory|alloc/i)
-          failed += 1
-        end
-        raise "the next query" unless db.value("SELECT strlen(long_text(3 + i)) FROM range(1) r(i)") == 3
-        Process.setrlimit(:AS, most, most)
+    before = used
+    comes_next = -> { db.value("SELECT strlen(long_text(3 + i)) FROM range(1) r(i)") == 3 }
+    failed = ["strlen(long_text(400_000_000 + i))", "len(many(40_000_000 + i))"].sum do |call|
+      [40, 400, 500, 700, 900, 1400].count do |room|
+        short?(room, before, comes_next) { db.value("SELECT " + call + " FROM range(1) r(i)") }
+      ensure
         GC.start
       end
     end
@@ -53,19 +63,12 @@ class TestMemory < CrosslaneTest
       "appended rows without a value" => -> { db.append("gaps", [[nil]] * 2000) },
       "appended long texts" => -> { db.append("texts", [["x" * 100_000]] * 2000) }
     }
-    used = File.read("/proc/self/statm").to_i * 4096
-    _, most = Process.getrlimit(:AS)
+    before = used
+    comes_next = -> { db.value("SELECT count(*) FROM texts(3)") == 3 }
     asked.each do |what, ask|
       failed = [100, 400, 600].count do |room|
-        Process.setrlimit(:AS, used + (room << 20), most)
-        ask.call
-        false
-      rescue StandardError, NoMemoryError => e
-        raise unless e.message.match?(/memory|alloc/i)
-        true
+        short?(room, before, comes_next, &ask)
       ensure
-        raise "the next query" unless db.value("SELECT count(*) FROM texts(3)") == 3
-        Process.setrlimit(:AS, most, most)
         GC.start
       end
       puts "\#{what}: \#{failed}"
@@ -100,7 +103,6 @@ class TestMemory < CrosslaneTest
         js.eval("try { fail() } catch (e) { if (e.message.length < 1e6) throw new Error('no memory') }")
       }
     }
-    _, most = Process.getrlimit(:AS)
     asked.each do |what, ask|
       failed = [8, 50, 84].count do |room|
         js = Crosslane::V8::Context.new
@@ -111,16 +113,8 @@ class TestMemory < CrosslaneTest
         js.attach("fail") { raise text }
         js.low_memory_notification
         GC.start
-        used = File.read("/proc/self/statm").to_i * 4096
-        Process.setrlimit(:AS, used + (room << 20), most)
-        ask.call(js)
-        false
-      rescue StandardError, NoMemoryError => e
-        raise unless e.message.match?(/memory|alloc/i)
-        true
+        short?(room, used, -> { other.eval("1 + 1") == 2 }) { ask.call(js) }
       ensure
-        raise "another context" unless other.eval("1 + 1") == 2
-        Process.setrlimit(:AS, most, most)
         js.dispose
       end
       puts "\#{what}: \#{failed}"
@@ -148,7 +142,7 @@ class TestMemory < CrosslaneTest
   # What a program prints, in a process of its own.
   def run_alone(program)
     library = File.expand_path("../lib", __dir__)
-    output, error, status = Open3.capture3(RbConfig.ruby, "-I", library, "-e", program)
+    output, error, status = Open3.capture3(RbConfig.ruby, "-I", library, "-e", SHORT + program)
     assert_predicate status, :success?, error[-2000..] || error
     output
   end
