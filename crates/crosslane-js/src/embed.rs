@@ -239,14 +239,13 @@ impl Context {
         }
     }
 
-    /// Runs a script; `name` is its file for messages. Returns the encoded value.
+    /// Runs a script. Returns the encoded value.
     ///
     /// # Errors
     /// What it threw, or why it was ended.
-    pub fn eval(&self, source: &str, name: &str, stack: usize) -> Result<Vec<u8>, Thrown> {
-        let (source, name) = (ClText::new(source.as_bytes()), ClText::new(name.as_bytes()));
-        // SAFETY: the isolate lives, as do the texts.
-        self.outcome(|raw, outcome| unsafe { ffi::cl_eval(raw, source, name, stack, outcome) })
+    pub fn eval(&self, script: Script<'_>) -> Result<Vec<u8>, Thrown> {
+        // SAFETY: the isolate lives.
+        self.outcome(|raw, outcome| unsafe { script.eval(raw, outcome) })
     }
 
     /// Calls a function by its path (`a.b.c`) with an encoded array: the number of elements (`u32`) and these.
@@ -292,6 +291,27 @@ impl Context {
     }
 }
 
+/// A script to be run.
+#[derive(Debug, Clone, Copy)]
+pub struct Script<'a> {
+    /// Its text.
+    pub source: &'a str,
+    /// Its file, for messages.
+    pub name: &'a str,
+    /// What there is of this thread's stack.
+    pub stack: usize,
+}
+
+impl Script<'_> {
+    /// # Safety
+    /// The isolate must live.
+    unsafe fn eval(self, isolate: *mut ClIsolate, outcome: &mut ClOutcome) {
+        let [source, name] = [self.source, self.name].map(|text| ClText::new(text.as_bytes()));
+        // SAFETY: as the caller says; the texts live.
+        unsafe { ffi::cl_eval(isolate, source, name, self.stack, outcome) };
+    }
+}
+
 /// Builds snapshots.
 struct Builder {
     raw: NonNull<ClIsolate>,
@@ -317,24 +337,21 @@ impl Builder {
     /// The snapshot of what a script makes of `blob`.
     fn build(
         blob: ClText,
-        source: &str,
-        name: &str,
-        stack: usize,
+        script: Script<'_>,
         program: Arc<dyn Program>,
         started: impl FnOnce(&Arc<Handle>),
     ) -> Result<Snapshot, Refused> {
         let builder = Self::new(blob, program)?;
         started(&builder.handle);
-        builder.eval(source, name, stack)?;
+        builder.eval(script)?;
         Ok(builder.finish())
     }
 
-    fn eval(&self, source: &str, name: &str, stack: usize) -> Result<(), Thrown> {
+    fn eval(&self, script: Script<'_>) -> Result<(), Thrown> {
         let mut outcome = ClOutcome::EMPTY;
-        let (source, name) = (ClText::new(source.as_bytes()), ClText::new(name.as_bytes()));
         // SAFETY: the isolate lives, as do the texts; the outcome is read at once.
         unsafe {
-            ffi::cl_eval(self.raw.as_ptr(), source, name, stack, &mut outcome);
+            script.eval(self.raw.as_ptr(), &mut outcome);
             isolate::check(&outcome)
         }
     }
@@ -384,18 +401,16 @@ fn version() -> [u8; VERSION] {
 }
 
 impl Snapshot {
-    /// The heap after a script has run; its name is for messages. `started` is given what ends the script.
+    /// The heap after a script has run. `started` is given what ends the script.
     ///
     /// # Errors
     /// [`Refused`].
     pub fn of_script(
-        source: &str,
-        name: &str,
-        stack: usize,
+        script: Script<'_>,
         program: Arc<dyn Program>,
         started: impl FnOnce(&Arc<Handle>),
     ) -> Result<Self, Refused> {
-        Builder::build(ClText::EMPTY, source, name, stack, program, started)
+        Builder::build(ClText::EMPTY, script, program, started)
     }
 
     /// The same heap, with the code that another script needs compiled. What that script changes is not kept. The rest
@@ -405,13 +420,11 @@ impl Snapshot {
     /// [`Refused`].
     pub fn warmed_up(
         &self,
-        source: &str,
-        name: &str,
-        stack: usize,
+        script: Script<'_>,
         program: Arc<dyn Program>,
         started: impl FnOnce(&Arc<Handle>),
     ) -> Result<Self, Refused> {
-        Builder::build(self.text(), source, name, stack, program, started)
+        Builder::build(self.text(), script, program, started)
     }
 
     /// The snapshot for [`Snapshot::load`].

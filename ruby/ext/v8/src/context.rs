@@ -13,7 +13,7 @@ use crate::stack;
 use crate::watch::Watched;
 use crate::{class_of_v8, error};
 use crosslane_gvl::{self as gvl, Me, Unwind, check_interrupts};
-use crosslane_js::embed::{self, Program, Refused};
+use crosslane_js::embed::{self, Program, Refused, Script};
 use crosslane_js::isolate::{Handle, Reason, Thrown};
 use crosslane_js::snapshot;
 use magnus::error::ErrorType;
@@ -96,9 +96,16 @@ impl Snapshot {
 
     /// Has a script run for a snapshot, which the VM can interrupt as it can any call.
     fn run(
+        source: RString,
+        name: RString,
         blocks: Value,
-        work: impl FnOnce(Arc<dyn Program>, &dyn Fn(&Arc<Handle>)) -> Result<snapshot::Snapshot, Refused>,
+        work: impl FnOnce(
+            Script<'_>,
+            Arc<dyn Program>,
+            &dyn Fn(&Arc<Handle>),
+        ) -> Result<snapshot::Snapshot, Refused>,
     ) -> Result<Self, Error> {
+        let (source, name) = (codec::text(source)?, codec::text(name)?);
         let bridge = Bridge::new(blocks);
         let me = Me::get();
         let started = |handle: &Arc<Handle>| {
@@ -112,7 +119,11 @@ impl Snapshot {
                 watched.want();
             }
         };
-        let made = gvl::without_or_raise(|| work(Arc::clone(&bridge) as _, &started), want);
+        let build = || {
+            let script = Script { source: &source, name: &name, stack: stack::left() };
+            work(script, Arc::clone(&bridge) as _, &started)
+        };
+        let made = gvl::without_or_raise(build, want);
         match bridge.left() {
             Some((unwind, _)) => Err(unwind.into_error()),
             None => Self::wrap(made),
@@ -120,17 +131,13 @@ impl Snapshot {
     }
 
     pub(crate) fn build(source: RString, name: RString, blocks: Value) -> Result<Self, Error> {
-        let (source, name) = (codec::text(source)?, codec::text(name)?);
-        Self::run(blocks, |program, started| {
-            snapshot::Snapshot::of_script(&source, &name, stack::left(), program, started)
+        Self::run(source, name, blocks, |script, program, started| {
+            snapshot::Snapshot::of_script(script, program, started)
         })
     }
 
     pub(crate) fn warm_up(&self, source: RString, name: RString, blocks: Value) -> Result<Self, Error> {
-        let (source, name) = (codec::text(source)?, codec::text(name)?);
-        Self::run(blocks, |program, started| {
-            self.0.warmed_up(&source, &name, stack::left(), program, started)
-        })
+        Self::run(source, name, blocks, |script, program, started| self.0.warmed_up(script, program, started))
     }
 
     pub(crate) fn load(dumped: RString) -> Result<Self, Error> {
@@ -423,7 +430,7 @@ impl Context {
     /// With `settled`, a promise that is not settled then is an error.
     pub(crate) fn eval(&self, source: RString, name: RString, settled: bool) -> Result<Value, Error> {
         let (source, name) = (codec::text(source)?, codec::text(name)?);
-        self.run(settled, |context, stack| context.eval(&source, &name, stack))
+        self.run(settled, |context, stack| context.eval(Script { source: &source, name: &name, stack }))
     }
 
     /// With `settled`, as in [`Context::eval`].
