@@ -210,3 +210,16 @@ def test_every_setting_and_command_is_documented() -> None:
     con.close()
     assert len(names) > 10
     assert [name for name in names if name not in text] == []
+
+
+@pytest.mark.parametrize("command", ["stats", "pools", "lanes"])
+def test_the_columns_of_statistics_are_documented(command: str) -> None:
+    text = (ROOT / "docs" / "functions.md").read_text()
+    (table,) = re.findall(
+        rf"^\| column of `crosslane_{command}\(\)` \|.*\n\|---.*\n((?:\|.*\n)+)", text, re.MULTILINE
+    )
+    documented = re.findall(r"^\| `(\w+)` \| (?:\S+ )?\| \S", table, re.MULTILINE)
+    con = crosslane.connect()
+    columns = con.sql(f"FROM crosslane_{command}()").columns
+    con.close()
+    assert documented == columns
