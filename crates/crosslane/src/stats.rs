@@ -33,7 +33,6 @@ pub struct FunctionStats {
     pub deaths: Counter,
     /// Slices that ran on a lane borrowed from another worker.
     pub fanned_out: Counter,
-    pub bytes_in: Counter,
     pub bytes_out: Counter,
     /// Writing the batch into the ring.
     pub copy_in: Counter,
