@@ -147,6 +147,175 @@ class TestTableFunctions < CrosslaneTest
     end
   end
 
+  FRUIT = [[1, "fig", 2.5, nil], [2, "plum", 3.5, Date.new(2024, 2, 29)], [3, nil, 4.5, nil]].freeze
+  FRUIT_COLUMNS = "(id BIGINT, name VARCHAR, price DOUBLE, day DATE)"
+  # Queries, and what they want.
+  WANTED = {
+    "SELECT * FROM fruit()" => %w[id name price day],
+    "SELECT price, id FROM fruit()" => %w[id price],
+    "SELECT price, price, id + 1, price FROM fruit()" => %w[id price],
+    "SELECT name FROM fruit() WHERE price > 3" => %w[name price],
+    "SELECT max(price) FROM fruit() WHERE day IS NULL" => %w[price day],
+    "SELECT name FROM fruit() ORDER BY id DESC LIMIT 1" => %w[id name],
+    "SELECT a.name FROM fruit() a JOIN (SELECT id FROM fruit()) b USING (id)" => %w[id name],
+    "SELECT id FROM (FROM fruit()) WHERE name = 'fig'" => %w[id name],
+    # DuckDB wants some column, and takes the first.
+    "SELECT count(*) FROM fruit()" => %w[id],
+    "SELECT 7 FROM fruit()" => %w[id]
+  }.freeze
+
+  def fruit(db, **options, &rows) = db.table(:fruit, "() -> #{FRUIT_COLUMNS}", **options, &rows)
+
+  # A database where fruit() is a table.
+  def reference
+    db = open
+    db.query("CREATE TABLE fruits #{FRUIT_COLUMNS.sub("->", "")}")
+    db.append("fruits", FRUIT)
+    ->(sql) { db.query(sql.gsub("fruit()", "fruits")).to_a.sort_by(&:inspect) }
+  end
+
+  def test_columns_that_a_query_wants
+    due = reference
+    [1, 4].each do |threads|
+      db = open(threads: threads)
+      asked = []
+      fruit(db) do |wanted:|
+        asked << wanted
+        FRUIT.map { |row| %w[id name price day].zip(row).to_h.values_at(*wanted) }
+      end
+      WANTED.each do |sql, wanted|
+        asked.clear
+        assert_equal due.call(sql), db.query(sql).to_a.sort_by(&:inspect), sql
+        assert_includes asked, wanted, sql
+      end
+      assert_predicate asked.first, :frozen?
+      db.query("PRAGMA disable_optimizer")
+      WANTED.each_key { |sql| assert_equal due.call(sql), db.query(sql).to_a.sort_by(&:inspect), sql }
+      asked.clear
+      db.query("EXPLAIN SELECT id FROM fruit()")
+      assert_empty asked
+    end
+  end
+
+  # Whatever is yielded, and whether the block asks or not.
+  def test_only_wanted_columns_are_looked_at
+    due = reference
+    names = %i[id name price day]
+    kinds = {
+      arrays: ->(row) { row }, structs: ->(row) { Struct.new(*names).new(*row) },
+      symbols: ->(row) { names.zip(row).to_h }, strings: ->(row) { names.map(&:to_s).zip(row).to_h },
+      objects: ->(row) { Data.define(*names).new(*row) }
+    }
+    kinds.delete(:objects) unless defined?(Data.define)
+    kinds.each do |kind, make|
+      db = open(threads: 2)
+      blocks = [->(**) { FRUIT.map(&make) }, ->(wanted:) { wanted && FRUIT.map(&make) }]
+      blocks.each do |block|
+        fruit(db, &block)
+        WANTED.each_key { |sql| assert_equal due.call(sql), db.query(sql).to_a.sort_by(&:inspect), "#{kind} #{sql}" }
+      end
+    end
+  end
+
+  def test_values_of_other_columns_are_not_converted
+    db = open
+    none = Object.new
+    def none.id = 1
+    def none.name = raise(KeyError, "the name")
+    rows = [[1, none, none, none], none, { id: 1 }, { "id" => 1, name: none }, Struct.new(:id).new(1), nil]
+    fruit(db) { rows }
+    assert_equal [1, 1, 1, 1, 1, nil], db.query("SELECT id FROM fruit()").map(&:first)
+    assert_raises(TypeError) { db.query("SELECT name FROM fruit()") }
+    rows.shift
+    assert_equal "the name", assert_raises(KeyError) { db.query("SELECT name FROM fruit()") }.message
+    rows.shift
+    error = assert_raises(ArgumentError) { db.query("SELECT name FROM fruit()") }
+    assert_match(/lacks the field name of STRUCT\(id/, error.message)
+  end
+
+  def test_rows_of_a_wrong_width
+    db = open
+    row = [1, 2, 3]
+    fruit(db) { [row] }
+    message = ->(sql) { assert_raises(TypeError) { db.query(sql) }.message }
+    whole = "3 values where 4 are due: id, name, price, day"
+    assert_equal "returned Array [1, 2, 3], #{whole}", message.call("SELECT id, name FROM fruit()")
+    # Only who knows what is wanted can have meant that.
+    row = [1, "fig"]
+    assert_match(/2 values where 4 are due/, message.call("SELECT id, name FROM fruit()"))
+    fruit(db) { |wanted: nil| wanted && [row] }
+    assert_equal [row], db.query("SELECT id, name FROM fruit()").to_a
+    row = [1]
+    due = "returned Array [1], 1 value where 2 are due (id, price), or all 4 (id, name, price, day)"
+    assert_equal due, message.call("SELECT price FROM fruit() WHERE id > 0")
+    row = [1, 2, 3]
+    assert_match(/, #{whole}\z/, message.call("FROM fruit()"))
+    row = []
+    assert_match(/0 values where 1 is due \(id\)/, message.call("SELECT count(*) FROM fruit()"))
+  end
+
+  def test_who_asks_for_columns
+    db = open(threads: 4)
+    # A parameter of this name is a parameter.
+    db.table(:t, "(wanted BIGINT) -> (a BIGINT, b BIGINT)") { |wanted: 5| [[wanted, 0]] }
+    assert_equal 5, db.value("SELECT a FROM t()")
+    assert_equal 7, db.value("SELECT a FROM t(wanted := 7)")
+    # `split` may ask alone.
+    parts = ->(n, wanted:) { Array.new(n) { wanted } }
+    db.table(:t, "(n BIGINT, k BIGINT) -> (a BIGINT, b VARCHAR)", split: parts) { |part, n, k: 1| [part.map { n * k }] }
+    assert_equal [[6]] * 3, db.query("SELECT a FROM t(3, k := 2)").to_a
+    db.table(:t, "(n BIGINT) -> (a VARCHAR, b VARCHAR)", split: parts) do |part, _, wanted:|
+      [{ b: (part + wanted).join(" ") }]
+    end
+    assert_equal [["b b"]], db.query("SELECT b FROM t(1)").to_a
+    error = assert_raises(Crosslane::DeclarationError) { db.table(:t, "() -> (a BIGINT)") { |wants:| wants } }
+    assert_match(/needs the keyword wants, which is no parameter/, error.message)
+    most = (1..64).map { |i| "p#{i} BIGINT" }.join(", ")
+    db.table(:most, "(#{most}) -> (a BIGINT)") { |*all| [[all.sum]] }
+    assert_equal 2080, db.value("FROM most(#{(1..64).to_a.join(", ")})")
+    error = assert_raises(Crosslane::DeclarationError) { db.table(:most, "(#{most}, q BIGINT) -> (a BIGINT)") { [] } }
+    assert_match(/at most 64 parameters, not 65/, error.message)
+  end
+
+  def test_wanted_columns_of_those_that_depend_on_arguments
+    [1, 4].each do |threads|
+      db = open(threads: threads)
+      asked = []
+      count = ->(columns) { (1..columns).to_h { |i| ["c#{i}", i.odd? ? "BIGINT" : "VARCHAR"] } }
+      db.table(:wide, "(columns BIGINT, rows BIGINT)", columns: count) do |_, rows: 3, wanted: []|
+        asked << wanted
+        Array.new(rows) { |row| wanted.map { |name| name[1..].to_i.odd? ? row : "r#{row} #{name}" } }
+      end
+      assert_equal [[0, "r0 c2"]], db.query("SELECT c5, c2 FROM wide(7, rows := 1)").to_a
+      assert_equal [%w[c2 c5]], asked
+      last = db.query("SELECT c6, c7 FROM wide(8, rows := 5000) ORDER BY c7 DESC LIMIT 1")
+      assert_equal [["r4999 c6", 4999]], last.to_a
+      statement = db.prepare("SELECT c4 FROM wide(4) WHERE c1 = ?")
+      assert_equal([[["r1 c4"]], [["r2 c4"]]], [1, 2].map { |row| statement.query(row).to_a })
+      assert_equal 5000, db.value("SELECT count(*) FROM wide(2, rows := 5000)")
+    end
+  end
+
+  def test_wanted_columns_of_every_kind
+    db = open(threads: 2)
+    types = { "a" => "BIGINT[]", "b" => "STRUCT(x BIGINT, y VARCHAR[])", "c" => "MAP(VARCHAR, BIGINT)",
+              "d" => "VARCHAR[2]", "e" => "UNION(n BIGINT, s VARCHAR)", "f" => "ENUM('u', 'v')",
+              "g" => "DECIMAL(20, 2)" }
+    tagged = Crosslane::Tagged.new("s", "t")
+    row = [[1, nil], { x: 1, y: ["z"] }, { "k" => nil }, ["p", nil], tagged, "v", BigDecimal("1.25")]
+    columns = types.map { |name, type| "#{name} #{type}" }.join(", ")
+    db.table(:t, "() -> (#{columns})") { Array.new(3000) { |i| i.odd? ? row : [nil] * 7 } }
+    text = db.query("SELECT #{types.keys.map { |name| "#{name}::VARCHAR" }.join(", ")} FROM t() LIMIT 2").to_a
+    types.each_key.with_index do |name, at|
+      ask = "SELECT first(#{name}::VARCHAR), count(*), count(#{name}) FROM t() WHERE #{name} IS NOT NULL"
+      assert_equal [text[1][at], 1500, 1500], db.query(ask).first, name
+    end
+    types.keys.permutation(2).each do |one, other|
+      texts = [one, other].map { |name| text[1][types.keys.index(name)] }
+      assert_equal texts, db.query("SELECT #{one}::VARCHAR, #{other}::VARCHAR FROM t() OFFSET 2999").first
+    end
+  end
+
   def test_columns_under_a_stressed_and_a_compacting_collector
     db = open(threads: 2)
     wide(db)

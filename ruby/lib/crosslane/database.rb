@@ -313,12 +313,18 @@ module Crosslane
     #   end
     #   db.query("FROM letters('abc', upper := true)")
     #
+    # A block that takes the keyword `wanted`, which is no parameter, gets the names of the columns that the query uses,
+    # and its rows may be Arrays of these columns alone. Values of other columns are not looked at in any case.
+    #
+    #   db.table(:books, "() -> (title VARCHAR, summary VARCHAR)") { |wanted:| Book.select(wanted) }
+    #
     #   header = ->(path) { CSV.open(path, &:shift).to_h { |name| [name, "VARCHAR"] } }
     #   db.table(:csv, "(path VARCHAR)", columns: header) { |path| CSV.foreach(path, headers: true).lazy.map(&:to_h) }
     #
     # @param name [Symbol, String]
     # @param signature [String] such as "(n BIGINT) -> (i BIGINT, name VARCHAR)"; with `columns` the parameters only
-    # @param split [#call, nil] is given the arguments, and returns the parts, an Enumerable
+    # @param split [#call, nil] is given the arguments (and `wanted`, if it takes that), and returns the parts, an
+    #   Enumerable
     # @param columns [#call, nil] is given the arguments whenever a query is planned, and returns the columns: a Hash of
     #   names and types, or a text such as "(i BIGINT, name VARCHAR)"
     # @yieldparam part what the worker is to do (only with `split`), and then the arguments

@@ -174,9 +174,11 @@ module Crosslane
       Float(number, exception: false)&.*(factor) if factor
     end
 
+    def most_parameters = MOST_PARAMETERS
+
     def check_parameters
       count = @parameters.size
-      raise error("a function has at most #{MOST_PARAMETERS} parameters, not #{count}") if count > MOST_PARAMETERS
+      raise error("a function has at most #{most_parameters} parameters, not #{count}") if count > most_parameters
 
       kinds = callable.parameters.map(&:first)
       raise error("SQL passes no keywords, but the block needs some") if kinds.include?(:keyreq)

@@ -21,6 +21,20 @@ module Crosslane
       def message = { signature: signature, admits_null: [false], file: file }
     end
 
+    # What opens a scan: its arguments, and two parameters that SQL does not see.
+    class Opening < Declaration
+      private
+
+      def most_parameters = super + 2
+    end
+
+    # The keyword by which a block asks for the names of the columns that a query wants.
+    WANTED = :wanted
+    # The names of parameters that SQL does not see.
+    DECIDED = '"decided columns"'
+    PLACES = '"wanted columns"'
+    private_constant :Opening, :WANTED, :DECIDED, :PLACES
+
     # Functions of the host: what opens a scan, its rows, and what decides its columns (nil if the signature does).
     attr_reader :opening, :rows, :deciding
 
@@ -36,17 +50,16 @@ module Crosslane
       @scans = {}
       @lock = Mutex.new
       @name = name
-      if columns
-        @deciding = declare("#{parameters} -> VARCHAR", :decide)
-        # What was decided comes behind the arguments.
-        parameters = "#{parameters.strip.delete_suffix(")")}#{", " if @deciding.parameters.any?}columns VARCHAR)"
-      end
-      @opening = declare("#{parameters} -> BIGINT", :open)
-      @names = (@deciding || @opening).parameters.map(&:first)
+      asked = declare(Declaration, "#{parameters} -> VARCHAR", :decide)
+      @deciding = asked if columns
+      # What was decided, and what a query wants, come behind the arguments.
+      more = ["#{DECIDED} VARCHAR", "#{PLACES} BIGINT[]"].last(columns ? 2 : 1).join(", ")
+      parameters = "#{parameters.strip.delete_suffix(")")}#{", " if asked.parameters.any?}#{more})"
+      @opening = declare(Opening, "#{parameters} -> BIGINT", :open)
+      @names = asked.parameters.map(&:first)
       @named = @names & keywords(block).map(&:to_s)
-      missing = block.parameters.filter_map { |kind, key| key if kind == :keyreq } - @named.map(&:to_sym)
-      raise @opening.error("its block needs the keyword #{missing.first}, which is no parameter") if missing.any?
-
+      @asking = asking(block, split)
+      check_keywords(block)
       @type = "STRUCT#{fixed.strip}" if fixed
       # The engine does not look at the type of rows that are decided later.
       @rows = Rows.new(self, rows_of(@type || "BOOLEAN"), block.source_location&.first || "")
@@ -65,10 +78,24 @@ module Crosslane
                               "not #{signature.inspect}"
     end
 
-    def declare(signature, method)
+    # Who wants to know what a query wants; nobody if a parameter has the keyword's name.
+    def asking(*callables)
+      return [] if @names.include?(WANTED.to_s)
+
+      callables.compact.select { |callable| keywords(callable).include?(WANTED) }
+    end
+
+    def check_keywords(block)
+      known = @named.map(&:to_sym)
+      known << WANTED if @asking.include?(block)
+      missing = block.parameters.filter_map { |kind, key| key if kind == :keyreq } - known
+      raise @opening.error("its block needs the keyword #{missing.first}, which is no parameter") if missing.any?
+    end
+
+    def declare(kind, signature, method)
       signature = Crosslane.signature(@name, signature)
-      opening = Declaration.new(signature, ->(*values) { send(method, values) }, nulls: :call, deterministic: false)
-      opening.fixed("a table function")
+      declared = kind.new(signature, ->(*values) { send(method, values) }, nulls: :call, deterministic: false)
+      declared.fixed("a table function")
     end
 
     # The signature of the rows; it is checked here, where its mistake is.
@@ -100,16 +127,25 @@ module Crosslane
     end
 
     def open(values)
+      wanted = values.pop
       type = @type || "STRUCT#{values.pop}"
       positional, given = arguments(values)
-      parts = @split ? call(@split, positional, given).to_a.map { |part| [part, *positional] } : [positional]
-      scan = Scan.new(@block, parts, given, type)
+      told = given.merge(asked(type, wanted))
+      parts = @split ? call(@split, positional, told).to_a.map { |part| [part, *positional] } : [positional]
+      scan = Scan.new(@block, parts, @asking.include?(@block) ? told : given, type, wanted, @asking.any?)
       @lock.synchronize do
         number = Scans.next_number
         SCANS[number] = @scans
         @scans[number] = scan
         number
       end
+    end
+
+    # What a block gets that asks for the columns which a query wants.
+    def asked(type, wanted)
+      return {} if @asking.empty?
+
+      { WANTED => Declaration.columns(type.delete_prefix("STRUCT")).map(&:first).values_at(*wanted).freeze }
     end
 
     # Which function's scan a number is.
@@ -134,14 +170,22 @@ module Crosslane
     # @return [String] a STRUCT of its columns
     attr_reader :type
 
+    # @return [Array<Integer>] the places of the columns that the query wants
+    attr_reader :wanted
+
     # @param parts [Array<Array>] what the block is given for each
     # @param given [Hash{Symbol => Object}] keywords, for all of them
-    def initialize(block, parts, given, type)
+    # @param narrow [Boolean] whether the block knows what is wanted, so that its rows may have only that
+    def initialize(block, parts, given, type, wanted, narrow)
       @block = block
       @parts = Thread::Queue.new(parts)
       @given = given
       @type = type
+      @wanted = wanted
+      @narrow = narrow
     end
+
+    def narrow? = @narrow
 
     # Yields the rows of the parts that this worker gets.
     def each_row(&rows)

@@ -21,7 +21,7 @@ use std::ffi::c_int;
 use std::time::Duration;
 
 /// The most parameters: their values lie on the stack, where the collector sees them.
-pub(crate) const MOST_PARAMETERS: usize = 64;
+pub(crate) const MOST_PARAMETERS: usize = 66;
 
 /// A declared function, ready to be called.
 #[derive(Debug)]

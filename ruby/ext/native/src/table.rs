@@ -85,7 +85,10 @@ impl Table {
         // Scans of a function whose columns are decided when it is used have rows of different types.
         let returns: String = scan.funcall("type", ())?;
         let returns: DataType = returns.parse().map_err(crate::argument_error)?;
-        let (writer, out) = (Writer::new(&returns)?, ColumnBuilder::new(&returns));
+        // Columns that the query does not want are not even looked at.
+        let wanted: Vec<usize> = scan.funcall("wanted", ())?;
+        let writer = Writer::of_wanted(&returns, &wanted, scan.funcall("narrow?", ())?)?;
+        let out = ColumnBuilder::new(&projected(&returns, &wanted)?);
         let taker = ruby.obj_wrap(Taker {
             thread: Opaque::from(ruby.thread_current().as_value()),
             lane: Cell::new(lane),
@@ -110,6 +113,17 @@ impl Table {
             Err(unwind) => fail(lane, rows.call, unwind, host),
         }
     }
+}
+
+/// A STRUCT of the wanted fields of one.
+fn projected(data_type: &DataType, wanted: &[usize]) -> Result<DataType, Error> {
+    let fields = match data_type {
+        DataType::Struct(fields) => wanted.iter().map(|place| fields.get(*place).cloned()).collect(),
+        _ => None,
+    };
+    fields
+        .map(DataType::Struct)
+        .ok_or_else(|| crate::argument_error(format!("{data_type} has no columns {wanted:?}")))
 }
 
 /// Tells the engine how a scan has failed.

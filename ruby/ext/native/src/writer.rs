@@ -3,7 +3,7 @@
 use crate::reader::units;
 use crate::values::{EPOCH, header, integer, known, send};
 use crosslane::builder::Overflow;
-use crosslane::{ColumnBuilder, DataType, calendar, code_width, timetz};
+use crosslane::{ColumnBuilder, DataType, Field, calendar, code_width, timetz};
 use rb_sys::{Qfalse, Qnil, Qtrue, VALUE, ruby_value_type as kind};
 use std::ffi::{CStr, c_int};
 use std::fmt::Write;
@@ -29,12 +29,17 @@ enum Parts {
     },
     Fields {
         class: VALUE,
+        /// Those that are written.
         fields: Vec<Part>,
+        /// Whether an Array may have only those.
+        narrow: bool,
     },
 }
 
 #[derive(Debug)]
 struct Part {
+    /// Which of all fields it is.
+    place: usize,
     name: String,
     symbol: VALUE,
     string: VALUE,
@@ -53,6 +58,8 @@ pub(crate) enum Fault {
     Mismatch(VALUE),
     /// The object does not fit.
     TooLarge(VALUE),
+    /// The Array has not as many values as there are fields; the text tells how many these are.
+    Width(VALUE, String),
     /// Something else, which the text tells after "returned ".
     Other(VALUE, String),
     /// The batch is full, or there is no memory for it.
@@ -90,6 +97,27 @@ unsafe fn is_a(value: VALUE, class: VALUE) -> bool {
     unsafe { rb_sys::rb_obj_is_kind_of(value, class) == Qtrue as VALUE }
 }
 
+impl Parts {
+    /// Those of a STRUCT's fields that are wanted, by their places.
+    fn fields(fields: &[Field], wanted: &[usize], narrow: bool) -> Result<Self, magnus::Error> {
+        let part = |place: usize| {
+            let field = &fields[place];
+            Ok::<_, magnus::Error>(Part {
+                place,
+                name: field.name.clone(),
+                symbol: crate::shapes::symbol(&field.name)?,
+                string: crate::shapes::string(&field.name)?,
+                writer: Writer::new(&field.data_type)?,
+            })
+        };
+        Ok(Parts::Fields {
+            class: crate::shapes::class(fields)?,
+            fields: wanted.iter().copied().map(part).collect::<Result<_, _>>()?,
+            narrow,
+        })
+    }
+}
+
 impl Writer {
     /// A writer; the names that it compares with are pinned, once for each name.
     pub(crate) fn new(data_type: &DataType) -> Result<Self, magnus::Error> {
@@ -101,20 +129,10 @@ impl Writer {
             DataType::Map(entry) => {
                 Parts::Children(entry.children().map(Writer::new).collect::<Result<_, _>>()?)
             }
-            DataType::Struct(fields) => Parts::Fields {
-                class: crate::shapes::class(fields)?,
-                fields: fields
-                    .iter()
-                    .map(|field| {
-                        Ok(Part {
-                            name: field.name.clone(),
-                            symbol: crate::shapes::symbol(&field.name)?,
-                            string: crate::shapes::string(&field.name)?,
-                            writer: Writer::new(&field.data_type)?,
-                        })
-                    })
-                    .collect::<Result<_, magnus::Error>>()?,
-            },
+            DataType::Struct(fields) => {
+                let all: Vec<_> = (0..fields.len()).collect();
+                Parts::fields(fields, &all, false)?
+            }
             DataType::Union(fields) => {
                 let names: Vec<_> = fields[1..].iter().map(|field| field.name.clone()).collect();
                 let members = fields[1..].iter().map(|field| Writer::new(&field.data_type));
@@ -128,6 +146,17 @@ impl Writer {
         Ok(Self { data_type: data_type.clone(), parts })
     }
 
+    /// A writer of the wanted fields of a STRUCT, by their places, into a column of a STRUCT of these alone. `narrow` says
+    /// whether an Array may have only those.
+    pub(crate) fn of_wanted(
+        data_type: &DataType,
+        wanted: &[usize],
+        narrow: bool,
+    ) -> Result<Self, magnus::Error> {
+        let DataType::Struct(fields) = data_type else { return Writer::new(data_type) };
+        Ok(Self { data_type: data_type.clone(), parts: Parts::fields(fields, wanted, narrow)? })
+    }
+
     /// The exception for a fault: (class, message).
     pub(crate) fn explain(&self, fault: &Fault) -> (&'static CStr, String) {
         let due = &self.data_type;
@@ -135,6 +164,7 @@ impl Writer {
             Fault::Mismatch(value) => {
                 (c"TypeError", format!("returned {} where {due} is due", shown(*value)))
             }
+            Fault::Width(value, due) => (c"TypeError", format!("returned {}, {due}", shown(*value))),
             Fault::TooLarge(value) => {
                 (c"RangeError", format!("returned {}, which does not fit {due}", shown(*value)))
             }
@@ -375,7 +405,10 @@ impl Writer {
     /// # Safety
     /// As [`Writer::write`].
     unsafe fn fields(&self, value: VALUE, out: &mut ColumnBuilder) -> Written {
-        let Parts::Fields { class, fields } = &self.parts else { return Err(Fault::Mismatch(value)) };
+        let (Parts::Fields { class, fields, narrow }, DataType::Struct(all)) = (&self.parts, &self.data_type)
+        else {
+            return Err(Fault::Mismatch(value));
+        };
         // SAFETY: as the caller says.
         unsafe {
             if rb_sys::SPECIAL_CONST_P(value)
@@ -385,16 +418,19 @@ impl Writer {
                 return Err(Fault::Mismatch(value));
             }
             let positional = is(value, kind::RUBY_T_ARRAY);
-            if positional && rb_sys::RARRAY_LEN(value) as usize != fields.len() {
-                return Err(Fault::Mismatch(value));
+            let given = if positional { rb_sys::RARRAY_LEN(value) as usize } else { 0 };
+            // Where both are as many, they are the same.
+            let narrowed = *narrow && given == fields.len();
+            if positional && given != all.len() && !narrowed {
+                return Err(Fault::Width(value, width(given, all, fields, *narrow)));
             }
             let ours = is(value, kind::RUBY_T_STRUCT) && rb_sys::rb_obj_class(value) == *class;
             let hash = is(value, kind::RUBY_T_HASH);
             for (index, field) in fields.iter().enumerate() {
                 let part = if positional {
-                    rb_sys::rb_ary_entry(value, index as i64)
+                    rb_sys::rb_ary_entry(value, if narrowed { index } else { field.place } as i64)
                 } else if ours {
-                    rb_sys::rb_struct_aref(value, integer(index as i64))
+                    rb_sys::rb_struct_aref(value, integer(field.place as i64))
                 } else if hash {
                     let undefined = rb_sys::Qundef as VALUE;
                     match rb_sys::rb_hash_lookup2(value, field.symbol, undefined) {
@@ -474,6 +510,19 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// How many values an Array has, and how many are due.
+fn width(given: usize, all: &[Field], fields: &[Part], narrow: bool) -> String {
+    let values = if given == 1 { "value" } else { "values" };
+    let due = |count: usize| format!("{count} {}", if count == 1 { "is" } else { "are" });
+    let many = all.len();
+    let all = all.iter().map(|field| &field.name[..]).collect::<Vec<_>>().join(", ");
+    if !narrow || fields.len() == many {
+        return format!("{given} {values} where {} due: {all}", due(many));
+    }
+    let wanted: Vec<_> = fields.iter().map(|field| &field.name[..]).collect();
+    format!("{given} {values} where {} due ({}), or all {many} ({all})", due(wanted.len()), wanted.join(", "))
 }
 
 /// The code of a String or Symbol.

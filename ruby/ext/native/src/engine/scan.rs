@@ -1,12 +1,14 @@
 //! The program's blocks as table functions.
 //!
-//! Binding reads the arguments, and has Ruby decide the columns if the function's signature leaves them open. The start of a scan asks Ruby for its parts (`Crosslane::Scan`), through any host
+//! Binding reads the arguments, and has Ruby decide the columns if the function's signature leaves them open. The start of
+//! a scan tells Ruby which columns the query wants, and asks for the scan's parts (`Crosslane::Scan`), through any host
 //! lane; each worker then holds a lane of its own until it finds no more rows, and has the next chunk made
 //! while DuckDB takes the last. A scan that ends early drops its lanes, which ends their blocks.
 
 use crate::engine::database::c_string;
 use crate::engine::database::{Connection, OK};
 use crate::engine::host::{self, Block};
+use crate::engine::projection::{Opening, Projection};
 use crate::engine::rows::Chunk;
 use crate::engine::scalar;
 use crate::engine::session::{Session, Sessions, failure, lock};
@@ -46,6 +48,12 @@ struct Registered {
 }
 
 impl Registered {
+    /// What is known of one use when it is bound.
+    fn parameters(&self) -> &[Field] {
+        let all = &self.open.function.signature.parameters;
+        &all[..all.len() - 1]
+    }
+
     fn raised(&self, failure: Failure) -> Error {
         let function = self.rows.function.name().into();
         Error::Raised { function, failure: Box::new(failure), place: Place::default() }
@@ -56,7 +64,7 @@ impl Registered {
 struct Bound {
     arguments: Chunk,
     /// A STRUCT of its columns.
-    rows: Arc<DataType>,
+    rows: DataType,
     context: Context,
 }
 
@@ -68,7 +76,7 @@ unsafe impl Sync for Bound {}
 /// One scan.
 struct Scan {
     number: i64,
-    rows: Arc<DataType>,
+    projection: Projection,
     session: Arc<Session>,
     host: Arc<Library<Zygote>>,
 }
@@ -110,8 +118,8 @@ pub(crate) fn register(
     let link = connection.link()?;
     let name = c_string(open.function.name())?;
     let parameters = &open.function.signature.parameters;
-    // What is decided for one use is no parameter of SQL's.
-    let parameters = &parameters[..parameters.len() - usize::from(columns.is_some())];
+    // What is decided for one use, and what one scan wants, are no parameters of SQL's.
+    let parameters = &parameters[..parameters.len() - usize::from(columns.is_some()) - 1];
     let names =
         parameters.iter().map(|field| named.contains(&field.name).then(|| c_string(&field.name)).transpose());
     let names = names.collect::<Result<Vec<_>, _>>()?;
@@ -137,6 +145,7 @@ pub(crate) fn register(
         ffi::duckdb_table_function_set_init(function, Some(init));
         ffi::duckdb_table_function_set_local_init(function, Some(local_init));
         ffi::duckdb_table_function_set_function(function, Some(execute));
+        ffi::duckdb_table_function_supports_projection_pushdown(function, true);
         let state = ffi::duckdb_register_table_function(link.raw, function);
         ffi::duckdb_destroy_table_function(&raw mut function);
         state
@@ -153,7 +162,7 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
     let outcome = guard(|| unsafe {
         let registered = &*ffi::duckdb_bind_get_extra_info(info).cast::<Registered>();
         let context = Context::of_bind(info);
-        let parameters = &registered.open.function.signature.parameters;
+        let parameters = registered.parameters();
         // A chunk needs a column, also if there are no parameters.
         let filler = [DataType::Boolean];
         let types = parameters.iter().map(|field| &field.data_type);
@@ -184,7 +193,7 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
             let logical = LogicalType::new(&field.data_type)?;
             ffi::duckdb_bind_add_result_column(info, name.as_ptr(), logical.raw());
         }
-        let bound = Box::new(Bound { arguments, rows: Arc::new(rows), context });
+        let bound = Box::new(Bound { arguments, rows, context });
         ffi::duckdb_bind_set_bind_data(info, Box::into_raw(bound).cast(), Some(drop_box::<Bound>));
         Ok(())
     });
@@ -298,14 +307,14 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
         let bound = &*ffi::duckdb_init_get_bind_data(info).cast::<Bound>();
         let session = registered.sessions.of(bound.context.connection);
         let host = host::current()?;
-        let parameters = &registered.open.function.signature.parameters;
-        let types = parameters.iter().map(|field| &field.data_type).collect();
-        let arguments = Arguments::new(bound.arguments.0, types);
+        let projection = Projection::of(info, &bound.rows)?;
+        let types = registered.parameters().iter().map(|field| &field.data_type).collect();
+        let arguments = Opening::new(Arguments::new(bound.arguments.0, types), &projection)?;
         let mut number = Number(0);
         let opened =
             call(&host, &registered.open.function, Caller::new(&session.group, 1), &arguments, &mut number);
         session.settle(opened)?;
-        let scan = Box::new(Scan { number: number.0, rows: Arc::clone(&bound.rows), session, host });
+        let scan = Box::new(Scan { number: number.0, projection, session, host });
         ffi::duckdb_init_set_init_data(info, Box::into_raw(scan).cast(), Some(drop_box::<Scan>));
         let threads = if registered.parallel { bound.context.threads } else { 1 };
         ffi::duckdb_init_set_max_threads(info, threads as ffi::idx_t);
@@ -333,14 +342,14 @@ unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckd
         let rows = match part.next(registered, scan)? {
             None => 0,
             Some(lane) => {
-                let types = std::iter::once(&*scan.rows);
+                let types = std::iter::once(&scan.projection.rows);
                 let columns = batch::columns(lane.frame(), types)?;
                 if let Some((row, what)) = values::unfit(&columns[0]).first_key_value() {
                     return Err(registered.raised(Failure::unfit(&format!("{what}, in row {}", row + 1))));
                 }
                 let room = ffi::duckdb_vector_size() as usize;
-                for (index, child) in columns[0].children.iter().enumerate() {
-                    let vector = ffi::duckdb_data_chunk_get_vector(output, index as ffi::idx_t);
+                for (index, child) in (0..).zip(scan.projection.vectors(&columns[0])) {
+                    let vector = ffi::duckdb_data_chunk_get_vector(output, index);
                     Results::new(vector, child.data_type, room).accept(0, child)?;
                 }
                 columns[0].rows
