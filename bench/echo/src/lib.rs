@@ -1,0 +1,23 @@
+//! A load generator for echo servers, and the servers that crosslane-sched's is compared with.
+//!
+//! # The protocol
+//!
+//! A connection carries frames of 64 bytes, all integers little-endian:
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0..8 | the request's number |
+//! | 8..12 | for how many microseconds the server keeps a processor busy before it answers; 0: not at all |
+//! | 12..64 | filler |
+//!
+//! The server sends the same 64 bytes back, in any order. It binds port 0 of 127.0.0.1, prints
+//! `listening on 127.0.0.1:PORT`, and ends when its stdin is closed.
+
+pub mod frame;
+pub mod load;
+pub mod percentiles;
+pub mod plan;
+pub mod process;
+pub mod raw;
+pub mod tasks;
+pub mod usage;

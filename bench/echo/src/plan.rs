@@ -1,0 +1,127 @@
+//! When which request shall be sent: planned before the first one is.
+
+use fastrand::Rng;
+use std::time::Duration;
+
+/// How requests follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// At equal distances.
+    Uniform,
+    /// Independently of each other, as those of many clients: a Poisson process.
+    Poisson,
+}
+
+impl Arrivals {
+    /// The name, as it is given and reported.
+    pub fn name(self) -> &'static str {
+        match self {
+            Arrivals::Uniform => "uniform",
+            Arrivals::Poisson => "poisson",
+        }
+    }
+}
+
+/// Which requests are heavy.
+#[derive(Clone, Copy, Debug)]
+pub struct Mix {
+    /// The share of heavy requests, 0 to 1.
+    pub share: f64,
+    /// For how many microseconds the server is busy with one.
+    pub spin: u32,
+}
+
+impl Mix {
+    /// What the next request asks for.
+    pub fn next(self, random: &mut Rng) -> u32 {
+        if self.share > 0.0 && random.f64() < self.share { self.spin } else { 0 }
+    }
+}
+
+/// A request that will be sent, or was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// When: nanoseconds from the beginning.
+    pub at: u64,
+    /// For how many microseconds the server will be busy with it.
+    pub spin: u32,
+}
+
+/// All requests of a time, in the order of their times. The same seed gives the same plan.
+pub fn plan(arrivals: Arrivals, rate: u32, time: Duration, mix: Mix, seed: u64) -> Vec<Planned> {
+    let mut random = Rng::with_seed(seed);
+    // Plans with the same seed have the same times, whatever their mix.
+    let mut choice = random.fork();
+    let mut planned = |at| Planned { at, spin: mix.next(&mut choice) };
+    let end = time.as_nanos() as u64;
+    match arrivals {
+        Arrivals::Uniform => {
+            let times = (0..).map(|index: u128| (index * 1_000_000_000 / u128::from(rate)) as u64);
+            times.take_while(|at| *at < end).map(planned).collect()
+        }
+        Arrivals::Poisson => {
+            let mean = 1e9 / f64::from(rate);
+            let mut requests = Vec::new();
+            let mut at = 0.0;
+            loop {
+                // 1 - f64() is in (0, 1]: its logarithm is finite.
+                at -= (1.0 - random.f64()).ln() * mean;
+                if at >= end as f64 {
+                    return requests;
+                }
+                requests.push(planned(at as u64));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIGHT: Mix = Mix { share: 0.0, spin: 0 };
+
+    #[test]
+    fn uniform_times_are_exact_and_do_not_drift() {
+        let requests = plan(Arrivals::Uniform, 3, Duration::from_secs(100_000), LIGHT, 0);
+        assert_eq!(requests.len(), 300_000);
+        assert_eq!(
+            requests[..4].iter().map(|p| p.at).collect::<Vec<_>>(),
+            [0, 333_333_333, 666_666_666, 1_000_000_000]
+        );
+        assert_eq!(requests[299_997].at, 99_999_000_000_000);
+    }
+
+    #[test]
+    fn poisson_times_have_the_mean_and_the_spread_of_their_rate() {
+        let requests = plan(Arrivals::Poisson, 10_000, Duration::from_secs(20), LIGHT, 7);
+        assert!(requests.is_sorted_by_key(|request| request.at));
+        let gaps: Vec<f64> = requests.windows(2).map(|pair| (pair[1].at - pair[0].at) as f64 / 1e3).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        // 200,000 gaps of 100 us: the mean's standard error is 0.22 us. An exponential's deviation is its mean.
+        assert!((mean - 100.0).abs() < 1.0, "{mean}");
+        assert!((variance.sqrt() - 100.0).abs() < 2.0, "{variance}");
+    }
+
+    #[test]
+    fn a_seed_gives_one_plan_and_its_times_do_not_hang_on_the_mix() {
+        let times = |seed, mix| -> Vec<u64> {
+            let requests = plan(Arrivals::Poisson, 1000, Duration::from_secs(1), mix, seed);
+            requests.iter().map(|request| request.at).collect()
+        };
+        let mix = Mix { share: 0.5, spin: 9 };
+        assert_eq!(times(1, LIGHT), times(1, mix));
+        assert_ne!(times(1, LIGHT), times(2, LIGHT));
+    }
+
+    #[test]
+    fn the_share_of_heavy_requests_is_kept() {
+        let requests =
+            plan(Arrivals::Uniform, 100_000, Duration::from_secs(1), Mix { share: 0.1, spin: 2000 }, 3);
+        let heavy = requests.iter().filter(|request| request.spin == 2000).count();
+        assert!(requests.iter().all(|request| [0, 2000].contains(&request.spin)));
+        // The standard deviation of 100,000 draws is 95.
+        assert!((9_600..10_400).contains(&heavy), "{heavy}");
+    }
+}
