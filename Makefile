@@ -2,10 +2,11 @@
 # make test   sets up and runs all tests and linters
 # make soak   kills workers at random under a running engine and checks every answer; SECONDS=600 for ten minutes
 # make bench  sets up and measures against the peers
-# make pictures  draws the documentation's pictures again, from bench/figures.json
+# make bench-sched  the scheduler's echo server beside tokio's and a bare one; SECONDS=1 ROUNDS=3 for a short run
+# make pictures  draws the documentation's pictures again, from the figures in bench/
 # make bench-versions OTHER=/another/checkout   the same queries in this version and another, in turns
 # make miri   the ring under Miri (needs a nightly toolchain with Miri)
-.PHONY: setup demo test lint soak bench pictures bench-versions fuzz miri clean
+.PHONY: setup demo test lint soak bench bench-sched pictures bench-versions fuzz miri clean
 
 setup:
 	@tools/setup test
@@ -27,9 +28,14 @@ bench:
 	@tools/setup bench
 	@.venv/bin/python bench/run.py $(BENCH)
 
+bench-sched:
+	@tools/setup bench
+	@.venv/bin/python bench/sched.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
 pictures:
 	@tools/setup bench
 	@.venv/bin/python bench/draw.py
+	@[ ! -e bench/sched.json ] || .venv/bin/python bench/draw_sched.py
 
 bench-versions:
 	@tools/setup bench

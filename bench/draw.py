@@ -7,6 +7,8 @@ python bench/draw.py FILE FOLDER    from the figures in FILE, into FOLDER
 from __future__ import annotations
 
 import json
+import os
+import platform
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -78,6 +80,14 @@ class Figures:
     def where(self) -> str:
         """On what the figures were measured."""
         return f"DuckDB {self.duckdb}, {self.machine}, {self.date}"
+
+
+def machine() -> str:
+    """What this is measured on."""
+    with open("/proc/cpuinfo") as info:
+        model = next((line.split(": ", 1)[1].strip() for line in info if line.startswith("model name")), None)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores of {model or platform.machine()}, {memory:.0f} GiB, Linux {platform.release()}"
 
 
 def duration(seconds: float) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -23,7 +22,7 @@ from pathlib import Path
 import duckdb
 import psutil
 import pyarrow.compute as pc
-from draw import Figures, Line, Story, draw
+from draw import Figures, Line, Story, draw, machine
 from rich.console import Console
 from rich.table import Table
 
@@ -66,14 +65,6 @@ def microseconds(times: list[float]) -> str:
 def told(task: str, peer: str, ours: list[float], theirs: list[float]) -> Story:
     """What a user notices, of the medians."""
     return Story(task, peer, statistics.median(ours), statistics.median(theirs))
-
-
-def machine() -> str:
-    """What this is measured on."""
-    with open("/proc/cpuinfo") as info:
-        model = next((line.split(": ", 1)[1].strip() for line in info if line.startswith("model name")), None)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} cores of {model or platform.machine()}, {memory:.0f} GiB, Linux {platform.release()}"
 
 
 class Bench:

@@ -1,0 +1,305 @@
+"""The scheduler's echo server beside a bare epoll server and tokio: prints tables, saves the figures, draws a picture.
+
+    make bench-sched                        about nine minutes
+    make bench-sched SECONDS=1 ROUNDS=3     a shorter one: three rounds of runs of one second each
+
+The servers take turns on the same two processors, where the load generator runs, too. The figures are medians over
+the rounds; a ratio is the median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import psutil
+from draw import ROOT, Line, machine
+from draw_sched import Figures, Point, draw
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+RESULTS = ROOT / "bench" / "results"
+PEERS = ROOT / "bench" / "echo" / "target" / "release" / "crosslane-bench-echo"
+EXAMPLE = ROOT / "target" / "release" / "examples" / "echo"
+PROCESSORS = 2
+#: Before each run, with the same load.
+WARM_UP = 0.5
+OURS, OFF, RAW = "Crosslane", "Crosslane, priority off", "raw epoll"
+TOKIO, SPAWN = "tokio", "tokio, a task per request"
+PERCENTILES = ("avg", "p50", "p90", "p99", "p99.9", "p99.99", "max")
+MISSING = "-"
+#: A run's report, as the load generator prints it.
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the load generator does, and to which servers."""
+
+    name: str
+    options: tuple[str, ...]
+    servers: tuple[str, ...] = (OURS, OFF, TOKIO, RAW)
+    #: Requests per second at equal distances.
+    rate: int | None = None
+
+
+def uniform(rate: int) -> Load:
+    """So many requests per second, at equal distances."""
+    return Load(f"{rate // 1000}k per second", ("--rate", str(rate)), rate=rate)
+
+
+RATES = (10_000, 20_000, 50_000, 100_000)
+POISSON = Load("50k per second, Poisson", ("--rate", "50000", "--arrivals", "poisson"))
+CLOSED = Load("4 connections x 16", ("--outstanding", "16"), (OURS, OFF, TOKIO, SPAWN, RAW))
+MIX = Load(
+    "5k per second, 10 % spin 2 ms",
+    ("--rate", "5000", "--heavy", "0.1", "--spin", "2000"),
+    (OURS, OFF, TOKIO, SPAWN),
+)
+LOADS = (*map(uniform, RATES), POISSON, CLOSED, MIX)
+
+
+def build(ours: Path | None) -> dict[str, list[str]]:
+    """Builds the servers, and returns their commands."""
+    cargo = ["cargo", "build", "--locked", "--release", "--quiet"]
+    builds = [[*cargo, "--manifest-path", str(ROOT / "bench" / "echo" / "Cargo.toml")]]
+    if ours is None:
+        builds.append([*cargo, "-p", "crosslane-sched", "--example", "echo"])
+    for step in builds:
+        if subprocess.run(step, cwd=ROOT).returncode:
+            sys.exit(f"the servers cannot be built: {' '.join(step)}")
+    command = [str(ours or EXAMPLE), "--workers", str(len(os.sched_getaffinity(0))), "--dispatchers", "1"]
+    return {
+        OURS: command,
+        OFF: [*command, "--no-priority"],
+        TOKIO: [str(PEERS), "tokio"],
+        SPAWN: [str(PEERS), "tokio-spawn"],
+        RAW: [str(PEERS), "raw"],
+    }
+
+
+class Runs:
+    """The reports of all runs so far."""
+
+    def __init__(self, commands: dict[str, list[str]], seconds: float) -> None:
+        self._commands = commands
+        self._times = ("--seconds", str(seconds), "--warm-up", str(WARM_UP))
+        self._reports: dict[tuple[str, str], list[Report]] = {}
+
+    def run(self, load: Load, server: str, seed: int) -> Report:
+        """Measures a server once; the plan of the requests depends on the seed."""
+        command = [
+            PEERS,
+            "load",
+            *self._times,
+            *load.options,
+            "--seed",
+            str(seed),
+            "--",
+            *self._commands[server],
+        ]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{server}, {load.name}: {done.stderr.strip()}")
+        report = json.loads(done.stdout)
+        self.add(load, server, report)
+        return {"load": load.name, "server": server, **report}
+
+    def add(self, load: Load, server: str, report: Report) -> None:
+        """Notes the report of a run."""
+        self._reports.setdefault((load.name, server), []).append(report)
+
+    def each(self, load: Load, server: str, figure: Callable[[Report], float | None]) -> list[float]:
+        """A figure of each round; empty if the machine cannot tell it."""
+        figures = [figure(report) for report in self._reports[load.name, server]]
+        return [value for value in figures if value is not None]
+
+    def median(self, load: Load, server: str, figure: Callable[[Report], float | None]) -> float | None:
+        """The median of a figure over the rounds; None if the machine cannot tell it."""
+        figures = self.each(load, server, figure)
+        return statistics.median(figures) if figures else None
+
+    def point(self, load: Load, server: str, requests: str = "latency") -> Point:
+        """The medians of a server under a load; of all requests, the ``light`` or the ``heavy`` ones."""
+
+        def median(*path: str) -> float | None:
+            def figure(report: Any) -> float | None:
+                for key in path:
+                    report = report and report[key]
+                return report
+
+            return self.median(load, server, figure)
+
+        latency = {name: median(requests, f"{name}_us") or 0.0 for name in PERCENTILES}
+        used = {
+            name: median("server", name) for name in ("cpu_us", "switches", "migrations", "cycles", "ipc")
+        }
+        name = load.name if requests == "latency" else f"{load.name}: {requests} ones"
+        return Point(
+            name, server, load.rate, median("qps") or 0.0, median("lost") or 0.0, latency, median("late", "p99_us"), used
+        )  # fmt: skip
+
+    def line(
+        self,
+        name: str,
+        load: Load,
+        peer: str,
+        figure: Callable[[Report], float],
+        target: float,
+        unit: str = "times",
+    ) -> Line:
+        """Our figure beside a peer's. With the unit ``x`` more is better, else less."""
+        texts = [shown(self.median(load, who, figure)) for who in (OURS, peer)]
+        rounds = zip(self.each(load, OURS, figure), self.each(load, peer, figure))
+        ratio = statistics.median(mine / its for mine, its in rounds)
+        return Line(f"{name}, {load.name}", peer, *texts, ratio, target, unit)
+
+    def lines(self) -> list[Line]:
+        """Everything that has a target."""
+
+        def latency(percentile: str, requests: str = "latency") -> Callable[[Report], float]:
+            return lambda report: report[requests][f"{percentile}_us"]
+
+        ten, twenty, fifty, hundred = map(uniform, RATES)
+        lines = []
+        for load in (ten, twenty, fifty):
+            lines.append(self.line("p50", load, RAW, latency("p50"), 1.15))
+            lines.append(self.line("p99", load, RAW, latency("p99"), 1.3))
+        lines += [
+            self.line("p99", hundred, RAW, latency("p99"), 3),
+            self.line("CPU per request", twenty, RAW, lambda report: report["server"]["cpu_us"], 1.6),
+            self.line("context switches", twenty, RAW, lambda report: report["server"]["switches"], 1.3),
+        ]
+        for peer in (TOKIO, SPAWN):
+            lines.append(self.line("answers", CLOSED, peer, lambda report: report["qps"], 1.2, "x"))
+        for peer, target in ((TOKIO, 0.25), (SPAWN, 0.25), (OFF, 1)):
+            lines.append(self.line("light p99", MIX, peer, latency("p99", "light"), target))
+        return lines
+
+    def points(self) -> list[Point]:
+        """All servers under all loads."""
+        return [
+            self.point(load, server, requests)
+            for load in LOADS
+            for requests in (("light", "heavy") if load is MIX else ("latency",))
+            for server in load.servers
+        ]
+
+
+def shown(value: float | None) -> str:
+    """A figure with three digits, or what stands for one that the machine cannot tell.
+
+    >>> shown(123456), shown(71.04), shown(0.98312), shown(0.0), shown(None)
+    ('123,456', '71.0', '0.98', '0', '-')
+    """
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0"
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def tables(points: list[Point]) -> Table:
+    """Latencies and the servers' use of the machine, load by load."""
+    table = Table(
+        header_style="bold", title="latency in us, and the server's use per request", title_justify="left"
+    )
+    table.add_column("server")
+    known = any(point.used["cycles"] is not None for point in points)
+    counted = ("cycles", "IPC") if known else ()
+    for head in ("per second", *PERCENTILES, "late p99", "CPU us", "switches", "migrations/s", *counted):
+        table.add_column(head, justify="right")
+    load = ""
+    for point in points:
+        if point.load != load:
+            load = point.load
+            table.add_section()
+            table.add_row(f"[bold]{load}[/]")
+        lost = f" [red]({point.lost:.0f} lost)[/]" if point.lost else ""
+        latencies = [shown(point.latency[name]) for name in PERCENTILES]
+        migrations = point.used["migrations"]
+        used = [point.used["cpu_us"], point.used["switches"], migrations and migrations * point.qps]
+        cycles = [point.used["cycles"], point.used["ipc"]] if known else []
+        rows = [shown(value) for value in (point.late, *used, *cycles)]
+        table.add_row(point.server, f"{point.qps:,.0f}{lost}", *latencies, *rows)
+    if not known:
+        table.caption = "cycles and IPC: this machine has no counters for us"
+    return table
+
+
+def targets(lines: list[Line]) -> Table:
+    """What is reached, beside what shall be."""
+    table = Table(header_style="bold")
+    for head in ("work", "against", OURS, "the other", "result", "target", ""):
+        table.add_column(head, justify="right" if head in ("result", "target") else "left")
+    for line in lines:
+        sign = "≥" if line.unit == "x" else "≤"
+        mark = "[green]✓[/]" if line.met else "[red]✗[/]"
+        result = f"{line.value:.2f} x"
+        table.add_row(
+            line.name, line.against, line.ours, line.theirs, result, f"{sign} {line.target:g} x", mark
+        )
+    return table
+
+
+def main() -> None:
+    """Measures, and says what came out."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=3, help="the measured time of each run (3)")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each server has its turn (5)")
+    parser.add_argument(
+        "--ours", type=Path, help="the echo server to measure, instead of building this version's"
+    )
+    arguments = parser.parse_args()
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=180)
+    RESULTS.mkdir(exist_ok=True)
+    processors = sorted(os.sched_getaffinity(0))[:PROCESSORS]
+    os.sched_setaffinity(0, processors)
+    with console.status("building the servers"):
+        commands = build(arguments.ours)
+    busy = psutil.cpu_percent(1)
+    if busy > 5:
+        console.print(
+            f"[red]Other programs keep the processors busy by {busy:.0f} %: this will not say much.[/]"
+        )
+    runs = Runs(commands, arguments.seconds)
+    progress = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console)
+    total = arguments.rounds * sum(len(load.servers) for load in LOADS)
+    with progress, (RESULTS / "sched.jsonl").open("w") as written:
+        task = progress.add_task("", total=total)
+        for round in range(arguments.rounds):
+            for load in LOADS:
+                # Who is first changes from round to round.
+                first = round % len(load.servers)
+                for server in load.servers[first:] + load.servers[:first]:
+                    progress.update(task, description=f"{load.name}: {server}")
+                    print(json.dumps(runs.run(load, server, seed=round + 1)), file=written, flush=True)
+                    progress.advance(task)
+    figures = Figures(
+        machine(), date.today().isoformat(), arguments.seconds, arguments.rounds, runs.points(), runs.lines()
+    )
+    console.print(tables(figures.points))
+    console.print(targets(figures.lines))
+    saved, picture = RESULTS / "sched.json", RESULTS / "echo.png"
+    figures.save(saved)
+    draw(figures, picture)
+    for path in (saved, RESULTS / "sched.jsonl", picture):
+        console.print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What the benchmark of the scheduler makes of the reports of its load generator."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def sched(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "bench")
+    return importlib.import_module("sched")
+
+
+def report(us: float, cycles: float | None = None) -> dict[str, Any]:
+    """A report whose figures hang on one number."""
+    latency = {f"{name}_us": us for name in ("avg", "p50", "p90", "p99", "p99.9", "p99.99", "max")}
+    server = {"cpu_us": us, "switches": us, "migrations": us, "cycles": cycles, "ipc": cycles}
+    return {
+        "qps": 1e6 / us,
+        "lost": 0,
+        "latency": latency,
+        "light": latency,
+        "heavy": latency,
+        "late": None,
+    } | {"server": server}
+
+
+def filled(sched: ModuleType, rounds: dict[str, list[float]], cycles: float | None = None) -> Any:
+    runs = sched.Runs({}, 1)
+    for load in sched.LOADS:
+        for server in load.servers:
+            for us in rounds.get(server, rounds["else"]):
+                runs.add(load, server, report(us, cycles))
+    return runs
+
+
+def printed(*what: Any) -> str:
+    console = Console(file=StringIO(), width=200)
+    console.print(*what)
+    return console.file.getvalue()
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios(sched: ModuleType) -> None:
+    # Round by round 2, 1/3 and 1/2 times; the ratio of the medians is 1.
+    runs = filled(sched, {sched.OURS: [10, 20, 30], "else": [5, 60, 60], sched.RAW: [5, 60, 60]})
+    lines = runs.lines()
+    assert len(lines) == 14
+    assert {line.value for line in lines if line.unit == "times"} == {0.5}
+    assert {line.value for line in lines if line.unit == "x"} == {2.0}
+    assert all(line.met for line in lines if line.target != 0.25)
+    assert not any(line.met for line in lines if line.target == 0.25)
+    assert (lines[0].ours, lines[0].theirs) == ("20.0", "60.0")
+
+
+def test_figures_tables_and_picture(sched: ModuleType, tmp_path: Path) -> None:
+    assert doctest.testmod(sched).failed == 0
+    runs = filled(sched, {"else": [10, 20, 30], sched.RAW: [1, 2, 3]})
+    figures = sched.Figures("a machine", "a day", 1, 3, runs.points(), runs.lines())
+    figures.save(tmp_path / "figures.json")
+    assert sched.Figures.load(tmp_path / "figures.json") == figures
+    text = printed(sched.tables(figures.points), sched.targets(figures.lines))
+    assert text.count("raw epoll") == 6 + 9
+    assert "this machine has no counters" in text
+    assert "lost" not in text
+    if importlib.util.find_spec("matplotlib"):  # DuckDB 1.5's environment draws nothing.
+        sched.draw(figures, tmp_path / "echo.png")
+        assert (tmp_path / "echo.png").stat().st_size > 10_000
+
+
+def test_what_is_lost_is_named_and_cycles_are_shown(sched: ModuleType) -> None:
+    runs = filled(sched, {"else": [10]}, cycles=1234)
+    for _ in range(2):
+        runs.add(sched.LOADS[0], sched.OURS, report(10) | {"lost": 7})
+    text = printed(sched.tables(runs.points()))
+    assert text.count("(7 lost)") == 1
+    assert "1,234" in text
+    assert "this machine has no counters" not in text
