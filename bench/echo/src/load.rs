@@ -78,6 +78,7 @@ pub struct Measured {
 /// Measures a server.
 pub fn run(address: SocketAddr, pid: u32, load: &Load) -> Result<Measured> {
     ensure!(load.connections > 0, "at least one connection is needed");
+    ensure!((0.0..=1.0).contains(&load.mix.share), "the share of heavy requests is between 0 and 1");
     wake_in_time()?;
     let mut generator = Generator::connect(address, load)?;
     generator.run(pid, load)?;

@@ -36,12 +36,16 @@ fn main() -> Result<()> {
         }
         _ => bail!("{USAGE}"),
     };
-    match command.as_str() {
-        "raw" => raw::serve(),
-        "tokio" => tasks::serve(Handler::Connection),
-        "tokio-spawn" => tasks::serve(Handler::Task),
-        "load" => measure(parser),
+    let serve = match command.as_str() {
+        "raw" => raw::serve,
+        "tokio" => || tasks::serve(Handler::Connection),
+        "tokio-spawn" => || tasks::serve(Handler::Task),
+        "load" => return measure(parser),
         _ => bail!("no command is named {command:?}\n{USAGE}"),
+    };
+    match parser.next()? {
+        Some(argument) => Err(argument.unexpected().into()),
+        None => serve(),
     }
 }
 
