@@ -2,6 +2,8 @@
 
 require "minitest/autorun"
 require "minitest/mock"
+require "open3"
+require "rbconfig"
 require "set"
 require "tmpdir"
 require "timeout"
@@ -39,6 +41,19 @@ class CrosslaneTest < Minitest::Test
     assert done, "it never came to pass"
   end
 
+  # What a program prints, in a process of its own, which ends with the test.
+  def run_alone(*arguments, environment: {})
+    library = File.expand_path("../lib", __dir__)
+    Open3.popen3(environment, RbConfig.ruby, "-I", library, *arguments) do |input, output, error, process|
+      input.close
+      output, error = [output, error].map { |stream| Thread.new { stream.read } }.map(&:value)
+      assert_predicate process.value, :success?, [output, error].map { |text| text[-2000..] || text }.join
+      output
+    ensure
+      Process.kill("KILL", process.pid) if process.alive?
+    end
+  end
+
   # Runs a block in a fork, and returns what it returns.
   def forked
     reader, writer = IO.pipe
@@ -58,5 +73,18 @@ class CrosslaneTest < Minitest::Test
     Process.wait(pid)
     assert_predicate $?, :success?, $?.inspect
     Marshal.load(result) # rubocop:disable Security/MarshalLoad
+  end
+end
+
+# Has each test of a class run in a process of its own.
+module Alone
+  def run
+    return super if ENV["CROSSLANE_TEST_ALONE"]
+
+    file, = method(name).source_location
+    define_singleton_method(name) do
+      assert_match(/^1 runs/, run_alone(file, "--name", name, environment: { "CROSSLANE_TEST_ALONE" => "1" }))
+    end
+    super
   end
 end

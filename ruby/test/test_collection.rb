@@ -3,19 +3,31 @@
 require_relative "helper"
 
 # What Ruby's collector takes: blocks that nothing can call any more, and closed databases.
+#
+# The collector takes each word on a thread's stack that may be an object's address for one. So each test has a process
+# of its own, in which no other test has left its words.
 class TestCollection < CrosslaneTest
-  # The collector reads the stacks of threads word by word, and old words lie there: a few objects may seem to be used.
-  FEW = 2
-  MANY = 5
+  include Alone
 
-  # Something of a class of its own, which blocks hold.
+  MANY = 10
+  # A few may seem to be in use all the same.
+  FEW = 4
+
   def setup
-    @kind = Class.new
+    @made = @taken = 0
+    @take = proc { @taken += 1 }
   end
 
+  # Something that blocks hold.
+  def held
+    @made += 1
+    Object.new.tap { |object| ObjectSpace.define_finalizer(object, @take) }
+  end
+
+  # How many of those the collector has not taken. Whoever asks never has one of them on the stack.
   def alive
     GC.start
-    ObjectSpace.each_object(@kind).count
+    @made - @taken
   end
 
   # Runs it on the stack of another thread.
@@ -23,7 +35,7 @@ class TestCollection < CrosslaneTest
 
   # Blocks of each kind that hold something, and have been used.
   def define(db)
-    held = @kind.new
+    held = self.held
     db.udf(:here, "(x BIGINT) -> BIGINT") { |x| held && x }
     db.udf(:there, "(x BIGINT) -> BIGINT", timeout: 60) { |x| held && x }
     db.udf(:many, "(x BIGINT) -> BIGINT", concurrency: 2) { |x| held && x }
@@ -56,6 +68,16 @@ class TestCollection < CrosslaneTest
     assert_empty Crosslane::Host::FUNCTIONS.keys - functions
   end
 
+  def test_a_block_whose_definition_was_rolled_back
+    db = open
+    functions = Crosslane::Host::FUNCTIONS.keys
+    MANY.times do
+      apart { db.transaction { define(db) && raise(IndexError) } rescue IndexError } # rubocop:disable Style/RescueModifier
+    end
+    eventually { alive <= FEW }
+    assert_empty Crosslane::Host::FUNCTIONS.keys - functions
+  end
+
   def test_closed_databases
     databases = ObjectSpace::WeakMap.new
     functions = Crosslane::Host::FUNCTIONS.keys
@@ -78,47 +100,54 @@ class TestCollection < CrosslaneTest
     Dir.glob(File.join(Dir.tmpdir, "crosslane-#{$$}-*")).each { |file| File.delete(file) }
   end
 
-  def test_a_database_that_another_keeps_open
+  def test_databases_that_others_keep_open
     Dir.mktmpdir do |folder|
-      path = File.join(folder, "shared.duckdb")
-      other = open(path: path)
-      apart do
-        db = Crosslane.open(path, config: { threads: 4 })
-        define(db)
-        db.close
+      MANY.times do |n|
+        path = File.join(folder, "shared#{n}.duckdb")
+        other = open(path: path)
+        apart do
+          db = Crosslane.open(path, config: { threads: 4 })
+          define(db)
+          db.close
+        end
+        GC.start
+        apart { use(other) }
+        other.close
       end
-      GC.start
-      apart { use(other) }
-      other.close
       eventually { alive <= FEW }
     end
   end
 
   def test_blocks_in_use_stay
     db = numbers(300_000)
-    begun = Thread::Queue.new
-    gate = Thread::Queue.new
-    apart do
-      held = @kind.new
-      db.udf(:f, "(x BIGINT) -> BIGINT") { |x| (begun << x if x.zero?) && gate.pop || (held && 1) }
-      db.table(:t, "() -> (x BIGINT)") do
-        Enumerator.new do |rows|
-          begun << 0
-          gate.pop
-          3000.times { rows << [held && 1] }
-        end
+    MANY.times do |n|
+      begun = Thread::Queue.new
+      gate = Thread::Queue.new
+      apart { define_waiting(db, begun, gate) }
+      queries = ["SELECT sum(f(x))::BIGINT FROM numbers", "SELECT sum(x)::BIGINT FROM t()"]
+      queries.map! { |sql| Thread.new { db.value(sql) } }
+      2.times { begun.pop }
+      db.drop(:f)
+      db.drop(:t)
+      3.times { alive && GC.compact }
+      assert_operator @taken, :<=, n
+      2.times { gate << 1 }
+      assert_equal [300_000, 3000], queries.map(&:value)
+    end
+    eventually { db.value("SELECT 1") && alive <= FEW }
+  end
+
+  # A function and a table function that wait for the gate when they have begun.
+  def define_waiting(db, begun, gate)
+    held = self.held
+    db.udf(:f, "(x BIGINT) -> BIGINT") { |x| (begun << x if x.zero?) && gate.pop || (held && 1) }
+    db.table(:t, "() -> (x BIGINT)") do
+      Enumerator.new do |rows|
+        begun << 0
+        gate.pop
+        3000.times { rows << [held && 1] }
       end
     end
-    queries = ["SELECT sum(f(x))::BIGINT FROM numbers", "SELECT sum(x)::BIGINT FROM t()"]
-    queries.map! { |sql| Thread.new { db.value(sql) } }
-    2.times { begun.pop }
-    db.drop(:f)
-    db.drop(:t)
-    3.times { alive && GC.compact }
-    2.times { gate << 1 }
-    assert_equal [300_000, 3000], queries.map(&:value)
-    queries.clear
-    eventually { db.value("SELECT 1") && alive <= 1 }
   end
 
   def test_a_fork_has_the_blocks_that_run

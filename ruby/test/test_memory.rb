@@ -1,8 +1,6 @@
 # frozen_string_literal: true
 
 require_relative "helper"
-require "open3"
-require "rbconfig"
 
 # A program that is short of memory: what cannot be collected is an error of one query.
 class TestMemory < CrosslaneTest
@@ -122,28 +120,18 @@ class TestMemory < CrosslaneTest
   RUBY
 
   def test_what_a_block_returns_finds_no_room
-    assert_operator run_alone(PROGRAM).delete_prefix("lives ").to_i, :>=, 2
+    assert_operator run_alone("-e", SHORT + PROGRAM).delete_prefix("lives ").to_i, :>=, 2
   end
 
   def test_rows_of_table_functions_and_appenders_find_no_room
-    failures = run_alone(ROWS).lines.to_h { |line| line.split(": ") }
+    failures = run_alone("-e", SHORT + ROWS).lines.to_h { |line| line.split(": ") }
     assert_equal 4, failures.size
     failures.each { |what, failed| assert_operator failed.to_i, :>=, 1, what }
   end
 
   def test_values_into_v8_and_out_of_it_find_no_room
-    failures = run_alone(VALUES).lines.to_h { |line| line.split(": ") }
+    failures = run_alone("-e", SHORT + VALUES).lines.to_h { |line| line.split(": ") }
     assert_equal 10, failures.size
     failures.each { |what, failed| assert_operator failed.to_i, :>=, 1, what }
-  end
-
-  private
-
-  # What a program prints, in a process of its own.
-  def run_alone(program)
-    library = File.expand_path("../lib", __dir__)
-    output, error, status = Open3.capture3(RbConfig.ruby, "-I", library, "-e", SHORT + program)
-    assert_predicate status, :success?, error[-2000..] || error
-    output
   end
 end
