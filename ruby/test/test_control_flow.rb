@@ -103,6 +103,54 @@ class TestControlFlow < CrosslaneTest
     end
   end
 
+  # Each signal but the last comes with the next, and their handlers raise.
+  SIGNALS = <<~'RUBY'
+    require "crosslane"
+    again = Class.new(Exception)
+    count = 0
+    trap("USR1") do
+      count += 1
+      Process.kill("USR1", Process.pid) if count < 5
+      raise again, "signal #{count}"
+    end
+    db = Crosslane.open(config: { threads: 4 })
+    db.query("CREATE TABLE numbers AS SELECT i AS x FROM range(500_000) r(i)")
+    begun = nil
+    db.udf(:away, "(x BIGINT) -> BIGINT", timeout: 60) { |x| (begun << x) && sleep(0.001) && x }
+    db.aggregate(:total, "(x BIGINT) -> BIGINT", combine: ->(a, b) { a + b }) { |sum, x| (begun << x) && ((sum || 0) + x) }
+    ["sum(away(x))", "total(x)"].each do |call|
+      3.times do
+        count = 0
+        begun = Thread::Queue.new
+        signal = Thread.new { begun.pop && Process.kill("USR1", Process.pid) }
+        db.value("SELECT #{call} FROM numbers")
+      rescue again => e
+        signal.join
+        puts "#{call}: #{e.message}"
+      end
+    end
+    puts db.value("SELECT 'the end'")
+  RUBY
+
+  # The query's other threads need Ruby's lock to end their calls.
+  def test_signals_while_a_query_ends
+    ended = ["sum(away(x))", "total(x)"].flat_map { |call| ["#{call}: signal 5"] * 3 }
+    assert_equal [*ended, "the end"], run_alone("-e", SIGNALS).lines(chomp: true)
+  end
+
+  def test_what_ends_a_query_is_no_error_that_is_tried
+    each_way do |db|
+      calls = Thread::Queue.new
+      db.udf(:stuck, "(x BIGINT) -> BIGINT", timeout: 60) { |x| (calls << x) && sleep }
+      thread = Thread.new { db.value("SELECT count(TRY(stuck(i))) FROM range(1000000000000000) r(i)") }
+      thread.report_on_exception = false
+      calls.pop
+      thread.raise(IOError, "enough")
+      assert_equal "enough", assert_raises(IOError) { thread.value }.message
+      assert_equal 1, db.value("SELECT 1")
+    end
+  end
+
   def test_a_signal_handler_that_returns_lets_the_query_go_on
     each_way do |db|
       db.udf(:nap, "(x BIGINT) -> BIGINT") { |x| (x % 1000).zero? ? sleep(0.001) && x : x }

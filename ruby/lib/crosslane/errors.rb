@@ -15,11 +15,6 @@ module Crosslane
   module Errors
     OURS = "#{__dir__}/".freeze
     MOST_FRAMES = 20
-    MOST_KEPT = 1000
-    # Exceptions that a host lane's caller will raise again, by their tickets.
-    @kept = {}
-    @tickets = 0
-    @lock = Mutex.new
 
     class << self
       # The class, the message and the backtrace of an exception, from the user's file on. Frames of this library
@@ -40,29 +35,12 @@ module Crosslane
         [name(error), message(error), lines.join("\n")]
       end
 
-      # @return [Integer] the ticket for {take}
-      def keep(error)
-        @lock.synchronize do
-          # Nobody may ever ask for it: a query can swallow an error (TRY).
-          @kept.shift while @kept.size >= MOST_KEPT
-          @kept[@tickets += 1] = error
-          @tickets
-        end
-      end
-
-      # Whether the program or its thread is to end, or to go on elsewhere, by the exception with this ticket.
-      def final?(ticket)
-        error = @kept[ticket]
-        error.is_a?(UncaughtThrowError) || Native.final?(error)
-      end
-
       # Raises what a block was left with, as if the query had raised it: the exception itself, with its cause and
       # backtrace. A `throw` that no `catch` of its thread took goes on here.
       #
-      # @param ticket [Integer] 0 if there was no exception
+      # @param error [Exception, nil]
       # @param text [String] what the database says
-      def raise_again(ticket, text)
-        error = @lock.synchronize { @kept.delete(ticket) }
+      def raise_again(error, text)
         raise Error, text unless error
 
         throw(error.tag, error.value) if error.is_a?(UncaughtThrowError)

@@ -1,9 +1,9 @@
 //! Longjmps and the lock in a VM of the test's own.
 
-use crate::{Stand, Unwind, protect, stand, with, without};
+use crate::{Stand, Unwind, protect, stand, with, without, without_fail, without_or_raise};
 use magnus::{Error, Ruby, Value, function};
 use rb_sys::VALUE;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_int};
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -89,6 +89,32 @@ fn what_is_wanted_when_the_work_is_done_is_told() {
     run("trap('USR1', 'DEFAULT')").expect("no handler");
 }
 
+fn what_is_wanted_before_the_work_is_done_first() {
+    // Two more signals wait, one after the other, when the first handler raises.
+    run("$signals = 0; trap('USR1') { Process.kill('USR1', $$) if ($signals += 1) % 3 > 0; raise IOError }")
+        .expect("a handler");
+    // SAFETY: the signal has the VM's handler, which only notes it.
+    let signal = || unsafe { raise(SIGUSR1) };
+    // No Ruby code runs in here, because that would do what is wanted.
+    let told = Cell::new(0);
+    signal();
+    let stood = without_fail(stand, || {}, |unwind| told.set(told.get() + u32::from(is_raise(&unwind))));
+    // With the lock, the work would keep it from those whom it waits for.
+    assert_eq!((stood, told.get()), (Stand::Unlocked, 3));
+    signal();
+    for _ in 0..3 {
+        let unwind = without_or_raise(|| unreachable!("the work was begun"), || {}).expect_err("a signal");
+        assert!(is_raise(&unwind));
+    }
+    assert_eq!(without_or_raise(stand, || {}).expect("no signal"), Stand::Unlocked);
+    assert_eq!(run("$signals").expect("an Integer"), 6 << 1 | 1);
+    run("trap('USR1', 'DEFAULT')").expect("no handler");
+}
+
+fn is_raise(unwind: &Unwind) -> bool {
+    matches!(unwind, Unwind::Raise(_))
+}
+
 /// The VM belongs to the thread that began it, so this is one test.
 #[test]
 fn ruby() {
@@ -100,4 +126,5 @@ fn ruby() {
     a_wait_ends_when_its_thread_is_wanted();
     a_throw_is_a_jump_that_goes_on();
     what_is_wanted_when_the_work_is_done_is_told();
+    what_is_wanted_before_the_work_is_done_first();
 }

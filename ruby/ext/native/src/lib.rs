@@ -12,6 +12,7 @@
 mod control;
 mod engine;
 mod function;
+mod kept;
 mod reader;
 mod ready;
 mod rows;

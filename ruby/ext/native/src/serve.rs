@@ -4,6 +4,7 @@
 //! The GVL is given up while a lane waits; a signal, `Timeout` or `Thread#kill` ends the wait at once.
 
 use crate::function::{Function, Mishap, Progress};
+use crate::kept;
 use crate::ready::{Ready, ready};
 use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, Failure};
@@ -119,13 +120,13 @@ fn answer(
 
 /// What ended a call, as the engine's users should read it.
 pub(crate) fn describe(unwind: Unwind, host: bool) -> Result<Failure, Error> {
-    let Unwind::Raise(exception) = unwind else { return Err(unwind.into_error()) };
+    let Unwind::Raise(raised) = unwind else { return Err(unwind.into_error()) };
     // SAFETY: the exception lies on this stack.
-    let exception = unsafe { Value::from_raw(exception) };
+    let exception = unsafe { Value::from_raw(raised) };
     let ruby = Ruby::get().expect("with the GVL");
     let errors: RModule = ruby.class_object().const_get::<_, RModule>("Crosslane")?.const_get("Errors")?;
     let (class, message, traceback): (String, String, String) = errors.funcall("describe", (exception,))?;
-    let ticket = if host { errors.funcall("keep", (exception,))? } else { 0 };
+    let ticket = if host { kept::keep(raised) } else { 0 };
     Ok(Failure { class, message, traceback, ticket })
 }
 

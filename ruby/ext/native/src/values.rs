@@ -28,6 +28,7 @@ pub(crate) struct Known {
     pub(crate) time_of_day: VALUE,
     pub(crate) tagged: VALUE,
     pub(crate) gregorian: VALUE,
+    pub(crate) uncaught_throw: VALUE,
 }
 
 // SAFETY: the values are pinned constants, used with the GVL only.
@@ -68,6 +69,7 @@ pub(crate) unsafe fn prepare() {
             time_of_day: pinned(c"Crosslane::TimeOfDay"),
             tagged: pinned(c"Crosslane::Tagged"),
             gregorian,
+            uncaught_throw: pinned(c"UncaughtThrowError"),
         };
         let _ = KNOWN.set(known);
     }

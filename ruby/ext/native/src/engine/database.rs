@@ -676,7 +676,7 @@ impl Drop for Pending {
 }
 
 impl Pending {
-    /// Works on the query until it is done, or the VM wants this thread. Whether it is done.
+    /// Works on the query until it is done, or is to end, or the VM wants this thread. Whether it is done.
     fn work(&mut self, session: &Session) -> bool {
         loop {
             // SAFETY: the pending result lives.
@@ -690,7 +690,8 @@ impl Pending {
             if finished {
                 return true;
             }
-            if session.take_interrupt() {
+            // A query that is to end may go on all the same: TRY makes NULL of what its calls say.
+            if session.take_interrupt() || session.is_stopped() {
                 return false;
             }
         }

@@ -1,16 +1,16 @@
 //! What a connection's query and its workers tell each other: cancellation, and how a block was left.
 //!
-//! A block that raises fails its query with the exception's text; the exception itself is kept (`Errors.keep`), and
+//! A block that raises fails its query with the exception's text; the exception itself is kept ([`crate::kept`]), and
 //! the query's thread raises it again once DuckDB is done. While DuckDB works for a Ruby thread, that thread is
 //! without the GVL. When the VM wants it, it sets `interrupted`, and the thread looks what is wanted where it can:
 //! between two tasks of the query, or while it waits for a lane. Only what raises ends the query; a signal
 //! handler that returns does not.
 
+use crate::kept;
 use crosslane::Error as CallError;
 use crosslane::call::CallGroup;
 use crosslane_gvl::Unwind;
 use crosslane_gvl::{self as gvl, Me, Stand, stand};
-use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, Module, RModule, Ruby, Value};
 use std::collections::HashMap;
@@ -91,7 +91,7 @@ impl Session {
                 self.leave(Left::Jumped(state), None);
                 0
             }
-            Unwind::Raise(exception) => keep(exception),
+            Unwind::Raise(exception) => kept::keep(exception),
         }
     }
 
@@ -100,11 +100,16 @@ impl Session {
     pub(crate) fn stop(&self, unwind: Unwind) {
         let how = match unwind {
             Unwind::Jump(state) => Left::Jumped(state),
-            Unwind::Raise(exception) => Left::Stopped(keep(exception)),
+            Unwind::Raise(exception) => Left::Stopped(kept::keep(exception)),
         };
-        if let Some(Leaving { how: before @ (Left::Raised(_) | Left::Stopped(_)), .. }) = &mut *self.lock() {
+        let mut outranked = None;
+        if let Some(Leaving { how: before, .. }) = &mut *self.lock()
+            && let Left::Raised(ticket) | Left::Stopped(ticket) = *before
+        {
+            outranked = Some(ticket);
             *before = how;
         }
+        outranked.map(kept::take);
         self.leave(how, None);
     }
 
@@ -151,9 +156,7 @@ impl Session {
     pub(crate) fn left_for_good(&self) -> Option<Left> {
         let left = self.lock().as_ref()?.how;
         let for_good = match left {
-            Left::Raised(ticket) => {
-                errors().and_then(|errors| errors.funcall("final?", (ticket,))).unwrap_or(false)
-            }
+            Left::Raised(ticket) => kept::is_final(ticket),
             Left::Stopped(_) | Left::Jumped(_) => true,
         };
         for_good.then_some(left)
@@ -206,13 +209,6 @@ impl Session {
     }
 }
 
-/// Keeps an exception for whoever has the ticket. With the GVL.
-fn keep(exception: rb_sys::VALUE) -> u64 {
-    // SAFETY: the exception is alive: it was just caught, and its holder is on this stack.
-    let exception = unsafe { Value::from_raw(exception) };
-    errors().and_then(|errors| errors.funcall("keep", (exception,))).unwrap_or(0)
-}
-
 fn errors() -> Result<RModule, Error> {
     Ruby::get()
         .expect("with the GVL")
@@ -226,11 +222,12 @@ pub(crate) fn failure(left: Option<Left>, message: &str) -> Error {
     match left {
         Some(Left::Jumped(state)) => Unwind::Jump(state).into_error(),
         left => {
-            let ticket = match left {
-                Some(Left::Raised(ticket) | Left::Stopped(ticket)) => ticket,
-                _ => 0,
+            let exception = match left {
+                Some(Left::Raised(ticket) | Left::Stopped(ticket)) => kept::take(ticket),
+                _ => None,
             };
-            match errors().and_then(|errors| errors.funcall::<_, _, Value>("raise_again", (ticket, message)))
+            match errors()
+                .and_then(|errors| errors.funcall::<_, _, Value>("raise_again", (exception, message)))
             {
                 Err(error) => error,
                 Ok(_) => crate::argument_error(message),
