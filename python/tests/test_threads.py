@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import resource
 import signal
 import socket
@@ -12,6 +13,8 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import duckdb
 import psutil
@@ -20,7 +23,7 @@ import pyarrow.compute as pc
 import pytest
 
 import crosslane
-from crosslane._threads import Host
+from crosslane._threads import Host, _Lane, _this_process
 
 from .conftest import error, eventually, value
 
@@ -86,23 +89,33 @@ def test_errors_and_limits(four: duckdb.DuckDBPyConnection) -> None:
 def test_a_host_rests_while_a_call_goes_on_that_nobody_waits_for(
     four: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = 0
-    turn = Host._turn
+    ended: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
+    swept: queue.SimpleQueue[Host] = queue.SimpleQueue()
 
-    def counted(self: Host) -> None:
-        nonlocal turns
-        turns += 1
-        turn(self)
+    def told(method: Callable[[Any], None], calls: queue.SimpleQueue[Any]) -> Callable[[Any], None]:
+        def call(self: Any) -> None:
+            method(self)
+            calls.put(self)
 
-    monkeypatch.setattr(Host, "_turn", counted)
+        return call
+
+    monkeypatch.setattr(_Lane, "end", told(_Lane.end, ended))
+    monkeypatch.setattr(Host, "_sweep", told(Host._sweep, swept))
+    others = set(_this_process()._hosts)
     enough = threading.Event()
     crosslane.register(
         four, lambda x: enough.wait(), "stuck(x BIGINT) -> BOOLEAN", lane="thread", timeout=0.2
     )
+    (host,) = set(_this_process()._hosts) - others
     assert "stuck: timed out" in error(four, "SELECT stuck(1)")
-    before = turns
-    time.sleep(0.3)
-    assert turns - before < 10
+    while (lane := ended.get(timeout=30)) not in host.lanes():
+        pass
+    # It turns again, and does not find what it has found before, at which it would turn for ever.
+    for _ in range(3):
+        os.write(host._bell, b".")
+        while swept.get(timeout=30) is not host:
+            pass
+    assert lane not in [ended.get() for _ in range(ended.qsize())]
     enough.set()
 
 
