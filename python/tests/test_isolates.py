@@ -573,3 +573,17 @@ def test_batches_leave_nothing_in_memory(script: Load) -> None:
     con.execute(query.format(2_000_000)).fetchall()
     # The young generations of two isolates may grow to their full size, and no further.
     assert used() < before + 100
+
+
+def test_a_host_sleeps_while_there_is_no_call(script: Load) -> None:
+    con = script("udf('spin(x BIGINT) -> BIGINT', { timeout: 0.2 }, (x) => { while (true) {} })")
+    (_, pid), *_ = lanes(con)
+
+    def sleeps() -> bool:
+        # It waits in ppoll, whose third argument is a time, or none.
+        number, *arguments = Path(f"/proc/{pid}/syscall").read_text().split()
+        return number != "running" and arguments[2] == "0x0"
+
+    for _ in range(2):
+        assert eventually(sleeps, 20)
+        assert "timed out" in error(con, "SELECT spin(1)")

@@ -85,6 +85,24 @@ class TestV8 < CrosslaneTest
     assert_raises(ArgumentError) { context(timeout: -1) }
   end
 
+  # The system's calls that wait for a futex, on x86-64 and on arm64.
+  FUTEX = %w[202 98].freeze
+
+  def test_the_thread_that_watches_sleeps_while_there_is_no_call
+    js = context(timeout: 0.2)
+    watch = nil
+    # It gives itself its name.
+    eventually { watch = Dir["/proc/self/task/*"].find { |task| File.read("#{task}/comm") == "crosslane-v8\n" } }
+    2.times do
+      # Its fourth argument is a time, or none.
+      eventually(20) do
+        number, *arguments = File.read("#{watch}/syscall").split
+        FUTEX.include?(number) && arguments[3] == "0x0"
+      end
+      assert_raises(V8::TimeoutError) { js.eval("while (true) {}") }
+    end
+  end
+
   # What V8 neither ends at its limit nor comes back from, and values at which it would end the process.
   GREEDY = [
     "new Array(2 ** 27).fill(1.1)",

@@ -5,6 +5,7 @@
 //! on its own thread. A lane that cannot be ended within [`STUBBORN`] takes the process with it: its
 //! other lanes' calls are made again elsewhere. See `docs/protocol.md` for the messages.
 
+use crate::attention::Attention;
 use crate::isolate;
 use crate::lane::{Lane, Seen, Watched};
 use crate::library::Library;
@@ -31,6 +32,28 @@ const STUBBORN: Duration = Duration::from_secs(2);
 const STACK: usize = isolate::STACK + (4 << 20);
 /// Lanes give way before the database does when the system runs out of memory.
 const OOM_SCORE: &str = "800";
+
+/// What wakes the main thread.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    attention: Attention,
+    end: UnixStream,
+}
+
+impl Bell {
+    /// Something has happened that it must see.
+    fn ring(&self) -> io::Result<()> {
+        (&self.end).write_all(b"l")
+    }
+
+    /// A call is at work, and may take too long or too much.
+    pub(crate) fn call(&self) {
+        if self.attention.begin() {
+            // It fails if the main thread is gone, and with it the process.
+            let _ = self.ring();
+        }
+    }
+}
 
 /// A lane, as the main thread sees it.
 struct Thread {
@@ -154,20 +177,21 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
     let mut threads: Vec<Thread> = Vec::new();
     // Lanes that have booted, and a byte to wake the poll for each.
     let (booted, boots) = mpsc::channel();
-    let (bell, bell_end) = UnixStream::pair()?;
-    bell.set_nonblocking(true)?;
-    let bell_end = Arc::new(bell_end);
+    let (rung, end) = UnixStream::pair()?;
+    rung.set_nonblocking(true)?;
+    let bell = Arc::new(Bell { attention: Attention::new(), end });
+    let mut last_call = Instant::now();
     loop {
-        let closing = threads.iter().any(|thread| thread.closed.is_some());
-        let wait = match (closing, tick) {
-            (true, _) => Some(Duration::from_millis(10)),
-            (false, tick) if !threads.is_empty() => Some(tick),
-            _ => None,
+        let at_work = || threads.iter().any(|thread| thread.watched.is_at_work());
+        let wait = if threads.iter().any(|thread| thread.closed.is_some()) {
+            Some(Duration::from_millis(10))
+        } else {
+            bell.attention.is_due(&mut last_call, at_work).then_some(tick)
         };
         let mut fds = vec![
             PollFd::new(control, PollFlags::IN),
             PollFd::new(interrupts, PollFlags::IN),
-            PollFd::new(&bell, PollFlags::IN),
+            PollFd::new(&rung, PollFlags::IN),
         ];
         let open: Vec<usize> = (0..threads.len()).filter(|index| threads[*index].closed.is_none()).collect();
         fds.extend(open.iter().map(|index| PollFd::new(&threads[*index].socket, PollFlags::empty())));
@@ -199,15 +223,15 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
             control.send(&Report::Interrupted { at: crosslane::stats::now() })?;
         }
         if ready[2] {
-            let _ = rustix::io::read(&bell, &mut [0; 64]);
+            let _ = rustix::io::read(&rung, &mut [0; 64]);
             threads.extend(boots.try_iter());
         }
         if ready[0] {
             match control.receive()? {
                 Some((Request::Fork { lane, spin_microseconds }, fds)) => {
                     let spin = Duration::from_micros(spin_microseconds);
-                    let ring = (booted.clone(), Arc::clone(&bell_end));
-                    fork(control, library, lane, fds, spin, ring)?;
+                    let told = (booted.clone(), Arc::clone(&bell));
+                    fork(control, library, lane, fds, spin, told)?;
                 }
                 // Its socket is closed, which ends a thread.
                 Some((Request::Unfork { .. }, _)) => {}
@@ -225,7 +249,7 @@ fn fork(
     lane: u64,
     fds: Vec<OwnedFd>,
     spin: Duration,
-    (booted, bell): (mpsc::Sender<Thread>, Arc<UnixStream>),
+    (booted, bell): (mpsc::Sender<Thread>, Arc<Bell>),
 ) -> io::Result<()> {
     let unforked = |message: String| Report::Unforked { lane, message };
     let Ok([memory, socket, log]) = <[OwnedFd; 3]>::try_from(fds) else {
@@ -234,9 +258,9 @@ fn fork(
     let reports = control.try_clone()?;
     let library = Arc::clone(library);
     let body = move || {
-        let made = socket
-            .try_clone()
-            .and_then(|watched| Ok((watched, Lane::boot(&library, memory, socket, log, spin)?)));
+        let made = socket.try_clone().and_then(|watched| {
+            Ok((watched, Lane::boot(&library, memory, socket, log, spin, Arc::clone(&bell))?))
+        });
         let (socket, made) = match made {
             Ok(made) => made,
             Err(error) => return reports.send(&Report::Unforked { lane, message: error.to_string() }),
@@ -244,15 +268,14 @@ fn fork(
         let watched = Arc::clone(&made.watched);
         let thread = Thread { socket, watched: Arc::clone(&watched), seen: Seen::default(), closed: None };
         let _ = booted.send(thread);
-        let ring = || (&*bell).write_all(b"l");
-        ring()?;
+        bell.ring()?;
         reports.send(&Report::Forked { lane })?;
         let served = made.serve();
         if let Err(error) = &served {
             eprintln!("crosslane: a lane ended: {error}");
         }
         watched.ended.store(true, std::sync::atomic::Ordering::Relaxed);
-        ring()?;
+        bell.ring()?;
         reports.send(&Report::Exited { lane, code: Some(i32::from(served.is_err())), signal: None })
     };
     let name = format!("lane-{lane}");

@@ -17,6 +17,7 @@
 //! caller of this call is told why. Calls of other lanes are made again elsewhere.
 
 use crate::guest::{Answer, Guest, MEMORY};
+use crate::host::Bell;
 use crate::isolate::{Handle, Host, Reason};
 use crate::library::Library;
 use crate::pages;
@@ -231,6 +232,7 @@ pub(crate) struct Lane {
     library: Arc<Library>,
     guest: Guest,
     log: Arc<File>,
+    bell: Arc<Bell>,
     pub(crate) watched: Arc<Watched>,
 }
 
@@ -242,13 +244,14 @@ impl Lane {
         socket: OwnedFd,
         log: OwnedFd,
         spin: Duration,
+        bell: Arc<Bell>,
     ) -> io::Result<Self> {
         // SAFETY: an engine sent them for this lane, which is opened here alone.
         let lane = unsafe { GuestLane::open(memory, socket, spin) }?;
         let log = Arc::new(File::from(log));
         let watched = Arc::new(Watched::new(lane.progress().clone()));
         let guest = boot(library, &log, &watched);
-        Ok(Self { lane, library: Arc::clone(library), guest, log, watched })
+        Ok(Self { lane, library: Arc::clone(library), guest, log, bell, watched })
     }
 
     /// Answers calls until the engine closes the lane.
@@ -284,6 +287,8 @@ impl Lane {
         *lock(&self.watched.words) = Some(Words { lane, call });
         self.watched.limit.store(limit, Relaxed);
         self.watched.memory.store(function.memory_limit.unwrap_or(MEMORY as u64), Relaxed);
+        // The watch sees the words above, and does not sleep while they are there.
+        self.bell.call();
         let answer = self.guest.answer(index, &columns, call.header.rows as usize, progress.word());
         self.watched.limit.store(0, Relaxed);
         drop(columns);

@@ -6,6 +6,7 @@
 //! | [`isolate`] | one heap of JavaScript: boots from a snapshot, runs calls, ends them from outside |
 //! | [`guest`] | an isolate that answers batches with results or failures |
 //! | [`embed`] | contexts of a program that embeds V8 |
+//! | [`attention`] | whether there are calls that have to be watched |
 //! | [`host`] | the process around it: a zygote whose lanes are threads, one isolate each |
 //! | `js/` | the JavaScript side: loops, readers and writers made for each function's types |
 //! | `../shim` | V8's C++ interface as a small C one |
@@ -15,6 +16,7 @@
 //! call, the stack by V8, and memory by looking at the heap after each collection, by counting array buffers, and
 //! where V8 does neither by what the kernel gives to the lane's thread ([`lane`]).
 
+pub mod attention;
 mod columns;
 pub mod embed;
 mod ffi;

@@ -1,12 +1,14 @@
 //! One thread for all contexts: it ends calls that take too long, or that the program has stopped, and has calls looked
 //! at whose Ruby thread is wanted (by a signal, `Timeout`, `Thread#kill`).
 //!
-//! It looks at the calls at work every [`TICK`]. It runs as long as there are contexts.
+//! It looks at the calls at work every [`TICK`], and sleeps while there are none. It runs as long as there are contexts.
 
 use crosslane_gvl::Me;
+use crosslane_js::attention::Attention;
 use crosslane_js::isolate::{Handle, Reason};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(5);
@@ -40,7 +42,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-static CONTEXTS: Mutex<(bool, Vec<Weak<Watched>>)> = Mutex::new((false, Vec::new()));
+/// The thread, if it runs, and the contexts.
+static CONTEXTS: Mutex<(Option<Thread>, Vec<Weak<Watched>>)> = Mutex::new((None, Vec::new()));
+static ATTENTION: Attention = Attention::new();
+
+/// Has the thread look, and go on looking for a while.
+fn attend() {
+    if ATTENTION.begin()
+        && let Some(thread) = &lock(&CONTEXTS).0
+    {
+        thread.unpark();
+    }
+}
 
 impl Watched {
     pub(crate) fn new(handle: Arc<Handle>) -> Arc<Self> {
@@ -48,8 +61,9 @@ impl Watched {
         let this = Arc::new(Self { handle, work, wanted, stopped });
         let mut contexts = lock(&CONTEXTS);
         contexts.1.push(Arc::downgrade(&this));
-        if !contexts.0 {
-            contexts.0 = std::thread::Builder::new().name("crosslane-v8".into()).spawn(watch).is_ok();
+        if contexts.0.is_none() {
+            let thread = thread::Builder::new().name("crosslane-v8".into()).spawn(watch);
+            contexts.0 = thread.ok().map(|thread| thread.thread().clone());
         }
         this
     }
@@ -67,7 +81,13 @@ impl Watched {
             self.stopped.store(false, Relaxed);
         }
         *work = Some(Work { caller, deadline, in_ruby: false, told: None });
+        drop(work);
+        attend();
         outer
+    }
+
+    fn is_at_work(&self) -> bool {
+        lock(&self.work).is_some()
     }
 
     /// The call is over. Whether it was stopped before that.
@@ -149,18 +169,33 @@ impl Watched {
     }
 }
 
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // It may have been the last.
+        attend();
+    }
+}
+
 fn watch() {
+    let mut last_call = Instant::now();
     loop {
-        std::thread::sleep(TICK);
         let contexts: Vec<_> = {
             let mut contexts = lock(&CONTEXTS);
             contexts.1.retain(|context| context.strong_count() > 0);
             if contexts.1.is_empty() {
-                contexts.0 = false;
+                contexts.0 = None;
                 return;
             }
             contexts.1.iter().filter_map(Weak::upgrade).collect()
         };
         contexts.iter().for_each(|context| context.look());
+        let due = ATTENTION.is_due(&mut last_call, || contexts.iter().any(|context| context.is_at_work()));
+        // Those that the program is done with end here, or before.
+        drop(contexts);
+        if due {
+            thread::sleep(TICK);
+        } else {
+            thread::park();
+        }
     }
 }

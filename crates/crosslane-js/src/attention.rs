@@ -1,0 +1,67 @@
+//! Whether the thread that watches calls has any to watch: if there are none for a while, it sleeps until one begins.
+
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// For how long the watch goes on after the last call: calls that follow one another wake nobody.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// No call has begun since the watch looked last.
+const NONE: u8 = 0;
+/// One has.
+const BEGUN: u8 = 1;
+/// None has, and the watch sleeps.
+const ASLEEP: u8 = 2;
+
+/// What the calls tell their watch.
+#[derive(Debug, Default)]
+pub struct Attention(AtomicU8);
+
+impl Attention {
+    /// A watch that does not sleep.
+    pub const fn new() -> Self {
+        Self(AtomicU8::new(NONE))
+    }
+
+    /// A call has begun, and [`Attention::is_due`] can see that it is at work. Whether the watch has to be woken.
+    #[inline]
+    #[must_use]
+    pub fn begin(&self) -> bool {
+        self.0.load(SeqCst) != BEGUN && self.0.swap(BEGUN, SeqCst) == ASLEEP
+    }
+
+    /// Whether the watch has to look again soon. If not, it is to sleep until it is woken. `last` is its own: when there
+    /// was a call last.
+    pub fn is_due(&self, last: &mut Instant, at_work: impl FnOnce() -> bool) -> bool {
+        // In this order: what begins after the first look makes the last one fail, or finds the watch asleep.
+        if self.0.swap(NONE, SeqCst) == BEGUN || at_work() {
+            *last = Instant::now();
+            return true;
+        }
+        last.elapsed() < QUIET || self.0.compare_exchange(NONE, ASLEEP, SeqCst, SeqCst).is_err()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_sleeps_when_no_call_was_at_work_for_a_while_and_is_woken_once() {
+        let attention = Attention::new();
+        let long_ago = Instant::now().checked_sub(QUIET * 2).expect("the machine has run for so long");
+        let mut last = long_ago;
+        assert!(attention.is_due(&mut last, || true));
+        assert!(last > long_ago);
+        assert!(attention.is_due(&mut last, || false), "a moment ago there was one");
+        last = long_ago;
+        assert!(!attention.is_due(&mut last, || false));
+        assert!(attention.begin(), "it sleeps");
+        assert!(!attention.begin(), "it was woken");
+        assert!(attention.is_due(&mut last, || false));
+        last = long_ago;
+        // One that begins just now.
+        assert!(attention.is_due(&mut last, || attention.begin()));
+        assert!(attention.is_due(&mut last, || false));
+    }
+}
