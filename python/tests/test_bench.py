@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 from io import StringIO
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ def sched(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def report(us: float, cycles: float | None = None) -> dict[str, Any]:
     """A report whose figures hang on one number."""
     latency = {f"{name}_us": us for name in ("avg", "p50", "p90", "p99", "p99.9", "p99.99", "max")}
-    server = {"cpu_us": us, "switches": us, "migrations": us, "cycles": cycles, "ipc": cycles}
+    used = {"cpu_us": us, "switches": us, "migrations": us, "cycles": cycles, "ipc": cycles}
     return {
         "qps": 1e6 / us,
         "lost": 0,
@@ -33,11 +33,11 @@ def report(us: float, cycles: float | None = None) -> dict[str, Any]:
         "light": latency,
         "heavy": latency,
         "late": None,
-    } | {"server": server}
+    } | {"used": used}
 
 
 def filled(sched: ModuleType, rounds: dict[str, list[float]], cycles: float | None = None) -> Any:
-    runs = sched.Runs({}, 1)
+    runs = sched.Runs({}, 1, 0)
     for load in sched.LOADS:
         for server in load.servers:
             for us in rounds.get(server, rounds["else"]):
@@ -86,3 +86,23 @@ def test_what_is_lost_is_named_and_cycles_are_shown(sched: ModuleType) -> None:
     assert text.count("(7 lost)") == 1
     assert "1,234" in text
     assert "this machine has no counters" not in text
+
+
+def test_a_disturbed_run_is_made_again_while_there_are_spare_ones(
+    sched: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = iter([0.5, 0.01, 0.5, 0.5, 0.02])
+    made = []
+
+    def run(command: list[Any], **_: Any) -> Any:
+        made.append(command)
+        return SimpleNamespace(returncode=0, stdout=f'{{"qps": {len(made)}}}')
+
+    monkeypatch.setattr(sched.Others, "share", lambda _: next(shares))
+    monkeypatch.setattr(sched.subprocess, "run", run)
+    runs = sched.Runs({sched.OURS: ["our", "server"]}, 1, 2)
+    reports = [runs.run(sched.CLOSED, sched.OURS, seed=9) for _ in range(3)]
+    assert [(report["qps"], report["others"]) for report in reports] == [(2, 0.01), (4, 0.5), (5, 0.02)]
+    assert runs.disturbed == 1
+    assert runs.each(sched.CLOSED, sched.OURS, lambda report: report["qps"]) == [2, 4, 5]
+    assert made[0][-7:] == ["--outstanding", "16", "--seed", "9", "--", "our", "server"]

@@ -362,7 +362,7 @@ impl Generator {
             "light": percentiles::report(light),
             "heavy": percentiles::report(heavy),
             "late": late,
-            "server": self.used,
+            "used": self.used,
         });
         let lost = self.answered.iter().filter(is_lost).count();
         Ok(Measured { requests: self.requests, lost, report })

@@ -44,7 +44,7 @@ fn every_request_is_answered_once() {
         let heavy = planned[first..].iter().filter(|request| request.spin > 0).count();
         assert_eq!(report["heavy"]["count"], heavy, "{server}");
         assert_eq!(report["light"]["count"], planned.len() - first - heavy, "{server}");
-        assert!(report["server"]["cpu_us"].as_f64().unwrap() > 0.0, "{report}");
+        assert!(report["used"]["cpu_us"].as_f64().unwrap() > 0.0, "{report}");
 
         let closed = measure(server, &Load { work: Work::Closed { outstanding: 16 }, ..LOAD });
         assert!(closed.requests.len() > 4 * 16, "{server}");
