@@ -8,7 +8,6 @@
 
 use crate::engine::session::lock;
 use crate::ready::{self, Ready};
-use crate::serve::io_error;
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Function, FunctionSpec, Library, Settings};
 use crosslane_gvl as gvl;
@@ -79,12 +78,8 @@ pub(crate) fn start(descriptor: i32) -> Result<(), magnus::Error> {
     };
     let pool = PoolOptions { warm: WARM, idle_timeout: IDLE };
     KEPT.store(WARM, Relaxed);
-    let started = gvl::without(|| Pool::start(pool, move |stop| Zygote::start(options, stop)), || {});
-    let Some(started) = started else {
-        gvl::check_interrupts()?;
-        return Err(io_error(std::io::ErrorKind::Interrupted.into()));
-    };
-    let (pool, _) = started.map_err(crate::argument_error)?;
+    let start = || Pool::start(pool, move |stop| Zygote::start(options, stop));
+    let (pool, _) = gvl::without_or_raise(start, || {})?.map_err(crate::argument_error)?;
     let library = Library { name: "the program".into(), version: 1, functions: Vec::new(), pool };
     let old = lock(&HOST).replace((std::process::id(), Arc::new(library)));
     if let Some((process, old)) = old {
