@@ -1,6 +1,7 @@
-//! DuckDB's vectors and types as Crosslane's columns and types, and back: what every engine adapter around DuckDB
-//! needs, the extension as well as a client that embeds the database.
+//! DuckDB's vectors and types as Crosslane's columns and types, and back, and Arrow arrays as columns: what every engine
+//! adapter around DuckDB needs, the extension as well as a client that embeds the database.
 
+pub mod arrow;
 pub mod guard;
 mod input;
 mod output;

@@ -21,7 +21,7 @@ pub(crate) fn arguments(names: &[crate::types::Field], columns: &[Column<'_>], r
 }
 
 /// The value of a row.
-pub(crate) fn value(column: &Column<'_>, row: usize) -> String {
+pub fn value(column: &Column<'_>, row: usize) -> String {
     use DataType as T;
     if !column.is_valid(row) {
         return "NULL".into();

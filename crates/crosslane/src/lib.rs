@@ -10,7 +10,7 @@ pub mod calendar;
 pub mod call;
 pub mod catalog;
 mod cost;
-mod display;
+pub mod display;
 mod error;
 mod function;
 pub mod integer;

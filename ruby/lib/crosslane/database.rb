@@ -257,6 +257,37 @@ module Crosslane
       Appender.new(appender).fill(rows, &block)
     end
 
+    # Appends the rows of an Arrow C stream to a table, without making Ruby objects of them: all, or none if that fails.
+    # Columns that have other types are cast; the stream's are in the order of the table's, whatever their names.
+    #
+    #   db.append_arrow("points", data_frame)
+    #   other.query("FROM points").arrow_stream { |address| db.append_arrow("points", address) }
+    #
+    # @param table [String] see {#append}
+    # @param stream [#arrow_c_stream, #to_i] what exports one, or the address of a `struct ArrowArrayStream`; the stream
+    #   is released in any case
+    # @param columns [Array<String>] see {#append}
+    # @return [Integer] how many rows were appended
+    # @raise [Error] if the columns are not as many as the table's, or cannot be cast; what the stream says; what a
+    #   stream that is made in Ruby raises, as itself
+    def append_arrow(table, stream, columns: [])
+      exported = stream.respond_to?(:arrow_c_stream) ? stream.arrow_c_stream : stream
+      source = Native::ArrowStream.take(exported.to_i)
+      place = qualified(table)
+      with_connection do |connection|
+        names = columns.map(&:to_s)
+        known = names.empty? ? columns_of(connection, place) : names
+        count = 0
+        atomically(connection) do
+          appender = Appender.new(keep(connection.appender(*place, names)))
+          wholly(connection, appender) { count = appender.fill_from(source, known) }
+        end
+        count
+      end
+    ensure
+      source&.release
+    end
+
     # Gives rows to a query: an INSERT, UPDATE, DELETE or MERGE INTO that reads them from `appended_data`.
     #
     #   sql = "INSERT OR REPLACE INTO prices FROM appended_data"
@@ -533,6 +564,27 @@ module Crosslane
       ensure
         ask(connection, done ? "COMMIT" : "ROLLBACK")
       end
+    end
+
+    # Lets an appender do all or nothing, also in a transaction of the program's: that is aborted, as it is by an INSERT
+    # that fails, since nothing else takes out again what was written.
+    def wholly(connection, appender)
+      done = false
+      yield
+      done = true
+    ensure
+      begin
+        ask(connection, "SELECT error('append_arrow has failed')") if !done && appender.begun?
+      rescue Error
+        nil
+      end
+      appender.free
+    end
+
+    # The names of a table's columns.
+    def columns_of(connection, place)
+      name = place.compact.map { |part| "\"#{part.gsub('"', '""')}\"" }.join(".")
+      ask(connection, "FROM #{name} LIMIT 0").names
     end
 
     # Whether the program has begun a transaction: only then are two queries in one.

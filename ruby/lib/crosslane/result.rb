@@ -224,6 +224,21 @@ module Crosslane
     end
 
     # @api private
+    # @param stream [Native::ArrowStream]
+    # @param names [Array<String>] of the columns
+    def fill_from(stream, names)
+      nil while @native.take(stream, names)
+      @native.close
+    end
+
+    # @api private
+    # @return [Boolean] whether rows were given to DuckDB, which may have written some of them
+    def begun? = @native.begun?
+
+    # @api private
+    def free = @native.free
+
+    # @api private
     def fill(rows)
       rows ? rows.each { |row| self << row } : yield(self)
       @native.close

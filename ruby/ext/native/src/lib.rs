@@ -186,7 +186,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
 }
 
 fn define_engine(ruby: &Ruby, native: RModule) -> Result<(), Error> {
-    use engine::{aggregate, api, append, arrow, database, forget, host, rows, scalar, scan, states};
+    use engine::{aggregate, api, append, arrow, database, forget, host, import, rows, scalar, scan, states};
     native.define_singleton_method("load_duckdb", function!(api::load, 1))?;
     native.define_singleton_method("duckdb_version", function!(api::version, 0))?;
     native.define_singleton_method("start_host", function!(host::start, 1))?;
@@ -225,8 +225,13 @@ fn define_engine(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     rows.define_method("types", method!(rows::Rows::types, 0))?;
     rows.define_method("changed", method!(rows::Rows::changed, 0))?;
     rows.define_method("fetch", method!(rows::Rows::fetch, 0))?;
+    let stream = define::<import::ArrowStream>(ruby, native, "ArrowStream")?;
+    stream.define_singleton_method("take", function!(import::ArrowStream::take, 1))?;
+    stream.define_method("release", method!(import::ArrowStream::release, 0))?;
     let appender = define::<append::Appender>(ruby, native, "Appender")?;
     appender.define_method("row", method!(append::Appender::row, 1))?;
+    appender.define_method("take", method!(append::Appender::take, 2))?;
+    appender.define_method("begun?", method!(append::Appender::is_begun, 0))?;
     appender.define_method("close", method!(append::Appender::close, 0))?;
     appender.define_method("free", method!(append::Appender::free, 0))?;
     Ok(())

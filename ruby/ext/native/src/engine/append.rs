@@ -4,6 +4,7 @@
 //! query, full chunks wait.
 
 use crate::engine::database::{Link, OK, c_string, text};
+use crate::engine::import::ArrowStream;
 use crate::engine::rows::Chunk;
 use crate::engine::session::failure;
 use crate::writer::{Fault, Writer};
@@ -13,6 +14,7 @@ use crosslane_gvl::{self as gvl, protect};
 use crosslane_vectors::{LogicalType, Results, data_type};
 use libduckdb_sys as ffi;
 use magnus::rb_sys::AsRawValue;
+use magnus::typed_data::Obj;
 use magnus::{Error, Module, RArray, RModule, Ruby, Value};
 use rb_sys::{Qnil, VALUE};
 use std::cell::{RefCell, RefMut};
@@ -151,6 +153,45 @@ impl Appender {
         Ok(())
     }
 
+    /// Adds some rows of an Arrow C stream; false at its end. `names` are those of the columns.
+    pub(crate) fn take(&self, stream: Obj<ArrowStream>, names: Vec<String>) -> Result<bool, Error> {
+        let mut source = stream.source()?;
+        source.open()?;
+        let closed = || failure(None, "the appender is closed");
+        {
+            let inner = self.inner()?;
+            let columns = inner.as_ref().ok_or_else(closed)?.columns.iter();
+            source.check(&names, columns.map(|(known, ..)| known))?;
+        }
+        // What makes the rows may close the database.
+        if !source.advance()? {
+            return Ok(false);
+        }
+        let mut inner = self.inner()?;
+        let inner = inner.as_mut().ok_or_else(closed)?;
+        let raw = inner.raw;
+        let append = |chunk: &Chunk| {
+            // SAFETY: the appender and the chunk live.
+            let state = unsafe { ffi::duckdb_append_data_chunk(raw, chunk.0) };
+            if state == OK { Ok(()) } else { Err(message(raw)) }
+        };
+        let before = source.rows();
+        let added = gvl::without_or_raise(|| source.append(append), || {})?;
+        inner.count += source.rows() - before;
+        match added {
+            Ok(()) => Ok(true),
+            Err(why) => {
+                let due = inner.columns.iter().map(|(known, ..)| known);
+                Err(failure(None, &source.explain(&why, &names, due)))
+            }
+        }
+    }
+
+    /// Whether rows were given to DuckDB, which may have written them.
+    pub(crate) fn is_begun(&self) -> Result<bool, Error> {
+        Ok(self.inner()?.as_ref().is_some_and(|inner| inner.count > 0))
+    }
+
     /// Writes what was added; returns how many rows there were.
     pub(crate) fn close(&self) -> Result<usize, Error> {
         let Some(mut inner) = self.inner()?.take() else { return Ok(0) };
@@ -178,6 +219,17 @@ impl Appender {
 
     fn inner(&self) -> Result<RefMut<'_, Option<Inner>>, Error> {
         self.0.try_borrow_mut().map_err(|_| failure(None, "the appender is at work already"))
+    }
+}
+
+/// What an appender says of its last error.
+fn message(appender: ffi::duckdb_appender) -> String {
+    // SAFETY: the appender lives; the error is destroyed, and its text copied before.
+    unsafe {
+        let mut error = ffi::duckdb_appender_error_data(appender);
+        let message = text(ffi::duckdb_error_data_message(error));
+        ffi::duckdb_destroy_error_data(&raw mut error);
+        message
     }
 }
 
@@ -213,13 +265,7 @@ impl Inner {
     }
 
     fn message(&self) -> String {
-        // SAFETY: the error is destroyed; its text is copied before.
-        unsafe {
-            let mut error = ffi::duckdb_appender_error_data(self.raw);
-            let message = text(ffi::duckdb_error_data_message(error));
-            ffi::duckdb_destroy_error_data(&raw mut error);
-            message
-        }
+        message(self.raw)
     }
 
     fn error(&self) -> Error {

@@ -10,12 +10,12 @@ use std::ffi::{CString, c_char, c_int, c_void};
 
 /// The structure of the C interface.
 #[repr(C)]
-struct Stream {
-    get_schema: Option<unsafe extern "C" fn(*mut Stream, *mut ffi::ArrowSchema) -> c_int>,
-    get_next: Option<unsafe extern "C" fn(*mut Stream, *mut ffi::ArrowArray) -> c_int>,
-    get_last_error: Option<unsafe extern "C" fn(*mut Stream) -> *const c_char>,
-    release: Option<unsafe extern "C" fn(*mut Stream)>,
-    private: *mut c_void,
+pub(crate) struct Stream {
+    pub(crate) get_schema: Option<unsafe extern "C" fn(*mut Stream, *mut ffi::ArrowSchema) -> c_int>,
+    pub(crate) get_next: Option<unsafe extern "C" fn(*mut Stream, *mut ffi::ArrowArray) -> c_int>,
+    pub(crate) get_last_error: Option<unsafe extern "C" fn(*mut Stream) -> *const c_char>,
+    pub(crate) release: Option<unsafe extern "C" fn(*mut Stream)>,
+    pub(crate) private: *mut c_void,
 }
 
 /// The rows that a stream still has to give.

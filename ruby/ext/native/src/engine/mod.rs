@@ -5,7 +5,7 @@
 //! | [`api`] | libduckdb's functions, looked up when it is loaded |
 //! | [`host`] | the host lanes of this process |
 //! | [`session`] | what a query's thread and its workers tell each other |
-//! | [`database`], [`rows`], [`arrow`], [`append`], [`bind`], [`parameter`] | the client |
+//! | [`database`], [`rows`], [`arrow`], [`append`], [`import`], [`bind`], [`parameter`] | the client |
 //! | [`forget`] | taking functions back |
 //! | [`scalar`], [`scan`], [`projection`], [`aggregate`], [`states`] | the program's blocks as DuckDB's functions |
 
@@ -17,6 +17,7 @@ pub(crate) mod bind;
 pub(crate) mod database;
 pub(crate) mod forget;
 pub(crate) mod host;
+pub(crate) mod import;
 pub(crate) mod parameter;
 pub(crate) mod projection;
 pub(crate) mod rows;
