@@ -12,8 +12,20 @@ require "crosslane"
 # What the tests share.
 class CrosslaneTest < Minitest::Test
   # A test that hangs has failed, and the next one runs.
-  LONGEST = 60
+  LONGEST = 120
   Hangs = Class.new(Exception) # rubocop:disable Lint/InheritException -- no test rescues it
+  ALONE = "CROSSLANE_TEST_ALONE"
+
+  # Has a test run in a process of its own, with nothing of other tests on its heap and its stacks.
+  def self.alone(test)
+    body = instance_method(test)
+    define_method(test) do
+      next body.bind_call(self) if ENV.key?(ALONE)
+
+      file, = body.source_location
+      assert_match(/^1 runs/, run_alone(file, "--name", test.to_s, environment: { ALONE => "1" }))
+    end
+  end
 
   def run
     Timeout.timeout(self.class::LONGEST, Hangs, "it hangs") { super }
@@ -36,7 +48,7 @@ class CrosslaneTest < Minitest::Test
     db
   end
 
-  def eventually(patience = 5)
+  def eventually(patience = 20)
     deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + patience
     sleep 0.01 until (done = yield) || Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
     assert done, "it never came to pass"
@@ -52,6 +64,14 @@ class CrosslaneTest < Minitest::Test
       output
     ensure
       Process.kill("KILL", process.pid) if process.alive?
+    end
+  end
+
+  # Workers may let go of a query a moment after its end.
+  def assert_no_states
+    eventually do
+      Crosslane::Host.forget
+      Crosslane::Accumulators.size.zero?
     end
   end
 
@@ -74,18 +94,5 @@ class CrosslaneTest < Minitest::Test
     Process.wait(pid)
     assert_predicate $?, :success?, $?.inspect
     Marshal.load(result) # rubocop:disable Security/MarshalLoad
-  end
-end
-
-# Has each test of a class run in a process of its own.
-module Alone
-  def run
-    return super if ENV["CROSSLANE_TEST_ALONE"]
-
-    file, = method(name).source_location
-    define_singleton_method(name) do
-      assert_match(/^1 runs/, run_alone(file, "--name", name, environment: { "CROSSLANE_TEST_ALONE" => "1" }))
-    end
-    super
   end
 end

@@ -134,13 +134,13 @@ class TestAggregates < CrosslaneTest
 
           assert_raises(IOError) { db.query("SELECT #{name}(x) #{from}") }
           assert_raises(IOError) { db.query("SELECT #{name}(x ORDER BY i) #{from}") }
-          assert_equal 0, Crosslane::Accumulators.size
+          assert_no_states
         end
         assert_raises(IOError) { db.query("SELECT #{name}(x) #{window} FROM t") }
-        assert_equal 0, Crosslane::Accumulators.size
+        assert_no_states
       end
       db.query("SELECT total(x) #{window}, lst(x) #{window}, total(x) OVER () FROM t")
-      assert_equal 0, Crosslane::Accumulators.size
+      assert_no_states
     end
   end
 
@@ -164,7 +164,7 @@ class TestAggregates < CrosslaneTest
     end
     assert_equal db.query("SELECT k, sum(x)::BIGINT FROM t GROUP BY k ORDER BY k").to_a,
                  db.query("SELECT k, keeps(x) FROM t GROUP BY k ORDER BY k").to_a
-    assert_equal 0, Crosslane::Accumulators.size
+    assert_no_states
   end
 
   def test_states_are_looked_through_once_for_all_that_a_query_lost
@@ -185,7 +185,7 @@ class TestAggregates < CrosslaneTest
       db.value("SELECT 1")
     end
     assert_equal asked.uniq, asked
-    assert_equal 0, Crosslane::Accumulators.size
+    assert_no_states
   end
 
   def test_states_are_forgotten_while_others_are_added

@@ -4,11 +4,9 @@ require_relative "helper"
 
 # What Ruby's collector takes: blocks that nothing can call any more, and closed databases.
 #
-# The collector takes each word on a thread's stack that may be an object's address for one. So each test has a process
-# of its own, in which no other test has left its words.
+# The collector takes each word on a thread's stack that may be an object's address for one. So each of these tests has
+# a process of its own, in which no other has left its words.
 class TestCollection < CrosslaneTest
-  include Alone
-
   MANY = 10
   # A few may seem to be in use all the same.
   FEW = 4
@@ -53,7 +51,7 @@ class TestCollection < CrosslaneTest
 
   NAMES = %i[here there many rows total].freeze
 
-  def test_blocks_that_were_replaced_or_dropped
+  alone def test_blocks_that_were_replaced_or_dropped
     db = open
     MANY.times { apart { define(db) } }
     eventually { alive <= FEW }
@@ -68,7 +66,7 @@ class TestCollection < CrosslaneTest
     assert_empty Crosslane::Host::FUNCTIONS.keys - functions
   end
 
-  def test_a_block_whose_definition_was_rolled_back
+  alone def test_a_block_whose_definition_was_rolled_back
     db = open
     functions = Crosslane::Host::FUNCTIONS.keys
     MANY.times do
@@ -78,7 +76,7 @@ class TestCollection < CrosslaneTest
     assert_empty Crosslane::Host::FUNCTIONS.keys - functions
   end
 
-  def test_closed_databases
+  alone def test_closed_databases
     databases = ObjectSpace::WeakMap.new
     functions = Crosslane::Host::FUNCTIONS.keys
     MANY.times do |n|
@@ -100,7 +98,7 @@ class TestCollection < CrosslaneTest
     Dir.glob(File.join(Dir.tmpdir, "crosslane-#{$$}-*")).each { |file| File.delete(file) }
   end
 
-  def test_databases_that_others_keep_open
+  alone def test_databases_that_others_keep_open
     Dir.mktmpdir do |folder|
       MANY.times do |n|
         path = File.join(folder, "shared#{n}.duckdb")
@@ -118,7 +116,7 @@ class TestCollection < CrosslaneTest
     end
   end
 
-  def test_blocks_in_use_stay
+  alone def test_blocks_in_use_stay
     db = numbers(300_000)
     MANY.times do |n|
       begun = Thread::Queue.new
@@ -150,7 +148,7 @@ class TestCollection < CrosslaneTest
     end
   end
 
-  def test_a_fork_has_the_blocks_that_run
+  alone def test_a_fork_has_the_blocks_that_run
     db = open(threads: 1)
     db.udf(:f, "(x BIGINT) -> BIGINT") do |x|
       forked do
@@ -167,7 +165,7 @@ class TestCollection < CrosslaneTest
     assert_equal 6, db.value("SELECT f(5)")
   end
 
-  def test_under_a_stressed_collector
+  alone def test_under_a_stressed_collector
     db = open
     2.times do |n|
       db.udf(:f, "(x BIGINT) -> BIGINT") { |x| x + n }

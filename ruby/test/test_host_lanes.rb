@@ -181,7 +181,7 @@ class TestHostLanes < CrosslaneTest
     -> { db.query("FROM #{name}() #{rest}").to_a }
   end
 
-  def test_the_block_of_a_scan_that_is_over
+  alone def test_the_block_of_a_scan_that_is_over
     db = open
     whole = Rows.new { |block| 3.times { |i| block.call([i]) } }
     assert_equal [[0], [1], [2]], scan(db, whole).call
@@ -254,7 +254,7 @@ class TestHostLanes < CrosslaneTest
     end
   end
 
-  def test_under_a_stressed_collector
+  alone def test_under_a_stressed_collector
     db = numbers(3000)
     db.udf(:shout, "(x BIGINT) -> VARCHAR") { |x| "n#{x}".upcase }
     db.table(:few, "() -> (x BIGINT, s VARCHAR)") { Array.new(20) { |i| [i, "s#{i}"] } }

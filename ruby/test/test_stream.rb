@@ -145,9 +145,9 @@ class TestStream < CrosslaneTest
     db.aggregate(:total, "(x BIGINT) -> BIGINT", combine: ->(a, b) { a + b }) { |sum, x| (sum || 0) + x }
     sql = "SELECT total(i) FROM range(100000) r(i) GROUP BY i % 50000"
     assert_equal 100_000 * 99_999 / 2, db.stream(sql).sum(&:first)
-    assert_equal 0, Crosslane::Accumulators.size
+    assert_no_states
     db.stream(sql) { break }
     assert_equal 1, db.value("SELECT 1")
-    assert_equal 0, Crosslane::Accumulators.size
+    assert_no_states
   end
 end

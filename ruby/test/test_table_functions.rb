@@ -316,7 +316,7 @@ class TestTableFunctions < CrosslaneTest
     end
   end
 
-  def test_columns_under_a_stressed_and_a_compacting_collector
+  alone def test_columns_under_a_stressed_and_a_compacting_collector
     db = open(threads: 2)
     wide(db)
     GC.stress = true

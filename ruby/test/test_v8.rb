@@ -634,7 +634,7 @@ class TestV8 < CrosslaneTest
     assert_match(/disposed/, assert_raises(V8::Error) { js.eval("1") }.message)
   end
 
-  def test_under_a_stressed_collector
+  alone def test_under_a_stressed_collector
     js = context
     js.attach("pair") { |x| [x, { "x" => x }] }
     js.attach("stop") { js.stop }
