@@ -148,6 +148,22 @@ class TestCollection < CrosslaneTest
     end
   end
 
+  # Some are kept for the next query.
+  alone def test_what_columns_of_ever_new_names_are_read_and_written_with
+    db = open
+    db.table(:t, "(n BIGINT)", columns: ->(n) { { "c#{n}" => "BIGINT" } }) { |n| [{ "c#{n}" => n }] }
+    symbols = -> { GC.start || Symbol.all_symbols.size }
+    before = symbols.call
+    2500.times { |n| assert_equal [[n]], db.query("FROM t(#{n})").to_a }
+    assert_operator symbols.call - before, :<, 1500
+    classes = -> { GC.start || ObjectSpace.each_object(Class).count }
+    before = classes.call
+    kept = db.value("SELECT {'s7': 1}")
+    2500.times { |n| db.value("SELECT {'s#{n}': 1}") }
+    assert_operator classes.call - before, :<, 1500
+    assert_equal kept, db.value("SELECT {'s7': 1}")
+  end
+
   alone def test_a_fork_has_the_blocks_that_run
     db = open(threads: 1)
     db.udf(:f, "(x BIGINT) -> BIGINT") do |x|

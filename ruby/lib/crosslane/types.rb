@@ -103,8 +103,8 @@ module Crosslane
     end
   end
 
-  # The classes of STRUCTs by the names of their fields.
-  STRUCTS = {} # rubocop:disable Style/MutableConstant
+  # The classes of STRUCTs by the names of their fields, as long as something uses them.
+  STRUCTS = ObjectSpace::WeakMap.new
   private_constant :STRUCTS
 
   class << self
@@ -117,7 +117,12 @@ module Crosslane
       twice = names.find { |name| names.count(name) > 1 }
       raise Error, "a STRUCT with two fields named #{twice.inspect} is no Struct; name its fields, or cast it" if twice
 
-      STRUCTS[names] ||= Struct.new(*names.map(&:to_sym))
+      # There is one such String as long as something holds it.
+      key = -names.inspect
+      STRUCTS[key] || Struct.new(*names.map(&:to_sym)).tap do |type|
+        type.instance_variable_set(:@names, key)
+        STRUCTS[key] = type
+      end
     end
 
     # @api private

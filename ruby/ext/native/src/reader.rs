@@ -1,5 +1,6 @@
 //! Arguments: a row of a column as a Ruby object.
 
+use crate::shapes::{self, Shared};
 use crate::values::{EPOCH, UTC, integer, known, send, utf8};
 use crosslane::batch::{self, Column};
 use crosslane::{DataType, calendar, code_width, member, timetz};
@@ -35,21 +36,15 @@ pub(crate) enum Reader {
     Timestamp { units_per_second: i64 },
     Interval,
     Uuid,
-    Enum { values: VALUE, width: usize },
+    Enum { values: Shared, width: usize },
     List(Box<Reader>),
-    Struct { class: VALUE, fields: Vec<Reader> },
+    Struct { class: Shared, fields: Vec<Reader> },
     Map(Box<[Reader; 2]>),
-    Union { names: VALUE, members: Vec<Reader> },
+    Union { names: Shared, members: Vec<Reader> },
 }
 
-// SAFETY: the values in it are pinned, and only looked at with the GVL.
-unsafe impl Send for Reader {}
-// SAFETY: as above.
-unsafe impl Sync for Reader {}
-
 impl Reader {
-    /// A reader; the objects that it shares between values (Structs' classes, the Strings of an ENUM) are pinned
-    /// for ever, once for each type.
+    /// A reader, and the objects that its values share (Structs' classes, the Strings of an ENUM).
     pub(crate) fn new(data_type: &DataType) -> Result<Self, magnus::Error> {
         use DataType as T;
         Ok(match data_type {
@@ -82,20 +77,17 @@ impl Reader {
             T::Interval => Reader::Interval,
             T::Uuid => Reader::Uuid,
             T::Enum(values) => {
-                Reader::Enum { values: crate::shapes::strings(values)?, width: code_width(values.len()) }
+                Reader::Enum { values: shapes::strings(values)?, width: code_width(values.len()) }
             }
             T::List(element) | T::Array(element, _) => Reader::List(Box::new(Reader::new(element)?)),
             T::Struct(fields) => Reader::Struct {
-                class: crate::shapes::class(fields)?,
+                class: shapes::class(fields)?,
                 fields: fields.iter().map(|field| Reader::new(&field.data_type)).collect::<Result<_, _>>()?,
             },
             T::Union(fields) => {
                 let names: Vec<_> = fields[1..].iter().map(|field| field.name.clone()).collect();
                 let members = fields[1..].iter().map(|field| Reader::new(&field.data_type));
-                Reader::Union {
-                    names: crate::shapes::strings(&names)?,
-                    members: members.collect::<Result<_, _>>()?,
-                }
+                Reader::Union { names: shapes::strings(&names)?, members: members.collect::<Result<_, _>>()? }
             }
             T::Map(entry) => {
                 let mut parts = entry.children().map(Reader::new);
@@ -215,7 +207,7 @@ impl Reader {
                 Reader::Enum { values, width } => {
                     let code = &column.data[row * width..(row + 1) * width];
                     let code = code.iter().rev().fold(0, |code, byte| code << 8 | i64::from(*byte));
-                    rb_sys::rb_ary_entry(*values, code)
+                    rb_sys::rb_ary_entry(values.get(), code)
                 }
                 Reader::List(element) => {
                     let range = column.elements(row);
@@ -230,7 +222,7 @@ impl Reader {
                     for (field, child) in fields.iter().zip(&column.children) {
                         rb_sys::rb_ary_push(values, field.read(child, row));
                     }
-                    let object = rb_sys::rb_struct_alloc(*class, values);
+                    let object = rb_sys::rb_struct_alloc(class.get(), values);
                     // The call takes what is in the Array, and does not keep the Array itself alive.
                     std::hint::black_box(&values);
                     object
@@ -239,7 +231,7 @@ impl Reader {
                     // The engine's UNIONs have tags.
                     let at = member(column, row).unwrap_or(1);
                     let value = members[at - 1].read(&column.children[at], row);
-                    let parts = [rb_sys::rb_ary_entry(*names, at as i64 - 1), value];
+                    let parts = [rb_sys::rb_ary_entry(names.get(), at as i64 - 1), value];
                     rb_sys::rb_class_new_instance(2, parts.as_ptr(), known().tagged)
                 }
                 Reader::Map(parts) => {

@@ -165,6 +165,7 @@ impl Taker {
 
 impl Rows {
     fn add(&mut self, row: VALUE) -> Result<(), Unwind> {
+        self.writer.prepare(row)?;
         let mut fault = None;
         // SAFETY: protected; nothing in the closure is to be dropped.
         protect(|| unsafe { fault = self.writer.write_row(row, &mut self.out).err() })?;

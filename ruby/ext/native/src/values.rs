@@ -206,8 +206,3 @@ impl fmt::Debug for Held {
         f.write_str("Held")
     }
 }
-
-/// Keeps an object for ever, where it is.
-pub(crate) fn pin(object: impl magnus::value::ReprValue) {
-    magnus::Ruby::get_with(object).gc_register_mark_object(object);
-}

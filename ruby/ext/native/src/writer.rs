@@ -1,6 +1,7 @@
 //! Results: a Ruby object as a value of a column.
 
 use crate::reader::units;
+use crate::shapes::{self, Shared};
 use crate::values::{EPOCH, header, integer, known, send};
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType, Field, calendar, code_width, timetz};
@@ -20,15 +21,16 @@ pub(crate) struct Writer {
 enum Parts {
     None,
     /// Codes by String.
-    Codes(VALUE),
+    Codes(Shared),
     Children(Vec<Writer>),
     /// The tags' codes by String, and the members.
     Members {
-        codes: VALUE,
+        codes: Shared,
         members: Vec<Writer>,
     },
     Fields {
-        class: VALUE,
+        /// Of the Structs that stand for such a STRUCT.
+        class: Option<Shared>,
         /// Those that are written.
         fields: Vec<Part>,
         /// Whether an Array may have only those.
@@ -41,15 +43,10 @@ struct Part {
     /// Which of all fields it is.
     place: usize,
     name: String,
-    symbol: VALUE,
-    string: VALUE,
+    symbol: Shared,
+    string: Shared,
     writer: Writer,
 }
-
-// SAFETY: the values in it are pinned, and only looked at with the GVL.
-unsafe impl Send for Writer {}
-// SAFETY: as above.
-unsafe impl Sync for Writer {}
 
 /// Why an object is no value of the column. It becomes an exception where nothing is left to be dropped.
 #[derive(Debug)]
@@ -105,13 +102,13 @@ impl Parts {
             Ok::<_, magnus::Error>(Part {
                 place,
                 name: field.name.clone(),
-                symbol: crate::shapes::symbol(&field.name)?,
-                string: crate::shapes::string(&field.name)?,
+                symbol: shapes::symbol(&field.name)?,
+                string: shapes::string(&field.name)?,
                 writer: Writer::new(&field.data_type)?,
             })
         };
         Ok(Parts::Fields {
-            class: crate::shapes::class(fields)?,
+            class: None,
             fields: wanted.iter().copied().map(part).collect::<Result<_, _>>()?,
             narrow,
         })
@@ -122,7 +119,7 @@ impl Writer {
     /// A writer; the names that it compares with are pinned, once for each name.
     pub(crate) fn new(data_type: &DataType) -> Result<Self, magnus::Error> {
         let parts = match data_type {
-            DataType::Enum(values) => Parts::Codes(crate::shapes::codes(values)?),
+            DataType::Enum(values) => Parts::Codes(shapes::codes(values)?),
             DataType::List(element) | DataType::Array(element, _) => {
                 Parts::Children(vec![Writer::new(element)?])
             }
@@ -131,15 +128,16 @@ impl Writer {
             }
             DataType::Struct(fields) => {
                 let all: Vec<_> = (0..fields.len()).collect();
-                Parts::fields(fields, &all, false)?
+                let mut parts = Parts::fields(fields, &all, false)?;
+                if let Parts::Fields { class, .. } = &mut parts {
+                    *class = Some(shapes::class(fields)?);
+                }
+                parts
             }
             DataType::Union(fields) => {
                 let names: Vec<_> = fields[1..].iter().map(|field| field.name.clone()).collect();
                 let members = fields[1..].iter().map(|field| Writer::new(&field.data_type));
-                Parts::Members {
-                    codes: crate::shapes::codes(&names)?,
-                    members: members.collect::<Result<_, _>>()?,
-                }
+                Parts::Members { codes: shapes::codes(&names)?, members: members.collect::<Result<_, _>>()? }
             }
             _ => Parts::None,
         };
@@ -155,6 +153,18 @@ impl Writer {
     ) -> Result<Self, magnus::Error> {
         let DataType::Struct(fields) = data_type else { return Writer::new(data_type) };
         Ok(Self { data_type: data_type.clone(), parts: Parts::fields(fields, wanted, narrow)? })
+    }
+
+    /// Makes ready for a row that may be a Struct of the STRUCT's own class. That is not made before: rows are rarely
+    /// of it, and the names of its members stay in the VM.
+    pub(crate) fn prepare(&mut self, row: VALUE) -> Result<(), magnus::Error> {
+        if let (Parts::Fields { class: class @ None, .. }, DataType::Struct(all)) = (&mut self.parts, &self.data_type)
+            // SAFETY: looks at the object's flags.
+            && unsafe { is(row, kind::RUBY_T_STRUCT) }
+        {
+            *class = Some(shapes::class(all)?);
+        }
+        Ok(())
     }
 
     /// The exception for a fault: (class, message).
@@ -368,9 +378,9 @@ impl Writer {
     /// # Safety
     /// As [`Writer::write`].
     unsafe fn code(&self, value: VALUE, width: usize, out: &mut ColumnBuilder) -> Written {
-        let Parts::Codes(codes) = self.parts else { return Err(Fault::Mismatch(value)) };
+        let Parts::Codes(codes) = &self.parts else { return Err(Fault::Mismatch(value)) };
         // SAFETY: as the caller says.
-        let Some(code) = (unsafe { code(value, codes) }) else {
+        let Some(code) = (unsafe { code(value, codes.get()) }) else {
             return Err(Fault::Other(value, format!(", which is none of {}", self.data_type)));
         };
         match width {
@@ -424,7 +434,8 @@ impl Writer {
             if positional && given != all.len() && !narrowed {
                 return Err(Fault::Width(value, width(given, all, fields, *narrow)));
             }
-            let ours = is(value, kind::RUBY_T_STRUCT) && rb_sys::rb_obj_class(value) == *class;
+            let ours = is(value, kind::RUBY_T_STRUCT)
+                && class.as_ref().is_some_and(|class| rb_sys::rb_obj_class(value) == class.get());
             let hash = is(value, kind::RUBY_T_HASH);
             for (index, field) in fields.iter().enumerate() {
                 let part = if positional {
@@ -433,12 +444,12 @@ impl Writer {
                     rb_sys::rb_struct_aref(value, integer(field.place as i64))
                 } else if hash {
                     let undefined = rb_sys::Qundef as VALUE;
-                    match rb_sys::rb_hash_lookup2(value, field.symbol, undefined) {
+                    match rb_sys::rb_hash_lookup2(value, field.symbol.get(), undefined) {
                         part if part != undefined => part,
-                        _ => rb_sys::rb_hash_lookup2(value, field.string, undefined),
+                        _ => rb_sys::rb_hash_lookup2(value, field.string.get(), undefined),
                     }
-                } else if rb_sys::rb_obj_respond_to(value, rb_sys::rb_sym2id(field.symbol), 0) != 0 {
-                    rb_sys::rb_funcallv(value, rb_sys::rb_sym2id(field.symbol), 0, std::ptr::null())
+                } else if rb_sys::rb_obj_respond_to(value, rb_sys::rb_sym2id(field.symbol.get()), 0) != 0 {
+                    rb_sys::rb_funcallv(value, rb_sys::rb_sym2id(field.symbol.get()), 0, std::ptr::null())
                 } else {
                     rb_sys::Qundef as VALUE
                 };
@@ -466,7 +477,7 @@ impl Writer {
                 return Err(Fault::Other(value, advice));
             }
             let tag = send(value, c"tag", &[]);
-            let Some(code) = code(tag, *codes) else {
+            let Some(code) = code(tag, codes.get()) else {
                 let what = format!(", whose tag no member of {} has", self.data_type);
                 return Err(Fault::Other(value, what));
             };
