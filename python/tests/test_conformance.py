@@ -174,7 +174,7 @@ def test_a_large_value_in_a_full_chunk(engine: duckdb.DuckDBPyConnection) -> Non
 
 def test_a_string_larger_than_the_ring(engine: duckdb.DuckDBPyConnection) -> None:
     index = next(i for i, case in enumerate(CASES) if case["type"] == "VARCHAR")
-    engine.execute("CREATE OR REPLACE TABLE data AS SELECT repeat('0123456789', 20000000) AS x")
+    engine.execute("CREATE OR REPLACE TABLE data AS SELECT repeat('0123456789', 4000000) AS x")
     for name in KINDS.values():
-        query = f"SELECT md5({name}_{index}(x)) = md5(x), length({name}_{index}(x)) FROM data"
-        assert engine.execute(query).fetchall() == [(True, 200_000_000)]
+        query = f"SELECT y = x, length(y) FROM (SELECT x, {name}_{index}(x) AS y FROM data)"
+        assert engine.execute(query).fetchall() == [(True, 40_000_000)]
