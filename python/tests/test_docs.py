@@ -137,6 +137,8 @@ def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     # IPython writes its history, and dbt would tell its makers that it runs.
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("DO_NOT_TRACK", "1")
+    # A reader's tools compile their modules once; dbt, IPython and Ibis have thousands.
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     # What the page exports in one command is there in the next.
     monkeypatch.setenv("EXTENSION", str(crosslane.extension_path()))
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
