@@ -55,6 +55,20 @@ class TestAggregates < CrosslaneTest
     end
   end
 
+  # Its states lie in a vector that the thread lends, and a query inside needs another.
+  def test_a_block_whose_query_has_aggregates_too
+    each_way do |db|
+      inner = aggregates(1)
+      db.aggregate(:nested, "(x BIGINT) -> BIGINT", start: -> { 0 }, combine: ->(a, b) { a + b }) do |sum, x|
+        sum + x + (x % 100 == 1 ? inner.value("SELECT lst(x ORDER BY i)[8] FROM t WHERE i < 10") : 0)
+      end
+      eighth = db.value("SELECT x FROM t WHERE i = 7")
+      term = "x + CASE x % 100 WHEN 1 THEN #{eighth} ELSE 0 END"
+      expected = db.query("SELECT k, sum(#{term})::BIGINT FROM t GROUP BY k ORDER BY k").to_a
+      assert_equal expected, db.query("SELECT k, nested(x ORDER BY i) FROM t GROUP BY k ORDER BY k").to_a
+    end
+  end
+
   def test_large_frames_of_a_segment_tree
     db = aggregates(4, 10_000)
     assert_window db, "ORDER BY i ROWS BETWEEN 700 PRECEDING AND 300 FOLLOWING"

@@ -7,6 +7,7 @@
 use crate::engine::api;
 use crate::engine::session::lock;
 use libduckdb_sys as ffi;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -117,34 +118,71 @@ pub(crate) unsafe fn spread(function: ffi::duckdb_aggregate_function) -> bool {
     }
 }
 
-/// A vector of as many states as rows.
-struct Each(ffi::duckdb_vector);
+/// A vector for as many states as rows, and the rows' numbers.
+struct Flat {
+    states: ffi::duckdb_vector,
+    all: ffi::duckdb_selection_vector,
+    capacity: ffi::idx_t,
+}
+
+impl Flat {
+    fn new(capacity: ffi::idx_t) -> Self {
+        // SAFETY: all handles live across the calls, the type's is destroyed; the selection has so many places. A pointer
+        // is as wide as the type.
+        unsafe {
+            let mut pointer = ffi::duckdb_create_logical_type(ffi::DUCKDB_TYPE_DUCKDB_TYPE_UBIGINT);
+            let states = ffi::duckdb_create_vector(pointer, capacity);
+            ffi::duckdb_destroy_logical_type(&raw mut pointer);
+            let all = ffi::duckdb_create_selection_vector(capacity);
+            let places = std::slice::from_raw_parts_mut(
+                ffi::duckdb_selection_vector_get_data_ptr(all),
+                capacity as usize,
+            );
+            places.iter_mut().zip(0..).for_each(|(place, row)| *place = row);
+            Self { states, all, capacity }
+        }
+    }
+}
+
+impl Drop for Flat {
+    fn drop(&mut self) {
+        // SAFETY: ours, destroyed once.
+        unsafe {
+            ffi::duckdb_destroy_vector(&raw mut self.states);
+            ffi::duckdb_destroy_selection_vector(self.all);
+        }
+    }
+}
+
+thread_local! {
+    /// This thread's, between two calls.
+    static FLAT: Cell<Option<Flat>> = const { Cell::new(None) };
+}
+
+/// A vector of as many states as rows, lent by the thread: a block may run a query whose aggregates need another.
+struct Each(Option<Flat>);
 
 impl Each {
     /// # Safety
     /// The vector must be one of states, for so many rows.
     unsafe fn new(states: ffi::duckdb_vector, rows: ffi::idx_t) -> Self {
-        // SAFETY: all handles live across the calls; the type and the selection are destroyed. A pointer is as wide as
-        // the type.
-        unsafe {
-            let mut pointer = ffi::duckdb_create_logical_type(ffi::DUCKDB_TYPE_DUCKDB_TYPE_UBIGINT);
-            let each = Self(ffi::duckdb_create_vector(pointer, rows));
-            ffi::duckdb_destroy_logical_type(&raw mut pointer);
-            let all = ffi::duckdb_create_selection_vector(rows);
-            let places =
-                std::slice::from_raw_parts_mut(ffi::duckdb_selection_vector_get_data_ptr(all), rows as usize);
-            places.iter_mut().zip(0..).for_each(|(place, row)| *place = row);
-            ffi::duckdb_vector_copy_sel(states, each.0, all, rows, 0, 0);
-            ffi::duckdb_destroy_selection_vector(all);
-            each
-        }
+        let kept = FLAT.take().filter(|flat| flat.capacity >= rows);
+        // SAFETY: it takes nothing.
+        let flat = kept.unwrap_or_else(|| Flat::new(rows.max(unsafe { ffi::duckdb_vector_size() })));
+        // SAFETY: all handles live, and have so many rows.
+        unsafe { ffi::duckdb_vector_copy_sel(states, flat.states, flat.all, rows, 0, 0) };
+        Self(Some(flat))
+    }
+
+    fn states(&self) -> ffi::duckdb_vector {
+        self.0.as_ref().map_or(std::ptr::null_mut(), |flat| flat.states)
     }
 }
 
 impl Drop for Each {
     fn drop(&mut self) {
-        // SAFETY: ours, destroyed once.
-        unsafe { ffi::duckdb_destroy_vector(&raw mut self.0) };
+        // Where the thread is about to end, it is destroyed.
+        let _ = FLAT.try_with(|kept| kept.set(self.0.take()));
     }
 }
 
@@ -161,7 +199,7 @@ unsafe extern "C-unwind" fn update_each(
     unsafe {
         if rows > 1 {
             let each = Each::new(states, rows);
-            update(columns, data, count, each.0, rows);
+            update(columns, data, count, each.states(), rows);
         } else {
             update(columns, data, count, states, rows);
         }
