@@ -108,6 +108,31 @@ class Declared:
     line: int
     description: str
 
+    def for_types(self, types: str) -> Declared:
+        """What it is for arguments of these types, such as "(BIGINT, VARCHAR[])", if it takes arguments of any.
+
+        Raises:
+            ValueError: if it takes no such arguments.
+        """
+        signature, count = _guest.for_types(self.signature, types)
+        shapes = self.shapes
+        if self.variadic:
+            last = shapes[-1]
+            shapes = [*shapes[:-1], last and last[1]]
+
+        def each(items: list[Any]) -> list[Any]:
+            fixed = len(items) - self.variadic
+            return items[:fixed] + items[fixed:] * (count - fixed)
+
+        return dataclasses.replace(
+            self,
+            signature=signature,
+            variadic=False,
+            shapes=each(shapes),
+            admits_null=each(self.admits_null),
+            columns=each(self.columns),
+        )
+
     def message(self) -> dict[str, Any]:
         """What the engine is told, as JSON."""
         return {
@@ -141,7 +166,10 @@ def resolve(declaration: Declaration) -> list[Declared]:
     hints = _hints(declaration)
     if declaration.signature is None:
         parameters, required, variadic = _parameters(declaration, hints)
-        typed = [_from_hint(declaration, f"parameter {name}", hints.get(name), kind) for name in parameters]
+        typed = [
+            _any(hints.get(name)) or _from_hint(declaration, f"parameter {name}", hints.get(name), kind)
+            for name in parameters
+        ]
         result = _from_hint(declaration, "the result", hints.get("return"), kind)
         inner = [(name, item.sql) for name, item in zip(parameters, typed)]
         name, returns = declaration.name, result.sql
@@ -317,6 +345,27 @@ def _from_hint(declaration: Declaration, what: str, hint: Any, kind: str) -> Typ
         return from_annotation(hint, kind)
     except TypeError as error:
         raise declaration.error(f"{what}: {error}") from None
+
+
+def _any(hint: Any) -> Typed | None:
+    """What the annotation of a parameter means that takes arguments of any type; None if it does not."""
+    if hint is Any or hint is object:
+        return Typed("ANY")
+    arguments = get_args(hint)
+    if get_origin(hint) is Annotated:
+        inner, *notes = arguments
+        sql = next((note for note in notes if isinstance(note, str)), None)
+        if sql is None:
+            return _any(inner)
+        if sql.strip().upper() != "ANY":
+            return None
+        members = get_args(inner) if _is_union(inner) else (inner,)
+        column = next(filter(None, map(_column_kind, members)), "pyarrow")
+        return Typed("ANY", admits_null=type(None) in members, column=column)
+    if _is_union(hint) and type(None) in arguments and len(arguments) == 2:
+        typed = next(filter(None, map(_any, arguments)), None)
+        return typed and typed._replace(admits_null=True)
+    return None
 
 
 def from_annotation(hint: Any, kind: str = "row") -> Typed:

@@ -43,6 +43,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPy
     lines = ["from crosslane import udf", texts[0]]
     scripts = [texts[1]]
     blocks = [texts[2]]
+    saw_any = "saw_any(x ANY) -> VARCHAR"
+    lines.append(f"@udf({'python_' + saw_any!r})\ndef python_saw_any(x): return saw(x)")
+    lines.append("@udf('columns_saw_any(x ANY) -> VARCHAR', vectorized=True)")
+    lines.append("def columns_saw_any(x): return [str(x.type)] * len(x)")
+    scripts.append(f"udf({json.dumps('js_' + saw_any)}, {{ bigint: true }}, saw);")
+    blocks.append(f"udf {json.dumps('ruby_' + saw_any)} do |x| saw(x) end")
     for index, case in enumerate(CASES):
         signature = f"saw_{index}(x {case['type']}) -> VARCHAR"
         lines.append(f"@udf({'python_' + signature!r})\ndef python_saw_{index}(x): return saw(x)")
@@ -157,12 +163,15 @@ def test_what_functions_see(engine: duckdb.DuckDBPyConnection, index: int, langu
     case = CASES[index]
     values = [text_of(value) for value in case["values"]]
     fill(engine, case, len(values), "none", values)
-    seen = engine.execute(f"SELECT {language}_saw_{index}(x) FROM data ORDER BY i").fetchall()
+    # With the type declared, and from the argument.
+    query = f"SELECT {language}_saw_{index}(x), {language}_saw_any(x) FROM data ORDER BY i"
+    seen, seen_of_any = zip(*engine.execute(query).fetchall())
+    assert seen == seen_of_any
     if not case.get("large"):
-        assert [text for (text,) in seen] == case["sees"][language]
+        assert list(seen) == case["sees"][language]
     if language == "python":
-        arrow = engine.execute(f"SELECT columns_saw_{index}(x) FROM data").fetchall()
-        assert arrow == [(case["sees"]["arrow"],)] * len(values)
+        arrow = engine.execute(f"SELECT columns_saw_{index}(x), columns_saw_any(x) FROM data").fetchall()
+        assert arrow == [(case["sees"]["arrow"],) * 2] * len(values)
 
 
 def test_a_large_value_in_a_full_chunk(engine: duckdb.DuckDBPyConnection) -> None:

@@ -39,7 +39,7 @@ PAGES = {
     "docs/from-duckdb-python.md": 2,
     "docs/from-mini-racer.md": 2,
     "docs/from-ruby-duckdb.md": 2,
-    "docs/functions.md": 7,
+    "docs/functions.md": 9,
     "docs/javascript.md": 5,
     "docs/ruby.md": 6,
 }

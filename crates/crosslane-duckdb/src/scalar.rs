@@ -4,14 +4,13 @@
 //! says what the function is now.
 
 use crate::connection::Connection;
-use crate::database::Entry;
+use crate::database::{Entry, ProcessLibrary};
 use crosslane::call::{CallGroup, CallGroups, Caller, Constant, Input, call};
 use crosslane::catalog::Current;
 use crosslane::stats::now;
 use crosslane::{Error, Function};
-use crosslane_process::Zygote;
 use crosslane_vectors::guard::{drop_box, error_text, guard};
-use crosslane_vectors::{Arguments, Context, Results, constant_of_init, register_scalar};
+use crosslane_vectors::{Arguments, Callee, Context, Results, constant_of_init, register_scalar};
 use libduckdb_sys as ffi;
 use std::sync::Arc;
 
@@ -36,7 +35,7 @@ pub(crate) unsafe fn register(
 
 /// What one worker needs for one occurrence of a function in a query.
 struct State {
-    current: Result<Current<Zygote>, Error>,
+    current: Result<(Arc<ProcessLibrary>, Callee), Error>,
     /// That of the query's connection.
     group: Arc<CallGroup>,
     /// When the query began here; it is cancelled as a whole.
@@ -53,7 +52,7 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
         let current = registered.entry.current();
         let context = Context::of_init(info);
         let state = State {
-            current,
+            current: current.map(|Current { library, function }| (library, Callee::new(function))),
             group: registered.groups.of(context.connection),
             begun: now(),
             width: context.threads,
@@ -81,7 +80,8 @@ unsafe extern "C" fn execute(
         let Some(state) = state.as_ref() else {
             return Err(Error::Engine("DuckDB lost the function's state".into()));
         };
-        let Current { library, function } = state.current.as_ref().map_err(Error::clone)?;
+        let (library, callee) = state.current.as_ref().map_err(Error::clone)?;
+        let function = callee.of_chunk(input)?;
         let arguments = Arguments::of(input, function);
         let mut results = Results::new(output, &function.signature.returns, arguments.rows());
         let caller = Caller::since(&state.group, state.width, state.begun);

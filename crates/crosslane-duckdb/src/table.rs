@@ -25,7 +25,7 @@ impl Parameter {
             Parameter::Text => LogicalType::new(&DataType::Varchar),
             Parameter::Bytes => LogicalType::new(&DataType::Blob),
             Parameter::Integer => LogicalType::new(&DataType::BigInt),
-            Parameter::Any => Ok(LogicalType::any()),
+            Parameter::Any => LogicalType::new(&DataType::Any),
         }
     }
 }

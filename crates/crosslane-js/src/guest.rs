@@ -6,7 +6,7 @@ use crate::library::{Function, Library};
 use crate::results::Results;
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
-use crosslane::{Failure, Leniency, Verdict};
+use crosslane::{DataType, Failure, Leniency, Verdict};
 use crosslane_process::guest::Mishaps;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,7 +37,13 @@ pub struct Guest {
     limit: usize,
     /// Whether its heap may still hold what exceeded the limit.
     spent: bool,
+    /// What the isolate has prepared for calls of functions that take arguments of any type: the number there, by the
+    /// function's index and the types.
+    instances: HashMap<(usize, Vec<DataType>), usize>,
 }
+
+/// How many such there are, until they are made anew.
+const MOST_INSTANCES: usize = 64;
 
 impl Guest {
     /// Boots an isolate of the library.
@@ -46,7 +52,14 @@ impl Guest {
         let most = limits.max().map_or(MEMORY, |limit| (limit as usize).max(MEMORY));
         let isolate = Isolate::boot(&library.snapshot, host, MEMORY, most);
         let base = isolate.memory();
-        Self { isolate, library: Arc::clone(library), base, limit: 0, spent: false }
+        Self {
+            isolate,
+            library: Arc::clone(library),
+            base,
+            limit: 0,
+            spent: false,
+            instances: HashMap::new(),
+        }
     }
 
     /// What ends its calls.
@@ -74,12 +87,22 @@ impl Guest {
             return Answer::Failed(Failure { class: "Error".into(), message, ..Failure::default() }, None);
         };
         self.limit_memory(function);
+        let number = match self.number(index, function, columns) {
+            Ok(number) => number,
+            Err(Thrown::Exception(failure)) => return Answer::Failed(failure, None),
+            Err(Thrown::Ended(Reason::Closed, _)) => return Answer::Closed,
+            Err(Thrown::Ended(reason, traceback)) => {
+                self.spent = true;
+                let (class, message) = ("RangeError".into(), reason.to_string());
+                return Answer::Failed(Failure { class, message, traceback, ..Failure::default() }, None);
+            }
+        };
         let mut arguments = vec![Argument::Word(progress)];
         let bytes = if function.vectorized { Argument::Bytes } else { Argument::Reused };
         columns.iter().for_each(|column| columns::add(column, bytes, &mut arguments));
         let mut call =
             BatchRun { function, guest: self, progress, mishaps: Mishaps::default(), tries: HashMap::new() };
-        let begun = call.guest.isolate.call(c"begin", &[rows as f64, index as f64], &arguments);
+        let begun = call.guest.isolate.call(c"begin", &[rows as f64, number as f64], &arguments);
         let ended = call.finish(begun, rows);
         let mishaps = call.mishaps;
         self.isolate.detach();
@@ -91,6 +114,25 @@ impl Guest {
             Err(Some((failure, row))) => Answer::Failed(failure, row.filter(|row| *row < rows)),
             Err(None) => Answer::Closed,
         }
+    }
+
+    /// The number of what the isolate has prepared for a call with these columns.
+    fn number(&mut self, index: usize, function: &Function, columns: &[Column<'_>]) -> Result<usize, Thrown> {
+        if !function.takes_any {
+            return Ok(index);
+        }
+        let key = (index, columns.iter().map(|column| column.data_type.clone()).collect());
+        if let Some(number) = self.instances.get(&key) {
+            return Ok(*number);
+        }
+        if self.instances.len() >= MOST_INSTANCES {
+            self.instances.clear();
+        }
+        let number = self.library.functions.len() + self.instances.len();
+        let types = function.described(key.1.iter(), false).to_string();
+        self.isolate.call(c"instance", &[index as f64, number as f64], &[Argument::Text(&types)])?;
+        self.instances.insert(key, number);
+        Ok(number)
     }
 
     fn limit_memory(&mut self, function: &Function) {

@@ -19,7 +19,7 @@
 use crate::guest::{Answer, Guest, MEMORY};
 use crate::host::Bell;
 use crate::isolate::{Handle, Host, Reason};
-use crate::library::Library;
+use crate::library::{Function, Library};
 use crate::pages;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::stats::now;
@@ -27,6 +27,8 @@ use crosslane::{DataType, Failure};
 use crosslane_process::guest::{Call, GuestLane};
 use crosslane_ring::ProgressWord;
 use rustix::process::Pid;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -234,6 +236,26 @@ pub(crate) struct Lane {
     log: Arc<File>,
     bell: Arc<Bell>,
     pub(crate) watched: Arc<Watched>,
+    types: Types,
+}
+
+/// For how many calls a lane remembers what the texts of their types say.
+const MOST_TYPES: usize = 64;
+
+/// The types of the calls of functions that take arguments of any type, by the function's index and their text.
+#[derive(Default)]
+struct Types(HashMap<(usize, Box<str>), Vec<DataType>>);
+
+impl Types {
+    fn get(&mut self, index: usize, text: &str, function: &Function) -> Result<&[DataType], String> {
+        if self.0.len() >= MOST_TYPES && !self.0.contains_key(&(index, text.into())) {
+            self.0.clear();
+        }
+        Ok(match self.0.entry((index, text.into())) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(function.for_types(text)?),
+        })
+    }
 }
 
 impl Lane {
@@ -251,7 +273,8 @@ impl Lane {
         let log = Arc::new(File::from(log));
         let watched = Arc::new(Watched::new(lane.progress().clone()));
         let guest = boot(library, &log, &watched);
-        Ok(Self { lane, library: Arc::clone(library), guest, log, bell, watched })
+        let (library, types) = (Arc::clone(library), Types::default());
+        Ok(Self { lane, library, guest, log, bell, watched, types })
     }
 
     /// Answers calls until the engine closes the lane.
@@ -278,11 +301,21 @@ impl Lane {
         let Some(function) = library.functions.get(index) else {
             return Err(io::Error::other(format!("a call of function {index}")));
         };
+        let types = match self.lane.types(&call)? {
+            None => None,
+            Some(types) => match self.types.get(index, types, function) {
+                Ok(known) => Some(known),
+                Err(message) => {
+                    let failure = Failure { class: "Error".into(), message, ..Failure::default() };
+                    self.lane.fail(call, &failure, None)?;
+                    return Ok(true);
+                }
+            },
+        };
         let limit = function.timeout.map_or(0, |seconds| (seconds * 1e9) as u64);
         let progress = self.lane.progress().clone();
         let lane: *mut GuestLane = &mut self.lane;
-        let columns =
-            self.lane.columns(function.parameters.iter().map(|data_type| -> &DataType { data_type }))?;
+        let columns = self.lane.columns(types.unwrap_or(&function.parameters).iter())?;
         // Set only after the call was read: a lane that cannot read its call ends, and must not answer it.
         *lock(&self.watched.words) = Some(Words { lane, call });
         self.watched.limit.store(limit, Relaxed);

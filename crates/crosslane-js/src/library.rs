@@ -45,12 +45,41 @@ pub struct Function {
     /// The types of the parameters.
     #[serde(skip)]
     pub parameters: Vec<DataType>,
+    /// Whether a parameter takes arguments of any type: each call then has types of its own.
+    #[serde(skip)]
+    pub takes_any: bool,
     /// Whether the last parameter is a list of any number of arguments.
     #[serde(skip)]
     pub variadic: bool,
     /// The type of the result.
     #[serde(skip, default = "unknown")]
     pub returns: DataType,
+}
+
+impl Function {
+    /// The types of a call's arguments, from the text of them that it carries.
+    ///
+    /// # Errors
+    /// What is wrong with the text, or if the function takes no arguments of these types.
+    pub fn for_types(&self, types: &str) -> Result<Vec<DataType>, String> {
+        let declared: Signature = self.signature.parse().map_err(|error| format!("{error}"))?;
+        let concrete = declared.for_types(types)?;
+        Ok(concrete.parameters.into_iter().map(|field| field.data_type).collect())
+    }
+
+    /// Its types, as the prelude wants them, for arguments of these.
+    pub(crate) fn described<'a>(
+        &self,
+        parameters: impl Iterator<Item = &'a DataType>,
+        variadic: bool,
+    ) -> Value {
+        let parameters: Vec<_> = parameters.map(describe).collect();
+        json!({
+            "parameters": parameters,
+            "variadic": variadic,
+            "returns": describe(&self.returns)
+        })
+    }
 }
 
 fn unknown() -> DataType {
@@ -142,13 +171,10 @@ pub fn load(
     }
     let types: Vec<Value> = functions
         .iter()
-        .map(|function| {
-            let parameters: Vec<_> = function.parameters.iter().map(describe).collect();
-            json!({
-                "parameters": parameters,
-                "variadic": function.variadic,
-                "returns": describe(&function.returns)
-            })
+        .map(|function| match function.takes_any {
+            false => function.described(function.parameters.iter(), function.variadic),
+            // Its calls say.
+            true => Value::Null,
         })
         .collect();
     builder.prepare(&Value::from(types).to_string()).map_err(explain)?;
@@ -241,6 +267,7 @@ fn functions(declared: &str) -> Result<Vec<Function>, Failure> {
             traceback: format!("    at {}:{}", function.file, function.line),
             ..Failure::default()
         })?;
+        function.takes_any = signature.takes_any();
         function.variadic = signature.variadic;
         function.parameters = signature.parameters.into_iter().map(|field| field.data_type).collect();
         function.returns = signature.returns;

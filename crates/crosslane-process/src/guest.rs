@@ -191,6 +191,17 @@ impl GuestLane {
         batch::columns(self.bytes(), types).map_err(broken)
     }
 
+    /// The types of the arguments of the current call, if its function takes any: for [`crosslane::Signature::for_types`].
+    ///
+    /// # Errors
+    /// If the engine broke the protocol.
+    pub fn types(&self, call: &Call) -> io::Result<Option<&str>> {
+        if call.header.types == 0 {
+            return Ok(None);
+        }
+        batch::types(self.bytes()).map_err(broken)
+    }
+
     /// Where progress is reported.
     pub fn progress(&self) -> &ProgressWord {
         &self.ends.progress

@@ -13,6 +13,7 @@ use crosslane::call::Input;
 use crosslane::{ColumnBuilder, DataType, Error, Function, Layout, code_width};
 use libduckdb_sys as ffi;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The columns of a chunk: the arguments of a callback, or the rows of a result.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct Arguments<'a> {
     chunk: ffi::duckdb_data_chunk,
     types: Vec<&'a DataType>,
     rest: Option<Rest<'a>>,
+    /// The types as text, if calls carry them.
+    text: Option<&'a Arc<str>>,
     rows: usize,
 }
 
@@ -38,7 +41,7 @@ impl<'a> Arguments<'a> {
     pub unsafe fn new(chunk: ffi::duckdb_data_chunk, types: Vec<&'a DataType>) -> Self {
         // SAFETY: the caller vouches for the chunk.
         let rows = unsafe { ffi::duckdb_data_chunk_get_size(chunk) } as usize;
-        Self { chunk, types, rest: None, rows }
+        Self { chunk, types, rest: None, text: None, rows }
     }
 
     /// The arguments of a function's call.
@@ -56,7 +59,7 @@ impl<'a> Arguments<'a> {
             skips: function.spec.admits_null.last() != Some(&true),
         });
         // SAFETY: as the caller says.
-        Self { rest, ..unsafe { Self::new(chunk, types) } }
+        Self { rest, text: function.types.as_ref(), ..unsafe { Self::new(chunk, types) } }
     }
 
     /// Some rows of a column.
@@ -103,10 +106,10 @@ impl Input for Arguments<'_> {
         }
         let types = self.types.iter().copied().enumerate();
         let fixed = types.map(|(index, data_type)| self.column(index, data_type, &rows));
-        let fixed = Sources(fixed.collect::<Result<_, _>>()?);
+        let fixed = Sources { columns: fixed.collect::<Result<_, _>>()?, text: self.text };
         let Some(rest) = &self.rest else { return Ok(Box::new(fixed)) };
         let columns = (0..rest.columns).map(|at| self.column(self.types.len() + at, rest.element, &rows));
-        let columns = Sources(columns.collect::<Result<_, _>>()?);
+        let columns = Sources { columns: columns.collect::<Result<_, _>>()?, text: None };
         Ok(Box::new(WithRest { fixed, lists: rest.lists(&columns, rows.len())? }))
     }
 }
@@ -132,14 +135,19 @@ impl Encode for WithRest<'_> {
     }
 }
 
-struct Sources<'a>(Vec<VectorRows<'a>>);
+struct Sources<'a> {
+    columns: Vec<VectorRows<'a>>,
+    /// Their types as text, if the batch carries them.
+    text: Option<&'a Arc<str>>,
+}
 
 impl Encode for Sources<'_> {
     fn plan(&self, plan: &mut Plan) {
-        self.0.iter().for_each(|source| source.plan(plan));
+        self.text.into_iter().for_each(|text| plan.types(text));
+        self.columns.iter().for_each(|source| source.plan(plan));
     }
     fn write(&self, body: &mut Body<'_>) {
-        self.0.iter().for_each(|source| source.write(body));
+        self.columns.iter().for_each(|source| source.write(body));
     }
 }
 

@@ -46,6 +46,7 @@ impl LogicalType {
             T::Geometry => ffi::DUCKDB_TYPE_DUCKDB_TYPE_GEOMETRY,
             T::TimeNs => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_NS,
             T::TimeTz => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_TZ,
+            T::Any => ffi::DUCKDB_TYPE_DUCKDB_TYPE_ANY,
             _ => return Self::parametric(data_type),
         };
         // SAFETY: the identifiers are those of plain types; the alias is a C string that is copied.
@@ -58,10 +59,13 @@ impl LogicalType {
         }
     }
 
-    /// That of a parameter which takes every type.
-    pub fn any() -> Self {
-        // SAFETY: the identifier is that of a plain type.
-        unsafe { Self(ffi::duckdb_create_logical_type(ffi::DUCKDB_TYPE_DUCKDB_TYPE_ANY)) }
+    /// The type of a vector.
+    ///
+    /// # Safety
+    /// The vector must be alive.
+    pub(crate) unsafe fn of(vector: ffi::duckdb_vector) -> Self {
+        // SAFETY: as the caller says; the handle is given to the caller.
+        Self(unsafe { ffi::duckdb_vector_get_column_type(vector) })
     }
 
     fn parametric(data_type: &DataType) -> Result<Self, Error> {

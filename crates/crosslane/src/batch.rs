@@ -5,6 +5,7 @@
 //! | [`Header`] | 64 | what the frame is, and how many nodes and buffers follow |
 //! | nodes | 16 each | (rows, nulls) of each column, depth first, as Arrow's `FieldNode` |
 //! | buffers | 16 each | (offset in the body, bytes), in Arrow's order, as Arrow's `Buffer` |
+//! | types | | of the arguments of a function that takes any, as text; else nothing |
 //! | body | | the buffers, each at a multiple of 8; the body itself begins at a multiple of 64 |
 //!
 //! This is the content of an Arrow IPC record batch without its flatbuffer envelope: both sides
@@ -13,6 +14,7 @@
 use crate::error::Error;
 use crate::types::{DataType, Layout};
 use bytemuck::{Pod, Zeroable};
+use std::sync::Arc;
 
 /// The frame is a batch of arguments; `function` says whose.
 pub const CALL: u32 = 1;
@@ -47,8 +49,10 @@ pub struct Header {
     pub taken: u64,
     /// In a reply: when the guest had the result.
     pub done: u64,
+    /// In a call of a function that takes arguments of any type: the bytes of the text of their types; else 0.
+    pub types: u32,
     /// Zero.
-    pub reserved: u64,
+    pub reserved: u32,
 }
 
 const HEADER: usize = size_of::<Header>();
@@ -76,6 +80,7 @@ struct Span {
 pub struct Plan {
     nodes: Vec<Node>,
     spans: Vec<Span>,
+    types: Option<Arc<str>>,
     body: u64,
     too_large: bool,
 }
@@ -92,6 +97,11 @@ impl Plan {
         self.too_large
     }
 
+    /// Says which types the columns have, because the signature does not.
+    pub fn types(&mut self, types: &Arc<str>) {
+        self.types = Some(Arc::clone(types));
+    }
+
     /// Adds a column, before its buffers.
     pub fn node(&mut self, rows: usize, nulls: usize) {
         self.nodes.push(Node { rows: rows as u64, nulls: nulls as u64 });
@@ -104,7 +114,8 @@ impl Plan {
     }
 
     fn body_start(&self) -> usize {
-        (HEADER + size_of_val(&self.nodes[..]) + size_of_val(&self.spans[..])).next_multiple_of(64)
+        let types = self.types.as_ref().map_or(0, |types| types.len());
+        (HEADER + size_of_val(&self.nodes[..]) + size_of_val(&self.spans[..]) + types).next_multiple_of(64)
     }
 
     /// Bytes of the whole frame.
@@ -117,12 +128,15 @@ impl Plan {
     pub fn start<'a>(&'a self, frame: &'a mut [u8], mut header: Header) -> Body<'a> {
         header.nodes = self.nodes.len() as u32;
         header.buffers = self.spans.len() as u32;
+        let types = self.types.as_ref().map_or(&[][..], |types| types.as_bytes());
+        header.types = types.len() as u32;
         let (head, body) = frame.split_at_mut(self.body_start());
         let mut at = 0;
         for part in [
             bytemuck::bytes_of(&header),
             bytemuck::cast_slice(&self.nodes),
             bytemuck::cast_slice(&self.spans),
+            types,
         ] {
             head[at..at + part.len()].copy_from_slice(part);
             at += part.len();
@@ -296,6 +310,28 @@ pub fn failure_frame(mut header: Header, text: &[u8]) -> Vec<u8> {
     [bytemuck::bytes_of(&header), text].concat()
 }
 
+/// Where the nodes of a frame end, its buffer list, and the text of its types.
+fn ends(header: &Header) -> [usize; 3] {
+    let nodes = HEADER + header.nodes as usize * size_of::<Node>();
+    let spans = nodes + header.buffers as usize * size_of::<Span>();
+    [nodes, spans, spans + header.types as usize]
+}
+
+/// The types of the columns of a call, if its function takes arguments of any type.
+///
+/// # Errors
+/// [`Malformed`] if the frame is shorter than it says, or they are no text.
+pub fn types(frame: &[u8]) -> Result<Option<&str>, Malformed> {
+    let header = header(frame)?;
+    if header.types == 0 {
+        return Ok(None);
+    }
+    let [_, spans, types] = ends(&header);
+    ensure!(types <= frame.len(), "types of {} bytes in a short frame", header.types);
+    let text = std::str::from_utf8(&frame[spans..types]);
+    text.map(Some).map_err(|error| Malformed(format!("types that are no text: {error}")))
+}
+
 /// Reads the columns of a frame of the given types.
 ///
 /// Every count, offset and length is checked, the values are not: [`crate::values`] does that. The frame must
@@ -308,9 +344,8 @@ pub fn columns<'a>(
     types: impl Iterator<Item = &'a DataType>,
 ) -> Result<Vec<Column<'a>>, Malformed> {
     let header = header(frame)?;
-    let nodes_end = HEADER + header.nodes as usize * size_of::<Node>();
-    let spans_end = nodes_end + header.buffers as usize * size_of::<Span>();
-    let body_start = spans_end.next_multiple_of(64);
+    let [nodes_end, spans_end, types_end] = ends(&header);
+    let body_start = types_end.next_multiple_of(64);
     ensure!(
         body_start <= frame.len(),
         "{} nodes and {} buffers in a short frame",
@@ -411,7 +446,6 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     /// One row: a list of 50000 ARRAYs of 100000 elements each, which are so empty that they take no memory.
     struct Many;
@@ -440,5 +474,39 @@ mod tests {
         assert_eq!(arrays.children[0].rows, 5_000_000_000);
         assert_eq!(arrays.elements(49_999), 4_999_900_000..5_000_000_000);
         assert!(crate::values::unfit(&column).is_empty());
+    }
+
+    /// A column of the bytes 0 to 9, whose type only the frame knows.
+    struct Typed(Arc<str>);
+
+    impl Encode for Typed {
+        fn plan(&self, plan: &mut Plan) {
+            plan.types(&self.0);
+            plan.node(10, 0);
+            plan.buffer(0);
+            plan.buffer(10);
+        }
+        fn write(&self, body: &mut Body<'_>) {
+            body.buffer();
+            body.buffer().copy_from_slice(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        }
+    }
+
+    #[test]
+    fn a_frame_may_say_what_types_it_has() {
+        for text in ["(UTINYINT)".to_owned(), format!("({}UTINYINT)", " ".repeat(100))] {
+            let frame = Frame::new(&Typed(text.as_str().into()), 10).unwrap();
+            assert_eq!(types(frame.bytes()), Ok(Some(&text[..])));
+            let column = columns(frame.bytes(), [&DataType::UTinyInt].into_iter()).unwrap().remove(0);
+            assert_eq!(column.data, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+            let mut header = header(frame.bytes()).unwrap();
+            header.types = u32::MAX;
+            let mut short = frame.bytes().to_vec();
+            short[..HEADER].copy_from_slice(bytemuck::bytes_of(&header));
+            assert!(types(&short).is_err());
+            assert!(columns(&short, [&DataType::UTinyInt].into_iter()).is_err());
+        }
+        let frame = Frame::new(&Many, 1).unwrap();
+        assert_eq!(types(frame.bytes()), Ok(None));
     }
 }

@@ -78,6 +78,7 @@ pub fn value(column: &Column<'_>, row: usize) -> String {
             format!("[{}{more}]", elements.join(", "))
         }
         T::Struct(fields) => format!("{{{}}}", arguments(fields, &column.children, row)),
+        T::Any => "?".into(),
         T::Union(fields) => match crate::types::member(column, row) {
             Some(at) => format!("{} := {}", fields[at].name, value(&column.children[at], row)),
             None => "a UNION without a tag".into(),

@@ -4,8 +4,9 @@ use crate::cost::Cost;
 use crate::error::{Error, bounded};
 use crate::leniency::{Leniency, OnError};
 use crate::pool::{Pool, Zygote};
-use crate::signature::Signature;
+use crate::signature::{Signature, types_text};
 use crate::stats::FunctionStats;
+use crate::types::DataType;
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,9 +114,12 @@ pub struct Function {
     pub spec: FunctionSpec,
     /// After how long a call is ended.
     timeout: Option<Duration>,
+    /// The types of its parameters as text, which its calls carry, if the declared function takes arguments of any type and
+    /// this is what it is for some.
+    pub types: Option<Arc<str>>,
     /// What calling it has cost so far.
-    pub stats: FunctionStats,
-    pub(crate) cost: Cost,
+    pub stats: Arc<FunctionStats>,
+    pub(crate) cost: Arc<Cost>,
 }
 
 impl Function {
@@ -128,7 +132,29 @@ impl Function {
         spec.check().map_err(|what| Error::Declaration(format!("function {}: {what}", signature.name)))?;
         spec.admits_null.resize(signature.parameters.len(), false);
         let timeout = spec.timeout.map(Duration::from_secs_f64);
-        Ok(Self { index, signature, spec, timeout, stats: FunctionStats::default(), cost: Cost::default() })
+        let (stats, cost) = Default::default();
+        Ok(Self { index, signature, spec, timeout, types: None, stats, cost })
+    }
+
+    /// What the function is for arguments of these types: a function with a parameter for each of them.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if it takes no arguments of these types.
+    pub fn for_arguments(&self, types: Vec<DataType>) -> Result<Self, Error> {
+        let text = types_text(&types);
+        let signature = self.signature.for_arguments(types).map_err(Error::Engine)?;
+        let mut spec = self.spec.clone();
+        let rest = spec.admits_null.pop_if(|_| self.signature.variadic).unwrap_or_default();
+        spec.admits_null.resize(signature.parameters.len(), rest);
+        Ok(Self {
+            index: self.index,
+            signature,
+            spec,
+            timeout: self.timeout,
+            types: Some(text.into()),
+            stats: Arc::clone(&self.stats),
+            cost: Arc::clone(&self.cost),
+        })
     }
 
     /// The name, as SQL calls it.
@@ -205,6 +231,24 @@ mod tests {
                 assert!(error.starts_with(&format!("function f: {option} is")), "{value}: {error}");
             }
         }
+    }
+
+    #[test]
+    fn a_function_of_any_type_is_one_for_the_arguments_of_a_call() {
+        let spec = json!({ "signature": "f(a ANY, b BIGINT, *rest ANY) -> BIGINT", "admits_null": [true, false, true] });
+        let function = Function::new(3, serde_json::from_value(spec).unwrap()).unwrap();
+        let types = |text: &str| text.split(' ').map(|one| one.parse().unwrap()).collect::<Vec<DataType>>();
+        let concrete = function.for_arguments(types("DATE BIGINT VARCHAR[] BLOB")).unwrap();
+        assert_eq!(concrete.types.as_deref(), Some("(DATE, BIGINT, VARCHAR[], BLOB)"));
+        assert_eq!(concrete.spec.admits_null, [true, false, true, true]);
+        assert_eq!((concrete.index, concrete.signature.variadic), (3, false));
+        concrete.stats.calls.add(1);
+        assert_eq!(function.stats.calls.get(), 1);
+        assert_eq!(function.for_arguments(types("DATE BIGINT")).unwrap().spec.admits_null, [true, false]);
+        let error = function.for_arguments(types("DATE VARCHAR")).unwrap_err().to_string();
+        assert!(
+            error.ends_with("f(a ANY, b BIGINT, *rest ANY) -> BIGINT cannot be called with (DATE, VARCHAR)")
+        );
     }
 
     #[test]

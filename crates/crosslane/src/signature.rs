@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use winnow::ascii::{Caseless, dec_uint, multispace0};
-use winnow::combinator::{alt, cut_err, delimited, eof, opt, preceded, repeat, separated, terminated};
+use winnow::combinator::{alt, cut_err, delimited, eof, opt, peek, preceded, repeat, separated, terminated};
 use winnow::error::{ContextError, ErrMode, StrContext, StrContextValue};
 use winnow::prelude::*;
 use winnow::token::{none_of, one_of, take_while};
@@ -13,6 +13,8 @@ use winnow::token::{none_of, one_of, take_while};
 /// A function's name, parameters and result in SQL's types.
 ///
 /// The last parameter may stand for any number of arguments of one type: `f(first BIGINT, *rest VARCHAR) -> BIGINT`.
+/// A parameter of the type ANY takes an argument of any type; [`Signature::for_arguments`] is what such a signature is for
+/// the arguments of a call.
 ///
 /// ```
 /// use crosslane::Signature;
@@ -73,6 +75,43 @@ impl Signature {
         self.parameters.last().filter(|_| self.variadic)?.data_type.children().next()
     }
 
+    /// Whether a parameter takes arguments of any type.
+    pub fn takes_any(&self) -> bool {
+        let any = |data_type: &DataType| *data_type == DataType::Any;
+        self.fixed().iter().any(|field| any(&field.data_type)) || self.rest().is_some_and(any)
+    }
+
+    /// The signature with a parameter for each argument, of the types that these arguments have.
+    ///
+    /// # Errors
+    /// What is wrong if it takes no arguments of these types.
+    pub fn for_arguments(&self, types: Vec<DataType>) -> Result<Self, String> {
+        let fixed = self.fixed().len();
+        let count = types.len();
+        let names = self.parameters.iter().map(|field| field.name.clone()).take(fixed);
+        let rest = self.parameters.last().filter(|_| self.variadic).map(|last| last.name.as_str());
+        let names = names.chain((0..).map_while(|at| rest.map(|name| format!("{name}[{at}]"))));
+        let declared = self.fixed().iter().map(|field| &field.data_type);
+        let declared = declared.chain(self.rest().into_iter().cycle());
+        let fits =
+            |(declared, given): (&DataType, &DataType)| *declared == DataType::Any || declared == given;
+        let all_fit = declared.zip(&types).all(fits) && !types.contains(&DataType::Any);
+        if count < fixed || count > fixed && !self.variadic || !all_fit {
+            return Err(format!("{self} cannot be called with {}", types_text(&types)));
+        }
+        let parameters = names.zip(types).map(|(name, data_type)| Field { name, data_type }).collect();
+        Ok(Self { name: self.name.clone(), parameters, variadic: false, returns: self.returns.clone() })
+    }
+
+    /// [`Signature::for_arguments`] for the types of [`types_text`].
+    ///
+    /// # Errors
+    /// What is wrong with the text, or if it takes no arguments of these types.
+    pub fn for_types(&self, text: &str) -> Result<Self, String> {
+        let types = parse_all(text, types).map_err(|error| error.to_string())?;
+        self.for_arguments(types)
+    }
+
     /// The parameters with the types of an argument each.
     fn arguments(&self) -> impl Iterator<Item = Field> {
         let rest = self.parameters.last().zip(self.rest());
@@ -116,6 +155,12 @@ impl FromStr for DataType {
     fn from_str(text: &str) -> Result<Self, SignatureError> {
         parse_all(text, data_type)
     }
+}
+
+/// The types of a call's arguments as text: `(BIGINT, VARCHAR[])`.
+pub fn types_text(types: &[DataType]) -> String {
+    let texts: Vec<_> = types.iter().map(DataType::to_string).collect();
+    format!("({})", texts.join(", "))
 }
 
 type Parsed<T> = Result<T, ErrMode<ContextError>>;
@@ -178,7 +223,7 @@ fn signature(input: &mut &str) -> Parsed<Signature> {
 
 /// The parameters, and whether the last one stands for any number of arguments.
 fn parameters(input: &mut &str) -> Parsed<(Vec<Field>, bool)> {
-    let parameter = (opt(terminated('*', multispace0)).map(|star| star.is_some()), field);
+    let parameter = (opt(terminated('*', multispace0)).map(|star| star.is_some()), parameter);
     let all = separated(0.., parameter, token(","));
     let all: Vec<(bool, Field)> =
         delimited(cut_err(token("(")), all, cut_err(token(")"))).parse_next(input)?;
@@ -196,10 +241,29 @@ fn parameters(input: &mut &str) -> Parsed<(Vec<Field>, bool)> {
     Ok((parameters, variadic))
 }
 
+/// A parameter, whose type may be ANY.
+fn parameter(input: &mut &str) -> Parsed<Field> {
+    // What follows shows that it is the whole type.
+    let any = terminated(a_word("ANY"), (multispace0, peek(one_of([',', ')'])))).value(DataType::Any);
+    named(alt((any, data_type)), input)
+}
+
 fn field(input: &mut &str) -> Parsed<Field> {
+    named(data_type, input)
+}
+
+fn named<'a>(
+    data_type: impl Parser<&'a str, DataType, ErrMode<ContextError>>,
+    input: &mut &'a str,
+) -> Parsed<Field> {
     let name = terminated(identifier, multispace0).context(expected("a name")).parse_next(input)?;
     let data_type = cut_err(data_type).parse_next(input)?;
     Ok(Field { name, data_type })
+}
+
+/// What [`types_text`] writes.
+fn types(input: &mut &str) -> Parsed<Vec<DataType>> {
+    delimited(token("("), separated(0.., data_type, token(",")), token(")")).parse_next(input)
 }
 
 fn word<'a>(input: &mut &'a str) -> Parsed<&'a str> {
@@ -372,7 +436,7 @@ fn plain(input: &mut &str) -> Parsed<DataType> {
         "ANY" => {
             *input = start;
             return Err(cut(
-                "a type known beforehand, such as VARCHAR, to which SQL casts (there is no ANY)",
+                "a type known beforehand, such as VARCHAR: ANY is for parameters, as their whole type",
             ));
         }
         _ => {
@@ -489,6 +553,41 @@ mod tests {
     }
 
     #[test]
+    fn a_parameter_may_take_any_type() {
+        let parsed: Signature = "f( any any , x int, * rest Any ) -> int".parse().unwrap();
+        assert_eq!(parsed.to_string(), "f(any ANY, x INTEGER, *rest ANY) -> INTEGER");
+        assert_eq!(parsed.to_string().parse(), Ok(parsed.clone()));
+        assert!(parsed.takes_any());
+        for (text, takes_any) in [
+            ("f(x ANY) -> INT", true),
+            ("f(x INT, *rest ANY) -> INT", true),
+            ("f(x INT[], *rest INT) -> INT", false),
+            ("f() -> INT", false),
+        ] {
+            assert_eq!(text.parse::<Signature>().unwrap().takes_any(), takes_any, "{text}");
+        }
+        for (types, called) in [
+            ("(DATE, INTEGER)", "f(any DATE, x INTEGER) -> INTEGER"),
+            (
+                "(INTEGER[], INTEGER, BIGINT, ENUM('a)', 'b'))",
+                r#"f(any INTEGER[], x INTEGER, "rest[0]" BIGINT, "rest[1]" ENUM('a)', 'b')) -> INTEGER"#,
+            ),
+        ] {
+            let concrete = parsed.for_types(types).unwrap();
+            assert_eq!((concrete.to_string().as_str(), concrete.takes_any()), (called, false));
+            let types: Vec<_> = concrete.parameters.iter().map(|field| field.data_type.clone()).collect();
+            assert_eq!(parsed.for_types(&types_text(&types)), Ok(concrete));
+        }
+        let any_number: Signature = "f(*rest ANY) -> INT".parse().unwrap();
+        assert_eq!(any_number.for_types("()").unwrap().to_string(), "f() -> INTEGER");
+        for types in ["()", "(DATE)", "(DATE, BIGINT)", "(DATE, ANY)", "DATE, INTEGER", "(DATE, INTEGER) ->"]
+        {
+            assert!(parsed.for_types(types).is_err(), "{types}");
+        }
+        assert!("f(x ANY) -> INT".parse::<Signature>().unwrap().for_types("(INT, INT)").is_err());
+    }
+
+    #[test]
     fn other_names_of_types() {
         for (text, name) in [
             ("ROW(a INT32, b DEC(5, 1))", "STRUCT(a INTEGER, b DECIMAL(5,1))"),
@@ -550,7 +649,10 @@ mod tests {
     fn errors_point_at_the_place() {
         for (text, column, what) in [
             ("f(x BIGNIT) -> INT", 5, "SQL type"),
-            ("f(x ANY) -> INT", 5, "there is no ANY"),
+            ("f(x ANY) -> ANY", 13, "ANY is for parameters"),
+            ("f(x ANY[]) -> INT", 5, "ANY is for parameters"),
+            ("f(x ANY array) -> INT", 5, "ANY is for parameters"),
+            ("f(x STRUCT(a ANY)) -> INT", 14, "ANY is for parameters"),
             ("f(x INT) INT", 10, "->"),
             ("f(x INT -> INT", 9, ")"),
             ("(x INT) -> INT", 1, "function name"),

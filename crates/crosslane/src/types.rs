@@ -52,6 +52,8 @@ pub enum DataType {
     /// The tag, an ENUM of the members' names, and the members: a UNION is laid out as a STRUCT of these, of which all but
     /// the tag and its member are NULL.
     Union(Arc<[Field]>),
+    /// Of a parameter that takes an argument of any type. No column has it: a call has those of its arguments.
+    Any,
 }
 
 /// The most members of a UNION whose tag is a byte.
@@ -114,7 +116,7 @@ impl DataType {
             T::Blob | T::BigNum | T::Geometry => Layout::Bytes { utf8: false },
             T::List(_) | T::Map(_) => Layout::List,
             T::Array(_, length) => Layout::FixedList(*length as usize),
-            T::Struct(_) | T::Union(_) => Layout::Struct,
+            T::Struct(_) | T::Union(_) | T::Any => Layout::Struct,
         }
     }
 
@@ -238,6 +240,7 @@ impl fmt::Display for DataType {
             T::TimestampTz => "TIMESTAMPTZ",
             T::Interval => "INTERVAL",
             T::Uuid => "UUID",
+            T::Any => "ANY",
             T::Decimal { precision, scale } => return write!(f, "DECIMAL({precision},{scale})"),
             T::Enum(values) => {
                 let quoted: Vec<_> = values.iter().map(|v| format!("'{}'", v.replace('\'', "''"))).collect();

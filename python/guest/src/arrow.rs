@@ -10,7 +10,7 @@ use crate::writer::overflow;
 use crosslane::batch::{Body, Column, Encode, Plan, bit};
 use crosslane::builder::Overflow;
 use crosslane::{DataType, Field, Layout, code_width, integer, timetz};
-use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -152,6 +152,7 @@ fn schema(data_type: &DataType, name: &str, direction: Direction) -> PyResult<Bo
         T::Array(_, length) => format!("+w:{length}"),
         T::Struct(_) | T::Union(_) => "+s".into(),
         T::Map(_) => "+m".into(),
+        T::Any => return Err(PyTypeError::new_err("a column has a type, and ANY is none")),
     };
     let names: Vec<&str> = match data_type {
         T::Struct(fields) | T::Union(fields) => fields.iter().map(|field| field.name.as_str()).collect(),

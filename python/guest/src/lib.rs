@@ -33,6 +33,16 @@ fn parse_signature(text: &str) -> PyResult<Parts> {
     Ok((signature.name.clone(), signature.pairs(), signature.returns.to_string(), signature.variadic))
 }
 
+/// What a signature is for arguments of the types of a text such as `(BIGINT, VARCHAR[])`, and their number.
+///
+/// Raises ValueError if it takes no such arguments.
+#[pyfunction]
+fn for_types(signature: &str, types: &str) -> PyResult<(String, usize)> {
+    let declared: Signature = signature.parse().map_err(value_error)?;
+    let concrete = declared.for_types(types).map_err(PyValueError::new_err)?;
+    Ok((concrete.to_string(), concrete.parameters.len()))
+}
+
 /// A SQL type in its normal form.
 ///
 /// Raises ValueError if the text is not a SQL type.
@@ -64,6 +74,7 @@ fn value_error(error: crosslane::signature::SignatureError) -> PyErr {
 fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     moments::find(module.py())?;
     module.add_function(wrap_pyfunction!(parse_signature, module)?)?;
+    module.add_function(wrap_pyfunction!(for_types, module)?)?;
     module.add_function(wrap_pyfunction!(parse_type, module)?)?;
     module.add_function(wrap_pyfunction!(writer::is_missing, module)?)?;
     module.add_function(wrap_pyfunction!(serve::backoff, module)?)?;

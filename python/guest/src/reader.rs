@@ -188,6 +188,7 @@ impl Reader {
                 };
                 Reader::Map { pairs: key.children().len() > 0, key: child(key, 1)?, value: child(value, 2)? }
             }
+            T::Any => return Err(PyTypeError::new_err("a column has a type, and ANY is none")),
         })
     }
 

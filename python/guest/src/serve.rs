@@ -35,28 +35,73 @@ pub(crate) fn serve(
     let (memory, socket) = unsafe { (OwnedFd::from_raw_fd(memory), OwnedFd::from_raw_fd(socket)) };
     // SAFETY: an engine sent them for this lane, which is opened here alone.
     let mut lane = unsafe { GuestLane::open(memory, socket, Duration::from_micros(spin_microseconds)) }?;
-    let mut prepared: Vec<Option<(Function, ColumnBuilder)>> = functions.iter().map(|_| None).collect();
+    let mut prepared: Vec<Prepared> = functions.into_iter().map(Prepared::new).collect();
     loop {
         let Some(call) = py.detach(|| lane.next_call())? else { return Ok(()) };
         let index = call.header.function as usize;
-        let Some(declared) = functions.get(index) else {
-            return Err(PyOSError::new_err(format!("a call of function {index} of {}", functions.len())));
+        let count = prepared.len();
+        let Some(prepared) = prepared.get_mut(index) else {
+            return Err(PyOSError::new_err(format!("a call of function {index} of {count}")));
         };
-        if prepared[index].is_none() {
-            match Function::new(declared) {
-                Ok(function) => {
-                    let out = ColumnBuilder::new(&function.returns);
-                    prepared[index] = Some((function, out));
-                }
-                Err(error) if ends_lane(py, &error) => return Err(error),
-                Err(error) => {
-                    lane.fail(call, &describe(py, error, declared)?, None)?;
-                    continue;
+        match prepared.get(lane.types(&call)?) {
+            Ok((function, declared, out)) => function.answer(py, &mut lane, call, declared, out)?,
+            Err(error) if ends_lane(py, &error) => return Err(error),
+            Err(error) => {
+                let failure = describe(py, error, &prepared.declared)?;
+                lane.fail(call, &failure, None)?;
+            }
+        }
+    }
+}
+
+/// How many types a lane remembers for which it has prepared a function that takes arguments of any.
+const MOST_INSTANCES: usize = 64;
+
+/// A declared function, and what was prepared of it for its first calls.
+struct Prepared<'py> {
+    declared: Bound<'py, PyAny>,
+    plain: Option<(Function, ColumnBuilder)>,
+    /// Of a function that takes arguments of any type: by the types as text.
+    instances: HashMap<String, (Function, ColumnBuilder)>,
+    /// Of an `async` function: what it keeps open from call to call, whatever types these have.
+    runner: Option<Py<PyAny>>,
+}
+
+impl<'py> Prepared<'py> {
+    fn new(declared: Bound<'py, PyAny>) -> Self {
+        Self { declared, plain: None, instances: HashMap::new(), runner: None }
+    }
+
+    /// The function for arguments of these types, if its signature does not say which they are.
+    fn get(&mut self, types: Option<&str>) -> PyResult<(&Function, &Bound<'py, PyAny>, &mut ColumnBuilder)> {
+        let Self { declared, plain, instances, runner } = self;
+        let known = match types {
+            None => plain.is_some(),
+            Some(types) => instances.contains_key(types),
+        };
+        if !known {
+            let concrete = match types {
+                None => declared.clone(),
+                Some(types) => declared.call_method1(intern!(declared.py(), "for_types"), (types,))?,
+            };
+            let function = Function::new(&concrete, runner)?;
+            let out = ColumnBuilder::new(&function.returns);
+            match types {
+                None => *plain = Some((function, out)),
+                Some(types) => {
+                    if instances.len() >= MOST_INSTANCES {
+                        instances.clear();
+                    }
+                    instances.insert(types.to_owned(), (function, out));
                 }
             }
         }
-        let Some((function, out)) = &mut prepared[index] else { continue };
-        function.answer(py, &mut lane, call, declared, out)?;
+        let found = match types {
+            None => plain.as_mut(),
+            Some(types) => instances.get_mut(types),
+        };
+        let (function, out) = found.ok_or_else(|| PyRuntimeError::new_err("a function was lost"))?;
+        Ok((function, declared, out))
     }
 }
 
@@ -116,10 +161,16 @@ enum Kind {
 }
 
 impl Function {
-    fn new(declared: &Bound<'_, PyAny>) -> PyResult<Self> {
+    /// `runner` is that of an `async` function, once it was called.
+    fn new(declared: &Bound<'_, PyAny>, runner: &mut Option<Py<PyAny>>) -> PyResult<Self> {
         let py = declared.py();
         let signature: String = declared.getattr("signature")?.extract()?;
         let signature: Signature = signature.parse().map_err(crate::value_error)?;
+        if signature.takes_any() {
+            return Err(PyOSError::new_err(format!(
+                "a call of {signature} without the types of its arguments"
+            )));
+        }
         let variadic = signature.variadic;
         let types: Vec<DataType> = signature.parameters.into_iter().map(|field| field.data_type).collect();
         let returns = signature.returns;
@@ -139,7 +190,11 @@ impl Function {
             "async" => {
                 let kind =
                     Kind::Async { readers: readers()?, writer: Writer::new(py, &returns, &result_shape)? };
-                (kind, py.import("crosslane._async")?.getattr("Runner")?.call1((declared,))?)
+                if runner.is_none() {
+                    let made = py.import("crosslane._async")?.getattr("Runner")?.call1((declared,))?;
+                    *runner = Some(made.unbind());
+                }
+                (kind, runner.as_ref().map_or_else(|| declared.clone(), |runner| runner.bind(py).clone()))
             }
             _ => {
                 let arguments = types

@@ -195,6 +195,7 @@ impl Writer {
                 };
                 Kind::Map(child(key, 1)?, child(value, 2)?)
             }
+            T::Any => return Err(PyTypeError::new_err("a column has a type, and ANY is none")),
         };
         Ok(Self { data_type: data_type.clone(), kind, source })
     }

@@ -23,6 +23,7 @@ module Crosslane
     def self.columns(signature)
       _, columns, _, variadic = Native.parse_signature("columns#{signature} -> BOOLEAN")
       raise ArgumentError, "the number of columns is fixed" if variadic
+      raise ArgumentError, "a column has a type, and ANY is none" if columns.any? { |_, type| type == "ANY" }
 
       columns
     rescue ArgumentError => e
@@ -99,9 +100,10 @@ module Crosslane
     end
 
     # @return [self]
-    # @raise [DeclarationError] if it takes any number of arguments: only scalar functions can
+    # @raise [DeclarationError] if it takes any number of arguments, or any type: only scalar functions can
     def fixed(what)
       raise error("#{what} cannot take any number of arguments") if @variadic
+      raise error("#{what} cannot take arguments of any type (ANY)") if @parameters.any? { |_, type| type == "ANY" }
 
       self
     end

@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// The most parameters: their values lie on the stack, where the collector sees them.
 pub(crate) const MOST_PARAMETERS: usize = 66;
+/// The most arguments of a call, where one may be of any type.
+const MOST_ARGUMENTS: usize = 64;
 
 /// A declared function, ready to be called.
 #[derive(Debug)]
@@ -199,11 +201,26 @@ impl<'a> Argument<'a> {
 }
 
 impl Function {
-    /// Prepares what Ruby declared (`Crosslane::Declaration`). What ends a program is for the program that the engine
-    /// runs in (`host`), and in a worker a failed call.
-    pub(crate) fn new(declared: Value, host: bool) -> Result<Self, Error> {
+    /// Prepares what Ruby declared (`Crosslane::Declaration`), for arguments of these types if it takes any. What ends a
+    /// program is for the program that the engine runs in (`host`), and in a worker a failed call.
+    pub(crate) fn new(declared: Value, types: Option<&str>, host: bool) -> Result<Self, Error> {
         let signature: String = declared.funcall("signature", ())?;
-        let signature: Signature = signature.parse().map_err(crate::argument_error)?;
+        let mut signature: Signature = signature.parse().map_err(crate::argument_error)?;
+        let mut admits_null: Vec<bool> = declared.funcall("admits_null", ())?;
+        if let Some(types) = types {
+            let rest = admits_null.pop_if(|_| signature.variadic).unwrap_or_default();
+            signature = signature.for_types(types).map_err(crate::argument_error)?;
+            admits_null.resize(signature.parameters.len(), rest);
+            if admits_null.len() > MOST_ARGUMENTS {
+                let count = admits_null.len();
+                return Err(crate::argument_error(format!(
+                    "called with {count} arguments: where one may be of any type, there are at most {MOST_ARGUMENTS}"
+                )));
+            }
+        } else if signature.takes_any() {
+            let what = format!("a call of {signature} without the types of its arguments");
+            return Err(crate::argument_error(what));
+        }
         let kind: String = declared.funcall("kind", ())?;
         let on_error: String = declared.funcall("on_error", ())?;
         let types: Vec<DataType> = signature.parameters.into_iter().map(|field| field.data_type).collect();
@@ -216,7 +233,7 @@ impl Function {
             types,
             variadic: signature.variadic,
             returns: signature.returns,
-            admits_null: declared.funcall("admits_null", ())?,
+            admits_null,
             kind: match kind.as_str() {
                 "vectorized" => Kind::Vectorized,
                 "concurrent" => Kind::Concurrent,

@@ -94,6 +94,7 @@ impl Reader {
                 let mut part = || parts.next().expect("a MAP has keys and values");
                 Reader::Map(Box::new([part()?, part()?]))
             }
+            T::Any => return Err(crate::argument_error("a column has a type, and ANY is none")),
         })
     }
 

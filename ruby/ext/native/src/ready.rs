@@ -20,17 +20,37 @@ pub(crate) enum Ready {
 /// The numbers of blocks (`true`) and of a guest's functions are not the same: a guest, too, may open a database.
 type Key = (bool, u32);
 
-/// The functions that there are, and what is ready of them. Held with the GVL, and never while Ruby is called.
-static READY: Mutex<Option<HashMap<Key, Option<Arc<Ready>>>>> = Mutex::new(None);
+/// What is ready of a function.
+#[derive(Default)]
+struct Known {
+    plain: Option<Arc<Ready>>,
+    /// What it is for arguments of some types, by those as text, if it takes any.
+    instances: HashMap<Box<str>, Arc<Ready>>,
+}
 
-fn with<T>(body: impl FnOnce(&mut HashMap<Key, Option<Arc<Ready>>>) -> T) -> T {
+impl Known {
+    fn get(&self, types: Option<&str>) -> Option<Arc<Ready>> {
+        match types {
+            None => self.plain.clone(),
+            Some(types) => self.instances.get(types).cloned(),
+        }
+    }
+}
+
+/// For how many types of arguments a function that takes any is kept ready.
+const MOST_INSTANCES: usize = 64;
+
+/// The functions that there are, and what is ready of them. Held with the GVL, and never while Ruby is called.
+static READY: Mutex<Option<HashMap<Key, Known>>> = Mutex::new(None);
+
+fn with<T>(body: impl FnOnce(&mut HashMap<Key, Known>) -> T) -> T {
     let mut ready: MutexGuard<'_, _> = READY.lock().unwrap_or_else(PoisonError::into_inner);
     body(ready.get_or_insert_default())
 }
 
 /// Notes that there is a block of this number.
 pub(crate) fn expect(number: u32) {
-    with(|known| known.insert((true, number), None));
+    with(|known| known.insert((true, number), Known::default()));
 }
 
 /// Forgets a block.
@@ -38,10 +58,16 @@ pub(crate) fn forget(number: u32) {
     with(|known| known.remove(&(true, number)));
 }
 
-/// The function of a number; `functions` has the declarations by their numbers, and `host` says whether they are blocks.
-pub(crate) fn ready(functions: Value, number: u32, host: bool) -> Result<Arc<Ready>, Error> {
+/// The function of a number, for arguments of these types if it takes any; `functions` has the declarations by their
+/// numbers, and `host` says whether they are blocks.
+pub(crate) fn ready(
+    functions: Value,
+    number: u32,
+    types: Option<&str>,
+    host: bool,
+) -> Result<Arc<Ready>, Error> {
     let key = (host, number);
-    if let Some(known) = with(|known| known.get(&key).cloned().flatten()) {
+    if let Some(known) = with(|known| known.get(&key)?.get(types)) {
         return Ok(known);
     }
     let declared: Value = functions.funcall("[]", (number,))?;
@@ -51,17 +77,29 @@ pub(crate) fn ready(functions: Value, number: u32, host: bool) -> Result<Arc<Rea
     let kind: String = declared.funcall("kind", ())?;
     let made = Arc::new(match kind.as_str() {
         "table" => Ready::Table(Table::new(declared)?),
-        _ => Ready::Function(Function::new(declared, host)?),
+        _ => Ready::Function(Function::new(declared, types, host)?),
     });
-    with(|known| {
+    // Dropped when nothing is locked.
+    let mut forgotten = HashMap::new();
+    Ok(with(|known| {
         if !host {
             known.entry(key).or_default();
         }
-        Ok(match known.get_mut(&key) {
-            // Another thread may have been quicker.
-            Some(place) => Arc::clone(place.get_or_insert(made)),
-            // It was forgotten meanwhile: ready for this call alone, of which nobody waits for the end.
-            None => made,
-        })
-    })
+        // It may have been forgotten meanwhile: then it is ready for this call alone, of which nobody waits for the end.
+        let Some(known) = known.get_mut(&key) else { return made };
+        // Another thread may have been quicker.
+        if let Some(other) = known.get(types) {
+            return other;
+        }
+        match types {
+            None => known.plain = Some(Arc::clone(&made)),
+            Some(types) => {
+                if known.instances.len() >= MOST_INSTANCES {
+                    forgotten = std::mem::take(&mut known.instances);
+                }
+                known.instances.insert(types.into(), Arc::clone(&made));
+            }
+        }
+        made
+    }))
 }

@@ -54,7 +54,8 @@ pub(crate) fn serve(
     let mut outs = Outs::default();
     while let Some(call) = next_call(&mut lane)? {
         let number = call.header.function;
-        let ready = match ready(functions, number, host) {
+        let types = lane.types(&call).map_err(io_error)?;
+        let ready = match ready(functions, number, types, host) {
             Ok(ready) => ready,
             Err(error) => {
                 let failure = describe(Unwind::from(error), host)?;

@@ -349,6 +349,8 @@ impl Writer {
                     self.entries(value, out)?;
                     out.nested()?;
                 }
+                // No result has it.
+                T::Any => return Err(Fault::Mismatch(value)),
             }
         }
         Ok(())

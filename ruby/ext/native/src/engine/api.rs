@@ -263,6 +263,7 @@ table! {
     duckdb_validity_set_row_invalid,
     duckdb_vector_copy_sel,
     duckdb_vector_ensure_validity_writable,
+    duckdb_vector_get_column_type,
     duckdb_vector_get_data,
     duckdb_vector_get_validity,
     duckdb_vector_reference_value,

@@ -119,10 +119,10 @@ pub(crate) fn statistics() -> Option<(usize, usize, u64, u64)> {
     Some((stats.idle, stats.busy, stats.booted, stats.discarded))
 }
 
-/// A block, to be called right here. With the GVL.
-pub(crate) fn callable(number: u32) -> Result<Arc<Ready>, magnus::Error> {
+/// A block, to be called right here, with arguments of these types if it takes any. With the GVL.
+pub(crate) fn callable(number: u32, types: Option<&str>) -> Result<Arc<Ready>, magnus::Error> {
     let ruby = Ruby::get().expect("with the GVL");
     let module: RModule = ruby.class_object().const_get("Crosslane")?;
     let functions: Value = module.const_get::<_, RClass>("Host")?.const_get("FUNCTIONS")?;
-    ready::ready(functions, number, true)
+    ready::ready(functions, number, types, true)
 }

@@ -558,6 +558,7 @@ fn make(object: Value, data_type: &DataType) -> Result<Owned, Error> {
             | T::BigNum
             | T::Geometry
             | T::Enum(_)
+            | T::Any
             | T::Array(..)
             | T::Union(_) => {
                 return Err(failure(None, &format!("a parameter cannot be of the type {data_type}")));

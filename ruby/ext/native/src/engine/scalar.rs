@@ -16,7 +16,7 @@ use crosslane_gvl::Unwind;
 use crosslane_gvl::{self as gvl, Stand, stand};
 use crosslane_process::Zygote;
 use crosslane_vectors::guard::{drop_box, error_text, guard};
-use crosslane_vectors::{Arguments, Context, Results, constant_of_init, register_scalar};
+use crosslane_vectors::{Arguments, Callee, Context, Results, constant_of_init, register_scalar};
 use libduckdb_sys as ffi;
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,7 +29,7 @@ struct Registered {
 
 /// What one worker needs for one occurrence of a function in a query.
 struct State {
-    function: Arc<Function>,
+    callee: Callee,
     session: Arc<Session>,
     host: Arc<Library<Zygote>>,
     width: usize,
@@ -53,7 +53,7 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
         let registered = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<Registered>();
         let context = Context::of_init(info);
         let state = State {
-            function: Arc::clone(&registered.block.function),
+            callee: Callee::new(Arc::clone(&registered.block.function)),
             session: registered.sessions.of(context.connection),
             host: host::current()?,
             width: context.threads,
@@ -80,9 +80,10 @@ unsafe extern "C" fn execute(
         let Some(state) = ffi::duckdb_scalar_function_get_state(info).cast::<State>().as_ref() else {
             return Err(Error::Engine("DuckDB lost the function's state".into()));
         };
-        let arguments = Arguments::of(input, &state.function);
-        let mut results = Results::new(output, &state.function.signature.returns, arguments.rows());
-        let mut execute = || state.execute(&arguments, &mut results);
+        let function = state.callee.of_chunk(input)?;
+        let arguments = Arguments::of(input, function);
+        let mut results = Results::new(output, &function.signature.returns, arguments.rows());
+        let mut execute = || state.execute(function, &arguments, &mut results);
         let outcome = match &state.constant {
             Some(constant) => constant.once(execute),
             None => execute(),
@@ -101,8 +102,12 @@ unsafe extern "C" fn execute(
 }
 
 impl State {
-    fn execute(&self, arguments: &Arguments<'_>, results: &mut Results<'_>) -> Result<(), Error> {
-        let function = &self.function;
+    fn execute(
+        &self,
+        function: &Function,
+        arguments: &Arguments<'_>,
+        results: &mut Results<'_>,
+    ) -> Result<(), Error> {
         if self.session.has_left() {
             return Err(Error::Cancelled { function: function.name().into() });
         }
@@ -135,7 +140,8 @@ pub(crate) fn call_here(
     let mut out = ColumnBuilder::new(returns);
     let begun = Instant::now();
     let mut work = || {
-        let callable = host::callable(function.index).map_err(|error| (Unwind::from(error), None));
+        let callable = host::callable(function.index, function.types.as_deref())
+            .map_err(|error| (Unwind::from(error), None));
         let progress = Progress { word: None, sequence: 0 };
         let outcome = callable.and_then(|callable| {
             let Ready::Function(function) = &*callable else { unreachable!("a table is no scalar function") };
