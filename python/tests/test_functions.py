@@ -552,3 +552,29 @@ def test_an_argument_that_python_cannot_hold_concerns_its_row_only(load: Load) -
 def test_what_the_package_shows() -> None:
     assert {*dir(crosslane)} == {*crosslane.__all__, "__version__"}
     assert all(hasattr(crosslane, name) for name in crosslane.__all__)
+
+
+@pytest.mark.parametrize("lane", ["process", "thread"])
+def test_arguments_may_be_subqueries(con: duckdb.DuckDBPyConnection, lane: Any) -> None:
+    crosslane.register(con, lambda x: x + 1, "next(x BIGINT) -> BIGINT", lane=lane)
+    crosslane.register(con, lambda *all: str(all), "told(*all ANY) -> VARCHAR", lane=lane)
+    con.execute("CREATE TABLE t AS SELECT i FROM range(3) r(i)")
+    for argument, result in (
+        ("(SELECT 1)", 2),
+        ("1 + (SELECT max(i) FROM t)", 4),
+        ("CASE WHEN EXISTS (FROM t) THEN 1 END", 2),
+        ("(SELECT i FROM t WHERE i > 10)", None),
+    ):
+        assert con.execute(f"SELECT next({argument})").fetchall() == [(result,)]
+    query = "SELECT next((SELECT max(i) FROM t AS lower WHERE lower.i < t.i)) FROM t ORDER BY i"
+    assert con.execute(query).fetchall() == [(None,), (1,), (2,)]
+    assert con.execute("SELECT told((SELECT 'a'), (SELECT [max(i)] FROM t))").fetchall() == [("('a', [2])",)]
+
+
+def test_a_failure_is_not_taken_for_that_of_other_arguments(con: duckdb.DuckDBPyConnection) -> None:
+    crosslane.register(con, lambda x: 1 // x, "inverse(x BIGINT) -> BIGINT", lane="thread")
+    con.execute("CREATE TABLE one AS SELECT 0 AS x")
+    con.execute("PREPARE p AS SELECT inverse(x) FROM one")
+    assert "ZeroDivisionError" in error(con, "EXECUTE p")
+    con.execute("UPDATE one SET x = 1")
+    assert con.execute("EXECUTE p").fetchall() == [(1,)]

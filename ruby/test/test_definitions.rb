@@ -40,6 +40,15 @@ class TestDefinitions < CrosslaneTest
     assert_equal [2, "A"], db.query("SELECT upper(1), upper('a')").first
   end
 
+  def test_arguments_may_be_subqueries
+    db = open
+    db.udf(:next_of, "(x BIGINT) -> BIGINT") { |x| x + 1 }
+    db.query("CREATE TABLE t AS SELECT i FROM range(3) r(i)")
+    assert_equal 2, db.value("SELECT next_of((SELECT 1))")
+    query = "SELECT next_of((SELECT max(i) FROM t AS lower WHERE lower.i < t.i)) FROM t ORDER BY i"
+    assert_equal [nil, 1, 2], db.query(query).map(&:first)
+  end
+
   def test_a_table_function_is_replaced_whatever_its_types
     db = open
     db.table(:t, "(n BIGINT) -> (i BIGINT)") { |n| [[n]] }

@@ -5,12 +5,12 @@
 
 use crate::connection::Connection;
 use crate::database::{Entry, ProcessLibrary};
-use crosslane::call::{CallGroup, CallGroups, Caller, Constant, Input, call};
+use crosslane::call::{Attempts, CallGroup, CallGroups, Caller, Input, call};
 use crosslane::catalog::Current;
 use crosslane::stats::now;
 use crosslane::{Error, Function};
 use crosslane_vectors::guard::{drop_box, error_text, guard};
-use crosslane_vectors::{Arguments, Callee, Context, Results, constant_of_init, register_scalar};
+use crosslane_vectors::{Arguments, Callee, Context, Results, attempts_of_init, register_scalar};
 use libduckdb_sys as ffi;
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ struct State {
     begun: u64,
     /// The engine's threads.
     width: usize,
-    constant: Option<Arc<Constant>>,
+    attempts: Option<Arc<Attempts>>,
 }
 
 unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
@@ -56,7 +56,7 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
             group: registered.groups.of(context.connection),
             begun: now(),
             width: context.threads,
-            constant: constant_of_init(info),
+            attempts: attempts_of_init(info),
         };
         let state = Box::into_raw(Box::new(state)).cast();
         ffi::duckdb_scalar_function_init_set_state(info, state, Some(drop_box::<State>));
@@ -86,8 +86,8 @@ unsafe extern "C" fn execute(
         let mut results = Results::new(output, &function.signature.returns, arguments.rows());
         let caller = Caller::since(&state.group, state.width, state.begun);
         let mut call = || call(library, function, caller, &arguments, &mut results);
-        match &state.constant {
-            Some(constant) => constant.once(call),
+        match &state.attempts {
+            Some(attempts) => attempts.once(&arguments, call),
             None => call(),
         }
     });

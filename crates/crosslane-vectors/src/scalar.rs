@@ -2,7 +2,7 @@
 
 use crate::guard::drop_box;
 use crate::types::{LogicalType, data_type};
-use crosslane::call::Constant;
+use crosslane::call::Attempts;
 use crosslane::{DataType, Error, Function, Signature};
 use libduckdb_sys as ffi;
 use std::cell::OnceCell;
@@ -69,37 +69,30 @@ pub unsafe fn register_scalar<T: Send + Sync + 'static>(
     Ok(())
 }
 
-/// Notes of a call with constant arguments that it is one; the note belongs to this place in this query.
+/// Gives a call the memory of its attempts, which belongs to this place in this query. DuckDB would tell which arguments are
+/// constant, too, but copies them for that, and refuses the query if there is a subquery in one.
 unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
-    // SAFETY: DuckDB passes its own info; what it makes for us is destroyed, and what we make is freed by it.
+    let attempts = Box::into_raw(Box::<Arc<Attempts>>::default()).cast();
+    // SAFETY: DuckDB passes its own info, and frees what it is given.
     unsafe {
-        let foldable = (0..ffi::duckdb_scalar_function_bind_get_argument_count(info)).all(|index| {
-            let mut argument = ffi::duckdb_scalar_function_bind_get_argument(info, index);
-            let foldable = !argument.is_null() && ffi::duckdb_expression_is_foldable(argument);
-            ffi::duckdb_destroy_expression(&raw mut argument);
-            foldable
-        });
-        if foldable {
-            let constant = Box::into_raw(Box::<Arc<Constant>>::default()).cast();
-            ffi::duckdb_scalar_function_set_bind_data(info, constant, Some(drop_box::<Arc<Constant>>));
-            ffi::duckdb_scalar_function_set_bind_data_copy(info, Some(copy_constant));
-        }
+        ffi::duckdb_scalar_function_set_bind_data(info, attempts, Some(drop_box::<Arc<Attempts>>));
+        ffi::duckdb_scalar_function_set_bind_data_copy(info, Some(copy_attempts));
     }
 }
 
-unsafe extern "C" fn copy_constant(constant: *mut c_void) -> *mut c_void {
+unsafe extern "C" fn copy_attempts(attempts: *mut c_void) -> *mut c_void {
     // SAFETY: DuckDB passes what `bind` made.
-    let constant = unsafe { constant.cast::<Arc<Constant>>().as_ref() };
-    constant.map_or(ptr::null_mut(), |constant| Box::into_raw(Box::new(Arc::clone(constant))).cast())
+    let attempts = unsafe { attempts.cast::<Arc<Attempts>>().as_ref() };
+    attempts.map_or(ptr::null_mut(), |attempts| Box::into_raw(Box::new(Arc::clone(attempts))).cast())
 }
 
-/// What becomes of a scalar function's call, if its arguments are constant.
+/// The attempts of a scalar function's call, if it is deterministic.
 ///
 /// # Safety
 /// `info` must be DuckDB's, for a function of [`register_scalar`].
-pub unsafe fn constant_of_init(info: ffi::duckdb_init_info) -> Option<Arc<Constant>> {
+pub unsafe fn attempts_of_init(info: ffi::duckdb_init_info) -> Option<Arc<Attempts>> {
     // SAFETY: as the caller says, the bind data is what `bind` made, if there is any.
-    unsafe { ffi::duckdb_scalar_function_init_get_bind_data(info).cast::<Arc<Constant>>().as_ref().cloned() }
+    unsafe { ffi::duckdb_scalar_function_init_get_bind_data(info).cast::<Arc<Attempts>>().as_ref().cloned() }
 }
 
 /// A function as one call in a query calls it, on one worker.

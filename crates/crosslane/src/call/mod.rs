@@ -8,7 +8,7 @@
 //! timeout, or with the cancellation of the query. A lane that failed, or that still works when
 //! the call ends, is dropped, which ends its process; all others are given back.
 
-mod constant;
+mod attempts;
 mod deliver;
 mod group;
 mod loss;
@@ -17,7 +17,7 @@ mod replies;
 mod wait;
 mod worker;
 
-pub use constant::Constant;
+pub use attempts::Attempts;
 pub use deliver::deliver;
 pub use group::{CallGroup, CallGroups, Caller};
 pub use place::place;

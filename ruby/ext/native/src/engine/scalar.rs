@@ -10,13 +10,13 @@ use crate::engine::session::{Session, Sessions, failure};
 use crate::function::Progress;
 use crate::ready::Ready;
 use crosslane::batch::{self, Frame};
-use crosslane::call::{Caller, Constant, Input, Output, call, deliver, place};
+use crosslane::call::{Attempts, Caller, Input, Output, call, deliver, place};
 use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, Library};
 use crosslane_gvl::Unwind;
 use crosslane_gvl::{self as gvl, Stand, stand};
 use crosslane_process::Zygote;
 use crosslane_vectors::guard::{drop_box, error_text, guard};
-use crosslane_vectors::{Arguments, Callee, Context, Results, constant_of_init, register_scalar};
+use crosslane_vectors::{Arguments, Callee, Context, Results, attempts_of_init, register_scalar};
 use libduckdb_sys as ffi;
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,7 +33,7 @@ struct State {
     session: Arc<Session>,
     host: Arc<Library<Zygote>>,
     width: usize,
-    constant: Option<Arc<Constant>>,
+    attempts: Option<Arc<Attempts>>,
 }
 
 /// Registers a function that Ruby has put into the host's list.
@@ -57,7 +57,7 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
             session: registered.sessions.of(context.connection),
             host: host::current()?,
             width: context.threads,
-            constant: constant_of_init(info),
+            attempts: attempts_of_init(info),
         };
         let state = Box::into_raw(Box::new(state)).cast();
         ffi::duckdb_scalar_function_init_set_state(info, state, Some(drop_box::<State>));
@@ -84,14 +84,14 @@ unsafe extern "C" fn execute(
         let arguments = Arguments::of(input, function);
         let mut results = Results::new(output, &function.signature.returns, arguments.rows());
         let mut execute = || state.execute(function, &arguments, &mut results);
-        let outcome = match &state.constant {
-            Some(constant) => constant.once(execute),
+        let outcome = match &state.attempts {
+            Some(attempts) => attempts.once(&arguments, execute),
             None => execute(),
         };
         // A failure from the planning of the query leaves the query that runs, too.
         let outcome = state.session.settle(outcome);
-        if let (Some(constant), true) = (&state.constant, state.session.has_jumped()) {
-            constant.forget();
+        if let (Some(attempts), true) = (&state.attempts, state.session.has_jumped()) {
+            attempts.forget();
         }
         outcome
     });
