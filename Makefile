@@ -5,8 +5,10 @@
 # make bench-sched  the scheduler's echo server beside tokio's and a bare one; SECONDS=1 ROUNDS=3 for a short run
 # make pictures  draws the documentation's pictures again, from the figures in bench/
 # make bench-versions OTHER=/another/checkout   the same queries in this version and another, in turns
-# make miri   the ring under Miri (needs a nightly toolchain with Miri)
-.PHONY: setup demo test lint soak bench bench-sched pictures bench-versions fuzz miri clean
+# make miri   the ring and the dispatchers' queue under Miri (needs a nightly toolchain with Miri)
+# make tsan   the scheduler under the thread sanitizer (needs a nightly toolchain with rust-src)
+# make stress  the dispatchers' queue, preempted and resumed 100,000,000 times
+.PHONY: setup demo test lint soak bench bench-sched pictures bench-versions fuzz miri tsan stress clean
 
 setup:
 	@tools/setup test
@@ -46,6 +48,14 @@ fuzz:
 
 miri:
 	@MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p crosslane-ring --test ring --target-dir target/miri -q
+	@MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p crosslane-sched --lib --target-dir target/miri -q priority
+
+tsan:
+	@RUSTFLAGS=-Zsanitizer=thread cargo +nightly test -Zbuild-std --locked -p crosslane-sched --lib --tests \
+	  --target $$(rustc -vV | sed -n 's/^host: //p') --target-dir target/tsan -q
+
+stress:
+	@SCHED_ROUNDS=100000000 cargo test --locked --release -p crosslane-sched --lib -q no_dispatcher_is_lost
 
 clean:
 	rm -rf target .v8 .duckdb .jdbc .venv .venv-* python/build bench/results

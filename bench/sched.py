@@ -81,10 +81,10 @@ def build(ours: Path | None) -> dict[str, list[str]]:
     for step in builds:
         if subprocess.run(step, cwd=ROOT).returncode:
             sys.exit(f"the servers cannot be built: {' '.join(step)}")
-    command = [str(ours or EXAMPLE), "--workers", str(len(os.sched_getaffinity(0))), "--dispatchers", "1"]
+    command = [str(ours or EXAMPLE), f"workers={len(os.sched_getaffinity(0))}"]
     return {
         OURS: command,
-        OFF: [*command, "--no-priority"],
+        OFF: [*command, "priority=false"],
         TOKIO: [str(PEERS), "tokio"],
         SPAWN: [str(PEERS), "tokio-spawn"],
         RAW: [str(PEERS), "raw"],

@@ -1,0 +1,64 @@
+//! An echo server: `echo [workers=N] [dispatchers=N] [reserve=N] [priority=false]`. It ends when its standard input does.
+//!
+//! It answers each frame of 64 bytes with the same bytes. Bytes 8 to 12 say for how many microseconds it shall be busy
+//! before it answers, as if the request were heavy.
+
+use async_lock::Mutex;
+use crosslane_sched::{Io, Scheduler, foreground, spawn};
+use std::io::{Read, Result};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const FRAME: usize = 64;
+
+async fn answer(connection: Arc<(Io<TcpStream>, Mutex<()>)>, frames: Vec<u8>) -> Result<()> {
+    for frame in frames.chunks(FRAME) {
+        let time =
+            Duration::from_micros(u32::from_le_bytes([frame[8], frame[9], frame[10], frame[11]]).into());
+        let start = Instant::now();
+        while !time.is_zero() && start.elapsed() < time {}
+    }
+    let _one_at_a_time = connection.1.lock().await;
+    connection.0.write_all(&frames).await
+}
+
+async fn serve(stream: Io<TcpStream>) -> Result<()> {
+    let connection = Arc::new((stream, Mutex::new(())));
+    let (mut buffer, mut filled) = ([0; 64 * FRAME], 0);
+    loop {
+        match connection.0.read(&mut buffer[filled..]).await? {
+            0 => return Ok(()),
+            length => filled += length,
+        }
+        let whole = filled - filled % FRAME;
+        // The answer begins at once. If it takes long, another worker goes on here.
+        foreground(answer(connection.clone(), buffer[..whole].to_vec())).await;
+        buffer.copy_within(whole..filled, 0);
+        filled -= whole;
+    }
+}
+
+fn main() -> Result<()> {
+    let mut builder = Scheduler::builder();
+    for argument in std::env::args().skip(1) {
+        let (name, value) = argument.split_once('=').expect("options are written name=value");
+        let number = || value.parse().expect("a number");
+        builder = match name {
+            "workers" => builder.workers(number()),
+            "dispatchers" => builder.dispatchers(number()),
+            "reserve" => builder.reserve(number()),
+            "priority" => builder.priority(value.parse().expect("true or false")),
+            _ => panic!("there is no option {name}"),
+        };
+    }
+    let scheduler = builder.start()?;
+    let listener = scheduler.block_on(async { Io::new(TcpListener::bind("127.0.0.1:0")?) })?;
+    println!("listening on {}", listener.get_ref().local_addr()?);
+    scheduler.handle().spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            spawn(serve(stream));
+        }
+    });
+    std::io::stdin().read_to_end(&mut Vec::new()).map(drop)
+}

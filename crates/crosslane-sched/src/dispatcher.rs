@@ -1,0 +1,162 @@
+//! Dispatchers: each hands the events of its sockets to the tasks that wait for them, one after another.
+//!
+//! An event wakes a task, and the dispatcher starts that task in the foreground: the worker runs the task at once,
+//! and the dispatcher waits in its own queue ([`crate::priority`]) until the task lets go of
+//! the worker, or until another worker takes the dispatcher from there.
+
+use crate::io::Source;
+use crate::poller::Token;
+use crate::priority::PriorityQueue;
+use crate::scheduler::Group;
+use rustix::event::epoll::EventFlags;
+use slab::Slab;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Readiness of one of a dispatcher's sockets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    pub(crate) source: u32,
+    pub(crate) flags: EventFlags,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    number: u32,
+    pub(crate) queue: Arc<PriorityQueue<Event>>,
+    sources: Mutex<Slab<Arc<Source>>>,
+    /// Its handle was dropped; it goes when its last socket does. Set with the lock of `sources`.
+    closed: AtomicBool,
+}
+
+impl Inner {
+    fn sources(&self) -> MutexGuard<'_, Slab<Arc<Source>>> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a source, and returns what the kernel calls it. A dispatcher that is closed takes none.
+    pub(crate) fn add(&self, source: Arc<Source>) -> Option<Token> {
+        let mut sources = self.sources();
+        if self.closed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let source = u32::try_from(sources.insert(source)).expect("descriptors are fewer than 2^32");
+        Some(Token { dispatcher: self.number, source })
+    }
+
+    pub(crate) fn remove(&self, source: u32, all: &Dispatchers) {
+        let mut sources = self.sources();
+        let removed = sources.try_remove(source as usize);
+        let is_over = sources.is_empty() && self.closed.load(Ordering::Relaxed);
+        drop(sources);
+        drop(removed);
+        if is_over {
+            all.remove(self);
+        }
+    }
+
+    /// Wakes the tasks that wait for what the event tells.
+    ///
+    /// The event may be one of a socket that is gone, for a socket that got its number: a task is woken for
+    /// nothing then, tries, and waits again.
+    pub(crate) fn deliver(&self, event: Event) {
+        let source = self.sources().get(event.source as usize).cloned();
+        if let Some(source) = source {
+            source.deliver(event.flags);
+        }
+    }
+}
+
+/// The dispatchers of a group.
+#[derive(Debug, Default)]
+pub(crate) struct Dispatchers {
+    all: Mutex<Slab<Arc<Inner>>>,
+    /// Changes whenever `all` does, so that workers know when to copy it again.
+    version: AtomicUsize,
+    next: AtomicUsize,
+}
+
+/// A worker's copy of the list, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    version: usize,
+    pub(crate) all: Vec<Option<Arc<Inner>>>,
+}
+
+impl Dispatchers {
+    fn all(&self) -> MutexGuard<'_, Slab<Arc<Inner>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(&self) -> Arc<Inner> {
+        let mut all = self.all();
+        let entry = all.vacant_entry();
+        let dispatcher = Arc::new(Inner {
+            number: u32::try_from(entry.key()).expect("dispatchers are fewer than 2^32"),
+            queue: Arc::new(PriorityQueue::new()),
+            sources: Mutex::new(Slab::new()),
+            closed: AtomicBool::new(false),
+        });
+        entry.insert(dispatcher.clone());
+        self.version.fetch_add(1, Ordering::Release);
+        dispatcher
+    }
+
+    fn remove(&self, dispatcher: &Inner) {
+        let mut all = self.all();
+        let number = dispatcher.number as usize;
+        if all.get(number).is_some_and(|there| std::ptr::eq(&**there, dispatcher)) {
+            all.remove(number);
+            self.version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Makes the copy true again, if the list has changed.
+    pub(crate) fn refresh(&self, snapshot: &mut Snapshot) {
+        let version = self.version.load(Ordering::Acquire);
+        if version != snapshot.version {
+            let all = self.all();
+            snapshot.all = (0..all.capacity()).map(|number| all.get(number).cloned()).collect();
+            snapshot.version = version;
+        }
+    }
+
+    /// Adds a source to one of the open dispatchers, which get them in turns.
+    pub(crate) fn add_source(&self, source: &Arc<Source>) -> Option<(Arc<Inner>, Token)> {
+        let all = self.all();
+        let first = self.next.fetch_add(1, Ordering::Relaxed) % all.len().max(1);
+        let in_turn = all.iter().skip(first).chain(all.iter().take(first));
+        in_turn.into_iter().find_map(|(_, there)| Some((there.clone(), there.add(source.clone())?)))
+    }
+
+    /// Whether a dispatcher waits in its queue.
+    pub(crate) fn any_queued(&self) -> bool {
+        self.all().iter().any(|(_, there)| there.queue.is_queued())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+}
+
+/// A dispatcher that was added to a running scheduler ([`Handle::dispatcher`](crate::Handle::dispatcher)).
+///
+/// Sockets are registered with it by [`Io::with_dispatcher`](crate::Io::with_dispatcher). After
+/// the handle is dropped it takes no new ones, and ends with its last socket.
+#[derive(Debug)]
+pub struct Dispatcher {
+    pub(crate) group: Arc<Group>,
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        let sources = self.inner.sources();
+        self.inner.closed.store(true, Ordering::Relaxed);
+        let is_unused = sources.is_empty();
+        drop(sources);
+        if is_unused {
+            self.group.dispatchers.remove(&self.inner);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Sockets, pipes and other descriptors that tasks wait for.
+//!
+//! The kernel tells about changes once (edge-triggered), so a [`Source`] remembers what it told: a socket counts
+//! as ready until an operation finds that it is not. The number of events so far is kept in the same word, so that
+//! an event that comes during such an operation is not forgotten with it.
+
+use crate::dispatcher::{Dispatcher, Inner};
+use crate::poller::Token;
+use crate::scheduler::Group;
+use crate::worker::Current;
+use rustix::event::epoll::EventFlags;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// What a task waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// There is something to read, or the other side has closed.
+    Read,
+    /// There is room to write, or the other side has closed.
+    Write,
+}
+
+const READ: u64 = 1;
+const WRITE: u64 = 2;
+/// There will be no more, in this direction: the readiness stays.
+const READ_CLOSED: u64 = 4;
+const WRITE_CLOSED: u64 = 8;
+/// The rest of the word counts events.
+const EVENT: u64 = 16;
+
+impl Interest {
+    fn ready(self) -> u64 {
+        match self {
+            Interest::Read => READ | READ_CLOSED,
+            Interest::Write => WRITE | WRITE_CLOSED,
+        }
+    }
+
+    fn cleared(self) -> u64 {
+        match self {
+            Interest::Read => READ,
+            Interest::Write => WRITE,
+        }
+    }
+}
+
+/// Who waits: most sockets have one reader and one writer.
+#[derive(Debug, Default)]
+struct Waiters {
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    more: Vec<(Interest, Waker)>,
+}
+
+impl Waiters {
+    fn add(&mut self, interest: Interest, waker: &Waker) {
+        let first = match interest {
+            Interest::Read => &mut self.reader,
+            Interest::Write => &mut self.writer,
+        };
+        if first.as_ref().is_none_or(|there| there.will_wake(waker)) {
+            *first = Some(waker.clone());
+        } else if !self.more.iter().any(|(there, other)| *there == interest && other.will_wake(waker)) {
+            self.more.push((interest, waker.clone()));
+        }
+    }
+}
+
+/// The readiness of one descriptor.
+#[derive(Debug)]
+pub(crate) struct Source {
+    readiness: AtomicU64,
+    is_stream: bool,
+    waiters: Mutex<Waiters>,
+}
+
+impl Source {
+    /// Counts as ready: the first operation finds out, and an operation that succeeds needs no event.
+    fn new(descriptor: impl AsFd) -> Self {
+        let is_stream = sockopt::socket_type(descriptor) == Ok(SocketType::STREAM);
+        Source { readiness: AtomicU64::new(READ | WRITE), is_stream, waiters: Mutex::default() }
+    }
+
+    /// Notes what an event tells, and wakes those who wait for it.
+    pub(crate) fn deliver(&self, flags: EventFlags) {
+        let ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        let mut news = 0;
+        if flags.contains(EventFlags::IN) {
+            news |= READ;
+        }
+        if flags.contains(EventFlags::OUT) {
+            news |= WRITE;
+        }
+        if ended || flags.contains(EventFlags::RDHUP) {
+            news |= READ_CLOSED;
+        }
+        if ended {
+            news |= WRITE_CLOSED;
+        }
+        let noted = |word: u64| Some((word | news).wrapping_add(EVENT));
+        let _ = self.readiness.fetch_update(Ordering::AcqRel, Ordering::Acquire, noted);
+
+        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = if news & Interest::Read.ready() != 0 { waiters.reader.take() } else { None };
+        let writer = if news & Interest::Write.ready() != 0 { waiters.writer.take() } else { None };
+        let more = std::mem::take(&mut waiters.more);
+        // A waker may run code of a user, which may come back here.
+        drop(waiters);
+        for waker in [reader, writer].into_iter().flatten() {
+            waker.wake();
+        }
+        for (_, waker) in more {
+            waker.wake();
+        }
+    }
+
+    fn poll_ready(&self, interest: Interest, context: &mut Context<'_>) -> Poll<u64> {
+        let word = self.readiness.load(Ordering::Acquire);
+        if word & interest.ready() != 0 {
+            return Poll::Ready(word);
+        }
+        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        // An event is noted before its waiters are woken under the lock, so it is seen here, or finds the waker.
+        let word = self.readiness.load(Ordering::Acquire);
+        if word & interest.ready() != 0 {
+            return Poll::Ready(word);
+        }
+        waiters.add(interest, context.waker());
+        Poll::Pending
+    }
+
+    /// Notes that the descriptor is not ready any more, unless an event came since `seen`.
+    fn clear(&self, interest: Interest, seen: u64) {
+        let cleared = seen & !interest.cleared();
+        let _ = self.readiness.compare_exchange(seen, cleared, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// A descriptor whose operations wait without holding a worker.
+///
+/// Its methods take `&self`: several tasks may read and write at a time. What they write is not
+/// interleaved within one `write`, but may be between the writes of one [`Io::write_all`].
+#[derive(Debug)]
+pub struct Io<T: AsFd> {
+    descriptor: T,
+    source: Arc<Source>,
+    token: Token,
+    dispatcher: Arc<Inner>,
+    group: Arc<Group>,
+}
+
+impl<T: AsFd> Io<T> {
+    /// Registers the descriptor with a dispatcher of the current tag, and makes it non-blocking.
+    ///
+    /// # Errors
+    /// Those of the kernel: regular files, for instance, cannot be waited for (`EPERM`).
+    ///
+    /// # Panics
+    /// Outside of a scheduler ([`Handle::io`](crate::Handle::io) works anywhere), or if the tag has no dispatcher.
+    pub fn new(descriptor: T) -> io::Result<Io<T>> {
+        let group = Current::group().expect("Io::new is called in a task or in block_on of a scheduler");
+        Io::register(descriptor, group, None)
+    }
+
+    /// Registers the descriptor with this dispatcher, as [`Io::new`] does with one of its choice.
+    ///
+    /// # Errors
+    /// As [`Io::new`].
+    pub fn with_dispatcher(descriptor: T, dispatcher: &Dispatcher) -> io::Result<Io<T>> {
+        Io::register(descriptor, dispatcher.group.clone(), Some(&dispatcher.inner))
+    }
+
+    pub(crate) fn register(
+        descriptor: T,
+        group: Arc<Group>,
+        dispatcher: Option<&Arc<Inner>>,
+    ) -> io::Result<Io<T>> {
+        rustix::io::ioctl_fionbio(&descriptor, true)?;
+        let source = Arc::new(Source::new(&descriptor));
+        let (dispatcher, token) = match dispatcher {
+            Some(given) => given.add(source.clone()).map(|token| (given.clone(), token)),
+            None => group.dispatchers.add_source(&source),
+        }
+        .expect("the tag has a dispatcher that is open");
+        if let Err(error) = group.poller.add(&descriptor, token) {
+            dispatcher.remove(token.source, &group.dispatchers);
+            return Err(error);
+        }
+        Ok(Io { descriptor, source, token, dispatcher, group })
+    }
+
+    /// The descriptor.
+    pub fn get_ref(&self) -> &T {
+        &self.descriptor
+    }
+
+    /// Runs a non-blocking operation as often as it says [`io::ErrorKind::WouldBlock`], and waits for the
+    /// descriptor in between.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub async fn with<R>(
+        &self,
+        interest: Interest,
+        mut operation: impl FnMut(&T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        loop {
+            let seen = poll_fn(|context| self.source.poll_ready(interest, context)).await;
+            match operation(&self.descriptor) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.source.clear(interest, seen),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Reads what there is, at most as much as there is room for, and returns how much it was: 0 at the end.
+    ///
+    /// # Errors
+    /// Those of the descriptor.
+    pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize>
+    where
+        for<'a> &'a T: Read,
+    {
+        loop {
+            let seen = poll_fn(|context| self.source.poll_ready(Interest::Read, context)).await;
+            match (&self.descriptor).read(buffer) {
+                Ok(length) => {
+                    // A stream that gives less than there is room for has no more (epoll(7)).
+                    if self.source.is_stream && length > 0 && length < buffer.len() {
+                        self.source.clear(Interest::Read, seen);
+                    }
+                    return Ok(length);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.source.clear(Interest::Read, seen)
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Writes as much as there is room for, and returns how much it was.
+    ///
+    /// # Errors
+    /// Those of the descriptor.
+    pub async fn write(&self, bytes: &[u8]) -> io::Result<usize>
+    where
+        for<'a> &'a T: Write,
+    {
+        self.with(Interest::Write, |mut descriptor| descriptor.write(bytes)).await
+    }
+
+    /// Writes all bytes.
+    ///
+    /// # Errors
+    /// Those of the descriptor; [`io::ErrorKind::WriteZero`] if it takes no more.
+    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()>
+    where
+        for<'a> &'a T: Write,
+    {
+        while !bytes.is_empty() {
+            let written = self.write(bytes).await?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            bytes = &bytes[written..];
+        }
+        Ok(())
+    }
+}
+
+impl Io<TcpListener> {
+    /// Waits for a connection, and registers it. Nagle's delay is off.
+    ///
+    /// # Errors
+    /// Those of `accept`, of which some concern one connection only (`ECONNABORTED`), and some are of this process
+    /// (`EMFILE`).
+    pub async fn accept(&self) -> io::Result<(Io<TcpStream>, SocketAddr)> {
+        let (stream, address) = self.with(Interest::Read, TcpListener::accept).await?;
+        stream.set_nodelay(true)?;
+        Ok((Io::register(stream, self.group.clone(), None)?, address))
+    }
+}
+
+impl Io<TcpStream> {
+    /// Connects. Nagle's delay is off.
+    ///
+    /// # Errors
+    /// Those of `connect`.
+    ///
+    /// # Panics
+    /// As [`Io::new`].
+    pub async fn connect(address: SocketAddr) -> io::Result<Io<TcpStream>> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let stream = Io::new(TcpStream::from(socket))?;
+        // A socket that is being connected is not writable yet, whatever a new one counts as.
+        let connected = |stream: &TcpStream| match rustix::net::getpeername(stream) {
+            Ok(_) => Ok(()),
+            Err(_) => match sockopt::socket_error(stream)? {
+                Ok(()) => Err(io::ErrorKind::WouldBlock.into()),
+                Err(error) => Err(error.into()),
+            },
+        };
+        stream.with(Interest::Write, connected).await?;
+        stream.get_ref().set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+impl<T: AsFd> AsFd for Io<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl<T: AsFd> Drop for Io<T> {
+    fn drop(&mut self) {
+        // An error means that the kernel does not know the descriptor any more, which is what is wanted.
+        let _ = self.group.poller.remove(&self.descriptor);
+        self.dispatcher.remove(self.token.source, &self.group.dispatchers);
+    }
+}

@@ -1,0 +1,65 @@
+//! What each worker did, counted by the worker itself.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that one thread writes and all may read.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds one. Only the thread that owns the counter calls this, so no read-modify-write is needed.
+    pub(crate) fn count(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Aligned, so that two workers never write to the same cache line.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    pub(crate) runs: Counter,
+    pub(crate) foreground: Counter,
+    pub(crate) steals: Counter,
+    pub(crate) priority_hits: Counter,
+    pub(crate) dispatches: Counter,
+    pub(crate) parks: Counter,
+    pub(crate) wakes: Counter,
+}
+
+/// What one worker did since the scheduler was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerStats {
+    /// How often it ran a task until the task waited or ended.
+    pub runs: u64,
+    /// How many of these runs were started in the foreground.
+    pub foreground: u64,
+    /// How often it took tasks from another worker's queue.
+    pub steals: u64,
+    /// How often it took a dispatcher from the dispatcher's own queue that another worker had left there.
+    pub priority_hits: u64,
+    /// How many events of dispatchers it handled.
+    pub dispatches: u64,
+    /// How often it slept.
+    pub parks: u64,
+    /// How often it was woken because somebody added work.
+    pub wakes: u64,
+}
+
+impl Counters {
+    pub(crate) fn read(&self) -> WorkerStats {
+        WorkerStats {
+            runs: self.runs.get(),
+            foreground: self.foreground.get(),
+            steals: self.steals.get(),
+            priority_hits: self.priority_hits.get(),
+            dispatches: self.dispatches.get(),
+            parks: self.parks.get(),
+            wakes: self.wakes.get(),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Tasks: futures that a group runs.
+//!
+//! The cell of a task, its wakers and its cancellation are those of the crate `async-task`. Here is what
+//! a scheduler adds: where a task goes that has to run, panics that stay inside, and the list of all tasks, which
+//! shutdown needs to cancel those that wait.
+
+use crate::scheduler::Group;
+use crate::sync::lock;
+use crate::worker::{Current, Start};
+use async_task::{FallibleTask, Runnable};
+use slab::Slab;
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+type Payload = Box<dyn Any + Send>;
+
+/// Why a task has no result.
+pub enum JoinError {
+    /// It was cancelled, by its handle or by the end of the scheduler.
+    Cancelled,
+    /// It panicked, with this payload.
+    Panicked(Payload),
+}
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JoinError::Cancelled => out.write_str("the task was cancelled"),
+            JoinError::Panicked(payload) => {
+                let text = payload.downcast_ref::<&str>().copied();
+                let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+                write!(out, "the task panicked: {}", text.unwrap_or("(no text)"))
+            }
+        }
+    }
+}
+
+impl std::error::Error for JoinError {}
+
+/// A task's handle: a future of its result. The task goes on when the handle is dropped.
+#[derive(Debug)]
+pub struct JoinHandle<T>(Option<FallibleTask<Result<T, Payload>>>);
+
+impl<T> JoinHandle<T> {
+    /// Cancels the task, unless it has ended, and waits until its future is dropped.
+    ///
+    /// A task is cancelled where it waits; one that runs goes on until it waits.
+    ///
+    /// # Errors
+    /// [`JoinError::Cancelled`], unless the task ended before; [`JoinError::Panicked`] if it panicked before.
+    pub async fn cancel(mut self) -> Result<T, JoinError> {
+        let task = self.0.take().expect("a handle has its task until it is dropped");
+        joined(task.cancel().await)
+    }
+
+    /// Whether the task has ended.
+    pub fn is_finished(&self) -> bool {
+        self.0.as_ref().is_none_or(FallibleTask::is_finished)
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let task = self.0.as_mut().expect("a handle has its task until it is dropped");
+        Pin::new(task).poll(context).map(joined)
+    }
+}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        if let Some(task) = self.0.take() {
+            task.detach();
+        }
+    }
+}
+
+fn joined<T>(result: Option<Result<T, Payload>>) -> Result<T, JoinError> {
+    result.ok_or(JoinError::Cancelled)?.map_err(JoinError::Panicked)
+}
+
+/// The tasks of a group that have not ended, each with a waker. In shards, by the thread that started the task.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    shards: Vec<Shard>,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard(crate::sync::Mutex<Slab<Waker>>);
+
+impl Tasks {
+    pub(crate) fn new(shards: usize) -> Self {
+        Tasks { shards: (0..shards).map(|_| Shard::default()).collect() }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.shards.iter().map(|shard| lock(&shard.0).len()).sum()
+    }
+
+    /// Wakes all tasks, so that workers of a group that is being stopped meet and drop them.
+    pub(crate) fn wake_all(&self) {
+        for shard in &self.shards {
+            let wakers: Vec<_> = lock(&shard.0).iter().map(|(_, waker)| waker.clone()).collect();
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// A future in the list of tasks, whose panics are results.
+struct Listed<F> {
+    future: F,
+    _entry: Entry,
+}
+
+impl<F: Future> Future for Listed<F> {
+    type Output = Result<F::Output, Payload>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // SAFETY: the future is pinned as the whole is: it is never moved out.
+        let future = unsafe { self.map_unchecked_mut(|listed| &mut listed.future) };
+        match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
+            Ok(poll) => poll.map(Ok),
+            Err(payload) => Poll::Ready(Err(payload)),
+        }
+    }
+}
+
+/// A task's place in the list. Declared behind the future, so that the future is dropped first.
+struct Entry {
+    group: Arc<Group>,
+    shard: usize,
+    key: usize,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let waker = lock(&self.group.tasks.shards[self.shard].0).try_remove(self.key);
+        drop(waker);
+        self.group.task_ended();
+    }
+}
+
+/// Makes a task of the group, without starting it.
+pub(crate) fn create<F>(group: &Arc<Group>, future: F) -> (Runnable, JoinHandle<F::Output>)
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
+    let shards = &group.tasks.shards;
+    let shard = Current::worker_index(group).unwrap_or_else(|| OUTSIDE.fetch_add(1, Ordering::Relaxed))
+        % shards.len();
+    let mut tasks = lock(&shards[shard].0);
+    let slot = tasks.vacant_entry();
+    let entry = Entry { group: group.clone(), shard, key: slot.key() };
+    let schedule = {
+        let group = group.clone();
+        async_task::WithInfo(move |runnable, info: async_task::ScheduleInfo| {
+            group.schedule(runnable, info.woken_while_running);
+        })
+    };
+    let (runnable, task) = async_task::spawn(Listed { future, _entry: entry }, schedule);
+    slot.insert(runnable.waker());
+    (runnable, JoinHandle(Some(task.fallible())))
+}
+
+/// Starts a task in the background: it goes into the queue of the worker that runs the current task, from which other
+/// workers take it too.
+///
+/// # Panics
+/// Outside of a task or of `block_on` of a scheduler; [`Handle::spawn`](crate::Handle::spawn) works anywhere.
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    Current::group().expect("spawn is called in a task or in block_on of a scheduler").spawn(future)
+}
+
+/// Starts a task in the foreground: the worker runs it at once, and the current task waits in the worker's queue until
+/// the new one lets go of the worker, or until an idle worker takes it from there.
+///
+/// Awaiting this gives the new task's handle; the new task has begun by then. Called outside of a worker (in
+/// `block_on`), it starts the task in the background.
+///
+/// # Panics
+/// As [`spawn`].
+pub fn foreground<F>(future: F) -> Foreground<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    Foreground(State::New(future))
+}
+
+/// A start in the foreground; see [`foreground`].
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Foreground<F: Future>(State<F>);
+
+enum State<F: Future> {
+    New(F),
+    Started(JoinHandle<F::Output>),
+    Done,
+}
+
+impl<F: Future> fmt::Debug for Foreground<F> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Foreground")
+    }
+}
+
+// The future is moved into its own task before it is ever polled.
+impl<F: Future> Unpin for Foreground<F> {}
+
+impl<F> Future for Foreground<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    type Output = JoinHandle<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match std::mem::replace(&mut self.0, State::Done) {
+            State::New(future) => {
+                let group =
+                    Current::group().expect("foreground is awaited in a task or in block_on of a scheduler");
+                let (runnable, handle) = create(&group, future);
+                match Current::start_next(&group, runnable) {
+                    Ok(()) => {
+                        self.0 = State::Started(handle);
+                        // The current task is queued when its run ends, which is now.
+                        Current::set_start(Start::Behind);
+                        context.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                    Err(runnable) => {
+                        runnable.schedule();
+                        Poll::Ready(handle)
+                    }
+                }
+            }
+            State::Started(handle) => Poll::Ready(handle),
+            State::Done => panic!("a future is not polled after it is ready"),
+        }
+    }
+}
+
+/// Lets other tasks of the group go first, once.
+pub async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,472 @@
+//! A worker: one thread that runs dispatchers and tasks.
+//!
+//! # What it does next
+//!
+//! 1. A task that was started in the foreground runs at once.
+//! 2. A dispatcher that waits in its own queue.
+//! 3. Its own queue, the newest task first: what it needs is in the caches.
+//! 4. Tasks that were added from outside, and the oldest tasks of other workers' queues.
+//! 5. It sleeps, and handles the events for which the kernel wakes it ([`crate::poller`]).
+//!
+//! Every [`FAIRNESS`] tasks the order is turned around once, so that no task waits for ever behind newer ones, and the
+//! kernel is asked for events, so that busy workers see them too.
+//!
+//! # Permits
+//!
+//! A group has more threads than permits. A thread needs a permit for step 4, so that the processors are not
+//! shared by more tasks than there are workers. Dispatchers and the tasks that they start need none: there is a
+//! thread that waits for events also when all workers are busy with long tasks.
+
+use crate::dispatcher::{self, Event, Snapshot};
+use crate::poller::Harvest;
+use crate::priority::Turn;
+use crate::scheduler::Group;
+use crate::slice;
+use crate::stats::Counters;
+use async_task::Runnable;
+use crossbeam_deque::{Steal, Worker as Deque};
+use std::cell::{Cell, RefCell};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The slice that threads ask for if their group has dispatchers.
+const SLICE: Duration = Duration::from_micros(100);
+const FAIRNESS: u32 = 61;
+/// One in so many handlers is measured.
+const SAMPLE: u64 = 16;
+/// A handler that takes so much of the processor is long: others had better not wait for it.
+const LONG: Duration = Duration::from_micros(100);
+
+/// How much of the processor this thread has had.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// What is in a worker's queue.
+#[derive(Debug)]
+pub(crate) enum Job {
+    Task(Runnable),
+    /// A dispatcher that started a task, when dispatchers do not go first.
+    Dispatch(Arc<dispatcher::Inner>, Turn<Event>),
+}
+
+/// How a task starts that is woken on this thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// It goes into the worker's queue, and an idle worker is woken for it.
+    Background,
+    /// The first one runs as soon as the dispatcher has put itself into its queue.
+    Foreground,
+    /// It goes into the worker's queue behind a task in the foreground, and nobody is woken for it yet.
+    Behind,
+}
+
+pub(crate) struct Worker {
+    group: Arc<Group>,
+    index: usize,
+    queue: Deque<Job>,
+    next: Cell<Option<Runnable>>,
+    start: Cell<Start>,
+    /// It was woken for work and has not found any yet.
+    searching: Cell<bool>,
+    has_permit: Cell<bool>,
+    ticks: Cell<u32>,
+    dispatchers: RefCell<Snapshot>,
+}
+
+thread_local! {
+    static WORKER: Cell<*const Worker> = const { Cell::new(ptr::null()) };
+    /// The group whose `block_on` this thread is in.
+    static ENTERED: RefCell<Option<Arc<Group>>> = const { RefCell::new(None) };
+}
+
+/// What the calling thread is to the schedulers.
+#[derive(Debug)]
+pub(crate) struct Current;
+
+impl Current {
+    fn with_worker<R>(access: impl FnOnce(&Worker) -> R) -> Option<R> {
+        let worker = WORKER.get();
+        // SAFETY: the pointer is set by `Worker::run` for its own thread and as long as the worker lives there.
+        (!worker.is_null()).then(|| access(unsafe { &*worker }))
+    }
+
+    fn with_worker_of<R>(group: &Group, access: impl FnOnce(&Worker) -> R) -> Option<R> {
+        Current::with_worker(|worker| ptr::eq(&*worker.group, group).then(|| access(worker))).flatten()
+    }
+
+    pub(crate) fn group() -> Option<Arc<Group>> {
+        Current::with_worker(|worker| worker.group.clone()).or_else(|| ENTERED.with_borrow(Option::clone))
+    }
+
+    pub(crate) fn worker_index(group: &Group) -> Option<usize> {
+        Current::with_worker_of(group, |worker| worker.index)
+    }
+
+    pub(crate) fn is_worker() -> bool {
+        !WORKER.get().is_null()
+    }
+
+    /// Lets the thread count as one of the group's until `leave`, and returns what it was before.
+    pub(crate) fn enter(group: Option<Arc<Group>>) -> Option<Arc<Group>> {
+        ENTERED.replace(group)
+    }
+
+    /// Lets the task run next on this worker; gives it back if there is none, or another task comes next.
+    pub(crate) fn start_next(group: &Group, runnable: Runnable) -> Result<(), Runnable> {
+        let mut runnable = Some(runnable);
+        Current::with_worker_of(group, |worker| worker.start_next(&mut runnable));
+        runnable.map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn set_start(start: Start) {
+        Current::with_worker(|worker| worker.start.set(start));
+    }
+
+    /// Puts the task into this worker's queue, or lets it run next; gives it back if there is no worker here.
+    pub(crate) fn schedule(group: &Group, runnable: Runnable, yields: bool) -> Option<Runnable> {
+        let mut runnable = Some(runnable);
+        Current::with_worker_of(group, |worker| worker.schedule(&mut runnable, yields));
+        runnable
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(group: Arc<Group>, index: usize, queue: Deque<Job>) -> Self {
+        Worker {
+            group,
+            index,
+            queue,
+            next: Cell::new(None),
+            start: Cell::new(Start::Background),
+            searching: Cell::new(false),
+            has_permit: Cell::new(false),
+            ticks: Cell::new(0),
+            dispatchers: RefCell::default(),
+        }
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.group.counters[self.index]
+    }
+
+    /// Works until the group is stopped.
+    pub(crate) fn run(self) {
+        if self.group.has_dispatchers() {
+            slice::request(SLICE);
+        }
+        WORKER.set(&raw const self);
+        let mut harvest = Harvest::default();
+        while !self.group.is_stopped() {
+            match self.find() {
+                Some(job) => self.execute(job),
+                None => self.sleep(&mut harvest),
+            }
+            if self.ticks.get() >= FAIRNESS {
+                self.ticks.set(0);
+                self.look(&mut harvest);
+            }
+        }
+        // Tasks that are dropped wake others, which find no worker here any more.
+        WORKER.set(ptr::null());
+    }
+
+    fn find(&self) -> Option<Job> {
+        if self.ticks.get() == FAIRNESS / 2 {
+            self.ticks.set(self.ticks.get() + 1);
+            if let Some(job) = self.oldest() {
+                return Some(job);
+            }
+        }
+        self.queued_dispatcher().or_else(|| self.queue.pop()).or_else(|| self.steal())
+    }
+
+    /// The task that waits longest: outside of all queues, or in this worker's own.
+    fn oldest(&self) -> Option<Job> {
+        if self.has_permit.get()
+            && let Steal::Success(job) = self.group.injector.steal()
+        {
+            return Some(job);
+        }
+        self.group.stealers[self.index].steal().success()
+    }
+
+    fn sees_dispatcher(&self) -> bool {
+        self.group.priority
+            && self.dispatchers.borrow().all.iter().flatten().any(|there| there.queue.is_queued())
+    }
+
+    fn queued_dispatcher(&self) -> Option<Job> {
+        if !self.group.priority {
+            return None;
+        }
+        let mut dispatchers = self.dispatchers.borrow_mut();
+        self.group.dispatchers.refresh(&mut dispatchers);
+        let found =
+            dispatchers.all.iter().flatten().find_map(|there| there.queue.take().map(|turn| (there, turn)));
+        found.map(|(there, turn)| {
+            self.counters().priority_hits.count();
+            Job::Dispatch(there.clone(), turn)
+        })
+    }
+
+    fn steal(&self) -> Option<Job> {
+        if !self.group.has_tasks() || !self.take_permit() {
+            return None;
+        }
+        loop {
+            let mut again = false;
+            match self.group.injector.steal_batch_and_pop(&self.queue) {
+                Steal::Success(job) => return Some(job),
+                Steal::Retry => again = true,
+                Steal::Empty => {}
+            }
+            let others = self.group.stealers.len();
+            for distance in 1..others {
+                match self.group.stealers[(self.index + distance) % others].steal_batch_and_pop(&self.queue) {
+                    Steal::Success(job) => {
+                        self.counters().steals.count();
+                        return Some(job);
+                    }
+                    Steal::Retry => again = true,
+                    Steal::Empty => {}
+                }
+            }
+            if !again {
+                return None;
+            }
+        }
+    }
+
+    fn execute(&self, job: Job) {
+        self.stop_searching();
+        match job {
+            Job::Task(runnable) => self.run_task(runnable),
+            Job::Dispatch(dispatcher, turn) => {
+                self.give_permit_back();
+                self.dispatch(&dispatcher, turn);
+            }
+        }
+    }
+
+    /// Hands the dispatcher's events to their tasks.
+    fn dispatch(&self, dispatcher: &Arc<dispatcher::Inner>, mut turn: Turn<Event>) {
+        loop {
+            let Some(event) = turn.next_event() else {
+                match turn.idle() {
+                    Some(more) => turn = more,
+                    None => return,
+                }
+                continue;
+            };
+            self.counters().dispatches.count();
+            self.start.set(Start::Foreground);
+            dispatcher.deliver(event);
+            self.start.set(Start::Background);
+            let Some(runnable) = self.next.take() else { continue };
+            self.counters().foreground.count();
+            if !self.group.priority {
+                self.queue.push(Job::Dispatch(dispatcher.clone(), turn));
+                self.group.monitor.watch();
+                self.run_handler(runnable);
+                return;
+            }
+            let queue = turn.queue();
+            self.group.monitor.watch();
+            self.run_handler(runnable);
+            match queue.take() {
+                Some(again) => turn = again,
+                None => return,
+            }
+        }
+    }
+
+    /// Runs a task that a dispatcher started. Now and then it measures how long that takes.
+    fn run_handler(&self, runnable: Runnable) {
+        if !self.counters().dispatches.get().is_multiple_of(SAMPLE) {
+            return self.run_task(runnable);
+        }
+        let before = cpu_time();
+        self.run_task(runnable);
+        if cpu_time() - before > LONG {
+            self.group.monitor.saw_long_handler();
+            self.group.idle.set_eager(true);
+        }
+    }
+
+    /// Runs a task, and those that it starts in the foreground, until they wait or end.
+    fn run_task(&self, runnable: Runnable) {
+        let mut next = Some(runnable);
+        while let Some(runnable) = next {
+            self.counters().runs.count();
+            self.ticks.set(self.ticks.get() + 1);
+            if self.group.is_cancelling() {
+                drop(runnable);
+            } else {
+                runnable.run();
+            }
+            self.start.set(Start::Background);
+            next = self.next.take();
+            if next.is_some() {
+                self.counters().foreground.count();
+            }
+        }
+    }
+
+    fn start_next(&self, runnable: &mut Option<Runnable>) {
+        let next = self.next.take();
+        if next.is_none() {
+            self.next.set(runnable.take());
+        } else {
+            self.next.set(next);
+        }
+    }
+
+    fn schedule(&self, runnable: &mut Option<Runnable>, yields: bool) {
+        match self.start.get() {
+            Start::Foreground => {
+                self.start_next(runnable);
+                if runnable.is_some() {
+                    self.push(runnable);
+                    self.group.wake_one();
+                }
+            }
+            Start::Behind => {
+                self.push(runnable);
+                self.group.monitor.watch();
+            }
+            // A task that yields goes behind all others, which this worker's own queue cannot do.
+            Start::Background if yields => {}
+            Start::Background => {
+                self.push(runnable);
+                self.group.wake_one();
+            }
+        }
+    }
+
+    fn push(&self, runnable: &mut Option<Runnable>) {
+        if let Some(runnable) = runnable.take() {
+            self.queue.push(Job::Task(runnable));
+        }
+    }
+
+    /// Handles events without waiting for them, if nobody else waits for them.
+    fn look(&self, harvest: &mut Harvest) {
+        if !self.group.idle.any() {
+            self.group.idle.enter();
+            self.group.poller.harvest(false, harvest);
+            self.receive(harvest);
+        }
+    }
+
+    fn sleep(&self, harvest: &mut Harvest) {
+        self.ticks.set(0);
+        if self.has_permit.take() {
+            self.group.permits.fetch_add(1, Ordering::SeqCst);
+        }
+        if self.searching.take() {
+            self.group.idle.stop_searching();
+        }
+        self.group.idle.enter();
+        if self.group.is_stopped() || self.group.has_work() || self.sees_dispatcher() {
+            self.group.idle.leave();
+            return;
+        }
+        self.counters().parks.count();
+        if self.group.idle.enter_poll() {
+            self.group.poller.harvest(true, harvest);
+            self.group.idle.leave_poll();
+            // If this takes long, somebody else has to poll.
+            self.group.monitor.watch();
+            self.receive(harvest);
+        } else if self.group.idle.sleep(|| self.group.is_stopped() || self.group.has_work()) {
+            self.group.idle.woken();
+            self.was_woken();
+        } else {
+            self.group.idle.leave();
+        }
+    }
+
+    fn was_woken(&self) {
+        self.counters().wakes.count();
+        self.searching.set(true);
+    }
+
+    /// Handles what a poller brought. It counts as idle before, and does not after.
+    fn receive(&self, harvest: &mut Harvest) {
+        if harvest.woken {
+            self.group.idle.poller_woken();
+            self.was_woken();
+        } else {
+            self.group.idle.leave();
+        }
+        if harvest.timers {
+            for waker in self.group.timers.take_due(&self.group.poller) {
+                waker.wake();
+            }
+        }
+        if !harvest.events.is_empty() {
+            self.stop_searching();
+            self.hand_out(harvest);
+        }
+    }
+
+    /// Brings the events to their dispatchers, and runs the first of them that needs somebody.
+    fn hand_out(&self, harvest: &mut Harvest) {
+        let mut dispatchers = self.dispatchers.borrow_mut();
+        self.group.dispatchers.refresh(&mut dispatchers);
+        let mut first = None;
+        for events in harvest.events.chunk_by(|(one, _), (other, _)| one.dispatcher == other.dispatcher) {
+            let Some(Some(dispatcher)) = dispatchers.all.get(events[0].0.dispatcher as usize) else {
+                continue;
+            };
+            let events = events.iter().map(|(token, flags)| Event { source: token.source, flags: *flags });
+            let Some(turn) = dispatcher.queue.post(events) else { continue };
+            if first.is_none() {
+                first = Some((dispatcher.clone(), turn));
+            } else if self.group.priority {
+                turn.queue();
+                self.group.wake_one();
+            } else {
+                self.queue.push(Job::Dispatch(dispatcher.clone(), turn));
+                self.group.wake_one();
+            }
+        }
+        harvest.events.clear();
+        drop(dispatchers);
+        if let Some((dispatcher, turn)) = first {
+            self.give_permit_back();
+            self.dispatch(&dispatcher, turn);
+        }
+    }
+
+    /// After a worker that was woken found work, somebody else has to look whether there is more.
+    fn stop_searching(&self) {
+        if self.searching.take() && self.group.idle.stop_searching() && self.group.has_work() {
+            self.group.wake_one();
+        }
+    }
+
+    fn take_permit(&self) -> bool {
+        if !self.has_permit.get() {
+            let took = self
+                .group
+                .permits
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+            self.has_permit.set(took.is_ok());
+        }
+        self.has_permit.get()
+    }
+
+    fn give_permit_back(&self) {
+        if self.has_permit.take() {
+            self.group.permits.fetch_add(1, Ordering::SeqCst);
+            if self.group.has_work() {
+                self.group.wake_one();
+            }
+        }
+    }
+}
