@@ -112,6 +112,34 @@ class TestClient < CrosslaneTest
     assert_match(/row 1, column 2: got String "b"/, error.message)
   end
 
+  def test_what_leaves_a_block_of_a_query_that_is_given_rows
+    db = open
+    db.query("CREATE TABLE t (x BIGINT)")
+    own = Class.new(StandardError)
+    db.table(:bad, "(n BIGINT)", columns: ->(_n) { raise own, "columns" }) { |n| [[n]] }
+    db.udf(:boom, "(x BIGINT) -> BIGINT") { |x| raise own, "block #{x}" }
+    db.udf(:away, "(x BIGINT) -> BIGINT", timeout: 60) { |x| raise own, "lane #{x}" }
+    db.udf(:leave, "(x BIGINT) -> BIGINT") { |x| throw :out, x }
+    given = ->(what) { db.append_query("INSERT INTO t SELECT #{what}", "(x BIGINT)", [[7]]) }
+    { "* FROM bad(1)" => "columns", "boom(1) FROM appended_data" => "block 1",
+      "boom(x) FROM appended_data" => "block 7", "away(x) FROM appended_data" => "lane 7" }.each do |what, message|
+      assert_equal message, assert_raises(own) { given.call(what) }.message
+    end
+    assert_equal(7, catch(:out) { given.call("leave(x) FROM appended_data") })
+    assert_equal 1, given.call("x FROM appended_data")
+    assert_equal [[7]], db.query("FROM t").to_a
+  end
+
+  # DuckDB runs the query whenever it has many.
+  alone def test_blocks_of_a_query_that_is_given_many_rows
+    db = open
+    db.query("CREATE TABLE t (x BIGINT)")
+    db.udf(:away, "(x BIGINT) -> BIGINT", timeout: 60) { |x| x + 1 }
+    rows = (1..300_000).lazy.map { |i| [i] }
+    assert_equal 300_000, db.append_query("INSERT INTO t SELECT away(x) FROM appended_data", "(x BIGINT)", rows)
+    assert_equal [300_000, 300_001], db.query("SELECT count(*), max(x) FROM t").first
+  end
+
   def test_what_a_statement_says_of_itself
     db = open
     statement = db.prepare("SELECT 'a' AS name, i, i * 2.5 AS x FROM range($n::BIGINT) r(i) WHERE i > $least")

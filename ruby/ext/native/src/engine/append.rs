@@ -206,8 +206,8 @@ impl Appender {
         inner.send()?;
         let raw = inner.raw;
         // SAFETY: the appender lives.
-        let state = gvl::without_or_raise(|| unsafe { ffi::duckdb_appender_close(raw) }, || {})?;
-        if state == OK { Ok(inner.count) } else { Err(inner.error()) }
+        inner.link.run(|| unsafe { ffi::duckdb_appender_close(raw) }, || message(raw))?;
+        Ok(inner.count)
     }
 
     /// Gives up what was added and not yet written, unless it is at work.
@@ -286,11 +286,11 @@ impl Inner {
     }
 
     fn send(&mut self) -> Result<(), Error> {
+        let raw = self.raw;
         for chunk in std::mem::take(&mut self.full) {
             // SAFETY: the appender and the chunk live.
-            if unsafe { ffi::duckdb_append_data_chunk(self.raw, chunk.0) } != OK {
-                return Err(self.error());
-            }
+            let append = || unsafe { ffi::duckdb_append_data_chunk(raw, chunk.0) };
+            self.link.run(append, || message(raw))?;
         }
         Ok(())
     }

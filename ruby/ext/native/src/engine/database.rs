@@ -279,6 +279,30 @@ impl Link {
         gvl::without_fail(part, || self.session.interrupt(), |unwind| self.session.stop(unwind))
     }
 
+    /// Runs what plans or runs a query inside of DuckDB, and so may call blocks; `words` are DuckDB's for its failure. It is
+    /// not begun if what the VM wants of the thread raises.
+    ///
+    /// # Errors
+    /// Those of a query.
+    pub(crate) fn run(
+        &self,
+        work: impl FnOnce() -> ffi::duckdb_state,
+        words: impl FnOnce() -> String,
+    ) -> Result<(), Error> {
+        let _work = self.work();
+        let running = Running::new();
+        self.session.begin();
+        let state = gvl::without_or_raise(work, || self.session.interrupt())?;
+        if state != OK {
+            return Err(self.failure(&words()));
+        }
+        running.succeeded();
+        match self.session.left_for_good() {
+            Some(left) => Err(failure(Some(left), "the query was left")),
+            None => Ok(()),
+        }
+    }
+
     /// Ends a query of which not all rows were fetched. DuckDB does that when the next query begins.
     pub(crate) fn end_stream(&self) {
         // No worker is to wait for a block.
