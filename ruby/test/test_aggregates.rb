@@ -191,8 +191,9 @@ class TestAggregates < CrosslaneTest
     older = Thread.new { db.value("SELECT waits(1)") }
     ready.pop
     assert_raises(IOError) { db.value("SELECT fails(i) FROM range(10) r(i)") }
-    ended_states = Crosslane::Native.method(:ended_states)
-    Crosslane::Native.stub(:ended_states, -> { ended_states.call.tap { |_, floor| asked << floor if floor } }) do
+    forget = Crosslane::Native.method(:forget_states)
+    heard = ->(states) { forget.call(states)&.tap { |floor| asked << floor } }
+    Crosslane::Native.stub(:forget_states, heard) do
       assert_equal 500, db.query("SELECT i, keeps(i) FROM range(500) r(i) GROUP BY i").count
       go << 1
       older.join
@@ -212,7 +213,7 @@ class TestAggregates < CrosslaneTest
     floor = Object.new
     floor.define_singleton_method(:coerce) { |state| (values[-2] = 0) && [state, 0] }
     values[-1] = 0
-    Crosslane::Native.stub(:ended_states, [[], floor]) { accumulators.forget }
+    Crosslane::Native.stub(:forget_states, floor) { accumulators.forget }
     assert_equal others + [-2], values.keys
   ensure
     accumulators.instance_variable_set(:@floor, before)

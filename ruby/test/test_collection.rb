@@ -197,6 +197,29 @@ class TestCollection < CrosslaneTest
     GC.stress = false
   end
 
+  # What another thread raises can land on any line of Ruby's.
+  alone def test_interrupts_while_blocks_are_forgotten
+    functions = Crosslane::Host::FUNCTIONS.keys
+    interrupts = TracePoint.new(:c_return) do |point|
+      raise IOError, "now" if point.self == Crosslane::Native && point.method_id.match?(/functions|scans|states/)
+    end
+    3.times do
+      db = open
+      scans = Crosslane::Scans.const_get(:SCANS)
+      apart { define(db) }
+      interrupts.enable do
+        assert_raises(IOError) { use(db) }
+        NAMES.each { |name| assert_raises(IOError) { db.drop(name) } }
+        assert_raises(IOError) { db.close }
+      end
+      Crosslane::Host.forget
+      assert_empty scans
+      assert_equal 0, Crosslane::Accumulators.size
+    end
+    eventually { Crosslane::Host.forget || (Crosslane::Host::FUNCTIONS.keys - functions).empty? }
+    eventually { alive <= FEW }
+  end
+
   def test_threads_that_replace_and_call
     db = open
     db.udf(:f, "(x BIGINT) -> BIGINT") { |_| 0 }

@@ -20,8 +20,7 @@ module Crosslane
     class << self
       # Forgets what ended.
       def forget
-        ended, floor = Native.ended_states
-        ended&.each { |state| VALUES.delete(state) }
+        floor = Native.forget_states(VALUES)
         return unless floor
 
         @floor = floor

@@ -38,7 +38,7 @@ module Crosslane
 
       # Forgets the blocks that no database knows any more, and what scans and aggregates have left.
       def forget
-        Native.ended_functions&.each { |number| FUNCTIONS.delete(number) }
+        Native.forget_functions(FUNCTIONS)
         Scans.forget
         Accumulators.forget
       end

@@ -160,7 +160,7 @@ module Crosslane
       # Forgets the scans that are over.
       #
       # @api private
-      def forget = Native.ended_scans&.each { |number| SCANS.delete(number)&.delete(number) }
+      def forget = Native.forget_scans(SCANS)
     end
   end
 

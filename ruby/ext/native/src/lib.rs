@@ -191,9 +191,9 @@ fn define_engine(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     native.define_singleton_method("duckdb_version", function!(api::version, 0))?;
     native.define_singleton_method("start_host", function!(host::start, 1))?;
     native.define_singleton_method("host_statistics", function!(host::statistics, 0))?;
-    native.define_singleton_method("ended_functions", function!(host::ended, 0))?;
-    native.define_singleton_method("ended_scans", function!(scan::ended, 0))?;
-    native.define_singleton_method("ended_states", function!(states::ended, 0))?;
+    native.define_singleton_method("forget_functions", function!(host::forget_ended, 1))?;
+    native.define_singleton_method("forget_scans", function!(scan::forget_ended, 1))?;
+    native.define_singleton_method("forget_states", function!(states::forget_ended, 1))?;
     native.define_singleton_method("arrow_stream", function!(arrow::stream, 1))?;
     native.define_singleton_method("free_arrow_stream", function!(arrow::free_stream, 1))?;
     native.define_singleton_method("poll", function!(poll, 2))?;

@@ -12,7 +12,7 @@ use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Function, FunctionSpec, Library, Settings};
 use crosslane_gvl as gvl;
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
-use magnus::{Module, RClass, RModule, Ruby, Value};
+use magnus::{Module, RClass, RHash, RModule, Ruby, Value};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -55,11 +55,13 @@ impl Block {
     }
 }
 
-/// The numbers of the blocks that have ended since this was asked last; nothing if there are none. With the GVL.
-pub(crate) fn ended() -> Option<Vec<u32>> {
+/// Takes the blocks that have ended since this was asked last out of Ruby's list. With the GVL.
+///
+/// Ruby code could be interrupted between the question and the answer's use, and the blocks would stay for ever.
+pub(crate) fn forget_ended(functions: RHash) -> Result<(), magnus::Error> {
     let ended = std::mem::take(&mut *lock(&ENDED));
     ended.iter().for_each(|number| ready::forget(*number));
-    (!ended.is_empty()).then_some(ended)
+    ended.into_iter().try_for_each(|number| functions.delete::<_, Value>(number).map(drop))
 }
 
 /// Takes the engine's end of a host's control socket; its other end is being served.

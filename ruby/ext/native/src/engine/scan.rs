@@ -23,6 +23,7 @@ use crosslane_process::{ProcessLane, Zygote};
 use crosslane_vectors::guard::{drop_box, error_text, guard};
 use crosslane_vectors::{Arguments, Context, LogicalType, Results};
 use libduckdb_sys as ffi;
+use magnus::{RHash, Value};
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -94,10 +95,14 @@ struct Part {
     over: bool,
 }
 
-/// The scans that ended since this was asked last; nothing if there are none.
-pub(crate) fn ended() -> Option<Vec<i64>> {
+/// Takes the scans that ended since this was asked last out of Ruby's lists: `scans` has each one's list. With the GVL; for
+/// the reason of [`host::forget_ended`].
+pub(crate) fn forget_ended(scans: RHash) -> Result<(), magnus::Error> {
     let ended = std::mem::take(&mut *lock(&OVER));
-    (!ended.is_empty()).then_some(ended)
+    ended.into_iter().try_for_each(|number| match scans.delete::<_, Option<RHash>>(number)? {
+        Some(list) => list.delete::<_, Value>(number).map(drop),
+        None => Ok(()),
+    })
 }
 
 /// A function's number and its declaration.

@@ -7,6 +7,7 @@
 use crate::engine::api;
 use crate::engine::session::lock;
 use libduckdb_sys as ffi;
+use magnus::{RHash, Value};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -41,18 +42,22 @@ pub(crate) fn end(numbers: Vec<i64>) {
     lock(&STATES).ended.extend(numbers);
 }
 
-/// The states that ended since this was asked last, and the first that may live, if others were lost and that has
-/// risen: Ruby looks through all it holds then. Nothing if nothing ended.
-pub(crate) fn ended() -> Option<(Vec<i64>, Option<i64>)> {
-    let mut states = lock(&STATES);
-    let oldest = states.running.first_key_value().map_or(states.next, |(first, _)| *first);
-    let floor = (states.lost > 0 && oldest > states.floor).then_some(oldest);
-    states.floor = floor.unwrap_or(states.floor);
-    if oldest >= states.lost {
-        states.lost = 0;
-    }
-    let ended = std::mem::take(&mut states.ended);
-    (!ended.is_empty() || floor.is_some()).then_some((ended, floor))
+/// Takes the states that ended since this was asked last out of Ruby's list, for the reason of
+/// [`crate::engine::host::forget_ended`]. Returns the first state that may live, if others were lost and that has risen:
+/// Ruby looks through all it holds then. With the GVL.
+pub(crate) fn forget_ended(values: RHash) -> Result<Option<i64>, magnus::Error> {
+    let (ended, floor) = {
+        let mut states = lock(&STATES);
+        let oldest = states.running.first_key_value().map_or(states.next, |(first, _)| *first);
+        let floor = (states.lost > 0 && oldest > states.floor).then_some(oldest);
+        states.floor = floor.unwrap_or(states.floor);
+        if oldest >= states.lost {
+            states.lost = 0;
+        }
+        (std::mem::take(&mut states.ended), floor)
+    };
+    ended.into_iter().try_for_each(|number| values.delete::<_, Value>(number).map(drop))?;
+    Ok(floor)
 }
 
 /// A query that is being run: its states live no longer than this.
