@@ -279,6 +279,24 @@ def targets(lines: list[Line]) -> Table:
     return table
 
 
+def steps(rounds: int) -> Table:
+    """How long single steps of the schedulers take: the medians of so many runs."""
+    times: dict[tuple[str, str], list[float]] = {}
+    for _ in range(rounds):
+        done = subprocess.run([PEERS, "micro"], capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"single steps: {done.stderr.strip()}")
+        for line in map(json.loads, done.stdout.splitlines()):
+            times.setdefault((line["work"], line["who"]), []).append(line["ns"])
+    table = Table(header_style="bold", title="single steps", title_justify="left")
+    table.add_column("step")
+    table.add_column("of")
+    table.add_column("ns", justify="right")
+    for (work, who), nanoseconds in times.items():
+        table.add_row(work, who, shown(statistics.median(nanoseconds)))
+    return table
+
+
 def main() -> None:
     """Measures, and says what came out."""
     parser = argparse.ArgumentParser(
@@ -316,6 +334,9 @@ def main() -> None:
     )
     console.print(tables(figures.points))
     console.print(targets(figures.lines))
+    with console.status("single steps"):
+        table = steps(arguments.rounds)
+    console.print(table)
     if runs.disturbed:
         console.print(
             f"[red]Other programs were busy during {runs.disturbed} of {total} runs: run this again without them.[/]"

@@ -15,6 +15,7 @@
 
 pub mod frame;
 pub mod load;
+pub mod micro;
 pub mod percentiles;
 pub mod plan;
 pub mod process;

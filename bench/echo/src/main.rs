@@ -1,10 +1,13 @@
 //! `crosslane-bench-echo raw|tokio|tokio-spawn`: one of the servers.
 //!
+//! `crosslane-bench-echo micro`: how long single steps take, in lines of JSON.
+//!
 //! `crosslane-bench-echo load [OPTION]... -- SERVER [ARGUMENT]...`: starts a server, measures it, and prints a line of
 //! JSON.
 
 use anyhow::{Result, bail};
 use crosslane_bench_echo::load::{self, Load, Work};
+use crosslane_bench_echo::micro;
 use crosslane_bench_echo::plan::{Arrivals, Mix};
 use crosslane_bench_echo::process::Server;
 use crosslane_bench_echo::raw;
@@ -13,7 +16,7 @@ use lexopt::prelude::*;
 use std::ffi::OsString;
 use std::time::Duration;
 
-const USAGE: &str = "usage: crosslane-bench-echo raw|tokio|tokio-spawn
+const USAGE: &str = "usage: crosslane-bench-echo raw|tokio|tokio-spawn|micro
        crosslane-bench-echo load [OPTION]... -- SERVER [ARGUMENT]...
   --rate N             open loop: requests per second (10000)
   --arrivals NAME      open loop: uniform or poisson (uniform)
@@ -40,6 +43,7 @@ fn main() -> Result<()> {
         "raw" => raw::serve,
         "tokio" => || tasks::serve(Handler::Connection),
         "tokio-spawn" => || tasks::serve(Handler::Task),
+        "micro" => steps,
         "load" => return measure(parser),
         _ => bail!("no command is named {command:?}\n{USAGE}"),
     };
@@ -95,4 +99,12 @@ fn measure(mut parser: lexopt::Parser) -> Result<()> {
 fn seconds(parser: &mut lexopt::Parser) -> Result<Duration> {
     let seconds = parser.value()?.parse_with(|text| text.parse().map(Duration::try_from_secs_f64))?;
     Ok(seconds?)
+}
+
+fn steps() -> Result<()> {
+    for step in micro::measure() {
+        let nanos = u64::try_from(step.time.as_nanos())?;
+        println!("{}", serde_json::json!({"work": step.work, "who": step.who, "ns": nanos}));
+    }
+    Ok(())
 }
