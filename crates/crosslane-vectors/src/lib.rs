@@ -13,5 +13,5 @@ mod types;
 
 pub use input::Arguments;
 pub use output::Results;
-pub use scalar::{Callee, Context, attempts_of_init, register_scalar};
+pub use scalar::{Callee, Context, Scalar, register_scalar};
 pub use types::{LogicalType, data_type};

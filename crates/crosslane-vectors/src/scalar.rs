@@ -1,8 +1,10 @@
 //! Functions as DuckDB's scalar functions: what all adapters do alike.
 
-use crate::guard::drop_box;
+use crate::guard::{drop_box, error_text, guard};
+use crate::input::Arguments;
+use crate::output::Results;
 use crate::types::{LogicalType, data_type};
-use crosslane::call::Attempts;
+use crosslane::call::{Attempts, Input};
 use crosslane::{DataType, Error, Function, Signature};
 use libduckdb_sys as ffi;
 use std::cell::OnceCell;
@@ -10,20 +12,54 @@ use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// Makes a function callable on all connections of the database, from the next statement on. `extra` is what its
-/// callbacks find as their extra info.
+/// What an adapter knows of a registered function.
+pub trait Scalar: Send + Sync + 'static {
+    /// What one worker needs for one occurrence of the function in a query.
+    type State;
+
+    /// A query begins on a worker.
+    ///
+    /// # Errors
+    /// If there is nothing that could call the function.
+    fn begin(&self, context: Context) -> Result<Self::State, Error>;
+
+    /// The function as this occurrence calls it.
+    ///
+    /// # Errors
+    /// If it is no more.
+    fn callee(state: &Self::State) -> Result<&Callee, Error>;
+
+    /// Calls the function.
+    ///
+    /// # Errors
+    /// What the call ended with.
+    fn call(
+        state: &Self::State,
+        function: &Function,
+        arguments: &Arguments<'_>,
+        results: &mut Results<'_>,
+    ) -> Result<(), Error>;
+
+    /// What DuckDB is told of how an attempt ended.
+    ///
+    /// # Errors
+    /// If it failed.
+    fn settle(_: &Self::State, _: Option<&Attempts>, outcome: Result<(), Error>) -> Result<(), Error> {
+        outcome
+    }
+}
+
+/// Makes a function callable on all connections of the database, from the next statement on.
 ///
 /// # Errors
 /// [`Error::Engine`] if DuckDB refuses it.
 ///
 /// # Safety
-/// The connection must be open, and the callbacks must expect an extra info of this type.
-pub unsafe fn register_scalar<T: Send + Sync + 'static>(
+/// The connection must be open.
+pub unsafe fn register_scalar<S: Scalar>(
     connection: ffi::duckdb_connection,
     function: &Function,
-    extra: T,
-    init: unsafe extern "C" fn(ffi::duckdb_init_info),
-    execute: unsafe extern "C" fn(ffi::duckdb_function_info, ffi::duckdb_data_chunk, ffi::duckdb_vector),
+    extra: S,
 ) -> Result<(), Error> {
     let name = CString::new(function.name()).map_err(|error| Error::Engine(error.to_string()))?;
     let returns = LogicalType::new(&function.signature.returns)?;
@@ -52,12 +88,12 @@ pub unsafe fn register_scalar<T: Send + Sync + 'static>(
             ffi::duckdb_scalar_function_set_volatile(scalar);
         }
         let extra = Box::into_raw(Box::new(extra)).cast();
-        ffi::duckdb_scalar_function_set_extra_info(scalar, extra, Some(drop_box::<T>));
+        ffi::duckdb_scalar_function_set_extra_info(scalar, extra, Some(drop_box::<S>));
         if function.spec.deterministic {
             ffi::duckdb_scalar_function_set_bind(scalar, Some(bind));
         }
-        ffi::duckdb_scalar_function_set_init(scalar, Some(init));
-        ffi::duckdb_scalar_function_set_function(scalar, Some(execute));
+        ffi::duckdb_scalar_function_set_init(scalar, Some(init::<S>));
+        ffi::duckdb_scalar_function_set_function(scalar, Some(execute::<S>));
         let state = ffi::duckdb_register_scalar_function(connection, scalar);
         ffi::duckdb_destroy_scalar_function(&raw mut scalar);
         if state != ffi::duckdb_state_DuckDBSuccess {
@@ -86,13 +122,56 @@ unsafe extern "C" fn copy_attempts(attempts: *mut c_void) -> *mut c_void {
     attempts.map_or(ptr::null_mut(), |attempts| Box::into_raw(Box::new(Arc::clone(attempts))).cast())
 }
 
-/// The attempts of a scalar function's call, if it is deterministic.
-///
-/// # Safety
-/// `info` must be DuckDB's, for a function of [`register_scalar`].
-pub unsafe fn attempts_of_init(info: ffi::duckdb_init_info) -> Option<Arc<Attempts>> {
-    // SAFETY: as the caller says, the bind data is what `bind` made, if there is any.
-    unsafe { ffi::duckdb_scalar_function_init_get_bind_data(info).cast::<Arc<Attempts>>().as_ref().cloned() }
+/// An occurrence of a function in a query, on one worker.
+struct Occurrence<S: Scalar> {
+    state: S::State,
+    /// If the function is deterministic.
+    attempts: Option<Arc<Attempts>>,
+}
+
+unsafe extern "C" fn init<S: Scalar>(info: ffi::duckdb_init_info) {
+    // SAFETY: DuckDB passes its own info, the extra info that was registered, and what `bind` made, if it was called.
+    let outcome = guard(|| unsafe {
+        let scalar = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<S>();
+        let attempts = ffi::duckdb_scalar_function_init_get_bind_data(info).cast::<Arc<Attempts>>();
+        let state = scalar.begin(Context::of_init(info))?;
+        let occurrence = Occurrence::<S> { state, attempts: attempts.as_ref().cloned() };
+        let occurrence = Box::into_raw(Box::new(occurrence)).cast();
+        ffi::duckdb_scalar_function_init_set_state(info, occurrence, Some(drop_box::<Occurrence<S>>));
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        // SAFETY: as above; DuckDB copies the text.
+        unsafe { ffi::duckdb_scalar_function_init_set_error(info, error_text(&error).as_ptr()) };
+    }
+}
+
+unsafe extern "C" fn execute<S: Scalar>(
+    info: ffi::duckdb_function_info,
+    input: ffi::duckdb_data_chunk,
+    output: ffi::duckdb_vector,
+) {
+    // SAFETY: DuckDB passes its own info, what `init` made, and a chunk and a vector of the registered types that live
+    // until this returns.
+    let outcome = guard(|| unsafe {
+        let occurrence = ffi::duckdb_scalar_function_get_state(info).cast::<Occurrence<S>>();
+        let Some(Occurrence { state, attempts }) = occurrence.as_ref() else {
+            return Err(Error::Engine("DuckDB lost the function's state".into()));
+        };
+        let function = S::callee(state)?.of_chunk(input)?;
+        let arguments = Arguments::of(input, function);
+        let mut results = Results::new(output, &function.signature.returns, arguments.rows());
+        let mut call = || S::call(state, function, &arguments, &mut results);
+        let outcome = match attempts {
+            Some(attempts) => attempts.once(&arguments, call),
+            None => call(),
+        };
+        S::settle(state, attempts.as_deref(), outcome)
+    });
+    if let Err(error) = outcome {
+        // SAFETY: as above; DuckDB copies the text.
+        unsafe { ffi::duckdb_scalar_function_set_error(info, error_text(&error).as_ptr()) };
+    }
 }
 
 /// A function as one call in a query calls it, on one worker.

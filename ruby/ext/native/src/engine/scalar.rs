@@ -15,9 +15,7 @@ use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, Library};
 use crosslane_gvl::Unwind;
 use crosslane_gvl::{self as gvl, Stand, stand};
 use crosslane_process::Zygote;
-use crosslane_vectors::guard::{drop_box, error_text, guard};
-use crosslane_vectors::{Arguments, Callee, Context, Results, attempts_of_init, register_scalar};
-use libduckdb_sys as ffi;
+use crosslane_vectors::{Arguments, Callee, Context, Results, Scalar, register_scalar};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -33,7 +31,6 @@ struct State {
     session: Arc<Session>,
     host: Arc<Library<Zygote>>,
     width: usize,
-    attempts: Option<Arc<Attempts>>,
 }
 
 /// Registers a function that Ruby has put into the host's list.
@@ -42,85 +39,55 @@ pub(crate) fn register(connection: &Connection, number: u32, declared: String) -
     let link = connection.link()?;
     let function = Arc::clone(&block.function);
     let registered = Registered { block, sessions: Arc::clone(&link.database.sessions) };
-    // SAFETY: the connection is open; `init` and `execute` expect a `Registered`.
-    unsafe { register_scalar(link.raw, &function, registered, init, execute) }
+    // SAFETY: the connection is open.
+    unsafe { register_scalar(link.raw, &function, registered) }
         .map_err(|error| failure(None, &error.to_string()))
 }
 
-unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
-    // SAFETY: DuckDB passes its own info, and the extra info that was registered.
-    let outcome = guard(|| unsafe {
-        let registered = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<Registered>();
-        let context = Context::of_init(info);
-        let state = State {
-            callee: Callee::new(Arc::clone(&registered.block.function)),
-            session: registered.sessions.of(context.connection),
+impl Scalar for Registered {
+    type State = State;
+
+    fn begin(&self, context: Context) -> Result<State, Error> {
+        Ok(State {
+            callee: Callee::new(Arc::clone(&self.block.function)),
+            session: self.sessions.of(context.connection),
             host: host::current()?,
             width: context.threads,
-            attempts: attempts_of_init(info),
-        };
-        let state = Box::into_raw(Box::new(state)).cast();
-        ffi::duckdb_scalar_function_init_set_state(info, state, Some(drop_box::<State>));
-        Ok(())
-    });
-    if let Err(error) = outcome {
-        // SAFETY: as above; DuckDB copies the text.
-        unsafe { ffi::duckdb_scalar_function_init_set_error(info, error_text(&error).as_ptr()) };
+        })
     }
-}
 
-unsafe extern "C" fn execute(
-    info: ffi::duckdb_function_info,
-    input: ffi::duckdb_data_chunk,
-    output: ffi::duckdb_vector,
-) {
-    // SAFETY: DuckDB passes its own info, the state that `init` made, and a chunk and a vector of the
-    // registered types that live until this returns.
-    let outcome = guard(|| unsafe {
-        let Some(state) = ffi::duckdb_scalar_function_get_state(info).cast::<State>().as_ref() else {
-            return Err(Error::Engine("DuckDB lost the function's state".into()));
-        };
-        let function = state.callee.of_chunk(input)?;
-        let arguments = Arguments::of(input, function);
-        let mut results = Results::new(output, &function.signature.returns, arguments.rows());
-        let mut execute = || state.execute(function, &arguments, &mut results);
-        let outcome = match &state.attempts {
-            Some(attempts) => attempts.once(&arguments, execute),
-            None => execute(),
-        };
-        // A failure from the planning of the query leaves the query that runs, too.
-        let outcome = state.session.settle(outcome);
-        if let (Some(attempts), true) = (&state.attempts, state.session.has_jumped()) {
-            attempts.forget();
-        }
-        outcome
-    });
-    if let Err(error) = outcome {
-        // SAFETY: as above; DuckDB copies the text.
-        unsafe { ffi::duckdb_scalar_function_set_error(info, error_text(&error).as_ptr()) };
+    fn callee(state: &State) -> Result<&Callee, Error> {
+        Ok(&state.callee)
     }
-}
 
-impl State {
-    fn execute(
-        &self,
+    fn call(
+        state: &State,
         function: &Function,
         arguments: &Arguments<'_>,
         results: &mut Results<'_>,
     ) -> Result<(), Error> {
-        if self.session.has_left() {
+        if state.session.has_left() {
             return Err(Error::Cancelled { function: function.name().into() });
         }
         let stand = stand();
         let here = stand != Stand::Foreign
             && function.spec.timeout.is_none()
-            && !function.wants_lanes(arguments.rows(), self.width);
+            && !function.wants_lanes(arguments.rows(), state.width);
         if here || stand == Stand::Locked {
-            return call_here(function, &self.session, stand, arguments, results);
+            return call_here(function, &state.session, stand, arguments, results);
         }
-        host::keep(&self.host, self.width);
-        let caller = Caller::new(&self.session.group, self.width);
-        call(&self.host, function, caller, arguments, results)
+        host::keep(&state.host, state.width);
+        let caller = Caller::new(&state.session.group, state.width);
+        call(&state.host, function, caller, arguments, results)
+    }
+
+    fn settle(state: &State, attempts: Option<&Attempts>, outcome: Result<(), Error>) -> Result<(), Error> {
+        // A failure from the planning of the query leaves the query that runs, too.
+        let outcome = state.session.settle(outcome);
+        if let (Some(attempts), true) = (attempts, state.session.has_jumped()) {
+            attempts.forget();
+        }
+        outcome
     }
 }
 
