@@ -116,6 +116,7 @@ if __name__ == "__main__":
     arguments = [Path(argument) for argument in sys.argv[1:]] or [PUBLISHED, ROOT / "docs" / "pictures"]
     if len(arguments) != 2:
         sys.exit(__doc__)
+    arguments[1].mkdir(exist_ok=True)
     picture = arguments[1] / "echo.png"
     draw(Figures.load(arguments[0]), picture)
     print(f"drawn in {picture}")
