@@ -7,16 +7,18 @@
 use crate::dispatcher::{Dispatcher, Inner};
 use crate::poller::Token;
 use crate::scheduler::Group;
-use crate::worker::Current;
+use crate::task::wake;
+use crate::worker::{Current, Start};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use std::future::poll_fn;
+use std::future::Future;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// What a task waits for.
@@ -30,7 +32,8 @@ pub enum Interest {
 
 const READ: u64 = 1;
 const WRITE: u64 = 2;
-/// There will be no more, in this direction: the readiness stays.
+/// The other side has closed, or there is an error: an operation that finds less than it wanted is no sign that
+/// the next one would wait.
 const READ_CLOSED: u64 = 4;
 const WRITE_CLOSED: u64 = 8;
 /// The rest of the word counts events.
@@ -43,34 +46,51 @@ impl Interest {
             Interest::Write => WRITE | WRITE_CLOSED,
         }
     }
+}
 
-    fn cleared(self) -> u64 {
-        match self {
-            Interest::Read => READ,
-            Interest::Write => WRITE,
-        }
-    }
+/// One future that waits.
+#[derive(Debug)]
+struct Waiter {
+    key: u64,
+    waker: Waker,
 }
 
 /// Who waits: most sockets have one reader and one writer.
 #[derive(Debug, Default)]
 struct Waiters {
-    reader: Option<Waker>,
-    writer: Option<Waker>,
-    more: Vec<(Interest, Waker)>,
+    reader: Option<Waiter>,
+    writer: Option<Waiter>,
+    more: Vec<Waiter>,
+    last_key: u64,
 }
 
 impl Waiters {
-    fn add(&mut self, interest: Interest, waker: &Waker) {
-        let first = match interest {
+    fn first(&mut self, interest: Interest) -> &mut Option<Waiter> {
+        match interest {
             Interest::Read => &mut self.reader,
             Interest::Write => &mut self.writer,
-        };
-        if first.as_ref().is_none_or(|there| there.will_wake(waker)) {
-            *first = Some(waker.clone());
-        } else if !self.more.iter().any(|(there, other)| *there == interest && other.will_wake(waker)) {
-            self.more.push((interest, waker.clone()));
         }
+    }
+
+    fn add(&mut self, interest: Interest, waker: Waker) -> u64 {
+        self.last_key += 1;
+        let key = self.last_key;
+        let waiter = Waiter { key, waker };
+        let first = self.first(interest);
+        if first.is_none() {
+            *first = Some(waiter);
+        } else {
+            self.more.push(waiter);
+        }
+        key
+    }
+
+    fn remove(&mut self, interest: Interest, key: u64) -> Option<Waiter> {
+        if let Some(waiter) = self.first(interest).take_if(|waiter| waiter.key == key) {
+            return Some(waiter);
+        }
+        let at = self.more.iter().position(|waiter| waiter.key == key)?;
+        Some(self.more.swap_remove(at))
     }
 }
 
@@ -78,15 +98,17 @@ impl Waiters {
 #[derive(Debug)]
 pub(crate) struct Source {
     readiness: AtomicU64,
-    is_stream: bool,
     waiters: Mutex<Waiters>,
 }
 
 impl Source {
     /// Counts as ready: the first operation finds out, and an operation that succeeds needs no event.
-    fn new(descriptor: impl AsFd) -> Self {
-        let is_stream = sockopt::socket_type(descriptor) == Ok(SocketType::STREAM);
-        Source { readiness: AtomicU64::new(READ | WRITE), is_stream, waiters: Mutex::default() }
+    fn new() -> Self {
+        Source { readiness: AtomicU64::new(READ | WRITE), waiters: Mutex::default() }
+    }
+
+    fn waiters(&self) -> MutexGuard<'_, Waiters> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes what an event tells, and wakes those who wait for it.
@@ -108,39 +130,85 @@ impl Source {
         let noted = |word: u64| Some((word | news).wrapping_add(EVENT));
         let _ = self.readiness.fetch_update(Ordering::AcqRel, Ordering::Acquire, noted);
 
-        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiters = self.waiters();
         let reader = if news & Interest::Read.ready() != 0 { waiters.reader.take() } else { None };
         let writer = if news & Interest::Write.ready() != 0 { waiters.writer.take() } else { None };
         let more = std::mem::take(&mut waiters.more);
         // A waker may run code of a user, which may come back here.
         drop(waiters);
-        for waker in [reader, writer].into_iter().flatten() {
-            waker.wake();
-        }
-        for (_, waker) in more {
-            waker.wake();
+        for waiter in [reader, writer].into_iter().flatten().chain(more) {
+            wake(waiter.waker);
         }
     }
 
-    fn poll_ready(&self, interest: Interest, context: &mut Context<'_>) -> Poll<u64> {
-        let word = self.readiness.load(Ordering::Acquire);
-        if word & interest.ready() != 0 {
-            return Poll::Ready(word);
+    fn ready(&self, interest: Interest) -> Ready<'_> {
+        Ready { source: self, interest, key: None }
+    }
+
+    /// Notes that the descriptor is not ready any more, unless an event came since `seen`. An error is told once, a
+    /// pipe may be opened again, and an event may have been meant for a descriptor that is gone: what would wait
+    /// is not closed, whatever was told before.
+    fn clear(&self, interest: Interest, seen: u64) {
+        self.unset(interest.ready(), seen);
+    }
+
+    fn unset(&self, bits: u64, seen: u64) {
+        let _ = self.readiness.compare_exchange(seen, seen & !bits, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Waits until a source is ready. It leaves the list of waiters when it is dropped.
+struct Ready<'a> {
+    source: &'a Source,
+    interest: Interest,
+    key: Option<u64>,
+}
+
+impl Ready<'_> {
+    fn leave(&mut self) {
+        if let Some(key) = self.key.take() {
+            let waiter = self.source.waiters().remove(self.interest, key);
+            // A waker may run code of a user, so it goes outside of the lock.
+            drop(waiter);
         }
-        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+impl Future for Ready<'_> {
+    /// The word of readiness.
+    type Output = u64;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<u64> {
+        self.leave();
+        let is_ready = |word: u64| word & self.interest.ready() != 0;
+        let word = self.source.readiness.load(Ordering::Acquire);
+        if is_ready(word) {
+            if Current::spend() {
+                return Poll::Ready(word);
+            }
+            // In the worker's own queue it needs no permit, and dispatchers go before it.
+            Current::set_start(Start::Behind);
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let waker = context.waker().clone();
+        let mut waiters = self.source.waiters();
         // An event is noted before its waiters are woken under the lock, so it is seen here, or finds the waker.
-        let word = self.readiness.load(Ordering::Acquire);
-        if word & interest.ready() != 0 {
+        let word = self.source.readiness.load(Ordering::Acquire);
+        if is_ready(word) {
+            drop(waiters);
             return Poll::Ready(word);
         }
-        waiters.add(interest, context.waker());
+        let key = waiters.add(self.interest, waker);
+        drop(waiters);
+        self.key = Some(key);
         Poll::Pending
     }
+}
 
-    /// Notes that the descriptor is not ready any more, unless an event came since `seen`.
-    fn clear(&self, interest: Interest, seen: u64) {
-        let cleared = seen & !interest.cleared();
-        let _ = self.readiness.compare_exchange(seen, cleared, Ordering::AcqRel, Ordering::Relaxed);
+impl Drop for Ready<'_> {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -151,6 +219,8 @@ impl Source {
 #[derive(Debug)]
 pub struct Io<T: AsFd> {
     descriptor: T,
+    /// The kernel's stream itself, not something that reads from one as it likes.
+    is_stream: bool,
     source: Arc<Source>,
     token: Token,
     dispatcher: Arc<Inner>,
@@ -184,7 +254,7 @@ impl<T: AsFd> Io<T> {
         dispatcher: Option<&Arc<Inner>>,
     ) -> io::Result<Io<T>> {
         rustix::io::ioctl_fionbio(&descriptor, true)?;
-        let source = Arc::new(Source::new(&descriptor));
+        let source = Arc::new(Source::new());
         let (dispatcher, token) = match dispatcher {
             Some(given) => given.add(source.clone()).map(|token| (given.clone(), token)),
             None => group.dispatchers.add_source(&source),
@@ -194,7 +264,7 @@ impl<T: AsFd> Io<T> {
             dispatcher.remove(token.source, &group.dispatchers);
             return Err(error);
         }
-        Ok(Io { descriptor, source, token, dispatcher, group })
+        Ok(Io { descriptor, is_stream: false, source, token, dispatcher, group })
     }
 
     /// The descriptor.
@@ -213,7 +283,7 @@ impl<T: AsFd> Io<T> {
         mut operation: impl FnMut(&T) -> io::Result<R>,
     ) -> io::Result<R> {
         loop {
-            let seen = poll_fn(|context| self.source.poll_ready(interest, context)).await;
+            let seen = self.source.ready(interest).await;
             match operation(&self.descriptor) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.source.clear(interest, seen),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -231,12 +301,12 @@ impl<T: AsFd> Io<T> {
         for<'a> &'a T: Read,
     {
         loop {
-            let seen = poll_fn(|context| self.source.poll_ready(Interest::Read, context)).await;
+            let seen = self.source.ready(Interest::Read).await;
             match (&self.descriptor).read(buffer) {
                 Ok(length) => {
                     // A stream that gives less than there is room for has no more (epoll(7)).
-                    if self.source.is_stream && length > 0 && length < buffer.len() {
-                        self.source.clear(Interest::Read, seen);
+                    if self.is_stream && length > 0 && length < buffer.len() {
+                        self.source.unset(READ, seen);
                     }
                     return Ok(length);
                 }
@@ -288,7 +358,9 @@ impl Io<TcpListener> {
     pub async fn accept(&self) -> io::Result<(Io<TcpStream>, SocketAddr)> {
         let (stream, address) = self.with(Interest::Read, TcpListener::accept).await?;
         stream.set_nodelay(true)?;
-        Ok((Io::register(stream, self.group.clone(), None)?, address))
+        let mut stream = Io::register(stream, self.group.clone(), None)?;
+        stream.is_stream = true;
+        Ok((stream, address))
     }
 }
 
@@ -308,7 +380,8 @@ impl Io<TcpStream> {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
         }
-        let stream = Io::new(TcpStream::from(socket))?;
+        let mut stream = Io::new(TcpStream::from(socket))?;
+        stream.is_stream = true;
         // A socket that is being connected is not writable yet, whatever a new one counts as.
         let connected = |stream: &TcpStream| match rustix::net::getpeername(stream) {
             Ok(_) => Ok(()),
@@ -334,5 +407,39 @@ impl<T: AsFd> Drop for Io<T> {
         // An error means that the kernel does not know the descriptor any more, which is what is wanted.
         let _ = self.group.poller.remove(&self.descriptor);
         self.dispatcher.remove(self.token.source, &self.group.dispatchers);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The sources of two sockets may have the same number, one after the other.
+    #[test]
+    fn a_late_event_of_another_socket_is_forgotten() {
+        let source = Source::new();
+        source.deliver(EventFlags::HUP | EventFlags::ERR);
+        for interest in [Interest::Read, Interest::Write] {
+            let mut context = Context::from_waker(Waker::noop());
+            let Poll::Ready(seen) = Pin::new(&mut source.ready(interest)).poll(&mut context) else {
+                panic!("it counts as ready");
+            };
+            source.clear(interest, seen);
+            assert!(Pin::new(&mut source.ready(interest)).poll(&mut context).is_pending());
+        }
+    }
+
+    #[test]
+    fn who_waits_no_more_is_forgotten() {
+        let source = Source::new();
+        let mut context = Context::from_waker(Waker::noop());
+        source.clear(Interest::Read, READ | WRITE);
+        for _ in 0..100 {
+            let (mut one, mut other) = (source.ready(Interest::Read), source.ready(Interest::Read));
+            assert!(Pin::new(&mut one).poll(&mut context).is_pending());
+            assert!(Pin::new(&mut other).poll(&mut context).is_pending());
+        }
+        let waiters = source.waiters();
+        assert!(waiters.reader.is_none() && waiters.more.is_empty());
     }
 }

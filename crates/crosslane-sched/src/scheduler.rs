@@ -257,7 +257,7 @@ impl Builder {
     }
 }
 
-/// Groups of workers that run tasks. Dropping it shuts it down at once.
+/// Groups of workers that run tasks. Dropping it shuts it down at once; a task that drops it does not wait for that.
 #[derive(Debug)]
 pub struct Scheduler {
     handles: Vec<Handle>,
@@ -330,27 +330,34 @@ impl Scheduler {
     /// # Panics
     /// On a worker, which would wait for itself.
     pub fn shut_down(mut self, limit: Duration) -> Shutdown {
-        self.end(limit)
+        assert!(!Current::is_worker(), "shut_down is not called in a task, for which it would wait");
+        end(std::mem::take(&mut self.handles), limit)
     }
+}
 
-    fn end(&mut self, limit: Duration) -> Shutdown {
-        assert!(!Current::is_worker(), "a scheduler is not shut down by one of its own tasks");
-        let now = Instant::now();
-        let end = now.checked_add(limit).unwrap_or(now + crate::timer::FAR_AWAY);
-        let mut all = Shutdown::default();
-        for Handle(group) in self.handles.drain(..) {
-            let one = group.shut_down(end);
-            all.cancelled += one.cancelled;
-            all.stuck += one.stuck;
-        }
-        all
+fn end(handles: Vec<Handle>, limit: Duration) -> Shutdown {
+    let now = Instant::now();
+    let end = now.checked_add(limit).unwrap_or(now + crate::timer::FAR_AWAY);
+    let mut all = Shutdown::default();
+    for Handle(group) in handles {
+        let one = group.shut_down(end);
+        all.cancelled += one.cancelled;
+        all.stuck += one.stuck;
     }
+    all
 }
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        if !self.handles.is_empty() {
-            let _ = self.end(Duration::ZERO);
+        let handles = std::mem::take(&mut self.handles);
+        let end = || {
+            let _ = end(handles, Duration::ZERO);
+        };
+        if Current::is_worker() {
+            // The worker would wait for itself. If no thread can be made the scheduler goes on: a drop does not panic.
+            let _ = thread::Builder::new().name("scheduler-end".into()).spawn(end);
+        } else {
+            end();
         }
     }
 }
@@ -401,14 +408,18 @@ impl Handle {
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         assert!(!Current::is_worker(), "block_on is not called in a task: await the future there");
         let _entered = Entered(Current::enter(Some(self.0.clone())));
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let unpark = Arc::new(Unpark { thread: thread::current(), is_woken: AtomicBool::new(false) });
+        let waker = Waker::from(unpark.clone());
         let mut context = Context::from_waker(&waker);
         let mut future = pin!(future);
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
             }
-            thread::park();
+            // The future may have parked the thread itself, and so have taken what unparks it.
+            while !unpark.is_woken.swap(false, Ordering::SeqCst) {
+                thread::park();
+            }
         }
     }
 
@@ -448,10 +459,14 @@ impl Drop for Entered {
     }
 }
 
-struct Unpark(Thread);
+struct Unpark {
+    thread: Thread,
+    is_woken: AtomicBool,
+}
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        self.is_woken.store(true, Ordering::SeqCst);
+        self.thread.unpark();
     }
 }

@@ -12,6 +12,7 @@ use slab::Slab;
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,6 +20,43 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 type Payload = Box<dyn Any + Send>;
+
+/// Wakes. A waker may be a user's, and its panic is none of a worker.
+pub(crate) fn wake(waker: Waker) {
+    contain(|| waker.wake());
+}
+
+/// Runs the code of a user of which nobody awaits a result. The panic hook has told of a panic.
+fn contain(run: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
+        drop(Contained::new(payload));
+    }
+}
+
+/// A value of a user whose drop may panic.
+#[derive(Debug)]
+struct Contained<T>(ManuallyDrop<T>);
+
+impl<T> Contained<T> {
+    fn new(value: T) -> Self {
+        Contained(ManuallyDrop::new(value))
+    }
+
+    fn into_inner(self) -> T {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: the value is taken once, and `this` is not dropped.
+        unsafe { ManuallyDrop::take(&mut this.0) }
+    }
+}
+
+impl<T> Drop for Contained<T> {
+    fn drop(&mut self) {
+        // SAFETY: this is the only drop of the value, which is not moved, as it may be pinned.
+        let dropped = catch_unwind(AssertUnwindSafe(|| unsafe { ManuallyDrop::drop(&mut self.0) }));
+        // What a panic in a drop leaves behind may panic as well when it is dropped, and so on.
+        std::mem::forget(dropped);
+    }
+}
 
 /// Why a task has no result.
 pub enum JoinError {
@@ -51,18 +89,21 @@ impl std::error::Error for JoinError {}
 
 /// A task's handle: a future of its result. The task goes on when the handle is dropped.
 #[derive(Debug)]
-pub struct JoinHandle<T>(Option<FallibleTask<Result<T, Payload>>>);
+pub struct JoinHandle<T>(Option<FallibleTask<Output<T>>>);
+
+type Output<T> = Contained<Result<T, Payload>>;
 
 impl<T> JoinHandle<T> {
-    /// Cancels the task, unless it has ended, and waits until its future is dropped.
+    /// Cancels the task, unless it has ended, and waits until its future is dropped. Dropping what this returns
+    /// cancels the task too, without waiting.
     ///
     /// A task is cancelled where it waits; one that runs goes on until it waits.
     ///
     /// # Errors
     /// [`JoinError::Cancelled`], unless the task ended before; [`JoinError::Panicked`] if it panicked before.
-    pub async fn cancel(mut self) -> Result<T, JoinError> {
+    pub fn cancel(mut self) -> impl Future<Output = Result<T, JoinError>> {
         let task = self.0.take().expect("a handle has its task until it is dropped");
-        joined(task.cancel().await)
+        async move { joined(task.cancel().await) }
     }
 
     /// Whether the task has ended.
@@ -88,8 +129,8 @@ impl<T> Drop for JoinHandle<T> {
     }
 }
 
-fn joined<T>(result: Option<Result<T, Payload>>) -> Result<T, JoinError> {
-    result.ok_or(JoinError::Cancelled)?.map_err(JoinError::Panicked)
+fn joined<T>(output: Option<Output<T>>) -> Result<T, JoinError> {
+    output.ok_or(JoinError::Cancelled)?.into_inner().map_err(JoinError::Panicked)
 }
 
 /// The tasks of a group that have not ended, each with a waker. In shards, by the thread that started the task.
@@ -122,19 +163,19 @@ impl Tasks {
 
 /// A future in the list of tasks, whose panics are results.
 struct Listed<F> {
-    future: F,
+    future: Contained<F>,
     _entry: Entry,
 }
 
 impl<F: Future> Future for Listed<F> {
-    type Output = Result<F::Output, Payload>;
+    type Output = Output<F::Output>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: the future is pinned as the whole is: it is never moved out.
-        let future = unsafe { self.map_unchecked_mut(|listed| &mut listed.future) };
+        let future = unsafe { self.map_unchecked_mut(|listed| &mut *listed.future.0) };
         match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
-            Ok(poll) => poll.map(Ok),
-            Err(payload) => Poll::Ready(Err(payload)),
+            Ok(poll) => poll.map(|output| Contained::new(Ok(output))),
+            Err(payload) => Poll::Ready(Contained::new(Err(payload))),
         }
     }
 }
@@ -173,7 +214,8 @@ where
             group.schedule(runnable, info.woken_while_running);
         })
     };
-    let (runnable, task) = async_task::spawn(Listed { future, _entry: entry }, schedule);
+    let (runnable, task) =
+        async_task::spawn(Listed { future: Contained::new(future), _entry: entry }, schedule);
     slot.insert(runnable.waker());
     (runnable, JoinHandle(Some(task.fallible())))
 }

@@ -44,9 +44,11 @@ impl Timers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).by_time.remove(&key)
     }
 
-    fn set_waker(&self, key: Key, waker: &Waker) {
-        if let Some(old) = self.0.lock().unwrap_or_else(PoisonError::into_inner).by_time.get_mut(&key) {
-            old.clone_from(waker);
+    /// Returns the old waker, which may hold the last reference to a task, and so goes outside of the lock.
+    fn set_waker(&self, key: Key, waker: Waker) -> Waker {
+        match self.0.lock().unwrap_or_else(PoisonError::into_inner).by_time.get_mut(&key) {
+            Some(there) => std::mem::replace(there, waker),
+            None => waker,
         }
     }
 
@@ -87,7 +89,7 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         if let Some((group, key)) = &self.timer {
-            group.timers.set_waker(*key, context.waker());
+            drop(group.timers.set_waker(*key, context.waker().clone()));
         } else {
             let group = Current::group().expect("sleep is awaited in a task of a scheduler");
             let key = group.timers.add(self.due, context.waker().clone(), &group.poller);

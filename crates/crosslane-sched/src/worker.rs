@@ -23,6 +23,7 @@ use crate::priority::Turn;
 use crate::scheduler::Group;
 use crate::slice;
 use crate::stats::Counters;
+use crate::task::wake;
 use async_task::Runnable;
 use crossbeam_deque::{Steal, Worker as Deque};
 use std::cell::{Cell, RefCell};
@@ -34,6 +35,8 @@ use std::time::Duration;
 /// The slice that threads ask for if their group has dispatchers.
 const SLICE: Duration = Duration::from_micros(100);
 const FAIRNESS: u32 = 61;
+/// So often a task may find its descriptors ready before it lets others go first.
+const BUDGET: u32 = 128;
 /// One in so many handlers is measured.
 const SAMPLE: u64 = 16;
 /// A handler that takes so much of the processor is long: others had better not wait for it.
@@ -74,6 +77,8 @@ pub(crate) struct Worker {
     searching: Cell<bool>,
     has_permit: Cell<bool>,
     ticks: Cell<u32>,
+    /// What the current task has left of its [`BUDGET`].
+    budget: Cell<u32>,
     dispatchers: RefCell<Snapshot>,
 }
 
@@ -122,6 +127,16 @@ impl Current {
         runnable.map_or(Ok(()), Err)
     }
 
+    /// Takes one from the current task's budget. False if there is none left.
+    pub(crate) fn spend() -> bool {
+        let spend = |worker: &Worker| {
+            let left = worker.budget.get().checked_sub(1)?;
+            worker.budget.set(left);
+            Some(())
+        };
+        Current::with_worker(spend).is_none_or(|spent| spent.is_some())
+    }
+
     pub(crate) fn set_start(start: Start) {
         Current::with_worker(|worker| worker.start.set(start));
     }
@@ -131,6 +146,15 @@ impl Current {
         let mut runnable = Some(runnable);
         Current::with_worker_of(group, |worker| worker.schedule(&mut runnable, yields));
         runnable
+    }
+}
+
+/// The thread is no worker any more when this is dropped.
+struct Left;
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        WORKER.set(ptr::null());
     }
 }
 
@@ -145,6 +169,7 @@ impl Worker {
             searching: Cell::new(false),
             has_permit: Cell::new(false),
             ticks: Cell::new(0),
+            budget: Cell::new(0),
             dispatchers: RefCell::default(),
         }
     }
@@ -159,6 +184,8 @@ impl Worker {
             slice::request(SLICE);
         }
         WORKER.set(&raw const self);
+        // Dropped before the worker is, also by a panic.
+        let left = Left;
         let mut harvest = Harvest::default();
         while !self.group.is_stopped() {
             match self.find() {
@@ -168,25 +195,27 @@ impl Worker {
             if self.ticks.get() >= FAIRNESS {
                 self.ticks.set(0);
                 self.look(&mut harvest);
+                if let Some(job) = self.oldest() {
+                    self.execute(job);
+                }
             }
         }
         // Tasks that are dropped wake others, which find no worker here any more.
-        WORKER.set(ptr::null());
+        drop(left);
+        // The group shares the queue, and the tasks share the group: it would never be dropped.
+        while let Some(job) = self.queue.pop() {
+            drop(job);
+        }
     }
 
     fn find(&self) -> Option<Job> {
-        if self.ticks.get() == FAIRNESS / 2 {
-            self.ticks.set(self.ticks.get() + 1);
-            if let Some(job) = self.oldest() {
-                return Some(job);
-            }
-        }
         self.queued_dispatcher().or_else(|| self.queue.pop()).or_else(|| self.steal())
     }
 
     /// The task that waits longest: outside of all queues, or in this worker's own.
     fn oldest(&self) -> Option<Job> {
-        if self.has_permit.get()
+        if !self.group.injector.is_empty()
+            && self.take_permit()
             && let Steal::Success(job) = self.group.injector.steal()
         {
             return Some(job);
@@ -303,6 +332,7 @@ impl Worker {
         while let Some(runnable) = next {
             self.counters().runs.count();
             self.ticks.set(self.ticks.get() + 1);
+            self.budget.set(BUDGET);
             if self.group.is_cancelling() {
                 drop(runnable);
             } else {
@@ -371,7 +401,7 @@ impl Worker {
             self.group.idle.stop_searching();
         }
         self.group.idle.enter();
-        if self.group.is_stopped() || self.group.has_work() || self.sees_dispatcher() {
+        if self.has_to_stay() {
             self.group.idle.leave();
             return;
         }
@@ -382,12 +412,17 @@ impl Worker {
             // If this takes long, somebody else has to poll.
             self.group.monitor.watch();
             self.receive(harvest);
-        } else if self.group.idle.sleep(|| self.group.is_stopped() || self.group.has_work()) {
+        } else if self.group.idle.sleep(|| self.has_to_stay()) {
             self.group.idle.woken();
             self.was_woken();
         } else {
             self.group.idle.leave();
         }
+    }
+
+    /// Whether there is a reason not to sleep.
+    fn has_to_stay(&self) -> bool {
+        self.group.is_stopped() || self.group.has_work() || self.sees_dispatcher()
     }
 
     fn was_woken(&self) {
@@ -404,8 +439,9 @@ impl Worker {
             self.group.idle.leave();
         }
         if harvest.timers {
-            for waker in self.group.timers.take_due(&self.group.poller) {
-                waker.wake();
+            // The worker's queue gives the newest task first, which shall be the one that was due first.
+            for waker in self.group.timers.take_due(&self.group.poller).into_iter().rev() {
+                wake(waker);
             }
         }
         if !harvest.events.is_empty() {

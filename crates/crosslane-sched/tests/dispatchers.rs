@@ -271,7 +271,7 @@ fn no_socket_hangs_under_preemption() {
         client.join().unwrap();
     }
     let stats = scheduler.handle().stats();
-    assert!(stats.iter().map(|worker| worker.dispatches).sum::<u64>() > 10_000);
+    assert!(stats.iter().map(|worker| worker.dispatches).sum::<u64>() > 1_000);
 }
 
 #[test]
