@@ -7,6 +7,7 @@ import enum
 import uuid
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import duckdb
@@ -578,3 +579,25 @@ def test_a_failure_is_not_taken_for_that_of_other_arguments(con: duckdb.DuckDBPy
     assert "ZeroDivisionError" in error(con, "EXECUTE p")
     con.execute("UPDATE one SET x = 1")
     assert con.execute("EXECUTE p").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("lane", ["process", "thread"])
+def test_a_prepared_query_that_runs_again_calls_again(
+    con: duckdb.DuckDBPyConnection, lane: Any, tmp_path: Path
+) -> None:
+    mended = tmp_path / "mended"
+
+    def ask(x: int) -> int:
+        if not mended.exists():
+            raise OSError("not there yet")
+        return x
+
+    crosslane.register(con, ask, "ask(x BIGINT) -> BIGINT", lane=lane)
+    con.execute("CREATE TABLE one AS SELECT 5 AS x")
+    for query, result in (("SELECT ask(x) FROM one", 5), ("SELECT ask(6)", 6)):
+        mended.unlink(missing_ok=True)
+        con.execute(f"PREPARE p AS {query}")
+        assert "not there yet" in error(con, "EXECUTE p")
+        mended.touch()
+        assert con.execute("EXECUTE p").fetchall() == [(result,)]
+        con.execute("DEALLOCATE p")

@@ -49,6 +49,22 @@ class TestDefinitions < CrosslaneTest
     assert_equal [nil, 1, 2], db.query(query).map(&:first)
   end
 
+  def test_a_prepared_query_that_runs_again_calls_again
+    [{}, { timeout: 50 }].each do |options|
+      db = open
+      down = true
+      db.udf(:ask, "(x BIGINT) -> BIGINT", **options) { |x| down ? raise(IOError, "not there yet") : x }
+      db.query("CREATE TABLE one AS SELECT 5 AS x")
+      [["SELECT ask(x) FROM one"], ["SELECT ask(5)"], ["SELECT ask(?)", 5]].each do |sql, *values|
+        down = true
+        statement = db.prepare(sql)
+        assert_raises(IOError) { statement.query(*values) }
+        down = false
+        assert_equal [[5]], statement.query(*values).to_a
+      end
+    end
+  end
+
   def test_a_table_function_is_replaced_whatever_its_types
     db = open
     db.table(:t, "(n BIGINT) -> (i BIGINT)") { |n| [[n]] }

@@ -23,6 +23,11 @@ pub trait Scalar: Send + Sync + 'static {
     /// If there is nothing that could call the function.
     fn begin(&self, context: Context) -> Result<Self::State, Error>;
 
+    /// The number of the statement ([`Attempts::once`]). DuckDB's C interface has none.
+    fn statement(_: &Self::State) -> Option<u64> {
+        None
+    }
+
     /// The function as this occurrence calls it.
     ///
     /// # Errors
@@ -163,7 +168,7 @@ unsafe extern "C" fn execute<S: Scalar>(
         let mut results = Results::new(output, &function.signature.returns, arguments.rows());
         let mut call = || S::call(state, function, &arguments, &mut results);
         let outcome = match attempts {
-            Some(attempts) => attempts.once(&arguments, call),
+            Some(attempts) => attempts.once(S::statement(state), &arguments, call),
             None => call(),
         };
         S::settle(state, attempts.as_deref(), outcome)

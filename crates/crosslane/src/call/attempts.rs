@@ -10,13 +10,21 @@ use std::time::{Duration, Instant};
 
 /// For how long a failure counts. A query that is only prepared may run much later, and then tries anew.
 const COUNTS: Duration = Duration::from_secs(1);
+/// How long a call must have taken for its failure to be kept, where statements have no numbers.
+const SLOW: Duration = Duration::from_millis(50);
 
 /// The calls of a deterministic function at one place in one query; no other query sees them.
 ///
 /// An engine need not say which arguments are constant. So the last failure of a call with one row, as planning makes
 /// them, is kept with that row, and is that of any call which begins with the same row.
+///
+/// A prepared query runs more than once, and each run is to call the function anew. Where statements have numbers, a
+/// failure counts for its own alone. Elsewhere a run cannot be told from planning. There, failures are kept only where that
+/// spares a wait, and only until the first call that succeeds or has more rows: constant arguments have none such.
 #[derive(Debug, Default)]
 pub struct Attempts {
+    /// Whether the arguments are known not to be constant.
+    varies: AtomicBool,
     /// Whether there is a failure, so that calls where none has failed take no lock.
     failed: AtomicBool,
     last: Mutex<Option<Failed>>,
@@ -25,29 +33,37 @@ pub struct Attempts {
 #[derive(Debug)]
 struct Failed {
     when: Instant,
+    statement: Option<u64>,
     row: Frame,
     error: Error,
 }
 
 impl Attempts {
-    /// Makes a call with these arguments, unless it has just failed.
+    /// Makes a call with these arguments, unless it has just failed. The statement is planned and run under this number, and
+    /// run again under another one.
     ///
     /// # Errors
     /// That of the call, or of the one that failed.
     pub fn once<T>(
         &self,
+        statement: Option<u64>,
         arguments: &dyn Input,
         call: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        if let Some(error) = self.failure(arguments) {
+        if let Some(error) = self.failure(statement, arguments) {
             return Err(error);
         }
+        let begun = Instant::now();
         let outcome = call();
+        if (outcome.is_ok() || arguments.rows() != 1) && !self.varies.load(Relaxed) {
+            self.varies.store(true, Relaxed);
+        }
         if let Err(error) = &outcome
             && arguments.rows() == 1
+            && (statement.is_some() || begun.elapsed() >= SLOW && !self.varies.load(Relaxed))
             && let Ok(row) = first(arguments)
         {
-            let failed = Failed { when: Instant::now(), row, error: error.clone() };
+            let failed = Failed { when: Instant::now(), statement, row, error: error.clone() };
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
             self.failed.store(true, Relaxed);
         }
@@ -55,12 +71,13 @@ impl Attempts {
     }
 
     /// How a call with these arguments has just failed, if it has.
-    fn failure(&self, arguments: &dyn Input) -> Option<Error> {
+    fn failure(&self, statement: Option<u64>, arguments: &dyn Input) -> Option<Error> {
         if !self.failed.load(Relaxed) || arguments.rows() == 0 {
             return None;
         }
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = last.as_ref().filter(|failed| failed.when.elapsed() < COUNTS)?;
+        let counts = |failed: &&Failed| failed.when.elapsed() < COUNTS && failed.statement == statement;
+        let failed = last.as_ref().filter(counts)?;
         let row = first(arguments).ok()?;
         (row.bytes() == failed.row.bytes()).then(|| failed.error.clone())
     }
@@ -107,31 +124,61 @@ mod tests {
         }
     }
 
+    fn failed() -> Result<i32, Error> {
+        Err(Error::Engine("failed".into()))
+    }
+
     #[test]
     fn a_failure_is_not_tried_again_at_once_and_a_success_is() {
         let attempts = Attempts::default();
         let one = Bytes(&[1]);
-        let failed = |text: &str| Err::<i32, _>(Error::Engine(text.into()));
         let text = |outcome: Result<i32, Error>| outcome.unwrap_err().to_string();
-        assert_eq!(attempts.once(&one, || Ok(1)).unwrap(), 1);
-        assert_eq!(text(attempts.once(&one, || failed("first"))), "first");
-        assert_eq!(text(attempts.once(&one, || Ok(2))), "first");
-        assert_eq!(text(attempts.once(&Bytes(&[1, 1, 1]), || Ok(2))), "first");
-        assert_eq!(Attempts::default().once(&one, || Ok(2)).unwrap(), 2);
+        assert_eq!(attempts.once(Some(1), &one, || Ok(1)).unwrap(), 1);
+        assert_eq!(text(attempts.once(Some(1), &one, failed)), "failed");
+        assert_eq!(text(attempts.once(Some(1), &one, || Ok(2))), "failed");
+        assert_eq!(text(attempts.once(Some(1), &Bytes(&[1, 1, 1]), || Ok(2))), "failed");
+        assert_eq!(Attempts::default().once(Some(1), &one, || Ok(2)).unwrap(), 2);
         attempts.forget();
-        assert_eq!(attempts.once(&one, || Ok(3)).unwrap(), 3);
+        assert_eq!(attempts.once(Some(1), &one, || Ok(3)).unwrap(), 3);
     }
 
     #[test]
     fn calls_with_other_arguments_are_made() {
         let attempts = Attempts::default();
-        let failed = || Err::<i32, _>(Error::Engine("failed".into()));
-        attempts.once(&Bytes(&[1]), failed).unwrap_err();
-        assert_eq!(attempts.once(&Bytes(&[2]), || Ok(2)).unwrap(), 2);
-        assert_eq!(attempts.once(&Bytes(&[2, 1]), || Ok(2)).unwrap(), 2);
-        assert_eq!(attempts.once(&Bytes(&[]), || Ok(2)).unwrap(), 2);
+        attempts.once(Some(1), &Bytes(&[1]), failed).unwrap_err();
+        assert_eq!(attempts.once(Some(1), &Bytes(&[2]), || Ok(2)).unwrap(), 2);
+        assert_eq!(attempts.once(Some(1), &Bytes(&[2, 1]), || Ok(2)).unwrap(), 2);
+        assert_eq!(attempts.once(Some(1), &Bytes(&[]), || Ok(2)).unwrap(), 2);
         // Planning has one row.
-        attempts.once(&Bytes(&[2, 2]), failed).unwrap_err();
-        assert_eq!(attempts.once(&Bytes(&[2]), || Ok(2)).unwrap(), 2);
+        attempts.once(Some(1), &Bytes(&[2, 2]), failed).unwrap_err();
+        assert_eq!(attempts.once(Some(1), &Bytes(&[2]), || Ok(2)).unwrap(), 2);
+    }
+
+    #[test]
+    fn calls_of_the_next_run_are_made() {
+        let attempts = Attempts::default();
+        attempts.once(Some(1), &Bytes(&[1]), failed).unwrap_err();
+        assert_eq!(attempts.once(Some(2), &Bytes(&[1]), || Ok(2)).unwrap(), 2);
+    }
+
+    #[test]
+    fn where_runs_are_not_known_slow_failures_of_what_may_be_constant_are_kept() {
+        let slowly = || {
+            std::thread::sleep(SLOW);
+            failed()
+        };
+        let (attempts, one) = (Attempts::default(), Bytes(&[1]));
+        let begun = Instant::now();
+        attempts.once(None, &one, failed).unwrap_err();
+        if begun.elapsed() < SLOW {
+            assert!(attempts.failure(None, &one).is_none(), "it was quick");
+        }
+        attempts.forget();
+        attempts.once(None, &one, slowly).unwrap_err();
+        assert!(attempts.failure(None, &one).is_some());
+        attempts.forget();
+        attempts.once(None, &one, || Ok(1)).unwrap();
+        attempts.once(None, &one, slowly).unwrap_err();
+        assert!(attempts.failure(None, &one).is_none(), "one has succeeded");
     }
 }

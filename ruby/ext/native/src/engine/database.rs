@@ -571,7 +571,7 @@ impl Statements {
 
     fn plan(&self, link: &Link, index: ffi::idx_t) -> Result<Prepared, Error> {
         let _work = link.work();
-        link.session.begin();
+        link.session.begin_plan();
         let mut raw = std::ptr::null_mut();
         let prepare = || {
             // SAFETY: the statements and the connection live.

@@ -56,6 +56,10 @@ impl Scalar for Registered {
         })
     }
 
+    fn statement(state: &State) -> Option<u64> {
+        Some(state.session.statement())
+    }
+
     fn callee(state: &State) -> Result<&Callee, Error> {
         Ok(&state.callee)
     }

@@ -16,7 +16,7 @@ use magnus::{Error, Module, RModule, Ruby, Value};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -48,6 +48,16 @@ pub(crate) struct Session {
     interrupted: AtomicU32,
     /// The query's thread.
     thread: Mutex<Option<Me>>,
+    /// The number of the statement: the same while it is planned and in the run after that, unless another comes between.
+    statement: AtomicU64,
+    /// Whether the last that began was the planning of a statement, not a run.
+    planned: AtomicBool,
+}
+
+/// The number of a statement that is planned, or that runs again.
+fn next_statement() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Relaxed)
 }
 
 impl fmt::Debug for Session {
@@ -70,6 +80,8 @@ impl Session {
                 left: Mutex::new(None),
                 interrupted: AtomicU32::new(0),
                 thread: Mutex::new(None),
+                statement: AtomicU64::new(next_statement()),
+                planned: AtomicBool::new(false),
             }
         })
     }
@@ -144,8 +156,23 @@ impl Session {
         self.lock().is_some()
     }
 
-    /// Begins a query of this thread. With the GVL.
+    /// Begins to plan a statement on this thread. With the GVL.
+    pub(crate) fn begin_plan(&self) {
+        self.planned.store(false, Relaxed);
+        self.begin();
+        self.planned.store(true, Relaxed);
+    }
+
+    /// The number of the statement that is planned or runs.
+    pub(crate) fn statement(&self) -> u64 {
+        self.statement.load(Relaxed)
+    }
+
+    /// Begins to run a statement on this thread. With the GVL.
     pub(crate) fn begin(&self) {
+        if !self.planned.swap(false, Relaxed) {
+            self.statement.store(next_statement(), Relaxed);
+        }
         *self.lock() = None;
         *lock(&self.thread) = Some(Me::get());
     }
