@@ -1,7 +1,5 @@
-//! An echo server: `echo [workers=N] [dispatchers=N] [reserve=N] [priority=false]`. It ends when its standard input does.
-//!
-//! It answers each frame of 64 bytes with the same bytes. Bytes 8 to 12 say for how many microseconds it shall be busy
-//! before it answers, as if the request were heavy.
+//! An echo server for frames of 64 bytes: `echo [workers=N] [dispatchers=N] [priority=false]`.
+//! It ends when its standard input does.
 
 use async_lock::Mutex;
 use crosslane_sched::{Io, Scheduler, foreground, spawn};
@@ -14,6 +12,7 @@ const FRAME: usize = 64;
 
 async fn answer(connection: Arc<(Io<TcpStream>, Mutex<()>)>, frames: Vec<u8>) -> Result<()> {
     for frame in frames.chunks(FRAME) {
+        // A heavy request says for how many microseconds it keeps the processor busy.
         let time =
             Duration::from_micros(u32::from_le_bytes([frame[8], frame[9], frame[10], frame[11]]).into());
         let start = Instant::now();
@@ -40,18 +39,13 @@ async fn serve(stream: Io<TcpStream>) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    let mut builder = Scheduler::builder();
-    for argument in std::env::args().skip(1) {
-        let (name, value) = argument.split_once('=').expect("options are written name=value");
-        let number = || value.parse().expect("a number");
-        builder = match name {
-            "workers" => builder.workers(number()),
-            "dispatchers" => builder.dispatchers(number()),
-            "reserve" => builder.reserve(number()),
-            "priority" => builder.priority(value.parse().expect("true or false")),
-            _ => panic!("there is no option {name}"),
-        };
-    }
+    let builder =
+        std::env::args().skip(1).fold(Scheduler::builder(), |builder, option| match option.split_once('=') {
+            Some(("workers", workers)) => builder.workers(workers.parse().expect("a number")),
+            Some(("dispatchers", dispatchers)) => builder.dispatchers(dispatchers.parse().expect("a number")),
+            Some(("priority", priority)) => builder.priority(priority.parse().expect("true or false")),
+            _ => panic!("there is no option {option}"),
+        });
     let scheduler = builder.start()?;
     let listener = scheduler.block_on(async { Io::new(TcpListener::bind("127.0.0.1:0")?) })?;
     println!("listening on {}", listener.get_ref().local_addr()?);
