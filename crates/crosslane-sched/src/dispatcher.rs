@@ -8,6 +8,7 @@ use crate::io::Source;
 use crate::poller::Token;
 use crate::priority::PriorityQueue;
 use crate::scheduler::Group;
+use crate::stats::Counter;
 use rustix::event::epoll::EventFlags;
 use slab::Slab;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,6 +25,8 @@ pub(crate) struct Event {
 pub(crate) struct Inner {
     number: u32,
     pub(crate) queue: Arc<PriorityQueue<Event>>,
+    /// How often it started a handler. Written by the worker that holds its turn.
+    pub(crate) started: Counter,
     sources: Mutex<Slab<Arc<Source>>>,
     /// Its handle was dropped; it goes when its last socket does. Set with the lock of `sources`.
     closed: AtomicBool,
@@ -94,6 +97,7 @@ impl Dispatchers {
         let dispatcher = Arc::new(Inner {
             number: u32::try_from(entry.key()).expect("dispatchers are fewer than 2^32"),
             queue: Arc::new(PriorityQueue::new()),
+            started: Counter::default(),
             sources: Mutex::new(Slab::new()),
             closed: AtomicBool::new(false),
         });
@@ -132,6 +136,20 @@ impl Dispatchers {
     /// Whether a dispatcher waits in its queue.
     pub(crate) fn any_queued(&self) -> bool {
         self.all().iter().any(|(_, there)| there.queue.is_queued())
+    }
+
+    /// Whether a dispatcher waits behind the same handler as at the last look. `before` is what was seen then, by
+    /// number: how often each dispatcher in its queue had started a handler.
+    pub(crate) fn any_stuck(&self, before: &mut Vec<Option<u64>>) -> bool {
+        let all = self.all();
+        let now = (0..all.capacity()).map(|number| all.get(number)).map(|there| {
+            let there = there.filter(|there| there.queue.is_queued())?;
+            Some(there.started.get())
+        });
+        let now: Vec<_> = now.collect();
+        let is_stuck = now.iter().zip(before.iter()).any(|(now, before)| now.is_some() && now == before);
+        *before = now;
+        is_stuck
     }
 
     pub(crate) fn is_empty(&self) -> bool {

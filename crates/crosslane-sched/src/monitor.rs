@@ -3,7 +3,7 @@
 //! What is started in the foreground runs at once, and what it was started from waits: a dispatcher in its own
 //! queue, or a task in the worker's. Most of what runs in the foreground is short, and waking a worker each time
 //! costs more than it. So nobody is woken, and this thread looks every [`TICK`]: if a worker has run the same
-//! task since the last look and has others in its queue, or if a dispatcher was in its queue at both looks, an idle
+//! task since the last look and has others in its queue, or if a dispatcher is in its queue since then, an idle
 //! worker is woken.
 //!
 //! The same holds for events: the worker that waits for them ([`crate::idle`]) handles what comes, and nobody waits
@@ -60,7 +60,7 @@ impl Monitor {
 struct Look {
     runs: Vec<u64>,
     parks: u64,
-    is_queued: bool,
+    queued: Vec<Option<u64>>,
 }
 
 impl Look {
@@ -76,9 +76,8 @@ impl Look {
         }
         let nobody_came_back = parks == self.parks && nobody_polls(group);
         self.parks = parks;
-        let is_queued = group.dispatchers.any_queued();
-        let was_queued = std::mem::replace(&mut self.is_queued, is_queued);
-        if is_stuck && group.has_work() || is_queued && was_queued || nobody_came_back {
+        let dispatcher_is_stuck = group.dispatchers.any_stuck(&mut self.queued);
+        if is_stuck && group.has_work() || dispatcher_is_stuck || nobody_came_back {
             group.wake_one();
         }
         moved
@@ -94,7 +93,7 @@ fn nobody_polls(group: &Group) -> bool {
 pub(crate) fn run(group: &Arc<Group>) {
     let monitor = &group.monitor;
     monitor.thread.set(thread::current()).expect("a group has one monitor");
-    let mut look = Look { runs: vec![0; group.counters.len()], parks: 0, is_queued: false };
+    let mut look = Look { runs: vec![0; group.counters.len()], parks: 0, queued: Vec::new() };
     let (mut quiet, mut short) = (0, 0);
     while !group.is_stopped() {
         quiet = if look.again(group) { 0 } else { quiet + 1 };

@@ -297,6 +297,7 @@ impl Worker {
             self.start.set(Start::Background);
             let Some(runnable) = self.next.take() else { continue };
             self.counters().foreground.count();
+            dispatcher.started.count();
             if !self.group.priority {
                 self.queue.push(Job::Dispatch(dispatcher.clone(), turn));
                 self.group.monitor.watch();
