@@ -121,6 +121,11 @@ impl Idle {
         self.pollers.load(Ordering::SeqCst) == 0
     }
 
+    /// Whether handlers take long, so that all idle workers are pollers.
+    pub(crate) fn is_eager(&self) -> bool {
+        self.eager.load(Ordering::Relaxed)
+    }
+
     /// Sets whether all idle workers are pollers. Those that sleep wake to become pollers.
     pub(crate) fn set_eager(&self, eager: bool) {
         if self.eager.swap(eager, Ordering::SeqCst) != eager && eager {

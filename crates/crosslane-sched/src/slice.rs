@@ -1,8 +1,12 @@
-//! A short slice for threads that dispatch.
+//! Time slices: short while a thread waits for events, the usual ones while it runs long handlers.
 //!
-//! Linux (6.12 and later) lets a thread ask for the length of its time slice, without privileges. One that asks for a
-//! short slice gets the processor sooner when it wakes, and no more of it in the long run.
+//! Linux (6.12 and later) lets a thread ask for the length of its time slice, without privileges. A thread with a short
+//! slice that wakes gets the processor at once from one with a longer slice, and no more of it in the long
+//! run. Among threads with equal slices it waits until the slice of the other one is over, and that ends at the
+//! next tick of the kernel's clock (4 ms apart at 250 Hz). So a thread must not keep its short slice during a
+//! long handler, or the thread that the next event wakes waits for it.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 /// `struct sched_attr` of the kernel's `sched/types.h`, in its first version.
@@ -19,18 +23,70 @@ struct Attributes {
     period: u64,
 }
 
-/// Asks for slices of this length for the calling thread. False if the kernel does not grant any.
-pub(crate) fn request(slice: Duration) -> bool {
+/// What a thread asks for while it waits for events.
+const SHORT: Duration = Duration::from_micros(100);
+
+/// The slice of the calling thread.
+#[derive(Debug)]
+pub(crate) struct Slice {
+    /// The thread's scheduling, in which only the slice is changed; none if the kernel does not let us.
+    attributes: Option<Attributes>,
+    is_short: Cell<bool>,
+}
+
+impl Slice {
+    /// The usual slice, which stays unless it `may_change`.
+    pub(crate) fn new(may_change: bool) -> Self {
+        let attributes = if may_change { attributes() } else { None };
+        Slice { attributes, is_short: Cell::new(false) }
+    }
+
+    /// Asks for a short slice.
+    pub(crate) fn shorten(&self) {
+        self.set(true);
+    }
+
+    /// Asks for the usual slice.
+    pub(crate) fn restore(&self) {
+        self.set(false);
+    }
+
+    fn set(&self, is_short: bool) {
+        let Some(attributes) = &self.attributes else { return };
+        if self.is_short.replace(is_short) != is_short {
+            // Zero is the kernel's own choice.
+            let runtime = if is_short { SHORT.as_nanos() as u64 } else { 0 };
+            let attributes = Attributes { runtime, ..*attributes };
+            // SAFETY: the kernel reads `size` bytes from there; thread 0 is the calling one. A kernel that
+            // does not know slices ignores this one.
+            unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+        }
+    }
+}
+
+/// The calling thread's scheduling, if it is the ordinary one.
+fn attributes() -> Option<Attributes> {
     let size = size_of::<Attributes>() as u32;
     let mut attributes = Attributes::default();
     // SAFETY: the kernel writes at most `size` bytes there; thread 0 is the calling one.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
-    if got != 0 || attributes.policy != libc::SCHED_OTHER as u32 {
-        return false;
+    let is_ordinary = got == 0 && attributes.policy == libc::SCHED_OTHER as u32;
+    is_ordinary.then_some(Attributes { size, flags: 0, ..attributes })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_is_shortened_and_restored() {
+        let usual = attributes().unwrap().runtime;
+        let slice = Slice::new(true);
+        slice.shorten();
+        let short = attributes().unwrap().runtime;
+        slice.restore();
+        assert_eq!(attributes().unwrap().runtime, usual);
+        // Kernels before 6.12 tell and grant nothing.
+        assert!(short == 100_000 || (usual, short) == (0, 0), "{usual} {short}");
     }
-    attributes.size = size;
-    attributes.flags = 0;
-    attributes.runtime = slice.as_nanos() as u64;
-    // SAFETY: the kernel reads `size` bytes from there.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) == 0 }
 }

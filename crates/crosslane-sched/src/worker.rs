@@ -21,7 +21,7 @@ use crate::dispatcher::{self, Event, Snapshot};
 use crate::poller::Harvest;
 use crate::priority::Turn;
 use crate::scheduler::Group;
-use crate::slice;
+use crate::slice::Slice;
 use crate::stats::Counters;
 use crate::task::wake;
 use async_task::Runnable;
@@ -32,8 +32,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The slice that threads ask for if their group has dispatchers.
-const SLICE: Duration = Duration::from_micros(100);
 const FAIRNESS: u32 = 61;
 /// So often a task may find its descriptors ready before it lets others go first.
 const BUDGET: u32 = 128;
@@ -180,17 +178,15 @@ impl Worker {
 
     /// Works until the group is stopped.
     pub(crate) fn run(self) {
-        if self.group.has_dispatchers() {
-            slice::request(SLICE);
-        }
         WORKER.set(&raw const self);
         // Dropped before the worker is, also by a panic.
         let left = Left;
+        let slice = Slice::new(self.group.has_dispatchers());
         let mut harvest = Harvest::default();
         while !self.group.is_stopped() {
             match self.find() {
                 Some(job) => self.execute(job),
-                None => self.sleep(&mut harvest),
+                None => self.sleep(&mut harvest, &slice),
             }
             if self.ticks.get() >= FAIRNESS {
                 self.ticks.set(0);
@@ -393,7 +389,7 @@ impl Worker {
         }
     }
 
-    fn sleep(&self, harvest: &mut Harvest) {
+    fn sleep(&self, harvest: &mut Harvest, slice: &Slice) {
         self.ticks.set(0);
         if self.has_permit.take() {
             self.group.permits.fetch_add(1, Ordering::SeqCst);
@@ -408,8 +404,12 @@ impl Worker {
         }
         self.counters().parks.count();
         if self.group.idle.enter_poll() {
+            slice.shorten();
             self.group.poller.harvest(true, harvest);
             self.group.idle.leave_poll();
+            if self.group.idle.is_eager() {
+                slice.restore();
+            }
             // If this takes long, somebody else has to poll.
             self.group.monitor.watch();
             self.receive(harvest);
