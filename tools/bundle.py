@@ -22,7 +22,9 @@ SYSTEM = re.compile(r"(ld-linux.*|linux-vdso|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\
 PATHS = re.compile(rb"\$ORIGIN/v8(:[^\0]*)?\0")
 
 
-DEBIAN = "Their licences: https://metadata.ftp-master.debian.org/changelogs (nodejs, icu, openssl, brotli, c-ares, ...)"
+#: The copyright notices of the Debian packages that were fetched, and of those that are installed.
+NOTICES = ROOT / ".v8" / "notices"
+DOCUMENTS = Path("/usr/share/doc")
 #: What DuckDB reads from the end of an extension, which a strip would cut off.
 FOOTER = 512
 
@@ -36,23 +38,45 @@ def finish(file: Path) -> None:
     file.write_bytes(content + footer)
 
 
-def bundle_v8(folder: Path) -> None:
-    """Copies V8 and all that it needs, under the names by which they are looked for."""
+def bundle_v8(folder: Path) -> dict[str, str]:
+    """Copies V8 and all that it needs, under the names by which they are looked for. Returns their copyright notices."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(V8)}
     (library,) = V8.glob("libnode.so.*")
     listed = subprocess.run(["ldd", library], env=environment, stdout=subprocess.PIPE, text=True, check=True)
     needed = dict(re.findall(r"^\s*(\S+) => (/\S+)", listed.stdout, re.MULTILINE))
+    notices = {file.name: notice(file) for file in NOTICES.iterdir() if not file.name.endswith("-dev")}
     for name, path in {library.name: library, **needed}.items():
         if not SYSTEM.match(name):
             copy = folder / name
             copy.unlink(missing_ok=True)
             shutil.copyfile(Path(path).resolve(), copy)
             finish(copy)
+            if not Path(path).is_relative_to(V8):
+                package = owner(Path(path))
+                notices[package] = notice(DOCUMENTS / package / "copyright")
+    return notices
 
 
-def write_licences(folder: Path) -> None:
-    """Copies the licence, and writes those of the crates that are linked in."""
+def notice(file: Path) -> str:
+    """The text of a copyright notice, some of which are older than UTF-8."""
+    if not file.exists():
+        sys.exit(f"{file} is not there, but what is passed on needs it")
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def owner(library: Path) -> str:
+    """The Debian package of an installed library."""
+    # /lib is a link to /usr/lib, and the package was made for one of them.
+    for path in (library, library.resolve(), Path("/usr", *library.parts[1:])):
+        found = subprocess.run(["dpkg", "-S", path], capture_output=True, text=True)
+        if found.returncode == 0:
+            return found.stdout.partition(":")[0]
+    sys.exit(f"{library} is of no Debian package, so that its copyright notice is not known")
+
+
+def write_licences(folder: Path, notices: dict[str, str]) -> None:
+    """Copies the licence, and writes those of the crates that are linked in and of the libraries beside them."""
     shutil.copyfile(ROOT / "LICENSE", folder / "LICENSE")
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host()]
     metadata = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
@@ -66,8 +90,8 @@ def write_licences(folder: Path) -> None:
     parts = [f"==== {', '.join(names)}\n\n{text}" for text, names in crates.items()]
     if (folder / "libduckdb.so").exists():
         parts.append(f"==== libduckdb.so\n\n{(ROOT / '.duckdb' / 'LICENSE').read_text()}")
-    if (folder / "v8").exists():
-        parts.append(f"==== the libraries in v8, which are Debian's builds\n\n{DEBIAN}\n")
+    for package, text in sorted(notices.items()):
+        parts.append(f"==== {package}, Debian's build, in v8\n\n{text}")
     (folder / "THIRD_PARTY_LICENSES").write_text("\n".join(parts))
 
 
@@ -91,9 +115,8 @@ def main() -> None:
     for file in folder.rglob("*"):
         if file.is_file() and file.name != "libduckdb.so" and file.read_bytes()[:4] == b"\x7fELF":
             finish(file)
-    if (folder / "crosslane-js").exists():
-        bundle_v8(folder / "v8")
-    write_licences(folder)
+    notices = bundle_v8(folder / "v8") if (folder / "crosslane-js").exists() else {}
+    write_licences(folder, notices)
 
 
 if __name__ == "__main__":

@@ -166,4 +166,7 @@ def test_licences_and_marks(environment: Path) -> None:
     notices = (package / "THIRD_PARTY_LICENSES").read_text()
     for crate in ("pyo3", "serde_json", "rustix"):
         assert re.search(rf"^==== (.*, )?{crate} \d", notices, re.MULTILINE)
+    for package in ("libnode108", "libicu72", "libssl3"):
+        (notice,) = re.findall(rf"^==== {package}, .*\n((?:(?!====).*\n)+)", notices, re.MULTILINE)
+        assert "opyright" in notice
     assert "Permission is hereby granted" in notices
