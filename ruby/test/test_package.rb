@@ -42,7 +42,8 @@ class TestPackage < CrosslaneTest
       library = File.join(Dir[File.join(home, "gems/crosslane-*")].first, "lib/crosslane")
       assert_includes File.read(File.join(library, "LICENSE")), "Apache License"
       notices = File.read(File.join(library, "THIRD_PARTY_LICENSES"))
-      ["magnus", "libduckdb.so", "libnode108", "libicu72", "libssl3"].each { |part| assert_match(/^==== (.*, )?#{part}/, notices) }
+      parts = ["magnus", "libduckdb.so", "libnode108", "libicu72", "libssl3"]
+      parts.each { |part| assert_match(/^==== (.*, )?#{part}/, notices) }
       functions = File.join(home, "functions.rb")
       File.write(functions, "udf(\"guest(x BIGINT) -> BIGINT\") { |x| x + 2 }")
       output = run!(installed, RbConfig.ruby, "-e", PROGRAM, functions, chdir: home).lines(chomp: true)
