@@ -175,8 +175,8 @@ def test_what_fills_memory_where_nothing_can_end_it_ends(script: Load, body: str
         over.set()
         thread.join()
     assert "60 MB were used" in text or "a call used up its memory and could not be ended" in text
-    # Without an end it was 1 to 6.3 GB. What is filled before the watch looks depends on the machine.
-    assert peak < 600e6
+    # Without an end it was up to 6.3 GB.
+    assert peak < 400e6
     assert value(con, "SELECT fine(1)") == 2
 
 

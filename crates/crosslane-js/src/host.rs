@@ -169,7 +169,10 @@ fn interrupts() -> io::Result<OwnedFd> {
 fn tick(library: &Library) -> Duration {
     let timeouts = library.functions.iter().filter_map(|function| function.timeout);
     let shortest = timeouts.fold(f64::INFINITY, f64::min);
-    Duration::from_secs_f64((shortest / 8.0).clamp(0.001, 0.05))
+    // Memory fills at gigabytes a second.
+    let longest =
+        if library.functions.iter().any(|function| function.memory_limit.is_some()) { 0.01 } else { 0.05 };
+    Duration::from_secs_f64((shortest / 8.0).clamp(0.001, longest))
 }
 
 fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) -> io::Result<()> {
