@@ -124,6 +124,8 @@ class Runs:
         self._reports: dict[tuple[str, str], list[Report]] = {}
         #: How many runs were disturbed, and not made again.
         self.disturbed = 0
+        #: Whether the load generator may go before the servers in all open loops.
+        self.real_time = True
 
     def run(self, load: Load, server: str, seed: int) -> Report:
         """Measures a server once, or again if others were busy; the plan of the requests depends on the seed."""
@@ -141,6 +143,7 @@ class Runs:
                 break
             self._spare -= 1
         report = json.loads(done.stdout)
+        self.real_time &= report["real_time"] or report["work"] == "closed"
         self.add(load, server, report)
         return {"load": load.name, "server": server, "others": share, **report}
 
@@ -337,6 +340,11 @@ def main() -> None:
     with console.status("single steps"):
         table = steps(arguments.rounds)
     console.print(table)
+    if not runs.real_time:
+        console.print(
+            "[red]The load generator must not have a real-time priority here: beside heavy requests it is late itself "
+            "(column late p99). Run this as root.[/]"
+        )
     if runs.disturbed:
         console.print(
             f"[red]Other programs were busy during {runs.disturbed} of {total} runs: run this again without them.[/]"

@@ -79,27 +79,44 @@ pub struct Measured {
 pub fn run(address: SocketAddr, pid: u32, load: &Load) -> Result<Measured> {
     ensure!(load.connections > 0, "at least one connection is needed");
     ensure!((0.0..=1.0).contains(&load.mix.share), "the share of heavy requests is between 0 and 1");
-    wake_in_time()?;
+    let real_time = wake_in_time(load.work)?;
     let mut generator = Generator::connect(address, load)?;
     generator.run(pid, load)?;
-    generator.measured(load)
+    generator.measured(load, real_time)
 }
 
-/// Asks the kernel to end this thread's sleeps on time, and to let it go first when they end.
-fn wake_in_time() -> Result<()> {
+/// Asks the kernel to end this thread's sleeps on time, and to let it go first when they end. An open loop is to send
+/// at its planned times, whatever the server does with the processors: as the client would on a machine of its own. So it
+/// becomes a real-time thread, if that is allowed. Says whether it is one.
+fn wake_in_time(work: Work) -> Result<bool> {
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
     let size = size_of::<libc::sched_attr>() as u32;
     // SAFETY: all zeros are a value of this type, which consists of integers.
-    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let mut ordinary: libc::sched_attr = unsafe { std::mem::zeroed() };
     // SAFETY: the attributes have the size that is told.
-    let rc = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &mut attributes, size, 0) };
+    let rc = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &mut ordinary, size, 0) };
     ensure!(rc == 0, "sched_getattr: {}", io::Error::last_os_error());
+    let set = |attributes: libc::sched_attr| {
+        // SAFETY: the attributes have the size that they tell.
+        let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attributes, 0) };
+        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    if matches!(work, Work::Open { .. }) {
+        let fifo = libc::SCHED_FIFO as u32;
+        let real_time = libc::sched_attr {
+            sched_policy: fifo,
+            sched_flags: libc::SCHED_FLAG_RESET_ON_FORK as u64,
+            sched_nice: 0,
+            sched_priority: 1,
+            ..ordinary
+        };
+        if set(real_time).is_ok() {
+            return Ok(true);
+        }
+    }
     // The shortest slice that the scheduler grants, in nanoseconds. A kernel before 6.12 takes no notice.
-    attributes.sched_runtime = 100_000;
-    // SAFETY: the attributes have the size that they tell.
-    let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attributes, 0) };
-    ensure!(rc == 0, "sched_setattr: {}", io::Error::last_os_error());
-    Ok(())
+    set(libc::sched_attr { sched_runtime: 100_000, ..ordinary }).context("sched_setattr")?;
+    Ok(false)
 }
 
 /// A connection, whose writes and reads never wait.
@@ -327,7 +344,7 @@ impl Generator {
         Ok(count)
     }
 
-    fn measured(self, load: &Load) -> Result<Measured> {
+    fn measured(self, load: &Load, real_time: bool) -> Result<Measured> {
         let end = self.now();
         let first = self.requests.partition_point(|request| request.at < load.warm_up.as_nanos() as u64);
         let (mut light, mut heavy) = (Vec::new(), Vec::new());
@@ -362,6 +379,7 @@ impl Generator {
             "light": percentiles::report(light),
             "heavy": percentiles::report(heavy),
             "late": late,
+            "real_time": real_time,
             "used": self.used,
         });
         let lost = self.answered.iter().filter(is_lost).count();
