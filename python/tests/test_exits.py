@@ -256,9 +256,12 @@ def test_a_lane_that_is_dropped_ends(con: duckdb.DuckDBPyConnection, kind: str, 
     options = {"timeout": 0.2, "vectorized": kind == "vectorized", **options}
     crosslane.register(con, function, name="f", lane="thread", **options)
     if "retries" in options:
-        threading.Timer(0.5, crosslane.cancel, [con]).start()
+        timer = threading.Timer(0.5, crosslane.cancel, [con])
+        timer.start()
         with pytest.raises(duckdb.Error):
             con.execute("SELECT f(i) FROM range(3) r(i)").fetchall()
+        # It uses the connection, too.
+        timer.join()
     else:
         assert con.execute("SELECT f(i) FROM range(3) r(i)").fetchall() == [(None,)] * 3
     con.close()
