@@ -294,6 +294,18 @@ class TestHostLanes < CrosslaneTest
     assert_equal 124_999_750_000, db.value("SELECT sum(lives(x))::BIGINT FROM numbers")
   end
 
+  def test_concurrent_calls_keep_their_threads
+    db = numbers(20_000)
+    db.query("SET threads = 1")
+    db.udf(:thread, "(x BIGINT) -> BIGINT", concurrency: 4) { |_| Thread.current.object_id }
+    assert_operator db.value("SELECT count(DISTINCT thread(x)) FROM numbers"), :<=, 4
+    # A program may kill them.
+    crew = Thread.list.select { |thread| thread.name == "crosslane-crew" }
+    refute_empty crew
+    crew.each(&:kill)
+    assert_operator db.value("SELECT count(DISTINCT thread(x)) FROM numbers"), :<=, 4
+  end
+
   def test_concurrent_calls_that_end_their_threads_are_tried_again
     db = numbers(20)
     tries = Hash.new(0)

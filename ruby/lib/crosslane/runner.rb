@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "timeout"
+require "crosslane/crew"
 
 module Crosslane
   # Calls a function for many rows of a batch at once, on threads, for functions that wait.
@@ -21,14 +22,8 @@ module Crosslane
     #   and its row, and the tries that were made by now of rows that were tried again
     def call(rows, clock, spent)
       batch = Batch.new(rows, clock, spent)
-      until batch.over?
-        threads = Array.new([@concurrency, rows.size].min) { Thread.new { work(batch) } }
-        threads.each { |thread| thread.report_on_exception = false }
-        threads.each(&:join)
-      end
+      Crew.run([@concurrency, rows.size].min) { work(batch) } until batch.over?
       batch.outcome
-    ensure
-      threads&.each(&:kill)
     end
 
     # What the threads of one call share.

@@ -1,0 +1,112 @@
+# frozen_string_literal: true
+
+module Crosslane
+  # Threads that work for a moment, and are kept for the next one. Those that nobody needs for some seconds end.
+  # @api private
+  class Crew
+    # How many seconds an idle thread waits for work.
+    IDLE = 5
+
+    LOCK = Thread::Mutex.new
+    private_constant :LOCK
+    @idle = []
+
+    # A block that one of the threads runs.
+    class Job
+      def initialize(work)
+        @work = work
+        @over = Thread::Queue.new
+      end
+
+      def run
+        return unless LOCK.synchronize { @thread = Thread.current unless @over.closed? }
+
+        @work.call
+      ensure
+        finish
+      end
+
+      def finish = LOCK.synchronize { @over.close }
+
+      def wait = @over.pop
+
+      # Ends it, with its thread if it has begun.
+      def abandon
+        LOCK.synchronize do
+          next if @over.closed?
+
+          @over.close
+          @thread&.kill
+        end
+      end
+    end
+    private_constant :Job
+
+    # A thread of the crew.
+    class Worker
+      def initialize(job)
+        @job = job
+        @wake = Thread::ConditionVariable.new
+        @thread = Thread.new { work }
+        @thread.report_on_exception = false
+        @thread.name = "crosslane-crew"
+      end
+
+      # False in a fork of the process that it was made in.
+      def alive? = @thread.alive?
+
+      # Gives it its next job. With the lock.
+      def take(job)
+        @job = job
+        @wake.signal
+      end
+
+      private
+
+      def work
+        while @job
+          @job.run
+          LOCK.synchronize { rest }
+        end
+      ensure
+        # The job may have ended its thread before it began.
+        LOCK.synchronize { Crew.leave(self) }
+        @job&.finish
+      end
+
+      def rest
+        @job = nil
+        Crew.join(self)
+        @wake.wait(LOCK, IDLE)
+        Crew.leave(self) unless @job
+      end
+    end
+    private_constant :Worker
+
+    class << self
+      # Runs the block on so many threads at once, until all have returned from it. If this is ended meanwhile, so
+      # are they.
+      def run(count, &work)
+        jobs = Array.new(count) { Job.new(work) }
+        jobs.each { |job| hand(job) }
+        jobs.each(&:wait)
+      ensure
+        jobs&.each(&:abandon)
+      end
+
+      # A worker is idle, or no longer. With the lock.
+      def join(worker) = @idle.push(worker)
+      def leave(worker) = @idle.delete(worker)
+
+      private
+
+      def hand(job)
+        LOCK.synchronize do
+          worker = @idle.pop
+          worker = @idle.pop until worker.nil? || worker.alive?
+          worker ? worker.take(job) : Worker.new(job)
+        end
+      end
+    end
+  end
+end
