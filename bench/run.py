@@ -347,6 +347,7 @@ class Bench:
         taken = json.loads(run.stdout)
         for key, name, against, target in (
             ("gcd", "JavaScript gcd, 1024 rows", "arrow-udf's QuickJS", 4),
+            ("slugify", "JavaScript slugify, 1024 rows, 2 lanes", "arrow-udf's QuickJS", 6),
             ("boot", "isolate boot, 1.4 MB of libraries", "from source", 4),
             ("pool", "lane from a warm pool", "isolate boot", 20),
         ):

@@ -4,7 +4,7 @@
 //! `crosslane-bench-js HOST LIBRARY ROUNDS`: the JavaScript host program, the file with libraries to boot with.
 
 use anyhow::{Result, anyhow};
-use arrow_array::{Array, Int64Array, RecordBatch};
+use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType as ArrowType, Field, Schema};
 use arrow_udf_runtime::javascript::{FunctionOptions, Runtime};
 use crosslane::batch::{self, Encode, Header, Plan};
@@ -16,12 +16,16 @@ use crosslane_js::library::{self, Library};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 const ROWS: usize = 1024;
 const TIME: Duration = Duration::from_secs(60);
+/// Lanes at once in the comparison of texts.
+const LANES: usize = 2;
+const SLUGIFY: &str = "function slugify(text) { return text.toLowerCase().replace(/[^a-z0-9]+/g, '-')
+    .replace(/^-+|-+$/g, '').replace(/-{2,}/g, '-'); }";
 const GCD: &str = "function gcd(a, b) { while (b != 0) { const t = b; b = a % b; a = t; } return a; }";
 
 struct Quiet;
@@ -75,6 +79,92 @@ fn bytes(frame: &[u64]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(frame.as_ptr().cast(), size_of_val(frame)) }
 }
 
+/// A function in arrow-udf's QuickJS.
+struct QuickJs {
+    runtime: Runtime,
+    name: &'static str,
+}
+
+impl QuickJs {
+    fn new(name: &'static str, code: &str, returns: ArrowType) -> Result<Self> {
+        futures_executor::block_on(async {
+            let mut runtime = Runtime::new().await?;
+            let options = FunctionOptions::default().return_null_on_null_input();
+            runtime.add_function(name, returns, &format!("export {code}"), options).await?;
+            Ok(Self { runtime, name })
+        })
+    }
+
+    fn call(&self, input: &RecordBatch) -> Result<RecordBatch> {
+        futures_executor::block_on(self.runtime.call(self.name, input))
+    }
+}
+
+fn batch<const N: usize>(columns: [(&str, ArrayRef); N]) -> Result<RecordBatch> {
+    let fields = columns.iter().map(|(name, column)| Field::new(*name, column.data_type().clone(), true));
+    let schema = Schema::new(fields.collect::<Vec<_>>());
+    Ok(RecordBatch::try_new(Arc::new(schema), columns.into_iter().map(|(_, column)| column).collect())?)
+}
+
+/// Slugs of titles: the seconds of a batch of ours, of which [`LANES`] are at work at once, and of QuickJS.
+fn slugify(rounds: usize, folder: &Path) -> Result<serde_json::Value> {
+    const BATCHES: usize = 100;
+    let titles: Vec<String> = (0..ROWS).map(|i| format!("A Title, with the number {i}: and more")).collect();
+    let path = folder.join("slugify.js");
+    std::fs::write(&path, format!("{SLUGIFY} udf('slugify(text VARCHAR) -> VARCHAR', slugify);"))?;
+    let library = Arc::new(Library::load(&path, TIME, Quiet).map_err(failed)?);
+    let mut column = ColumnBuilder::new(&DataType::Varchar);
+    for title in &titles {
+        column.bytes(title.as_bytes())?;
+    }
+    let mut request = Vec::new();
+    framed(&Columns(vec![column]), &mut request, Header { rows: ROWS as u32, ..Header::default() });
+    let types = [DataType::Varchar];
+    let batches = |guest: &mut Guest, count: usize| -> Result<Vec<u8>> {
+        let (mut reply, progress) = (Vec::new(), AtomicU64::new(0));
+        for _ in 0..count {
+            let columns = batch::columns(bytes(&request), types.iter())?;
+            match guest.answer(0, &columns, ROWS, &progress) {
+                Answer::Done(results, _) => {
+                    framed(&results, &mut reply, Header { rows: ROWS as u32, ..Header::default() })
+                }
+                other => return Err(anyhow!("{other:?}")),
+            }
+        }
+        Ok(batch::columns(bytes(&reply), types.iter())?[0].data.to_vec())
+    };
+    let quickjs = QuickJs::new("slugify", SLUGIFY, ArrowType::Utf8)?;
+    let input = batch([("text", Arc::new(StringArray::from(titles)) as ArrayRef)])?;
+    let output = quickjs.call(&input)?;
+    let slugs =
+        output.column(0).as_any().downcast_ref::<StringArray>().ok_or_else(|| anyhow!("no strings"))?;
+    if batches(&mut Guest::boot(&library, Box::new(Quiet)), 1)? != slugs.values().as_slice() {
+        return Err(anyhow!("the two do not agree"));
+    }
+    let lanes = || -> Result<f64> {
+        let ready = Barrier::new(LANES);
+        let lane = || {
+            let mut guest = Guest::boot(&library, Box::new(Quiet));
+            let warm = batches(&mut guest, 10);
+            ready.wait();
+            let (time, done) = seconds(|| batches(&mut guest, BATCHES));
+            warm.and(done).map(|_| time)
+        };
+        std::thread::scope(|scope| {
+            let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
+            lanes.into_iter().try_fold(0.0, |slowest: f64, lane| {
+                Ok(slowest.max(lane.join().map_err(|_| anyhow!("a lane panicked"))??))
+            })
+        })
+    };
+    let mut taken = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        taken.0.push(lanes()? / (BATCHES * LANES) as f64);
+        taken.1.push(seconds(|| (0..10).try_for_each(|_| quickjs.call(&input).map(drop))).0 / 10.0);
+    }
+    Ok(json!({ "ours": taken.0, "theirs": taken.1 }))
+}
+
 fn gcd(rounds: usize, folder: &Path) -> Result<serde_json::Value> {
     let (a, b) = pairs();
     let path = folder.join("gcd.js");
@@ -106,19 +196,11 @@ fn gcd(rounds: usize, folder: &Path) -> Result<serde_json::Value> {
         Ok((0..ROWS).map(|row| results[0].value::<i64>(row)).fold(0, |all, one| all ^ one))
     };
 
-    let quickjs = futures_executor::block_on(async {
-        let mut runtime = Runtime::new().await?;
-        let options = FunctionOptions::default().return_null_on_null_input();
-        runtime.add_function("gcd", ArrowType::Int64, &format!("export {GCD}"), options).await?;
-        anyhow::Ok(runtime)
-    })?;
-    let fields = vec![Field::new("a", ArrowType::Int64, true), Field::new("b", ArrowType::Int64, true)];
-    let input = RecordBatch::try_new(
-        Arc::new(Schema::new(fields)),
-        vec![Arc::new(Int64Array::from(a)), Arc::new(Int64Array::from(b))],
-    )?;
+    let quickjs = QuickJs::new("gcd", GCD, ArrowType::Int64)?;
+    let input =
+        batch([("a", Arc::new(Int64Array::from(a)) as ArrayRef), ("b", Arc::new(Int64Array::from(b)))])?;
     let theirs = || -> Result<i64> {
-        let output = futures_executor::block_on(quickjs.call("gcd", &input))?;
+        let output = quickjs.call(&input)?;
         let column =
             output.column(0).as_any().downcast_ref::<Int64Array>().ok_or_else(|| anyhow!("no integers"))?;
         Ok((0..column.len()).map(|row| column.value(row)).fold(0, |all, one| all ^ one))
@@ -169,7 +251,8 @@ fn pool(rounds: usize, host: &str, file: &Path) -> Result<serde_json::Value> {
     };
     let warm = PoolOptions { warm: 1, idle_timeout: TIME };
     let (pool, _) = Pool::start(warm, move |stop| Zygote::start(options, stop))?;
-    let lane = || pool.check_out(|| false).and_then(|lane| lane.ok_or(crosslane::Error::Boot("no lane".into())));
+    let lane =
+        || pool.check_out(|| false).and_then(|lane| lane.ok_or(crosslane::Error::Boot("no lane".into())));
     drop(lane()?);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
@@ -198,8 +281,9 @@ fn main() -> Result<()> {
     std::fs::create_dir_all(&folder)?;
     let pool = pool(rounds, host, &file)?;
     let gcd = gcd(rounds, &folder)?;
+    let slugify = slugify(rounds, &folder)?;
     let boot = boot(rounds, &file)?;
     std::fs::remove_dir_all(folder)?;
-    println!("{}", json!({ "gcd": gcd, "boot": boot, "pool": pool }));
+    println!("{}", json!({ "gcd": gcd, "slugify": slugify, "boot": boot, "pool": pool }));
     Ok(())
 }
