@@ -13,9 +13,8 @@ const FRAME: usize = 64;
 async fn answer(connection: Arc<(Io<TcpStream>, Mutex<()>)>, frames: Vec<u8>) -> Result<()> {
     for frame in frames.chunks(FRAME) {
         // A heavy request says for how many microseconds it keeps the processor busy.
-        let time =
-            Duration::from_micros(u32::from_le_bytes([frame[8], frame[9], frame[10], frame[11]]).into());
-        let start = Instant::now();
+        let micros = u32::from_le_bytes([frame[8], frame[9], frame[10], frame[11]]);
+        let (time, start) = (Duration::from_micros(micros.into()), Instant::now());
         while !time.is_zero() && start.elapsed() < time {}
     }
     let _one_at_a_time = connection.1.lock().await;
@@ -50,8 +49,9 @@ fn main() -> Result<()> {
     let listener = scheduler.block_on(async { Io::new(TcpListener::bind("127.0.0.1:0")?) })?;
     println!("listening on {}", listener.get_ref().local_addr()?);
     scheduler.handle().spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            spawn(serve(stream));
+        loop {
+            let accepted = listener.accept().await.map(|(stream, _)| drop(spawn(serve(stream))));
+            accepted.unwrap_or_else(|error| eprintln!("a connection was not accepted: {error}"));
         }
     });
     std::io::stdin().read_to_end(&mut Vec::new()).map(drop)

@@ -9,10 +9,11 @@ use crate::poller::Token;
 use crate::priority::PriorityQueue;
 use crate::scheduler::Group;
 use crate::stats::Counter;
+use crate::sync::{Mutex, MutexGuard, lock};
 use rustix::event::epoll::EventFlags;
 use slab::Slab;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Readiness of one of a dispatcher's sockets.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +35,7 @@ pub(crate) struct Inner {
 
 impl Inner {
     fn sources(&self) -> MutexGuard<'_, Slab<Arc<Source>>> {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sources)
     }
 
     /// Adds a source, and returns what the kernel calls it. A dispatcher that is closed takes none.
@@ -88,7 +89,7 @@ pub(crate) struct Snapshot {
 
 impl Dispatchers {
     fn all(&self) -> MutexGuard<'_, Slab<Arc<Inner>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.all)
     }
 
     pub(crate) fn add(&self) -> Arc<Inner> {
@@ -133,6 +134,17 @@ impl Dispatchers {
         in_turn.into_iter().find_map(|(_, there)| Some((there.clone(), there.add(source.clone())?)))
     }
 
+    /// Wakes all tasks that wait for sockets, which find that the scheduler has ended.
+    pub(crate) fn end(&self) {
+        let all: Vec<_> = self.all().iter().map(|(_, there)| there.clone()).collect();
+        for dispatcher in all {
+            let sources: Vec<_> = dispatcher.sources().iter().map(|(_, source)| source.clone()).collect();
+            for source in sources {
+                source.deliver(EventFlags::IN | EventFlags::OUT);
+            }
+        }
+    }
+
     /// Whether a dispatcher waits in its queue.
     pub(crate) fn any_queued(&self) -> bool {
         self.all().iter().any(|(_, there)| there.queue.is_queued())
@@ -169,6 +181,10 @@ pub struct Dispatcher {
 
 impl Drop for Dispatcher {
     fn drop(&mut self) {
+        // In another process the lock may be held for ever.
+        if !self.group.process.is_this() {
+            return;
+        }
         let sources = self.inner.sources();
         self.inner.closed.store(true, Ordering::Relaxed);
         let is_unused = sources.is_empty();

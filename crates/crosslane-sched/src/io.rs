@@ -7,19 +7,21 @@
 use crate::dispatcher::{Dispatcher, Inner};
 use crate::poller::Token;
 use crate::scheduler::Group;
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::task::wake;
+use crate::timer::Sleep;
 use crate::worker::{Current, Start};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use std::future::Future;
+use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 /// What a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +110,7 @@ impl Source {
     }
 
     fn waiters(&self) -> MutexGuard<'_, Waiters> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiters)
     }
 
     /// Notes what an event tells, and wakes those who wait for it.
@@ -141,47 +143,11 @@ impl Source {
         }
     }
 
-    fn ready(&self, interest: Interest) -> Ready<'_> {
-        Ready { source: self, interest, key: None }
-    }
-
-    /// Notes that the descriptor is not ready any more, unless an event came since `seen`. An error is told once, a
-    /// pipe may be opened again, and an event may have been meant for a descriptor that is gone: what would wait
-    /// is not closed, whatever was told before.
-    fn clear(&self, interest: Interest, seen: u64) {
-        self.unset(interest.ready(), seen);
-    }
-
-    fn unset(&self, bits: u64, seen: u64) {
-        let _ = self.readiness.compare_exchange(seen, seen & !bits, Ordering::AcqRel, Ordering::Relaxed);
-    }
-}
-
-/// Waits until a source is ready. It leaves the list of waiters when it is dropped.
-struct Ready<'a> {
-    source: &'a Source,
-    interest: Interest,
-    key: Option<u64>,
-}
-
-impl Ready<'_> {
-    fn leave(&mut self) {
-        if let Some(key) = self.key.take() {
-            let waiter = self.source.waiters().remove(self.interest, key);
-            // A waker may run code of a user, so it goes outside of the lock.
-            drop(waiter);
-        }
-    }
-}
-
-impl Future for Ready<'_> {
-    /// The word of readiness.
-    type Output = u64;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<u64> {
-        self.leave();
-        let is_ready = |word: u64| word & self.interest.ready() != 0;
-        let word = self.source.readiness.load(Ordering::Acquire);
+    /// Waits until it is ready, and returns the word of readiness. Who waits has a place in the list, which `key` tells.
+    fn poll_ready(&self, interest: Interest, key: &mut Option<u64>, context: &mut Context<'_>) -> Poll<u64> {
+        self.leave(interest, key);
+        let is_ready = |word: u64| word & interest.ready() != 0;
+        let word = self.readiness.load(Ordering::Acquire);
         if is_ready(word) {
             if Current::spend() {
                 return Poll::Ready(word);
@@ -192,23 +158,29 @@ impl Future for Ready<'_> {
             return Poll::Pending;
         }
         let waker = context.waker().clone();
-        let mut waiters = self.source.waiters();
+        let mut waiters = self.waiters();
         // An event is noted before its waiters are woken under the lock, so it is seen here, or finds the waker.
-        let word = self.source.readiness.load(Ordering::Acquire);
+        let word = self.readiness.load(Ordering::Acquire);
         if is_ready(word) {
             drop(waiters);
             return Poll::Ready(word);
         }
-        let key = waiters.add(self.interest, waker);
-        drop(waiters);
-        self.key = Some(key);
+        *key = Some(waiters.add(interest, waker));
         Poll::Pending
     }
-}
 
-impl Drop for Ready<'_> {
-    fn drop(&mut self) {
-        self.leave();
+    /// Leaves the list of those who wait.
+    fn leave(&self, interest: Interest, key: &mut Option<u64>) {
+        if let Some(key) = key.take() {
+            let waiter = self.waiters().remove(interest, key);
+            // A waker may run code of a user, so it goes outside of the lock.
+            drop(waiter);
+        }
+    }
+
+    /// Notes that the descriptor is not ready any more for what `bits` say, unless an event came since `seen`.
+    fn clear(&self, bits: u64, seen: u64) {
+        let _ = self.readiness.compare_exchange(seen, seen & !bits, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
@@ -221,6 +193,8 @@ pub struct Io<T: AsFd> {
     descriptor: T,
     /// The kernel's stream itself, not something that reads from one as it likes.
     is_stream: bool,
+    /// A listener found no descriptors left when it tried last.
+    is_exhausted: AtomicBool,
     source: Arc<Source>,
     token: Token,
     dispatcher: Arc<Inner>,
@@ -232,9 +206,11 @@ impl<T: AsFd> Io<T> {
     ///
     /// # Errors
     /// Those of the kernel: regular files, for instance, cannot be waited for (`EPERM`).
+    /// [`io::ErrorKind::Unsupported`] if the tag has no dispatcher that takes sockets. [`io::ErrorKind::Other`] if the
+    /// scheduler has shut down, and in a process that was forked from the scheduler's.
     ///
     /// # Panics
-    /// Outside of a scheduler ([`Handle::io`](crate::Handle::io) works anywhere), or if the tag has no dispatcher.
+    /// Outside of a scheduler ([`Handle::io`](crate::Handle::io) works anywhere).
     pub fn new(descriptor: T) -> io::Result<Io<T>> {
         let group = Current::group().expect("Io::new is called in a task or in block_on of a scheduler");
         Io::register(descriptor, group, None)
@@ -253,18 +229,23 @@ impl<T: AsFd> Io<T> {
         group: Arc<Group>,
         dispatcher: Option<&Arc<Inner>>,
     ) -> io::Result<Io<T>> {
+        group.check()?;
         rustix::io::ioctl_fionbio(&descriptor, true)?;
         let source = Arc::new(Source::new());
         let (dispatcher, token) = match dispatcher {
             Some(given) => given.add(source.clone()).map(|token| (given.clone(), token)),
             None => group.dispatchers.add_source(&source),
         }
-        .expect("the tag has a dispatcher that is open");
+        .ok_or_else(|| {
+            let text = "the tag has no event dispatcher that takes sockets";
+            io::Error::new(io::ErrorKind::Unsupported, text)
+        })?;
         if let Err(error) = group.poller.add(&descriptor, token) {
             dispatcher.remove(token.source, &group.dispatchers);
             return Err(error);
         }
-        Ok(Io { descriptor, is_stream: false, source, token, dispatcher, group })
+        let is_exhausted = AtomicBool::new(false);
+        Ok(Io { descriptor, is_stream: false, is_exhausted, source, token, dispatcher, group })
     }
 
     /// The descriptor.
@@ -276,18 +257,47 @@ impl<T: AsFd> Io<T> {
     /// descriptor in between.
     ///
     /// # Errors
-    /// Those of the operation.
+    /// Those of the operation. An error of the kind [`io::ErrorKind::Other`] if the scheduler has shut down, also while
+    /// this waits, and in a process that was forked from the scheduler's.
     pub async fn with<R>(
         &self,
         interest: Interest,
         mut operation: impl FnMut(&T) -> io::Result<R>,
     ) -> io::Result<R> {
+        self.attempt(interest, |descriptor, _| operation(descriptor)).await
+    }
+
+    /// [`Io::with`] for an operation that wants to know which word of readiness was seen before it.
+    async fn attempt<R>(
+        &self,
+        interest: Interest,
+        mut operation: impl FnMut(&T, u64) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let mut place = Place { io: self, interest, key: None };
+        poll_fn(|context| self.poll_attempt(interest, &mut place.key, context, &mut operation)).await
+    }
+
+    /// `key` is the place of who waits.
+    fn poll_attempt<R>(
+        &self,
+        interest: Interest,
+        key: &mut Option<u64>,
+        context: &mut Context<'_>,
+        operation: &mut impl FnMut(&T, u64) -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
         loop {
-            let seen = self.source.ready(interest).await;
-            match operation(&self.descriptor) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.source.clear(interest, seen),
+            // The end of the scheduler wakes who waits. In another process the list of those who wait may be locked for
+            // ever.
+            self.group.check()?;
+            let seen = ready!(self.source.poll_ready(interest, key, context));
+            match operation(&self.descriptor, seen) {
+                // An error is told once, a pipe may be opened again, and an event may have been meant for a descriptor
+                // that is gone: what would wait is not closed, whatever was told before.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.source.clear(interest.ready(), seen)
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                done => return done,
+                done => return Poll::Ready(done),
             }
         }
     }
@@ -295,34 +305,30 @@ impl<T: AsFd> Io<T> {
     /// Reads what there is, at most as much as there is room for, and returns how much it was: 0 at the end.
     ///
     /// # Errors
-    /// Those of the descriptor.
+    /// Those of the descriptor, and as [`Io::with`].
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize>
     where
         for<'a> &'a T: Read,
     {
-        loop {
-            let seen = self.source.ready(Interest::Read).await;
-            match (&self.descriptor).read(buffer) {
-                Ok(length) => {
-                    // A stream that gives less than there is room for has no more (epoll(7)).
-                    if self.is_stream && length > 0 && length < buffer.len() {
-                        self.source.unset(READ, seen);
-                    }
-                    return Ok(length);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.source.clear(Interest::Read, seen)
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        self.attempt(Interest::Read, |descriptor, seen| self.read_now(descriptor, buffer, seen)).await
+    }
+
+    fn read_now(&self, mut descriptor: &T, buffer: &mut [u8], seen: u64) -> io::Result<usize>
+    where
+        for<'a> &'a T: Read,
+    {
+        let length = descriptor.read(buffer)?;
+        // A stream that gives less than there is room for has no more (epoll(7)).
+        if self.is_stream && length > 0 && length < buffer.len() {
+            self.source.clear(READ, seen);
         }
+        Ok(length)
     }
 
     /// Writes as much as there is room for, and returns how much it was.
     ///
     /// # Errors
-    /// Those of the descriptor.
+    /// Those of the descriptor, and as [`Io::with`].
     pub async fn write(&self, bytes: &[u8]) -> io::Result<usize>
     where
         for<'a> &'a T: Write,
@@ -333,7 +339,7 @@ impl<T: AsFd> Io<T> {
     /// Writes all bytes.
     ///
     /// # Errors
-    /// Those of the descriptor; [`io::ErrorKind::WriteZero`] if it takes no more.
+    /// Those of the descriptor, and as [`Io::with`]; [`io::ErrorKind::WriteZero`] if it takes no more.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()>
     where
         for<'a> &'a T: Write,
@@ -349,14 +355,46 @@ impl<T: AsFd> Io<T> {
     }
 }
 
+/// Leaves the list of those who wait when it is dropped.
+struct Place<'a, T: AsFd> {
+    io: &'a Io<T>,
+    interest: Interest,
+    key: Option<u64>,
+}
+
+impl<T: AsFd> Drop for Place<'_, T> {
+    fn drop(&mut self) {
+        if self.io.group.process.is_this() {
+            self.io.source.leave(self.interest, &mut self.key);
+        }
+    }
+}
+
+/// How long a listener waits before it tries again, while the process or the system has no descriptors left.
+const EXHAUSTED: Duration = Duration::from_millis(100);
+
 impl Io<TcpListener> {
     /// Waits for a connection, and registers it. Nagle's delay is off.
     ///
+    /// Where no descriptors or no memory are left, the first call that finds so is an error; later ones wait and try
+    /// again ten times a second, until one succeeds. So a loop that goes on after errors keeps no processor busy.
+    ///
     /// # Errors
     /// Those of `accept`, of which some concern one connection only (`ECONNABORTED`), and some are of this process
-    /// (`EMFILE`).
+    /// (`EMFILE`), and as [`Io::with`] and [`Io::new`]. None of `accept`'s means that later connections would fail.
     pub async fn accept(&self) -> io::Result<(Io<TcpStream>, SocketAddr)> {
-        let (stream, address) = self.with(Interest::Read, TcpListener::accept).await?;
+        let (stream, address) = loop {
+            if self.is_exhausted.load(Ordering::Relaxed) {
+                let mut pause = Sleep::within(self.group.clone(), EXHAUSTED);
+                poll_fn(|context| pause.poll_due(context)).await?;
+            }
+            let accepted = self.with(Interest::Read, TcpListener::accept).await;
+            let is_exhausted = accepted.as_ref().is_err_and(is_exhaustion);
+            let was_exhausted = self.is_exhausted.swap(is_exhausted, Ordering::Relaxed);
+            if !(is_exhausted && was_exhausted) {
+                break accepted?;
+            }
+        };
         stream.set_nodelay(true)?;
         let mut stream = Io::register(stream, self.group.clone(), None)?;
         stream.is_stream = true;
@@ -364,14 +402,20 @@ impl Io<TcpListener> {
     }
 }
 
+/// Whether something is used up that others may give back, while the connection goes on waiting.
+fn is_exhaustion(error: &io::Error) -> bool {
+    let all = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|error| all.contains(&error))
+}
+
 impl Io<TcpStream> {
     /// Connects. Nagle's delay is off.
     ///
     /// # Errors
-    /// Those of `connect`.
+    /// Those of `connect`, and as [`Io::with`] and [`Io::new`].
     ///
     /// # Panics
-    /// As [`Io::new`].
+    /// Outside of a scheduler.
     pub async fn connect(address: SocketAddr) -> io::Result<Io<TcpStream>> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -404,6 +448,10 @@ impl<T: AsFd> AsFd for Io<T> {
 
 impl<T: AsFd> Drop for Io<T> {
     fn drop(&mut self) {
+        // A child process would take the parent's socket out of the epoll, which is the parent's too.
+        if !self.group.process.is_this() {
+            return;
+        }
         // An error means that the kernel does not know the descriptor any more, which is what is wanted.
         let _ = self.group.poller.remove(&self.descriptor);
         self.dispatcher.remove(self.token.source, &self.group.dispatchers);
@@ -414,30 +462,36 @@ impl<T: AsFd> Drop for Io<T> {
 mod tests {
     use super::*;
 
+    fn poll(source: &Source, interest: Interest, key: &mut Option<u64>) -> Poll<u64> {
+        source.poll_ready(interest, key, &mut Context::from_waker(Waker::noop()))
+    }
+
     /// The sources of two sockets may have the same number, one after the other.
     #[test]
     fn a_late_event_of_another_socket_is_forgotten() {
         let source = Source::new();
         source.deliver(EventFlags::HUP | EventFlags::ERR);
         for interest in [Interest::Read, Interest::Write] {
-            let mut context = Context::from_waker(Waker::noop());
-            let Poll::Ready(seen) = Pin::new(&mut source.ready(interest)).poll(&mut context) else {
+            let Poll::Ready(seen) = poll(&source, interest, &mut None) else {
                 panic!("it counts as ready");
             };
-            source.clear(interest, seen);
-            assert!(Pin::new(&mut source.ready(interest)).poll(&mut context).is_pending());
+            source.clear(interest.ready(), seen);
+            assert!(poll(&source, interest, &mut None).is_pending());
         }
     }
 
     #[test]
     fn who_waits_no_more_is_forgotten() {
         let source = Source::new();
-        let mut context = Context::from_waker(Waker::noop());
-        source.clear(Interest::Read, READ | WRITE);
+        source.clear(READ, READ | WRITE);
         for _ in 0..100 {
-            let (mut one, mut other) = (source.ready(Interest::Read), source.ready(Interest::Read));
-            assert!(Pin::new(&mut one).poll(&mut context).is_pending());
-            assert!(Pin::new(&mut other).poll(&mut context).is_pending());
+            let (mut one, mut other) = (None, None);
+            assert!(poll(&source, Interest::Read, &mut one).is_pending());
+            assert!(poll(&source, Interest::Read, &mut other).is_pending());
+            // Polling again takes a new place, and leaves the old one.
+            assert!(poll(&source, Interest::Read, &mut one).is_pending());
+            source.leave(Interest::Read, &mut one);
+            source.leave(Interest::Read, &mut other);
         }
         let waiters = source.waiters();
         assert!(waiters.reader.is_none() && waiters.more.is_empty());

@@ -50,7 +50,8 @@
 //! - `worker`: what a worker does next. `idle`: who sleeps, and who is woken. `monitor`: what waits behind a long
 //!   task.
 //! - `poller`: epoll, wakes and the kernel's timer. `timer`: sleeping tasks.
-//! - `task`: starting and ending tasks. `scheduler`: groups of workers, and their shutdown.
+//! - `task`: starting and ending tasks. `blocking`: calls that block. `scheduler`: groups of workers, and their
+//!   shutdown. `process`: what happens after a fork.
 //!
 //! # Priority is not inherited
 //!
@@ -61,12 +62,14 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("crosslane-sched runs on Linux: it waits with epoll, eventfd and timerfd");
 
+mod blocking;
 mod dispatcher;
 mod idle;
 mod io;
 mod monitor;
 mod poller;
 pub mod priority;
+mod process;
 mod scheduler;
 mod slice;
 mod stats;
@@ -78,9 +81,9 @@ mod worker;
 pub use dispatcher::Dispatcher;
 pub use io::{Interest, Io};
 pub use scheduler::{Builder, Handle, Scheduler, Shutdown};
-pub use stats::WorkerStats;
-pub use task::{Foreground, JoinError, JoinHandle, foreground, spawn, yield_now};
-pub use timer::{Sleep, sleep};
+pub use stats::{BlockingStats, WorkerStats};
+pub use task::{Foreground, JoinError, JoinHandle, Panic, foreground, spawn, spawn_blocking, yield_now};
+pub use timer::{Elapsed, Sleep, sleep, timeout};
 
 /// The examples of the page are compiled.
 #[cfg(doctest)]

@@ -1,22 +1,25 @@
 //! A scheduler and its groups of workers.
 
+use crate::blocking::{self, Blocking};
 use crate::dispatcher::{Dispatcher, Dispatchers};
 use crate::idle::Idle;
 use crate::io::Io;
 use crate::monitor::{self, Monitor};
 use crate::poller::Poller;
-use crate::stats::{Counters, WorkerStats};
+use crate::process::Process;
+use crate::stats::{BlockingStats, Counters, WorkerStats};
+use crate::sync::{Condvar, Mutex, lock};
 use crate::task::{self, JoinHandle, Tasks};
 use crate::timer::Timers;
 use crate::worker::{Current, Job, Worker};
-use async_task::Runnable;
+use async_task::{Runnable, ScheduleInfo};
 use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
 use rustix::fd::AsFd;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -25,6 +28,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Group {
     tag: String,
+    pub(crate) process: Process,
     pub(crate) poller: Poller,
     pub(crate) timers: Timers,
     pub(crate) idle: Idle,
@@ -38,8 +42,9 @@ pub(crate) struct Group {
     /// How many more threads may take ordinary tasks.
     pub(crate) permits: AtomicUsize,
     pub(crate) tasks: Tasks,
+    pub(crate) blocking: Blocking,
     pub(crate) counters: Vec<Counters>,
-    /// Tasks that are met are dropped.
+    /// Tasks that run are dropped.
     cancelling: AtomicBool,
     stopped: AtomicBool,
     draining: AtomicBool,
@@ -55,7 +60,7 @@ impl Group {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let (runnable, handle) = task::create(self, future);
+        let (runnable, handle) = task::create(self, future, Group::schedule);
         // After the end nobody would run it: it is cancelled at once.
         if !self.is_stopped() {
             runnable.schedule();
@@ -64,8 +69,12 @@ impl Group {
     }
 
     /// Puts a task that has to run where a worker finds it.
-    pub(crate) fn schedule(&self, runnable: Runnable, yields: bool) {
-        if let Some(runnable) = Current::schedule(self, runnable, yields) {
+    pub(crate) fn schedule(&self, runnable: Runnable, info: ScheduleInfo) {
+        if !self.process.is_this() {
+            // Nobody runs it here, and dropping it might run code that waits for somebody.
+            return std::mem::forget(runnable);
+        }
+        if let Some(runnable) = Current::schedule(self, runnable, info.woken_while_running) {
             self.injector.push(Job::Task(runnable));
             self.wake_one();
             if self.is_stopped() {
@@ -93,8 +102,34 @@ impl Group {
         !self.dispatchers.is_empty()
     }
 
+    /// An error in a process that was forked from the group's, and after the end: nothing would wake who waits.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        if !self.process.is_this() {
+            Err(io::Error::other(FORKED))
+        } else if self.is_stopped() {
+            Err(io::Error::other("the scheduler has shut down"))
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn assert_not_forked(&self) {
+        assert!(self.process.is_this(), "{FORKED}");
+    }
+
+    /// Ends a process that a task forked, and in which that task has let go of its worker: there would be a second
+    /// worker in its place, which takes the events of the first one.
+    pub(crate) fn leave_forked(&self) {
+        if !self.process.is_this() {
+            let text = format!("crosslane-sched: a task that forks has to end the child itself: {FORKED}\n");
+            // Without the lock of the standard library, which another thread may have held.
+            let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
+            std::process::abort();
+        }
+    }
+
     pub(crate) fn is_cancelling(&self) -> bool {
-        self.cancelling.load(Ordering::Relaxed)
+        self.cancelling.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -109,20 +144,21 @@ impl Group {
 
     /// Lets the thread that shuts the group down look again.
     fn notify(&self) {
-        drop(self.drain.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(lock(&self.drain));
         self.drained.notify_all();
     }
 
     /// Waits until nothing is left, at most until `end`. Returns how much is.
     fn wait_until_zero(&self, left: impl Fn() -> usize, end: Instant) -> usize {
-        let mut guard = self.drain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = lock(&self.drain);
         loop {
             let left = left();
             let time = end.saturating_duration_since(Instant::now());
             if left == 0 || time.is_zero() {
                 return left;
             }
-            guard = self.drained.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.drained.wait_timeout(guard, time);
+            guard = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
         }
     }
 
@@ -137,32 +173,40 @@ impl Group {
         }
     }
 
-    /// Lets the tasks end until `end`, cancels the others, and ends the workers.
-    fn shut_down(&self, end: Instant) -> Shutdown {
-        self.draining.store(true, Ordering::SeqCst);
-        let cancelled = self.wait_until_zero(|| self.tasks.count(), end);
-        self.cancelling.store(true, Ordering::SeqCst);
-        self.tasks.wake_all();
-        // Dropping a future is short; one that runs has this time to let go of its worker.
-        self.wait_until_zero(|| self.tasks.count(), Instant::now() + LAST_CALL);
+    /// Nothing runs any more, and nobody waits for something that will not come.
+    fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
-        let last = Instant::now() + LAST_CALL;
-        let threads = || self.threads.load(Ordering::SeqCst);
-        let stuck = loop {
-            // A wake reaches one poller, and they may be several.
-            self.poller.wake();
-            self.idle.wake_sleepers();
-            self.monitor.unpark();
-            let step = Instant::now() + Duration::from_millis(1);
-            let left = self.wait_until_zero(threads, step);
-            if left == 0 || Instant::now() > last {
-                break left;
-            }
-        };
-        self.drop_queued();
-        Shutdown { cancelled, stuck }
+        self.blocking.end();
+        self.dispatchers.end();
+        self.timers.end();
+    }
+
+    /// Lets all threads see that the group is stopped.
+    fn wake_all(&self) {
+        // A wake reaches one poller, and they may be several.
+        self.poller.wake();
+        self.idle.wake_sleepers();
+        self.monitor.unpark();
+    }
+
+    /// Starts a thread of the group, which counts as one of its threads as long as it runs.
+    pub(crate) fn start_thread(
+        self: &Arc<Self>,
+        name: &str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        self.threads.fetch_add(1, Ordering::SeqCst);
+        let running = Running(self.clone());
+        thread::Builder::new().name(format!("{}-{name}", self.tag)).spawn(move || {
+            run();
+            drop(running);
+        })?;
+        Ok(())
     }
 }
+
+/// Why a group is of no use in a child process.
+const FORKED: &str = "this process was forked from the one in which the scheduler runs";
 
 /// How long tasks have to be dropped after the time for draining is over, and how long threads have to end after that.
 const LAST_CALL: Duration = Duration::from_secs(1);
@@ -185,12 +229,48 @@ struct Options {
     reserve: Option<usize>,
     dispatchers: usize,
     priority: bool,
+    blocking: usize,
+    /// How long a thread for calls that block waits for the next one.
+    keep: Duration,
 }
+
+/// As many threads as Linux lets a process have, unless it was told otherwise; it cannot have more dispatchers of use.
+const MOST: usize = 1 << 15;
 
 impl Options {
     fn new(tag: &str) -> Self {
-        let workers = thread::available_parallelism().map_or(1, usize::from);
-        Options { tag: tag.into(), workers, reserve: None, dispatchers: 1, priority: true }
+        Options {
+            tag: tag.into(),
+            workers: thread::available_parallelism().map_or(1, usize::from),
+            reserve: None,
+            dispatchers: 1,
+            priority: true,
+            blocking: blocking::LIMIT,
+            keep: blocking::KEEP,
+        }
+    }
+
+    fn reserve(&self) -> usize {
+        if self.dispatchers == 0 { 0 } else { self.reserve.unwrap_or(4 * self.workers) }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let Options { tag, workers, reserve, dispatchers, blocking, .. } = self;
+        let fault = if tag.contains('\0') {
+            "has a NUL in its name, which threads get".into()
+        } else if *workers == 0 {
+            "needs at least one worker".into()
+        } else if *blocking == 0 {
+            "needs at least one thread for calls that block".into()
+        } else if let Some(number) = [*workers, reserve.unwrap_or(0), *dispatchers, *blocking]
+            .into_iter()
+            .find(|number| *number > MOST)
+        {
+            format!("cannot have {number} threads or dispatchers; {MOST} are the most")
+        } else {
+            return Ok(());
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidInput, format!("the tag {tag:?} {fault}")))
     }
 }
 
@@ -231,6 +311,13 @@ impl Builder {
         self
     }
 
+    /// How many threads there are at most for calls that block ([`spawn_blocking`](crate::spawn_blocking)); 512 unless
+    /// set.
+    pub fn blocking(mut self, threads: usize) -> Self {
+        self.last().blocking = threads;
+        self
+    }
+
     fn last(&mut self) -> &mut Options {
         self.0.last_mut().expect("a builder begins with a tag")
     }
@@ -238,15 +325,13 @@ impl Builder {
     /// Starts the workers.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] if a tag has no workers or stands twice; otherwise those of the kernel, which
-    /// may have no descriptors or threads left.
+    /// [`io::ErrorKind::InvalidInput`] if a tag stands twice, has a NUL in its name, no workers, no thread for calls
+    /// that block, or more than 32,768 of something; otherwise those of the kernel, which may have no descriptors or
+    /// threads left.
     pub fn start(self) -> io::Result<Scheduler> {
         let mut scheduler = Scheduler { handles: Vec::new() };
         for options in self.0 {
-            if options.workers == 0 {
-                let text = format!("the tag {:?} needs at least one worker", options.tag);
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-            }
+            options.check()?;
             if scheduler.tag(&options.tag).is_some() {
                 let text = format!("the tag {:?} stands twice", options.tag);
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -270,12 +355,11 @@ impl Scheduler {
     }
 
     fn start_group(&mut self, options: Options) -> io::Result<()> {
-        let reserve =
-            if options.dispatchers == 0 { 0 } else { options.reserve.unwrap_or(4 * options.workers) };
-        let count = options.workers + reserve;
+        let count = options.workers + options.reserve();
         let queues: Vec<_> = (0..count).map(|_| Deque::new_lifo()).collect();
         let group = Arc::new(Group {
             tag: options.tag,
+            process: Process::this()?,
             poller: Poller::new()?,
             timers: Timers::default(),
             idle: Idle::new(),
@@ -286,6 +370,7 @@ impl Scheduler {
             priority: options.priority,
             permits: AtomicUsize::new(options.workers),
             tasks: Tasks::new(count),
+            blocking: Blocking::new(options.blocking, options.keep),
             counters: (0..count).map(|_| Counters::default()).collect(),
             cancelling: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
@@ -301,10 +386,10 @@ impl Scheduler {
         self.handles.push(Handle(group.clone()));
         for (index, queue) in queues.into_iter().enumerate() {
             let worker = Worker::new(group.clone(), index, queue);
-            start_thread(&group, &format!("{}-{index}", group.tag), move || worker.run())?;
+            group.start_thread(&index.to_string(), move || worker.run())?;
         }
         let watched = group.clone();
-        start_thread(&group, &format!("{}-monitor", group.tag), move || monitor::run(&watched))
+        group.start_thread("monitor", move || monitor::run(&watched))
     }
 
     /// The handle of the first tag.
@@ -325,36 +410,75 @@ impl Scheduler {
         self.handle().block_on(future)
     }
 
-    /// Waits until all tasks have ended, for at most `limit`; then cancels the others and ends the workers.
+    /// Waits until all tasks have ended, for at most `limit`; then cancels the others and ends the threads. In a process
+    /// that was forked from the scheduler's there is nothing to end.
     ///
     /// # Panics
-    /// On a worker, which would wait for itself.
+    /// On a worker, or in a call that blocks: it would wait for itself.
     pub fn shut_down(mut self, limit: Duration) -> Shutdown {
-        assert!(!Current::is_worker(), "shut_down is not called in a task, for which it would wait");
-        end(std::mem::take(&mut self.handles), limit)
+        assert!(!self.holds_thread(), "shut_down is not called in a task, for which it would wait");
+        end(&std::mem::take(&mut self.handles), limit)
+    }
+
+    /// Whether this thread is held by a task that would wait for itself, or in vain for others of its worker.
+    fn holds_thread(&self) -> bool {
+        Current::is_worker() || self.handles.iter().any(|Handle(group)| Current::is_held_by(group))
     }
 }
 
-fn end(handles: Vec<Handle>, limit: Duration) -> Shutdown {
-    let now = Instant::now();
-    let end = now.checked_add(limit).unwrap_or(now + crate::timer::FAR_AWAY);
-    let mut all = Shutdown::default();
-    for Handle(group) in handles {
-        let one = group.shut_down(end);
-        all.cancelled += one.cancelled;
-        all.stuck += one.stuck;
+/// Lets all tasks end for at most `limit`, cancels the others, and ends the threads.
+fn end(groups: &[Handle], limit: Duration) -> Shutdown {
+    if groups.iter().any(|Handle(group)| !group.process.is_this()) {
+        // The threads and the tasks are in another process.
+        return Shutdown::default();
     }
-    all
+    let groups = || groups.iter().map(|Handle(group)| &**group);
+    let tasks = || Tasks::count_all(groups().map(|group| &group.tasks));
+    let drain = |end| {
+        // The tasks of one group may start some in another, so all have to be without tasks at one moment.
+        loop {
+            for group in groups() {
+                group.wait_until_zero(|| group.tasks.count(), end);
+            }
+            let left = tasks();
+            if left == 0 || end <= Instant::now() {
+                return left;
+            }
+        }
+    };
+    groups().for_each(|group| group.draining.store(true, Ordering::SeqCst));
+    let now = Instant::now();
+    let cancelled = drain(now.checked_add(limit).unwrap_or(now + crate::timer::FAR_AWAY));
+    for group in groups() {
+        group.cancelling.store(true, Ordering::SeqCst);
+        group.tasks.wake_all();
+    }
+    // Dropping a future is short; one that runs has this time to let go of its worker.
+    drain(Instant::now() + LAST_CALL);
+    groups().for_each(Group::stop);
+    let last = Instant::now() + LAST_CALL;
+    let stuck = loop {
+        groups().for_each(Group::wake_all);
+        let step = Instant::now() + Duration::from_millis(1);
+        let threads = |group: &Group| group.wait_until_zero(|| group.threads.load(Ordering::SeqCst), step);
+        let left = groups().map(threads).sum();
+        if left == 0 || last < Instant::now() {
+            break left;
+        }
+    };
+    groups().for_each(Group::drop_queued);
+    Shutdown { cancelled, stuck }
 }
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
+        let holds_thread = self.holds_thread();
         let handles = std::mem::take(&mut self.handles);
-        let end = || {
-            let _ = end(handles, Duration::ZERO);
+        let end = move || {
+            let _ = end(&handles, Duration::ZERO);
         };
-        if Current::is_worker() {
-            // The worker would wait for itself. If no thread can be made the scheduler goes on: a drop does not panic.
+        if holds_thread {
+            // The thread would wait for itself. If no thread can be made the scheduler goes on: a drop does not panic.
             let _ = thread::Builder::new().name("scheduler-end".into()).spawn(end);
         } else {
             end();
@@ -372,16 +496,6 @@ impl Drop for Running {
     }
 }
 
-fn start_thread(group: &Arc<Group>, name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    group.threads.fetch_add(1, Ordering::SeqCst);
-    let running = Running(group.clone());
-    thread::Builder::new().name(name.into()).spawn(move || {
-        run();
-        drop(running);
-    })?;
-    Ok(())
-}
-
 /// A way to the workers of one tag, from any thread.
 #[derive(Clone, Debug)]
 pub struct Handle(Arc<Group>);
@@ -392,7 +506,22 @@ impl Handle {
         Current::group().map(Handle)
     }
 
+    /// Makes a call that blocks on one of this tag's threads for such calls; see [`spawn_blocking`](crate::spawn_blocking).
+    ///
+    /// # Panics
+    /// If no thread can be made and there is none yet, and in a process that was forked from the scheduler's.
+    pub fn spawn_blocking<F, T>(&self, call: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.0.spawn_blocking(call)
+    }
+
     /// Starts a task in the background. After the scheduler has ended it is cancelled at once.
+    ///
+    /// # Panics
+    /// In a process that was forked from the scheduler's.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -404,10 +533,11 @@ impl Handle {
     /// Runs a future on this thread; what it spawns runs on the workers of this tag.
     ///
     /// # Panics
-    /// On a worker, which would wait for itself.
+    /// On a worker, which would wait for itself, and in a process that was forked from the scheduler's.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         assert!(!Current::is_worker(), "block_on is not called in a task: await the future there");
-        let _entered = Entered(Current::enter(Some(self.0.clone())));
+        self.0.assert_not_forked();
+        let _entered = Current::enter(self.0.clone());
         let unpark = Arc::new(Unpark { thread: thread::current(), is_woken: AtomicBool::new(false) });
         let waker = Waker::from(unpark.clone());
         let mut context = Context::from_waker(&waker);
@@ -427,9 +557,6 @@ impl Handle {
     ///
     /// # Errors
     /// As [`Io::new`].
-    ///
-    /// # Panics
-    /// If the tag has no dispatcher.
     pub fn io<T: AsFd>(&self, descriptor: T) -> io::Result<Io<T>> {
         Io::register(descriptor, self.0.clone(), None)
     }
@@ -444,18 +571,14 @@ impl Handle {
         self.0.counters.iter().map(Counters::read).collect()
     }
 
-    /// How many tasks have not ended.
+    /// What the threads for calls that block do.
+    pub fn blocking(&self) -> BlockingStats {
+        self.0.blocking.stats()
+    }
+
+    /// How many tasks have not ended. Calls that block count too.
     pub fn tasks(&self) -> usize {
         self.0.tasks.count()
-    }
-}
-
-/// What the thread was in before it entered a group.
-struct Entered(Option<Arc<Group>>);
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        Current::enter(self.0.take());
     }
 }
 
@@ -468,5 +591,23 @@ impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.is_woken.store(true, Ordering::SeqCst);
         self.thread.unpark();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_for_calls_that_block_ends_when_it_has_nothing_to_do() {
+        let mut builder = Scheduler::builder().workers(1);
+        builder.last().keep = Duration::from_millis(1);
+        let scheduler = builder.start().unwrap();
+        for number in 1..3 {
+            scheduler.block_on(scheduler.handle().spawn_blocking(|| ())).unwrap();
+            while scheduler.handle().blocking() != (BlockingStats { runs: number, ..Default::default() }) {
+                thread::yield_now();
+            }
+        }
     }
 }

@@ -5,6 +5,10 @@
 //! run. Among threads with equal slices it waits until the slice of the other one is over, and that ends at the
 //! next tick of the kernel's clock (4 ms apart at 250 Hz). So a thread must not keep its short slice during a
 //! long handler, or the thread that the next event wakes waits for it.
+//!
+//! The threads and processes that a task starts have the usual slice: the kernel is told that they inherit none. It lets
+//! nobody without privileges take that back, so the thread keeps it with the usual slice as well. (With it, a
+//! child of a thread whose nice value is negative has 0.)
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -71,7 +75,7 @@ fn attributes() -> Option<Attributes> {
     // SAFETY: the kernel writes at most `size` bytes there; thread 0 is the calling one.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
     let is_ordinary = got == 0 && attributes.policy == libc::SCHED_OTHER as u32;
-    is_ordinary.then_some(Attributes { size, flags: 0, ..attributes })
+    is_ordinary.then_some(Attributes { size, flags: libc::SCHED_FLAG_RESET_ON_FORK as u64, ..attributes })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -87,6 +91,20 @@ mod tests {
         slice.restore();
         assert_eq!(attributes().unwrap().runtime, usual);
         // Kernels before 6.12 tell and grant nothing.
+        assert!(short == 100_000 || (usual, short) == (0, 0), "{usual} {short}");
+    }
+
+    #[test]
+    fn a_thread_that_is_started_has_the_usual_slice() {
+        let usual = attributes().unwrap().runtime;
+        let slice = Slice::new(true);
+        slice.shorten();
+        let of_thread = std::thread::spawn(|| attributes().unwrap().runtime).join().unwrap();
+        assert_eq!(of_thread, usual);
+        // What the thread may do without privileges has not become less.
+        slice.restore();
+        slice.shorten();
+        let short = attributes().unwrap().runtime;
         assert!(short == 100_000 || (usual, short) == (0, 0), "{usual} {short}");
     }
 }

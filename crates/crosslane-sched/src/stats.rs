@@ -30,6 +30,20 @@ pub(crate) struct Counters {
     pub(crate) wakes: Counter,
 }
 
+/// The threads for calls that block ([`spawn_blocking`](crate::spawn_blocking)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BlockingStats {
+    /// How many threads there are.
+    pub threads: usize,
+    /// How many of them have nothing to do.
+    pub idle: usize,
+    /// How many calls wait for a thread.
+    pub waiting: usize,
+    /// How many calls have ended.
+    pub runs: u64,
+}
+
 /// What one worker did since the scheduler was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -5,9 +5,9 @@
 //! shutdown needs to cancel those that wait.
 
 use crate::scheduler::Group;
-use crate::sync::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::worker::{Current, Start};
-use async_task::{FallibleTask, Runnable};
+use async_task::{FallibleTask, Runnable, ScheduleInfo};
 use slab::Slab;
 use std::any::Any;
 use std::fmt;
@@ -15,8 +15,8 @@ use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 type Payload = Box<dyn Any + Send>;
@@ -62,8 +62,35 @@ impl<T> Drop for Contained<T> {
 pub enum JoinError {
     /// It was cancelled, by its handle or by the end of the scheduler.
     Cancelled,
-    /// It panicked, with this payload.
-    Panicked(Payload),
+    /// It panicked.
+    Panicked(Panic),
+}
+
+/// What a task panicked with.
+///
+/// Payloads are `Send` only. The lock makes this `Sync` too, as errors have to be.
+pub struct Panic(std::sync::Mutex<Payload>);
+
+impl Panic {
+    /// The payload, as [`std::panic::resume_unwind`] takes it.
+    pub fn into_payload(self) -> Box<dyn Any + Send> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Panic {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}
+
+impl fmt::Display for Panic {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let payload = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        out.write_str(text.unwrap_or("(no text)"))
+    }
 }
 
 impl fmt::Debug for JoinError {
@@ -76,11 +103,7 @@ impl fmt::Display for JoinError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JoinError::Cancelled => out.write_str("the task was cancelled"),
-            JoinError::Panicked(payload) => {
-                let text = payload.downcast_ref::<&str>().copied();
-                let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-                write!(out, "the task panicked: {}", text.unwrap_or("(no text)"))
-            }
+            JoinError::Panicked(panic) => write!(out, "the task panicked: {panic}"),
         }
     }
 }
@@ -91,7 +114,7 @@ impl std::error::Error for JoinError {}
 #[derive(Debug)]
 pub struct JoinHandle<T>(Option<FallibleTask<Output<T>>>);
 
-type Output<T> = Contained<Result<T, Payload>>;
+type Output<T> = Contained<Result<T, JoinError>>;
 
 impl<T> JoinHandle<T> {
     /// Cancels the task, unless it has ended, and waits until its future is dropped. Dropping what this returns
@@ -103,7 +126,15 @@ impl<T> JoinHandle<T> {
     /// [`JoinError::Cancelled`], unless the task ended before; [`JoinError::Panicked`] if it panicked before.
     pub fn cancel(mut self) -> impl Future<Output = Result<T, JoinError>> {
         let task = self.0.take().expect("a handle has its task until it is dropped");
-        async move { joined(task.cancel().await) }
+        let mut cancelled = Box::pin(task.cancel());
+        // The first poll cancels, which shall not wait for somebody who awaits this.
+        let first = cancelled.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        async move {
+            joined(match first {
+                Poll::Ready(output) => output,
+                Poll::Pending => cancelled.await,
+            })
+        }
     }
 
     /// Whether the task has ended.
@@ -130,7 +161,7 @@ impl<T> Drop for JoinHandle<T> {
 }
 
 fn joined<T>(output: Option<Output<T>>) -> Result<T, JoinError> {
-    output.ok_or(JoinError::Cancelled)?.into_inner().map_err(JoinError::Panicked)
+    output.ok_or(JoinError::Cancelled)?.into_inner()
 }
 
 /// The tasks of a group that have not ended, each with a waker. In shards, by the thread that started the task.
@@ -141,18 +172,27 @@ pub(crate) struct Tasks {
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shard(crate::sync::Mutex<Slab<Waker>>);
+struct Shard(Mutex<Slab<Waker>>);
 
 impl Tasks {
     pub(crate) fn new(shards: usize) -> Self {
         Tasks { shards: (0..shards).map(|_| Shard::default()).collect() }
     }
 
+    /// How many tasks have not ended.
     pub(crate) fn count(&self) -> usize {
-        self.shards.iter().map(|shard| lock(&shard.0).len()).sum()
+        Tasks::count_all([self])
     }
 
-    /// Wakes all tasks, so that workers of a group that is being stopped meet and drop them.
+    /// How many tasks of all these groups have not ended, at one moment: one task may start another in a shard or in
+    /// a group that was counted before, and end.
+    pub(crate) fn count_all<'a>(groups: impl IntoIterator<Item = &'a Tasks>) -> usize {
+        let locked: Vec<MutexGuard<'a, _>> =
+            groups.into_iter().flat_map(|tasks| &tasks.shards).map(|shard| lock(&shard.0)).collect();
+        locked.iter().map(|shard| shard.len()).sum()
+    }
+
+    /// Wakes all tasks of a group that is being stopped, so that they run once more and end.
     pub(crate) fn wake_all(&self) {
         for shard in &self.shards {
             let wakers: Vec<_> = lock(&shard.0).iter().map(|(_, waker)| waker.clone()).collect();
@@ -161,21 +201,29 @@ impl Tasks {
     }
 }
 
-/// A future in the list of tasks, whose panics are results.
+/// A future in the list of tasks, whose panics are results, and which ends when its group is being stopped.
 struct Listed<F> {
     future: Contained<F>,
-    _entry: Entry,
+    entry: Entry,
 }
 
 impl<F: Future> Future for Listed<F> {
     type Output = Output<F::Output>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // A wake counts from before this step on. So the task sees here that its group is being stopped, or the wake
+        // that follows brings it back.
+        if self.entry.group.is_cancelling() {
+            return Poll::Ready(Contained::new(Err(JoinError::Cancelled)));
+        }
         // SAFETY: the future is pinned as the whole is: it is never moved out.
         let future = unsafe { self.map_unchecked_mut(|listed| &mut *listed.future.0) };
         match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
             Ok(poll) => poll.map(|output| Contained::new(Ok(output))),
-            Err(payload) => Poll::Ready(Contained::new(Err(payload))),
+            Err(payload) => {
+                let panic = Panic(std::sync::Mutex::new(payload));
+                Poll::Ready(Contained::new(Err(JoinError::Panicked(panic))))
+            }
         }
     }
 }
@@ -189,18 +237,27 @@ struct Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
+        // In another process the lock may be held for ever.
+        if !self.group.process.is_this() {
+            return;
+        }
         let waker = lock(&self.group.tasks.shards[self.shard].0).try_remove(self.key);
         drop(waker);
         self.group.task_ended();
     }
 }
 
-/// Makes a task of the group, without starting it.
-pub(crate) fn create<F>(group: &Arc<Group>, future: F) -> (Runnable, JoinHandle<F::Output>)
+/// Makes a task of the group, without starting it. `schedule` brings it to a thread whenever it was woken.
+///
+/// # Panics
+/// In a process that was forked from the group's.
+pub(crate) fn create<F, S>(group: &Arc<Group>, future: F, schedule: S) -> (Runnable, JoinHandle<F::Output>)
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
+    S: Fn(&Group, Runnable, ScheduleInfo) + Send + Sync + 'static,
 {
+    group.assert_not_forked();
     static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
     let shards = &group.tasks.shards;
     let shard = Current::worker_index(group).unwrap_or_else(|| OUTSIDE.fetch_add(1, Ordering::Relaxed))
@@ -210,12 +267,9 @@ where
     let entry = Entry { group: group.clone(), shard, key: slot.key() };
     let schedule = {
         let group = group.clone();
-        async_task::WithInfo(move |runnable, info: async_task::ScheduleInfo| {
-            group.schedule(runnable, info.woken_while_running);
-        })
+        async_task::WithInfo(move |runnable, info| schedule(&group, runnable, info))
     };
-    let (runnable, task) =
-        async_task::spawn(Listed { future: Contained::new(future), _entry: entry }, schedule);
+    let (runnable, task) = async_task::spawn(Listed { future: Contained::new(future), entry }, schedule);
     slot.insert(runnable.waker());
     (runnable, JoinHandle(Some(task.fallible())))
 }
@@ -224,7 +278,8 @@ where
 /// workers take it too.
 ///
 /// # Panics
-/// Outside of a task or of `block_on` of a scheduler; [`Handle::spawn`](crate::Handle::spawn) works anywhere.
+/// Outside of a task or of `block_on` of a scheduler ([`Handle::spawn`](crate::Handle::spawn) works anywhere), and in a
+/// process that was forked from the scheduler's.
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -233,11 +288,29 @@ where
     Current::group().expect("spawn is called in a task or in block_on of a scheduler").spawn(future)
 }
 
+/// Makes a call that blocks, or computes for long, on a thread for such calls, so that it holds no worker. The tag's
+/// threads for this are made when they are needed, at most as many as
+/// [`Builder::blocking`](crate::Builder::blocking) says, and end when they have had nothing to do for ten seconds.
+///
+/// The call counts as a task: shutdown waits for it. It can be cancelled until it has begun.
+///
+/// # Panics
+/// As [`spawn`], and if no thread can be made and there is none yet.
+pub fn spawn_blocking<F, T>(call: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let group = Current::group().expect("spawn_blocking is called in a task or in block_on of a scheduler");
+    group.spawn_blocking(call)
+}
+
 /// Starts a task in the foreground: the worker runs it at once, and the current task waits in the worker's queue until
 /// the new one lets go of the worker, or until an idle worker takes it from there.
 ///
 /// Awaiting this gives the new task's handle; the new task has begun by then. Called outside of a worker (in
-/// `block_on`), it starts the task in the background.
+/// `block_on`), it starts the task in the background; so does the 61st task in a row of which each was started in the
+/// foreground by the one before, so that others have their turns.
 ///
 /// # Panics
 /// As [`spawn`].
@@ -280,7 +353,7 @@ where
             State::New(future) => {
                 let group =
                     Current::group().expect("foreground is awaited in a task or in block_on of a scheduler");
-                let (runnable, handle) = create(&group, future);
+                let (runnable, handle) = create(&group, future, Group::schedule);
                 match Current::start_next(&group, runnable) {
                     Ok(()) => {
                         self.0 = State::Started(handle);

@@ -2,12 +2,15 @@
 
 use crate::poller::Poller;
 use crate::scheduler::Group;
+use crate::sync::{Mutex, lock};
+use crate::task::wake;
 use crate::worker::Current;
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::fmt;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -29,7 +32,7 @@ pub(crate) struct Timers(Mutex<Sleepers>);
 
 impl Timers {
     fn add(&self, due: Instant, waker: Waker, poller: &Poller) -> io::Result<Key> {
-        let mut sleepers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sleepers = lock(&self.0);
         let key = (due, sleepers.next);
         sleepers.next += 1;
         let is_first = sleepers.by_time.first_key_value().is_none_or(|(first, _)| key < *first);
@@ -41,12 +44,12 @@ impl Timers {
     }
 
     fn remove(&self, key: Key) -> Option<Waker> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).by_time.remove(&key)
+        lock(&self.0).by_time.remove(&key)
     }
 
     /// Returns the old waker, which may hold the last reference to a task, and so goes outside of the lock.
     fn set_waker(&self, key: Key, waker: Waker) -> Waker {
-        match self.0.lock().unwrap_or_else(PoisonError::into_inner).by_time.get_mut(&key) {
+        match lock(&self.0).by_time.get_mut(&key) {
             Some(there) => std::mem::replace(there, waker),
             None => waker,
         }
@@ -54,7 +57,7 @@ impl Timers {
 
     /// Takes those that are due, and sets the kernel's timer to the next.
     pub(crate) fn take_due(&self, poller: &Poller) -> Vec<Waker> {
-        let mut sleepers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sleepers = lock(&self.0);
         let later = sleepers.by_time.split_off(&(Instant::now(), u64::MAX));
         let due = std::mem::replace(&mut sleepers.by_time, later);
         if let Some(((next, _), _)) = sleepers.by_time.first_key_value() {
@@ -62,15 +65,26 @@ impl Timers {
         }
         due.into_values().collect()
     }
+
+    /// Wakes all sleepers, which find that the scheduler has ended.
+    pub(crate) fn end(&self) {
+        let all = std::mem::take(&mut lock(&self.0).by_time);
+        all.into_values().for_each(wake);
+    }
+}
+
+fn after(duration: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(duration).unwrap_or(now + FAR_AWAY)
 }
 
 /// Waits for some time.
 ///
 /// # Panics
-/// If it is polled outside of a task of a scheduler.
+/// If it is polled outside of a task and of `block_on` of a scheduler, after the scheduler has shut down, or in a process
+/// that was forked from the scheduler's: nothing would ever wake it.
 pub fn sleep(duration: Duration) -> Sleep {
-    let now = Instant::now();
-    Sleep { due: now.checked_add(duration).unwrap_or(now + FAR_AWAY), timer: None }
+    Sleep { due: after(duration), group: None, key: None }
 }
 
 /// A future that is ready at some time; see [`sleep`].
@@ -78,33 +92,92 @@ pub fn sleep(duration: Duration) -> Sleep {
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Sleep {
     due: Instant,
-    timer: Option<(Arc<Group>, Key)>,
+    /// Whose timer it is.
+    group: Option<Arc<Group>>,
+    key: Option<Key>,
+}
+
+impl Sleep {
+    /// Sleeps with the timers of this group, wherever it is polled.
+    pub(crate) fn within(group: Arc<Group>, duration: Duration) -> Self {
+        Sleep { due: after(duration), group: Some(group), key: None }
+    }
+
+    /// An error if nothing would ever wake it.
+    pub(crate) fn poll_due(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.due <= Instant::now() {
+            return Poll::Ready(Ok(()));
+        }
+        let outside = "sleep is awaited in a task of a scheduler";
+        let group = self.group.get_or_insert_with(|| Current::group().expect(outside));
+        // In another process the lock of the timers may be held for ever.
+        group.check()?;
+        if let Some(key) = self.key {
+            drop(group.timers.set_waker(key, context.waker().clone()));
+        } else {
+            self.key = Some(group.timers.add(self.due, context.waker().clone(), &group.poller)?);
+        }
+        // The end may have come between the two steps, and have seen no waker.
+        group.check()?;
+        Poll::Pending
+    }
 }
 
 impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.due <= Instant::now() {
-            return Poll::Ready(());
-        }
-        if let Some((group, key)) = &self.timer {
-            drop(group.timers.set_waker(*key, context.waker().clone()));
-        } else {
-            let group = Current::group().expect("sleep is awaited in a task of a scheduler");
-            let key = group.timers.add(self.due, context.waker().clone(), &group.poller);
-            let key = key.expect("the kernel's timer can be set");
-            self.timer = Some((group, key));
-        }
-        Poll::Pending
+        let due = self.poll_due(context);
+        due.map(|due| due.unwrap_or_else(|error| panic!("a sleep would never end: {error}")))
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some((group, key)) = self.timer.take() {
+        if let (Some(group), Some(key)) = (&self.group, self.key)
+            && group.process.is_this()
+        {
             // The waker may hold the last reference to its task, so it goes outside of the lock.
             drop(group.timers.remove(key));
         }
+    }
+}
+
+/// The time of a [`timeout`] was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed;
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("the time was over before the future was ready")
+    }
+}
+
+impl std::error::Error for Elapsed {}
+
+impl From<Elapsed> for io::Error {
+    fn from(elapsed: Elapsed) -> Self {
+        io::Error::new(io::ErrorKind::TimedOut, elapsed)
+    }
+}
+
+/// Waits for a future, but at most for so long from now on. The future is dropped when this returns.
+///
+/// A future that is ready in time gives its output, also if this is polled late.
+///
+/// # Errors
+/// [`Elapsed`]; `?` turns it into an [`io::Error`] of the kind [`io::ErrorKind::TimedOut`].
+///
+/// # Panics
+/// As [`sleep`].
+pub fn timeout<F: Future>(limit: Duration, future: F) -> impl Future<Output = Result<F::Output, Elapsed>> {
+    let mut sleep = sleep(limit);
+    async move {
+        let mut future = pin!(future);
+        poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => Pin::new(&mut sleep).poll(context).map(|()| Err(Elapsed)),
+        })
+        .await
     }
 }

@@ -26,7 +26,7 @@ use crate::stats::Counters;
 use crate::task::wake;
 use async_task::Runnable;
 use crossbeam_deque::{Steal, Worker as Deque};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -75,6 +75,8 @@ pub(crate) struct Worker {
     searching: Cell<bool>,
     has_permit: Cell<bool>,
     ticks: Cell<u32>,
+    /// How many tasks have run of which each started the next one in the foreground.
+    chain: Cell<u32>,
     /// What the current task has left of its [`BUDGET`].
     budget: Cell<u32>,
     dispatchers: RefCell<Snapshot>,
@@ -84,6 +86,8 @@ thread_local! {
     static WORKER: Cell<*const Worker> = const { Cell::new(ptr::null()) };
     /// The group whose `block_on` this thread is in.
     static ENTERED: RefCell<Option<Arc<Group>>> = const { RefCell::new(None) };
+    /// The group for whose calls that block this thread was made. It is only compared.
+    static BLOCKING: Cell<*const Group> = const { Cell::new(ptr::null()) };
 }
 
 /// What the calling thread is to the schedulers.
@@ -113,15 +117,30 @@ impl Current {
         !WORKER.get().is_null()
     }
 
-    /// Lets the thread count as one of the group's until `leave`, and returns what it was before.
-    pub(crate) fn enter(group: Option<Arc<Group>>) -> Option<Arc<Group>> {
-        ENTERED.replace(group)
+    /// Whether a task or a call of this group runs here: the group cannot end before this thread lets go of it.
+    pub(crate) fn is_held_by(group: &Group) -> bool {
+        Current::worker_index(group).is_some() || ptr::eq(BLOCKING.get(), group)
     }
 
-    /// Lets the task run next on this worker; gives it back if there is none, or another task comes next.
+    /// This thread is one for calls that block, until it ends.
+    pub(crate) fn set_blocking(group: &Group) {
+        BLOCKING.set(group);
+    }
+
+    /// What is started on this thread belongs to the group, until the answer is dropped.
+    pub(crate) fn enter(group: Arc<Group>) -> Entered {
+        Entered(ENTERED.replace(Some(group)))
+    }
+
+    /// Lets the task run next on this worker; gives it back if there is none, if another task comes next, or if as many
+    /// tasks as [`FAIRNESS`] says have started each other already: others would never have a turn.
     pub(crate) fn start_next(group: &Group, runnable: Runnable) -> Result<(), Runnable> {
         let mut runnable = Some(runnable);
-        Current::with_worker_of(group, |worker| worker.start_next(&mut runnable));
+        Current::with_worker_of(group, |worker| {
+            if worker.chain.get() < FAIRNESS {
+                worker.start_next(&mut runnable);
+            }
+        });
         runnable.map_or(Ok(()), Err)
     }
 
@@ -147,6 +166,16 @@ impl Current {
     }
 }
 
+/// What the thread was in before it entered a group. It is in it again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Entered(Option<Arc<Group>>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        ENTERED.set(self.0.take());
+    }
+}
+
 /// The thread is no worker any more when this is dropped.
 struct Left;
 
@@ -167,6 +196,7 @@ impl Worker {
             searching: Cell::new(false),
             has_permit: Cell::new(false),
             ticks: Cell::new(0),
+            chain: Cell::new(0),
             budget: Cell::new(0),
             dispatchers: RefCell::default(),
         }
@@ -219,17 +249,22 @@ impl Worker {
         self.group.stealers[self.index].steal().success()
     }
 
+    /// The dispatchers of now.
+    fn dispatchers(&self) -> RefMut<'_, Snapshot> {
+        let mut dispatchers = self.dispatchers.borrow_mut();
+        self.group.dispatchers.refresh(&mut dispatchers);
+        dispatchers
+    }
+
     fn sees_dispatcher(&self) -> bool {
-        self.group.priority
-            && self.dispatchers.borrow().all.iter().flatten().any(|there| there.queue.is_queued())
+        self.group.priority && self.dispatchers().all.iter().flatten().any(|there| there.queue.is_queued())
     }
 
     fn queued_dispatcher(&self) -> Option<Job> {
         if !self.group.priority {
             return None;
         }
-        let mut dispatchers = self.dispatchers.borrow_mut();
-        self.group.dispatchers.refresh(&mut dispatchers);
+        let dispatchers = self.dispatchers();
         let found =
             dispatchers.all.iter().flatten().find_map(|there| there.queue.take().map(|turn| (there, turn)));
         found.map(|(there, turn)| {
@@ -326,15 +361,14 @@ impl Worker {
     /// Runs a task, and those that it starts in the foreground, until they wait or end.
     fn run_task(&self, runnable: Runnable) {
         let mut next = Some(runnable);
+        self.chain.set(0);
         while let Some(runnable) = next {
             self.counters().runs.count();
-            self.ticks.set(self.ticks.get() + 1);
+            self.ticks.set(self.ticks.get().saturating_add(1));
+            self.chain.set(self.chain.get() + 1);
             self.budget.set(BUDGET);
-            if self.group.is_cancelling() {
-                drop(runnable);
-            } else {
-                runnable.run();
-            }
+            runnable.run();
+            self.group.leave_forked();
             self.start.set(Start::Background);
             next = self.next.take();
             if next.is_some() {
@@ -453,8 +487,7 @@ impl Worker {
 
     /// Brings the events to their dispatchers, and runs the first of them that needs somebody.
     fn hand_out(&self, harvest: &mut Harvest) {
-        let mut dispatchers = self.dispatchers.borrow_mut();
-        self.group.dispatchers.refresh(&mut dispatchers);
+        let dispatchers = self.dispatchers();
         let mut first = None;
         for events in harvest.events.chunk_by(|(one, _), (other, _)| one.dispatcher == other.dispatcher) {
             let Some(Some(dispatcher)) = dispatchers.all.get(events[0].0.dispatcher as usize) else {

@@ -1,12 +1,15 @@
 //! What programs do wrong, and what the kernel tells late: the workers outlive it, and nobody waits for ever.
 #![cfg(not(loom))]
 
-use crosslane_sched::{Handle, Interest, JoinError, JoinHandle, Scheduler, Sleep, foreground, sleep, spawn};
+use crosslane_sched::{
+    Handle, Interest, Io, JoinError, JoinHandle, Scheduler, Sleep, foreground, sleep, spawn,
+};
 use std::future::{Future, pending, poll_fn};
 use std::io::{self, Read, Write};
-use std::net::UdpSocket;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -280,6 +283,31 @@ fn tasks_that_start_tasks_in_the_foreground_for_ever_keep_no_other_from_running(
     soon(scheduler.handle(), task).unwrap();
 }
 
+/// Each task starts the next one in the foreground and waits for its start.
+fn chain(stop: Arc<AtomicBool>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(async move {
+        if !stop.load(Ordering::SeqCst) {
+            foreground(chain(stop)).await;
+        }
+    })
+}
+
+#[test]
+fn an_endless_chain_of_starts_in_the_foreground_keeps_no_other_from_running() {
+    let scheduler = one_worker();
+    let stop = Arc::new(AtomicBool::new(false));
+    let task = scheduler.handle().spawn({
+        let stop = stop.clone();
+        async move {
+            let stopping = stop.clone();
+            let other = spawn(async move { stopping.store(true, Ordering::SeqCst) });
+            foreground(chain(stop)).await;
+            other.await.unwrap();
+        }
+    });
+    soon(scheduler.handle(), task).unwrap();
+}
+
 /// The socket of a task is always ready, so the task would never wait.
 #[test]
 fn a_socket_that_is_always_ready_keeps_no_other_task_from_running() {
@@ -372,4 +400,98 @@ fn cancelling_needs_no_waiting() {
     });
     drop(task.cancel());
     assert_eq!(receive.recv_timeout(LONG), Err(mpsc::RecvTimeoutError::Disconnected));
+}
+
+#[test]
+fn a_tag_without_dispatchers_takes_no_sockets() {
+    let scheduler = Scheduler::builder().workers(1).dispatchers(0).start().unwrap();
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let error = scheduler.handle().io(ours).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+    assert_eq!(error.to_string(), "the tag has no event dispatcher that takes sockets");
+}
+
+fn is_shut_down<T: std::fmt::Debug>(result: io::Result<T>) {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::Other);
+    assert_eq!(error.to_string(), "the scheduler has shut down");
+}
+
+/// All of its operations are errors, also where there is something to read.
+#[test]
+fn a_socket_is_of_no_use_after_the_end_of_its_scheduler() {
+    let (scheduler, other) = (one_worker(), one_worker());
+    let handle = scheduler.handle().clone();
+    let dispatcher = handle.dispatcher();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let ours = handle.io(ours).unwrap();
+    let listener = handle.io(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+    theirs.write_all(b"x").unwrap();
+    assert_eq!(scheduler.shut_down(LONG).stuck, 0);
+    soon(other.handle(), async move {
+        is_shut_down(ours.read(&mut [0]).await);
+        is_shut_down(ours.write(b"x").await);
+        is_shut_down(ours.write_all(b"x").await);
+        is_shut_down(ours.with(Interest::Read, |_| Ok(())).await);
+        is_shut_down(listener.accept().await);
+    });
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    is_shut_down(handle.io(ours));
+    is_shut_down(Io::with_dispatcher(theirs, &dispatcher));
+    let address = "127.0.0.1:1".parse().unwrap();
+    let (send, receive) = mpsc::channel();
+    thread::spawn(move || send.send(handle.block_on(Io::<TcpStream>::connect(address))));
+    is_shut_down(receive.recv_timeout(LONG).unwrap());
+}
+
+/// What waits outside of the scheduler's tasks is told; the tasks themselves are cancelled.
+#[test]
+fn a_socket_that_waits_while_its_scheduler_ends_fails() {
+    let (scheduler, other) = (one_worker(), one_worker());
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let ours = scheduler.handle().io(ours).unwrap();
+    let (waits, is_waiting) = mpsc::channel();
+    let task = other.handle().spawn(async move {
+        let mut buffer = [0];
+        let mut read = pin!(ours.read(&mut buffer));
+        poll_fn(|context| {
+            let polled = read.as_mut().poll(context);
+            let _ = waits.send(polled.is_pending());
+            polled
+        })
+        .await
+    });
+    assert!(is_waiting.recv_timeout(LONG).unwrap());
+    assert_eq!(scheduler.shut_down(LONG).stuck, 0);
+    is_shut_down(soon(other.handle(), task).unwrap());
+}
+
+/// A sleep has no error, so it panics, and does not wait for ever.
+#[test]
+fn a_sleep_of_a_scheduler_that_has_ended_panics() {
+    let scheduler = one_worker();
+    let handle = scheduler.handle().clone();
+    let (waits, is_waiting) = mpsc::channel();
+    let (panics, has_panicked) = mpsc::channel();
+    let sleeper = || {
+        let (handle, waits, panics) = (handle.clone(), waits.clone(), panics.clone());
+        move || {
+            let mut forever = sleep(Duration::MAX);
+            let slept = poll_fn(|context| {
+                let polled = Pin::new(&mut forever).poll(context);
+                let _ = waits.send(());
+                polled
+            });
+            let payload = catch_unwind(AssertUnwindSafe(|| handle.block_on(slept))).unwrap_err();
+            panics.send(payload.downcast_ref::<String>().unwrap().clone()).unwrap();
+        }
+    };
+    thread::spawn(sleeper());
+    is_waiting.recv_timeout(LONG).unwrap();
+    assert_eq!(scheduler.shut_down(LONG).stuck, 0);
+    thread::spawn(sleeper());
+    for _ in 0..2 {
+        let text = has_panicked.recv_timeout(LONG).unwrap();
+        assert_eq!(text, "a sleep would never end: the scheduler has shut down");
+    }
 }

@@ -1,0 +1,141 @@
+//! Threads for calls that block or that compute for long, so that no worker is held.
+//!
+//! A call waits in a queue. If more calls wait than threads have nothing to do, a thread is made, up to a limit; a thread
+//! that has had nothing to do for [`KEEP`] ends. A call is a task like others: it is in the list of tasks, so that
+//! shutdown waits for it, and its handle has its result or its panic. It never waits, so it cannot be cancelled
+//! after it has begun.
+
+use crate::scheduler::Group;
+use crate::stats::BlockingStats;
+use crate::sync::{Condvar, Mutex, lock};
+use crate::task::{self, JoinHandle};
+use crate::worker::Current;
+use async_task::Runnable;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many threads there are at most, unless the builder says otherwise.
+pub(crate) const LIMIT: usize = 512;
+/// How long a thread waits for the next call.
+pub(crate) const KEEP: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(crate) struct Blocking {
+    limit: usize,
+    keep: Duration,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Runnable>,
+    threads: usize,
+    idle: usize,
+    runs: u64,
+    /// The scheduler has ended: calls are dropped.
+    is_over: bool,
+}
+
+impl Blocking {
+    pub(crate) fn new(limit: usize, keep: Duration) -> Self {
+        Blocking { limit, keep, state: Mutex::default(), wake: Condvar::new() }
+    }
+
+    pub(crate) fn stats(&self) -> BlockingStats {
+        let state = lock(&self.state);
+        BlockingStats {
+            threads: state.threads,
+            idle: state.idle,
+            waiting: state.queue.len(),
+            runs: state.runs,
+        }
+    }
+
+    /// Drops the calls that have not begun, and ends the threads that wait.
+    pub(crate) fn end(&self) {
+        let mut state = lock(&self.state);
+        state.is_over = true;
+        let queue = std::mem::take(&mut state.queue);
+        drop(state);
+        self.wake.notify_all();
+        drop(queue);
+    }
+
+    /// Brings a call to a thread. An error means that there is none and that none can be made.
+    fn add(&self, group: &Arc<Group>, runnable: Runnable) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        if state.is_over {
+            // It is dropped behind the lock, as its values may be a user's.
+            drop(state);
+            return Ok(());
+        }
+        state.queue.push_back(runnable);
+        if state.queue.len() <= state.idle {
+            self.wake.notify_one();
+            return Ok(());
+        }
+        if state.threads == self.limit {
+            return Ok(());
+        }
+        state.threads += 1;
+        drop(state);
+        let owner = group.clone();
+        let Err(error) = group.start_thread("blocking", move || owner.blocking.run(&owner)) else {
+            return Ok(());
+        };
+        state = lock(&self.state);
+        state.threads -= 1;
+        if state.threads > 0 {
+            return Ok(());
+        }
+        let queue = std::mem::take(&mut state.queue);
+        drop(state);
+        drop(queue);
+        Err(error)
+    }
+
+    /// What a thread does.
+    fn run(&self, group: &Arc<Group>) {
+        let _entered = Current::enter(group.clone());
+        Current::set_blocking(group);
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(runnable) = state.queue.pop_front() {
+                drop(state);
+                runnable.run();
+                state = lock(&self.state);
+                state.runs += 1;
+                continue;
+            }
+            if state.is_over {
+                break;
+            }
+            state.idle += 1;
+            let waited = self.wake.wait_timeout(state, self.keep);
+            let (again, waited) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = again;
+            state.idle -= 1;
+            if waited.timed_out() && state.queue.is_empty() {
+                break;
+            }
+        }
+        state.threads -= 1;
+    }
+}
+
+impl Group {
+    pub(crate) fn spawn_blocking<F, T>(self: &Arc<Self>, call: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        // It runs once: what would bring it back is a wake, and nothing has its waker while it runs.
+        let (runnable, handle) = task::create(self, async move { call() }, |_, runnable, _| drop(runnable));
+        let added = self.blocking.add(self, runnable);
+        added.unwrap_or_else(|error| panic!("there is no thread for a call that blocks: {error}"));
+        handle
+    }
+}

@@ -1,0 +1,39 @@
+//! Whether this is still the process in which a scheduler was started.
+//!
+//! After a fork the child has a copy of the parent's memory, but none of its threads: nobody runs the scheduler's tasks
+//! there, and a lock that another thread held stays locked. The epoll, the timer and the wakes are not
+//! copied: what the child changes there, it changes for the parent. So each scheduler remembers its process, and
+//! whatever would take a lock or use the epoll asks first.
+
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How many forks lead from the first process to this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The process in which a scheduler was started.
+#[derive(Debug)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    /// This process. An error means that the C library has no memory to note who wants to know of forks.
+    pub(crate) fn this() -> io::Result<Process> {
+        static WATCHED: OnceLock<i32> = OnceLock::new();
+        // SAFETY: the function stays where it is, and adds to a number, which is allowed after a fork.
+        let error = *WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(forked)) });
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        Ok(Process(FORKS.load(Ordering::Relaxed)))
+    }
+
+    /// Whether it is the one that runs this.
+    pub(crate) fn is_this(&self) -> bool {
+        self.0 == FORKS.load(Ordering::Relaxed)
+    }
+}
