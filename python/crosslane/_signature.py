@@ -104,6 +104,7 @@ class Declared:
     memory_limit: int | None
     on_error: str
     retries: int
+    inline: bool
     file: str
     line: int
     description: str
@@ -203,6 +204,7 @@ def resolve(declaration: Declaration) -> list[Declared]:
             memory_limit=declaration.memory_limit,
             on_error=declaration.on_error,
             retries=declaration.retries,
+            inline=declaration.inline,
             file=declaration.file,
             line=declaration.line,
             description=_description(function),

@@ -38,6 +38,7 @@ class Options(TypedDict, total=False):
     memory_limit: int | str | None
     on_error: Literal["fail", "null"]
     retries: int
+    inline: bool
 
 
 @dataclass
@@ -55,6 +56,7 @@ class Declaration:
     memory_limit: int | None
     on_error: str
     retries: int
+    inline: bool
     #: The options as they were given.
     given: Options
     file: str = field(init=False)
@@ -95,6 +97,8 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
         memory_limit: bytes that the function may allocate, as a number or text such as ``"500 MB"``.
         on_error: ``"fail"``: an exception ends the query; ``"null"``: it makes the row NULL.
         retries: how often a failed call is tried again, with growing pauses.
+        inline: a row function that is one expression is compiled into the loop over the rows;
+            ``False``: it is called for each.
 
     Raises:
         DeclarationError: if an option cannot have the value that it was given.
@@ -142,6 +146,7 @@ def declare(
     memory_limit: int | str | None = None,
     on_error: str = "fail",
     retries: int = 0,
+    inline: bool = True,
 ) -> Declaration:
     """The declaration of a function; the options are those of :func:`udf`."""
     given = {key: value for key, value in locals().items() if key in Options.__annotations__}
@@ -157,6 +162,7 @@ def declare(
         memory_limit=None,
         on_error=on_error,
         retries=retries,
+        inline=inline,
         given=given,  # type: ignore[arg-type]
     )
     if not isinstance(declaration.name, str):
@@ -166,6 +172,7 @@ def declare(
         ("on_error", on_error, ("fail", "null")),
         ("deterministic", deterministic, (True, False)),
         ("vectorized", vectorized, (True, False)),
+        ("inline", inline, (True, False)),
     ):
         if not (isinstance(value, type(choices[0])) and value in choices):
             raise declaration.error(f"{option} is {choices[0]!r} or {choices[1]!r}, not {value!r}")

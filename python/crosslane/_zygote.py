@@ -240,12 +240,15 @@ class Zygote:
 
 
 def _warm_up(functions: list[Any]) -> None:
-    """Imports what lanes would import at their first call."""
+    """Imports what lanes would import at their first call, and compiles what they all need."""
+    from crosslane import _loop
+
     modules = {"row": ["_guest"], "async": ["_guest", "_async"], "vectorized": ["_guest", "_vectors"]}
     kinds = {function.kind for function in functions}
     for kind in kinds:
         for module in modules[kind]:
             importlib.import_module(f"crosslane.{module}")
+    _loop.prepare(functions)
     if "vectorized" in kinds:
         for library in {column for function in functions for column in function.columns}:
             importlib.import_module(library)

@@ -254,10 +254,53 @@ impl ColumnBuilder {
     pub fn fixed_all<T: Pod>(&mut self, values: &[T]) {
         debug_assert_eq!(self.layout, Layout::Fixed(size_of::<T>()));
         self.data.extend_from_slice(bytemuck::cast_slice(values));
+        self.end_rows(values.len());
+    }
+
+    /// Adds fixed-width values, none of them NULL, until there is none more. Says how many.
+    #[inline]
+    pub fn fixed_while<T: Pod>(&mut self, mut next: impl FnMut() -> Option<T>) -> usize {
+        debug_assert_eq!(self.layout, Layout::Fixed(size_of::<T>()));
+        let mut added = 0;
+        while let Some(value) = next() {
+            self.data.extend_from_slice(bytemuck::bytes_of(&value));
+            added += 1;
+        }
+        self.end_rows(added);
+        added
+    }
+
+    /// Adds BOOLEANs, none of them NULL, until there is none more. Says how many.
+    #[inline]
+    pub fn boolean_while(&mut self, mut next: impl FnMut() -> Option<bool>) -> usize {
+        let mut added = 0;
+        while let Some(value) = next() {
+            let at = self.rows + added;
+            if at.is_multiple_of(8) {
+                self.data.push(0);
+            }
+            self.data[at / 8] |= u8::from(value) << (at % 8);
+            added += 1;
+        }
+        self.end_rows(added);
+        added
+    }
+
+    /// Counts rows that are not NULL.
+    fn end_rows(&mut self, mut count: usize) {
         if self.nulls == 0 {
-            self.rows += values.len();
-        } else {
-            values.iter().for_each(|_| self.end_row(true));
+            self.rows += count;
+            return;
+        }
+        while count > 0 {
+            let bit = self.rows % 8;
+            if bit == 0 {
+                self.validity.push(0);
+            }
+            let now = count.min(8 - bit);
+            self.validity[self.rows / 8] |= (((1u16 << now) - 1) << bit) as u8;
+            self.rows += now;
+            count -= now;
         }
     }
 

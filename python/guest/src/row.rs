@@ -1,4 +1,4 @@
-//! Calling a function row by row: the guest's hottest loop.
+//! The values of a row, and a call with them from here: for functions that have no loop in Python, and for another try.
 //!
 //! What does not change within a batch is worked out once for it: where a column's values lie, whether
 //! its strings are ASCII, and the function's vectorcall entry.
@@ -15,7 +15,7 @@ use std::ptr;
 pub(crate) struct RowCaller<'a, 'py> {
     function: &'a Bound<'py, PyAny>,
     entry: Option<vectorcall::Entry>,
-    arguments: Vec<Argument<'a>>,
+    arguments: &'a [Argument<'a>],
     /// Whether the last argument is a list of any number of arguments.
     variadic: bool,
     /// The arguments behind one free place, which CPython may use for `self`.
@@ -84,20 +84,12 @@ impl<'a, 'py> RowCaller<'a, 'py> {
         count
     }
 
-    /// A caller for one batch. `sees_null` says for each column whether the function wants its NULLs.
+    /// A caller for one batch.
     pub(crate) fn new(
         function: &'a Bound<'py, PyAny>,
-        readers: &'a [Reader],
-        columns: &'a [Column<'a>],
-        sees_null: &[bool],
+        arguments: &'a [Argument<'a>],
         variadic: bool,
     ) -> Self {
-        let arguments: Vec<_> = readers
-            .iter()
-            .zip(columns)
-            .zip(sees_null)
-            .map(|((reader, column), sees_null)| Argument::new(reader, column, *sees_null))
-            .collect();
         Self {
             function,
             // SAFETY: the function is a living object.
@@ -114,7 +106,7 @@ impl<'a, 'py> RowCaller<'a, 'py> {
         let py = self.function.py();
         let mut filled = 0;
         let mut outcome = Ok(());
-        for argument in &self.arguments {
+        for argument in self.arguments {
             match argument.get(py, row) {
                 Ok(object) => {
                     filled += 1;

@@ -1,7 +1,7 @@
 //! The guest's loop: take a batch, call the function, answer.
 
 use crate::arrow::{self, Direction, Results};
-use crate::iterate::{Cursor, Values};
+use crate::iterate::{Cursor, Live, Values};
 use crate::reader::Reader;
 use crate::row::{Argument, RowCaller};
 use crate::writer::{Writer, overflow};
@@ -149,10 +149,25 @@ struct Function {
     memory_limit: Option<u64>,
 }
 
+/// The rows that a row function is called with.
+struct Batch<'a> {
+    columns: &'a [Column<'a>],
+    readers: &'a [Reader],
+    live: &'a Live,
+    progress: &'a ProgressWord,
+    sequence: u32,
+}
+
+impl<'a> Batch<'a> {
+    fn arguments(&self, sees_null: &[bool]) -> Vec<Argument<'a>> {
+        let columns = self.readers.iter().zip(self.columns).zip(sees_null);
+        columns.map(|((reader, column), sees_null)| Argument::new(reader, column, *sees_null)).collect()
+    }
+}
+
 enum Kind {
-    /// Called per row.
-    /// A function of one parameter goes through `each`, a comprehension of its own.
-    Row { readers: Vec<Reader>, writer: Writer, each: Py<PyAny> },
+    /// Called per row, by `each`: a loop of its own. A function of no parameters, or of any number, has none.
+    Row { readers: Vec<Reader>, writer: Writer, each: Option<Py<PyAny>> },
     /// A runner that calls an `async` function for many rows at once.
     Async { readers: Vec<Reader>, writer: Writer },
     /// Called per batch, with pyarrow arrays (which its wrapper turns into what it wants). It returns one, or a list for
@@ -183,7 +198,12 @@ impl Function {
         let (kind, callable) = match kind.as_str() {
             "row" => {
                 let writer = Writer::new(py, &returns, &result_shape)?;
-                let each = py.import("crosslane._loop")?.call_method0("make")?.unbind();
+                let each = if variadic || types.is_empty() {
+                    None
+                } else {
+                    let make = py.import("crosslane._loop")?.getattr("make")?;
+                    Some(make.call1((declared, types.len()))?.unbind())
+                };
                 let kind = Kind::Row { readers: readers()?, writer, each };
                 (kind, declared.getattr("callable")?)
             }
@@ -276,44 +296,26 @@ impl Function {
             .zip(&self.admits_null)
             .filter_map(|(column, admits)| (!admits && column.validity.is_some()).then_some(column))
             .collect();
+        let live = Live::new(rows, &skipping);
         let writing = |row: usize| progress.set(sequence, row as u32 | WRITING);
         match &self.kind {
-            Kind::Row { readers, writer, each }
-                if columns.len() == 1
-                    && !self.variadic
-                    && skipping.is_empty()
-                    && self.leniency == Leniency::default() =>
-            {
-                let argument = Argument::new(&readers[0], &columns[0], self.admits_null[0]);
-                let mut cursor = Cursor { argument, rows, progress, sequence, begun: 0 };
-                // SAFETY: the cursor stays here, untouched, until the iterator is closed.
-                let values = unsafe { Values::open(py, &mut cursor)? };
-                let results = each.bind(py).call1((self.callable.bind(py), values.object()));
-                values.close();
-                let results = results.map_err(|error| (error, cursor.begun.saturating_sub(1)))?;
-                let results = results.cast::<PyList>().map_err(PyErr::from)?;
-                writer.write_all(results, out, writing)?;
-                Ok(None)
-            }
-            Kind::Row { readers, writer, .. } => {
-                let function = self.callable.bind(py);
-                let mut caller = RowCaller::new(function, readers, columns, &self.admits_null, self.variadic);
-                for row in 0..rows {
-                    if skipping.iter().any(|column| !column.is_valid(row)) {
-                        out.null();
-                        continue;
-                    }
-                    progress.set(sequence, row as u32);
-                    let mut tries = 0;
-                    while let Err(error) = caller.call(row).and_then(|value| writer.write(&value, out)) {
-                        out.truncate(row);
-                        match self.forgive(py, (error, row).into(), &mut tries, 1, mishaps)? {
-                            Verdict::Again(_) => {}
-                            Verdict::Null => {
-                                out.null();
-                                break;
-                            }
+            Kind::Row { readers, writer, each } => {
+                let batch = Batch { columns, readers, live: &live, progress, sequence };
+                let mut failed = HashMap::new();
+                let results = match each {
+                    Some(each) => self.each(py, each.bind(py), &batch, &mut failed, mishaps)?,
+                    None => self.one_by_one(py, &batch, &mut failed, mishaps)?,
+                };
+                while let Err((error, row)) = writer.write_all(&results, &live, out, writing) {
+                    // What cannot be a result is a failed call like any other.
+                    out.truncate(row);
+                    let tries = failed.entry(row).or_default();
+                    match self.forgive(py, (error, row).into(), tries, 1, mishaps)? {
+                        Verdict::Again(_) => {
+                            let value = self.again(py, &batch, row, tries, mishaps)?;
+                            results.set_item(live.before(row), value)?;
                         }
+                        Verdict::Null => out.null(),
                     }
                 }
                 Ok(None)
@@ -321,7 +323,7 @@ impl Function {
             Kind::Async { readers, writer } => {
                 let arguments = PyList::empty(py);
                 for row in 0..rows {
-                    if skipping.iter().any(|column| !column.is_valid(row)) {
+                    if !live.is_live(row) {
                         arguments.append(py.None())?;
                         continue;
                     }
@@ -384,7 +386,10 @@ impl Function {
                         .collect::<PyResult<Vec<_>>>()?;
                     let result = self.callable.bind(py).call1((arrays, rows))?;
                     match result.cast::<PyList>() {
-                        Ok(list) => writer.write_all(list, out, writing).map(|()| None).map_err(Mishap::from),
+                        Ok(list) => {
+                            let all = Live::new(list.len(), &[]);
+                            writer.write_all(list, &all, out, writing).map(|()| None).map_err(Mishap::from)
+                        }
                         Err(_) => Ok(Some(Results::new(&result, &self.returns)?)),
                     }
                 };
@@ -404,6 +409,125 @@ impl Function {
                         }
                     }
                 }
+            }
+        }
+    }
+
+    /// The results of the rows of a batch that are called, by the function's own loop. `failed` gets how often rows
+    /// were tried again.
+    fn each<'py>(
+        &self,
+        py: Python<'py>,
+        each: &Bound<'py, PyAny>,
+        batch: &Batch<'_>,
+        failed: &mut HashMap<usize, u32>,
+        mishaps: &mut Mishaps,
+    ) -> Result<Bound<'py, PyList>, Mishap> {
+        let arguments = batch.arguments(&self.admits_null);
+        let (progress, sequence) = (batch.progress, batch.sequence);
+        let mut cursor = Cursor {
+            arguments: &arguments,
+            live: batch.live,
+            progress,
+            sequence,
+            next: 0,
+            row: 0,
+            unread: None,
+        };
+        let mut run = |results: Option<&Bound<'py, PyList>>, from: usize| {
+            cursor.next = from;
+            cursor.row = from;
+            // SAFETY: the cursor stays here, untouched, until the iterator is closed.
+            let values = unsafe { Values::open(py, &mut cursor)? };
+            let outcome = each.call1((values.object(), results));
+            values.close();
+            match cursor.unread.take() {
+                None => outcome.map_err(|error| Mishap::from((error, cursor.row))),
+                Some(error) => Err(Mishap::from((error, cursor.row))),
+            }
+        };
+        let mut from = batch.live.next(0);
+        if self.leniency == Leniency::default() && from < batch.live.rows() {
+            return Ok(run(None, from)?.cast_into().map_err(PyErr::from)?);
+        }
+        let results = PyList::empty(py);
+        while from < batch.live.rows() {
+            let Err(mishap) = run(Some(&results), from) else { break };
+            // The first row without a result: the one behind that which was begun last, if a signal came between them.
+            let begun = mishap.row.unwrap_or(from);
+            let row =
+                if batch.live.before(begun) < results.len() { batch.live.next(begun + 1) } else { begun };
+            if row == batch.live.rows() {
+                return Err(mishap);
+            }
+            let tries = failed.entry(row).or_default();
+            results.append(self.instead(py, batch, (mishap, row), tries, mishaps)?)?;
+            from = batch.live.next(row + 1);
+        }
+        Ok(results)
+    }
+
+    /// As [`Function::each`], by one call after the other.
+    fn one_by_one<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch<'_>,
+        failed: &mut HashMap<usize, u32>,
+        mishaps: &mut Mishaps,
+    ) -> Result<Bound<'py, PyList>, Mishap> {
+        let arguments = batch.arguments(&self.admits_null);
+        let mut caller = RowCaller::new(self.callable.bind(py), &arguments, self.variadic);
+        let results = PyList::empty(py);
+        let mut row = batch.live.next(0);
+        while row < batch.live.rows() {
+            batch.progress.set(batch.sequence, row as u32);
+            match caller.call(row) {
+                Ok(value) => results.append(value)?,
+                Err(error) => {
+                    let tries = failed.entry(row).or_default();
+                    let mishap = Mishap::from((error, row));
+                    results.append(self.instead(py, batch, (mishap, row), tries, mishaps)?)?;
+                }
+            }
+            row = batch.live.next(row + 1);
+        }
+        Ok(results)
+    }
+
+    /// What a row's result is after its call failed: that of another try, or None.
+    fn instead<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch<'_>,
+        (mishap, row): (Mishap, usize),
+        tries: &mut u32,
+        mishaps: &mut Mishaps,
+    ) -> Result<Bound<'py, PyAny>, Mishap> {
+        match self.forgive(py, Mishap { row: Some(row), ..mishap }, tries, 1, mishaps)? {
+            Verdict::Again(_) => self.again(py, batch, row, tries, mishaps),
+            Verdict::Null => Ok(py.None().into_bound(py)),
+        }
+    }
+
+    /// The result of a row that is called once more, and then as often as it may be; None if that does not help.
+    fn again<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch<'_>,
+        row: usize,
+        tries: &mut u32,
+        mishaps: &mut Mishaps,
+    ) -> Result<Bound<'py, PyAny>, Mishap> {
+        let arguments = batch.arguments(&self.admits_null);
+        let mut caller = RowCaller::new(self.callable.bind(py), &arguments, self.variadic);
+        loop {
+            batch.progress.set(batch.sequence, row as u32);
+            let error = match caller.call(row) {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            if let Verdict::Null = self.forgive(py, (error, row).into(), tries, 1, mishaps)? {
+                return Ok(py.None().into_bound(py));
             }
         }
     }

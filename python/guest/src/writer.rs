@@ -1,5 +1,6 @@
 //! Results: a Python object as a value of a column.
 
+use crate::iterate::Live;
 use crate::moments;
 use crosslane::builder::Overflow;
 use crosslane::calendar;
@@ -13,6 +14,7 @@ use pyo3::types::{
     PyString, PyTime, PyTuple,
 };
 use pyo3::{PyTypeInfo, ffi, intern};
+use std::ops::Range;
 
 const DAY: i64 = 86_400_000_000;
 
@@ -200,49 +202,82 @@ impl Writer {
         Ok(Self { data_type: data_type.clone(), kind, source })
     }
 
-    /// Adds all values of a list. An error comes with the row that it is about. `at` is told the row whose value is next,
+    /// Adds the values of a list in the places of the rows that were called, and NULLs in the others, behind the rows that
+    /// the column has already. An error comes with the row that it is about. `at` is told the row whose value is next,
     /// because values may be computed only now.
     pub(crate) fn write_all(
         &self,
         list: &Bound<'_, PyList>,
+        live: &Live,
         out: &mut ColumnBuilder,
         at: impl Fn(usize),
     ) -> Result<(), (PyErr, usize)> {
-        let mut done = 0;
-        if let Kind::Integer { width: 8, least: ..0, .. } = self.kind {
-            done = leading_integers(list, out);
-        }
-        for row in done..list.len() {
-            at(row);
-            // SAFETY: a living list gives a borrowed reference, or null with an exception set.
-            let value = unsafe {
-                Borrowed::from_ptr_or_err(
-                    list.py(),
-                    ffi::PyList_GetItem(list.as_ptr(), row as ffi::Py_ssize_t),
-                )
-            };
-            let written = value.and_then(|value| {
-                // What runs Python code to become a value could be taken out of the list by it.
-                if self.is_plain(&value) {
-                    self.write(&value, out)
-                } else {
-                    self.write(&value.to_owned(), out)
+        let mut item = live.before(out.rows());
+        while out.rows() < live.rows() {
+            let row = out.rows();
+            if !live.is_live(row) {
+                out.null();
+                continue;
+            }
+            let end = item + live.run(row);
+            while item < end {
+                let row = out.rows();
+                at(row);
+                let added =
+                    self.add_plain(list, item..end, out).map_err(|error| (overflow(error), out.rows()))?;
+                item += added;
+                if added > 0 {
+                    continue;
                 }
-            });
-            written.map_err(|error| (error, row))?;
+                // What runs Python code to become a value could take it out of the list.
+                let value = list.get_item(item);
+                value.and_then(|value| self.write(&value, out)).map_err(|error| (error, row))?;
+                item += 1;
+            }
         }
         Ok(())
     }
 
-    /// Whether a value is added, or refused, without running Python code.
-    fn is_plain(&self, value: &Bound<'_, PyAny>) -> bool {
-        match self.kind {
-            Kind::Integer { .. } => value.is_exact_instance_of::<PyInt>(),
-            Kind::Double => value.is_exact_instance_of::<PyFloat>(),
-            Kind::Text => value.is_exact_instance_of::<PyString>(),
-            Kind::Boolean => value.is_exact_instance_of::<PyBool>(),
-            _ => false,
-        }
+    /// Adds the first of these values in a list, up to one that is not exactly of the type which nearly all values have, or
+    /// does not fit. Says how many. Nothing here runs Python code, which could change the list.
+    fn add_plain(
+        &self,
+        list: &Bound<'_, PyList>,
+        items: Range<usize>,
+        out: &mut ColumnBuilder,
+    ) -> Result<usize, Overflow> {
+        let count = items.len();
+        let mut objects = items.map_while(|item| {
+            // SAFETY: a living list gives a borrowed reference, which it keeps until the next value, or null with an
+            // exception set.
+            let object = unsafe { ffi::PyList_GetItem(list.as_ptr(), item as ffi::Py_ssize_t) };
+            if object.is_null() {
+                // The list is shorter, which is told for the value that is not there.
+                drop(PyErr::take(list.py()));
+            }
+            (!object.is_null()).then_some(object)
+        });
+        Ok(match self.kind {
+            Kind::Integer { width: 8, least: ..0, .. } => out.fixed_while(|| integer_of(objects.next()?)),
+            Kind::Integer { width: 4, least: ..0, .. } => {
+                out.fixed_while(|| i32::try_from(integer_of(objects.next()?)?).ok())
+            }
+            Kind::Double => out.fixed_while(|| double_of(objects.next()?)),
+            Kind::Boolean => out.boolean_while(|| boolean_of(objects.next()?)),
+            Kind::Text => {
+                let mut added = 0;
+                while added < count {
+                    // SAFETY: the object lives while it is in the list.
+                    let Some(text) = objects.next().and_then(|object| unsafe { text_of(object) }) else {
+                        break;
+                    };
+                    out.bytes(text)?;
+                    added += 1;
+                }
+                added
+            }
+            _ => 0,
+        })
     }
 
     /// Adds a value, or NULL for None. After an error the column must be truncated.
@@ -803,34 +838,49 @@ pub(crate) fn is_missing(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     })
 }
 
-/// Adds the ints at the start of a list, up to the first value that is something else or does not fit. Says how many;
-/// the column has room for them.
-fn leading_integers(list: &Bound<'_, PyList>, out: &mut ColumnBuilder) -> usize {
-    let rows = list.len();
-    let mut numbers = [0; 256];
-    let mut done = 0;
-    loop {
-        let mut count = 0;
-        while count < numbers.len() && done + count < rows {
-            // SAFETY: the row exists, and nothing here runs Python code that could change the list.
-            unsafe {
-                let item = ffi::PyList_GetItem(list.as_ptr(), (done + count) as ffi::Py_ssize_t);
-                let mut overflow = 0;
-                if ffi::PyLong_CheckExact(item) == 0 {
-                    break;
-                }
-                numbers[count] = ffi::PyLong_AsLongLongAndOverflow(item, &raw mut overflow);
-                if overflow != 0 {
-                    break;
-                }
-            }
-            count += 1;
+/// The number of an object that is exactly an int and fits.
+fn integer_of(object: *mut ffi::PyObject) -> Option<i64> {
+    // SAFETY: the caller's list has the object, and the interpreter's lock is held.
+    unsafe {
+        if ffi::PyLong_CheckExact(object) == 0 {
+            return None;
         }
-        out.fixed_all(&numbers[..count]);
-        done += count;
-        if count < numbers.len() {
-            return done;
+        let mut overflow = 0;
+        let number = ffi::PyLong_AsLongLongAndOverflow(object, &raw mut overflow);
+        (overflow == 0).then_some(number)
+    }
+}
+
+/// The number of an object that is exactly a float.
+fn double_of(object: *mut ffi::PyObject) -> Option<f64> {
+    // SAFETY: as in `integer_of`.
+    unsafe { (ffi::PyFloat_CheckExact(object) != 0).then(|| ffi::PyFloat_AsDouble(object)) }
+}
+
+/// The value of an object that is True or False.
+fn boolean_of(object: *mut ffi::PyObject) -> Option<bool> {
+    // SAFETY: both always live.
+    let (yes, no) = unsafe { (ffi::Py_True(), ffi::Py_False()) };
+    (object == yes || object == no).then_some(object == yes)
+}
+
+/// The UTF-8 of an object that is exactly a str; None also if it has none.
+///
+/// # Safety
+/// The object must live as long as what is returned.
+unsafe fn text_of<'a>(object: *mut ffi::PyObject) -> Option<&'a [u8]> {
+    // SAFETY: as in `integer_of`. A str keeps its UTF-8, and tells where it is and how long, or null with an exception set.
+    unsafe {
+        if ffi::PyUnicode_CheckExact(object) == 0 {
+            return None;
         }
+        let mut length = 0;
+        let bytes = ffi::PyUnicode_AsUTF8AndSize(object, &raw mut length);
+        if bytes.is_null() {
+            ffi::PyErr_Clear();
+            return None;
+        }
+        Some(std::slice::from_raw_parts(bytes.cast(), length as usize))
     }
 }
 

@@ -1,0 +1,205 @@
+"""Functions of one expression, compiled into the loop over a batch: a call costs more than most of them do.
+
+It starts from the source, because the compiler of any version of Python can then make the loop. The source is used only
+if it compiles to the very code that the function has. What changes the meaning inside a loop is left to the call: what
+binds names, makes functions, or looks at its own frame.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import contextlib
+import linecache
+import sys
+from collections.abc import Callable, Iterable
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+#: The parameters of a loop; no name of the user can be one of these.
+_VALUES, _RESULTS = ".values", ".results"
+#: What looks at, or into, the frame that it is called in.
+_INTROSPECTIVE = frozenset(
+    {
+        "__class__", "_getframe", "breakpoint", "currentframe", "dir", "eval", "exec", "extract_stack", "locals",
+        "print_stack", "stack", "super", "vars",
+    }
+)  # fmt: skip
+_FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+#: Of varargs, keywords, generators and coroutines.
+_UNUSUAL = 0x04 | 0x08 | 0x20 | 0x80 | 0x200
+_NESTED = 0x10
+_MAKES_FUNCTIONS_OR_BINDS = (
+    ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.NamedExpr,
+    ast.Await, ast.Yield, ast.YieldFrom,
+)  # fmt: skip
+
+Function = Callable[..., Any]
+Node = ast.FunctionDef | ast.Lambda
+#: The functions of files by the lines where they begin, as code knows them.
+Sources = dict[str, dict[int, list[Node]]]
+
+
+class Codes(NamedTuple):
+    """The code of a function's loops."""
+
+    #: Of a function that takes an iterator and returns the results.
+    whole: CodeType
+    #: Of one that takes an iterator and a list, to which it appends each result as soon as it is there.
+    lenient: CodeType
+
+
+#: By the code of the function: a lane finds what its zygote has made.
+_made: WeakKeyDictionary[CodeType, tuple[str, Codes | None]] = WeakKeyDictionary()
+
+
+def prepare(functions: Iterable[tuple[Any, int]]) -> None:
+    """Makes the loops of functions of so many parameters; each file is read once for all of them."""
+    sources: Sources = {}
+    for function, count in functions:
+        _codes(function, count, sources)
+
+
+def loops(function: Any, count: int) -> tuple[Function, Function] | None:
+    """The loops of a function of so many parameters; see :class:`Codes`. None if it has to be called."""
+    codes = _codes(function, count, {})
+    if codes is None:
+        return None
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+
+    def bound(code: CodeType) -> Function:
+        closure = tuple(cells[name] for name in code.co_freevars)
+        return FunctionType(code, function.__globals__, function.__name__, None, closure)
+
+    return bound(codes.whole), bound(codes.lenient)
+
+
+def is_watched() -> bool:
+    """Whether a debugger, a profiler or the like wants to hear of calls in this thread."""
+    if sys.gettrace() is not None or sys.getprofile() is not None:
+        return True
+    monitoring = getattr(sys, "monitoring", None)
+    return monitoring is not None and any(map(monitoring.get_tool, range(6)))
+
+
+def _codes(function: Any, count: int, sources: Sources) -> Codes | None:
+    if type(function) is not FunctionType:
+        return None
+    code = function.__code__
+    # Equal code of two files makes different tracebacks.
+    file, codes = _made.get(code, (None, None))
+    if file != code.co_filename:
+        codes = None
+        if _may_loop(code):
+            # What the compiler finds too large, or what is no Python, is called.
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                codes = _compiled(code, sources)
+        _made[code] = code.co_filename, codes
+    # What is not passed has a default, which a loop does not know.
+    return codes if count == code.co_argcount else None
+
+
+def _may_loop(code: CodeType) -> bool:
+    """Whether a look at the source is worth it."""
+    names = {*code.co_names, *code.co_freevars}
+    return not (
+        code.co_flags & _UNUSUAL
+        or code.co_kwonlyargcount
+        or code.co_cellvars
+        or names & _INTROSPECTIVE
+        or any(isinstance(constant, CodeType) for constant in code.co_consts)
+    )
+
+
+def _compiled(code: CodeType, sources: Sources) -> Codes | None:
+    file = code.co_filename
+    if file not in sources:
+        sources[file] = {}
+        sources[file] = _functions(file)
+    for node in sources[file].get(code.co_firstlineno, []):
+        expression = node.body if isinstance(node, ast.Lambda) else _expression(_without_docstring(node.body))
+        if (
+            expression is not None
+            and not any(isinstance(part, _MAKES_FUNCTIONS_OR_BINDS) for part in ast.walk(expression))
+            and _is_source_of(node, code)
+        ):
+            return _made_of(expression, code)
+    return None
+
+
+def _functions(file: str) -> dict[int, list[Node]]:
+    linecache.checkcache(file)
+    found: dict[int, list[Node]] = {}
+    for node in ast.walk(ast.parse("".join(linecache.getlines(file)))):
+        if isinstance(node, Node):
+            decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+            first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+            found.setdefault(first, []).append(node)
+    return found
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    first = body[0]
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return body[1:] if documented and isinstance(first.value.value, str) else body
+
+
+def _expression(body: list[ast.stmt]) -> ast.expr | None:
+    """The one expression that statements are; None if they are more than conditions and returns."""
+    match body:
+        case [ast.Return(value=ast.expr() as value), *_]:
+            return value
+        case [ast.If() as branch, *rest]:
+            chosen, other = _expression(branch.body), _expression([*branch.orelse, *rest])
+            if chosen is None or other is None:
+                return None
+            return ast.copy_location(ast.IfExp(branch.test, chosen, other), branch)
+    return None
+
+
+def _is_source_of(node: Node, code: CodeType) -> bool:
+    """Whether this is what the code was compiled from, as far as the code can tell."""
+    statement = ast.copy_location(ast.Expr(node), node) if isinstance(node, ast.Lambda) else node
+    for made in _within(statement, code):
+        same = made.replace(co_flags=made.co_flags & ~_NESTED | code.co_flags & _NESTED)
+        if same == code and same.co_linetable == code.co_linetable and same.co_freevars == code.co_freevars:
+            return True
+    return False
+
+
+def _made_of(expression: ast.expr, code: CodeType) -> Codes:
+    targets: list[ast.expr] = [ast.Name(name, ast.Store()) for name in code.co_varnames[: code.co_argcount]]
+    target = targets[0] if len(targets) == 1 else ast.Tuple(targets, ast.Store())
+    values = ast.Name(_VALUES, ast.Load())
+    whole = ast.Return(ast.ListComp(expression, [ast.comprehension(target, values, [], 0)]))
+    append = ast.Attribute(ast.Name(_RESULTS, ast.Load()), "append", ast.Load())
+    lenient = ast.For(target, values, [ast.Expr(ast.Call(append, [expression], []))], [])
+
+    def made(statement: ast.stmt, arguments: list[str]) -> CodeType:
+        (function,) = ast.parse("def each(): pass").body
+        assert isinstance(function, ast.FunctionDef)
+        function.args.args = [ast.arg(argument) for argument in arguments]
+        function.body = [statement]
+        ast.fix_missing_locations(ast.copy_location(function, expression))
+        (made,) = _within(function, code)
+        # Before 3.12, a comprehension is a function of its own, which takes an iterator too.
+        made = next((inner for inner in made.co_consts if isinstance(inner, CodeType)), made)
+        return made.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+
+    return Codes(made(whole, [_VALUES]), made(lenient, [_VALUES, _RESULTS]))
+
+
+def _within(statement: ast.stmt, code: CodeType) -> list[CodeType]:
+    """The codes of the functions of a statement, compiled where the variables around a code exist."""
+    module = ast.parse("def around(): pass")
+    (around,) = module.body
+    assert isinstance(around, ast.FunctionDef)
+    around.args.args = [ast.copy_location(ast.arg(name), around) for name in code.co_freevars]
+    around.body = [statement]
+    if isinstance(statement, ast.FunctionDef) and statement.name not in code.co_freevars:
+        # It is no variable of the function around it, even if it calls itself.
+        around.body.insert(0, ast.copy_location(ast.Global([statement.name]), statement))
+    compiled = compile(module, code.co_filename, "exec", code.co_flags & _FUTURE, dont_inherit=True)
+    (inside,) = (constant for constant in compiled.co_consts if isinstance(constant, CodeType))
+    return [constant for constant in inside.co_consts if isinstance(constant, CodeType)]

@@ -1,0 +1,463 @@
+"""Functions of one expression run inside the loop over a batch, and nobody can tell; all others are called."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import crosslane
+from crosslane import _inline, _loop, _signature, udf
+from crosslane._udf import DeclarationError, declare
+
+from .conftest import Load, error, value
+
+FACTOR = 3
+
+
+def plus_one(x: int) -> int:
+    return x + 1
+
+
+def documented(x: int) -> int:
+    """Says nothing."""
+    return FACTOR * x if x > 1 else -x
+
+
+def branches(x: int) -> int:
+    if x > 5:
+        if x > 7:
+            return 8
+        return x * 2
+    elif x < 0:
+        return -x
+    return 0
+
+
+def factorial(x: int) -> int:
+    return 1 if x < 2 else x * factorial(x - 1)
+
+
+def several(x: int, y: int, z: int = 7) -> int:
+    return (x - y) * z
+
+
+def makes(k: int) -> tuple[Callable[[int], int], Callable[[int], None]]:
+    def change(new: int) -> None:
+        nonlocal k
+        k = new
+
+    return lambda x: x + k, change
+
+
+def joins(x: int) -> str:
+    return f"{x!r:>4}" + str(x)[::-1] + ("odd" if x % 2 else "even")
+
+
+TWO = [lambda x: x * 2, lambda x: x * 3]
+ADDS, CHANGE = makes(4)
+INLINED = [plus_one, documented, branches, factorial, joins, ADDS, *TWO]
+
+
+@pytest.mark.parametrize("function", INLINED)
+def test_loops_do_what_calls_do(function: Callable[[int], Any]) -> None:
+    values = [-2, 0, 1, 6, 9]
+    loops = _inline.loops(function, 1)
+    assert loops is not None
+    whole, lenient = loops
+    results: list[Any] = []
+    assert lenient(iter(values), results) is None
+    assert whole(iter(values)) == results == [function(value) for value in values]
+    for loop in loops:
+        assert (loop.__code__.co_name, loop.__code__.co_qualname, loop.__code__.co_filename) == (
+            function.__code__.co_name,
+            function.__qualname__,
+            function.__code__.co_filename,
+        )
+        assert loop.__globals__ is function.__globals__
+
+
+def test_several_parameters() -> None:
+    loops = _inline.loops(several, 3)
+    assert loops is not None
+    assert loops[0](iter([(1, 2, 3), (5, 1, 1)])) == [-3, 4]
+    # What is not passed has its default.
+    assert _inline.loops(several, 2) is None
+
+
+def test_changes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops, adds = _inline.loops(documented, 1), _inline.loops(ADDS, 1)
+    assert loops
+    assert adds
+    monkeypatch.setitem(globals(), "FACTOR", 5)
+    assert loops[0](iter([4])) == [20]
+    CHANGE(100)
+    assert adds[0](iter([1])) == [101]
+    CHANGE(4)
+
+
+def sees_locals(x: int) -> int:
+    return len(locals())
+
+
+def sees_its_frame(x: int) -> int:
+    return len(inspect.currentframe().f_locals)  # type: ignore[union-attr]
+
+
+def evaluates(x: int) -> int:
+    return eval("x")
+
+
+def binds(x: int) -> int:
+    return (y := x) + y
+
+
+def keeps(x: int) -> int:
+    return (lambda: x)()
+
+
+def makes_a_function(x: int) -> int:
+    return (lambda y: y)(x)
+
+
+def comprehends(x: int) -> int:
+    return sum([y for y in (x, 0)])
+
+
+def generates(x: int) -> Any:
+    yield x
+
+
+async def waits(x: int) -> int:
+    return x
+
+
+def takes_any(*x: int) -> int:
+    return x[0]
+
+
+def takes_names(x: int, **names: int) -> int:
+    return x
+
+
+def by_name(x: int, *, y: int = 1) -> int:
+    return x + y
+
+
+def two_statements(x: int) -> int:
+    y = x
+    return y
+
+
+def may_end(x: int) -> Any:
+    if x:
+        return x
+
+
+def loops_itself(x: int) -> Any:
+    while x:
+        return x
+    return 0
+
+
+def tries(x: int) -> int:
+    try:
+        return x
+    finally:
+        pass
+
+
+class Twice:
+    def __call__(self, x: int) -> int:
+        return x * 2
+
+    def method(self, x: int) -> int:
+        return x * 2
+
+    @classmethod
+    def of_class(cls, x: int) -> int:
+        return x * 2
+
+
+NAMESPACE: dict[str, Any] = {}
+exec("def without_source(x):\n    return x * 2\n", NAMESPACE)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        sees_locals, sees_its_frame, evaluates, binds, keeps, makes_a_function, comprehends, generates, waits,
+        takes_any, takes_names, by_name, two_statements, may_end, loops_itself, tries, Twice(), Twice().method,
+        Twice.of_class, functools.partial(several, z=1), functools.lru_cache(plus_one), abs,
+        NAMESPACE["without_source"],
+    ],
+)  # fmt: skip
+def test_all_else_is_called(function: Callable[..., Any]) -> None:
+    assert _inline.loops(function, 1) is None
+
+
+def test_a_wrapper_is_what_is_called() -> None:
+    calls = []
+
+    @functools.wraps(plus_one)
+    def wrapper(x: int) -> int:
+        return calls.append(x) or plus_one(x)
+
+    loops = _inline.loops(wrapper, 1)
+    assert loops is not None
+    assert (loops[0](iter([1, 2])), calls) == ([2, 3], [1, 2])
+
+
+def each_of(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    (declared,) = _signature.resolve(declare(function, **options))
+    return _loop.make(declared, len(declared.shapes))
+
+
+def frames(values: list[int]) -> list[str]:
+    return [sys._getframe(1).f_code.co_name, *(name for name in sys._getframe(1).f_locals if name[0] == ".")]
+
+
+def looked_at(x: list[int]) -> list[str]:
+    return frames(x)
+
+
+def test_inline_false_calls() -> None:
+    (inlined,) = each_of(looked_at)(iter([1]), None)
+    (called,) = each_of(looked_at, inline=False)(iter([1]), None)
+    assert inlined[0] == "looked_at"
+    assert len(inlined) > 1
+    assert called == ["looked_at"]
+    with pytest.raises(DeclarationError, match="inline is True or False, not 1"):
+        udf(inline=1)(plus_one)  # type: ignore[call-overload]
+
+
+def test_a_debugger_sees_calls() -> None:
+    each, called = each_of(plus_one), []
+
+    def trace(frame: Any, event: str, argument: Any) -> None:
+        called.append(frame.f_code)
+
+    for watch, stop in ((sys.settrace, sys.gettrace()), (sys.setprofile, sys.getprofile())):
+        called.clear()
+        watch(trace)
+        try:
+            assert each(iter([1, 2]), None) == [2, 3]
+        finally:
+            watch(stop)
+        assert called.count(plus_one.__code__) >= 2
+
+
+def test_replaced_code_is_called() -> None:
+    def first(x: int) -> int:
+        return x + 1
+
+    def second(x: int) -> int:
+        return x + 2
+
+    each = each_of(first)
+    assert each(iter([1]), None) == [2]
+    first.__code__ = second.__code__
+    assert each(iter([1]), None) == [3]
+    assert each_of(first)(iter([1]), None) == [3]
+
+
+def imported(path: Path, text: str) -> Any:
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_changed_file_is_no_source(tmp_path: Path) -> None:
+    path = tmp_path / "changed.py"
+    module = imported(path, "def f(x): return x + 1\ndef g(x): return x\n")
+    path.write_text("def f(x): return x + 2\ndef g(x): return  x\n")
+    # The second differs by a column only, which tracebacks show.
+    assert _inline.loops(module.f, 1) is None
+    assert _inline.loops(module.g, 1) is None
+    path.unlink()
+    assert _inline.loops(imported(tmp_path / "broken.py", "def f(x): return x\n").f, 1) is not None
+    module = imported(path, "def f(x): return x + 3\n")
+    path.write_text("def f(x: return\n")
+    assert _inline.loops(module.f, 1) is None
+
+
+def test_a_traceback_is_that_of_the_call(tmp_path: Path) -> None:
+    text = "def f(x, y):\n    if x:\n        return 0\n    return (x +\n        1 // y)\n"
+    # Equal code in another file has a traceback of its own.
+    for name in ("one", "other"):
+        function = imported(tmp_path / f"{name}.py", text).f
+        loops = _inline.loops(function, 2)
+        assert loops is not None
+
+        def shown(run: Callable[[], object]) -> list[str]:
+            try:
+                run()
+            except ZeroDivisionError as error:
+                frame = error.__traceback__.tb_next  # type: ignore[union-attr]
+                while frame.tb_next:  # type: ignore[union-attr]
+                    frame = frame.tb_next  # type: ignore[union-attr]
+                return traceback.format_tb(frame)
+            return []
+
+        expected = shown(lambda function=function: function(0, 0))
+        assert f'{name}.py", line 5, in f' in expected[0]
+        assert shown(lambda loops=loops: loops[0](iter([(1, 1), (0, 0)]))) == expected
+        assert shown(lambda loops=loops: loops[1](iter([(1, 1), (0, 0)]), [])) == expected
+
+
+TABLE = "CREATE TABLE t AS SELECT i, CASE WHEN i % 3 > 0 THEN i END a, CASE WHEN i % 7 > 0 THEN i / 2 END b FROM range(5000) r(i)"
+
+
+@pytest.mark.parametrize("options", ["", "inline=False", "retries=1", "on_error='null', inline=False"])
+def test_rows_with_nulls(load: Load, options: str) -> None:
+    con = load(
+        f"""
+        @udf({options})
+        def number(a: int) -> int: return a + 1
+        @udf({options})
+        def sum2(a: int, b: float) -> float: return a + b
+        @udf({options})
+        def text(a: int, b: float, i: int) -> str: return f"{{a}} {{b}} {{i}}"
+        @udf({options})
+        def truth(b: float) -> bool: return b > 1000
+        @udf({options})
+        def maybe(a: int) -> int | None: return None if a % 2 else a
+        @udf({options})
+        def sees(a: int | None, b: float) -> int: return -1 if a is None else a
+        @udf("narrow(a BIGINT) -> INTEGER", {options})
+        def narrow(a): return a
+        @udf("mixed(a BIGINT) -> BIGINT", {options})
+        def mixed(a): return a % 4 == 1 if a % 4 < 2 else a
+        @udf("ratio(a BIGINT) -> DOUBLE", {options})
+        def ratio(a): return a if a % 5 else a / 2
+        """
+    )
+    con.execute(TABLE)
+    for call, expected in {
+        "number(a)": "a + 1",
+        "sum2(a, b)": "a + b",
+        "text(a, b, i)": "printf('%d %s %d', a, b::VARCHAR, i)",
+        "truth(b)": "b > 1000",
+        "maybe(a)": "CASE WHEN a % 2 = 0 THEN a END",
+        "sees(a, b)": "CASE WHEN b IS NOT NULL THEN coalesce(a, -1) END",
+        "narrow(a)": "a",
+        "mixed(a)": "CASE WHEN a % 4 < 2 THEN a % 4 ELSE a END",
+        "ratio(a)": "CASE WHEN a % 5 = 0 THEN a / 2 ELSE a END",
+    }.items():
+        assert value(con, f"SELECT count(*) FROM t WHERE {call} IS DISTINCT FROM {expected}") == 0, call
+        assert value(con, f"SELECT count({call}) FROM t WHERE a IS NULL AND b IS NULL") == 0
+    assert value(con, "SELECT count(number(NULL::BIGINT)) FROM t") == 0
+
+
+def test_errors_name_the_function_and_the_row(load: Load) -> None:
+    con = load(
+        """
+        @udf
+        def half(x: int, y: int) -> int:
+            return x // y
+
+        @udf
+        def wrong(x: int) -> str:
+            return "a" if x < 3 else x
+        """
+    )
+    rows = "(VALUES (1, 1), (NULL, 0), (2, NULL), (3, 0)) t(x, y)"
+    text = error(con, f"SELECT half(x, y) FROM {rows}")
+    assert "functions_1.py:5 in half" in text
+    assert "return x // y" in text
+    assert "with x = 3, y = 0" in text
+    assert "returned int 3 where VARCHAR is due" in error(con, f"SELECT wrong(x) FROM {rows}")
+    assert "with x = 3" in error(con, f"SELECT wrong(x) FROM {rows}")
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("null", [True, False])
+def test_each_row_is_called_once(con: duckdb.DuckDBPyConnection, inline: bool, null: bool) -> None:
+    seen: Counter[int] = Counter()
+
+    def done(x: int, y: int) -> int:
+        seen[x] += 1
+        return 1 // ((x % 50 != 7) or seen[x] > y)
+
+    def odd(x: int, y: int) -> int:
+        return done(x, y) + x - 1
+
+    options: Any = {"retries": 2, "on_error": "null" if null else "fail", "lane": "thread", "inline": inline}
+    crosslane.register(con, odd, "odd(x BIGINT, y BIGINT) -> BIGINT", **options)
+    con.execute("CREATE TABLE t AS SELECT i, CASE WHEN i % 5 > 0 THEN 1 END y FROM range(150) r(i)")
+    con.execute("UPDATE t SET y = 9 WHERE i = 57 AND ?", [null])
+    rows = con.execute("SELECT i, odd(i, y) FROM t ORDER BY i").fetchall()
+    assert rows == [(i, i if i % 5 and not (null and i == 57) else None) for i in range(150)]
+    again = {7: 2, 57: 3 if null else 2, 107: 2}
+    assert seen == Counter({i: again.get(i, 1) for i in range(150) if i % 5})
+    stats = "SELECT errors, retries FROM crosslane_stats() WHERE function = 'odd'"
+    assert con.execute(stats).fetchall() == [(1, 4) if null else (0, 3)]
+
+
+def test_results_that_do_not_fit_are_failed_calls(con: duckdb.DuckDBPyConnection) -> None:
+    seen: Counter[int] = Counter()
+
+    def small(x: int) -> int:
+        return seen.update([x]) or (2**40 if x == 5 or (x == 3 and seen[x] < 2) else x)
+
+    signature = "small(x BIGINT) -> INTEGER"
+    crosslane.register(con, small, signature, on_error="null", retries=1, lane="thread")
+    rows = con.execute("SELECT small(i) FROM range(8) r(i)").fetchall()
+    assert [row[0] for row in rows] == [0, 1, 2, 3, 4, None, 6, 7]
+    assert seen == Counter({**dict.fromkeys(range(8), 1), 3: 2, 5: 2})
+
+
+def test_an_argument_that_raises_stop_iteration_is_an_error(load: Load) -> None:
+    con = load(
+        """
+        from dataclasses import dataclass
+        @dataclass
+        class Point:
+            x: int
+            def __post_init__(self):
+                if self.x == 2: raise StopIteration("no point")
+        @udf
+        def of(p: Point) -> int: return p.x
+        @udf(on_error="null")
+        def maybe(p: Point, i: int) -> int: return p.x
+        """
+    )
+    text = error(con, "SELECT of({'x': i}) FROM range(5) r(i)")
+    assert "StopIteration: no point" in text
+    rows = con.execute("SELECT maybe({'x': i}, i) FROM range(5) r(i)").fetchall()
+    assert [row[0] for row in rows] == [0, 1, None, 3, 4]
+
+
+def test_exceptions_of_every_kind_fail_one_row(load: Load) -> None:
+    con = load(
+        """
+        import sys
+        def stop(x): raise [StopIteration, KeyboardInterrupt, SystemExit, GeneratorExit, ValueError][x % 5](x)
+        @udf(on_error="null")
+        def picky(x: int) -> int: return x if x % 2 else stop(x)
+        """
+    )
+    rows = con.execute("SELECT picky(i) FROM range(40) r(i)").fetchall()
+    assert [row[0] for row in rows] == [i if i % 2 else None for i in range(40)]
+
+
+def test_functions_of_a_program_are_inlined_too(con: duckdb.DuckDBPyConnection) -> None:
+    factor = 3
+    for lane in ("process", "thread"):
+        crosslane.register(con, lambda x: x * factor, "triple(x BIGINT) -> BIGINT", lane=lane)
+        assert value(con, "SELECT sum(triple(i)) FROM range(10) r(i)") == 135
+    factor = 4
+    assert value(con, "SELECT sum(triple(i)) FROM range(10) r(i)") == 180
