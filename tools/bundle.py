@@ -20,8 +20,6 @@ V8 = ROOT / ".v8" / "lib"
 SYSTEM = re.compile(r"(ld-linux.*|linux-vdso|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\.so")
 #: Where the program looks for V8: first beside itself.
 PATHS = re.compile(rb"\$ORIGIN/v8(:[^\0]*)?\0")
-
-
 #: The copyright notices of the Debian packages that were fetched, and of those that are installed.
 NOTICES = ROOT / ".v8" / "notices"
 DOCUMENTS = Path("/usr/share/doc")
@@ -89,18 +87,16 @@ def write_licences(folder: Path, notices: dict[str, str]) -> None:
                 crates.setdefault(text, []).append(name)
     parts = [f"==== {', '.join(names)}\n\n{text}" for text, names in crates.items()]
     if (folder / "libduckdb.so").exists():
-        parts.append(f"==== libduckdb.so\n\n{(ROOT / '.duckdb' / 'LICENSE').read_text()}")
+        parts.append(f"==== libduckdb.so\n\n{notice(ROOT / '.duckdb' / 'LICENSE')}")
     for package, text in sorted(notices.items()):
         parts.append(f"==== {package}, Debian's build, in v8\n\n{text}")
-    (folder / "THIRD_PARTY_LICENSES").write_text("\n".join(parts))
+    (folder / "THIRD_PARTY_LICENSES").write_text("\n".join(parts), encoding="utf-8")
 
 
 def licences(folder: Path) -> list[str]:
     """The texts of a crate's licences."""
     wanted = re.compile("LICEN[CS]E|COPYING|NOTICE", re.IGNORECASE)
-    return [
-        file.read_text() for file in sorted(folder.iterdir()) if file.is_file() and wanted.match(file.name)
-    ]
+    return [notice(file) for file in sorted(folder.iterdir()) if file.is_file() and wanted.match(file.name)]
 
 
 def host() -> str:

@@ -152,20 +152,20 @@ impl<'a> Values<'a> {
         let Some(end) = length.checked_add(offset) else {
             return Err(format!("an array of {length} rows from {offset} on"));
         };
+        let (with_validity, least) = buffers(node.encoding);
+        let due = usize::from(with_validity) + least;
+        let exact = !matches!(innermost(node.encoding), Encoding::BytesView | Encoding::Null);
         let count = usize::try_from(array.n_buffers).unwrap_or_default();
+        if count < due || (exact && count > due) || (due > 0 && array.buffers.is_null()) {
+            return Err(format!("an array of {} buffers, where {due} are due", array.n_buffers));
+        }
         let all: &[*const u8] = if count == 0 || array.buffers.is_null() {
             &[]
         } else {
             // SAFETY: as the caller says, there are so many.
             unsafe { std::slice::from_raw_parts(array.buffers.cast(), count) }
         };
-        let (with_validity, least) = buffers(node.encoding);
-        let (first, behind) = all.split_at_checked(usize::from(with_validity)).unwrap_or_default();
-        let exact = !matches!(innermost(node.encoding), Encoding::BytesView | Encoding::Null);
-        if all.len() < usize::from(with_validity) || behind.len() < least || (exact && behind.len() > least) {
-            let due = usize::from(with_validity) + least;
-            return Err(format!("an array of {count} buffers, where {due} are due"));
-        }
+        let (first, behind) = all.split_at(usize::from(with_validity));
         let validity = match first {
             [validity] if array.null_count != 0 => *validity,
             _ => std::ptr::null(),

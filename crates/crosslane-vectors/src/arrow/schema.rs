@@ -290,7 +290,8 @@ fn fields(what: &str, children: &[Node]) -> Result<Arc<[Field]>, String> {
     Ok(children.iter().map(field).collect())
 }
 
-/// What an extension makes of the type that it is stored as; unknown ones are what they are stored as.
+/// What an extension makes of the type that it is stored as; unknown ones are what they are stored as, and so are those
+/// whose values are stored as runs where that makes a difference.
 fn extended(
     data_type: DataType,
     encoding: Encoding,
@@ -304,13 +305,17 @@ fn extended(
     match (of("ARROW:extension:name"), &data_type, &encoding) {
         ("arrow.uuid", T::Blob, E::Blob(16)) => (T::Uuid, E::Fixed(16)),
         ("arrow.json", T::Varchar, _) => (T::Json, encoding),
-        ("arrow.bool8", T::TinyInt, _) => (T::Boolean, E::Flags),
+        ("arrow.bool8", T::TinyInt, E::Fixed(1)) => (T::Boolean, E::Flags),
         ("geoarrow.wkb", T::Blob, _) => (T::Geometry, encoding),
         ("arrow.opaque", T::Blob, E::Blob(16)) if duckdb("hugeint") => (T::HugeInt, E::Fixed(16)),
         ("arrow.opaque", T::Blob, E::Blob(16)) if duckdb("uhugeint") => (T::UHugeInt, E::Fixed(16)),
         ("arrow.opaque", T::Blob, E::Blob(8)) if duckdb("time_tz") => (T::TimeTz, E::Fixed(8)),
-        ("arrow.opaque", T::Blob, _) if duckdb("bit") => (T::Bit, E::Recoded(Box::new(encoding))),
-        ("arrow.opaque", T::Blob, _) if duckdb("bignum") => (T::BigNum, E::Recoded(Box::new(encoding))),
+        ("arrow.opaque", T::Blob, E::Blob(_) | E::Bytes { .. } | E::BytesView) if duckdb("bit") => {
+            (T::Bit, E::Recoded(Box::new(encoding)))
+        }
+        ("arrow.opaque", T::Blob, E::Blob(_) | E::Bytes { .. } | E::BytesView) if duckdb("bignum") => {
+            (T::BigNum, E::Recoded(Box::new(encoding)))
+        }
         _ => (data_type, encoding),
     }
 }

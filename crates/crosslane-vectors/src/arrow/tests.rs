@@ -399,6 +399,16 @@ fn extensions() {
     reads(texts(&["[1]"]).extension("arrow.json", ""), "JSON", &["'[1]'"]);
     let bit = made("z", 1, vec![None, bytes(&[0i32, 2]), Some(vec![3, 0b1111_0110])]);
     reads(bit.extension("arrow.opaque", &opaque("bit")), "BIT", &["'10110'"]);
+    // What is stored as runs is no value of its own.
+    let runs =
+        |values: Made| made("+r", 2, vec![]).of(vec![made("i", 1, vec![None, bytes(&[2i32])]), values]);
+    let blob = || made("z", 1, vec![None, bytes(&[0i32, 1]), bytes(b"a")]);
+    for name in ["bit", "bignum"] {
+        let column = runs(blob()).extension("arrow.opaque", &opaque(name));
+        reads(column, "BLOB", &[r"BLOB '\x61'", r"BLOB '\x61'"]);
+    }
+    let column = runs(made("c", 1, vec![None, bytes(&[1i8])])).extension("arrow.bool8", "");
+    reads(column, "TINYINT", &["1", "1"]);
 }
 
 #[test]
@@ -439,6 +449,14 @@ fn arrays_that_are_none() {
     refuses(huge, "lists of 99999 elements");
     let mut rows = made("+s", 3, vec![None]).of(vec![longs(&[1, 2]).named("x")]);
     assert!(read_rows(std::mem::take(&mut rows)).unwrap_err().contains("a child of 2 rows, where 3 belong"));
+    // So many buffers that no list of them could be.
+    let mut long = made("+s", 1, vec![None]).of(vec![longs(&[1]).named("x")]);
+    let (schema, array) = long.raw();
+    // SAFETY: both are whole, but for a number, which is found wrong.
+    unsafe { (**array.children).n_buffers = i64::MAX };
+    // SAFETY: as above.
+    let refused = unsafe { Batch::new(&Schema::new(&schema).unwrap(), &array).unwrap_err() };
+    assert_eq!(refused, format!("column x: an array of {} buffers, where 2 are due", i64::MAX));
     // Another schema than the array's.
     let mut one = made("+s", 1, vec![None]).of(vec![longs(&[1]).named("a")]);
     let mut two = made("+s", 1, vec![None]).of(vec![longs(&[1]).named("a"), longs(&[1]).named("b")]);
