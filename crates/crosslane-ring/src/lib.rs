@@ -53,7 +53,9 @@
 //!
 //! A frame is one little-endian word (`length | tag << 32`) and `length` bytes, padded to eight.
 //! Frames are contiguous: where the rest of the data is too short for a frame, the producer puts
-//! the word [`END_OF_RING`] there and begins at place 0. The marker and the frame behind it are
+//! the word [`END_OF_RING`] there and begins at place 0. So it does where the ring is empty and a
+//! sixteenth of it, or more than twice the frame, was written before it: batches that are answered before the next ones come all lie
+//! in the same memory, which stays in the caches, and not in that of the whole ring in turns. The marker and the frame behind it are
 //! published by one release store of `write`, so a consumer that sees the marker (after its acquire
 //! load of `write`) also sees the frame; the marker is one aligned word and cannot tear.
 //! A frame takes at most half the capacity, so an empty ring always has room for it.

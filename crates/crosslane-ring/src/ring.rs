@@ -7,6 +7,9 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// exceed every ring.
 pub const END_OF_RING: u64 = u64::MAX;
 const WORD: u64 = 8;
+/// An empty ring begins again when so small a part of it was used: enough for several usual frames at a time, and little
+/// enough to stay in a core's cache.
+const FRONT: u64 = 16;
 
 /// What the other side of a ring did wrong.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -137,8 +140,8 @@ impl<M: Memory> Grant<'_, M> {
         let Producer { memory, write, .. } = self.producer;
         let capacity = memory.capacity() as u64;
         let word = length as u64 | u64::from(tag) << 32;
-        // SAFETY: both words lie in the part of the data that `reserve` found free; the marker is
-        // only written where the data's end was too short for the frame, which leaves a word.
+        // SAFETY: both words lie in the part of the data that `reserve` found free. The marker's does because positions
+        // are multiples of a word, and the ring was not full.
         unsafe {
             if self.start != *write {
                 memory.store_word((*write % capacity) as usize, END_OF_RING);
@@ -185,7 +188,10 @@ impl<M: Memory> Producer<M> {
         let capacity = self.memory.capacity() as u64;
         let rest = capacity - self.write % capacity;
         let frame = framed(length);
-        let skip = if rest < frame { rest } else { 0 };
+        // At place 0 the frame lies in memory that was just used, and is in the caches. Until the consumer has taken it
+        // there is room up to where the ring was written to last: for another frame, at least.
+        let back = (2 * frame).max(capacity / FRONT) <= self.write % capacity && self.is_empty()?;
+        let skip = if back || rest < frame { rest } else { 0 };
         if capacity - (self.write - self.read_seen) < skip + frame {
             self.look()?;
             if capacity - (self.write - self.read_seen) < skip + frame {
@@ -193,6 +199,14 @@ impl<M: Memory> Producer<M> {
             }
         }
         Ok(Some(Grant { start: self.write + skip, producer: self, length }))
+    }
+
+    /// Whether the consumer has taken all.
+    fn is_empty(&mut self) -> Result<bool, RingError> {
+        if self.read_seen != self.write {
+            self.look()?;
+        }
+        Ok(self.read_seen == self.write)
     }
 
     fn look(&mut self) -> Result<(), RingError> {
@@ -365,5 +379,50 @@ impl<M: Memory> Consumer<M> {
     /// reports).
     pub fn has_news(&self) -> bool {
         self.memory.header().write.0.load(Ordering::Acquire) != self.read
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::heap_ring;
+
+    fn place<M: Memory>(producer: &mut Producer<M>, length: usize) -> usize {
+        producer.reserve(length).unwrap().unwrap().place() - WORD as usize
+    }
+
+    #[test]
+    fn a_ring_that_is_empty_begins_again() {
+        let (mut producer, mut consumer) = heap_ring(1024);
+        let mut places = Vec::new();
+        for _ in 0..6 {
+            places.push(place(&mut producer, 56));
+            assert!(producer.push(&[1; 56], 1).unwrap());
+            // As long as the consumer has not taken it, the next lies behind it.
+            assert_eq!(place(&mut producer, 56), places[places.len() - 1] + 64);
+            assert_eq!(consumer.pop(), Ok(Some((1, vec![1; 56]))));
+        }
+        assert_eq!(places, [0, 64, 0, 64, 0, 64]);
+    }
+
+    #[test]
+    fn frames_of_several_lengths_use_no_more_than_three_of_the_longest() {
+        let (mut producer, mut consumer) = heap_ring(1024);
+        for length in [8, 100, 16, 120, 0, 64, 120, 100].repeat(20) {
+            let end = place(&mut producer, length) as u64 + framed(length);
+            assert!(end <= 3 * framed(120), "a frame of {length} bytes ends at {end}");
+            assert!(producer.push(&vec![2; length], 2).unwrap());
+            assert_eq!(consumer.pop(), Ok(Some((2, vec![2; length]))));
+        }
+    }
+
+    #[test]
+    fn a_consumer_that_says_nonsense_of_an_empty_ring_is_found_out() {
+        let (mut producer, mut consumer) = heap_ring(256);
+        assert!(producer.push(&[1; 40], 1).unwrap());
+        consumer.pop().unwrap();
+        consumer.memory.header().read.0.store(4096, Ordering::Relaxed);
+        let error = producer.reserve(8).unwrap_err();
+        assert_eq!(error, RingError::Position { which: "read", value: 4096, own: 48 });
     }
 }

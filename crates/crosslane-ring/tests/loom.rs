@@ -106,6 +106,12 @@ fn around_the_end() {
     check(&[16, 16, 24, 8]);
 }
 
+/// The producer goes back to place 0 if the ring is empty, wherever the consumer is just then.
+#[test]
+fn back_to_the_start() {
+    check(&[8, 8, 3]);
+}
+
 /// Who wants a waiting consumer back says so and sounds the alarm: the wait ends, or was never begun. Without the
 /// alarm's wake the consumer sleeps for ever, which loom calls a deadlock.
 #[test]
