@@ -319,7 +319,7 @@ fn options(function: &Function) -> String {
 }
 
 fn statistics(function: &Function) -> Vec<Cell> {
-    let stats = &function.stats;
+    let stats = function.stats.totals();
     let calls = stats.calls.get();
     let mean = |counter: &Counter| match calls {
         0 => Cell::Null,

@@ -19,8 +19,13 @@ const GROWTH: u64 = 8;
 const MOST: u64 = 30 * 86_400 * 1_000_000_000;
 /// Rows after which the cost is an average.
 const SETTLED: u64 = 512;
+/// Rows after which no more are counted.
+const ENOUGH: u64 = 1 << 20;
+/// An average that has changed by less than this part of it stays as it is.
+const NOTICEABLE: u64 = 16;
 
-/// The measured cost of a function; updated after every reply.
+/// The measured cost of a function. All workers read it for every batch, so it is written only where that says something
+/// new.
 #[derive(Debug, Default)]
 pub(crate) struct Cost {
     /// Moving average, in picoseconds per row.
@@ -48,11 +53,16 @@ impl Cost {
         // The time is what the guest says, so it may be anything.
         let fresh = (guest.min(MOST) * 1000 / rows as u64).max(1);
         let old = self.per_row.load(Relaxed);
-        let measured = self.measured.fetch_add(rows as u64, Relaxed);
+        let measured = self.measured.load(Relaxed);
+        if measured < ENOUGH {
+            self.measured.fetch_add(rows as u64, Relaxed);
+        }
         // The first rows pay for imports and caches: while little is known, the latest slice, which is the
         // longest so far, says most. Later a single slice that was preempted must not say much.
         let average = if measured < SETTLED { fresh } else { (3 * old + fresh.min(2 * old)) / 4 };
-        self.per_row.store(average, Relaxed);
+        if average.abs_diff(old) > old / NOTICEABLE {
+            self.per_row.store(average, Relaxed);
+        }
     }
 
     /// What `rows` rows will take, if that is known.
@@ -120,6 +130,17 @@ mod tests {
         (0..5).for_each(|_| cost.learn(2048, 2048 * 50));
         cost.learn(2048, 10_000_000);
         assert_eq!(cost.advise(2048, 8, 1).lanes, 1);
+    }
+
+    #[test]
+    fn what_says_nothing_new_is_not_written() {
+        let cost = measured(1_000);
+        (0..ENOUGH / 4096).for_each(|_| cost.learn(4096, 4096 * 1_100));
+        let known = (cost.per_row.load(Relaxed), cost.measured.load(Relaxed));
+        cost.learn(4096, 4096 * 1_100);
+        assert_eq!(known, (1_000_000, cost.measured.load(Relaxed)));
+        (0..50).for_each(|_| cost.learn(4096, 4096 * 2_000));
+        assert!((1_600_000..=2_000_000).contains(&cost.per_row.load(Relaxed)));
     }
 
     #[test]

@@ -242,8 +242,8 @@ mod tests {
         assert_eq!(concrete.types.as_deref(), Some("(DATE, BIGINT, VARCHAR[], BLOB)"));
         assert_eq!(concrete.spec.admits_null, [true, false, true, true]);
         assert_eq!((concrete.index, concrete.signature.variadic), (3, false));
-        concrete.stats.calls.add(1);
-        assert_eq!(function.stats.calls.get(), 1);
+        concrete.stats.here().calls.add(1);
+        assert_eq!(function.stats.totals().calls.get(), 1);
         assert_eq!(function.for_arguments(types("DATE BIGINT")).unwrap().spec.admits_null, [true, false]);
         let error = function.for_arguments(types("DATE VARCHAR")).unwrap_err().to_string();
         assert!(

@@ -19,6 +19,7 @@ mod leniency;
 pub mod pool;
 pub mod settings;
 pub mod signature;
+mod spread;
 pub mod stats;
 mod types;
 pub mod values;

@@ -4,6 +4,12 @@
 //! as long as the pool), boots lanes, and ends lanes that are idle for too long. All other threads take a lane from
 //! the idle stack, and wait in line only if it is empty. Lanes boot without the pool's lock.
 //!
+//! # Shelves
+//! A worker that has given its lane back takes one for its next batch a moment later. So the lane stays on the
+//! thread's shelf ([`crate::spread`]), from which it is taken without the lock and without a cache line that other workers
+//! write. It is idle there: who finds no other takes it from the shelf, the keeper collects what lies on shelves when it
+//! looks for lanes that nobody has used, and as long as there are waiters the shelves are closed.
+//!
 //! # The line
 //! Each waiter has a place in line, and its [`Turn`] says what it waits for:
 //!
@@ -18,15 +24,18 @@
 //! 1. While a waiter is due or refused, no lane is idle: a lane that is booted or given back goes to the first such
 //!    waiter, and later waiters stand behind it. So no thread can take a lane that was made for another.
 //! 2. While a waiter is due, the keeper boots a lane, or has been notified and is about to look.
-//! 3. `busy` counts the lanes that are checked out, with those of `Served`. While it is not 0, one of them will come back
-//!    or end, and the thread that gives it back or ends it notifies the line.
-//! 4. There is one exception to 3: a scan keeps its lane while its thread needs another lane for what it does with the
+//! 3. While there is a line the shelves are closed and empty. A lane that a thread puts on one just then comes back to
+//!    that thread, which gives it to the line.
+//! 4. `out` counts the lanes that are checked out, with those of `Served` and those on shelves. While it is not 0 and
+//!    there is a line, one of them will come back or end, and the thread that gives it back or ends it notifies the line.
+//! 5. There is one exception to 4: a scan keeps its lane while its thread needs another lane for what it does with the
 //!    rows. If all lanes are held by threads that wait in line and were refused, none would ever come back. Then the
 //!    first of these waiters gets its error.
-//! 5. Lanes boot and end (which may wait for a process) without the lock.
+//! 6. Lanes boot and end (which may wait for a process) without the lock.
 
 use crate::error::Error;
 use crate::lane::Lane;
+use crate::spread::Shelves;
 use crate::stats::LaneStats;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -89,27 +98,32 @@ pub struct PoolStats {
 }
 
 /// A lane and what it has done.
-struct Kept<L> {
+struct Kept<L: Lane> {
     lane: L,
     stats: Arc<LaneStats>,
+    /// When it was given back last.
+    since: Instant,
+    shared: Arc<Shared<L>>,
 }
 
 /// What one of those in line waits for; see the module's documentation.
-enum Turn<L> {
+enum Turn<L: Lane> {
     Due,
     Refused(Error),
-    Served(Kept<L>),
+    Served(Box<Kept<L>>),
 }
 
-struct Place<L> {
+struct Place<L: Lane> {
     ticket: u64,
     thread: ThreadId,
     turn: Turn<L>,
 }
 
-struct State<L> {
+struct State<L: Lane> {
     /// The lane used last is on top: its memory is the warmest.
-    idle: Vec<Kept<L>>,
+    idle: Vec<Box<Kept<L>>>,
+    /// Lanes that are not in `idle`.
+    out: usize,
     /// The living lanes, idle and busy.
     lanes: Vec<Arc<LaneStats>>,
     /// The waiters, in the order in which they came.
@@ -127,21 +141,36 @@ struct State<L> {
 }
 
 impl<L: Lane> State<L> {
-    /// The warmest idle lane whose guest lives.
-    fn take(&mut self) -> Option<Kept<L>> {
-        let mut kept = self.idle.pop()?;
-        while kept.lane.has_ended() {
+    /// The warmest idle lane whose guest lives, or one from a shelf.
+    fn take(&mut self, shelves: &Shelves<Kept<L>>) -> Option<Box<Kept<L>>> {
+        loop {
+            let mut kept = self.idle.pop();
+            if kept.is_none() {
+                kept = shelves.take_any();
+                self.out -= usize::from(kept.is_some());
+            }
+            let kept = kept?;
+            if !kept.lane.has_ended() {
+                self.lend(&kept);
+                return Some(kept);
+            }
             self.forget(&kept.stats);
-            kept = self.idle.pop()?;
         }
-        self.lend(&kept);
-        Some(kept)
     }
 
     fn lend(&mut self, kept: &Kept<L>) {
         kept.stats.busy.store(true, Relaxed);
-        self.stats.busy += 1;
+        self.out += 1;
         self.keep_warm = true;
+    }
+
+    /// Takes a lane back that is not used any more. It goes to the first waiter, or is idle.
+    fn receive(&mut self, kept: Box<Kept<L>>) {
+        self.out -= 1;
+        self.last_used = self.last_used.max(kept.since);
+        if let Some(kept) = self.serve(kept) {
+            self.idle.push(kept);
+        }
     }
 
     fn forget(&mut self, stats: &Arc<LaneStats>) {
@@ -159,7 +188,7 @@ impl<L: Lane> State<L> {
     }
 
     /// Gives a free lane to the first waiter; returns it if there is none.
-    fn serve(&mut self, kept: Kept<L>) -> Option<Kept<L>> {
+    fn serve(&mut self, kept: Box<Kept<L>>) -> Option<Box<Kept<L>>> {
         let Some(at) = self.line.iter().position(|place| !matches!(place.turn, Turn::Served(_))) else {
             return Some(kept);
         };
@@ -191,11 +220,11 @@ impl<L: Lane> State<L> {
             let mut line = self.line.iter();
             line.any(|place| place.thread == *thread && matches!(place.turn, Turn::Refused(_)))
         };
-        self.held.values().filter(|thread| refused(thread)).count() == self.stats.busy
+        self.held.values().filter(|thread| refused(thread)).count() == self.out
     }
 
     /// How a wait ended: with a lane, with none because the waiter left, or with an error. `None` if it goes on.
-    fn leave(&mut self, ticket: u64, left: bool) -> Option<Result<Option<Kept<L>>, Error>> {
+    fn leave(&mut self, ticket: u64, left: bool) -> Option<Result<Option<Box<Kept<L>>>, Error>> {
         let at = self.line.iter().position(|place| place.ticket == ticket)?;
         let over = match &self.line[at].turn {
             Turn::Served(_) => true,
@@ -211,8 +240,10 @@ impl<L: Lane> State<L> {
     }
 }
 
-struct Shared<L> {
+struct Shared<L: Lane> {
     state: Mutex<State<L>>,
+    /// What workers have given back a moment ago.
+    shelves: Shelves<Kept<L>>,
     /// Notifies the keeper of work.
     work: Condvar,
     /// Notifies the waiters of a lane, a failure, or the end of a lane.
@@ -222,9 +253,45 @@ struct Shared<L> {
     process: u32,
 }
 
-impl<L> Shared<L> {
+impl<L: Lane> Shared<L> {
     fn lock(&self) -> MutexGuard<'_, State<L>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the shelves as long as each lane that comes back is to be looked at, and empties them then.
+    fn attend(&self, state: &mut State<L>) {
+        let closed = !state.line.is_empty() || state.closed || state.options.idle_timeout.is_zero();
+        self.shelves.close(closed);
+        if closed {
+            self.collect(state);
+        }
+    }
+
+    /// Takes all lanes from the shelves.
+    fn collect(&self, state: &mut State<L>) {
+        while let Some(kept) = self.shelves.take_any() {
+            state.receive(kept);
+            if !state.line.is_empty() {
+                self.arrival.notify_all();
+            }
+        }
+    }
+
+    /// Takes a lane back that no shelf has room for.
+    fn receive(&self, kept: Box<Kept<L>>) {
+        let mut state = self.lock();
+        if state.closed {
+            state.out -= 1;
+            drop(state);
+            return;
+        }
+        state.receive(kept);
+        if !state.line.is_empty() {
+            self.arrival.notify_all();
+        }
+        if state.options.idle_timeout.is_zero() {
+            self.work.notify_one();
+        }
     }
 }
 
@@ -252,6 +319,7 @@ impl<Z: Zygote> Pool<Z> {
     ) -> Result<(Self, T), Error> {
         let state = State {
             idle: Vec::new(),
+            out: 0,
             lanes: Vec::new(),
             line: VecDeque::new(),
             held: HashMap::new(),
@@ -264,11 +332,13 @@ impl<Z: Zygote> Pool<Z> {
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
+            shelves: Shelves::default(),
             work: Condvar::new(),
             arrival: Condvar::new(),
             stop: Stop::default(),
             process: std::process::id(),
         });
+        shared.attend(&mut shared.lock());
         let (sender, receiver) = mpsc::channel();
         let keeper = {
             let shared = Arc::clone(&shared);
@@ -297,19 +367,25 @@ impl<Z: Zygote> Pool<Z> {
     /// # Errors
     /// [`Error::Boot`] if none can be booted, and there are no others.
     pub fn check_out(&self, should_end: impl Fn() -> bool) -> Result<Option<PooledLane<Z::Lane>>, Error> {
-        let mut state = self.open()?;
+        self.check_process()?;
+        if let Some(lane) = self.shelved() {
+            return Ok(Some(lane));
+        }
+        let mut state = self.shared.lock();
         if !state.is_awaited()
-            && let Some(kept) = state.take()
+            && let Some(kept) = state.take(&self.shared.shelves)
         {
             self.refill(&state);
-            return Ok(Some(self.pooled(kept)));
+            return Ok(Some(PooledLane::new(kept)));
         }
         let ticket = state.stand();
+        self.shared.attend(&mut state);
         self.shared.work.notify_one();
         let mut left = false;
         loop {
             if let Some(outcome) = state.leave(ticket, left) {
-                return outcome.map(|kept| kept.map(|kept| self.pooled(kept)));
+                self.shared.attend(&mut state);
+                return outcome.map(|kept| kept.map(PooledLane::new));
             }
             state = self.shared.arrival.wait_timeout(state, GLANCE).unwrap_or_else(PoisonError::into_inner).0;
             drop(state);
@@ -320,16 +396,42 @@ impl<Z: Zygote> Pool<Z> {
 
     /// An idle lane, if there is one and no waiter.
     pub fn try_check_out(&self) -> Option<PooledLane<Z::Lane>> {
-        let mut state = self.open().ok()?;
+        self.check_process().ok()?;
+        if let Some(lane) = self.shelved() {
+            return Some(lane);
+        }
+        let mut state = self.shared.lock();
         if state.is_awaited() {
             return None;
         }
-        let kept = state.take();
+        let kept = state.take(&self.shared.shelves);
         self.refill(&state);
-        kept.map(|kept| self.pooled(kept))
+        kept.map(PooledLane::new)
     }
 
-    fn open(&self) -> Result<MutexGuard<'_, State<Z::Lane>>, Error> {
+    /// Returns a lane to the pool, as [`PooledLane::give_back`] does, but where this thread finds it again without the
+    /// pool's lock.
+    pub fn give_back(&self, mut lane: PooledLane<Z::Lane>) {
+        if lane.holder.is_some() || !Arc::ptr_eq(&lane.kept().shared, &self.shared) {
+            return lane.give_back();
+        }
+        if let Some(kept) = lane.clean()
+            && let Err(kept) = self.shared.shelves.put(kept)
+        {
+            self.shared.receive(kept);
+        }
+    }
+
+    /// The lane that this thread has given back, if nobody has taken it and its guest lives.
+    fn shelved(&self) -> Option<PooledLane<Z::Lane>> {
+        let kept = self.shared.shelves.take()?;
+        kept.stats.busy.store(true, Relaxed);
+        let lane = PooledLane::new(kept);
+        // Dropping it tells the pool.
+        (!lane.has_ended()).then_some(lane)
+    }
+
+    fn check_process(&self) -> Result<(), Error> {
         if self.shared.process != std::process::id() {
             return Err(Error::Boot(
                 "this process was forked after the functions were loaded; open the database and load them \
@@ -337,27 +439,19 @@ impl<Z: Zygote> Pool<Z> {
                     .into(),
             ));
         }
-        Ok(self.shared.lock())
+        Ok(())
     }
 
     fn refill(&self, state: &State<Z::Lane>) {
-        if state.idle.len() + state.stats.busy < state.options.warm {
+        if state.idle.len() + state.out < state.options.warm {
             self.shared.work.notify_one();
-        }
-    }
-
-    fn pooled(&self, lane: Kept<Z::Lane>) -> PooledLane<Z::Lane> {
-        PooledLane {
-            stats: lane.stats,
-            lane: Some(lane.lane),
-            holder: None,
-            shared: Arc::clone(&self.shared),
         }
     }
 
     /// Ends the idle lanes whose guest has died, such as those that shared a process with one that died.
     pub fn reap(&self) {
         let mut state = self.shared.lock();
+        self.shared.collect(&mut state);
         let (living, dead): (Vec<_>, Vec<_>) =
             std::mem::take(&mut state.idle).into_iter().partition(|kept| kept.lane.lives());
         state.idle = living;
@@ -369,14 +463,18 @@ impl<Z: Zygote> Pool<Z> {
 
     /// Changes the options from now on.
     pub fn configure(&self, options: PoolOptions) {
-        self.shared.lock().options = options;
+        let mut state = self.shared.lock();
+        state.options = options;
+        self.shared.attend(&mut state);
+        drop(state);
         self.shared.work.notify_one();
     }
 
     /// What the pool holds now.
     pub fn stats(&self) -> PoolStats {
         let state = self.shared.lock();
-        PoolStats { idle: state.idle.len(), ..state.stats }
+        let shelved = self.shared.shelves.count().min(state.out);
+        PoolStats { idle: state.idle.len() + shelved, busy: state.out - shelved, ..state.stats }
     }
 
     /// What each living lane has done.
@@ -392,24 +490,29 @@ impl<Z: Zygote> Drop for Pool<Z> {
         }
         self.shared.stop.0.store(true, Relaxed);
         // There are no waiters: a waiter borrows the pool.
-        self.shared.lock().closed = true;
+        let mut state = self.shared.lock();
+        state.closed = true;
+        self.shared.attend(&mut state);
+        drop(state);
         self.shared.work.notify_one();
         if let Some(keeper) = self.keeper.take() {
             // A pool may be dropped by its own keeper only if a lane outlives it, which cannot be.
             let _ = keeper.join();
         }
+        // Those that a keeper has left which panicked. Each knows the pool, so that it would live for ever.
+        drop(std::mem::take(&mut self.shared.lock().idle));
     }
 }
 
 /// What the keeper does: it boots missing lanes, and ends lanes that are idle for too long.
-fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
+fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
     let mut state = shared.lock();
     loop {
         if state.closed {
             break;
         }
         let wanted = if state.keep_warm { state.options.warm.max(1) } else { 0 };
-        let few = !state.exhausted && state.idle.len() + state.stats.busy < wanted;
+        let few = !state.exhausted && state.idle.len() + state.out < wanted;
         if few || state.is_due() {
             drop(state);
             let booted = zygote.boot();
@@ -421,7 +524,8 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
                     let stats = LaneStats { id: lane.id(), process: lane.process(), ..LaneStats::default() };
                     let stats = Arc::new(stats);
                     state.lanes.push(Arc::clone(&stats));
-                    if let Some(kept) = state.serve(Kept { lane, stats }) {
+                    let (since, shared) = (Instant::now(), Arc::clone(shared));
+                    if let Some(kept) = state.serve(Box::new(Kept { lane, stats, since, shared })) {
                         state.idle.insert(0, kept);
                     }
                 }
@@ -434,11 +538,12 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
             shared.arrival.notify_all();
             continue;
         }
-        if state.keep_warm && state.stats.busy == 0 && state.last_used.elapsed() >= state.options.idle_timeout
-        {
+        // Those that are in use are back on their shelves a moment later.
+        shared.collect(&mut state);
+        if state.keep_warm && state.out == 0 && state.last_used.elapsed() >= state.options.idle_timeout {
             state.keep_warm = false;
         }
-        if !state.keep_warm && state.stats.busy == 0 && !state.idle.is_empty() {
+        if !state.keep_warm && state.out == 0 && !state.idle.is_empty() {
             let leaving = std::mem::take(&mut state.idle);
             state.lanes.clear();
             drop(state);
@@ -447,7 +552,7 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
             continue;
         }
         let idle_timeout = state.options.idle_timeout;
-        let patience = match state.stats.busy {
+        let patience = match state.out {
             _ if !state.keep_warm => FOREVER,
             0 => idle_timeout.saturating_sub(state.last_used.elapsed()),
             // Who gives a lane back tells only if it is to leave at once; else it leaves no sooner than so long after.
@@ -464,23 +569,30 @@ fn keep<Z: Zygote>(shared: &Shared<Z::Lane>, mut zygote: Z) {
 
 /// A lane that is checked out. Dropping it ends the lane; [`PooledLane::give_back`] keeps it warm.
 pub struct PooledLane<L: Lane> {
-    lane: Option<L>,
-    stats: Arc<LaneStats>,
+    kept: Option<Box<Kept<L>>>,
     /// The thread that the pool knows as this lane's.
     holder: Option<ThreadId>,
-    shared: Arc<Shared<L>>,
 }
 
 impl<L: Lane> fmt::Debug for PooledLane<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PooledLane").field("lane", &self.lane.as_ref().map(Lane::id)).finish_non_exhaustive()
+        let id = self.kept.as_ref().map(|kept| kept.lane.id());
+        f.debug_struct("PooledLane").field("lane", &id).finish_non_exhaustive()
     }
 }
 
 impl<L: Lane> PooledLane<L> {
+    fn new(kept: Box<Kept<L>>) -> Self {
+        Self { kept: Some(kept), holder: None }
+    }
+
+    fn kept(&self) -> &Kept<L> {
+        self.kept.as_ref().expect("a lane until it is given back")
+    }
+
     /// What the lane has done.
     pub fn stats(&self) -> &LaneStats {
-        &self.stats
+        &self.kept().stats
     }
 
     /// Says that this thread keeps the lane for as long as it needs to, also while it waits for another.
@@ -488,67 +600,184 @@ impl<L: Lane> PooledLane<L> {
         let this = std::thread::current().id();
         if self.holder != Some(this) {
             self.holder = Some(this);
-            self.shared.lock().held.insert(self.id(), this);
+            self.kept().shared.lock().held.insert(self.id(), this);
         }
     }
 
     /// Returns the lane to the pool, if nothing of its last use is left in it; else ends it.
     pub fn give_back(mut self) {
-        let Some(lane) = self.lane.take() else { return };
-        if lane.in_flight() > 0 || lane.has_ended() {
-            self.lane = Some(lane);
-            return;
-        }
-        let mut state = self.shared.lock();
-        state.stats.busy -= 1;
+        let Some(kept) = self.clean() else { return };
+        let shared = Arc::clone(&kept.shared);
         if self.holder.is_some() {
-            state.held.remove(&lane.id());
+            shared.lock().held.remove(&kept.lane.id());
         }
-        state.last_used = Instant::now();
-        if state.closed {
-            drop(state);
-            return;
-        }
-        let stats = Arc::clone(&self.stats);
-        stats.busy.store(false, Relaxed);
-        match state.serve(Kept { lane, stats }) {
-            Some(kept) => state.idle.push(kept),
-            None => self.shared.arrival.notify_all(),
-        }
-        if state.options.idle_timeout.is_zero() {
-            self.shared.work.notify_one();
-        }
+        shared.receive(kept);
+    }
+
+    /// The lane, if nothing of its last use is left in it.
+    fn clean(&mut self) -> Option<Box<Kept<L>>> {
+        let clean = |kept: &mut Box<Kept<L>>| kept.lane.in_flight() == 0 && !kept.lane.has_ended();
+        let mut kept = self.kept.take_if(clean)?;
+        kept.since = Instant::now();
+        kept.stats.busy.store(false, Relaxed);
+        Some(kept)
     }
 }
 
 impl<L: Lane> std::ops::Deref for PooledLane<L> {
     type Target = L;
     fn deref(&self) -> &L {
-        self.lane.as_ref().expect("a lane until it is given back")
+        &self.kept().lane
     }
 }
 
 impl<L: Lane> std::ops::DerefMut for PooledLane<L> {
     fn deref_mut(&mut self) -> &mut L {
-        self.lane.as_mut().expect("a lane until it is given back")
+        &mut self.kept.as_mut().expect("a lane until it is given back").lane
     }
 }
 
 impl<L: Lane> Drop for PooledLane<L> {
     fn drop(&mut self) {
-        if let Some(lane) = self.lane.take() {
+        if let Some(kept) = self.kept.take() {
+            let Kept { lane, stats, shared, .. } = *kept;
             let id = lane.id();
             drop(lane);
-            let mut state = self.shared.lock();
-            state.stats.busy -= 1;
+            let mut state = shared.lock();
+            state.out -= 1;
             if self.holder.is_some() {
                 state.held.remove(&id);
             }
-            state.forget(&self.stats);
+            state.forget(&stats);
             if state.is_awaited() {
-                self.shared.arrival.notify_all();
+                shared.arrival.notify_all();
             }
-            self.shared.work.notify_one();
+            shared.work.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::{Encode, Header};
+    use crate::lane::{LaneError, Patience};
+
+    struct Idle(u64);
+
+    impl Lane for Idle {
+        fn id(&self) -> u64 {
+            self.0
+        }
+        fn process(&self) -> i32 {
+            0
+        }
+        fn submit(&mut self, _: u32, _: usize, _: &dyn Encode) -> Result<Option<u64>, LaneError> {
+            Ok(None)
+        }
+        fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
+            Ok(None)
+        }
+        fn frame(&self) -> &[u8] {
+            &[]
+        }
+        fn in_flight(&self) -> usize {
+            0
+        }
+        fn progress(&self) -> (u32, u32) {
+            (0, 0)
+        }
+        fn check(&mut self) -> Result<(), LaneError> {
+            Ok(())
+        }
+        fn wait_any(_: &mut [&mut Self], _: Patience, _: Duration) {}
+    }
+
+    struct Boots(u64);
+
+    impl Zygote for Boots {
+        type Lane = Idle;
+        fn boot(&mut self) -> Result<Idle, Error> {
+            self.0 += 1;
+            Ok(Idle(self.0))
+        }
+    }
+
+    fn pool(idle_timeout: Duration) -> Pool<Boots> {
+        Pool::start(PoolOptions { warm: 1, idle_timeout }, |_| Ok((Boots(0), ()))).unwrap().0
+    }
+
+    fn check_out(pool: &Pool<Boots>) -> PooledLane<Idle> {
+        pool.check_out(|| false).unwrap().unwrap()
+    }
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn a_worker_finds_its_lane_without_the_lock() {
+        let pool = pool(LONG);
+        pool.give_back(check_out(&pool));
+        let lock = pool.shared.lock();
+        for _ in 0..3 {
+            let lane = check_out(&pool);
+            assert_eq!(lane.id(), 1);
+            pool.give_back(lane);
+        }
+        drop(lock);
+        assert_eq!((pool.stats().idle, pool.stats().busy), (1, 0));
+    }
+
+    #[test]
+    fn who_needs_a_lane_takes_it_from_anothers_shelf() {
+        let pool = pool(LONG);
+        pool.give_back(check_out(&pool));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let lane = pool.try_check_out().unwrap();
+                assert_eq!((lane.id(), pool.stats().busy), (1, 1));
+                pool.give_back(lane);
+            });
+        });
+        let lane = check_out(&pool);
+        assert_eq!((lane.id(), pool.stats().booted, pool.stats().discarded), (1, 1, 0));
+        drop(lane);
+        assert_eq!((pool.stats().busy, pool.stats().discarded), (0, 1));
+    }
+
+    #[test]
+    fn while_somebody_waits_nothing_stays_on_a_shelf() {
+        let pool = pool(LONG);
+        let lane = check_out(&pool);
+        let mut state = pool.shared.lock();
+        let ticket = state.stand();
+        pool.shared.attend(&mut state);
+        drop(state);
+        pool.give_back(lane);
+        let mut state = pool.shared.lock();
+        assert_eq!(pool.shared.shelves.count(), 0);
+        let served = state.leave(ticket, false).unwrap().unwrap().unwrap();
+        pool.shared.attend(&mut state);
+        drop(state);
+        pool.give_back(PooledLane::new(served));
+        assert_eq!(pool.shared.shelves.count(), 1);
+    }
+
+    #[test]
+    fn lanes_on_shelves_leave_after_the_idle_timeout_and_with_their_pool() {
+        for idle_timeout in [Duration::from_millis(1), Duration::ZERO] {
+            let pool = pool(idle_timeout);
+            pool.give_back(check_out(&pool));
+            while pool.stats().idle > 0 {
+                std::thread::yield_now();
+            }
+        }
+        let pool = pool(LONG);
+        let (first, second) = (check_out(&pool), check_out(&pool));
+        let shared = Arc::downgrade(&pool.shared);
+        pool.give_back(first);
+        drop(pool);
+        assert!(shared.upgrade().is_some(), "a lane is out");
+        second.give_back();
+        assert!(shared.upgrade().is_none(), "a lane is left");
     }
 }

@@ -1,6 +1,7 @@
 //! Statistics per function: counters that any thread adds to.
 
 use crate::batch::Header;
+use crate::spread::PerThread;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A counter.
@@ -19,10 +20,14 @@ impl Counter {
     }
 }
 
-/// What a function's calls have cost. Times are in nanoseconds.
+/// What a function's calls have cost. Each thread counts for itself.
+#[derive(Debug, Default)]
+pub struct FunctionStats(PerThread<Counters>);
+
+/// What calls have cost. Times are in nanoseconds.
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "the names say it; docs/functions.md lists them for users")]
-pub struct FunctionStats {
+pub struct Counters {
     /// Slices that were submitted to a lane.
     pub calls: Counter,
     pub rows: Counter,
@@ -84,6 +89,34 @@ pub(crate) struct Times {
 }
 
 impl FunctionStats {
+    /// The counters of this thread, to add to.
+    pub fn here(&self) -> &Counters {
+        self.0.here()
+    }
+
+    /// The sums of all threads' counters.
+    pub fn totals(&self) -> Counters {
+        let totals = Counters::default();
+        let sums = totals.each();
+        for counters in self.0.all() {
+            sums.iter().zip(counters.each()).for_each(|(sum, counter)| sum.add(counter.get()));
+        }
+        totals
+    }
+}
+
+impl Counters {
+    fn each(&self) -> [&Counter; 12] {
+        #[rustfmt::skip]
+        let Self {
+            calls, rows, errors, retries, deaths, fanned_out, bytes_out, copy_in, wake, guest, way_back, copy_out,
+        } = self;
+        [
+            calls, rows, errors, retries, deaths, fanned_out, bytes_out, copy_in, wake, guest, way_back,
+            copy_out,
+        ]
+    }
+
     pub(crate) fn record(&self, header: &Header, times: Times) {
         self.calls.add(1);
         self.rows.add(u64::from(header.rows));

@@ -420,7 +420,7 @@ fn lanes_that_share_a_process_are_tried_once_more_and_the_dead_are_buried() {
 fn a_call_that_kills_every_process_is_an_error_after_the_second() {
     let fixture = fixture("", true, |_, _| Act::Die);
     assert!(fixture.call(0..10).unwrap_err().to_string().contains("its worker is a test's"));
-    assert_eq!(fixture.library.functions[0].stats.deaths.get(), 2);
+    assert_eq!(fixture.library.functions[0].stats.totals().deaths.get(), 2);
 }
 
 #[test]
@@ -452,7 +452,8 @@ fn a_lane_that_is_stuck_times_out_while_another_is_busy() {
 #[test]
 fn malformed_last_words_of_a_dead_lane_are_handled_once() {
     let fixture = fixture(r#", "on_error": "null""#, false, |_, _| Act::DieWithGarbage);
-    let results = ends(move || (fixture.call(0..1), fixture.library.functions[0].stats.deaths.get()));
+    let results =
+        ends(move || (fixture.call(0..1), fixture.library.functions[0].stats.totals().deaths.get()));
     assert_eq!((results.0.unwrap(), results.1), (vec![None], 1));
 }
 
@@ -466,7 +467,7 @@ fn what_no_lane_has_begun_is_sent_again_free_of_charge() {
     ] {
         let fixture = fixture(options, false, move |lane, _| if lane <= 2 { act() } else { Act::Double });
         let (results, retries) =
-            ends(move || (fixture.call(0..10), fixture.library.functions[0].stats.retries.get()));
+            ends(move || (fixture.call(0..10), fixture.library.functions[0].stats.totals().retries.get()));
         assert_eq!((results.unwrap(), retries), (doubled(0..10), 0));
     }
 }
@@ -476,7 +477,7 @@ fn lanes_that_all_die_before_they_begin_are_an_error_in_the_end() {
     for options in ["", r#", "on_error": "null""#, r#", "retries": 1000"#] {
         let fixture = fixture(options, false, |_, _| Act::DieIdle);
         let (results, deaths) =
-            ends(move || (fixture.call(0..10), fixture.library.functions[0].stats.deaths.get()));
+            ends(move || (fixture.call(0..10), fixture.library.functions[0].stats.totals().deaths.get()));
         assert!(results.unwrap_err().to_string().contains("its worker is a test's"));
         assert!(deaths < 20, "{deaths} lanes were tried");
     }

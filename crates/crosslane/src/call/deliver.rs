@@ -27,6 +27,6 @@ pub fn deliver(
     }
     output.accept(first, results)?;
     unfit.keys().for_each(|row| output.null(first + row));
-    function.stats.errors.add(unfit.len() as u64);
+    function.stats.here().errors.add(unfit.len() as u64);
     Ok(())
 }

@@ -6,17 +6,18 @@
 
 use crate::error::Error;
 use crate::function::Function;
+use crate::spread::{Gauge, Taken};
 use crate::stats::now;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// What all calls of one engine instance share.
 #[derive(Debug, Default)]
 struct Slots {
     /// Lanes at work. Engines bring one thread per worker; idle ones may lend their share.
-    busy: AtomicUsize,
+    busy: Gauge,
     /// Whether each call stays on its own lane.
     alone: AtomicBool,
 }
@@ -61,29 +62,18 @@ impl CallGroup {
         self.cancelled.fetch_max(moment, Relaxed);
     }
 
-    /// Lanes at work in the whole engine instance.
+    /// Lanes at work in the whole engine instance, as far as this thread knows. What others do it sees a little later.
     pub(super) fn busy(&self) -> usize {
-        self.slots.busy.load(Relaxed)
+        self.slots.busy.about(now())
     }
 
     /// Takes a slot for another lane, if fewer than `width` are taken.
-    pub(super) fn try_join(&self, width: usize) -> Option<Slot<'_>> {
-        let slot = |busy| (busy < width).then_some(busy + 1);
-        self.slots.busy.fetch_update(Relaxed, Relaxed, slot).ok().map(|_| Slot(&self.slots))
+    pub(super) fn try_join(&self, width: usize) -> Option<Taken<'_>> {
+        self.slots.busy.try_take(width)
     }
 
-    pub(super) fn join(&self) -> Slot<'_> {
-        self.slots.busy.fetch_add(1, Relaxed);
-        Slot(&self.slots)
-    }
-}
-
-/// A lane's place among those at work, given back when dropped.
-pub(super) struct Slot<'a>(&'a Slots);
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Relaxed);
+    pub(super) fn join(&self) -> Taken<'_> {
+        self.slots.busy.take()
     }
 }
 

@@ -71,7 +71,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
 
     /// Ends a lane. What was queued behind its oldest slice is not to blame, and is sent again.
     fn end(&mut self, worker: Worker<'_, Z::Lane>) {
-        self.function.stats.deaths.add(1);
+        self.function.stats.here().deaths.add(1);
         self.probing = false;
         self.again.extend(worker.slices.iter().map(|submitted| submitted.slice.clone()));
         drop(worker);
@@ -114,7 +114,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             Ok(Verdict::Again(pause)) => {
                 slice.due = Some(Instant::now() + pause);
                 slice.lost += 1;
-                self.function.stats.retries.add(1);
+                self.function.stats.here().retries.add(1);
                 self.again.push_front(slice);
                 return Ok(());
             }
@@ -122,7 +122,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         }
         // The rows around the culprit are computed again; without a culprit all are NULL.
         let culprit = row.map_or(slice.rows.clone(), |row| row..row + 1);
-        self.function.stats.errors.add(culprit.len() as u64);
+        self.function.stats.here().errors.add(culprit.len() as u64);
         culprit.clone().for_each(|row| self.output.null(row));
         for rows in [culprit.end..slice.rows.end, slice.rows.start..culprit.start] {
             if !rows.is_empty() {

@@ -100,7 +100,7 @@ pub fn call<Z: Zygote>(
     };
     let outcome = call.run();
     // Those that failed are gone already; one that still works is ended by this.
-    call.lanes.into_iter().for_each(|worker| worker.lane.give_back());
+    call.lanes.into_iter().for_each(|worker| library.pool.give_back(worker.lane));
     outcome
 }
 
@@ -223,7 +223,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                     worker.seen = (0, Instant::now());
                 }
                 if worker.borrowed {
-                    self.function.stats.fanned_out.add(1);
+                    self.function.stats.here().fanned_out.add(1);
                 }
                 worker.slices.push_back(Submitted { slice, sequence, submitting, submitted: now() });
                 Ok(())

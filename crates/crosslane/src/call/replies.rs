@@ -92,7 +92,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             self.lose(index, Loss::Failed(&LaneError::Corrupt(what)))?;
             return Ok(false);
         }
-        let stats = &self.function.stats;
+        let stats = self.function.stats.here();
         let free = std::mem::replace(&mut self.lanes[index].free, header.done);
         let Submitted { submitting, submitted, .. } = submitted;
         stats.record(&header, Times { submitting, submitted, free, collected });

@@ -1,8 +1,8 @@
 //! A lane at work for a call, and what it was given.
 
-use super::group::Slot;
 use crate::lane::{COUNT, Lane, WRITING};
 use crate::pool::PooledLane;
+use crate::spread::Taken;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -46,7 +46,8 @@ pub(super) struct Worker<'a, L: Lane> {
     pub(super) borrowed: bool,
     /// When the guest was done with its last slice.
     pub(super) free: u64,
-    pub(super) _slot: Slot<'a>,
+    /// Its place among the lanes at work.
+    pub(super) _slot: Taken<'a>,
 }
 
 impl<L: Lane> Worker<'_, L> {

@@ -110,7 +110,8 @@ static KEPT: AtomicUsize = AtomicUsize::new(WARM);
 
 /// Keeps a lane for each of a query's threads, so that an expensive function finds them.
 pub(crate) fn keep(host: &Library<Zygote>, threads: usize) {
-    if KEPT.fetch_max(threads, Relaxed) < threads {
+    // All workers ask for each batch: only the first writes.
+    if KEPT.load(Relaxed) < threads && KEPT.fetch_max(threads, Relaxed) < threads {
         host.pool.configure(PoolOptions { warm: threads, idle_timeout: IDLE });
     }
 }

@@ -128,8 +128,9 @@ pub(crate) fn call_here(
         if stand == Stand::Locked { Some(work()) } else { gvl::with(work, |unwind| session.stop(unwind)) };
     match outcome {
         Some(Ok(mishaps)) if !session.has_left() => {
-            function.stats.errors.add(u64::from(mishaps.errors));
-            function.stats.retries.add(u64::from(mishaps.retries));
+            let stats = function.stats.here();
+            stats.errors.add(u64::from(mishaps.errors));
+            stats.retries.add(u64::from(mishaps.retries));
             function.learn(rows, begun.elapsed().as_nanos() as u64);
             deliver(function, arguments, results, 0, &out.column(returns))
         }
