@@ -192,4 +192,30 @@ class TestClient < CrosslaneTest
     assert_raises(Crosslane::PendingQuery::Interrupted) { endless.result }
     assert_raises(Crosslane::Error) { db.start("SELECT 1") }
   end
+
+  # What DuckDB writes at once.
+  STEP = 204_800
+
+  def test_what_stays_of_rows_when_one_is_wrong
+    rows = ->(count) { (0...count).lazy.map { |i| [i] } + [["x"]] }
+    appends = {
+      "append" => ->(db, count) { db.append("t", rows.call(count)) },
+      "append_query" => lambda do |db, count|
+        db.append_query("INSERT INTO t FROM appended_data", "(i BIGINT)", rows.call(count))
+      end
+    }
+    appends.each do |what, append|
+      { 4 => 0, STEP - 1 => 0, STEP + 3 => STEP }.each do |count, stay|
+        db = Crosslane.open
+        db.query("CREATE TABLE t (i BIGINT)")
+        assert_match(/\Arow #{count + 1}, column 1/, assert_raises(Crosslane::Error) { append.call(db, count) }.message)
+        assert_equal stay, db.value("SELECT count(*) FROM t"), what
+        db.query("DELETE FROM t")
+        assert_raises(Crosslane::Error) { db.transaction { append.call(db, count) } }
+        assert_equal 0, db.value("SELECT count(*) FROM t"), what
+      ensure
+        db&.close
+      end
+    end
+  end
 end

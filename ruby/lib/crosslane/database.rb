@@ -244,6 +244,9 @@ module Crosslane
     #   db.append("points") { |rows| rows << [1, 2.0] << [3, 4.0] }
     #   db.append("main.points", [[1], [3]], columns: ["id"])
     #
+    # DuckDB writes the rows in steps of 204,800 and at the end. After an error those of whole steps stay, no others;
+    # inside of {#transaction} none do.
+    #
     # @param table [String] a name as SQL writes it, with its schema and its catalog if it needs them: "main.points",
     #   "attached.main.\"my points\""
     # @param rows [Enumerable<Array>] with {DEFAULT} for a column's default value
@@ -292,6 +295,9 @@ module Crosslane
     #
     #   sql = "INSERT OR REPLACE INTO prices FROM appended_data"
     #   db.append_query(sql, "(item VARCHAR, price BIGINT)", [["tea", 3]])
+    #
+    # The query runs for each 204,800 rows, and at the end for the others. After an error what it has done stays, as in
+    # {#append}.
     #
     # @param sql [String]
     # @param signature [String] the columns of the rows
