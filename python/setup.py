@@ -1,11 +1,13 @@
-"""Builds the native parts with cargo: the guests of Python, JavaScript and Ruby, and the DuckDB extension."""
+"""Builds the native parts with cargo: the guests of all languages, and the DuckDB extension."""
 
+import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -24,7 +26,7 @@ SOURCES = [
     *("ruby/ext", "ruby/lib", "tools/bundle.py", "tools/root_build.py", "tools/v8"),
 ]
 #: What builds leave in these folders, and what is built by itself.
-UNNEEDED = shutil.ignore_patterns(".*", "__pycache__", "*.so", "*.duckdb_extension", "fuzz")
+UNNEEDED = shutil.ignore_patterns(".*", "__pycache__", "*.so", "*.duckdb_extension", "fuzz", "guests")
 
 
 def footer() -> bytes:
@@ -39,6 +41,15 @@ def has_ruby() -> bool:
     return (
         shutil.which("ruby") is not None
         and subprocess.run(["ruby", "-rrbconfig", "-e", script]).returncode == 0
+    )
+
+
+def can_build(guest: dict[str, Any]) -> bool:
+    """Whether there is what a language's manifest says that its guest needs."""
+    needs = guest["build"]["needs"]
+    return (
+        shutil.which(needs[0]) is not None
+        and subprocess.run(needs, stdout=subprocess.DEVNULL).returncode == 0
     )
 
 
@@ -68,6 +79,13 @@ class CargoBuild(build_ext):
                 crates.append("crosslane-ruby-v8")
         else:
             print("crosslane: building without Ruby functions (no ruby with headers here)", file=sys.stderr)
+        # And without the languages that have manifests.
+        guests = {file: json.loads(file.read_text()) for file in ROOT.glob("crates/*/guest.json")}
+        for guest in guests.values():
+            if can_build(guest):
+                crates.append(guest["build"]["crate"])
+            else:
+                print(f"crosslane: building without {guest['language']} functions", file=sys.stderr)
         command = ["cargo", "build", "--locked", "--profile", profile]
         command += [argument for crate in crates for argument in ("-p", crate)]
         command += ["--features", "crosslane-python/extension-module"]
@@ -89,6 +107,12 @@ class CargoBuild(build_ext):
         if javascript:
             self._place((built / "crosslane-js").read_bytes(), package / "crosslane-js", mode=0o755)
             self._place_v8(package / "v8")
+        for manifest, guest in guests.items():
+            folder = package / "guests" / guest["language"].lower()
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(manifest, folder / manifest.name)
+            if guest["build"]["crate"] in crates:
+                self._place((built / guest["program"]).read_bytes(), folder / guest["program"], mode=0o755)
         if not self.inplace:
             subprocess.run([sys.executable, ROOT / "tools" / "bundle.py", package], check=True)
 

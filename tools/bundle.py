@@ -36,22 +36,33 @@ def finish(file: Path) -> None:
     file.write_bytes(content + footer)
 
 
-def bundle_v8(folder: Path) -> dict[str, str]:
-    """Copies V8 and all that it needs, under the names by which they are looked for. Returns their copyright notices."""
-    folder.mkdir(parents=True, exist_ok=True)
+def needed(program: Path) -> dict[str, Path]:
+    """The libraries that a program or library needs, by the names by which they are looked for."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(V8)}
+    listed = subprocess.run(["ldd", program], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    found = re.findall(r"^\s*(\S+) => (/\S+)", listed.stdout, re.MULTILINE)
+    return {name: Path(path) for name, path in found}
+
+
+def bundle_v8(folder: Path) -> dict[str, str]:
+    """Copies V8 and all that it needs. Returns their copyright notices."""
     (library,) = V8.glob("libnode.so.*")
-    listed = subprocess.run(["ldd", library], env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    needed = dict(re.findall(r"^\s*(\S+) => (/\S+)", listed.stdout, re.MULTILINE))
     notices = {file.name: notice(file) for file in NOTICES.iterdir() if not file.name.endswith("-dev")}
-    for name, path in {library.name: library, **needed}.items():
+    return notices | bundle({library.name: library, **needed(library)}, folder)
+
+
+def bundle(libraries: dict[str, Path], folder: Path) -> dict[str, str]:
+    """Copies libraries that not every Linux has. Returns the copyright notices of those that are installed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    notices = {}
+    for name, path in libraries.items():
         if not SYSTEM.match(name):
             copy = folder / name
             copy.unlink(missing_ok=True)
-            shutil.copyfile(Path(path).resolve(), copy)
+            shutil.copyfile(path.resolve(), copy)
             finish(copy)
-            if not Path(path).is_relative_to(V8):
-                package = owner(Path(path))
+            if not path.is_relative_to(V8):
+                package = owner(path)
                 notices[package] = notice(DOCUMENTS / package / "copyright")
     return notices
 
@@ -89,7 +100,7 @@ def write_licences(folder: Path, notices: dict[str, str]) -> None:
     if (folder / "libduckdb.so").exists():
         parts.append(f"==== libduckdb.so\n\n{notice(ROOT / '.duckdb' / 'LICENSE')}")
     for package, text in sorted(notices.items()):
-        parts.append(f"==== {package}, Debian's build, in v8\n\n{text}")
+        parts.append(f"==== {package}, Debian's build, in v8 or guests\n\n{text}")
     (folder / "THIRD_PARTY_LICENSES").write_text("\n".join(parts), encoding="utf-8")
 
 
@@ -112,6 +123,8 @@ def main() -> None:
         if file.is_file() and file.name != "libduckdb.so" and file.read_bytes()[:4] == b"\x7fELF":
             finish(file)
     notices = bundle_v8(folder / "v8") if (folder / "crosslane-js").exists() else {}
+    for program in folder.glob("guests/*/crosslane-*"):
+        notices |= bundle(needed(program), program.parent)
     write_licences(folder, notices)
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
@@ -85,7 +85,7 @@ def _complain(text: str, where: str = "") -> None:
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXIT_CODES)
 @click.version_option(__version__, prog_name="crosslane")
 def main() -> None:
-    """Functions written in Python, JavaScript and Ruby, called from SQL, on every core."""
+    """Functions written in Python, JavaScript, Ruby and Lua, called from SQL, on every core."""
 
 
 @main.command(epilog=_EXIT_CODES)
@@ -490,9 +490,9 @@ def check(files: tuple[str, ...]) -> None:
     for head in ("line", "signature", "kind"):
         table.add_column(head, justify="right" if head == "line" else "left", overflow="fold")
     failed = False
+    checks = _checks()
     for file in files:
-        suffixes = dict.fromkeys((".js", ".mjs", ".cjs", ".ts"), _check_javascript) | {".rb": _check_ruby}
-        examine = suffixes.get(Path(file).suffix, _check_python)
+        examine = checks.get(Path(file).suffix, _check_python)
         try:
             declared = examine(file)
         except _Unloadable as error:
@@ -508,6 +508,27 @@ def check(files: tuple[str, ...]) -> None:
         _print_whole(table)
     if failed:
         sys.exit(1)
+
+
+#: What tells the place, signature and kind of each function of a file.
+_Check = Callable[[str], list[tuple[str, str, str]]]
+
+
+def _checks() -> dict[str, _Check]:
+    """How to check a file that is not Python's, by its suffix."""
+    from crosslane._languages import Guest, guests
+
+    def by(guest: Guest) -> _Check:
+        def check(file: str) -> list[tuple[str, str, str]]:
+            if not guest.program.exists():
+                raise _Unloadable("Error", f"{guest.program} is missing: {guest.missing}", "")
+            return _checked(file, [str(guest.program), "check", file])
+
+        return check
+
+    checks: dict[str, _Check] = dict.fromkeys((".js", ".mjs", ".cjs", ".ts"), _check_javascript)
+    checks[".rb"] = _check_ruby
+    return checks | {suffix: by(guest) for guest in guests() for suffix in guest.suffixes}
 
 
 class _Unloadable(Exception):

@@ -12,7 +12,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from crosslane._languages import Guest, guests
 
 OLDEST_DUCKDB = (1, 5, 6)
 OLDEST_PYTHON = (3, 11)
@@ -38,6 +41,7 @@ def examine() -> Iterator[Finding]:
         engine.append(_tried("extension", _extension))
     yield from engine
     languages = {"a function": _function, "JavaScript": _javascript, "Ruby": _ruby}
+    languages |= {guest.language: partial(_further, guest) for guest in guests()}
     for what, look in languages.items():
         if engine[-1].state == "good":
             yield _tried(what, look)
@@ -143,6 +147,17 @@ def _ruby() -> Finding:
         return Finding("optional", "Ruby", "no ruby on PATH; only needed for Ruby functions", "install Ruby")
     text = 'udf("crosslane_doctor_guest() -> VARCHAR") { RUBY_VERSION }'
     return _ran("Ruby", ".rb", text, lambda version: f"Ruby {version}; a function ran in a worker")
+
+
+def _further(guest: Guest) -> Finding:
+    if not guest.program.exists():
+        reason, _, advice = guest.missing.partition("; ")
+        return Finding("optional", guest.language, reason, advice)
+
+    def found(version: object) -> str:
+        return f"{version}; a function ran in a worker"
+
+    return _ran(guest.language, guest.suffixes[0], guest.example, found)
 
 
 def _ran(language: str, suffix: str, text: str, found: Callable[[object], str]) -> Finding:

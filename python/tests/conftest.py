@@ -108,6 +108,12 @@ def ruby(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Load:
     return _loading(con, tmp_path / "functions.rb")
 
 
+@pytest.fixture
+def lua(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Load:
+    """Loads a text as a file of Lua functions and returns the connection."""
+    return _loading(con, tmp_path / "functions.lua")
+
+
 def printed(capfd: pytest.CaptureFixture[str], *until: str) -> str:
     """What is in the log when all of `until` has come to it; nothing comes to stdout. Closing waits for no log."""
     # The file behind descriptor 2 is read beside pytest, which would cut off what comes while it reads.

@@ -30,7 +30,7 @@ import crosslane
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"(?:#|//|--) ([\w./]+\.(?:ipy|java|js|py|rb|sql|yml))\n")
+FILE = re.compile(r"(?:#|//|--) ([\w./]+\.(?:ipy|java|js|lua|py|rb|sql|yml))\n")
 #: How many blocks each page has.
 PAGES = {
     "README.md": 15,
@@ -41,6 +41,7 @@ PAGES = {
     "docs/from-ruby-duckdb.md": 2,
     "docs/functions.md": 9,
     "docs/javascript.md": 5,
+    "docs/lua.md": 2,
     "docs/ruby.md": 6,
 }
 #: These pages have drawings and a grammar, in blocks without a language, and no programs.

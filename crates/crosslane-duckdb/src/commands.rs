@@ -5,7 +5,7 @@ use crate::database::{Database, Permissions, ProcessLibrary};
 use crate::guests::language_of;
 use crate::table::{Argument, Cell, Command, Parameter};
 use crosslane::stats::{Counter, LaneStats};
-use crosslane::{DataType, Error, Function, OnError, Settings};
+use crosslane::{DataType, Error, Function, OnError};
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -189,10 +189,7 @@ static COMMANDS: [Command; 14] = [
             let row = |(name, meaning): (&str, &str)| {
                 vec![name.to_owned(), settings.get(name).unwrap_or_default(), meaning.to_owned()]
             };
-            Ok(Settings::NAMES
-                .into_iter()
-                .map(|pair| row(pair).into_iter().map(Cell::Text).collect())
-                .collect())
+            Ok(settings.names().map(|pair| row(pair).into_iter().map(Cell::Text).collect()).collect())
         },
     },
     Command {
@@ -286,7 +283,7 @@ fn describe(library: &ProcessLibrary, function: &Function) -> Vec<Cell> {
         integer(library.version.into()),
         Cell::Text(function.spec.file.clone()),
         integer(function.spec.line.into()),
-        Cell::Text(language_of(Path::new(&function.spec.file)).to_string()),
+        Cell::Text(language_of(Path::new(&function.spec.file))),
         Cell::Text(function.signature.declared()),
         Cell::Text(function.signature.returns.to_string()),
         if description.is_empty() { Cell::Null } else { Cell::Text(description.clone()) },

@@ -79,7 +79,7 @@ impl Database {
         let connection = unsafe { Connection::open(database)? };
         let this = Arc::new(Self {
             connection: Mutex::new(Some(connection)),
-            settings: Mutex::new(Settings::default()),
+            settings: Mutex::new(guests::settings()),
             catalog: Catalog::default(),
             loading: Mutex::default(),
             shared_names: Mutex::default(),
@@ -162,7 +162,7 @@ impl Database {
                     .into(),
             ));
         }
-        if Settings::PROGRAMS.contains(&name) {
+        if self.settings().is_program(name) {
             self.may_load()?;
         }
         let settings = {

@@ -2,11 +2,12 @@
 
 use crosslane::{Error, Settings};
 use crosslane_process::{Origin, Source};
-use std::env;
+use serde::Deserialize;
 use std::ffi::{CStr, OsStr};
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::{env, fs};
 
 /// The JavaScript host's file name; it lies beside the extension.
 const JAVASCRIPT: &str = "crosslane-js";
@@ -14,26 +15,84 @@ const JAVASCRIPT: &str = "crosslane-js";
 /// The gem's Ruby files, in a folder beside the extension.
 const RUBY: &str = "ruby";
 
+/// The folder beside the extension that has a folder for each further language, with the guest and its manifest.
+const GUESTS: &str = "guests";
+/// A manifest's file name.
+const MANIFEST: &str = "guest.json";
+
+/// What a manifest says of a language (`docs/protocol.md`).
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    language: String,
+    /// Of the files that are loaded in the language.
+    suffixes: Vec<String>,
+    /// The guest, beside the manifest.
+    program: String,
+    /// Why it may not be there, and what to do.
+    missing: String,
+    #[serde(skip)]
+    folder: PathBuf,
+}
+
+impl Manifest {
+    fn read(file: &Path) -> Option<Self> {
+        let manifest: Self = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+        Some(Self { folder: file.parent()?.to_owned(), ..manifest })
+    }
+
+    /// The name of the setting that says where the guest is.
+    fn setting(&self) -> String {
+        self.language.to_lowercase()
+    }
+}
+
+/// The further languages that came with this extension, or were put beside it.
+static FURTHER: LazyLock<Vec<Manifest>> = LazyLock::new(|| {
+    let mut found: Vec<Manifest> = Vec::new();
+    // The extension may be a link to where the guests are.
+    for file in [this_file(), this_file().canonicalize().unwrap_or_default()] {
+        let folders = fs::read_dir(file.with_file_name(GUESTS)).into_iter().flatten().flatten();
+        for manifest in folders.filter_map(|folder| Manifest::read(&folder.path().join(MANIFEST))) {
+            if found.iter().all(|known| known.language != manifest.language) {
+                found.push(manifest);
+            }
+        }
+    }
+    found
+});
+
+/// The settings, those for the programs of further languages among them.
+pub(crate) fn settings() -> Settings {
+    Settings::with_programs(FURTHER.iter().map(Manifest::setting))
+}
+
 /// What functions are written in.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Language {
+enum Language {
     JavaScript,
     Python,
     Ruby,
+    Further(&'static Manifest),
 }
 
-impl fmt::Display for Language {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+/// The language of a file, by name.
+pub(crate) fn language_of(file: &Path) -> String {
+    match language(file) {
+        Language::Further(manifest) => manifest.language.clone(),
+        known => format!("{known:?}"),
     }
 }
 
 /// The language of a file: Python, unless its name says another.
-pub(crate) fn language_of(file: &Path) -> Language {
-    match file.extension().and_then(OsStr::to_str) {
+fn language(file: &Path) -> Language {
+    let suffix = file.extension().and_then(OsStr::to_str);
+    match suffix {
         Some("js" | "mjs" | "cjs" | "ts") => Language::JavaScript,
         Some("rb") => Language::Ruby,
-        _ => Language::Python,
+        _ => {
+            let has = |manifest: &&Manifest| manifest.suffixes.iter().any(|known| Some(&known[..]) == suffix);
+            FURTHER.iter().find(has).map_or(Language::Python, Language::Further)
+        }
     }
 }
 
@@ -45,13 +104,17 @@ pub(crate) fn origin(source: &Source, settings: &Settings) -> Result<Origin, Err
 
 fn command(source: &Source, settings: &Settings) -> Result<(Vec<String>, &'static str), Error> {
     let language = match source {
-        Source::File { path } => language_of(path),
+        Source::File { path } => language(path),
         Source::Pickle { .. } | Source::Thread { .. } => Language::Python,
     };
     match language {
         Language::JavaScript => {
             let command = vec![javascript(settings)?.display().to_string()];
             Ok((command, "`crosslane doctor` tells whether V8 runs here"))
+        }
+        Language::Further(manifest) => {
+            let command = vec![further(manifest, settings)?.display().to_string()];
+            Ok((command, "`crosslane doctor` tells whether the language runs here"))
         }
         Language::Ruby => {
             let mut command = vec![ruby(settings)?.display().to_string()];
@@ -91,6 +154,23 @@ fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
          fetch V8, or name a host with CALL crosslane_set('javascript', '/path/to/{JAVASCRIPT}')",
         path.display()
     )))
+}
+
+/// A further language's guest: the setting's, or the one beside its manifest.
+fn further(manifest: &Manifest, settings: &Settings) -> Result<PathBuf, Error> {
+    let setting = manifest.setting();
+    let (given, path) = match settings.programs.get(&setting).filter(|path| !path.is_empty()) {
+        Some(path) => (true, PathBuf::from(path)),
+        None => (false, manifest.folder.join(&manifest.program)),
+    };
+    match is_file(&path) {
+        true => Ok(path),
+        false if given => Err(missing(&setting, &path)),
+        false => {
+            let Manifest { language, missing, .. } = manifest;
+            Err(Error::Boot(format!("there is no guest for {language} at {}: {missing}", path.display())))
+        }
+    }
 }
 
 /// The Ruby interpreter: the setting's, that which this gem is installed in, or the first on PATH.

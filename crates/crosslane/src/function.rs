@@ -7,12 +7,12 @@ use crate::pool::{Pool, Zygote};
 use crate::signature::{Signature, types_text};
 use crate::stats::FunctionStats;
 use crate::types::DataType;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What a guest says about one of its functions.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct FunctionSpec {
     /// The signature as text.
     pub signature: String,
@@ -73,7 +73,10 @@ impl FunctionSpec {
 
     /// Whether each option can be what it is said to be. Guests check this where a function is declared; what they
     /// say is checked again, because they may say anything.
-    fn check(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// What an option is, and should be.
+    pub fn check(&self) -> Result<(), String> {
         if let Some(timeout) = self.timeout.filter(|seconds| !(*seconds > 0.0 && *seconds <= LONGEST_TIMEOUT))
         {
             return Err(format!(

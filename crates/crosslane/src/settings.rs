@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::function::LONGEST_TIMEOUT;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
@@ -19,6 +20,8 @@ pub struct Settings {
     pub javascript: String,
     /// The Ruby interpreter; empty: that which the gem is installed in, the first on PATH.
     pub ruby: String,
+    /// The programs of further languages by their settings' names; empty: the one beside the language's manifest.
+    pub programs: BTreeMap<String, String>,
     /// Lanes that a library keeps warm; 0: one per engine thread.
     pub warm_lanes: usize,
     /// After so long without use, idle lanes leave.
@@ -41,6 +44,7 @@ impl Default for Settings {
             python: String::new(),
             javascript: String::new(),
             ruby: String::new(),
+            programs: BTreeMap::new(),
             warm_lanes: 0,
             idle_timeout: Duration::from_secs(60),
             spin: Duration::from_micros(20),
@@ -71,8 +75,27 @@ impl Settings {
         ("load_timeout", "seconds that a file may take to load"),
     ];
 
-    /// Those that say which program is started.
-    pub const PROGRAMS: [&'static str; 3] = ["python", "javascript", "ruby"];
+    /// The settings, with those for the programs of further languages.
+    ///
+    /// `languages` are the names of these settings.
+    pub fn with_programs(languages: impl IntoIterator<Item = String>) -> Self {
+        let programs = languages.into_iter().map(|name| (name, String::new())).collect();
+        Self { programs, ..Self::default() }
+    }
+
+    /// All names and meanings.
+    pub fn names(&self) -> impl Iterator<Item = (&str, &str)> {
+        let further = self
+            .programs
+            .keys()
+            .map(|name| (&name[..], "path of the guest; empty: the one that came with Crosslane"));
+        Self::NAMES.into_iter().chain(further)
+    }
+
+    /// Whether a setting says which program is started.
+    pub fn is_program(&self, name: &str) -> bool {
+        matches!(name, "python" | "javascript" | "ruby") || self.programs.contains_key(name)
+    }
 
     /// Changes one setting.
     ///
@@ -102,10 +125,14 @@ impl Settings {
             "largest_batch" => self.largest_batch = parsed(name, value)?,
             "fan_out" => self.fan_out = parsed(name, value)?,
             "load_timeout" => self.load_timeout = seconds(name, value)?,
-            _ => {
-                let names = Self::NAMES.map(|(name, _)| name).join(", ");
-                return Err(Error::Setting(format!("there is no setting {name:?}; there are: {names}")));
-            }
+            _ => match self.programs.get_mut(name) {
+                Some(program) => value.clone_into(program),
+                None => {
+                    let names: Vec<_> = self.names().map(|(name, _)| name).collect();
+                    let names = names.join(", ");
+                    return Err(Error::Setting(format!("there is no setting {name:?}; there are: {names}")));
+                }
+            },
         }
         Ok(())
     }
@@ -123,7 +150,7 @@ impl Settings {
             "largest_batch" => &self.largest_batch,
             "fan_out" => &self.fan_out,
             "load_timeout" => &self.load_timeout.as_secs_f64(),
-            _ => return None,
+            _ => self.programs.get(name)?,
         };
         Some(text.to_string())
     }
@@ -154,12 +181,16 @@ mod tests {
 
     #[test]
     fn every_setting_survives_its_own_text() {
-        let mut settings = Settings::default();
-        for (name, _) in Settings::NAMES {
+        let new = || Settings::with_programs(["lua".to_owned()]);
+        let mut settings = new();
+        for (name, _) in new().names() {
             let value = settings.get(name).unwrap();
             settings.set(name, &value).unwrap();
         }
-        assert_eq!(settings, Settings::default());
+        assert_eq!(settings, new());
+        settings.set("lua", "/opt/lua").unwrap();
+        assert!(settings.is_program("lua") && settings.get("lua").unwrap() == "/opt/lua");
+        assert_eq!(Settings::default().get("lua"), None);
     }
 
     #[test]

@@ -1,0 +1,30 @@
+//! What every guest does, whatever its language: a guest in Rust implements three traits and is done.
+//!
+//! | trait | what a language says there | what it gets for it |
+//! |---|---|---|
+//! | [`Values`] | how its values are made, and what they hold | columns as values and back ([`Reader`], [`Writer`]) |
+//! | [`Language`] | how a function is called, what an error says | the loop: NULLs, retries, limits, failures ([`serve`]) |
+//! | [`Guest`] | how a file is loaded | the zygote: load, fork, reap, logs, signals ([`main`]) |
+//!
+//! All rules about numbers that do not fit, infinities, units of time and NULLs are here, so that they are the same in
+//! each language. The traits are generic: no value passes through a virtual call. `docs/protocol.md` has the guide.
+
+mod calls;
+mod declared;
+mod numbers;
+mod parts;
+mod places;
+mod reader;
+mod values;
+mod writer;
+mod zygote;
+
+pub use calls::{Language, serve};
+pub use crosslane_process::guest::GuestLane;
+pub use declared::{Declarations, Declared};
+pub use numbers::{big_bytes, big_text, decimal_text};
+pub use places::traceback;
+pub use reader::{Reader, uuid_text};
+pub use values::{Class, Fault, Integer, Moment, Refusal, Taken, Values, Wrong};
+pub use writer::Writer;
+pub use zygote::{Guest, Loaded, main};

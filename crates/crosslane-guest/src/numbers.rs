@@ -1,0 +1,121 @@
+//! Numbers as text, for languages whose own have 64 bits.
+
+/// A DECIMAL: `unscaled` / 10^`scale`.
+pub fn decimal_text(unscaled: i128, scale: u8) -> String {
+    let scale = usize::from(scale);
+    let digits = format!("{:0>width$}", unscaled.unsigned_abs(), width = scale + 1);
+    let (whole, fraction) = digits.split_at(digits.len() - scale);
+    let sign = if unscaled < 0 { "-" } else { "" };
+    if scale == 0 { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
+}
+
+/// So many decimal digits are one step of the conversions below.
+const STEP: u32 = 9;
+
+/// A BIGNUM, from its little-endian two's complement.
+pub fn big_text(bytes: &[u8]) -> String {
+    let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+    let mut words: Vec<u32> = bytes
+        .chunks(4)
+        .map(|chunk| {
+            let mut word = [if negative { 0xFF } else { 0 }; 4];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u32::from_le_bytes(word)
+        })
+        .collect();
+    if negative {
+        negate(&mut words);
+    }
+    let mut steps = Vec::new();
+    while let Some(last) = words.last() {
+        if *last == 0 {
+            words.pop();
+            continue;
+        }
+        let mut rest = 0;
+        for word in words.iter_mut().rev() {
+            let number = rest << 32 | u64::from(*word);
+            *word = (number / 10u64.pow(STEP)) as u32;
+            rest = number % 10u64.pow(STEP);
+        }
+        steps.push(rest);
+    }
+    let mut text = String::from(if negative { "-" } else { "" });
+    text.push_str(&steps.pop().unwrap_or_default().to_string());
+    steps.iter().rev().for_each(|step| text.push_str(&format!("{step:0width$}", width = STEP as usize)));
+    text
+}
+
+/// A BIGNUM's little-endian two's complement, from text; `None` if it is no integer.
+pub fn big_bytes(text: &[u8]) -> Option<Vec<u8>> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let mut words: Vec<u32> = Vec::new();
+    for chunk in digits.chunks(STEP as usize) {
+        let mut carry = chunk.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
+        for word in &mut words {
+            let number = u64::from(*word) * 10u64.pow(chunk.len() as u32) + carry;
+            *word = number as u32;
+            carry = number >> 32;
+        }
+        if carry > 0 {
+            words.push(carry as u32);
+        }
+    }
+    // Room for the sign.
+    words.push(0);
+    if negative {
+        negate(&mut words);
+    }
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    Some(crosslane::integer::trimmed(&bytes).to_vec())
+}
+
+fn negate(words: &mut [u32]) {
+    let mut carry = true;
+    for word in words {
+        (*word, carry) = (!*word).overflowing_add(u32::from(carry));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_of_any_length_come_back() {
+        for (text, bytes) in [
+            ("0", &[0u8][..]),
+            ("1", &[1]),
+            ("-1", &[0xFF]),
+            ("127", &[0x7F]),
+            ("128", &[0x80, 0]),
+            ("-128", &[0x80]),
+            ("-129", &[0x7F, 0xFF]),
+            ("4294967296", &[0, 0, 0, 0, 1]),
+            ("-4294967296", &[0, 0, 0, 0, 0xFF]),
+            ("1000000000", &[0, 0xCA, 0x9A, 0x3B]),
+        ] {
+            assert_eq!(big_bytes(text.as_bytes()).as_deref(), Some(bytes), "{text}");
+            assert_eq!(big_text(bytes), text);
+        }
+        let long = format!("-1{}7", "0".repeat(500));
+        assert_eq!(big_text(&big_bytes(long.as_bytes()).unwrap()), long);
+        assert_eq!(big_text(&big_bytes(b"-000").unwrap()), "0");
+        for none in ["", "-", "1.5", "+1", "1e5"] {
+            assert_eq!(big_bytes(none.as_bytes()), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn decimals_have_their_scale() {
+        assert_eq!(decimal_text(-5, 3), "-0.005");
+        assert_eq!(decimal_text(1200, 2), "12.00");
+        assert_eq!(decimal_text(i128::MIN, 0), i128::MIN.to_string());
+    }
+}

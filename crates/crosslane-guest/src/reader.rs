@@ -1,0 +1,213 @@
+//! Arguments: a row of a column as a value of the language.
+
+use crate::values::{Integer, Moment, Values};
+use crosslane::batch::{self, Column};
+use crosslane::{DataType, calendar, code_width, member, timetz};
+
+/// How a column's rows become values.
+#[derive(Debug)]
+pub struct Reader<V: Values> {
+    data_type: DataType,
+    shape: V::Shape,
+    /// Of the elements, the fields, or a UNION's members.
+    children: Vec<Reader<V>>,
+}
+
+type Read<V> = Result<<V as Values>::Value, <V as Values>::Error>;
+
+impl<V: Values> Reader<V> {
+    /// A reader of a type.
+    ///
+    /// # Errors
+    /// If the language cannot have the type.
+    pub fn new(values: &V, data_type: &DataType) -> Result<Self, V::Error> {
+        let children: Vec<&DataType> = match data_type {
+            DataType::Union(fields) => fields[1..].iter().map(|field| &field.data_type).collect(),
+            DataType::Map(entry) => entry.children().collect(),
+            other => other.children().collect(),
+        };
+        Ok(Self {
+            data_type: data_type.clone(),
+            shape: values.shape(data_type)?,
+            children: children
+                .into_iter()
+                .map(|child| Reader::new(values, child))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The value of a row.
+    ///
+    /// # Errors
+    /// That of the language, if it cannot make the value.
+    #[inline]
+    pub fn read(&self, values: &V, column: &Column<'_>, row: usize) -> Read<V> {
+        if column.is_valid(row) { self.value(values, column, row) } else { Ok(values.null()) }
+    }
+
+    /// The element of a LIST's row. For a function that takes any number of arguments they are some of these.
+    pub(crate) fn element(&self, values: &V, column: &Column<'_>, at: usize) -> Read<V> {
+        self.children[0].read(values, &column.children[0], at)
+    }
+
+    /// The value of a row that is not NULL.
+    #[inline]
+    fn value(&self, values: &V, column: &Column<'_>, row: usize) -> Read<V> {
+        match &self.data_type {
+            DataType::BigInt => values.integer(column.value(row)),
+            DataType::Double => values.float(column.value(row)),
+            DataType::Varchar => values.text(column.bytes(row), None),
+            _ => self.other(values, column, row),
+        }
+    }
+
+    fn other(&self, values: &V, column: &Column<'_>, row: usize) -> Read<V> {
+        use DataType as T;
+        match &self.data_type {
+            T::Boolean => values.boolean(batch::bit(column.data, row)),
+            T::TinyInt => values.integer(column.value::<i8>(row).into()),
+            T::SmallInt => values.integer(column.value::<i16>(row).into()),
+            T::Integer => values.integer(column.value::<i32>(row).into()),
+            T::BigInt => values.integer(column.value(row)),
+            T::UTinyInt => values.integer(column.value::<u8>(row).into()),
+            T::USmallInt => values.integer(column.value::<u16>(row).into()),
+            T::UInteger => values.integer(column.value::<u32>(row).into()),
+            T::UBigInt => values.wide(u128::from(column.value::<u64>(row)).into()),
+            T::HugeInt => values.wide(Integer::from(column.value::<i128>(row))),
+            T::UHugeInt => values.wide(Integer::from(column.value::<u128>(row))),
+            T::Float => values.float(column.value::<f32>(row).into()),
+            T::Double => values.float(column.value(row)),
+            T::Decimal { scale, .. } => values.decimal(column.value(row), *scale),
+            T::Varchar | T::Bit => values.text(column.bytes(row), None),
+            T::Json => values.json(column.bytes(row)),
+            T::Blob | T::Geometry => values.bytes(column.bytes(row)),
+            T::BigNum => values.big(column.bytes(row)),
+            T::Date => {
+                let day = column.value::<i32>(row);
+                match calendar::infinite_day(day) {
+                    Some(infinity) => values.float(infinity),
+                    None => values.moment(Moment::Date(day.into())),
+                }
+            }
+            T::Time => values.moment(time(column.value::<i64>(row) * 1000, None)),
+            T::TimeNs => values.moment(time(column.value(row), None)),
+            T::TimeTz => {
+                let (microseconds, offset) = timetz::parts(column.value(row));
+                values.moment(time(microseconds * 1000, Some(offset)))
+            }
+            T::TimestampS => self.timestamp(values, column.value(row), 1),
+            T::TimestampMs => self.timestamp(values, column.value(row), 1_000),
+            T::Timestamp | T::TimestampTz => self.timestamp(values, column.value(row), 1_000_000),
+            T::TimestampNs => self.timestamp(values, column.value(row), 1_000_000_000),
+            T::Interval => {
+                let [months, days, low, high] = column.value::<[i32; 4]>(row);
+                values.moment(Moment::Interval {
+                    months: months.into(),
+                    days: days.into(),
+                    microseconds: i64::from(high) << 32 | i64::from(low as u32),
+                })
+            }
+            T::Uuid => values.uuid(column.value(row)),
+            T::Enum(names) => {
+                let width = code_width(names.len());
+                let code = &column.data[row * width..(row + 1) * width];
+                let code = code.iter().rev().fold(0, |code, byte| code << 8 | usize::from(*byte));
+                values.code(&self.shape, code)
+            }
+            T::List(_) | T::Array(..) => {
+                let range = column.elements(row);
+                values.list(range.len(), |at| self.element(values, column, range.start + at))
+            }
+            T::Struct(_) => {
+                let field = |at: usize| self.children[at].read(values, &column.children[at], row);
+                values.structure(&self.shape, self.children.len(), field)
+            }
+            T::Union(_) => {
+                // The engine's UNIONs have tags.
+                let at = member(column, row).unwrap_or(1);
+                let value = self.children[at - 1].read(values, &column.children[at], row)?;
+                values.member(&self.shape, at - 1, value)
+            }
+            T::Map(_) => {
+                let range = column.elements(row);
+                let entries = &column.children[0].children;
+                values.map(range.len(), |at| {
+                    let part =
+                        |part: usize| self.children[part].read(values, &entries[part], range.start + at);
+                    Ok((part(0)?, part(1)?))
+                })
+            }
+            T::Any => Ok(values.null()),
+        }
+    }
+
+    fn timestamp(&self, values: &V, units: i64, units_per_second: i64) -> Read<V> {
+        if let Some(infinity) = calendar::infinite_moment(units) {
+            return values.float(infinity);
+        }
+        let fraction = units.rem_euclid(units_per_second);
+        values.moment(Moment::Timestamp {
+            seconds: units.div_euclid(units_per_second),
+            nanoseconds: (fraction * (1_000_000_000 / units_per_second)) as u32,
+        })
+    }
+}
+
+fn time(nanoseconds: i64, offset: Option<i32>) -> Moment {
+    Moment::Time { nanoseconds, offset }
+}
+
+/// A column, by the quickest way to its values.
+pub(crate) enum Argument<'a, V: Values> {
+    Int64(&'a [i64]),
+    Float64(&'a [f64]),
+    Text { offsets: &'a [i32], text: &'a [u8], ascii: Option<bool> },
+    Other { reader: &'a Reader<V>, column: &'a Column<'a> },
+}
+
+impl<'a, V: Values> Argument<'a, V> {
+    /// `sees_null` says whether rows with NULL in this column are called.
+    pub(crate) fn new(reader: &'a Reader<V>, column: &'a Column<'a>, sees_null: bool) -> Self {
+        let other = Argument::Other { reader, column };
+        if sees_null && column.validity.is_some() {
+            return other;
+        }
+        match reader.data_type {
+            DataType::BigInt => column.values().map_or(other, Argument::Int64),
+            DataType::Double => column.values().map_or(other, Argument::Float64),
+            DataType::Varchar => {
+                let ascii = column.data.is_ascii().then_some(true);
+                Argument::Text { offsets: column.offsets, text: column.data, ascii }
+            }
+            _ => other,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, values: &V, row: usize) -> Read<V> {
+        match self {
+            Argument::Int64(numbers) => values.integer(numbers[row]),
+            Argument::Float64(numbers) => values.float(numbers[row]),
+            Argument::Text { offsets, text, ascii } => {
+                values.text(&text[offsets[row] as usize..offsets[row + 1] as usize], *ascii)
+            }
+            Argument::Other { reader, column } => reader.read(values, column, row),
+        }
+    }
+}
+
+/// A UUID as text.
+pub fn uuid_text(bytes: [u8; 16]) -> [u8; 36] {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let mut text = [b'-'; 36];
+    let mut at = 0;
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            at += 1;
+        }
+        text[at] = HEX[usize::from(byte >> 4)];
+        text[at + 1] = HEX[usize::from(byte & 15)];
+        at += 2;
+    }
+    text
+}

@@ -1,0 +1,400 @@
+//! What a language says of its values.
+
+use crate::numbers::{big_bytes, big_text, decimal_text};
+use crate::reader::uuid_text;
+use crosslane::builder::Overflow;
+use crosslane::{DataType, Field};
+
+/// How a language makes its values of what columns hold, and what its values hold for columns.
+///
+/// What makes or takes several values does so by functions that it is given, so that no list of values lies outside
+/// of the language, where its collector would not see it.
+///
+/// What has a default is written for a language whose numbers have 64 bits, and which has texts for the rest.
+pub trait Values: Sized {
+    /// A value of the language.
+    type Value;
+    /// An error of the language: its exception.
+    type Error;
+    /// What the language prepares for a type: a class for a STRUCT, the names of the values of an ENUM.
+    type Shape: std::fmt::Debug;
+
+    /// Prepares a type.
+    ///
+    /// # Errors
+    /// If the language cannot have the type.
+    fn shape(&self, data_type: &DataType) -> Result<Self::Shape, Self::Error>;
+
+    /// The error for a result that is none.
+    fn error(&self, class: Class, message: &str) -> Self::Error;
+
+    /// A value for a message: its type and the beginning of its text.
+    fn shown(&self, value: &Self::Value) -> String;
+
+    /// NULL.
+    fn null(&self) -> Self::Value;
+    /// A BOOLEAN.
+    fn boolean(&self, value: bool) -> Made<Self>;
+    /// An integer of up to 64 bits, but for UBIGINT.
+    fn integer(&self, value: i64) -> Made<Self>;
+    /// A wider one: a UBIGINT, a HUGEINT, a UHUGEINT.
+    fn wide(&self, value: Integer) -> Made<Self> {
+        self.text(value.to_string().as_bytes(), Some(true))
+    }
+    /// A BIGNUM: a little-endian two's complement of any length.
+    fn big(&self, bytes: &[u8]) -> Made<Self> {
+        self.text(big_text(bytes).as_bytes(), Some(true))
+    }
+    /// A FLOAT or DOUBLE, or an infinite DATE or TIMESTAMP.
+    fn float(&self, value: f64) -> Made<Self>;
+    /// A DECIMAL: `unscaled` / 10^`scale`.
+    fn decimal(&self, unscaled: i128, scale: u8) -> Made<Self> {
+        self.text(decimal_text(unscaled, scale).as_bytes(), Some(true))
+    }
+    /// A VARCHAR or BIT. `ascii` says whether it is ASCII, if that is known.
+    fn text(&self, utf8: &[u8], ascii: Option<bool>) -> Made<Self>;
+    /// A JSON.
+    fn json(&self, utf8: &[u8]) -> Made<Self> {
+        self.text(utf8, None)
+    }
+    /// A BLOB or GEOMETRY.
+    fn bytes(&self, bytes: &[u8]) -> Made<Self>;
+    /// A UUID in network order.
+    fn uuid(&self, bytes: [u8; 16]) -> Made<Self> {
+        self.text(&uuid_text(bytes), Some(true))
+    }
+    /// A date, time or interval.
+    fn moment(&self, moment: Moment) -> Made<Self>;
+    /// A value of an ENUM by its code.
+    fn code(&self, shape: &Self::Shape, code: usize) -> Made<Self>;
+    /// A LIST or ARRAY of so many elements.
+    ///
+    /// # Errors
+    /// As `element`.
+    fn list(&self, count: usize, element: impl FnMut(usize) -> Made<Self>) -> Made<Self>;
+    /// A STRUCT of so many fields.
+    ///
+    /// # Errors
+    /// As `field`.
+    fn structure(
+        &self,
+        shape: &Self::Shape,
+        count: usize,
+        field: impl FnMut(usize) -> Made<Self>,
+    ) -> Made<Self>;
+    /// A UNION: the number of its member, from 0, and that.
+    fn member(&self, shape: &Self::Shape, member: usize, value: Self::Value) -> Made<Self>;
+    /// A MAP of so many entries.
+    ///
+    /// # Errors
+    /// As `entry`.
+    fn map(
+        &self,
+        count: usize,
+        entry: impl FnMut(usize) -> Result<(Self::Value, Self::Value), Self::Error>,
+    ) -> Made<Self>;
+
+    /// Whether a value is NULL.
+    fn is_null(&self, value: &Self::Value) -> bool;
+    /// A boolean.
+    fn to_boolean(&self, value: &Self::Value) -> Taken<bool, Self>;
+    /// An integer that is quickly found to have at most 64 bits.
+    fn quick_integer(&self, value: &Self::Value) -> Option<i64>;
+    /// A floating-point number that is quickly found to be one.
+    fn quick_float(&self, value: &Self::Value) -> Option<f64>;
+    /// An integer. By default also a floating-point number without a fraction, and the text of an integer.
+    fn to_integer(&self, value: &Self::Value) -> Taken<Integer, Self> {
+        if let Some(number) = self.quick_integer(value) {
+            return Ok(i128::from(number).into());
+        }
+        match self.quick_float(value) {
+            Some(number) if number.abs() >= TOO_LARGE => Err(Refusal::TooLarge),
+            Some(number) if number.fract() == 0.0 => Ok((number as i128).into()),
+            Some(_) => Err(Refusal::Mismatch),
+            None => self.with_text(value, |text, _| Integer::parse(text))?.ok_or(Refusal::Mismatch),
+        }
+    }
+    /// Passes on an integer of any length, as a little-endian two's complement.
+    fn with_big<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
+        let bytes = match self.with_text(value, |text, _| big_bytes(text)) {
+            Ok(bytes) => bytes,
+            Err(_) => big_bytes(self.to_integer(value)?.to_string().as_bytes()),
+        };
+        Ok(take(&bytes.ok_or(Refusal::Mismatch)?))
+    }
+    /// Any number as a floating-point number.
+    fn to_float(&self, value: &Self::Value) -> Taken<f64, Self> {
+        let number =
+            self.quick_float(value).or_else(|| self.quick_integer(value).map(|number| number as f64));
+        number.ok_or(Refusal::Mismatch)
+    }
+    /// Passes on a finite number as decimal text, such as `-12.50`, or `1e3`.
+    fn with_decimal<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
+        match (self.quick_integer(value), self.quick_float(value)) {
+            (Some(number), _) => Ok(take(number.to_string().as_bytes())),
+            (_, Some(number)) if number.is_finite() => Ok(take(number.to_string().as_bytes())),
+            (_, Some(_)) => Err(Refusal::TooLarge),
+            _ => self.with_text(value, |text, _| take(text)),
+        }
+    }
+    /// Passes on a text, and whether it is known to be UTF-8.
+    fn with_text<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8], bool) -> R) -> Taken<R, Self>;
+    /// Passes on a value as JSON.
+    fn with_json<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
+        self.with_text(value, |text, _| {
+            let wrong = |error| Refusal::Other(format!(", which is not JSON: {error}"));
+            serde_json::from_slice::<serde::de::IgnoredAny>(text).map_err(wrong)?;
+            Ok(take(text))
+        })
+        .flatten()
+    }
+    /// Passes on bytes.
+    fn with_bytes<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
+        self.with_text(value, |bytes, _| take(bytes))
+    }
+    /// A value as what the type needs: [`Moment::Date`] for a DATE, and so on, in whatever range; or
+    /// [`Moment::Infinite`].
+    fn to_moment(&self, value: &Self::Value, data_type: &DataType) -> Taken<Moment, Self>;
+    /// Passes on the elements of a list one by one, after `start` was told how many there will be.
+    ///
+    /// # Errors
+    /// As `start` and `element`; a [`Fault`] if it is no list.
+    fn with_elements(
+        &self,
+        value: &Self::Value,
+        start: impl FnOnce(usize) -> Result<(), Fault<Self::Error>>,
+        element: impl FnMut(&Self::Value) -> Result<(), Fault<Self::Error>>,
+    ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
+    /// Passes on the fields of a structure one by one, in their order.
+    ///
+    /// # Errors
+    /// As `field`; a [`Fault`] if it is no structure or lacks a field.
+    fn with_fields(
+        &self,
+        shape: &Self::Shape,
+        fields: &[Field],
+        value: &Self::Value,
+        field: impl FnMut(usize, &Self::Value) -> Result<(), Fault<Self::Error>>,
+    ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
+    /// Passes on the name of a UNION's member, and that.
+    ///
+    /// # Errors
+    /// As `member`; a [`Fault`] if it is no value with a tag.
+    fn with_member(
+        &self,
+        value: &Self::Value,
+        member: impl FnOnce(&[u8], &Self::Value) -> Result<(), Fault<Self::Error>>,
+    ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
+    /// Passes on the entries of a map one by one, after `start` was told how many there will be.
+    ///
+    /// # Errors
+    /// As `start` and `entry`; a [`Fault`] if it is no map.
+    fn with_entries(
+        &self,
+        value: &Self::Value,
+        start: impl FnOnce(usize) -> Result<(), Fault<Self::Error>>,
+        entry: impl FnMut(&Self::Value, &Self::Value) -> Result<(), Fault<Self::Error>>,
+    ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
+}
+
+/// Two to the power of 127: from there on no integer has room.
+const TOO_LARGE: f64 = 1.701_411_834_604_692_3e38;
+
+/// A value that was made, or the error of the language.
+type Made<V> = Result<<V as Values>::Value, <V as Values>::Error>;
+
+/// What was taken from a value.
+pub type Taken<T, V> = Result<T, Refusal<<V as Values>::Error>>;
+
+/// Why a value is not what a column needs.
+#[derive(Debug)]
+pub enum Refusal<E> {
+    /// It is of another type.
+    Mismatch,
+    /// It does not fit.
+    TooLarge,
+    /// Something else; the text follows "returned" and the value.
+    Other(String),
+    /// The language had an error.
+    Failed(E),
+}
+
+/// The kind of an error about a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// It is of another type.
+    Type,
+    /// It does not fit.
+    Range,
+    /// It is of the type, and wrong.
+    Value,
+    /// There is no memory for it.
+    NoMemory,
+}
+
+impl Class {
+    /// The name of such errors in languages whose own have none.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Type => "TypeError",
+            Class::Range => "RangeError",
+            Class::Value => "ValueError",
+            Class::NoMemory => "MemoryError",
+        }
+    }
+}
+
+/// An error that a guest itself makes, for languages into whose errors Rust's can be put.
+#[derive(Debug)]
+pub struct Wrong {
+    /// Its class.
+    pub class: &'static str,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl Wrong {
+    /// An error of a class ([`Class::name`], or another).
+    pub fn new(class: &'static str, message: impl std::fmt::Display) -> Self {
+        Self { class, message: message.to_string() }
+    }
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+/// Why a result could not be written.
+#[derive(Debug)]
+pub enum Fault<E> {
+    /// It is no value of the type.
+    Refused(Class, String),
+    /// The language had an error.
+    Failed(E),
+}
+
+impl<E> Fault<E> {
+    /// The language's error for it.
+    pub fn into_error(self, values: &impl Values<Error = E>) -> E {
+        match self {
+            Fault::Refused(class, message) => values.error(class, &message),
+            Fault::Failed(error) => error,
+        }
+    }
+}
+
+impl<E> From<Overflow> for Fault<E> {
+    fn from(overflow: Overflow) -> Self {
+        let class = match overflow {
+            Overflow::TooLarge => Class::Range,
+            Overflow::NoMemory => Class::NoMemory,
+        };
+        Fault::Refused(class, overflow.to_string())
+    }
+}
+
+/// An integer of up to 128 bits and a sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Integer {
+    /// Whether it is below zero.
+    pub negative: bool,
+    /// Without the sign.
+    pub magnitude: u128,
+}
+
+impl Integer {
+    /// The integer that decimal text says; `None` if it is none, or has more bits.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let (negative, digits) = match text {
+            [b'-', digits @ ..] => (true, digits),
+            digits => (false, digits),
+        };
+        let unsigned = digits.first().is_some_and(u8::is_ascii_digit);
+        let magnitude = std::str::from_utf8(digits).ok().filter(|_| unsigned)?.parse().ok()?;
+        Some(Self { negative, magnitude })
+    }
+
+    /// As a number of some width, if it fits.
+    pub fn narrow<T: TryFrom<i128>>(self) -> Option<T> {
+        let positive =
+            if self.negative { 0u128.wrapping_sub(self.magnitude) } else { self.magnitude } as i128;
+        let fits = self.magnitude == 0 || (positive < 0) == self.negative;
+        T::try_from(positive).ok().filter(|_| fits)
+    }
+}
+
+impl From<i128> for Integer {
+    fn from(value: i128) -> Self {
+        Self { negative: value < 0, magnitude: value.unsigned_abs() }
+    }
+}
+
+impl From<u128> for Integer {
+    fn from(magnitude: u128) -> Self {
+        Self { negative: false, magnitude }
+    }
+}
+
+impl std::fmt::Display for Integer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", if self.negative { "-" } else { "" }, self.magnitude)
+    }
+}
+
+/// A date, time or interval in its plainest form.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Moment {
+    /// A DATE: days since 1970.
+    Date(i64),
+    /// A TIME, TIME_NS or TIMETZ: nanoseconds since midnight, and the zone's seconds east of UTC if it has one.
+    Time {
+        /// 0 to those of a day, which are 24:00.
+        nanoseconds: i64,
+        /// Of a TIMETZ.
+        offset: Option<i32>,
+    },
+    /// A TIMESTAMP of any unit: seconds since 1970, and nanoseconds beside them. A TIMESTAMPTZ is in UTC.
+    Timestamp {
+        /// Rounded down.
+        seconds: i64,
+        /// 0 to 999,999,999.
+        nanoseconds: u32,
+    },
+    /// An INTERVAL.
+    Interval {
+        /// Of unknown length.
+        months: i64,
+        /// Of unknown length, too.
+        days: i64,
+        /// The rest.
+        microseconds: i64,
+    },
+    /// Before or after all dates and times. It is only taken: readers make a number of it.
+    Infinite(f64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_fit_or_do_not() {
+        let parsed = |text: &str| Integer::parse(text.as_bytes());
+        let of = |text: &str| parsed(text).unwrap();
+        assert_eq!(of("-128").narrow::<i8>(), Some(-128));
+        assert_eq!(of("128").narrow::<i8>(), None);
+        assert_eq!(of("-1").narrow::<u8>(), None);
+        assert_eq!(of("-0").narrow::<u8>(), Some(0));
+        assert_eq!(of("-170141183460469231731687303715884105728").narrow::<i128>(), Some(i128::MIN));
+        assert_eq!(of("170141183460469231731687303715884105728").narrow::<i128>(), None);
+        assert_eq!(of("-170141183460469231731687303715884105729").narrow::<i128>(), None);
+        for none in ["", "-", "+1", "--1", "1.0", "340282366920938463463374607431768211456"] {
+            assert_eq!(parsed(none), None, "{none}");
+        }
+        assert_eq!(Integer::from(-5i128).to_string(), "-5");
+    }
+}

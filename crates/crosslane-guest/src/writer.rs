@@ -1,0 +1,387 @@
+//! Results: a value of the language as a row of a column.
+
+use crate::values::{Class, Fault, Moment, Refusal, Taken, Values};
+use crosslane::{ColumnBuilder, DataType, calendar, code_width, timetz};
+use std::collections::HashMap;
+
+/// A day in nanoseconds.
+const DAY: i64 = 86_400_000_000_000;
+
+/// How values become rows of a column.
+#[derive(Debug)]
+pub struct Writer<V: Values> {
+    data_type: DataType,
+    shape: V::Shape,
+    /// The codes of an ENUM's values, or the numbers of a UNION's members, by their names.
+    codes: HashMap<Box<[u8]>, usize>,
+    /// Of the elements, the fields, the key and the value, or a UNION's members.
+    children: Vec<Writer<V>>,
+}
+
+type Written<V> = Result<(), Fault<<V as Values>::Error>>;
+
+impl<V: Values> Writer<V> {
+    /// A writer of a type.
+    ///
+    /// # Errors
+    /// If the language cannot have the type.
+    pub fn new(values: &V, data_type: &DataType) -> Result<Self, V::Error> {
+        let names = |names: &[String]| {
+            let codes = names.iter().map(|name| name.as_bytes().into()).zip(0..);
+            codes.collect()
+        };
+        let (codes, children): (_, Vec<&DataType>) = match data_type {
+            DataType::Enum(values) => (names(values), Vec::new()),
+            DataType::Union(fields) => {
+                let members: Vec<String> = fields[1..].iter().map(|field| field.name.clone()).collect();
+                (names(&members), fields[1..].iter().map(|field| &field.data_type).collect())
+            }
+            DataType::Map(entry) => (HashMap::new(), entry.children().collect()),
+            other => (HashMap::new(), other.children().collect()),
+        };
+        Ok(Self {
+            data_type: data_type.clone(),
+            shape: values.shape(data_type)?,
+            codes,
+            children: children
+                .into_iter()
+                .map(|child| Writer::new(values, child))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Adds a value to the column, which has room for what is fixed of it ([`ColumnBuilder::reserve`]).
+    ///
+    /// # Errors
+    /// Why it is no value of this type; the column may then hold a part of it.
+    #[inline]
+    pub fn write(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Written<V> {
+        match &self.data_type {
+            DataType::BigInt => {
+                if let Some(number) = values.quick_integer(value) {
+                    out.fixed(number);
+                    return Ok(());
+                }
+            }
+            DataType::Double => {
+                if let Some(number) = values.quick_float(value) {
+                    out.fixed(number);
+                    return Ok(());
+                }
+            }
+            _ => {}
+        }
+        if values.is_null(value) {
+            out.null();
+            return Ok(());
+        }
+        self.other(values, value, out).map_err(|what| self.fault(values, value, what)).flatten()
+    }
+
+    /// What a refusal says.
+    #[cold]
+    fn fault(&self, values: &V, value: &V::Value, refusal: Refusal<V::Error>) -> Fault<V::Error> {
+        let (due, shown) = (&self.data_type, || values.shown(value));
+        match refusal {
+            Refusal::Mismatch => {
+                Fault::Refused(Class::Type, format!("returned {} where {due} is due", shown()))
+            }
+            Refusal::TooLarge => {
+                Fault::Refused(Class::Range, format!("returned {}, which does not fit {due}", shown()))
+            }
+            Refusal::Other(what) => Fault::Refused(Class::Value, format!("returned {}{what}", shown())),
+            Refusal::Failed(error) => Fault::Failed(error),
+        }
+    }
+
+    fn other(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Taken<Written<V>, V> {
+        use DataType as T;
+        match &self.data_type {
+            T::Boolean => out.boolean(values.to_boolean(value)?),
+            T::TinyInt => out.fixed(integer::<i8, V>(values, value)?),
+            T::SmallInt => out.fixed(integer::<i16, V>(values, value)?),
+            T::Integer => out.fixed(integer::<i32, V>(values, value)?),
+            T::BigInt => out.fixed(integer::<i64, V>(values, value)?),
+            T::UTinyInt => out.fixed(integer::<u8, V>(values, value)?),
+            T::USmallInt => out.fixed(integer::<u16, V>(values, value)?),
+            T::UInteger => out.fixed(integer::<u32, V>(values, value)?),
+            T::UBigInt => out.fixed(integer::<u64, V>(values, value)?),
+            T::HugeInt => out.fixed(integer::<i128, V>(values, value)?),
+            T::UHugeInt => {
+                let number = values.to_integer(value)?;
+                if number.negative && number.magnitude != 0 {
+                    return Err(Refusal::TooLarge);
+                }
+                out.fixed(number.magnitude);
+            }
+            T::Float => {
+                let number = float(values, value)?;
+                let narrow = number as f32;
+                if narrow.is_infinite() && number.is_finite() {
+                    return Err(Refusal::TooLarge);
+                }
+                out.fixed(narrow);
+            }
+            T::Double => out.fixed(float(values, value)?),
+            T::Decimal { precision, scale } => {
+                let unscaled = values.with_decimal(value, |text| decimal(text, usize::from(*scale)))?;
+                let fits = |number: &i128| number.unsigned_abs() < 10u128.pow(u32::from(*precision));
+                out.fixed(unscaled.filter(fits).ok_or(Refusal::TooLarge)?);
+            }
+            T::Varchar | T::Bit => {
+                let written = values.with_text(value, |text, valid| {
+                    if valid || std::str::from_utf8(text).is_ok() { Some(out.bytes(text)) } else { None }
+                })?;
+                let Some(written) = written else {
+                    let due = &self.data_type;
+                    let what =
+                        format!(", which is not valid UTF-8, where {due} is due; declare BLOB for bytes");
+                    return Err(Refusal::Other(what));
+                };
+                return Ok(written.map_err(Fault::from));
+            }
+            T::Json => return Ok(values.with_json(value, |text| out.bytes(text))?.map_err(Fault::from)),
+            T::Blob | T::Geometry => {
+                return Ok(values.with_bytes(value, |bytes| out.bytes(bytes))?.map_err(Fault::from));
+            }
+            T::BigNum => return Ok(values.with_big(value, |bytes| out.bytes(bytes))?.map_err(Fault::from)),
+            T::Date | T::Interval | T::Time | T::TimeNs | T::TimeTz => self.moment(values, value, out)?,
+            T::TimestampS => out.fixed(self.timestamp(values, value, 1)?),
+            T::TimestampMs => out.fixed(self.timestamp(values, value, 1_000)?),
+            T::Timestamp | T::TimestampTz => out.fixed(self.timestamp(values, value, 1_000_000)?),
+            T::TimestampNs => out.fixed(self.timestamp(values, value, 1_000_000_000)?),
+            T::Uuid => {
+                let bytes = values.with_text(value, |text, _| uuid(text))?;
+                out.fixed(bytes.ok_or(Refusal::Mismatch)?);
+            }
+            T::Enum(names) => {
+                let code = values.with_text(value, |text, _| self.codes.get(text).copied())?;
+                let none = || Refusal::Other(format!(", which is none of {}", self.data_type));
+                let code = code.ok_or_else(none)?;
+                match code_width(names.len()) {
+                    1 => out.fixed(code as u8),
+                    2 => out.fixed(code as u16),
+                    _ => out.fixed(code as u32),
+                }
+            }
+            T::List(_) | T::Array(..) => return self.elements(values, value, out),
+            T::Struct(fields) => {
+                let children = &mut out.children;
+                let fields = values.with_fields(&self.shape, fields, value, |at, field| {
+                    self.children[at].write(values, field, &mut children[at])
+                })?;
+                return Ok(fields.and_then(|()| Ok(out.nested()?)));
+            }
+            T::Union(_) => {
+                let children = &mut out.children;
+                let member = values.with_member(value, |tag, member| {
+                    let Some(code) = self.codes.get(tag) else {
+                        let what = format!("returned a tag that no member of {} has", self.data_type);
+                        return Err(Fault::Refused(Class::Value, what));
+                    };
+                    children[0].fixed(*code as u8);
+                    for (at, writer) in self.children.iter().enumerate() {
+                        match at == *code {
+                            true => writer.write(values, member, &mut children[at + 1])?,
+                            false => children[at + 1].null(),
+                        }
+                    }
+                    Ok(())
+                })?;
+                return Ok(member.and_then(|()| Ok(out.nested()?)));
+            }
+            T::Map(_) => return self.entries(values, value, out),
+            // No result has it.
+            T::Any => return Err(Refusal::Mismatch),
+        }
+        Ok(Ok(()))
+    }
+
+    fn elements(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Taken<Written<V>, V> {
+        let before = out.children[0].rows();
+        let child = std::cell::RefCell::new(&mut out.children[0]);
+        let start = |count: usize| Ok(child.borrow_mut().reserve(count)?);
+        let element = |element: &V::Value| self.children[0].write(values, element, &mut child.borrow_mut());
+        if let Err(fault) = values.with_elements(value, start, element)? {
+            return Ok(Err(fault));
+        }
+        let count = out.children[0].rows() - before;
+        if let DataType::Array(_, length) = &self.data_type
+            && count != *length as usize
+        {
+            return Err(Refusal::Other(format!(", {count} elements where {} is due", self.data_type)));
+        }
+        Ok(out.nested().map_err(Fault::from))
+    }
+
+    fn entries(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Taken<Written<V>, V> {
+        let entries = std::cell::RefCell::new(&mut out.children[0]);
+        let start = |count: usize| Ok(entries.borrow_mut().reserve(count)?);
+        let entry = |key: &V::Value, value: &V::Value| {
+            let entries = &mut *entries.borrow_mut();
+            if values.is_null(key) {
+                let what = "returned a MAP with the key NULL; keys cannot be NULL";
+                return Err(Fault::Refused(Class::Value, what.into()));
+            }
+            self.children[0].write(values, key, &mut entries.children[0])?;
+            self.children[1].write(values, value, &mut entries.children[1])?;
+            Ok(entries.nested()?)
+        };
+        let written = values.with_entries(value, start, entry)?;
+        Ok(written.and_then(|()| Ok(out.nested()?)))
+    }
+
+    /// Adds a DATE, a time of day or an INTERVAL.
+    fn moment(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Taken<(), V> {
+        match (&self.data_type, values.to_moment(value, &self.data_type)?) {
+            (DataType::Date, Moment::Infinite(number)) => {
+                out.fixed(calendar::day_of_infinity(number).ok_or(Refusal::Mismatch)?);
+            }
+            (DataType::Date, Moment::Date(days)) => {
+                let day = i32::try_from(days).ok().filter(|day| calendar::infinite_day(*day).is_none());
+                out.fixed(day.ok_or(Refusal::TooLarge)?);
+            }
+            (data_type, Moment::Time { nanoseconds, offset }) => {
+                if !(0..=DAY).contains(&nanoseconds) {
+                    return Err(Refusal::TooLarge);
+                }
+                match (data_type, offset) {
+                    (DataType::Time, None) => out.fixed(nanoseconds / 1000),
+                    (DataType::TimeNs, None) => out.fixed(nanoseconds),
+                    (DataType::TimeTz, Some(offset)) => {
+                        if offset.unsigned_abs() > timetz::MOST_SECONDS.unsigned_abs() {
+                            return Err(Refusal::TooLarge);
+                        }
+                        out.fixed(timetz::bits(nanoseconds / 1000, offset));
+                    }
+                    (_, None) => {
+                        return Err(Refusal::Other(", which has no zone, where TIMETZ is due".into()));
+                    }
+                    (_, Some(_)) => {
+                        let what = ", which has a zone, where none is due; declare TIMETZ, or leave it out";
+                        return Err(Refusal::Other(what.into()));
+                    }
+                }
+            }
+            (DataType::Interval, Moment::Interval { months, days, microseconds }) => {
+                let narrow = |part: i64| i32::try_from(part).map_err(|_| Refusal::TooLarge);
+                let [low, high] = [microseconds as i32, (microseconds >> 32) as i32];
+                out.fixed([narrow(months)?, narrow(days)?, low, high]);
+            }
+            _ => return Err(Refusal::Mismatch),
+        }
+        Ok(())
+    }
+
+    /// Units since 1970, rounded down.
+    fn timestamp(&self, values: &V, value: &V::Value, units_per_second: i64) -> Taken<i64, V> {
+        match values.to_moment(value, &self.data_type)? {
+            Moment::Infinite(number) => calendar::moment_of_infinity(number).ok_or(Refusal::Mismatch),
+            Moment::Timestamp { seconds, nanoseconds } => {
+                let whole = i128::from(seconds) * i128::from(units_per_second);
+                let units = whole + i128::from(i64::from(nanoseconds) / (1_000_000_000 / units_per_second));
+                let units = i64::try_from(units).ok();
+                units.filter(|units| calendar::infinite_moment(*units).is_none()).ok_or(Refusal::TooLarge)
+            }
+            _ => Err(Refusal::Mismatch),
+        }
+    }
+}
+
+#[inline]
+fn integer<T: TryFrom<i128>, V: Values>(values: &V, value: &V::Value) -> Taken<T, V> {
+    match values.quick_integer(value) {
+        Some(number) => T::try_from(number.into()).map_err(|_| Refusal::TooLarge),
+        None => values.to_integer(value)?.narrow().ok_or(Refusal::TooLarge),
+    }
+}
+
+#[inline]
+fn float<V: Values>(values: &V, value: &V::Value) -> Taken<f64, V> {
+    values.quick_float(value).map_or_else(|| values.to_float(value), Ok)
+}
+
+/// A decimal text times 10^scale, rounded half away from zero as SQL casts do. `None` if it is none, or too large.
+fn decimal(text: &[u8], scale: usize) -> Option<i128> {
+    let (text, exponent) = match text.iter().position(|byte| matches!(byte, b'e' | b'E')) {
+        Some(at) => (&text[..at], std::str::from_utf8(&text[at + 1..]).ok()?.parse::<i32>().ok()?),
+        None => (text, 0),
+    };
+    let (negative, text) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    let point = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
+    let (whole, fraction) = (&text[..point], text.get(point + 1..).unwrap_or(&[]));
+    if whole.len() + fraction.len() == 0 || !whole.iter().chain(fraction).all(u8::is_ascii_digit) {
+        return None;
+    }
+    // So many of the digits are before the rounded point.
+    let kept = point as i64 + i64::from(exponent) + scale as i64;
+    let mut unscaled = 0i128;
+    let mut digits = whole.iter().chain(fraction).map(|digit| i128::from(digit - b'0'));
+    for _ in 0..kept {
+        let digit = digits.next();
+        if digit.is_none() && unscaled == 0 {
+            break;
+        }
+        unscaled = unscaled.checked_mul(10)?.checked_add(digit.unwrap_or(0))?;
+    }
+    if kept >= 0 && digits.next().is_some_and(|digit| digit >= 5) {
+        unscaled = unscaled.checked_add(1)?;
+    }
+    Some(if negative { -unscaled } else { unscaled })
+}
+
+/// The bytes of a UUID's text.
+fn uuid(text: &[u8]) -> Option<[u8; 16]> {
+    let mut uuid = [0; 16];
+    let mut digits = 0;
+    for byte in text.iter().filter(|byte| **byte != b'-') {
+        let digit = char::from(*byte).to_digit(16).filter(|_| digits < 32)?;
+        uuid[digits / 2] = uuid[digits / 2] << 4 | digit as u8;
+        digits += 1;
+    }
+    (digits == 32).then_some(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_are_rounded_half_away_from_zero() {
+        for (text, scale, number) in [
+            ("1.25", 1, Some(13)),
+            ("-1.25", 1, Some(-13)),
+            ("1.2499", 1, Some(12)),
+            ("0.5", 0, Some(1)),
+            ("0.05", 0, Some(0)),
+            ("7", 3, Some(7000)),
+            ("1e3", 2, Some(100_000)),
+            ("12.5e-2", 2, Some(13)),
+            ("5e-1", 0, Some(1)),
+            ("5e-2", 0, Some(0)),
+            ("0e999999999", 2, Some(0)),
+            (".5", 1, Some(5)),
+            ("-0", 1, Some(0)),
+            ("1e99", 0, None),
+            ("", 0, None),
+            ("-", 0, None),
+            ("1.2.3", 1, None),
+            ("1x", 1, None),
+            ("e5", 1, None),
+        ] {
+            assert_eq!(decimal(text.as_bytes(), scale), number, "{text} at scale {scale}");
+        }
+    }
+
+    #[test]
+    fn uuids_have_thirty_two_digits() {
+        let bytes: [u8; 16] = std::array::from_fn(|at| at as u8 * 17);
+        assert_eq!(uuid(&crate::uuid_text(bytes)), Some(bytes));
+        assert_eq!(uuid(b"00112233-4455-6677-8899-aabbccddeef"), None);
+        assert_eq!(uuid(b"00112233445566778899aabbccddeeff0"), None);
+        assert_eq!(uuid(b"g0112233445566778899aabbccddeeff"), None);
+    }
+}

@@ -1,0 +1,525 @@
+//! The zygote: loads one library, then forks a lane whenever the engine asks for one.
+//!
+//! # Protocol
+//! The engine starts it with a control socket as descriptor 3 (`docs/protocol.md`). It makes the process that the engine
+//! has started the reaper of a child and goes on in that. It answers the load; then one loop waits for the socket and
+//! for a pipe, into which the handlers of SIGCHLD and SIGINT write. When the socket ends, it kills its lanes and ends.
+//!
+//! # Threads
+//! A fork has only the thread that called it. If the library has started others, the zygote starts itself anew with
+//! `exec`, with nothing loaded, and has each lane load the library ([`Guest::command`]).
+//!
+//! # Lanes
+//! A lane has its own process group, so that what a function starts ends with it; SIGKILL at the zygote's death; its
+//! output in the log pipe; the signal handlers that were there before the zygote's; and a score that makes the system
+//! end it before the database when memory runs out.
+
+use crate::Declared;
+use crosslane::Failure;
+use crosslane_process::control::{self, ControlSocket, Report, Request};
+use crosslane_process::{Source, reaper};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The descriptor of the control socket.
+const CONTROL: i32 = 3;
+/// Lanes give way before the database does when the system runs out of memory.
+const OOM_SCORE: &[u8] = b"800";
+/// Names the process in which a library must load no library.
+const ZYGOTE: &str = "CROSSLANE_ZYGOTE";
+
+/// What a library says of itself.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Its functions: a list of what `docs/protocol.md` says of each, in the order of their indices.
+    pub functions: serde_json::Value,
+    /// What tells the text that was run from any other ([`control::text`]); `None` if it cannot change.
+    pub text: Option<String>,
+}
+
+impl Loaded {
+    /// The functions of files that were read.
+    pub fn new<Callee>(functions: &[Declared<Callee>], files: &[String]) -> Self {
+        let specs: Vec<_> = functions.iter().map(|function| &function.spec).collect();
+        let read: Vec<_> =
+            files.iter().map(|file| (file.as_bytes(), fs::read(file).unwrap_or_default())).collect();
+        let text = control::text(read.iter().map(|(file, text)| (*file, &text[..])));
+        Self { functions: serde_json::to_value(specs).unwrap_or_default(), text: Some(text) }
+    }
+}
+
+/// A language whose libraries can be loaded, and forked.
+pub trait Guest {
+    /// The language and its version, such as `Lua 5.4.4`.
+    fn runtime(&self) -> String;
+
+    /// Loads a library, whose serialised functions, if it has such, are in the descriptor.
+    ///
+    /// # Errors
+    /// Why it cannot be loaded, as the engine's users should read it.
+    fn load(&mut self, source: &Source, pickles: Option<&OwnedFd>) -> Result<Loaded, Failure>;
+
+    /// Serves the calls of one lane until its engine closes it: [`crate::serve`], over the lane of these descriptors.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol.
+    fn serve(&mut self, memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<()>;
+
+    /// The names of the threads that the library has started, and that a fork would miss.
+    fn lost_threads(&self) -> Vec<String> {
+        other_threads()
+    }
+
+    /// What the log says of those.
+    fn note(&self, lost: &[String]) -> String {
+        format!(
+            "its top level starts threads, which a fork would not have: {}. So each worker loads the file itself, which \
+             takes longer, and shares no memory with the others. Better start them when a function is first called",
+            lost.join(", ")
+        )
+    }
+
+    /// The words that start this zygote; another follows, and goes to [`main`].
+    fn command(&self) -> Vec<OsString> {
+        vec!["/proc/self/exe".into()]
+    }
+
+    /// Prepares for forks, once: what all lanes share.
+    fn settle(&mut self) {}
+
+    /// Forks: 0 in the child.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn fork(&mut self) -> io::Result<i32> {
+        // SAFETY: the process has no other threads, or those are of no use to its lanes.
+        match unsafe { libc::fork() } {
+            pid if pid < 0 => Err(io::Error::last_os_error()),
+            pid => Ok(pid),
+        }
+    }
+
+    /// Makes a fork a lane of its own: what it prints goes to its own log now, and its library is loaded.
+    fn begin(&mut self) {}
+
+    /// Writes what streams still hold.
+    fn flush(&mut self) {
+        let _ = io::stdout().flush();
+        // SAFETY: a null pointer stands for all streams.
+        unsafe { libc::fflush(std::ptr::null_mut()) };
+    }
+}
+
+/// What a zygote that starts anew has to know.
+#[derive(Debug, Serialize, Deserialize)]
+struct Anew {
+    source: Source,
+    /// The descriptor of the serialised functions.
+    pickles: Option<i32>,
+    /// What tells what was loaded from anything else.
+    loaded: String,
+}
+
+/// The life of a guest's program: without arguments a zygote; `check FILE` says what a file declares, as JSON in the last
+/// line; `version` which runtime this is.
+pub fn main(mut guest: impl Guest) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => run(&mut guest),
+        ["anew", json] => {
+            serde_json::from_str(json).map_err(io::Error::other).and_then(|anew| run_anew(&mut guest, anew))
+        }
+        ["check", path] => check(&mut guest, path.into()),
+        ["version"] => {
+            println!("{}", guest.runtime());
+            Ok(())
+        }
+        _ => Err(io::Error::other("use: with a control socket as descriptor 3, or: check FILE, or: version")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // The engine has ended: nobody listens.
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("crosslane: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(guest: &mut impl Guest) -> io::Result<()> {
+    // From here on this is a child of the process that the engine started, which sees to it that nothing is left.
+    reaper::supervise(|| guest.fork())?;
+    let control = control_socket()?;
+    let Some((Request::Load { source, .. }, descriptors)) = control.receive()? else { return Ok(()) };
+    let pickles = descriptors.into_iter().next();
+    let environment: Vec<_> = std::env::vars_os().collect();
+    let folder = std::env::current_dir();
+    let loaded = match guest.load(&source, pickles.as_ref()) {
+        Ok(loaded) => loaded,
+        Err(failure) => return control.send(&Report::Failed { failure }),
+    };
+    let lost = guest.lost_threads();
+    let text = loaded.text.clone();
+    let what = identity(&loaded);
+    let (functions, runtime) = (loaded.functions, guest.runtime());
+    control.send(&Report::Loaded { functions, runtime, text, reloads: !lost.is_empty() })?;
+    if !lost.is_empty() {
+        eprintln!("crosslane: {}: {}.", source.name(), guest.note(&lost));
+        start_anew(guest, source, pickles, what, environment, folder.ok());
+        // Forks may do.
+    }
+    Zygote::new(control, None)?.serve(guest)
+}
+
+fn run_anew(guest: &mut impl Guest, anew: Anew) -> io::Result<()> {
+    // SAFETY: the process that became this one left the descriptor open for it.
+    let pickles = anew.pickles.map(|number| unsafe { OwnedFd::from_raw_fd(number) });
+    if let Some(pickles) = &pickles {
+        rustix::io::fcntl_setfd(pickles, rustix::io::FdFlags::CLOEXEC)?;
+    }
+    Zygote::new(control_socket()?, Some((anew.source, pickles, anew.loaded)))?.serve(guest)
+}
+
+fn control_socket() -> io::Result<ControlSocket> {
+    // SAFETY: the engine started this process with the socket as this descriptor, which nothing else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(CONTROL) };
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(ControlSocket::new(UnixStream::from(socket)))
+}
+
+/// What tells what was loaded from anything else.
+fn identity(loaded: &Loaded) -> String {
+    let functions = loaded.functions.to_string();
+    let text = loaded.text.as_deref().unwrap_or_default();
+    control::text([(&b"functions"[..], functions.as_bytes()), (b"text", text.as_bytes())])
+}
+
+/// Becomes a zygote that has loaded nothing, and has the lanes load it: all that was loaded here is gone. Returns only if
+/// that is not possible.
+fn start_anew(
+    guest: &mut impl Guest,
+    source: Source,
+    pickles: Option<OwnedFd>,
+    loaded: String,
+    environment: Vec<(OsString, OsString)>,
+    folder: Option<PathBuf>,
+) {
+    guest.flush();
+    let words = guest.command();
+    let Some((program, arguments)) = words.split_first() else { return };
+    let anew = Anew { source, pickles: pickles.as_ref().map(AsRawFd::as_raw_fd), loaded };
+    let Ok(json) = serde_json::to_string(&anew) else { return };
+    // SAFETY: the descriptor is the control socket, which stays open.
+    let control = unsafe { std::os::fd::BorrowedFd::borrow_raw(CONTROL) };
+    for kept in [Some(control), pickles.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
+        let _ = rustix::io::fcntl_setfd(kept, rustix::io::FdFlags::empty());
+    }
+    let mut command = Command::new(program);
+    command.args(arguments).arg("anew").arg(json).env_clear().envs(environment);
+    if let Some(folder) = folder {
+        command.current_dir(folder);
+    }
+    let _ = command.exec();
+}
+
+/// Prints what a file declares, or why it cannot be loaded, as JSON in a line of its own. What the file itself prints goes
+/// to stderr.
+fn check(guest: &mut impl Guest, path: PathBuf) -> io::Result<()> {
+    let mut answer = File::from(rustix::io::dup(rustix::stdio::stdout())?);
+    rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
+    let path = fs::canonicalize(&path).unwrap_or(path);
+    let json = match guest.load(&Source::File { path }, None) {
+        Ok(loaded) => serde_json::json!({ "functions": loaded.functions, "lost": guest.lost_threads() }),
+        Err(failure) => serde_json::json!({ "failure": failure }),
+    };
+    guest.flush();
+    writeln!(answer, "{json}")
+}
+
+/// The names of the threads of this process beside the one that asks.
+fn other_threads() -> Vec<String> {
+    let this = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let others = tasks.filter(|task| *task.file_name() != *this);
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    others.map(|task| name(task).trim_end().to_owned()).collect()
+}
+
+/// What signal handlers write to, and when SIGINT came.
+static BELL: AtomicI32 = AtomicI32::new(-1);
+static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn on_signal(number: libc::c_int) {
+    if number == libc::SIGINT {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the place is valid, and the call may be made in a signal handler.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+        INTERRUPTED.store(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64, Relaxed);
+    }
+    // SAFETY: one byte of a constant is written, to a pipe that does not block; errno is put back, for what was
+    // interrupted.
+    unsafe {
+        let error = *libc::__errno_location();
+        libc::write(BELL.load(Relaxed), b".".as_ptr().cast(), 1);
+        *libc::__errno_location() = error;
+    }
+}
+
+/// The handlers that were there before the zygote's.
+struct Signals([(libc::c_int, libc::sigaction); 2]);
+
+impl Signals {
+    fn take() -> Self {
+        let handler: extern "C" fn(libc::c_int) = on_signal;
+        Self([libc::SIGCHLD, libc::SIGINT].map(|number| {
+            // SAFETY: both structures are plain data, and valid; the handler makes only calls that handlers may make.
+            unsafe {
+                let mut ours: libc::sigaction = std::mem::zeroed();
+                let mut before: libc::sigaction = std::mem::zeroed();
+                ours.sa_sigaction = handler as usize;
+                ours.sa_flags = libc::SA_RESTART;
+                libc::sigaction(number, &raw const ours, &raw mut before);
+                (number, before)
+            }
+        }))
+    }
+
+    /// Puts them back, in a lane.
+    fn give_back(&self) {
+        for (number, before) in &self.0 {
+            // SAFETY: the structure is what the kernel gave for this signal.
+            unsafe { libc::sigaction(*number, before, std::ptr::null_mut()) };
+        }
+    }
+}
+
+struct Zygote {
+    control: ControlSocket,
+    /// What each lane loads itself, because a fork of what was loaded here would miss threads.
+    reloaded: Option<(Source, Option<OwnedFd>, String)>,
+    /// The numbers of the living lanes by their process ids.
+    lanes: HashMap<i32, u64>,
+    pid: Pid,
+    wakeup: OwnedFd,
+    bell: OwnedFd,
+}
+
+impl Zygote {
+    fn new(control: ControlSocket, reloaded: Option<(Source, Option<OwnedFd>, String)>) -> io::Result<Self> {
+        let (wakeup, bell) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Ok(Self { control, reloaded, lanes: HashMap::new(), pid: rustix::process::getpid(), wakeup, bell })
+    }
+
+    /// Forks a lane per request until the engine closes the socket.
+    fn serve(mut self, guest: &mut impl Guest) -> io::Result<()> {
+        guest.settle();
+        BELL.store(self.bell.as_raw_fd(), Relaxed);
+        let signals = Signals::take();
+        let served = loop {
+            match self.turn(guest, &signals) {
+                Ok(true) => {}
+                Ok(false) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        for pid in self.lanes.keys() {
+            kill_group(*pid);
+        }
+        for pid in self.lanes.keys() {
+            let _ = rustix::process::waitpid(Pid::from_raw(*pid), rustix::process::WaitOptions::empty());
+        }
+        served
+    }
+
+    /// Waits for something to do, and does it. False when the engine has closed the socket.
+    fn turn(&mut self, guest: &mut impl Guest, signals: &Signals) -> io::Result<bool> {
+        let mut fds = [PollFd::new(&self.control, PollFlags::IN), PollFd::new(&self.wakeup, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        }
+        let [asked, woken] = fds.map(|fd| !fd.revents().is_empty());
+        if woken {
+            let _ = rustix::io::read(&self.wakeup, &mut [0; 4096]);
+            match INTERRUPTED.swap(0, Relaxed) {
+                0 => {}
+                at => self.control.send(&Report::Interrupted { at })?,
+            }
+            self.reap()?;
+        }
+        if !asked {
+            return Ok(true);
+        }
+        let Some((request, descriptors)) = self.control.receive()? else { return Ok(false) };
+        match request {
+            Request::Fork { lane, spin_microseconds } => {
+                let spin = Duration::from_micros(spin_microseconds);
+                let made = match <[OwnedFd; 3]>::try_from(descriptors) {
+                    Ok(descriptors) => self.fork(guest, signals, spin, descriptors),
+                    Err(_) => Err("the process has too few descriptors left".to_owned()),
+                };
+                match made {
+                    Ok(pid) => {
+                        self.lanes.insert(pid, lane);
+                        self.control.send(&Report::Forked { lane })?;
+                    }
+                    Err(message) => self.control.send(&Report::Unforked { lane, message })?,
+                }
+            }
+            // It is reported as any other.
+            Request::Unfork { lane } => {
+                self.lanes
+                    .iter()
+                    .filter(|(_, number)| **number == lane)
+                    .for_each(|(pid, _)| kill_group(*pid));
+            }
+            Request::Load { .. } => {}
+        }
+        Ok(true)
+    }
+
+    /// Reports every lane that ended.
+    fn reap(&mut self) -> io::Result<()> {
+        while let Some((pid, code, signal)) = ended_child() {
+            let lane = self.lanes.remove(&pid);
+            if lane.is_some() {
+                // While it is not reaped its group is still its own.
+                kill_group(pid);
+            }
+            let _ = rustix::process::waitpid(Pid::from_raw(pid), rustix::process::WaitOptions::empty());
+            if let Some(lane) = lane {
+                self.control.send(&Report::Exited { lane, code, signal })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn fork(
+        &mut self,
+        guest: &mut impl Guest,
+        signals: &Signals,
+        spin: Duration,
+        descriptors: [OwnedFd; 3],
+    ) -> Result<i32, String> {
+        guest.flush();
+        match guest.fork() {
+            Ok(0) => {
+                let lived = catch_unwind(AssertUnwindSafe(|| self.live(guest, signals, spin, descriptors)));
+                let status = match lived {
+                    Ok(Ok(())) => 0,
+                    Ok(Err(error)) => {
+                        eprintln!("crosslane: {error}");
+                        1
+                    }
+                    // The hook has told of it.
+                    Err(_) => 1,
+                };
+                let _ = catch_unwind(AssertUnwindSafe(|| guest.flush()));
+                // SAFETY: nothing of the zygote, of which this is a copy, is to be cleaned up.
+                unsafe { libc::_exit(status) }
+            }
+            // A library may have put something else in the place of the language's fork.
+            Ok(pid) if !is_child(pid) => Err(format!("fork made no child, but answered {pid}")),
+            Ok(pid) => Ok(pid),
+            Err(error) => Err(format!("fork: {error}")),
+        }
+    }
+
+    /// The life of a lane.
+    fn live(
+        &mut self,
+        guest: &mut impl Guest,
+        signals: &Signals,
+        spin: Duration,
+        descriptors: [OwnedFd; 3],
+    ) -> io::Result<()> {
+        let [memory, socket, log] = descriptors;
+        rustix::process::setpgid(None, None)?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if rustix::process::getppid() != Some(self.pid) {
+            return Ok(());
+        }
+        signals.give_back();
+        // The zygote's: this process must not keep them open.
+        for descriptor in [self.control.as_fd(), self.wakeup.as_fd(), self.bell.as_fd()] {
+            // SAFETY: they are not used again; the process ends without dropping what owns them.
+            unsafe { libc::close(descriptor.as_raw_fd()) };
+        }
+        rustix::stdio::dup2_stdout(&log)?;
+        rustix::stdio::dup2_stderr(&log)?;
+        drop(log);
+        let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+        if let Some((source, pickles, loaded)) = &self.reloaded {
+            // As in a zygote, the file must load no library: it could be itself.
+            // SAFETY: the process has one thread.
+            unsafe { std::env::set_var(ZYGOTE, std::process::id().to_string()) };
+            let again = guest
+                .load(source, pickles.as_ref())
+                .map_err(|failure| io::Error::other(failure.to_string()))?;
+            // SAFETY: a library that has started threads is not to change the environment, from C, at the same time.
+            unsafe { std::env::remove_var(ZYGOTE) };
+            if identity(&again) != *loaded {
+                let name = source.name();
+                return Err(io::Error::other(format!(
+                    "{name} has changed since it was loaded; load it again"
+                )));
+            }
+        }
+        guest.begin();
+        guest.serve(memory, socket, spin)
+    }
+}
+
+/// A child that has ended, which is not reaped: its process id, exit code and signal.
+fn ended_child() -> Option<(i32, Option<i32>, Option<i32>)> {
+    // SAFETY: the structure is plain data, filled by the call.
+    let info = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        if libc::waitid(libc::P_ALL, 0, &raw mut info, options) != 0 {
+            return None;
+        }
+        info
+    };
+    // SAFETY: these fields belong to what waitid fills in.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    match pid {
+        0 => None,
+        _ if info.si_code == libc::CLD_EXITED => Some((pid, Some(status), None)),
+        _ => Some((pid, None, Some(status))),
+    }
+}
+
+fn is_child(pid: i32) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Pid::from_raw(pid).is_some_and(|pid| {
+        pid.as_raw_nonzero().get() > 0 && rustix::process::waitid(WaitId::Pid(pid), options).is_ok()
+    })
+}
+
+fn kill_group(pid: i32) {
+    let Some(pid) = Pid::from_raw(pid) else { return };
+    if rustix::process::kill_process_group(pid, Signal::KILL).is_err() {
+        // It had no time to make its group.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}
