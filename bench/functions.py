@@ -16,6 +16,26 @@ def plus_one(x: int) -> int:
     return x + 1
 
 
+@udf(inline=False)
+def plus_one_called(x: int) -> int:
+    """The same, called for each row."""
+    return x + 1
+
+
+@udf
+def plus_one_if(x: int) -> int:
+    """The cheapest function with a statement in it."""
+    if x < 0:
+        return 0
+    return x + 1
+
+
+@udf
+def sum_of_two(a: float, b: float) -> float:
+    """The cheapest function of two parameters."""
+    return a + b
+
+
 @udf
 def bench_upper(s: str) -> str:
     """The cheapest function on strings."""

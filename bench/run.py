@@ -80,6 +80,10 @@ class Bench:
         for con in (self.ours, self.theirs):
             con.execute("CREATE TABLE ints AS SELECT i FROM range(10000000) r(i)")
             con.execute("CREATE TABLE ints5 AS SELECT i FROM range(5000000) r(i)")
+            con.execute("CREATE TABLE pairs AS SELECT random() AS a, random() AS b FROM range(5000000)")
+            con.execute(
+                "CREATE TABLE nulls AS SELECT CASE WHEN i % 10 > 0 THEN i END i FROM range(5000000) r(i)"
+            )
             con.execute(
                 "CREATE TABLE texts AS SELECT printf('row number %014d', i) AS s FROM range(2000000) r(i)"
             )
@@ -101,6 +105,9 @@ class Bench:
 
         native = self.theirs.create_function
         native("plus_one", functions.plus_one, ["BIGINT"], "BIGINT")
+        native("plus_one_called", functions.plus_one_called, ["BIGINT"], "BIGINT")
+        native("plus_one_if", functions.plus_one_if, ["BIGINT"], "BIGINT")
+        native("sum_of_two", functions.sum_of_two, ["DOUBLE", "DOUBLE"], "DOUBLE")
         native("bench_upper", functions.bench_upper, ["VARCHAR"], "VARCHAR")
         native("plus_one_vectorized", lambda x: pc.add(x, 1), ["BIGINT"], "BIGINT", type="arrow")
         native("heavy", functions.heavy, ["BIGINT"], "BIGINT")
@@ -129,7 +136,7 @@ class Bench:
         query: str,
         rows: int,
         targets: tuple[float | None, float | None],
-        task: str,
+        task: str | None = None,
         peer: str = PYTHON,
     ) -> Iterator[Line]:
         """Our rows per second at one and two threads against the better thread count of theirs."""
@@ -150,20 +157,31 @@ class Bench:
                 ]
                 plural = "s" if threads > 1 else ""
                 label = f"{name}, {threads} thread{plural}"
-                story = told(task, peer, mine, taken[better]) if threads == 2 else None
+                story = told(task, peer, mine, taken[better]) if threads == 2 and task else None
                 yield Line(label, "DuckDB's own", *rates, ratio(taken[better], mine), target, story=story)
 
     def bigint(self) -> Iterator[Line]:
         """A row function on BIGINT."""
         query = "SELECT bit_xor(plus_one(i)) FROM ints5"
         task = "5 million integers,\nPython, row by row"
-        yield from self.throughput("row function, bigint", query, 5_000_000, (1.7, 3.5), task)
+        yield from self.throughput("row function, bigint", query, 5_000_000, (1.7, 5), task)
 
     def varchar(self) -> Iterator[Line]:
         """A row function on VARCHAR."""
         query = "SELECT sum(strlen(bench_upper(s))) FROM texts"
         task = "2 million texts,\nPython, row by row"
-        yield from self.throughput("row function, varchar", query, 2_000_000, (1.7, 3.5), task)
+        yield from self.throughput("row function, varchar", query, 2_000_000, (1.7, 5), task)
+
+    def rows(self) -> Iterator[Line]:
+        """Row functions that are more than one expression of one column without NULLs."""
+        for name, call, table, target in (
+            ("called for each row", "plus_one_called(i)", "ints5", 3.5),
+            ("with an if", "plus_one_if(i)", "ints5", 3.6),
+            ("10 % NULLs", "plus_one(i)", "nulls", 3.4),
+            ("two doubles", "sum_of_two(a, b)::BIGINT", "pairs", 3.6),
+        ):
+            query = f"SELECT bit_xor({call}) FROM {table}"
+            yield from self.throughput(f"row function, {name}", query, 5_000_000, (None, target))
 
     def vectorized(self) -> Iterator[Line]:
         """A vectorized function."""
@@ -424,7 +442,7 @@ class Bench:
     def lines(self, wanted: str) -> Iterator[Line]:
         """All lines whose benchmark's name contains a text."""
         everything = [
-            self.bigint, self.varchar, self.vectorized, self.scaling, self.fan_out, self.waiting,
+            self.bigint, self.varchar, self.rows, self.vectorized, self.scaling, self.fan_out, self.waiting,
             self.spans, self.first_call, self.memory, self.interrupt,
             self.js_numbers, self.js_text, self.js_guests, self.js_memory,
             self.ruby_lanes, self.ruby_v8,
