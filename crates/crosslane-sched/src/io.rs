@@ -4,6 +4,9 @@
 //! as ready until an operation finds that it is not. The number of events so far is kept in the same word, so that
 //! an event that comes during such an operation is not forgotten with it.
 
+#[cfg(feature = "futures-io")]
+mod futures;
+
 use crate::dispatcher::{Dispatcher, Inner};
 use crate::poller::Token;
 use crate::scheduler::Group;
@@ -195,6 +198,11 @@ pub struct Io<T: AsFd> {
     is_stream: bool,
     /// A listener found no descriptors left when it tried last.
     is_exhausted: AtomicBool,
+    /// The places of those who wait by the traits of `futures-io`.
+    #[cfg(feature = "futures-io")]
+    reading: Option<u64>,
+    #[cfg(feature = "futures-io")]
+    writing: Option<u64>,
     source: Arc<Source>,
     token: Token,
     dispatcher: Arc<Inner>,
@@ -244,8 +252,19 @@ impl<T: AsFd> Io<T> {
             dispatcher.remove(token.source, &group.dispatchers);
             return Err(error);
         }
-        let is_exhausted = AtomicBool::new(false);
-        Ok(Io { descriptor, is_stream: false, is_exhausted, source, token, dispatcher, group })
+        Ok(Io {
+            descriptor,
+            is_stream: false,
+            is_exhausted: AtomicBool::new(false),
+            #[cfg(feature = "futures-io")]
+            reading: None,
+            #[cfg(feature = "futures-io")]
+            writing: None,
+            source,
+            token,
+            dispatcher,
+            group,
+        })
     }
 
     /// The descriptor.

@@ -540,3 +540,22 @@ impl Worker {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Scheduler;
+
+    /// It has looked at all queues before, with the dispatchers of then.
+    #[test]
+    fn a_worker_that_is_about_to_sleep_sees_a_new_dispatcher() {
+        let scheduler = Scheduler::builder().workers(1).start().unwrap();
+        let group = scheduler.handle().dispatcher().group.clone();
+        // No other worker takes the dispatcher.
+        assert_eq!(scheduler.shut_down(Duration::ZERO).stuck, 0);
+        let worker = Worker::new(group.clone(), 0, Deque::new_lifo());
+        assert!(worker.find().is_none() && !worker.sees_dispatcher());
+        group.dispatchers.add().queue.post([]).unwrap().queue();
+        assert!(worker.sees_dispatcher());
+    }
+}
