@@ -47,7 +47,7 @@ def needed(program: Path) -> dict[str, Path]:
 def bundle_v8(folder: Path) -> dict[str, str]:
     """Copies V8 and all that it needs. Returns their copyright notices."""
     (library,) = V8.glob("libnode.so.*")
-    notices = {file.name: notice(file) for file in NOTICES.iterdir() if not file.name.endswith("-dev")}
+    notices = {file.name: notice(file) for file in NOTICES.iterdir()}
     return notices | bundle({library.name: library, **needed(library)}, folder)
 
 

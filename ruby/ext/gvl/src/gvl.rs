@@ -93,8 +93,7 @@ impl<W: FnOnce() -> T, T> Work<W, T> {
 }
 
 /// Runs `work` without the lock; `unblock` is called when it should end early, from another thread or a signal
-/// handler. `None` if it
-/// was not even begun, because the VM wants the thread at once.
+/// handler. `None` if it was not even begun, because the VM wants the thread at once.
 ///
 /// # Panics
 /// If `work` panics.

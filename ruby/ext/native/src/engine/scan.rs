@@ -49,7 +49,7 @@ struct Registered {
 }
 
 impl Registered {
-    /// What is known of one use when it is bound.
+    /// The parameters that are known when one use is bound: all but the columns that the query wants.
     fn parameters(&self) -> &[Field] {
         let all = &self.open.function.signature.parameters;
         &all[..all.len() - 1]
