@@ -280,6 +280,7 @@ BROKEN: dict[str, tuple[str, str, Callable[[Path], None]]] = {
     "not an extension": ("extension", "bad", lambda folder: spoil(folder, "crosslane/*.duckdb_extension")),
     "a host that may not run": ("JavaScript", "bad", lambda folder: spoil(folder, "crosslane/crosslane-js")),
     "not a zygote": ("a function", "bad", lambda folder: spoil(folder, "crosslane/_zygote.py")),
+    "no Lua": ("Lua", "optional", lambda folder: remove(folder, "crosslane/guests/lua/crosslane-lua")),
 }
 
 

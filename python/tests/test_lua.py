@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -363,3 +364,19 @@ def test_the_program_is_a_setting(con: duckdb.DuckDBPyConnection, tmp_path: Path
         duckdb.Error, match="the setting lua names /nowhere/crosslane-lua, which does not exist"
     ):
         crosslane.load(con, file)
+
+
+def test_without_the_guest_the_error_says_what_to_do(tmp_path: Path) -> None:
+    package = tmp_path / "crosslane"
+    shutil.copytree(Path(crosslane.__file__).parent, package, symlinks=True)
+    program = package / "guests" / "lua" / "crosslane-lua"
+    program.unlink()
+    file = tmp_path / "functions.lua"
+    file.write_text('udf("f() -> BIGINT", function() return 1 end)')
+    con = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+    con.execute(f"LOAD '{package}/crosslane.duckdb_extension'")
+    missing = (
+        f"there is no guest for Lua at {program}: the package was built without Lua; install liblua5.4-dev"
+    )
+    assert missing in error(con, f"FROM crosslane_load('{file}')")
+    con.close()
