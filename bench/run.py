@@ -244,12 +244,12 @@ class Bench:
             spans = [statistics.median(values) for values in zip(*totals)]
             detail = " + ".join(f"{span:.1f}" for span in spans)
             yield Line(
-                f"a lane's own time, {name}", "a limit", detail, "in+wake+back+out", sum(spans), target, "us"
+                f"a lane's own time, {name}", "a limit", detail, "in+ways+out", sum(spans), target, "us"
             )
 
     def _spans(self, function: str) -> list[float]:
         row = self.ours.execute(
-            "SELECT calls, copy_in_us, wake_us, way_back_us, copy_out_us FROM crosslane_stats() WHERE function = ?",
+            "SELECT calls, copy_in_us, travel_us, copy_out_us FROM crosslane_stats() WHERE function = ?",
             [function],
         ).fetchall()[0]
         calls = row[0]

@@ -447,7 +447,7 @@ def _print_stats(con: Any) -> None:
     cursor = con.cursor()
     rows = cursor.execute(
         "SELECT function, rows, calls, errors, retries, lanes_lost, fanned_out, guest_seconds, ns_per_row,"
-        " copy_in_us, wake_us, way_back_us, copy_out_us FROM crosslane_stats() WHERE calls > 0"
+        " copy_in_us, travel_us, copy_out_us FROM crosslane_stats() WHERE calls > 0"
     ).fetchall()
     # What did not happen needs no column.
     rare = ["errors", "retries", "workers lost", "fanned out"]
@@ -475,7 +475,7 @@ def _print_stats(con: Any) -> None:
             "+".join(f"{span:.0f}" for span in spans) + " us",
         )
     _print_whole(table)
-    _out.print("[dim]lane per batch: copy in + wake + way back + copy out[/]", soft_wrap=True)
+    _out.print("[dim]lane per batch: copy in + both ways + copy out[/]", soft_wrap=True)
     lanes = cursor.execute("SELECT sum(booted), sum(waited) FROM crosslane_pools()").fetchall()
     if lanes and lanes[0][0] is not None:
         text = f"[dim]workers: {lanes[0][0]} started, {lanes[0][1]} times a query had to wait for one[/]"

@@ -129,8 +129,7 @@ static COMMANDS: [Command; 14] = [
             (c"guest_seconds", NUMBER),
             (c"ns_per_row", NUMBER),
             (c"copy_in_us", NUMBER),
-            (c"wake_us", NUMBER),
-            (c"way_back_us", NUMBER),
+            (c"travel_us", NUMBER),
             (c"copy_out_us", NUMBER),
             (c"mb_out", NUMBER),
         ],
@@ -148,6 +147,7 @@ static COMMANDS: [Command; 14] = [
             (c"calls", COUNT),
             (c"rows", COUNT),
             (c"guest_seconds", NUMBER),
+            (c"waited_seconds", NUMBER),
         ],
         run: |database, _| {
             Ok(database.catalog.libraries().iter().flat_map(|library| lanes(library)).collect())
@@ -337,8 +337,7 @@ fn statistics(function: &Function) -> Vec<Cell> {
         Cell::Double(stats.guest.get() as f64 / 1e9),
         per_row,
         mean(&stats.copy_in),
-        mean(&stats.wake),
-        mean(&stats.way_back),
+        mean(&stats.travel),
         mean(&stats.copy_out),
         Cell::Double(stats.bytes_out.get() as f64 / 1e6),
     ]
@@ -354,6 +353,7 @@ fn lanes(library: &ProcessLibrary) -> Vec<Vec<Cell>> {
             integer(stats.calls.get()),
             integer(stats.rows.get()),
             Cell::Double(stats.guest.get() as f64 / 1e9),
+            Cell::Double(stats.waited.get() as f64 / 1e9),
         ]
     };
     library.pool.lanes().iter().map(row).collect()

@@ -156,7 +156,7 @@ pub fn serve<L: Language>(
         };
         let outcome = {
             let columns = lane.columns(function.types.iter())?;
-            let progress = Progress { word: lane.progress(), sequence: call.header.sequence as u32 };
+            let progress = Progress { word: lane.progress(), sequence: call.header.exchange as u32 };
             let rows = call.header.rows as usize;
             let mut work = || function.run(language, &declared.callee, &columns, rows, progress, out);
             match declared.spec.memory_limit {

@@ -1,10 +1,10 @@
 //! The guest's side of a process lane, for guests of any language.
 
 use crate::{EXTERNAL, INLINE, external, identity, is_ready};
-use crosslane::batch::{self, Column, Encode, FAILURE, Header, Plan, RESULT};
+use crosslane::batch::{self, BATCH, CANCEL, Column, Encode, FAILURE, Header, LAST, Plan};
 use crosslane::stats::now;
-use crosslane::{DataType, Failure, Leniency, Verdict};
-use crosslane_ring::{Alarm, Ends, MappedRing, Parked, ProgressWord, Spin};
+use crosslane::{DataType, Entry, Failure, Leniency, Verdict};
+use crosslane_ring::{Alarm, Ends, MappedRing, Parked, ProgressWord, Spin, wait_either};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SendFlags;
 use std::io;
@@ -23,47 +23,79 @@ pub struct GuestLane {
     spin: Spin,
     /// The current call's message, if it is none of the ring's.
     external: Option<external::MappedFile>,
+    /// The number of the last exchange that this guest has ended.
+    ended: u64,
+    /// When it last began or stopped to wait for its engine.
+    mark: u64,
+    /// For how long it waited before it began with what it works on.
+    waited: u64,
 }
 
-/// A call to be answered. Its arguments are in [`GuestLane::columns`].
+/// A batch of an exchange, to be answered. Its columns are in [`GuestLane::columns`].
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
-    /// The request's header.
+    /// The batch's header.
     pub header: Header,
-    /// When the guest took it.
-    taken: u64,
 }
 
 impl Call {
+    /// What of the function is used; `None` if this guest knows no such entry.
+    pub fn entry(&self) -> Option<Entry> {
+        Entry::of(self.header.entry)
+    }
+
+    /// Whether it is the engine's last batch of its exchange.
+    pub fn is_last(&self) -> bool {
+        self.header.flags & LAST != 0
+    }
+
     /// The same call, for an answer with another number of rows (a table function's).
     pub fn with_rows(mut self, rows: usize) -> Self {
         self.header.rows = rows as u32;
         self
     }
 
-    fn reply(&self, kind: u32) -> Header {
-        Header {
-            kind,
-            function: self.header.function,
-            sequence: self.header.sequence,
-            rows: self.header.rows,
-            taken: self.taken,
-            done: now(),
-            row: u32::MAX,
-            ..Header::default()
-        }
+    /// What a guest says that cannot do what it is asked for.
+    pub fn refusal(&self) -> Failure {
+        let entry = self.entry().map_or_else(|| self.header.entry.to_string(), |entry| format!("{entry:?}"));
+        let message = format!("this guest has no entry {entry} of function {}", self.header.function);
+        Failure { class: "Error".into(), message, ..Failure::default() }
     }
 }
 
-/// How a wait for a call ended.
+/// How a wait for a batch ended.
 #[derive(Debug, Clone, Copy)]
 pub enum Next {
-    /// With a call.
+    /// With one.
     Call(Call),
+    /// The engine wants no more of the exchange.
+    Cancelled,
     /// The engine has closed the lane.
     Closed,
     /// It was stopped.
     Stopped,
+}
+
+/// What became of a batch of results that is not the last.
+#[derive(Debug)]
+pub enum Emitted {
+    /// It was sent.
+    Sent,
+    /// The engine wants no more of the exchange, which is still to be ended.
+    Cancelled,
+    /// The wait for room was stopped: nothing was sent.
+    Stopped,
+    /// There is no memory for it.
+    Failed(Failure),
+}
+
+/// What a guest waits for that has results to send.
+#[derive(Debug, Clone, Copy)]
+enum Room {
+    /// For a frame of so many bytes.
+    Of(usize),
+    /// That the engine has taken all.
+    All,
 }
 
 /// What happened to the rows of a call beside their results.
@@ -100,6 +132,11 @@ impl Mishaps {
     }
 }
 
+fn no_memory(size: usize, error: &rustix::io::Errno) -> Failure {
+    let message = format!("there is no memory for results of {size} bytes: {error}");
+    Failure { class: "NoMemory".into(), message, ..Failure::default() }
+}
+
 fn broken(error: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
@@ -118,26 +155,59 @@ impl GuestLane {
         // SAFETY: as the caller says.
         let ends = unsafe { Ends::open(memory) }.map_err(broken)?;
         identity::greet(socket.as_fd())?;
-        Ok(Self { ends, socket, spin: Spin(spin), external: None })
+        Ok(Self { ends, socket, spin: Spin(spin), external: None, ended: 0, mark: now(), waited: 0 })
     }
 
-    /// Waits for the next call; `None` when the engine has closed the lane.
+    /// Waits for the next call; `None` when the engine has closed the lane. Exchanges for other entries of functions
+    /// are refused.
     ///
     /// # Errors
     /// If the engine broke the protocol.
     pub fn next_call(&mut self) -> io::Result<Option<Call>> {
-        match self.next_call_or(|| false)? {
-            Next::Call(call) => Ok(Some(call)),
-            Next::Closed | Next::Stopped => Ok(None),
+        loop {
+            match self.next_call_or(|| false)? {
+                Next::Call(call) if call.entry() == Some(Entry::Call) => return Ok(Some(call)),
+                Next::Call(call) => self.fail(call, &call.refusal(), None)?,
+                _ => return Ok(None),
+            }
         }
     }
 
-    /// Waits for the next call, or until `stop` says so; who makes it say so must then sound [`GuestLane::alarm`], or
-    /// interrupt the thread with a signal.
+    /// Waits for the first batch of the next exchange, or until `stop` says so; who makes it say so must then sound
+    /// [`GuestLane::alarm`], or interrupt the thread with a signal.
     ///
     /// # Errors
     /// If the engine broke the protocol.
     pub fn next_call_or(&mut self, stop: impl Fn() -> bool) -> io::Result<Next> {
+        let next = self.next_message(&stop)?;
+        if let Next::Call(call) = next {
+            self.ends.progress.set(call.header.exchange as u32, u32::MAX);
+        }
+        Ok(next)
+    }
+
+    /// Waits for the next batch of an exchange of which that of `call` was not the last. That one is gone then.
+    ///
+    /// # Errors
+    /// If the engine broke the protocol.
+    pub fn more(&mut self, call: &Call, stop: impl Fn() -> bool) -> io::Result<Next> {
+        if call.is_last() {
+            return Err(broken("a guest that wants more than the last batch"));
+        }
+        self.release();
+        self.next_message(&stop)
+    }
+
+    /// Waits for a message of an exchange that this guest has not ended.
+    fn next_message(&mut self, stop: &impl Fn() -> bool) -> io::Result<Next> {
+        loop {
+            let Some(next) = self.any_message(stop)? else { continue };
+            return Ok(next);
+        }
+    }
+
+    /// Waits for a message; `None` for one of an exchange that this guest has ended.
+    fn any_message(&mut self, stop: &impl Fn() -> bool) -> io::Result<Option<Next>> {
         let taken = loop {
             if let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
                 let taken = now();
@@ -153,17 +223,53 @@ impl GuestLane {
                 };
                 break taken;
             }
-            let parked = self.ends.consumer.wait_or(self.spin, LOOK, &stop);
+            let parked = self.ends.consumer.wait_or(self.spin, LOOK, stop);
             if stop() {
-                return Ok(Next::Stopped);
+                return Ok(Some(Next::Stopped));
             }
             if parked == Parked::TimedOut && self.engine_is_gone() {
-                return Ok(Next::Closed);
+                return Ok(Some(Next::Closed));
             }
         };
         let header = batch::header(self.bytes()).map_err(broken)?;
-        self.ends.progress.set(header.sequence as u32, u32::MAX);
-        Ok(Next::Call(Call { header, taken }))
+        if header.exchange <= self.ended {
+            self.release();
+            return Ok(None);
+        }
+        self.waited = taken.saturating_sub(self.mark);
+        self.mark = taken;
+        match header.kind {
+            BATCH => Ok(Some(Next::Call(Call { header }))),
+            CANCEL => {
+                self.release();
+                Ok(Some(Next::Cancelled))
+            }
+            kind => Err(broken(format!("a message of kind {kind}"))),
+        }
+    }
+
+    /// The header of the next message to the engine, which is done now but for its writing.
+    fn reply(&mut self, call: &Call, kind: u16, flags: u16) -> Header {
+        let done = now();
+        let worked = done.saturating_sub(self.mark);
+        self.mark = done;
+        let Header { function, exchange, rows, entry, .. } = call.header;
+        let waited = self.waited;
+        if flags & LAST != 0 {
+            self.ended = exchange;
+        }
+        Header {
+            kind,
+            flags,
+            function,
+            exchange,
+            rows,
+            entry,
+            waited,
+            worked,
+            row: u32::MAX,
+            ..Header::default()
+        }
     }
 
     /// A way to end the wait for the next call from another thread.
@@ -244,7 +350,8 @@ impl GuestLane {
     ) -> io::Result<Result<(), Failure>> {
         let mut plan = Plan::default();
         results.plan(&mut plan);
-        let reply = Header { errors: mishaps.errors, retries: mishaps.retries, ..call.reply(RESULT) };
+        let reply = self.reply(&call, BATCH, LAST);
+        let reply = Header { errors: mishaps.errors, retries: mishaps.retries, ..reply };
         let size = plan.size();
         let write = |frame: &mut [u8]| results.write(&mut plan.start(frame, reply));
         if size <= self.ends.producer.most() {
@@ -252,9 +359,107 @@ impl GuestLane {
         }
         match external::create(size, write) {
             Ok(file) => self.send_file(size, &file).map(Ok),
-            Err(error) => {
-                let message = format!("there is no memory for results of {size} bytes: {error}");
-                Ok(Err(Failure { class: "NoMemory".into(), message, ..Failure::default() }))
+            Err(error) => Ok(Err(no_memory(size, &error))),
+        }
+    }
+
+    /// Sends a batch of `rows` results that is not the last of its exchange. Waits for room, or until `stop` says so, as
+    /// [`GuestLane::next_call_or`]. The arguments are gone then.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol.
+    pub fn emit(
+        &mut self,
+        call: &Call,
+        rows: usize,
+        results: &dyn Encode,
+        stop: impl Fn() -> bool,
+    ) -> io::Result<Emitted> {
+        self.release();
+        let mut plan = Plan::default();
+        results.plan(&mut plan);
+        let begun = self.mark;
+        let reply = self.reply(&call.with_rows(rows), BATCH, 0);
+        let size = plan.size();
+        let write = |frame: &mut [u8]| results.write(&mut plan.start(frame, reply));
+        let inline = size <= self.ends.producer.most();
+        // One large batch at a time: they take no room in the ring that would bound them.
+        if let Some(ended) = self.await_room(call, if inline { Room::Of(size) } else { Room::All }, &stop)? {
+            // The next try counts what was worked until now.
+            self.mark = begun;
+            return Ok(ended);
+        }
+        if inline {
+            self.send(size, write)?;
+        } else {
+            match external::create(size, write) {
+                Ok(file) => self.send_file(size, &file)?,
+                Err(error) => return Ok(Emitted::Failed(no_memory(size, &error))),
+            }
+        }
+        self.resume();
+        Ok(Emitted::Sent)
+    }
+
+    /// Waits until the engine has taken all that was sent, or until `stop` says so, as [`GuestLane::next_call_or`]: for
+    /// guests that make results as they are wanted.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol.
+    pub fn await_taken(&mut self, call: &Call, stop: impl Fn() -> bool) -> io::Result<Emitted> {
+        let ended = self.await_room(call, Room::All, &stop)?;
+        self.resume();
+        Ok(ended.unwrap_or(Emitted::Sent))
+    }
+
+    /// The guest goes on with its exchange, after it waited.
+    fn resume(&mut self) {
+        let now = now();
+        self.waited = now.saturating_sub(self.mark);
+        self.mark = now;
+    }
+
+    /// Waits for room for results, unless something comes before it.
+    fn await_room(
+        &mut self,
+        call: &Call,
+        room: Room,
+        stop: &impl Fn() -> bool,
+    ) -> io::Result<Option<Emitted>> {
+        loop {
+            let mut watched = true;
+            if let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
+                let mut header = Header::default();
+                let bytes = bytemuck::bytes_of_mut(&mut header);
+                if frame.length() == bytes.len() {
+                    frame.copy(bytes);
+                }
+                match header.kind {
+                    CANCEL => {
+                        frame.release();
+                        if header.exchange >= call.header.exchange {
+                            return Ok(Some(Emitted::Cancelled));
+                        }
+                        continue;
+                    }
+                    // More input, which is taken later.
+                    _ => watched = false,
+                }
+            }
+            let has_room = match room {
+                Room::Of(size) => self.ends.producer.reserve(size).map_err(broken)?.is_some(),
+                Room::All => self.ends.producer.is_empty().map_err(broken)?,
+            };
+            if has_room {
+                return Ok(None);
+            }
+            if stop() {
+                return Ok(Some(Emitted::Stopped));
+            }
+            let Ends { consumer, producer, .. } = &self.ends;
+            let parked = wait_either(consumer, producer, self.spin, LOOK, |news| watched && news || stop());
+            if parked == Parked::TimedOut && self.engine_is_gone() {
+                return Err(io::ErrorKind::BrokenPipe.into());
             }
         }
     }
@@ -265,7 +470,8 @@ impl GuestLane {
     /// If the engine is gone or broke the protocol.
     pub fn fail(&mut self, call: Call, failure: &Failure, row: Option<usize>) -> io::Result<()> {
         let text = serde_json::to_vec(&failure.bounded())?;
-        let reply = Header { row: row.map_or(u32::MAX, |row| row as u32), ..call.reply(FAILURE) };
+        let reply =
+            Header { row: row.map_or(u32::MAX, |row| row as u32), ..self.reply(&call, FAILURE, LAST) };
         let frame = batch::failure_frame(reply, &text);
         if frame.len() <= self.ends.producer.most() {
             return self.send(frame.len(), |bytes| bytes.copy_from_slice(&frame));

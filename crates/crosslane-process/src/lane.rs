@@ -4,8 +4,9 @@ use crate::aligned::Aligned;
 use crate::identity::Process;
 use crate::warden::{Ended, LaneRecord};
 use crate::{EXTERNAL, INLINE, external, is_ready};
-use crosslane::batch::{self, CALL, Encode, Header, Plan};
+use crosslane::batch::{self, CANCEL, Encode, Header, LAST, Plan};
 use crosslane::lane::{Lane, LaneError, Patience};
+use crosslane::{Address, Exchanges};
 use crosslane_ring::{Ends, RingError, Spin};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -15,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most calls in flight; it bounds the descriptors that are on their way.
+/// The most exchanges in flight; it bounds the descriptors that are on their way.
 const MOST_IN_FLIGHT: usize = 64;
 /// Bytes of the frame that announces a large one.
 const ANNOUNCEMENT: usize = 8;
@@ -45,8 +46,7 @@ pub struct ProcessLane {
     record: Arc<LaneRecord>,
     home: Home,
     spin: Spin,
-    sequence: u64,
-    in_flight: usize,
+    exchanges: Exchanges,
     reply: Aligned,
     /// Bytes that a batch may have, either way.
     largest: usize,
@@ -70,8 +70,7 @@ impl ProcessLane {
             record,
             home,
             spin: Spin(spin),
-            sequence: 0,
-            in_flight: 0,
+            exchanges: Exchanges::default(),
             reply: Aligned::default(),
             largest,
             engine: std::process::id(),
@@ -195,7 +194,7 @@ impl Lane for ProcessLane {
 
     fn submit(
         &mut self,
-        function: u32,
+        address: Address,
         rows: usize,
         arguments: &dyn Encode,
     ) -> Result<Option<u64>, LaneError> {
@@ -204,9 +203,11 @@ impl Lane for ProcessLane {
         if plan.is_too_large() {
             return Err(LaneError::TooLarge(format!("the arguments of {rows} row(s) exceed 2 GiB")));
         }
-        if self.in_flight >= MOST_IN_FLIGHT {
+        let in_flight = self.exchanges.in_flight();
+        if in_flight >= MOST_IN_FLIGHT {
             return Ok(None);
         }
+        let Some(header) = self.exchanges.header(address, rows) else { return Ok(None) };
         let size = plan.size();
         if size > self.largest {
             return Err(LaneError::TooLarge(format!(
@@ -218,15 +219,13 @@ impl Lane for ProcessLane {
         let inline = size <= self.ends.producer.most();
         let (length, tag) = if inline { (size, INLINE) } else { (ANNOUNCEMENT, EXTERNAL) };
         let Some(mut grant) = self.ends.producer.reserve(length).map_err(Self::corrupt)? else {
-            if self.in_flight == 0 {
+            if in_flight == 0 {
                 let what = "it keeps the arguments of calls that it has answered";
                 return Err(LaneError::Corrupt(what.into()));
             }
             return Ok(None);
         };
-        let sequence = self.sequence + 1;
-        let header = Header { kind: CALL, function, sequence, rows: rows as u32, ..Header::default() };
-        if self.in_flight == 0 {
+        if in_flight == 0 {
             self.record.begin_call();
         }
         let write = |frame: &mut [u8]| arguments.write(&mut plan.start(frame, header));
@@ -249,29 +248,38 @@ impl Lane for ProcessLane {
             grant.fill(&(size as u64).to_le_bytes());
         }
         grant.commit(length, tag);
-        self.sequence = sequence;
-        self.in_flight += 1;
-        Ok(Some(sequence))
+        Ok(Some(self.exchanges.sent(address)))
+    }
+
+    fn cancel(&mut self) -> Result<(), LaneError> {
+        let exchange = self.exchanges.cancel();
+        let header = Header { kind: CANCEL, flags: LAST, exchange, ..Header::default() };
+        match self.ends.producer.push(bytemuck::bytes_of(&header), INLINE).map_err(Self::corrupt)? {
+            true => Ok(()),
+            false => Err(LaneError::System("its ring has no room for a cancellation".into())),
+        }
     }
 
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
-        let mut reply = std::mem::take(&mut self.reply);
-        let taken = self.take(&mut reply);
-        self.reply = reply;
-        match taken {
-            Ok(true) => {}
-            Ok(false) => return Ok(None),
-            Err(error @ LaneError::TooLarge(_)) => {
-                self.in_flight = self.in_flight.saturating_sub(1);
-                return Err(error);
+        loop {
+            let mut reply = std::mem::take(&mut self.reply);
+            let taken = self.take(&mut reply);
+            self.reply = reply;
+            match taken {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(error @ LaneError::TooLarge(_)) => {
+                    self.exchanges.unreadable();
+                    return Err(error);
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
+            let header = batch::header(self.reply.bytes());
+            let header = header.map_err(|error| LaneError::Corrupt(error.to_string()))?;
+            if self.exchanges.received(&header)? {
+                return Ok(Some(header));
+            }
         }
-        if self.in_flight == 0 {
-            return Err(LaneError::Corrupt("a reply to no call".into()));
-        }
-        self.in_flight -= 1;
-        batch::header(self.reply.bytes()).map(Some).map_err(|error| LaneError::Corrupt(error.to_string()))
     }
 
     fn shares_its_process(&self) -> bool {
@@ -283,7 +291,11 @@ impl Lane for ProcessLane {
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight
+        self.exchanges.in_flight()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.exchanges.is_cancelled()
     }
 
     fn progress(&self) -> (u32, u32) {

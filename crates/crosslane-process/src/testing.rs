@@ -5,9 +5,9 @@ use crate::identity::{self, Process};
 use crate::lane::{Home, ProcessLane};
 use crate::warden::LaneRecord;
 use crate::{EXTERNAL, external};
-use crosslane::batch::{self, Column, Encode, Header, Plan, RESULT, bit};
+use crosslane::batch::{self, BATCH, Column, Encode, Header, LAST, Plan, bit};
 use crosslane::lane::{Lane, LaneError};
-use crosslane::{ColumnBuilder, DataType, Layout};
+use crosslane::{Address, ColumnBuilder, DataType, Entry, Layout, Part};
 use crosslane_ring::Ends;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
@@ -44,7 +44,7 @@ pub fn valid_reply(data_type: &DataType) -> Vec<u8> {
     let mut plan = Plan::default();
     column.plan(&mut plan);
     let mut frame = vec![0; plan.size()];
-    let header = Header { kind: RESULT, sequence: 1, rows: 3, ..Header::default() };
+    let header = Header { kind: BATCH, flags: LAST, exchange: 1, rows: 3, ..Header::default() };
     column.write(&mut plan.start(&mut frame, header));
     frame
 }
@@ -111,7 +111,7 @@ pub fn raw_ends(ring: usize) -> (ProcessLane, Ends) {
     (engine_end(ends, socket, usize::MAX), guest)
 }
 
-/// Lets a guest answer a call with garbage and reads the answer as the engine does.
+/// Lets a guest answer with garbage what was opened as the second byte says, and reads the answer as the engine does.
 ///
 /// The first byte picks the type. If the second is even, the rest is one frame in a sound ring; else
 /// it overwrites the ring itself: its positions first, then its data.
@@ -122,8 +122,7 @@ pub fn garbage_reply(input: &[u8]) {
     let [pick, mode, garbage @ ..] = input else { return };
     let data_type: DataType = TYPES[*pick as usize % TYPES.len()].parse().expect("a type of the list");
     let ((ends, fd), (socket, _guest_socket)) = parts(RING);
-    let mut lane = engine_end(ends, socket, usize::MAX);
-    lane.submit(0, 3, &ColumnBuilder::new(&DataType::BigInt)).expect("room in an empty ring");
+    let mut lane = opened(engine_end(ends, socket, usize::MAX), *mode);
     if mode % 2 == 0 {
         // SAFETY: the memory is new, and this is its only guest.
         let mut guest = unsafe { Ends::open(&fd) }.expect("the same memory");
@@ -134,7 +133,8 @@ pub fn garbage_reply(input: &[u8]) {
     }
     for _ in 0..4 {
         match lane.try_collect() {
-            Ok(Some(header)) if header.kind == RESULT && header.rows <= 1 << 20 => {
+            Ok(Some(_)) if mode & 0x80 != 0 => panic!("a reply to what was cancelled"),
+            Ok(Some(header)) if header.kind == BATCH && header.rows <= 1 << 20 => {
                 if let Ok(columns) = batch::columns(lane.frame(), std::iter::once(&data_type)) {
                     let unfit = crosslane::values::unfit(&columns[0]);
                     walk(&columns[0], &|row| !unfit.contains_key(&row));
@@ -146,6 +146,35 @@ pub fn garbage_reply(input: &[u8]) {
             Ok(None) | Err(_) => break,
         }
     }
+}
+
+/// Whether the engine takes this frame as the first reply to what it has opened, as [`garbage_reply`] opens it; `None` if it
+/// throws the reply away, because nobody wants it any more.
+///
+/// # Panics
+/// If the system has no memory or descriptors.
+pub fn replied(frame: &[u8], mode: u8) -> Option<bool> {
+    let ((ends, fd), (socket, _guest_socket)) = parts(RING);
+    let mut lane = opened(engine_end(ends, socket, usize::MAX), mode);
+    // SAFETY: the memory is new, and this is its only guest.
+    let mut guest = unsafe { Ends::open(&fd) }.expect("the same memory");
+    assert!(guest.producer.push(frame, 0).expect("a sound ring"));
+    match lane.try_collect() {
+        Ok(Some(_)) => Some(true),
+        Ok(None) => None,
+        Err(_) => Some(false),
+    }
+}
+
+/// A lane with something in flight: bit 6 says that it is no call, but a scan; bit 7, that it is cancelled.
+fn opened(mut lane: ProcessLane, mode: u8) -> ProcessLane {
+    let entry = if mode & 0x40 == 0 { Entry::Call } else { Entry::Scan };
+    let address = Address { function: 0, entry, part: Part::Whole };
+    lane.submit(address, 3, &ColumnBuilder::new(&DataType::BigInt)).expect("room in an empty ring");
+    if mode & 0x80 != 0 {
+        lane.cancel().expect("room for a cancellation");
+    }
+    lane
 }
 
 /// What an engine with this `largest_batch` says to a guest that answers a call with the announcement of a large reply of
@@ -160,7 +189,7 @@ pub fn announced_reply(
 ) -> (ProcessLane, Result<Option<Header>, LaneError>) {
     let ((ends, fd), (socket, guest_socket)) = parts(RING);
     let mut lane = engine_end(ends, socket, largest_batch);
-    lane.submit(0, 3, &ColumnBuilder::new(&DataType::BigInt)).expect("room in an empty ring");
+    lane.submit(Address::call(0), 3, &ColumnBuilder::new(&DataType::BigInt)).expect("room in an empty ring");
     external::send(guest_socket.as_fd(), file.as_fd(), SendFlags::empty()).expect("an open socket");
     drop(file);
     // SAFETY: the memory is new, and this is its only guest.

@@ -2,7 +2,7 @@
 //! has one of its own.
 
 use crosslane::lane::{Lane, LaneError};
-use crosslane::{ColumnBuilder, DataType};
+use crosslane::{Address, ColumnBuilder, DataType};
 use crosslane_process::testing::both_ends;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -13,11 +13,11 @@ fn a_batch_beyond_the_limit_of_files_is_an_error() {
     setrlimit(Resource::Fsize, limit).unwrap();
     let mut text = ColumnBuilder::new(&DataType::Varchar);
     text.bytes(&vec![b'x'; 2 << 20]).unwrap();
-    let refused = lane.submit(0, 1, &text);
+    let refused = lane.submit(Address::call(0), 1, &text);
     assert!(matches!(&refused, Err(LaneError::TooLarge(why)) if why.contains("too large")), "{refused:?}");
     // The lane is whole, and takes what is small enough.
     let mut text = ColumnBuilder::new(&DataType::Varchar);
     text.bytes(&vec![b'x'; 1 << 19]).unwrap();
-    assert_eq!(lane.submit(0, 1, &text).unwrap(), Some(1));
+    assert_eq!(lane.submit(Address::call(0), 1, &text).unwrap(), Some(1));
     assert!(crosslane_ring::Ends::create(1 << 20).is_err());
 }

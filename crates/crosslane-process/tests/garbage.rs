@@ -5,10 +5,12 @@
 
 use crosslane::DataType;
 use crosslane::lane::Lane;
-use crosslane_process::testing::{TYPES, announced_reply, garbage_reply, valid_reply};
+use crosslane_process::testing::{TYPES, announced_reply, garbage_reply, replied, valid_reply};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 const ROUNDS: u32 = 60_000;
+/// A call, a scan, and both cancelled.
+const OPEN: [u8; 4] = [0, 0x40, 0x80, 0xC0];
 
 struct Random(u64);
 
@@ -37,7 +39,7 @@ fn garbled_replies_are_errors() {
     let mut random = Random(1);
     for _ in 0..ROUNDS {
         let pick = random.below(TYPES.len());
-        let mut input = vec![pick as u8, 0];
+        let mut input = vec![pick as u8, OPEN[random.below(OPEN.len())]];
         input.extend_from_slice(&replies[pick]);
         for _ in 0..random.below(4) {
             let at = 2 + random.below(input.len() - 2);
@@ -60,7 +62,7 @@ fn garbled_replies_are_errors() {
 fn garbled_rings_are_errors() {
     let mut random = Random(2);
     for _ in 0..ROUNDS {
-        let mut input = vec![random.next() as u8, 1];
+        let mut input = vec![random.next() as u8, 1 | OPEN[random.below(OPEN.len())]];
         // The positions, in their cache lines, then data.
         for _ in 0..32 {
             let word = if random.below(3) == 0 { random.next() } else { EDGES[random.below(EDGES.len())] };
@@ -125,4 +127,32 @@ fn garbled_announcements_are_errors() {
         }
     }
     assert!(taken > 100 && refused > 100, "{taken} taken, {refused} refused");
+}
+
+/// What a guest may say of an exchange, in a sound frame: only its own turn is a reply, and only to what was not cancelled.
+#[test]
+fn messages_out_of_turn_are_errors() {
+    let valid = valid_reply(&DataType::BigInt);
+    let told = |at: usize, value: &[u8], mode: u8| {
+        let mut frame = valid.clone();
+        frame[at..at + value.len()].copy_from_slice(value);
+        replied(&frame, mode)
+    };
+    for mode in OPEN {
+        let wanted = if mode & 0x80 == 0 { Some(true) } else { None };
+        assert_eq!(told(0, &1u16.to_le_bytes(), mode), wanted, "the valid one");
+        for kind in [0u16, 3, 4, u16::MAX] {
+            assert_eq!(told(0, &kind.to_le_bytes(), mode), Some(false), "kind {kind}");
+        }
+        for flags in [2u16, 3, 0x8000, u16::MAX] {
+            assert_eq!(told(2, &flags.to_le_bytes(), mode), Some(false), "flags {flags}");
+        }
+        for exchange in [0u64, 2, u64::MAX] {
+            assert_eq!(told(8, &exchange.to_le_bytes(), mode), Some(false), "exchange {exchange}");
+        }
+        // A scan may go on, a call may not, and no failure does.
+        let goes_on = if mode & 0x40 == 0 { Some(false) } else { wanted };
+        assert_eq!(told(2, &0u16.to_le_bytes(), mode), goes_on);
+        assert_eq!(told(0, &2u32.to_le_bytes(), mode), Some(false));
+    }
 }

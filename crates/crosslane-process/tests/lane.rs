@@ -2,13 +2,15 @@
 
 use crosslane::batch::{Encode, Header, Plan};
 use crosslane::lane::{Lane, LaneError, Patience};
-use crosslane::{ColumnBuilder, DataType, Failure, batch};
+use crosslane::{Address, ColumnBuilder, DataType, Entry, Failure, Part, batch};
 use crosslane_process::ProcessLane;
-use crosslane_process::guest::{GuestLane, Mishaps};
+use crosslane_process::guest::{Emitted, GuestLane, Mishaps, Next};
 use crosslane_process::testing::{both_ends, raw_ends};
 use std::thread;
 use std::time::Duration;
 
+const CALL: Address = Address { function: 0, entry: Entry::Call, part: Part::Whole };
+const SCAN: Address = Address { entry: Entry::Scan, ..CALL };
 const TEXT: DataType = DataType::Varchar;
 
 fn text(length: usize) -> ColumnBuilder {
@@ -34,7 +36,7 @@ fn echo(mut guest: GuestLane, times: usize) -> thread::JoinHandle<()> {
 fn collect(lane: &mut ProcessLane) -> usize {
     loop {
         if let Some(header) = lane.try_collect().unwrap() {
-            assert_eq!((header.kind, header.rows), (batch::RESULT, 1));
+            assert_eq!((header.kind, header.rows), (batch::BATCH, 1));
             let columns = batch::columns(lane.frame(), std::iter::once(&TEXT)).unwrap();
             return columns[0].bytes(0).len();
         }
@@ -50,7 +52,7 @@ fn flood(length: usize, times: usize, calls: usize) {
     let argument = text(length);
     let mut full = 0;
     for _ in 0..calls {
-        while lane.submit(0, 1, &argument).unwrap().is_none() {
+        while lane.submit(CALL, 1, &argument).unwrap().is_none() {
             full += 1;
             assert_eq!(collect(&mut lane), length * times);
         }
@@ -69,7 +71,7 @@ fn a_full_lane_says_so_and_sends_nothing() {
     // A batch whose announcement finds no room does not leave its descriptor behind either.
     let mut sent = 0;
     for length in [100, 100_000] {
-        while lane.submit(0, 1, &text(length)).unwrap().is_some() {
+        while lane.submit(CALL, 1, &text(length)).unwrap().is_some() {
             sent += 1;
         }
     }
@@ -80,7 +82,7 @@ fn a_full_lane_says_so_and_sends_nothing() {
         assert_eq!(collect(&mut lane), 1);
     }
     for length in [200_000, 3] {
-        lane.submit(0, 1, &text(length)).unwrap().unwrap();
+        lane.submit(CALL, 1, &text(length)).unwrap().unwrap();
         let call = guest.next_call().unwrap().unwrap();
         let length_there = guest.columns(std::iter::once(&TEXT)).unwrap()[0].bytes(0).len();
         assert_eq!(length_there, length);
@@ -92,15 +94,16 @@ fn a_full_lane_says_so_and_sends_nothing() {
 #[test]
 fn a_guest_that_gives_no_space_back_is_found_out() {
     let (mut lane, mut ends) = raw_ends(4096);
-    let mut sequence = 0;
+    let mut exchange = 0;
     let error = loop {
-        match lane.submit(0, 1, &text(100)) {
+        match lane.submit(CALL, 1, &text(100)) {
             Ok(Some(_)) => {}
             Ok(None) => panic!("no room, though nothing is in flight"),
             Err(error) => break error,
         }
-        sequence += 1;
-        let header = Header { kind: batch::RESULT, sequence, rows: 1, ..Header::default() };
+        exchange += 1;
+        let header =
+            Header { kind: batch::BATCH, flags: batch::LAST, exchange, rows: 1, ..Header::default() };
         assert!(ends.producer.push(&frame(&text(1), header), 0).unwrap());
         assert_eq!(collect(&mut lane), 1);
     };
@@ -110,16 +113,17 @@ fn a_guest_that_gives_no_space_back_is_found_out() {
 #[test]
 fn a_guest_that_takes_no_descriptors_is_found_out() {
     let (mut lane, mut ends) = raw_ends(4096);
-    let mut sequence = 0;
+    let mut exchange = 0;
     let error = loop {
-        match lane.submit(0, 1, &text(5000)) {
+        match lane.submit(CALL, 1, &text(5000)) {
             Ok(Some(_)) => {}
             Ok(None) => panic!("no room, though nothing is in flight"),
             Err(error) => break error,
         }
         ends.consumer.pop().unwrap().unwrap();
-        sequence += 1;
-        let header = Header { kind: batch::RESULT, sequence, rows: 1, ..Header::default() };
+        exchange += 1;
+        let header =
+            Header { kind: batch::BATCH, flags: batch::LAST, exchange, rows: 1, ..Header::default() };
         assert!(ends.producer.push(&frame(&text(1), header), 0).unwrap());
         assert_eq!(collect(&mut lane), 1);
     };
@@ -153,7 +157,7 @@ fn submitting_ahead_of_replies_larger_than_the_ring() {
 fn one_very_large_batch() {
     let (mut lane, guest) = both_ends(4096);
     let guest = echo(guest, 1);
-    lane.submit(0, 1, &text(200_000_000)).unwrap().unwrap();
+    lane.submit(CALL, 1, &text(200_000_000)).unwrap().unwrap();
     assert_eq!(collect(&mut lane), 200_000_000);
     drop(lane);
     guest.join().unwrap();
@@ -163,7 +167,7 @@ fn one_very_large_batch() {
 fn failures_keep_their_order() {
     let (mut lane, mut guest) = both_ends(4096);
     for _ in 0..3 {
-        lane.submit(0, 1, &text(1)).unwrap().unwrap();
+        lane.submit(CALL, 1, &text(1)).unwrap().unwrap();
     }
     for row in 0..3 {
         let call = guest.next_call().unwrap().unwrap();
@@ -172,7 +176,7 @@ fn failures_keep_their_order() {
     }
     for row in 0..3u32 {
         let header = lane.try_collect().unwrap().unwrap();
-        assert_eq!((header.kind, header.sequence, header.row), (batch::FAILURE, u64::from(row) + 1, row));
+        assert_eq!((header.kind, header.exchange, header.row), (batch::FAILURE, u64::from(row) + 1, row));
     }
     assert!(lane.try_collect().unwrap().is_none());
 }
@@ -180,7 +184,7 @@ fn failures_keep_their_order() {
 #[test]
 fn a_reply_to_no_call_is_an_error() {
     let (mut lane, mut guest) = both_ends(4096);
-    lane.submit(0, 1, &text(1)).unwrap();
+    lane.submit(CALL, 1, &text(1)).unwrap();
     let call = guest.next_call().unwrap().unwrap();
     guest.succeed(call, &text(1), Mishaps::default()).unwrap();
     guest.succeed(call, &text(1), Mishaps::default()).unwrap();
@@ -203,7 +207,7 @@ fn the_end_of_a_guest_is_noticed_and_the_end_of_an_engine_too() {
 #[test]
 fn long_texts_of_failures_are_cut() {
     let (mut lane, mut guest) = both_ends(4096);
-    lane.submit(0, 1, &text(1)).unwrap();
+    lane.submit(CALL, 1, &text(1)).unwrap();
     let call = guest.next_call().unwrap().unwrap();
     let long = "ä\u{1}".repeat(10_000_000);
     let failure =
@@ -222,4 +226,100 @@ fn long_texts_of_failures_are_cut() {
 fn a_guest_that_does_not_cut_its_failures_is_found_out() {
     let frame = batch::failure_frame(Header::default(), &vec![b' '; 300_000_000]);
     assert!(batch::failure_text(&frame).is_err());
+}
+
+/// A guest of one scan: it sends texts of 1, 2, ... bytes, `step` apart, until nobody wants more. It returns how many it sent.
+fn scan(guest: &mut GuestLane, step: usize) -> usize {
+    let Next::Call(call) = guest.next_call_or(|| false).unwrap() else { panic!("no scan") };
+    assert_eq!(call.entry(), Some(Entry::Scan));
+    for sent in 0.. {
+        match guest.emit(&call, 1, &text(1 + sent * step), || false).unwrap() {
+            Emitted::Sent => {}
+            Emitted::Cancelled => {
+                guest.succeed(call.with_rows(0), &ColumnBuilder::new(&TEXT), Mishaps::default()).unwrap();
+                return sent;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    unreachable!("a scan without an end")
+}
+
+/// An endless scan that is cancelled, in batches of all sizes: the lane does calls as before.
+#[test]
+fn a_cancelled_scan_leaves_its_lane_as_it_was() {
+    for step in [1, 100, 3000] {
+        let (mut lane, mut guest) = both_ends(4096);
+        let guest = thread::spawn(move || {
+            let sent = scan(&mut guest, step);
+            let call = guest.next_call().unwrap().unwrap();
+            guest.succeed(call, &text(7), Mishaps::default()).unwrap();
+            (sent, scan(&mut guest, step))
+        });
+        for taken in [20, 0] {
+            assert!(lane.submit(SCAN, 1, &text(1)).unwrap().is_some());
+            assert_eq!(lane.submit(CALL, 1, &text(1)).unwrap(), None, "a scan has its lane for itself");
+            for count in 0..taken {
+                assert_eq!(collect(&mut lane), 1 + count * step);
+            }
+            assert!(!lane.is_cancelled());
+            lane.cancel().unwrap();
+            while lane.in_flight() > 0 {
+                assert!(lane.is_cancelled());
+                assert_eq!(lane.try_collect().unwrap(), None, "it was cancelled");
+                ProcessLane::wait_any(&mut [&mut lane], Patience::Spin, Duration::from_millis(5));
+            }
+            if taken > 0 {
+                lane.submit(CALL, 1, &text(1)).unwrap().unwrap();
+                assert_eq!(collect(&mut lane), 7);
+            }
+        }
+        let (sent, _) = guest.join().unwrap();
+        assert!(sent >= 20, "{sent} were sent");
+    }
+}
+
+/// Results come while the arguments go in, and the guest may end first: what it was sent since is not the next call's.
+#[test]
+fn both_directions_are_open_at_once() {
+    let (mut lane, mut guest) = both_ends(4096);
+    let part = |part| Address { part, entry: Entry::Update, ..CALL };
+    lane.submit(part(Part::First), 1, &text(1)).unwrap().unwrap();
+    let Next::Call(mut call) = guest.next_call_or(|| false).unwrap() else { panic!("no batch") };
+    for length in 2..100 {
+        assert!(!call.is_last());
+        assert!(matches!(guest.emit(&call, 1, &text(length), || false).unwrap(), Emitted::Sent));
+        assert_eq!(collect(&mut lane), length);
+        lane.submit(part(Part::Next), 1, &text(length)).unwrap().unwrap();
+        let Next::Call(next) = guest.more(&call, || false).unwrap() else { panic!("no batch") };
+        assert_eq!(guest.columns(std::iter::once(&TEXT)).unwrap()[0].bytes(0).len(), length);
+        call = next;
+    }
+    guest.succeed(call, &text(5), Mishaps::default()).unwrap();
+    lane.submit(part(Part::Last), 1, &text(1)).unwrap().unwrap();
+    assert_eq!(collect(&mut lane), 5);
+    lane.submit(CALL, 1, &text(9)).unwrap().unwrap();
+    let call = guest.next_call().unwrap().unwrap();
+    assert_eq!(guest.columns(std::iter::once(&TEXT)).unwrap()[0].bytes(0).len(), 9);
+    guest.succeed(call, &text(9), Mishaps::default()).unwrap();
+    assert_eq!(collect(&mut lane), 9);
+}
+
+#[test]
+fn a_guest_says_which_entries_it_does_not_have() {
+    let (mut lane, mut guest) = both_ends(4096);
+    lane.submit(SCAN, 1, &text(1)).unwrap().unwrap();
+    let guest = thread::spawn(move || guest.next_call().unwrap().is_none());
+    let header = loop {
+        match lane.try_collect().unwrap() {
+            Some(header) => break header,
+            None => ProcessLane::wait_any(&mut [&mut lane], Patience::Spin, Duration::from_millis(5)),
+        }
+    };
+    assert_eq!(header.kind, batch::FAILURE);
+    let told = String::from_utf8(batch::failure_text(lane.frame()).unwrap().to_vec()).unwrap();
+    assert!(told.contains("this guest has no entry Scan of function 0"), "{told}");
+    assert_eq!(lane.in_flight(), 0);
+    drop(lane);
+    assert!(guest.join().unwrap());
 }

@@ -91,7 +91,7 @@ mod sync;
 
 #[cfg(not(loom))]
 pub use heap::{Heap, heap_ring};
-pub use park::{Alarm, Parked, Spin, wait_any};
+pub use park::{Alarm, Parked, Spin, wait_any, wait_either};
 #[cfg(not(loom))]
 pub use region::{Ends, MappedRing, ProgressWord, RegionError};
 pub use ring::{Consumer, END_OF_RING, Frame, Grant, Memory, Producer, RingError, RingHeader};

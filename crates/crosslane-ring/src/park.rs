@@ -140,3 +140,27 @@ pub fn wait_any<M: Memory>(consumers: &mut [&mut Consumer<M>], spin: Spin, timeo
     words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     if ready() { Parked::Ready } else { Parked::TimedOut }
 }
+
+/// Waits until the consumer has a frame or the producer's frames are taken, `timeout` at most. `ready` is told whether
+/// there is a frame, and says whether that, or anything else, ends the wait; who makes it say so must then sound the
+/// consumer's [`Alarm`]. May say [`Parked::TimedOut`] early.
+pub fn wait_either<M: Memory>(
+    consumer: &Consumer<M>,
+    producer: &Producer<M>,
+    spin: Spin,
+    timeout: Duration,
+    ready: impl Fn(bool) -> bool,
+) -> Parked {
+    let mut ready = || producer.has_news() || ready(consumer.has_news());
+    if spun(spin, timeout, &mut ready) {
+        return Parked::Ready;
+    }
+    let words = [&consumer.memory.header().data_wait.0, &producer.memory.header().space_wait.0];
+    words.iter().for_each(|word| announce(word));
+    fence(Ordering::SeqCst);
+    if !ready() {
+        futex::wait_any(&words, timeout);
+    }
+    words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    if ready() { Parked::Ready } else { Parked::TimedOut }
+}

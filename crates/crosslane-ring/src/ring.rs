@@ -202,7 +202,10 @@ impl<M: Memory> Producer<M> {
     }
 
     /// Whether the consumer has taken all.
-    fn is_empty(&mut self) -> Result<bool, RingError> {
+    ///
+    /// # Errors
+    /// As [`Producer::reserve`].
+    pub fn is_empty(&mut self) -> Result<bool, RingError> {
         if self.read_seen != self.write {
             self.look()?;
         }

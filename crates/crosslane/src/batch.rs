@@ -1,4 +1,4 @@
-//! Batches as they travel: a header, the nodes and buffers of an Arrow record batch, its body.
+//! Messages as they travel: a header, and for a batch the nodes and buffers of an Arrow record batch, and its body.
 //!
 //! | part | bytes | content (little-endian) |
 //! |---|---|---|
@@ -16,43 +16,48 @@ use crate::types::{DataType, Layout};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 
-/// The frame is a batch of arguments; `function` says whose.
-pub const CALL: u32 = 1;
-/// The frame is a batch with one column, the results.
-pub const RESULT: u32 = 2;
-/// The frame is a [`crate::Failure`] as JSON, `rows` bytes long behind the header.
-pub const FAILURE: u32 = 3;
+/// The message is a batch: of the engine, the arguments; of the guest, one column, the results.
+pub const BATCH: u16 = 1;
+/// The message is a [`crate::Failure`] as JSON, `rows` bytes long behind the header. It is the guest's last.
+pub const FAILURE: u16 = 2;
+/// The engine wants no more of this exchange, nor of those before it.
+pub const CANCEL: u16 = 3;
 
-/// The first 64 bytes of every frame.
+/// The flag of a side's last message of an exchange.
+pub const LAST: u16 = 1;
+
+/// The first 64 bytes of every message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Header {
-    /// [`CALL`], [`RESULT`] or [`FAILURE`].
-    pub kind: u32,
+    /// [`BATCH`], [`FAILURE`] or [`CANCEL`].
+    pub kind: u16,
+    /// [`LAST`], or 0.
+    pub flags: u16,
     /// The function's index in its library.
     pub function: u32,
-    /// Counts the calls of a lane from 1; a reply has its call's.
-    pub sequence: u64,
+    /// Which exchange of the lane it belongs to; they are counted from 1.
+    pub exchange: u64,
     /// Rows of the batch; of a failure, the bytes of its text.
     pub rows: u32,
     /// How many nodes follow.
     pub nodes: u32,
     /// How many buffers follow.
     pub buffers: u32,
-    /// In a reply: how many rows became NULL because of `on_error = null`.
+    /// Of the guest: how many rows became NULL because of `on_error = null`.
     pub errors: u32,
-    /// In a reply: how many calls were tried again.
+    /// Of the guest: how many calls were tried again.
     pub retries: u32,
     /// In a failure: the row that failed, or `u32::MAX`.
     pub row: u32,
-    /// In a reply: when the guest took the call, in nanoseconds of the monotonic clock.
-    pub taken: u64,
-    /// In a reply: when the guest had the result.
-    pub done: u64,
-    /// In a call of a function that takes arguments of any type: the bytes of the text of their types; else 0.
+    /// Of the guest: for how many nanoseconds it waited for the engine since its last message.
+    pub waited: u64,
+    /// Of the guest: for how many it then worked on this message.
+    pub worked: u64,
+    /// In arguments of a function that takes any type: the bytes of the text of their types; else 0.
     pub types: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Which [`crate::Entry`] of the function the exchange is for.
+    pub entry: u32,
 }
 
 const HEADER: usize = size_of::<Header>();
@@ -306,6 +311,7 @@ pub fn failure_text(frame: &[u8]) -> Result<&[u8], Malformed> {
 /// Writes a [`FAILURE`] frame.
 pub fn failure_frame(mut header: Header, text: &[u8]) -> Vec<u8> {
     header.kind = FAILURE;
+    header.flags = LAST;
     header.rows = text.len() as u32;
     [bytemuck::bytes_of(&header), text].concat()
 }

@@ -1,6 +1,7 @@
 //! A lane: one caller's private, ordered way to one guest.
 
 use crate::batch::{Encode, Header};
+use crate::exchange::Address;
 use std::time::Duration;
 
 /// Why a lane can no longer be used.
@@ -29,7 +30,7 @@ pub const WRITING: u32 = 1 << 30;
 
 /// One caller's private, ordered way to one guest.
 ///
-/// Only [`Lane::wait_any`] waits: a lane that has no room says so. Replies come in the order of their calls.
+/// Only [`Lane::wait_any`] waits: a lane that has no room says so. Exchanges end in the order in which they were opened.
 pub trait Lane: Send + Sized + 'static {
     /// Distinguishes the lanes of a library.
     fn id(&self) -> u64;
@@ -37,20 +38,26 @@ pub trait Lane: Send + Sized + 'static {
     /// The guest's process.
     fn process(&self) -> i32;
 
-    /// Sends a batch to a function; several may be in flight. Returns the call's sequence number, or `None` if there
-    /// is no room while others are in flight: then nothing was sent, and there may be room when a reply was
-    /// collected.
+    /// Sends a batch to a function. Returns the exchange's number, or `None` if there is no room, or the
+    /// exchanges in flight do not allow it: then nothing was sent, and there may be room when a reply was collected.
     ///
     /// # Errors
     /// [`LaneError`]; after any but [`LaneError::TooLarge`] the lane must not be used again.
     fn submit(
         &mut self,
-        function: u32,
+        address: Address,
         rows: usize,
         arguments: &dyn Encode,
     ) -> Result<Option<u64>, LaneError>;
 
-    /// Takes the oldest reply, if there is one; [`Lane::frame`] then holds it.
+    /// Says that nothing more is wanted of what is in flight. What still comes of it is thrown away by
+    /// [`Lane::try_collect`]; the lane can be used again when nothing is in flight.
+    ///
+    /// # Errors
+    /// [`LaneError`] if the guest cannot be told. The lane must not be used again.
+    fn cancel(&mut self) -> Result<(), LaneError>;
+
+    /// Takes the oldest reply, if there is one; [`Lane::frame`] then holds it. [`crate::Exchanges`] has checked its turn.
     ///
     /// # Errors
     /// [`LaneError`]; after any but [`LaneError::TooLarge`] the lane must not be used again.
@@ -64,10 +71,13 @@ pub trait Lane: Send + Sized + 'static {
     /// The private copy of the reply that was collected last.
     fn frame(&self) -> &[u8];
 
-    /// How many calls have no collected reply.
+    /// How many exchanges have not ended, by what was collected.
     fn in_flight(&self) -> usize;
 
-    /// What the guest works on: (low half of the sequence number, row). A hint. The row may carry [`COUNT`] or
+    /// Whether nothing is wanted of what is in flight.
+    fn is_cancelled(&self) -> bool;
+
+    /// What the guest works on: (low half of the exchange's number, row). A hint. The row may carry [`COUNT`] or
     /// [`WRITING`], and is `u32::MAX` for the batch as a whole.
     fn progress(&self) -> (u32, u32);
 

@@ -12,6 +12,7 @@ pub mod catalog;
 mod cost;
 pub mod display;
 mod error;
+mod exchange;
 mod function;
 pub mod integer;
 pub mod lane;
@@ -27,6 +28,7 @@ mod wkb;
 
 pub use builder::ColumnBuilder;
 pub use error::{Error, Failure, Place, shortened};
+pub use exchange::{Address, Entry, Exchanges, Part};
 pub use function::{Function, FunctionSpec, Library};
 pub use leniency::{Leniency, OnError, Verdict};
 pub use settings::Settings;

@@ -672,7 +672,13 @@ mod tests {
         fn process(&self) -> i32 {
             0
         }
-        fn submit(&mut self, _: u32, _: usize, _: &dyn Encode) -> Result<Option<u64>, LaneError> {
+        fn cancel(&mut self) -> Result<(), LaneError> {
+            Ok(())
+        }
+        fn is_cancelled(&self) -> bool {
+            true
+        }
+        fn submit(&mut self, _: crate::Address, _: usize, _: &dyn Encode) -> Result<Option<u64>, LaneError> {
             Ok(None)
         }
         fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {

@@ -41,12 +41,10 @@ pub struct Counters {
     pub bytes_out: Counter,
     /// Writing the batch into the ring.
     pub copy_in: Counter,
-    /// From the end of the writing until the guest took the batch.
-    pub wake: Counter,
+    /// From the end of the writing until the engine saw the reply, without the guest's work: both ways.
+    pub travel: Counter,
     /// Inside the guest.
     pub guest: Counter,
-    /// From the end of the guest's work until the engine saw the reply.
-    pub way_back: Counter,
     /// Copying the results into the engine.
     pub copy_out: Counter,
 }
@@ -61,6 +59,8 @@ pub struct LaneStats {
     pub rows: Counter,
     /// Inside the guest.
     pub guest: Counter,
+    /// How long the guest waited for its engine.
+    pub waited: Counter,
     /// Whether a caller has it.
     pub(crate) busy: AtomicBool,
 }
@@ -74,16 +74,18 @@ impl LaneStats {
     pub(crate) fn record(&self, header: &Header) {
         self.calls.add(1);
         self.rows.add(u64::from(header.rows));
-        self.guest.add(header.done.saturating_sub(header.taken));
+        self.guest.add(header.worked);
+        self.waited.add(header.waited);
     }
 }
 
-/// The engine's times of one slice; the guest's are in the reply's header.
+/// The engine's times of one slice; the guest's are in the reply's header, and are durations: the clocks of two
+/// machines do not agree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) submitting: u64,
     pub(crate) submitted: u64,
-    /// When the guest was done with the slice before this one, if that was in flight too.
+    /// When the reply before this one was collected.
     pub(crate) free: u64,
     pub(crate) collected: u64,
 }
@@ -106,15 +108,12 @@ impl FunctionStats {
 }
 
 impl Counters {
-    fn each(&self) -> [&Counter; 12] {
+    fn each(&self) -> [&Counter; 11] {
         #[rustfmt::skip]
         let Self {
-            calls, rows, errors, retries, deaths, fanned_out, bytes_out, copy_in, wake, guest, way_back, copy_out,
+            calls, rows, errors, retries, deaths, fanned_out, bytes_out, copy_in, travel, guest, copy_out,
         } = self;
-        [
-            calls, rows, errors, retries, deaths, fanned_out, bytes_out, copy_in, wake, guest, way_back,
-            copy_out,
-        ]
+        [calls, rows, errors, retries, deaths, fanned_out, bytes_out, copy_in, travel, guest, copy_out]
     }
 
     pub(crate) fn record(&self, header: &Header, times: Times) {
@@ -123,9 +122,9 @@ impl Counters {
         self.errors.add(u64::from(header.errors));
         self.retries.add(u64::from(header.retries));
         self.copy_in.add(times.submitted - times.submitting);
-        self.wake.add(header.taken.saturating_sub(times.submitted.max(times.free)));
-        self.guest.add(header.done.saturating_sub(header.taken));
-        self.way_back.add(times.collected.saturating_sub(header.done));
+        let round = times.collected.saturating_sub(times.submitted.max(times.free));
+        self.travel.add(round.saturating_sub(header.worked));
+        self.guest.add(header.worked);
     }
 }
 

@@ -1,12 +1,12 @@
 //! A call over lanes that fail in every way a lane can, without processes: no row is lost, healthy lanes are given
 //! back, and others are not used again.
 
-use crosslane::batch::{self, Column, Encode, Header, Plan, RESULT};
+use crosslane::batch::{self, BATCH, Column, Encode, Header, Plan};
 use crosslane::call::{self, CallGroup, CallGroups, Caller, Input, Output};
 use crosslane::lane::{Lane, LaneError, Patience};
 use crosslane::pool::{self, Pool, PoolOptions};
 use crosslane::stats::now;
-use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
+use crosslane::{Address, ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -118,7 +118,7 @@ impl Lane for FakeLane {
         0
     }
 
-    fn submit(&mut self, _: u32, rows: usize, arguments: &dyn Encode) -> Result<Option<u64>, LaneError> {
+    fn submit(&mut self, _: Address, rows: usize, arguments: &dyn Encode) -> Result<Option<u64>, LaneError> {
         if self.is_dead() {
             return Err(Self::died());
         }
@@ -131,7 +131,7 @@ impl Lane for FakeLane {
         let columns = batch::columns(bytemuck::cast_slice(&words), types.iter()).unwrap();
         let values: Vec<i64> = (0..rows).map(|row| columns[0].value(row)).collect();
         let header =
-            Header { kind: RESULT, sequence: self.sequence + 1, rows: rows as u32, ..Header::default() };
+            Header { kind: BATCH, exchange: self.sequence + 1, rows: rows as u32, ..Header::default() };
         let failure = |text: &[u8], row: usize| {
             let frame = batch::failure_frame(Header { row: row as u32, ..header }, text);
             let mut words = vec![0u64; frame.len().div_ceil(8)];
@@ -158,7 +158,7 @@ impl Lane for FakeLane {
             }
             Act::Slow => {
                 std::thread::sleep(Duration::from_millis(1));
-                let header = Header { done: 20_000_000 * header.rows as u64, ..header };
+                let header = Header { worked: 20_000_000 * header.rows as u64, ..header };
                 Ok((header, encoded(&integers(values.iter().map(|value| value * 2)), header)))
             }
             Act::Double => Ok((header, encoded(&integers(values.iter().map(|value| value * 2)), header))),
@@ -174,6 +174,14 @@ impl Lane for FakeLane {
         self.begun = self.sequence;
         self.replies.push_back(reply);
         Ok(Some(self.sequence))
+    }
+
+    fn cancel(&mut self) -> Result<(), LaneError> {
+        Err(LaneError::System("a lane for calls alone".into()))
+    }
+
+    fn is_cancelled(&self) -> bool {
+        false
     }
 
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
@@ -216,8 +224,7 @@ impl Lane for FakeLane {
             return Ok(());
         }
         if std::mem::take(&mut self.last_words) {
-            let header =
-                Header { kind: RESULT, sequence: self.sequence, rows: u32::MAX, ..Header::default() };
+            let header = Header { kind: BATCH, exchange: self.sequence, rows: u32::MAX, ..Header::default() };
             self.replies.push_back(Ok((header, Vec::new())));
         }
         Err(Self::died())

@@ -1,9 +1,9 @@
 //! The pool with a zygote that takes its time: nobody waits for a boot who finds a warm lane.
 
-use crosslane::Error;
 use crosslane::batch::{Encode, Header};
 use crosslane::lane::{Lane, LaneError, Patience};
 use crosslane::pool::{self, Pool, PoolOptions, PooledLane, Stop};
+use crosslane::{Address, Error};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -22,8 +22,14 @@ impl Lane for IdleLane {
     fn process(&self) -> i32 {
         0
     }
-    fn submit(&mut self, _: u32, _: usize, _: &dyn Encode) -> Result<Option<u64>, LaneError> {
+    fn submit(&mut self, _: Address, _: usize, _: &dyn Encode) -> Result<Option<u64>, LaneError> {
         Err(LaneError::System("a lane for nothing".into()))
+    }
+    fn cancel(&mut self) -> Result<(), LaneError> {
+        Ok(())
+    }
+    fn is_cancelled(&self) -> bool {
+        true
     }
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
         Ok(None)

@@ -288,7 +288,7 @@ impl Function {
         out: &mut ColumnBuilder,
     ) -> Result<Option<Results>, Mishap> {
         let rows = call.header.rows as usize;
-        let sequence = call.header.sequence as u32;
+        let sequence = call.header.exchange as u32;
         out.reserve(rows).map_err(overflow)?;
         // The columns whose NULLs the function does not want to see.
         let skipping: Vec<&Column<'_>> = columns

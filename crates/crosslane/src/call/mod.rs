@@ -24,6 +24,7 @@ pub use place::place;
 
 use crate::batch::{Column, Encode};
 use crate::error::Error;
+use crate::exchange::Address;
 use crate::function::{Function, Library};
 use crate::lane::{Lane, LaneError};
 use crate::pool::Zygote;
@@ -215,17 +216,17 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         let submitting = now();
         let arguments = self.input.slice(slice.rows.clone())?;
         let worker = &mut self.lanes[index];
-        let outcome = worker.lane.submit(self.function.index, slice.rows.len(), &*arguments);
+        let outcome = worker.lane.submit(Address::call(self.function.index), slice.rows.len(), &*arguments);
         drop(arguments);
         match outcome {
-            Ok(Some(sequence)) => {
+            Ok(Some(exchange)) => {
                 if worker.slices.is_empty() {
                     worker.seen = (0, Instant::now());
                 }
                 if worker.borrowed {
                     self.function.stats.here().fanned_out.add(1);
                 }
-                worker.slices.push_back(Submitted { slice, sequence, submitting, submitted: now() });
+                worker.slices.push_back(Submitted { slice, exchange, submitting, submitted: now() });
                 Ok(())
             }
             Ok(None) => {

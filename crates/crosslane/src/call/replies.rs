@@ -3,7 +3,7 @@
 use super::loss::Loss;
 use super::worker::Submitted;
 use super::{ChunkCall, deliver};
-use crate::batch::{self, FAILURE, Header, RESULT};
+use crate::batch::{self, BATCH, FAILURE, Header};
 use crate::error::{Error, Failure};
 use crate::lane::{Lane, LaneError};
 use crate::pool::Zygote;
@@ -52,7 +52,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         worker.full = false;
         let rows = submitted.slice.rows.clone();
         let outcome = match header.kind {
-            RESULT if header.sequence == submitted.sequence && header.rows as usize == rows.len() => {
+            BATCH if header.exchange == submitted.exchange && header.rows as usize == rows.len() => {
                 let types = std::iter::once(&self.function.signature.returns);
                 match batch::columns(worker.lane.frame(), types) {
                     Ok(columns) => {
@@ -62,7 +62,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                     Err(malformed) => Some(malformed.to_string()),
                 }
             }
-            FAILURE if header.sequence == submitted.sequence => {
+            FAILURE if header.exchange == submitted.exchange => {
                 let text =
                     batch::failure_text(worker.lane.frame()).map_err(|malformed| malformed.to_string());
                 let failure = text.and_then(|text| {
@@ -81,9 +81,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             }
             kind => Some(format!(
                 "a reply of kind {kind} to call {} with {} rows, where call {} with {} rows was due",
-                header.sequence,
+                header.exchange,
                 header.rows,
-                submitted.sequence,
+                submitted.exchange,
                 rows.len()
             )),
         };
@@ -93,13 +93,13 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             return Ok(false);
         }
         let stats = self.function.stats.here();
-        let free = std::mem::replace(&mut self.lanes[index].free, header.done);
+        let free = std::mem::replace(&mut self.lanes[index].free, collected);
         let Submitted { submitting, submitted, .. } = submitted;
         stats.record(&header, Times { submitting, submitted, free, collected });
         self.lanes[index].lane.stats().record(&header);
         stats.bytes_out.add(self.lanes[index].lane.frame().len() as u64);
         stats.copy_out.add(now() - collected);
-        self.function.cost.learn(rows.len(), header.done.saturating_sub(header.taken));
+        self.function.cost.learn(rows.len(), header.worked);
         self.probing = false;
         Ok(true)
     }

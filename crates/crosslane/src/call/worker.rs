@@ -31,7 +31,7 @@ impl Slice {
 
 pub(super) struct Submitted {
     pub(super) slice: Slice,
-    pub(super) sequence: u64,
+    pub(super) exchange: u64,
     pub(super) submitting: u64,
     pub(super) submitted: u64,
 }
@@ -44,7 +44,7 @@ pub(super) struct Worker<'a, L: Lane> {
     /// Whether the last slice found no room, so that none is sent before a reply has come.
     pub(super) full: bool,
     pub(super) borrowed: bool,
-    /// When the guest was done with its last slice.
+    /// When its last reply was collected.
     pub(super) free: u64,
     /// Its place among the lanes at work.
     pub(super) _slot: Taken<'a>,
@@ -53,16 +53,16 @@ pub(super) struct Worker<'a, L: Lane> {
 impl<L: Lane> Worker<'_, L> {
     /// The row that the guest works on, if it works on the oldest slice.
     pub(super) fn row(&self, submitted: &Submitted) -> Option<usize> {
-        let (sequence, row) = self.lane.progress();
+        let (exchange, row) = self.lane.progress();
         let row = (row & !WRITING) as usize;
-        (sequence == submitted.sequence as u32 && row < submitted.slice.rows.len())
+        (exchange == submitted.exchange as u32 && row < submitted.slice.rows.len())
             .then(|| submitted.slice.rows.start + row)
     }
 
     /// Whether the guest has taken this slice, or one that was sent after it.
     pub(super) fn has_begun(&self, submitted: &Submitted) -> bool {
-        let (sequence, _) = self.lane.progress();
-        sequence.wrapping_sub(submitted.sequence as u32) < 1 << 31
+        let (exchange, _) = self.lane.progress();
+        exchange.wrapping_sub(submitted.exchange as u32) < 1 << 31
     }
 
     /// Whether the guest has come no further with its oldest slice for longer than `limit`. Only more counts: it
@@ -78,10 +78,10 @@ impl<L: Lane> Worker<'_, L> {
 }
 
 /// How far a slice is, by what its guest says: from 0 to twice its rows.
-fn far((sequence, row): (u32, u32), submitted: &Submitted) -> u64 {
+fn far((exchange, row): (u32, u32), submitted: &Submitted) -> u64 {
     let rows = submitted.slice.rows.len() as u64;
     let within = |row: u32| u64::from(row).min(rows);
-    if sequence != submitted.sequence as u32 || row == u32::MAX {
+    if exchange != submitted.exchange as u32 || row == u32::MAX {
         0
     } else if row & COUNT != 0 {
         1 + within(row & !COUNT)

@@ -91,7 +91,7 @@ pub(crate) fn next_call(lane: &mut GuestLane) -> Result<Option<Call>, Error> {
         match next {
             Some(Ok(Next::Call(call))) => return Ok(Some(call)),
             Some(Ok(Next::Closed)) => return Ok(None),
-            Some(Ok(Next::Stopped)) | None => {}
+            Some(Ok(Next::Stopped | Next::Cancelled)) | None => {}
             Some(Err(error)) => return Err(io_error(error)),
         }
     }
@@ -106,7 +106,7 @@ fn answer(
 ) -> Result<(), Error> {
     let outcome = {
         let columns = lane.columns(function.types.iter()).map_err(io_error)?;
-        let progress = Progress { word: Some(lane.progress()), sequence: call.header.sequence as u32 };
+        let progress = Progress { word: Some(lane.progress()), sequence: call.header.exchange as u32 };
         function.run(&columns, call.header.rows as usize, progress, out)
     };
     match outcome {

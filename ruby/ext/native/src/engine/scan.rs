@@ -12,12 +12,12 @@ use crate::engine::projection::{Opening, Projection};
 use crate::engine::rows::Chunk;
 use crate::engine::scalar;
 use crate::engine::session::{Session, Sessions, failure, lock};
-use crosslane::batch::{self, Column, FAILURE, Header, RESULT};
+use crosslane::batch::{self, BATCH, Column, FAILURE, Header};
 use crosslane::call::{Caller, Output, call};
 use crosslane::lane::{Lane, Patience};
 use crosslane::pool::PooledLane;
 use crosslane::stats::now;
-use crosslane::{ColumnBuilder, DataType, Error, Failure, Field, Function, Library, Place, values};
+use crosslane::{Address, ColumnBuilder, DataType, Error, Failure, Field, Function, Library, Place, values};
 use crosslane_gvl::{Stand, stand};
 use crosslane_process::{ProcessLane, Zygote};
 use crosslane_vectors::guard::{drop_box, error_text, guard};
@@ -386,7 +386,7 @@ impl Part {
         lane.hold();
         let mut number = ColumnBuilder::new(&DataType::BigInt);
         number.fixed(scan.number);
-        match lane.submit(registered.rows.function.index, 1, &number) {
+        match lane.submit(Address::call(registered.rows.function.index), 1, &number) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(self.died(registered, "it has no room for a question".into())),
             Err(error) => Err(self.died(registered, error.to_string())),
@@ -408,8 +408,8 @@ impl Part {
         }
         let header = self.wait(registered, scan)?;
         match header.kind {
-            RESULT if header.rows > 0 => {}
-            RESULT => {
+            BATCH if header.rows > 0 => {}
+            BATCH => {
                 self.over = true;
                 if let Some(lane) = self.lane.take() {
                     lane.give_back();

@@ -1,0 +1,281 @@
+//! Exchanges: the uses of functions over a lane.
+//!
+//! The engine opens an exchange for an [`Entry`] of a function with its first batch. Then batches go in both directions until
+//! each side has sent its last; a failure is the guest's last message. A scalar call is the exchange of one
+//! batch each way. The engine may cancel an exchange: it throws away what still comes of it, and the lane
+//! goes on as soon as the guest has ended it.
+
+use crate::batch::{BATCH, FAILURE, Header, LAST};
+use crate::lane::LaneError;
+
+/// What of a function an exchange uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum Entry {
+    /// Rows in, as many results out: one batch each way.
+    #[default]
+    Call = 1,
+    /// The arguments in, the rows of a table out.
+    Scan = 2,
+    /// Rows and the numbers of their groups in, to be added to these groups' states.
+    Update = 3,
+    /// Pairs of states, of which one is to be added to the other.
+    Combine = 4,
+    /// The numbers of groups in, their results out.
+    Finish = 5,
+    /// What the guest prepares before it is used.
+    SetUp = 6,
+}
+
+impl Entry {
+    /// The entry of this number in a [`Header`].
+    pub fn of(number: u32) -> Option<Self> {
+        [Self::Call, Self::Scan, Self::Update, Self::Combine, Self::Finish, Self::SetUp]
+            .into_iter()
+            .find(|entry| *entry as u32 == number)
+    }
+}
+
+/// Where in its exchange a batch of the engine stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// It opens an exchange and is the only one.
+    Whole,
+    /// It opens an exchange, and more follow.
+    First,
+    /// It belongs to the open exchange, and more follow.
+    Next,
+    /// It is the last of the open exchange.
+    Last,
+}
+
+impl Part {
+    fn opens(self) -> bool {
+        matches!(self, Part::Whole | Part::First)
+    }
+
+    fn ends(self) -> bool {
+        matches!(self, Part::Whole | Part::Last)
+    }
+}
+
+/// Whom a batch of the engine is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    /// The function's index in its library.
+    pub function: u32,
+    /// What of it.
+    pub entry: Entry,
+    /// Where the batch stands in its exchange.
+    pub part: Part,
+}
+
+impl Address {
+    /// One batch in, one batch of as many rows out.
+    pub fn call(function: u32) -> Self {
+        Self { function, entry: Entry::Call, part: Part::Whole }
+    }
+}
+
+/// The exchanges of a lane, as its engine counts them, whatever the lane is made of.
+///
+/// Calls may follow one another before their results are there. Any other exchange has its lane for itself.
+#[derive(Debug, Default)]
+pub struct Exchanges {
+    /// The number of the last that was opened.
+    opened: u64,
+    /// How many the guest has not ended. It ends them in their order.
+    open: usize,
+    /// Of those that are open.
+    entry: Entry,
+    /// Whether the engine has not sent its last batch of the one that was opened last.
+    sending: bool,
+    /// What comes of exchanges up to this number is thrown away.
+    cancelled: u64,
+}
+
+impl Exchanges {
+    /// How many the guest has not ended.
+    pub fn in_flight(&self) -> usize {
+        self.open
+    }
+
+    /// Whether all that the guest has not ended is cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled == self.opened
+    }
+
+    /// The header of a batch that may be sent now; `None` while other exchanges must end first.
+    ///
+    /// # Panics
+    /// If the batch belongs to an exchange that is not open: the caller has lost count.
+    pub fn header(&self, address: Address, rows: usize) -> Option<Header> {
+        let Address { function, entry, part } = address;
+        assert_eq!(part.opens(), !self.sending, "a batch of {part:?} out of turn");
+        let calls = entry == Entry::Call && self.entry == Entry::Call;
+        if part.opens() && self.open > 0 && !calls {
+            return None;
+        }
+        Some(Header {
+            kind: BATCH,
+            flags: if part.ends() { LAST } else { 0 },
+            function,
+            exchange: self.opened + u64::from(part.opens()),
+            rows: rows as u32,
+            entry: entry as u32,
+            ..Header::default()
+        })
+    }
+
+    /// Counts a batch that was sent. Returns its exchange's number.
+    pub fn sent(&mut self, address: Address) -> u64 {
+        if address.part.opens() {
+            self.opened += 1;
+            self.open += 1;
+            self.entry = address.entry;
+        }
+        self.sending = !address.part.ends();
+        self.opened
+    }
+
+    /// Counts a cancellation of all that is in flight. Returns the number of the last of these.
+    pub fn cancel(&mut self) -> u64 {
+        self.cancelled = self.opened;
+        self.sending = false;
+        self.opened
+    }
+
+    /// Counts a message of the guest. Whether it is for the caller, and not to be thrown away.
+    ///
+    /// # Errors
+    /// [`LaneError::Corrupt`] if the guest must not send this now.
+    pub fn received(&mut self, header: &Header) -> Result<bool, LaneError> {
+        let corrupt = |what: String| Err(LaneError::Corrupt(what));
+        if self.open == 0 {
+            return corrupt("a reply to no call".into());
+        }
+        let due = self.opened - self.open as u64 + 1;
+        if header.exchange != due {
+            return corrupt(format!("a message of exchange {}, where one of {due} was due", header.exchange));
+        }
+        if !matches!(header.kind, BATCH | FAILURE) {
+            return corrupt(format!("a message of kind {}", header.kind));
+        }
+        let last = header.flags == LAST;
+        if header.flags & !LAST != 0 {
+            return corrupt(format!("a message with the flags {:#x}", header.flags));
+        }
+        let wanted = due > self.cancelled;
+        // A failure ends its exchange, and so does the only result of a call.
+        if !last && (header.kind == FAILURE || self.entry == Entry::Call) {
+            return corrupt(format!("a message of kind {} that is not the last", header.kind));
+        }
+        if last {
+            self.open -= 1;
+            self.sending &= self.open > 0;
+        }
+        Ok(wanted)
+    }
+
+    /// Counts a message of the guest that cannot be read: that of a call was its last.
+    pub fn unreadable(&mut self) {
+        if self.entry == Entry::Call {
+            self.open = self.open.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCAN: Address = Address { function: 7, entry: Entry::Scan, part: Part::Whole };
+
+    fn batch(exchange: u64, flags: u16) -> Header {
+        Header { kind: BATCH, flags, exchange, ..Header::default() }
+    }
+
+    fn open(exchanges: &mut Exchanges, address: Address) -> u64 {
+        let header = exchanges.header(address, 1).expect("its turn");
+        assert_eq!(exchanges.sent(address), header.exchange);
+        header.exchange
+    }
+
+    #[test]
+    fn calls_follow_one_another_and_a_scan_is_alone() {
+        let mut exchanges = Exchanges::default();
+        assert_eq!(open(&mut exchanges, Address::call(0)), 1);
+        assert_eq!(open(&mut exchanges, Address::call(1)), 2);
+        assert_eq!(exchanges.header(SCAN, 1), None);
+        assert!(exchanges.received(&batch(1, LAST)).unwrap() && exchanges.received(&batch(2, LAST)).unwrap());
+        assert_eq!(open(&mut exchanges, SCAN), 3);
+        assert_eq!(exchanges.header(SCAN, 1), None);
+        assert_eq!(exchanges.header(Address::call(0), 1), None);
+        assert!(exchanges.received(&batch(3, 0)).unwrap() && exchanges.received(&batch(3, LAST)).unwrap());
+        assert_eq!(exchanges.in_flight(), 0);
+        assert_eq!(open(&mut exchanges, Address::call(0)), 4);
+    }
+
+    #[test]
+    fn what_is_cancelled_is_thrown_away_and_the_next_exchange_is_not() {
+        let mut exchanges = Exchanges::default();
+        open(&mut exchanges, SCAN);
+        assert!(exchanges.received(&batch(1, 0)).unwrap());
+        assert!(!exchanges.is_cancelled());
+        assert_eq!(exchanges.cancel(), 1);
+        assert!(exchanges.is_cancelled());
+        assert!(!exchanges.received(&batch(1, 0)).unwrap());
+        assert_eq!(exchanges.in_flight(), 1);
+        assert!(!exchanges.received(&Header { kind: FAILURE, ..batch(1, LAST) }).unwrap());
+        assert_eq!(exchanges.in_flight(), 0);
+        open(&mut exchanges, Address::call(0));
+        assert!(exchanges.received(&batch(2, LAST)).unwrap());
+    }
+
+    #[test]
+    fn a_guest_that_is_out_of_turn_is_found_out() {
+        for (address, header) in [
+            (Address::call(0), batch(1, 0)),
+            (Address::call(0), batch(0, LAST)),
+            (Address::call(0), batch(2, LAST)),
+            (Address::call(0), batch(1, 3)),
+            (Address::call(0), Header { kind: 0, ..batch(1, LAST) }),
+            (Address::call(0), Header { kind: crate::batch::CANCEL, ..batch(1, LAST) }),
+            (SCAN, Header { kind: FAILURE, ..batch(1, 0) }),
+            (SCAN, batch(1, 2)),
+        ] {
+            let mut exchanges = Exchanges::default();
+            assert!(exchanges.received(&header).is_err(), "nothing is open");
+            open(&mut exchanges, address);
+            assert!(matches!(exchanges.received(&header), Err(LaneError::Corrupt(_))), "{header:?}");
+        }
+        let mut exchanges = Exchanges::default();
+        open(&mut exchanges, SCAN);
+        assert!(exchanges.received(&batch(1, LAST)).unwrap());
+        assert!(exchanges.received(&batch(1, 0)).is_err(), "a batch after the last");
+    }
+
+    #[test]
+    fn batches_go_in_until_the_last() {
+        let mut exchanges = Exchanges::default();
+        let part = |part| Address { part, ..SCAN };
+        assert_eq!(open(&mut exchanges, part(Part::First)), 1);
+        assert_eq!(open(&mut exchanges, part(Part::Next)), 1);
+        assert!(exchanges.received(&batch(1, 0)).unwrap(), "while the input is open");
+        let last = exchanges.header(part(Part::Last), 1).unwrap();
+        assert_eq!((last.exchange, last.flags), (1, LAST));
+        exchanges.sent(part(Part::Last));
+        assert!(exchanges.received(&batch(1, LAST)).unwrap());
+        assert_eq!(open(&mut exchanges, part(Part::Whole)), 2);
+    }
+
+    #[test]
+    fn entries_have_their_numbers() {
+        for number in 0..10 {
+            assert_eq!(
+                Entry::of(number).map(|entry| entry as u32),
+                (1..=6).contains(&number).then_some(number)
+            );
+        }
+    }
+}
