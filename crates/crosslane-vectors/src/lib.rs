@@ -2,6 +2,7 @@
 //! adapter around DuckDB needs, the extension as well as a client that embeds the database.
 
 pub mod arrow;
+mod attempts;
 pub mod guard;
 mod input;
 mod output;
@@ -11,6 +12,7 @@ mod scalar;
 mod string;
 mod types;
 
+pub use attempts::Attempts;
 pub use input::Arguments;
 pub use output::Results;
 pub use scalar::{Callee, Context, Scalar, register_scalar};

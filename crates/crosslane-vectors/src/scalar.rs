@@ -1,10 +1,11 @@
 //! Functions as DuckDB's scalar functions: what all adapters do alike.
 
+use crate::attempts::Attempts;
 use crate::guard::{drop_box, error_text, guard};
 use crate::input::Arguments;
 use crate::output::Results;
 use crate::types::{LogicalType, data_type};
-use crosslane::call::{Attempts, Input};
+use crosslane::call::Input;
 use crosslane::{DataType, Error, Function, Signature};
 use libduckdb_sys as ffi;
 use std::cell::OnceCell;

@@ -8,7 +8,6 @@
 //! timeout, or with the cancellation of the query. A lane that failed, or that still works when
 //! the call ends, is dropped, which ends its process; all others are given back.
 
-mod attempts;
 mod deliver;
 mod group;
 mod loss;
@@ -17,7 +16,6 @@ mod replies;
 mod wait;
 mod worker;
 
-pub use attempts::Attempts;
 pub use deliver::deliver;
 pub use group::{CallGroup, CallGroups, Caller};
 pub use place::place;

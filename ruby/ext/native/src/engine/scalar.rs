@@ -10,12 +10,12 @@ use crate::engine::session::{Session, Sessions, failure};
 use crate::function::Progress;
 use crate::ready::Ready;
 use crosslane::batch::{self, Frame};
-use crosslane::call::{Attempts, Caller, Input, Output, call, deliver, place};
+use crosslane::call::{Caller, Input, Output, call, deliver, place};
 use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, Library};
 use crosslane_gvl::Unwind;
 use crosslane_gvl::{self as gvl, Stand, stand};
 use crosslane_process::Zygote;
-use crosslane_vectors::{Arguments, Callee, Context, Results, Scalar, register_scalar};
+use crosslane_vectors::{Arguments, Attempts, Callee, Context, Results, Scalar, register_scalar};
 use std::sync::Arc;
 use std::time::Instant;
 

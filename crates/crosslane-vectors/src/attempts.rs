@@ -1,9 +1,9 @@
-//! Calls that an engine makes while it plans a query, because their arguments are constant. If one fails, the engine goes on
+//! Calls that DuckDB makes while it plans a query, because their arguments are constant. If one fails, it goes on
 //! planning, tries again, and once more when the query runs.
 
-use super::Input;
-use crate::batch::Frame;
-use crate::error::Error;
+use crosslane::Error;
+use crosslane::batch::Frame;
+use crosslane::call::Input;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const SLOW: Duration = Duration::from_millis(50);
 
 /// The calls of a deterministic function at one place in one query; no other query sees them.
 ///
-/// An engine need not say which arguments are constant. So the last failure of a call with one row, as planning makes
+/// DuckDB need not say which arguments are constant. So the last failure of a call with one row, as planning makes
 /// them, is kept with that row, and is that of any call which begins with the same row.
 ///
 /// A prepared query runs more than once, and each run is to call the function anew. Where statements have numbers, a
@@ -97,7 +97,7 @@ fn first(arguments: &dyn Input) -> Result<Frame, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Body, Encode, Plan};
+    use crosslane::batch::{Body, Encode, Plan};
     use std::ops::Range;
 
     /// A column of bytes.
