@@ -206,7 +206,7 @@ class TestHostLanes < CrosslaneTest
   end
 
   def test_a_block_that_another_thread_or_fiber_calls
-    db = open
+    db = open(threads: 1)
     call = ->(how) { scan(db, Rows.new(&how)).call }
     error = assert_raises(Crosslane::Error) do
       call.call(->(block) { Thread.new { block.call([1]) }.tap { |thread| thread.report_on_exception = false }.join })
@@ -221,7 +221,7 @@ class TestHostLanes < CrosslaneTest
       call.call(->(block) { (fiber = Fiber.new { block.call(odd) }).resume })
     end
     assert_match(/each ended within a row/, error.message)
-    # The lane that was used last is used next, and with it the fiber's thread.
+    # A worker uses the lane next that it used last, and with it the fiber's thread.
     assert_equal([[5]], call.call(->(block) { fiber.resume || block.call([5]) }))
     # A row that calls for another while it is read.
     inner = nil
