@@ -80,6 +80,8 @@ class TestAggregates < CrosslaneTest
         assert_window db, "PARTITION BY k ORDER BY peer, i ROWS BETWEEN 20 PRECEDING AND 20 FOLLOWING EXCLUDE #{what}"
         assert_window db, "PARTITION BY k ORDER BY i ROWS BETWEEN a PRECEDING AND b FOLLOWING EXCLUDE #{what}"
       end
+      # DuckDB does not say of all of these states that they end.
+      assert_no_states
     end
   end
 

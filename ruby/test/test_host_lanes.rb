@@ -300,9 +300,9 @@ class TestHostLanes < CrosslaneTest
     db.udf(:thread, "(x BIGINT) -> BIGINT", concurrency: 4) { |_| Thread.current.object_id }
     assert_operator db.value("SELECT count(DISTINCT thread(x)) FROM numbers"), :<=, 4
     # A program may kill them.
-    crew = Thread.list.select { |thread| thread.name == "crosslane-crew" }
-    refute_empty crew
-    crew.each(&:kill)
+    kept = Thread.list.select { |thread| thread.name == "crosslane-worker" }
+    refute_empty kept
+    kept.each(&:kill)
     assert_operator db.value("SELECT count(DISTINCT thread(x)) FROM numbers"), :<=, 4
   end
 

@@ -11,8 +11,8 @@ class TestSignatures < CrosslaneTest
   FOLDER = File.expand_path("../sig", __dir__)
   # What programs do not use.
   INTERNAL = %w[
-    Crosslane::Accumulators Crosslane::Crew Crosslane::Errors Crosslane::Host Crosslane::Library Crosslane::Native
-    Crosslane::Runner Crosslane::Scan Crosslane::Scans Crosslane::ScanEnded Crosslane::V8::Native
+    Crosslane::Accumulators Crosslane::Errors Crosslane::Host Crosslane::Library Crosslane::Native
+    Crosslane::Runner Crosslane::Scan Crosslane::Scans Crosslane::ScanEnded Crosslane::Threads Crosslane::V8::Native
   ].freeze
 
   # Reads the signatures, and prints for each class its own methods and those of its objects. In a process of its own:

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 require "timeout"
-require "crosslane/crew"
+require "crosslane/threads"
 
 module Crosslane
   # Calls a function for many rows of a batch at once, on threads, for functions that wait.
@@ -22,7 +22,7 @@ module Crosslane
     #   and its row, and the tries that were made by now of rows that were tried again
     def call(rows, clock, spent)
       batch = Batch.new(rows, clock, spent)
-      Crew.run([@concurrency, rows.size].min) { work(batch) } until batch.over?
+      Threads.run([@concurrency, rows.size].min) { work(batch) } until batch.over?
       batch.outcome
     end
 

@@ -1,8 +1,8 @@
 //! The states of aggregates: which there are, and a state for each row.
 //!
 //! A state is a number, under which Ruby holds what is accumulated. DuckDB says when one ends, but not of all: those
-//! of a query that failed it may just forget. So the numbers of states rise, and no state is older than its query:
-//! what was there before the oldest query that still runs began is nobody's.
+//! of a query that failed it may just forget, and some of windows whose frames exclude rows. So the numbers of states
+//! rise, and no state is older than its query: what was there before the oldest query that still runs began is nobody's.
 
 use crate::engine::api;
 use crate::engine::session::lock;
@@ -14,8 +14,15 @@ use std::ffi::c_void;
 use std::sync::Mutex;
 
 /// The states of this process.
-static STATES: Mutex<States> =
-    Mutex::new(States { next: 1, ended: Vec::new(), running: BTreeMap::new(), lost: 0, floor: 0 });
+static STATES: Mutex<States> = Mutex::new(States {
+    next: 1,
+    ended: Vec::new(),
+    running: BTreeMap::new(),
+    living: 0,
+    counted: 1,
+    lost: 0,
+    floor: 0,
+});
 
 struct States {
     /// The number of the next state.
@@ -24,6 +31,9 @@ struct States {
     ended: Vec<i64>,
     /// How many queries run that began when this was the next state.
     running: BTreeMap<i64, usize>,
+    /// How many of the states from `counted` on have not ended.
+    living: usize,
+    counted: i64,
     /// DuckDB may have forgotten states before this one.
     lost: i64,
     /// The first that may live, as Ruby was told last.
@@ -34,12 +44,16 @@ struct States {
 pub(crate) fn born() -> i64 {
     let mut states = lock(&STATES);
     states.next += 1;
+    states.living += 1;
     states.next - 1
 }
 
 /// These are no more.
 pub(crate) fn end(numbers: Vec<i64>) {
-    lock(&STATES).ended.extend(numbers);
+    let mut states = lock(&STATES);
+    let counted = numbers.iter().filter(|number| **number >= states.counted).count();
+    states.living = states.living.saturating_sub(counted);
+    states.ended.extend(numbers);
 }
 
 /// Takes the states that ended since this was asked last out of Ruby's list, for the reason of
@@ -90,8 +104,14 @@ impl Drop for Running {
                 states.running.remove(&self.first);
             }
         }
-        if self.failed && states.next > self.first {
+        // While other queries run, the states that live may be theirs.
+        let are_left = states.running.is_empty() && states.living > 0;
+        if (self.failed || are_left) && states.next > self.first {
             states.lost = states.next;
+        }
+        if states.running.is_empty() {
+            states.living = 0;
+            states.counted = states.next;
         }
     }
 }

@@ -3,7 +3,7 @@
 module Crosslane
   # Threads that work for a moment, and are kept for the next one. Those that nobody needs for some seconds end.
   # @api private
-  class Crew
+  class Threads
     # How many seconds an idle thread waits for work.
     IDLE = 5
 
@@ -42,14 +42,14 @@ module Crosslane
     end
     private_constant :Job
 
-    # A thread of the crew.
+    # One of the threads.
     class Worker
       def initialize(job)
         @job = job
         @wake = Thread::ConditionVariable.new
         @thread = Thread.new { work }
         @thread.report_on_exception = false
-        @thread.name = "crosslane-crew"
+        @thread.name = "crosslane-worker"
       end
 
       # False in a fork of the process that it was made in.
@@ -70,15 +70,15 @@ module Crosslane
         end
       ensure
         # The job may have ended its thread before it began.
-        LOCK.synchronize { Crew.leave(self) }
+        LOCK.synchronize { Threads.leave(self) }
         @job&.finish
       end
 
       def rest
         @job = nil
-        Crew.join(self)
+        Threads.join(self)
         @wake.wait(LOCK, IDLE)
-        Crew.leave(self) unless @job
+        Threads.leave(self) unless @job
       end
     end
     private_constant :Worker
