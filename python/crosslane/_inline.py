@@ -11,7 +11,9 @@ import __future__
 import ast
 import contextlib
 import linecache
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -49,6 +51,11 @@ class Codes(NamedTuple):
     #: Of one that takes an iterator and a list, to which it appends each result as soon as it is there.
     lenient: CodeType
 
+
+#: Held while a function's source is read and compiled: CPython's parser counts its depth for all threads together, and
+#: may find that another has changed it.
+_reading = threading.Lock()
+os.register_at_fork(after_in_child=_reading._at_fork_reinit)  # type: ignore[attr-defined]
 
 #: By the code of the function: a lane finds what its zygote has made.
 _made: WeakKeyDictionary[CodeType, tuple[str, Codes | None]] = WeakKeyDictionary()
@@ -92,8 +99,12 @@ def _codes(function: Any, count: int, sources: Sources) -> Codes | None:
     if file != code.co_filename:
         codes = None
         if _may_loop(code):
-            # What the compiler finds too large, or what is no Python, is called.
-            with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            # What the compiler finds too large, or what is no Python, is called. SystemError: the program's own threads
+            # may parse something just then.
+            with (
+                _reading,
+                contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError, SystemError),
+            ):
                 codes = _compiled(code, sources)
         _made[code] = code.co_filename, codes
     # What is not passed has a default, which a loop does not know.

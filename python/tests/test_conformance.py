@@ -121,12 +121,22 @@ def differences(con: duckdb.DuckDBPyConnection, function: str, type_: str) -> li
     ).fetchall()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("index", range(len(CASES)), ids=[case["type"][:40] for case in CASES])
+def comes_back(type_: str, kind: str) -> bool:
+    """Whether values keep their order. A Lua table has none: texts that are keys come back in that of texts."""
+    return not (kind.startswith("lua") and "MAP(VARCHAR" in type_)
+
+
+@pytest.mark.parametrize(
+    ("index", "kind"),
+    [
+        pytest.param(index, kind, id=f"{case['type'][:40]}-{kind}")
+        for index, case in enumerate(CASES)
+        for kind in KINDS
+        if comes_back(case["type"], kind)
+    ],
+)
 def test_values_come_back_unchanged(engine: duckdb.DuckDBPyConnection, index: int, kind: str) -> None:
     case = CASES[index]
-    if kind.startswith("lua") and "MAP(VARCHAR" in case["type"]:
-        pytest.skip("a Lua table has no order, and its texts come back in theirs")
     function = f"{KINDS[kind]}_{index}"
     values = [text_of(value) for value in case["values"]]
     beyond = case.get("beyond", {})

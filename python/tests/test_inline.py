@@ -280,6 +280,35 @@ def imported(path: Path, text: str) -> Any:
     return module
 
 
+def test_what_cannot_be_parsed_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython's parser raises this if another thread parses at the same time."""
+
+    def function(x: int) -> int:
+        return x - 1
+
+    def parse(_: str) -> Any:
+        raise SystemError("AST constructor recursion depth mismatch")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_inline.ast, "parse", parse)
+        assert _inline.loops(function, 1) is None
+    assert not _inline._reading.locked()
+
+
+def test_lanes_in_threads_compile_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(x: int) -> int:
+        return x - 2
+
+    compiled = _inline._compiled
+
+    def locked(*arguments: Any) -> Any:
+        assert _inline._reading.locked()
+        return compiled(*arguments)
+
+    monkeypatch.setattr(_inline, "_compiled", locked)
+    assert _inline.loops(function, 1) is not None
+
+
 def test_a_changed_file_is_no_source(tmp_path: Path) -> None:
     path = tmp_path / "changed.py"
     module = imported(path, "def f(x): return x + 1\ndef g(x): return x\n")
