@@ -125,7 +125,7 @@ class Runs:
         #: How many runs were disturbed, and not made again.
         self.disturbed = 0
         #: Whether the load generator may go before the servers in all open loops.
-        self.real_time = True
+        self.goes_first = True
 
     def run(self, load: Load, server: str, seed: int) -> Report:
         """Measures a server once, or again if others were busy; the plan of the requests depends on the seed."""
@@ -143,7 +143,7 @@ class Runs:
                 break
             self._spare -= 1
         report = json.loads(done.stdout)
-        self.real_time &= report["real_time"] or report["work"] == "closed"
+        self.goes_first &= report["goes_first"] or load.rate == RATES[-1] or report["work"] == "closed"
         self.add(load, server, report)
         return {"load": load.name, "server": server, "others": share, **report}
 
@@ -340,7 +340,7 @@ def main() -> None:
     with console.status("single steps"):
         table = steps(arguments.rounds)
     console.print(table)
-    if not runs.real_time:
+    if not runs.goes_first:
         console.print(
             "[red]The load generator must not have a real-time priority here: beside heavy requests it is late itself "
             "(column late p99). Run this as root.[/]"

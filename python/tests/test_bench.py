@@ -97,7 +97,7 @@ def test_a_disturbed_run_is_made_again_while_there_are_spare_ones(
 
     def run(command: list[Any], **_: Any) -> Any:
         made.append(command)
-        report = {"qps": len(made), "work": "uniform", "real_time": len(made) < 5}
+        report = {"qps": len(made), "work": "uniform", "goes_first": len(made) < 5}
         return SimpleNamespace(returncode=0, stdout=json.dumps(report))
 
     monkeypatch.setattr(sched.Others, "share", lambda _: next(shares))
@@ -107,5 +107,5 @@ def test_a_disturbed_run_is_made_again_while_there_are_spare_ones(
     assert [(report["qps"], report["others"]) for report in reports] == [(2, 0.01), (4, 0.5), (5, 0.02)]
     assert runs.disturbed == 1
     assert runs.each(sched.CLOSED, sched.OURS, lambda report: report["qps"]) == [2, 4, 5]
-    assert not runs.real_time
+    assert not runs.goes_first
     assert made[0][-7:] == ["--outstanding", "16", "--seed", "9", "--", "our", "server"]

@@ -60,6 +60,8 @@ pub struct Load {
 
 /// The server's process is looked at so long before the first measured request, which is not to wait for that.
 const LOOKING: u64 = 10_000_000;
+/// So many requests per second keep the generator busy all the time.
+const SLEEPLESS: u32 = 100_000;
 /// A request that has not been answered.
 const UNANSWERED: u64 = u64::MAX;
 const CLOSED: &str = "the server closed a connection";
@@ -79,15 +81,16 @@ pub struct Measured {
 pub fn run(address: SocketAddr, pid: u32, load: &Load) -> Result<Measured> {
     ensure!(load.connections > 0, "at least one connection is needed");
     ensure!((0.0..=1.0).contains(&load.mix.share), "the share of heavy requests is between 0 and 1");
-    let real_time = wake_in_time(load.work)?;
+    let goes_first = wake_in_time(load.work)?;
     let mut generator = Generator::connect(address, load)?;
     generator.run(pid, load)?;
-    generator.measured(load, real_time)
+    generator.measured(load, goes_first)
 }
 
 /// Asks the kernel to end this thread's sleeps on time, and to let it go first when they end. An open loop is to send
 /// at its planned times, whatever the server does with the processors: as the client would on a machine of its own. So it
-/// becomes a real-time thread, if that is allowed. Says whether it is one.
+/// becomes a real-time thread, if that is allowed; but not for so many requests that it never sleeps, since the kernel stops
+/// such real-time threads for a while. Says whether it is one.
 fn wake_in_time(work: Work) -> Result<bool> {
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
     let size = size_of::<libc::sched_attr>() as u32;
@@ -101,7 +104,7 @@ fn wake_in_time(work: Work) -> Result<bool> {
         let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attributes, 0) };
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
-    if matches!(work, Work::Open { .. }) {
+    if matches!(work, Work::Open { rate, .. } if rate < SLEEPLESS) {
         let fifo = libc::SCHED_FIFO as u32;
         let real_time = libc::sched_attr {
             sched_policy: fifo,
@@ -344,7 +347,7 @@ impl Generator {
         Ok(count)
     }
 
-    fn measured(self, load: &Load, real_time: bool) -> Result<Measured> {
+    fn measured(self, load: &Load, goes_first: bool) -> Result<Measured> {
         let end = self.now();
         let first = self.requests.partition_point(|request| request.at < load.warm_up.as_nanos() as u64);
         let (mut light, mut heavy) = (Vec::new(), Vec::new());
@@ -379,7 +382,7 @@ impl Generator {
             "light": percentiles::report(light),
             "heavy": percentiles::report(heavy),
             "late": late,
-            "real_time": real_time,
+            "goes_first": goes_first,
             "used": self.used,
         });
         let lost = self.answered.iter().filter(is_lost).count();
