@@ -124,6 +124,7 @@ def test_errors_say_where(lua: Load, con: duckdb.DuckDBPyConnection) -> None:
         ),
         ("TIME", "{ hour = 25 }", "RangeError: returned a table, which does not fit TIME"),
         ("ENUM('a')", '"b"', "which is none of ENUM('a')"),
+        ("BOOLEAN[]", "{ n = 1 << 31 }", "RangeError: the results of one batch exceed 2 GiB"),
         ("INTEGER[2]", "{ 1 }", "1 elements where INTEGER[2] is due"),
         ("UNION(a INTEGER)", '{ tag = "b" }', "returned a tag that no member of UNION(a INTEGER) has"),
         ("UUID", '"x"', "TypeError: returned string x where UUID is due"),

@@ -10,7 +10,7 @@
 
 use crate::Declared;
 use crate::reader::{Argument, Reader};
-use crate::values::{Class, Fault, Values};
+use crate::values::{Class, Fault, Refusal, Values};
 use crate::writer::Writer;
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
@@ -436,6 +436,7 @@ impl<L: Language> Batch<'_, L> {
         };
         match language.with_elements(&result, start, each) {
             Ok(written) => written?,
+            Err(Refusal::Failed(error)) => return Err(Fault::Failed(error)),
             Err(_) => {
                 let shown = language.shown(&result);
                 return Err(Fault::Refused(

@@ -1,7 +1,7 @@
 //! Numbers as text, for languages whose own have 64 bits.
 
 /// A DECIMAL: `unscaled` / 10^`scale`.
-pub fn decimal_text(unscaled: i128, scale: u8) -> String {
+pub(crate) fn decimal_text(unscaled: i128, scale: u8) -> String {
     let scale = usize::from(scale);
     let digits = format!("{:0>width$}", unscaled.unsigned_abs(), width = scale + 1);
     let (whole, fraction) = digits.split_at(digits.len() - scale);
@@ -13,7 +13,7 @@ pub fn decimal_text(unscaled: i128, scale: u8) -> String {
 const STEP: u32 = 9;
 
 /// A BIGNUM, from its little-endian two's complement.
-pub fn big_text(bytes: &[u8]) -> String {
+pub(crate) fn big_text(bytes: &[u8]) -> String {
     let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
     let mut words: Vec<u32> = bytes
         .chunks(4)
@@ -47,7 +47,7 @@ pub fn big_text(bytes: &[u8]) -> String {
 }
 
 /// A BIGNUM's little-endian two's complement, from text; `None` if it is no integer.
-pub fn big_bytes(text: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn big_bytes(text: &[u8]) -> Option<Vec<u8>> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
         digits => (false, digits),

@@ -195,19 +195,3 @@ impl<'a, V: Values> Argument<'a, V> {
         }
     }
 }
-
-/// A UUID as text.
-pub fn uuid_text(bytes: [u8; 16]) -> [u8; 36] {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    let mut text = [b'-'; 36];
-    let mut at = 0;
-    for (index, byte) in bytes.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            at += 1;
-        }
-        text[at] = HEX[usize::from(byte >> 4)];
-        text[at + 1] = HEX[usize::from(byte & 15)];
-        at += 2;
-    }
-    text
-}

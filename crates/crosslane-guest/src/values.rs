@@ -1,7 +1,6 @@
 //! What a language says of its values.
 
 use crate::numbers::{big_bytes, big_text, decimal_text};
-use crate::reader::uuid_text;
 use crosslane::builder::Overflow;
 use crosslane::{DataType, Field};
 
@@ -61,7 +60,7 @@ pub trait Values: Sized {
     fn bytes(&self, bytes: &[u8]) -> Made<Self>;
     /// A UUID in network order.
     fn uuid(&self, bytes: [u8; 16]) -> Made<Self> {
-        self.text(&uuid_text(bytes), Some(true))
+        self.text(&crosslane::display::uuid(bytes), Some(true))
     }
     /// A date, time or interval.
     fn moment(&self, moment: Moment) -> Made<Self>;

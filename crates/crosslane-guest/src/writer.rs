@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn uuids_have_thirty_two_digits() {
         let bytes: [u8; 16] = std::array::from_fn(|at| at as u8 * 17);
-        assert_eq!(uuid(&crate::uuid_text(bytes)), Some(bytes));
+        assert_eq!(uuid(&crosslane::display::uuid(bytes)), Some(bytes));
         assert_eq!(uuid(b"00112233-4455-6677-8899-aabbccddeef"), None);
         assert_eq!(uuid(b"00112233445566778899aabbccddeeff0"), None);
         assert_eq!(uuid(b"g0112233445566778899aabbccddeeff"), None);

@@ -399,7 +399,7 @@ impl Zygote {
 
     /// Reports every lane that ended.
     fn reap(&mut self) -> io::Result<()> {
-        while let Some((pid, code, signal)) = ended_child() {
+        while let Some((pid, code, signal)) = reaper::ended_child() {
             let lane = self.lanes.remove(&pid);
             if lane.is_some() {
                 // While it is not reaped its group is still its own.
@@ -486,26 +486,6 @@ impl Zygote {
         }
         guest.begin();
         guest.serve(memory, socket, spin)
-    }
-}
-
-/// A child that has ended, which is not reaped: its process id, exit code and signal.
-fn ended_child() -> Option<(i32, Option<i32>, Option<i32>)> {
-    // SAFETY: the structure is plain data, filled by the call.
-    let info = unsafe {
-        let mut info: libc::siginfo_t = std::mem::zeroed();
-        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        if libc::waitid(libc::P_ALL, 0, &raw mut info, options) != 0 {
-            return None;
-        }
-        info
-    };
-    // SAFETY: these fields belong to what waitid fills in.
-    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-    match pid {
-        0 => None,
-        _ if info.si_code == libc::CLD_EXITED => Some((pid, Some(status), None)),
-        _ => Some((pid, None, Some(status))),
     }
 }
 

@@ -65,6 +65,26 @@ pub fn supervise<E: From<io::Error>>(fork: impl FnOnce() -> Result<i32, E>) -> R
     Ok(())
 }
 
+/// A child that has ended, which is not reaped: its process id, exit code and signal.
+pub fn ended_child() -> Option<(i32, Option<i32>, Option<i32>)> {
+    // SAFETY: the structure is plain data, filled by the call.
+    let info = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        if libc::waitid(libc::P_ALL, 0, &raw mut info, options) != 0 {
+            return None;
+        }
+        info
+    };
+    // SAFETY: these fields belong to what waitid fills in.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    match pid {
+        0 => None,
+        _ if info.si_code == libc::CLD_EXITED => Some((pid, Some(status), None)),
+        _ => Some((pid, None, Some(status))),
+    }
+}
+
 /// Ends a zygote's process and all that it has started: its reaper, if it has one, needs a moment for that.
 pub(crate) fn end(child: &mut Child) {
     if !matches!(child.try_wait(), Ok(None)) {

@@ -61,6 +61,17 @@ fn wait(word: &AtomicU32, spin: Spin, timeout: Duration, mut ready: impl FnMut()
     }
 }
 
+/// Sleeps once, until one of the words is woken.
+fn sleep(words: &[&AtomicU32], timeout: Duration, mut ready: impl FnMut() -> bool) -> Parked {
+    words.iter().for_each(|word| announce(word));
+    fence(Ordering::SeqCst);
+    if !ready() {
+        futex::wait_any(words, timeout);
+    }
+    words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    if ready() { Parked::Ready } else { Parked::TimedOut }
+}
+
 #[cfg(not(loom))]
 fn spun(spin: Spin, timeout: Duration, ready: &mut impl FnMut() -> bool) -> bool {
     if ready() {
@@ -132,13 +143,7 @@ pub fn wait_any<M: Memory>(consumers: &mut [&mut Consumer<M>], spin: Spin, timeo
         return Parked::Ready;
     }
     let words: Vec<&AtomicU32> = consumers.iter().map(|c| &c.memory.header().data_wait.0).collect();
-    words.iter().for_each(|word| announce(word));
-    fence(Ordering::SeqCst);
-    if !ready() {
-        futex::wait_any(&words, timeout);
-    }
-    words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-    if ready() { Parked::Ready } else { Parked::TimedOut }
+    sleep(&words, timeout, ready)
 }
 
 /// Waits until the consumer has a frame or the producer's frames are taken, `timeout` at most. `ready` is told whether
@@ -156,11 +161,5 @@ pub fn wait_either<M: Memory>(
         return Parked::Ready;
     }
     let words = [&consumer.memory.header().data_wait.0, &producer.memory.header().space_wait.0];
-    words.iter().for_each(|word| announce(word));
-    fence(Ordering::SeqCst);
-    if !ready() {
-        futex::wait_any(&words, timeout);
-    }
-    words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-    if ready() { Parked::Ready } else { Parked::TimedOut }
+    sleep(&words, timeout, ready)
 }

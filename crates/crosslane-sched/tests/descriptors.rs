@@ -11,7 +11,7 @@ use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -42,9 +42,8 @@ fn a_listener_without_descriptors_says_so_once_and_tries_again() {
         connect(&client, &address).unwrap();
         assert_eq!(receive.recv_timeout(LONG).unwrap(), Err(Some(Errno::MFILE)));
         // The worker sleeps before each attempt, and nothing else wakes it.
-        let (before, began) = (parks(), Instant::now());
+        let before = parks();
         while parks() < before + 3 {
-            assert!(began.elapsed() < LONG, "the worker sleeps");
             thread::yield_now();
         }
         limit(usual.current);

@@ -127,8 +127,11 @@ impl ColumnBuilder {
     /// cannot end the process, however large their fixed part is.
     ///
     /// # Errors
-    /// [`Overflow`] if there is no memory, or no process could have so much.
+    /// [`Overflow`] if there is no memory, or 32-bit offsets cannot tell so many rows apart.
     pub fn reserve(&mut self, rows: usize) -> Result<(), Overflow> {
+        if self.rows.saturating_add(rows) > i32::MAX as usize {
+            return Err(Overflow::TooLarge);
+        }
         let validity = (self.rows + rows).div_ceil(8);
         self.validity.try_reserve(validity.saturating_sub(self.validity.len()))?;
         let mut below = rows;

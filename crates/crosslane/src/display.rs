@@ -57,7 +57,7 @@ pub fn value(column: &Column<'_>, row: usize) -> String {
         T::Timestamp | T::TimestampTz => timestamp(column.value(row), 1_000_000),
         T::TimestampNs => timestamp(column.value(row), 1_000_000_000),
         T::Interval => interval(column, row),
-        T::Uuid => uuid(column.value::<[u8; 16]>(row)),
+        T::Uuid => format!("'{}'", String::from_utf8_lossy(&uuid(column.value(row)))),
         T::Enum(values) => {
             let bytes = &column.data[row * crate::types::code_width(values.len())..];
             let code = bytes[..crate::types::code_width(values.len())]
@@ -159,9 +159,20 @@ fn interval(column: &Column<'_>, row: usize) -> String {
     format!("INTERVAL '{months} months {days} days {microseconds} microseconds'")
 }
 
-fn uuid(bytes: [u8; 16]) -> String {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("'{}-{}-{}-{}-{}'", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+/// A UUID in network order as its ASCII text.
+pub fn uuid(bytes: [u8; 16]) -> [u8; 36] {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let mut text = [b'-'; 36];
+    let mut at = 0;
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            at += 1;
+        }
+        text[at] = HEX[usize::from(byte >> 4)];
+        text[at + 1] = HEX[usize::from(byte & 15)];
+        at += 2;
+    }
+    text
 }
 
 #[cfg(test)]

@@ -460,8 +460,7 @@ impl Function {
             if row == batch.live.rows() {
                 return Err(mishap);
             }
-            let tries = failed.entry(row).or_default();
-            results.append(self.instead(py, batch, (mishap, row), tries, mishaps)?)?;
+            results.append(self.instead(py, batch, (mishap, row), failed, mishaps)?)?;
             from = batch.live.next(row + 1);
         }
         Ok(results)
@@ -484,9 +483,8 @@ impl Function {
             match caller.call(row) {
                 Ok(value) => results.append(value)?,
                 Err(error) => {
-                    let tries = failed.entry(row).or_default();
-                    let mishap = Mishap::from((error, row));
-                    results.append(self.instead(py, batch, (mishap, row), tries, mishaps)?)?;
+                    let failure = ((error, row).into(), row);
+                    results.append(self.instead(py, batch, failure, failed, mishaps)?)?;
                 }
             }
             row = batch.live.next(row + 1);
@@ -500,9 +498,10 @@ impl Function {
         py: Python<'py>,
         batch: &Batch<'_>,
         (mishap, row): (Mishap, usize),
-        tries: &mut u32,
+        failed: &mut HashMap<usize, u32>,
         mishaps: &mut Mishaps,
     ) -> Result<Bound<'py, PyAny>, Mishap> {
+        let tries = failed.entry(row).or_default();
         match self.forgive(py, Mishap { row: Some(row), ..mishap }, tries, 1, mishaps)? {
             Verdict::Again(_) => self.again(py, batch, row, tries, mishaps),
             Verdict::Null => Ok(py.None().into_bound(py)),

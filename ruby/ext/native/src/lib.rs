@@ -81,26 +81,6 @@ fn supervise() -> Result<(), Error> {
     crosslane_process::reaper::supervise(|| fork().map_err(Failed)).map_err(|Failed(error)| error)
 }
 
-/// A child that has ended, which is not reaped: its process id, exit code and signal.
-fn ended_child() -> Option<(i32, Option<i32>, Option<i32>)> {
-    // SAFETY: the structure is plain data, filled by the call.
-    let info = unsafe {
-        let mut info: libc::siginfo_t = std::mem::zeroed();
-        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        if libc::waitid(libc::P_ALL, 0, &mut info, options) != 0 {
-            return None;
-        }
-        info
-    };
-    // SAFETY: these fields belong to what waitid fills in.
-    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-    match pid {
-        0 => None,
-        _ if info.si_code == libc::CLD_EXITED => Some((pid, Some(status), None)),
-        _ => Some((pid, None, Some(status))),
-    }
-}
-
 /// How long a wait is that nothing can end, in milliseconds.
 const GLANCE: i32 = 10;
 
@@ -164,7 +144,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     native.define_singleton_method("parse_signature", function!(parse_signature, 1))?;
     native.define_singleton_method("die_with_parent", function!(die_with_parent, 0))?;
     native.define_singleton_method("supervise", function!(supervise, 0))?;
-    native.define_singleton_method("ended_child", function!(ended_child, 0))?;
+    native.define_singleton_method("ended_child", function!(crosslane_process::reaper::ended_child, 0))?;
     native.define_singleton_method("backoff", function!(backoff, 1))?;
     native.define_singleton_method("final?", function!(is_final, 1))?;
     native.define_singleton_method("text", function!(text, 1))?;

@@ -3,6 +3,7 @@
 use crate::shapes::{self, Shared};
 use crate::values::{EPOCH, UTC, integer, known, send, utf8};
 use crosslane::batch::{self, Column};
+use crosslane::display::uuid;
 use crosslane::{DataType, calendar, code_width, member, timetz};
 use rb_sys::{Qfalse, Qnil, Qtrue, VALUE};
 use std::ffi::c_int;
@@ -204,7 +205,7 @@ impl Reader {
                     ];
                     rb_sys::rb_class_new_instance(3, parts.as_ptr(), known().interval)
                 }
-                Reader::Uuid => utf8(&uuid_text(column.value(row)), true),
+                Reader::Uuid => utf8(&uuid(column.value(row)), true),
                 Reader::Enum { values, width } => {
                     let code = &column.data[row * width..(row + 1) * width];
                     let code = code.iter().rev().fold(0, |code, byte| code << 8 | i64::from(*byte));
@@ -276,21 +277,6 @@ fn decimal_text(value: i128, scale: usize) -> ([u8; 48], usize) {
     };
     let length = 48 - rest.len();
     (text, length)
-}
-
-fn uuid_text(bytes: [u8; 16]) -> [u8; 36] {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    let mut text = [b'-'; 36];
-    let mut at = 0;
-    for (index, byte) in bytes.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            at += 1;
-        }
-        text[at] = HEX[usize::from(byte >> 4)];
-        text[at + 1] = HEX[usize::from(byte & 15)];
-        at += 2;
-    }
-    text
 }
 
 /// Seconds and nanoseconds as units since 1970, rounded down; `None` if they do not fit.
