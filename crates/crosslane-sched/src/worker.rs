@@ -39,6 +39,9 @@ const BUDGET: u32 = 128;
 const SAMPLE: u64 = 16;
 /// A handler that takes so much of the processor is long: others had better not wait for it.
 const LONG: Duration = Duration::from_micros(100);
+/// So many long ones among the last 16 that were measured show that handlers take long. A single one may be short, and have
+/// been charged for an interrupt, or for what another virtual machine had of the processor.
+const MANY_LONG: u32 = 2;
 
 /// How much of the processor this thread has had.
 fn cpu_time() -> Duration {
@@ -77,6 +80,8 @@ pub(crate) struct Worker {
     ticks: Cell<u32>,
     /// How many tasks have run of which each started the next one in the foreground.
     chain: Cell<u32>,
+    /// Which of the last handlers that were measured took long, one bit each.
+    long: Cell<u16>,
     /// What the current task has left of its [`BUDGET`].
     budget: Cell<u32>,
     dispatchers: RefCell<Snapshot>,
@@ -197,6 +202,7 @@ impl Worker {
             has_permit: Cell::new(false),
             ticks: Cell::new(0),
             chain: Cell::new(0),
+            long: Cell::new(0),
             budget: Cell::new(0),
             dispatchers: RefCell::default(),
         }
@@ -352,7 +358,9 @@ impl Worker {
         }
         let before = cpu_time();
         self.run_task(runnable);
-        if cpu_time() - before > LONG {
+        let is_long = cpu_time() - before > LONG;
+        self.long.set(self.long.get() << 1 | u16::from(is_long));
+        if is_long && self.long.get().count_ones() >= MANY_LONG {
             self.group.monitor.saw_long_handler();
             self.group.idle.set_eager(true);
         }
@@ -557,5 +565,30 @@ mod tests {
         assert!(worker.find().is_none() && !worker.sees_dispatcher());
         group.dispatchers.add().queue.post([]).unwrap().queue();
         assert!(worker.sees_dispatcher());
+    }
+
+    #[test]
+    fn one_long_handler_is_no_sign_that_they_are_long() {
+        let scheduler = Scheduler::builder().workers(1).start().unwrap();
+        let group = scheduler.handle().dispatcher().group.clone();
+        // The monitor ends what this is about when it is quiet.
+        assert_eq!(scheduler.shut_down(Duration::ZERO).stuck, 0);
+        // Its counter of events is 0, so that each handler is measured.
+        let worker = Worker::new(group.clone(), 0, Deque::new_lifo());
+        let run = |time: Duration| {
+            let spin = async move {
+                let begun = cpu_time();
+                while cpu_time() - begun < time {}
+            };
+            let (runnable, task) = async_task::spawn(spin, drop);
+            task.detach();
+            worker.run_handler(runnable);
+        };
+        run(2 * LONG);
+        (0..15).for_each(|_| run(Duration::ZERO));
+        run(2 * LONG);
+        assert!(!group.idle.is_eager());
+        run(2 * LONG);
+        assert!(group.idle.is_eager());
     }
 }
