@@ -402,13 +402,18 @@ impl GuestLane {
     }
 
     /// Waits until the engine has taken all that was sent, or until `stop` says so, as [`GuestLane::next_call_or`]: for
-    /// guests that make results as they are wanted.
+    /// guests that make results as they are wanted. The arguments are gone then.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
     pub fn await_taken(&mut self, call: &Call, stop: impl Fn() -> bool) -> io::Result<Emitted> {
+        self.release();
+        let begun = now();
         let ended = self.await_room(call, Room::All, &stop)?;
-        self.resume();
+        // What is worked before this wait and after it is told with the next batch.
+        let waited = now().saturating_sub(begun);
+        self.mark += waited;
+        self.waited += waited;
         Ok(ended.unwrap_or(Emitted::Sent))
     }
 

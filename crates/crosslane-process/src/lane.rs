@@ -261,25 +261,21 @@ impl Lane for ProcessLane {
     }
 
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
-        loop {
-            let mut reply = std::mem::take(&mut self.reply);
-            let taken = self.take(&mut reply);
-            self.reply = reply;
-            match taken {
-                Ok(true) => {}
-                Ok(false) => return Ok(None),
-                Err(error @ LaneError::TooLarge(_)) => {
-                    self.exchanges.unreadable();
-                    return Err(error);
-                }
-                Err(error) => return Err(error),
+        let mut reply = std::mem::take(&mut self.reply);
+        let taken = self.take(&mut reply);
+        self.reply = reply;
+        match taken {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(error @ LaneError::TooLarge(_)) => {
+                self.exchanges.unreadable();
+                return Err(error);
             }
-            let header = batch::header(self.reply.bytes());
-            let header = header.map_err(|error| LaneError::Corrupt(error.to_string()))?;
-            if self.exchanges.received(&header)? {
-                return Ok(Some(header));
-            }
+            Err(error) => return Err(error),
         }
+        let header = batch::header(self.reply.bytes());
+        let header = header.map_err(|error| LaneError::Corrupt(error.to_string()))?;
+        Ok(self.exchanges.received(&header)?.then_some(header))
     }
 
     fn shares_its_process(&self) -> bool {

@@ -57,7 +57,8 @@ pub trait Lane: Send + Sized + 'static {
     /// [`LaneError`] if the guest cannot be told. The lane must not be used again.
     fn cancel(&mut self) -> Result<(), LaneError>;
 
-    /// Takes the oldest reply, if there is one; [`Lane::frame`] then holds it. [`crate::Exchanges`] has checked its turn.
+    /// Takes the oldest reply, if there is one; [`Lane::frame`] then holds it. [`crate::Exchanges`] has checked its turn. One
+    /// to what was cancelled is thrown away, and `None` returned: there may be another behind it.
     ///
     /// # Errors
     /// [`LaneError`]; after any but [`LaneError::TooLarge`] the lane must not be used again.

@@ -32,9 +32,14 @@
 //!    rows. If all lanes are held by threads that wait in line and were refused, none would ever come back. Then the
 //!    first of these waiters gets its error.
 //! 6. Lanes boot and end (which may wait for a process) without the lock.
+//!
+//! # Ending lanes
+//! A lane that is given back may be at work on something that was cancelled. The pool keeps it, and throws away what still
+//! comes: the keeper does every [`GLANCE`], and who finds no idle lane does, too. It counts as checked out until its guest has
+//! ended the exchange; then it is idle, or goes to the line. A guest that takes longer than [`GRACE`] loses its lane.
 
 use crate::error::Error;
-use crate::lane::Lane;
+use crate::lane::{Lane, LaneError, Patience};
 use crate::spread::Shelves;
 use crate::stats::LaneStats;
 use std::collections::{HashMap, VecDeque};
@@ -44,8 +49,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-/// How often a waiter asks whether it should still wait.
+/// How often a waiter asks whether it should still wait, and the keeper looks after ending lanes.
 const GLANCE: Duration = Duration::from_millis(10);
+/// For how long a guest may go on with what was cancelled.
+const GRACE: Duration = Duration::from_secs(2);
+/// For how long who needs a lane waits for the end of one before another is booted: a boot takes longer.
+const MOMENT: Duration = Duration::from_millis(2);
+/// Messages that are thrown away at once. A guest could send more all the time.
+const MOST_AT_ONCE: usize = 64;
 /// How long the keeper sleeps if it is told of all that it has to do.
 const FOREVER: Duration = Duration::from_secs(3600);
 
@@ -106,6 +117,32 @@ struct Kept<L: Lane> {
     shared: Arc<Shared<L>>,
 }
 
+impl<L: Lane> Kept<L> {
+    /// Throws away what the guest sends of what was cancelled. Whether it has ended that.
+    ///
+    /// # Errors
+    /// If the lane must not be used again.
+    fn settle(&mut self) -> Result<bool, LaneError> {
+        for _ in 0..MOST_AT_ONCE {
+            if self.lane.in_flight() == 0 {
+                return Ok(true);
+            }
+            // There may be more behind a message that was thrown away.
+            match self.lane.try_collect() {
+                Ok(_) | Err(LaneError::TooLarge(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// It has nothing to do from now on.
+    fn rest(&mut self) {
+        self.since = Instant::now();
+        self.stats.busy.store(false, Relaxed);
+    }
+}
+
 /// What one of those in line waits for; see the module's documentation.
 enum Turn<L: Lane> {
     Due,
@@ -122,6 +159,8 @@ struct Place<L: Lane> {
 struct State<L: Lane> {
     /// The lane used last is on top: its memory is the warmest.
     idle: Vec<Box<Kept<L>>>,
+    /// Lanes at work on what was cancelled, since they were given back.
+    ending: Vec<Box<Kept<L>>>,
     /// Lanes that are not in `idle`.
     out: usize,
     /// The living lanes, idle and busy.
@@ -141,6 +180,11 @@ struct State<L: Lane> {
 }
 
 impl<L: Lane> State<L> {
+    /// A lane for who does not wait, unless others do.
+    fn take_free(&mut self, shelves: &Shelves<Kept<L>>) -> Option<Box<Kept<L>>> {
+        if self.is_awaited() { None } else { self.take(shelves) }
+    }
+
     /// The warmest idle lane whose guest lives, or one from a shelf.
     fn take(&mut self, shelves: &Shelves<Kept<L>>) -> Option<Box<Kept<L>>> {
         loop {
@@ -277,7 +321,7 @@ impl<L: Lane> Shared<L> {
         }
     }
 
-    /// Takes a lane back that no shelf has room for.
+    /// Takes a lane back that no shelf has room for, or that is not to lie on one.
     fn receive(&self, kept: Box<Kept<L>>) {
         let mut state = self.lock();
         if state.closed {
@@ -285,13 +329,63 @@ impl<L: Lane> Shared<L> {
             drop(state);
             return;
         }
+        if kept.lane.in_flight() > 0 {
+            state.ending.push(kept);
+            self.work.notify_one();
+            return;
+        }
         state.receive(kept);
+        self.tell(&state);
+    }
+
+    /// Tells who waits for a lane that one came back, and the keeper if it is to leave at once.
+    fn tell(&self, state: &State<L>) {
         if !state.line.is_empty() {
             self.arrival.notify_all();
         }
         if state.options.idle_timeout.is_zero() {
             self.work.notify_one();
         }
+    }
+
+    /// Looks after the ending lanes. If `patience` is not zero, waits for so long until one is free.
+    fn settle<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<L>>,
+        patience: Duration,
+    ) -> MutexGuard<'a, State<L>> {
+        let mut ending = std::mem::take(&mut state.ending);
+        if ending.is_empty() {
+            return state;
+        }
+        drop(state);
+        let until = Instant::now() + patience;
+        let mut free = Vec::new();
+        loop {
+            let mut at = 0;
+            while at < ending.len() {
+                match ending[at].settle() {
+                    Ok(true) => free.push(ending.swap_remove(at)),
+                    Ok(false) if ending[at].since.elapsed() < GRACE => at += 1,
+                    // Dropping it ends the lane, and tells who waits.
+                    Ok(false) | Err(_) => drop(PooledLane::new(ending.swap_remove(at))),
+                }
+            }
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() || !free.is_empty() || ending.is_empty() {
+                break;
+            }
+            let mut lanes: Vec<_> = ending.iter_mut().map(|kept| &mut kept.lane).collect();
+            L::wait_any(&mut lanes, Patience::Spin, rest);
+        }
+        state = self.lock();
+        state.ending.append(&mut ending);
+        for mut kept in free {
+            kept.rest();
+            state.receive(kept);
+            self.tell(&state);
+        }
+        state
     }
 }
 
@@ -319,6 +413,7 @@ impl<Z: Zygote> Pool<Z> {
     ) -> Result<(Self, T), Error> {
         let state = State {
             idle: Vec::new(),
+            ending: Vec::new(),
             out: 0,
             lanes: Vec::new(),
             line: VecDeque::new(),
@@ -372,9 +467,12 @@ impl<Z: Zygote> Pool<Z> {
             return Ok(Some(lane));
         }
         let mut state = self.shared.lock();
-        if !state.is_awaited()
-            && let Some(kept) = state.take(&self.shared.shelves)
-        {
+        let mut free = state.take_free(&self.shared.shelves);
+        if free.is_none() {
+            state = self.shared.settle(state, MOMENT);
+            free = state.take_free(&self.shared.shelves);
+        }
+        if let Some(kept) = free {
             self.refill(&state);
             return Ok(Some(PooledLane::new(kept)));
         }
@@ -401,10 +499,7 @@ impl<Z: Zygote> Pool<Z> {
             return Some(lane);
         }
         let mut state = self.shared.lock();
-        if state.is_awaited() {
-            return None;
-        }
-        let kept = state.take(&self.shared.shelves);
+        let kept = state.take_free(&self.shared.shelves);
         self.refill(&state);
         kept.map(PooledLane::new)
     }
@@ -415,10 +510,13 @@ impl<Z: Zygote> Pool<Z> {
         if lane.holder.is_some() || !Arc::ptr_eq(&lane.kept().shared, &self.shared) {
             return lane.give_back();
         }
-        if let Some(kept) = lane.clean()
-            && let Err(kept) = self.shared.shelves.put(kept)
-        {
-            self.shared.receive(kept);
+        match lane.clean() {
+            Some(kept) => {
+                if let Err(kept) = self.shared.shelves.put(kept) {
+                    self.shared.receive(kept);
+                }
+            }
+            None => lane.give_back(),
         }
     }
 
@@ -500,14 +598,18 @@ impl<Z: Zygote> Drop for Pool<Z> {
             let _ = keeper.join();
         }
         // Those that a keeper has left which panicked. Each knows the pool, so that it would live for ever.
-        drop(std::mem::take(&mut self.shared.lock().idle));
+        let state = &mut *self.shared.lock();
+        drop((std::mem::take(&mut state.idle), std::mem::take(&mut state.ending)));
     }
 }
 
-/// What the keeper does: it boots missing lanes, and ends lanes that are idle for too long.
+/// What the keeper does: it boots missing lanes, looks after those that are ending, and ends lanes that are idle for too
+/// long.
 fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
     let mut state = shared.lock();
     loop {
+        let patience = if state.is_due() { MOMENT } else { Duration::ZERO };
+        state = shared.settle(state, patience);
         if state.closed {
             break;
         }
@@ -559,10 +661,10 @@ fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
             _ if idle_timeout.is_zero() => FOREVER,
             _ => idle_timeout,
         };
-        let patience = patience.max(GLANCE);
+        let patience = if state.ending.is_empty() { patience.max(GLANCE) } else { GLANCE };
         state = shared.work.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner).0;
     }
-    let leaving = std::mem::take(&mut state.idle);
+    let leaving = (std::mem::take(&mut state.idle), std::mem::take(&mut state.ending));
     drop(state);
     drop(leaving);
 }
@@ -604,9 +706,10 @@ impl<L: Lane> PooledLane<L> {
         }
     }
 
-    /// Returns the lane to the pool, if nothing of its last use is left in it; else ends it.
+    /// Returns the lane to the pool, if its guest lives, and all that is left of its last use in it was cancelled; else ends
+    /// it.
     pub fn give_back(mut self) {
-        let Some(kept) = self.clean() else { return };
+        let Some(kept) = self.clean().or_else(|| self.cancelled()) else { return };
         let shared = Arc::clone(&kept.shared);
         if self.holder.is_some() {
             shared.lock().held.remove(&kept.lane.id());
@@ -614,12 +717,18 @@ impl<L: Lane> PooledLane<L> {
         shared.receive(kept);
     }
 
+    /// The lane, if its guest is yet to end what was cancelled.
+    fn cancelled(&mut self) -> Option<Box<Kept<L>>> {
+        let mut kept = self.kept.take_if(|kept| kept.lane.is_cancelled() && !kept.lane.has_ended())?;
+        kept.since = Instant::now();
+        Some(kept)
+    }
+
     /// The lane, if nothing of its last use is left in it.
     fn clean(&mut self) -> Option<Box<Kept<L>>> {
         let clean = |kept: &mut Box<Kept<L>>| kept.lane.in_flight() == 0 && !kept.lane.has_ended();
         let mut kept = self.kept.take_if(clean)?;
-        kept.since = Instant::now();
-        kept.stats.busy.store(false, Relaxed);
+        kept.rest();
         Some(kept)
     }
 }

@@ -2,7 +2,8 @@
 
 use super::ChunkCall;
 use super::worker::{Slice, Worker};
-use crate::error::Error;
+use crate::error::{Error, Place};
+use crate::function::Function;
 use crate::lane::{Lane, LaneError};
 use crate::leniency::Verdict;
 use crate::pool::Zygote;
@@ -19,6 +20,25 @@ pub(super) enum Loss<'a> {
     Failed(&'a LaneError),
     /// It made no progress for longer than the function's timeout.
     Late,
+}
+
+impl Loss<'_> {
+    /// What a query fails with that lost a lane so.
+    pub(super) fn error(self, function: &Function, place: Place) -> Error {
+        match self {
+            Loss::Failed(error) => died(function, error.to_string(), place),
+            Loss::Late => Error::TimedOut {
+                function: function.name().into(),
+                seconds: function.spec.timeout.unwrap_or_default(),
+                place,
+            },
+        }
+    }
+}
+
+/// The error of a lane that cannot go on with what it works on.
+pub(super) fn died(function: &Function, how: String, place: Place) -> Error {
+    Error::LaneDied { function: function.name().into(), how, place }
 }
 
 impl<Z: Zygote> ChunkCall<'_, Z> {
@@ -55,18 +75,11 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     }
 
     fn error(&self, loss: Loss<'_>, row: Option<usize>) -> Error {
-        match loss {
-            Loss::Failed(error) => self.died(error.to_string(), row),
-            Loss::Late => Error::TimedOut {
-                function: self.function.name().into(),
-                seconds: self.function.spec.timeout.unwrap_or_default(),
-                place: self.place(row),
-            },
-        }
+        loss.error(self.function, self.place(row))
     }
 
     pub(super) fn died(&self, how: String, row: Option<usize>) -> Error {
-        Error::LaneDied { function: self.function.name().into(), how, place: self.place(row) }
+        died(self.function, how, self.place(row))
     }
 
     /// Ends a lane. What was queued behind its oldest slice is not to blame, and is sent again.

@@ -1,5 +1,6 @@
-//! One call of a function with one batch: over its own lane, and over idle ones if that pays.
+//! Uses of functions: calls, and scans ([`Scan`]).
 //!
+//! One call of a function with one batch goes over its own lane, and over idle ones if that pays.
 //! The batch is cut into slices ([`crate::cost`] says how). Each lane holds up to [`DEPTH`] slices, so
 //! that a guest finds its next slice while the engine copies the last results; a lane that is done
 //! early takes the next slice, so that the slowest lane does not decide how long the batch takes.
@@ -13,12 +14,14 @@ mod group;
 mod loss;
 mod place;
 mod replies;
+mod scan;
 mod wait;
 mod worker;
 
 pub use deliver::deliver;
 pub use group::{CallGroup, CallGroups, Caller};
 pub use place::place;
+pub use scan::Scan;
 
 use crate::batch::{Column, Encode};
 use crate::error::Error;
@@ -30,8 +33,8 @@ use crate::stats::now;
 use loss::Loss;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::{Duration, Instant};
-use wait::Clock;
+use std::time::Duration;
+use wait::{Clock, Seen};
 use worker::{Slice, Submitted, Worker};
 
 /// Slices in flight per lane.
@@ -192,7 +195,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             let Some(lane) = pool.try_check_out() else { return Ok(false) };
             (lane, slot, true)
         };
-        let seen = (0, Instant::now());
+        let seen = Seen::now();
         let slices = VecDeque::new();
         self.lanes.push(Worker { lane, slices, seen, full: false, borrowed, free: 0, _slot: slot });
         Ok(true)
@@ -219,7 +222,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         match outcome {
             Ok(Some(exchange)) => {
                 if worker.slices.is_empty() {
-                    worker.seen = (0, Instant::now());
+                    worker.seen = Seen::now();
                 }
                 if worker.borrowed {
                     self.function.stats.here().fanned_out.add(1);

@@ -1,6 +1,7 @@
 //! Taking replies, and checking them.
 
 use super::loss::Loss;
+use super::wait::Seen;
 use super::worker::Submitted;
 use super::{ChunkCall, deliver};
 use crate::batch::{self, BATCH, FAILURE, Header};
@@ -8,7 +9,6 @@ use crate::error::{Error, Failure};
 use crate::lane::{Lane, LaneError};
 use crate::pool::Zygote;
 use crate::stats::{Times, now};
-use std::time::Instant;
 
 impl<Z: Zygote> ChunkCall<'_, Z> {
     /// Takes every reply that is there. False if there was none.
@@ -48,7 +48,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             self.lose(index, Loss::Failed(&LaneError::Corrupt("a reply to no call".into())))?;
             return Ok(false);
         };
-        worker.seen = (0, Instant::now());
+        worker.seen = Seen::now();
         worker.full = false;
         let rows = submitted.slice.rows.clone();
         let outcome = match header.kind {
@@ -62,23 +62,15 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                     Err(malformed) => Some(malformed.to_string()),
                 }
             }
-            FAILURE if header.exchange == submitted.exchange => {
-                let text =
-                    batch::failure_text(worker.lane.frame()).map_err(|malformed| malformed.to_string());
-                let failure = text.and_then(|text| {
-                    serde_json::from_slice::<Failure>(text).map_err(|error| error.to_string())
-                });
-                match failure {
-                    Ok(failure) => {
-                        let failure = Box::new(failure);
-                        let row = (header.row as usize) < rows.len();
-                        let row = row.then(|| rows.start + header.row as usize);
-                        let place = self.place(row);
-                        return Err(Error::Raised { function: self.function.name().into(), failure, place });
-                    }
-                    Err(error) => Some(format!("a failure that cannot be read: {error}")),
+            FAILURE if header.exchange == submitted.exchange => match failure(worker.lane.frame()) {
+                Ok(failure) => {
+                    let row = (header.row as usize) < rows.len();
+                    let row = row.then(|| rows.start + header.row as usize);
+                    let place = self.place(row);
+                    return Err(Error::Raised { function: self.function.name().into(), failure, place });
                 }
-            }
+                Err(what) => Some(what),
+            },
             kind => Some(format!(
                 "a reply of kind {kind} to call {} with {} rows, where call {} with {} rows was due",
                 header.exchange,
@@ -103,4 +95,14 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         self.probing = false;
         Ok(true)
     }
+}
+
+/// What a guest says in a failure.
+///
+/// # Errors
+/// Why it cannot be read.
+pub(super) fn failure(frame: &[u8]) -> Result<Box<Failure>, String> {
+    let text = batch::failure_text(frame).map_err(|malformed| malformed.to_string());
+    text.and_then(|text| serde_json::from_slice(text).map_err(|error| error.to_string()))
+        .map_err(|error| format!("a failure that cannot be read: {error}"))
 }

@@ -1,15 +1,15 @@
-//! The one place where a call waits, and what ends the wait.
+//! The one place where the engine waits for a guest, and what ends the wait.
 
 use super::loss::Loss;
 use super::{Caller, ChunkCall};
 use crate::error::Error;
 use crate::function::Function;
-use crate::lane::{Lane, Patience};
+use crate::lane::{COUNT, Lane, LaneError, Patience, WRITING};
 use crate::pool::Zygote;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How often a call looks for deaths, deadlines and cancellation.
+/// How often who waits looks for deaths, deadlines and cancellation.
 const TICK: Duration = Duration::from_millis(10);
 /// A reply further away than this is not worth a core that spins.
 const FAR: Duration = Duration::from_micros(500);
@@ -19,7 +19,7 @@ fn cores() -> usize {
     *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// When a call looks next, and for what.
+/// When who waits looks next, and for what.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// After how long without progress a lane is given up.
@@ -28,11 +28,97 @@ pub(super) struct Clock {
     next: Instant,
 }
 
+/// Why no reply of a lane is waited for any longer.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// Its guest is dead. What it has sent before is still there.
+    Dead(LaneError),
+    /// It has made no progress for longer than the function's timeout.
+    Late,
+}
+
+/// How far a guest is with its oldest exchange, and since when.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    far: u64,
+    since: Instant,
+}
+
+impl Seen {
+    /// It begins now.
+    pub(super) fn now() -> Self {
+        Self { far: 0, since: Instant::now() }
+    }
+
+    /// Whether the guest has come no further for longer than `limit`. Only more counts: it could say anything.
+    fn overdue(&mut self, far: u64, now: Instant, limit: Duration) -> bool {
+        if far > self.far {
+            *self = Self { far, since: now };
+        }
+        now.saturating_duration_since(self.since) >= limit
+    }
+}
+
+/// How far an exchange of so many rows is, by what its guest says: from 0 to twice its rows.
+fn far((at, row): (u32, u32), exchange: u64, rows: usize) -> u64 {
+    let rows = rows as u64;
+    let within = |row: u32| u64::from(row).min(rows);
+    if at != exchange as u32 || row == u32::MAX {
+        0
+    } else if row & COUNT != 0 {
+        1 + within(row & !COUNT)
+    } else if row & WRITING != 0 {
+        2 + rows + within(row & !WRITING)
+    } else {
+        1 + within(row)
+    }
+}
+
 impl Clock {
     pub(super) fn new(function: &Function) -> Self {
         let limit = function.patience();
         let tick = limit.map_or(TICK, |limit| (limit / 8).clamp(Duration::from_millis(1), TICK));
         Self { limit, tick, next: Instant::now() + tick }
+    }
+
+    /// Waits for a message of one of the lanes, or until it is time to look.
+    pub(super) fn wait<L: Lane>(&self, lanes: &mut [&mut L], patience: Patience) {
+        let timeout = self.next.saturating_duration_since(Instant::now());
+        if lanes.is_empty() {
+            // All that is left to do is to be tried again after a pause.
+            std::thread::sleep(timeout);
+        } else {
+            L::wait_any(lanes, patience, timeout);
+        }
+    }
+
+    /// The moment, if it is time to look.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] if it is, and the query should end.
+    pub(super) fn due(&mut self, function: &Function, caller: Caller<'_>) -> Result<Option<Instant>, Error> {
+        let now = Instant::now();
+        if now < self.next {
+            return Ok(None);
+        }
+        self.next = now + self.tick;
+        if caller.should_end() { Err(Caller::cancelled(function)) } else { Ok(Some(now)) }
+    }
+
+    /// Looks at a lane that works on this exchange of so many rows.
+    pub(super) fn trouble<L: Lane>(
+        &self,
+        now: Instant,
+        lane: &mut L,
+        seen: &mut Seen,
+        (exchange, rows): (u64, usize),
+    ) -> Option<Trouble> {
+        if let Err(error) = lane.check() {
+            return Some(Trouble::Dead(error));
+        }
+        let far = far(lane.progress(), exchange, rows);
+        let late = self.limit.is_some_and(|limit| seen.overdue(far, now, limit));
+        late.then_some(Trouble::Late)
     }
 }
 
@@ -55,43 +141,25 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     /// Waits for a reply, or until it is time to look.
     pub(super) fn wait(&mut self) {
         let patience = self.patience();
-        let timeout = self.clock.next.saturating_duration_since(Instant::now());
         let mut lanes: Vec<&mut Z::Lane> = self
             .lanes
             .iter_mut()
             .filter(|worker| !worker.slices.is_empty())
             .map(|worker| &mut *worker.lane)
             .collect();
-        if lanes.is_empty() {
-            // All that is left to do is to be tried again after a pause.
-            std::thread::sleep(timeout);
-        } else {
-            Z::Lane::wait_any(&mut lanes, patience, timeout);
-        }
+        self.clock.wait(&mut lanes, patience);
     }
 
     /// Looks for cancellation, deaths and deadlines whenever it is time by the clock, whatever else happens: a
     /// guest may wake its engine, or answer, all the time.
     pub(super) fn look(&mut self) -> Result<(), Error> {
-        let now = Instant::now();
-        if now < self.clock.next {
-            return Ok(());
-        }
-        self.clock.next = now + self.clock.tick;
-        if self.caller.should_end() {
-            return Err(Caller::cancelled(self.function));
-        }
+        let Some(now) = self.clock.due(self.function, self.caller)? else { return Ok(()) };
         let mut index = 0;
         while index < self.lanes.len() {
-            let worker = &mut self.lanes[index];
-            if worker.slices.is_empty() {
-                index += 1;
-            } else if let Err(error) = worker.lane.check() {
-                self.drain_dead(index, &error)?;
-            } else if self.clock.limit.is_some_and(|limit| worker.overdue(now, limit)) {
-                self.lose(index, Loss::Late)?;
-            } else {
-                index += 1;
+            match self.lanes[index].trouble(&self.clock, now) {
+                None => index += 1,
+                Some(Trouble::Dead(error)) => self.drain_dead(index, &error)?,
+                Some(Trouble::Late) => self.lose(index, Loss::Late)?,
             }
         }
         Ok(())

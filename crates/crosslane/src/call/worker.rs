@@ -1,11 +1,12 @@
 //! A lane at work for a call, and what it was given.
 
-use crate::lane::{COUNT, Lane, WRITING};
+use super::wait::{Clock, Seen, Trouble};
+use crate::lane::{Lane, WRITING};
 use crate::pool::PooledLane;
 use crate::spread::Taken;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Rows to be computed, and what happened to them before.
 #[derive(Debug, Clone)]
@@ -39,8 +40,8 @@ pub(super) struct Submitted {
 pub(super) struct Worker<'a, L: Lane> {
     pub(super) lane: PooledLane<L>,
     pub(super) slices: VecDeque<Submitted>,
-    /// How far the oldest slice is, and since when, for the timeout.
-    pub(super) seen: (u64, Instant),
+    /// How far the oldest slice is, for the timeout.
+    pub(super) seen: Seen,
     /// Whether the last slice found no room, so that none is sent before a reply has come.
     pub(super) full: bool,
     pub(super) borrowed: bool,
@@ -53,10 +54,8 @@ pub(super) struct Worker<'a, L: Lane> {
 impl<L: Lane> Worker<'_, L> {
     /// The row that the guest works on, if it works on the oldest slice.
     pub(super) fn row(&self, submitted: &Submitted) -> Option<usize> {
-        let (exchange, row) = self.lane.progress();
-        let row = (row & !WRITING) as usize;
-        (exchange == submitted.exchange as u32 && row < submitted.slice.rows.len())
-            .then(|| submitted.slice.rows.start + row)
+        let rows = &submitted.slice.rows;
+        row_at(&*self.lane, submitted.exchange, rows.len()).map(|row| rows.start + row)
     }
 
     /// Whether the guest has taken this slice, or one that was sent after it.
@@ -65,29 +64,17 @@ impl<L: Lane> Worker<'_, L> {
         exchange.wrapping_sub(submitted.exchange as u32) < 1 << 31
     }
 
-    /// Whether the guest has come no further with its oldest slice for longer than `limit`. Only more counts: it
-    /// could say anything.
-    pub(super) fn overdue(&mut self, now: Instant, limit: Duration) -> bool {
-        let Some(submitted) = self.slices.front() else { return false };
-        let far = far(self.lane.progress(), submitted);
-        if far > self.seen.0 {
-            self.seen = (far, now);
-        }
-        now.saturating_duration_since(self.seen.1) >= limit
+    /// What is wrong with the lane, if it has something to do.
+    pub(super) fn trouble(&mut self, clock: &Clock, now: Instant) -> Option<Trouble> {
+        let submitted = self.slices.front()?;
+        let work = (submitted.exchange, submitted.slice.rows.len());
+        clock.trouble(now, &mut *self.lane, &mut self.seen, work)
     }
 }
 
-/// How far a slice is, by what its guest says: from 0 to twice its rows.
-fn far((exchange, row): (u32, u32), submitted: &Submitted) -> u64 {
-    let rows = submitted.slice.rows.len() as u64;
-    let within = |row: u32| u64::from(row).min(rows);
-    if exchange != submitted.exchange as u32 || row == u32::MAX {
-        0
-    } else if row & COUNT != 0 {
-        1 + within(row & !COUNT)
-    } else if row & WRITING != 0 {
-        2 + rows + within(row & !WRITING)
-    } else {
-        1 + within(row)
-    }
+/// The row that a guest works on, if it works on this exchange of so many rows.
+pub(super) fn row_at(lane: &impl Lane, exchange: u64, rows: usize) -> Option<usize> {
+    let (at, row) = lane.progress();
+    let row = (row & !WRITING) as usize;
+    (at == exchange as u32 && row < rows).then_some(row)
 }
