@@ -316,6 +316,85 @@ class TestTableFunctions < CrosslaneTest
     end
   end
 
+  # Waits until no lane is at work. Returns how many were made and ended.
+  def lanes_at_rest
+    eventually { Crosslane::Host.lanes[:busy].zero? }
+    Crosslane::Host.lanes.values_at(:made, :ended)
+  end
+
+  alone def test_a_scan_that_is_cut_short_leaves_its_lane_for_the_next
+    [1, 4].each do |threads|
+      db = open(threads: threads)
+      left = []
+      db.table(:endless, "() -> (i BIGINT)") do
+        Enumerator.new do |rows|
+          (0..).each { |i| rows << [i] }
+        ensure
+          left << Thread.current
+        end
+      end
+      cut = -> { assert_equal [[0], [1], [2]], db.query("FROM endless() LIMIT 3").to_a }
+      cut.call
+      before = lanes_at_rest
+      5.times { cut.call && lanes_at_rest }
+      # Also if the next query begins before the block has been left.
+      5.times { cut.call }
+      assert_equal(2, db.stream("FROM endless()").take(2).size)
+      assert_raises(Timeout::Error) { Timeout.timeout(0.2) { db.query("SELECT count(*) FROM endless()") } }
+      assert_equal before.last, lanes_at_rest.last, "lanes were ended"
+      assert_equal 13, left.size
+      assert left.all?(&:alive?)
+    end
+  end
+
+  alone def test_blocks_that_do_not_go_when_their_scan_is_cut_short
+    db = open(threads: 1)
+    left = false
+    each = nil
+    db.table(:t, "() -> (i BIGINT)") do
+      Enumerator.new do |rows|
+        each.call(rows)
+      ensure
+        left = true
+      end
+    end
+    cut = -> { assert_equal [[0]], db.query("FROM t() LIMIT 1").to_a }
+    many = ->(rows) { 5000.times { |i| rows << [i] } }
+    # One that swallows what it is left by, and yields on, is left by each row.
+    refused = 0
+    each = lambda do |rows|
+      many.call(rows)
+    rescue Exception # rubocop:disable Lint/RescueException
+      refused += 1
+      refused < 9 ? retry : 5
+    end
+    cut.call
+    before = lanes_at_rest
+    assert_equal 9, refused
+    # One that raises something else then.
+    each = lambda do |rows|
+      many.call(rows)
+    ensure
+      raise IOError, "nobody hears of it"
+    end
+    cut.call
+    assert_equal before, lanes_at_rest
+    # One that never returns is ended, and nobody waits for it.
+    each = lambda do |rows|
+      many.call(rows)
+    ensure
+      sleep
+    end
+    left = false
+    cut.call
+    refute left
+    each = many
+    assert_equal 5000, db.value("SELECT count(*) FROM t()")
+    eventually { left }
+    assert_equal before.last + 1, lanes_at_rest.last
+    assert_equal 5000, db.value("SELECT count(*) FROM t()")
+  end
+
   alone def test_columns_under_a_stressed_and_a_compacting_collector
     db = open(threads: 2)
     wide(db)

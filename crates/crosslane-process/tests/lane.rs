@@ -279,6 +279,32 @@ fn a_cancelled_scan_leaves_its_lane_as_it_was() {
     }
 }
 
+/// A guest that waits until its results are taken, with the next ones ready, has still worked on those.
+#[test]
+fn what_a_guest_works_before_a_wait_and_after_it_counts() {
+    const NAP: Duration = Duration::from_millis(20);
+    let (mut lane, mut guest) = both_ends(4096);
+    lane.submit(SCAN, 1, &text(1)).unwrap().unwrap();
+    let guest = thread::spawn(move || {
+        let Next::Call(call) = guest.next_call_or(|| false).unwrap() else { panic!("no scan") };
+        guest.emit(&call, 1, &text(1), || false).unwrap();
+        thread::sleep(NAP);
+        assert!(matches!(guest.await_taken(&call, || false).unwrap(), Emitted::Sent));
+        thread::sleep(NAP);
+        guest.succeed(call, &text(2), Mishaps::default()).unwrap();
+    });
+    thread::sleep(3 * NAP);
+    assert_eq!(collect(&mut lane), 1);
+    let header = loop {
+        match lane.try_collect().unwrap() {
+            Some(header) => break header,
+            None => ProcessLane::wait_any(&mut [&mut lane], Patience::Spin, Duration::from_millis(5)),
+        }
+    };
+    assert!(u128::from(header.worked) >= 2 * NAP.as_nanos() && header.waited > 0, "{header:?}");
+    guest.join().unwrap();
+}
+
 /// Results come while the arguments go in, and the guest may end first: what it was sent since is not the next call's.
 #[test]
 fn both_directions_are_open_at_once() {

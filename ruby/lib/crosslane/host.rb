@@ -122,8 +122,6 @@ module Crosslane
     def thread(lane, memory, socket, spin)
       thread = Thread.new do
         Native.serve(memory, socket, FUNCTIONS, spin, true)
-      rescue ScanEnded
-        nil
       ensure
         @ended << lane
         @bell.write_nonblock(".", exception: false)

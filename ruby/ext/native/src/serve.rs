@@ -7,7 +7,7 @@ use crate::function::{Function, Mishap, Progress};
 use crate::kept;
 use crate::ready::{Ready, ready};
 use crosslane::lane::COUNT;
-use crosslane::{ColumnBuilder, Failure};
+use crosslane::{ColumnBuilder, Entry, Failure};
 use crosslane_gvl::Unwind;
 use crosslane_gvl::{self as gvl, Me};
 use crosslane_process::guest::{Call, GuestLane, Next};
@@ -63,30 +63,40 @@ pub(crate) fn serve(
                 continue;
             }
         };
-        match &*ready {
-            Ready::Function(function) => {
+        match (&*ready, call.entry()) {
+            (Ready::Function(function), Some(Entry::Call)) => {
                 let out = outs.of(number, &ready, function);
                 answer(function, out, &mut lane, call, host)?;
             }
-            Ready::Table(table) => table.answer(&mut lane, call, host)?,
+            (Ready::Table(table), Some(Entry::Scan)) => table.answer(&mut lane, call, host)?,
+            _ => lane.fail(call, &call.refusal(), None).map_err(io_error)?,
         }
     }
     Ok(())
 }
 
-/// Waits for the next call without the GVL; `None` when the engine has closed the lane.
-pub(crate) fn next_call(lane: &mut GuestLane) -> Result<Option<Call>, Error> {
+/// Waits on the lane without the GVL. `wait` is told when the VM wants the thread: then the caller lets it do what it wants
+/// ([`gvl::check_interrupts`]). `None` if the wait was not even begun.
+pub(crate) fn wait<T>(
+    lane: &mut GuestLane,
+    wait: impl FnOnce(&mut GuestLane, &dyn Fn() -> bool) -> T,
+) -> Option<T> {
+    let stop = AtomicBool::new(false);
+    let alarm = lane.alarm();
+    let me = Me::get();
+    gvl::without(
+        || wait(lane, &|| stop.load(Relaxed) || me.is_wanted()),
+        || {
+            stop.store(true, Relaxed);
+            alarm.sound();
+        },
+    )
+}
+
+/// Waits for the next exchange; `None` when the engine has closed the lane.
+fn next_call(lane: &mut GuestLane) -> Result<Option<Call>, Error> {
     loop {
-        let stop = AtomicBool::new(false);
-        let alarm = lane.alarm();
-        let me = Me::get();
-        let next = gvl::without(
-            || lane.next_call_or(|| stop.load(Relaxed) || me.is_wanted()),
-            || {
-                stop.store(true, Relaxed);
-                alarm.sound();
-            },
-        );
+        let next = wait(lane, |lane, stop| lane.next_call_or(stop));
         gvl::check_interrupts()?;
         match next {
             Some(Ok(Next::Call(call))) => return Ok(Some(call)),

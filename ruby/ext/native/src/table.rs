@@ -1,20 +1,20 @@
 //! The rows of a table function: the block yields them, the engine takes them chunk by chunk.
 //!
-//! The first call of a scan enters the block's `each`; when a chunk is full it is sent, and the next call is
-//! awaited right there, inside of `each`. So rows are made as they are wanted, on one thread, without fibers. A scan
-//! that ends early (a LIMIT) closes the lane, and the `each` is left by an exception, which runs its
-//! `ensure` clauses.
+//! A scan is an exchange: the block's `each` runs until it has no more rows, on one thread, without fibers. When a chunk is
+//! full, the engine must have taken the one before; then the chunk is sent, and the next is made. So rows are made as they are
+//! wanted, and while the engine uses the last. A scan that ends early (a LIMIT) is cancelled, and the `each` is left by an
+//! exception, which runs its `ensure` clauses.
 //!
 //! An `each` may keep its block, call it when the scan is over, or have another thread or fiber call it. So the block knows
 //! an object of Ruby's ([`Taker`]), which has the rows and the lane only as long as the scan lasts. Who works on the rows
 //! takes them out of it meanwhile; the lane is for the scan's own thread, which is in `each` as long as it uses it.
 
-use crate::serve::{describe, io_error, next_call};
+use crate::serve::{describe, io_error, wait};
 use crate::values::Held;
 use crate::writer::Writer;
-use crosslane::{ColumnBuilder, DataType, Signature};
-use crosslane_gvl::{Unwind, protect};
-use crosslane_process::guest::{Call, GuestLane, Mishaps};
+use crosslane::{ColumnBuilder, DataType, Failure, Signature};
+use crosslane_gvl::{self as gvl, Unwind, protect};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps};
 use magnus::gc::Marker;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::typed_data::Obj;
@@ -35,9 +35,17 @@ pub(crate) struct Table {
     parameters: Vec<DataType>,
 }
 
+/// The exchange of a scan.
+#[derive(Debug, Clone, Copy)]
+struct Exchange {
+    call: Call,
+    /// Whether the engine wants no more of it.
+    cancelled: bool,
+}
+
 /// The rows of a scan that were not sent yet.
 struct Rows {
-    call: Call,
+    exchange: Exchange,
     writer: Writer,
     out: ColumnBuilder,
 }
@@ -73,26 +81,18 @@ impl Table {
         })
     }
 
-    /// Answers the calls of one scan, until it has no more rows.
+    /// Answers a scan, until it has no more rows or none are wanted.
     pub(crate) fn answer(&self, lane: &mut GuestLane, call: Call, host: bool) -> Result<(), Error> {
-        let number: i64 = lane
-            .columns(self.parameters.iter())
-            .map_err(io_error)?
-            .first()
-            .map_or(0, |column| column.value(0));
+        let exchange = Exchange { call, cancelled: false };
+        let (scan, rows) = match self.begin(lane, exchange) {
+            Ok(begun) => begun,
+            Err(error) => return exchange.fail(lane, error.into(), host),
+        };
         let ruby = Ruby::get().expect("with the GVL");
-        let scan: Value = self.declared.get().funcall("scan", (number,))?;
-        // Scans of a function whose columns are decided when it is used have rows of different types.
-        let returns: String = scan.funcall("type", ())?;
-        let returns: DataType = returns.parse().map_err(crate::argument_error)?;
-        // Columns that the query does not want are not even looked at.
-        let wanted: Vec<usize> = scan.funcall("wanted", ())?;
-        let writer = Writer::of_wanted(&returns, &wanted, scan.funcall("narrow?", ())?)?;
-        let out = ColumnBuilder::new(&projected(&returns, &wanted)?);
         let taker = ruby.obj_wrap(Taker {
             thread: Opaque::from(ruby.thread_current().as_value()),
             lane: Cell::new(lane),
-            rows: Cell::new(Some(Box::new(Rows { call, writer, out }))),
+            rows: Cell::new(Some(Box::new(rows))),
         });
         let outcome = protect(|| {
             // SAFETY: protected; the VM marks what a block is given, and does not move it.
@@ -106,12 +106,27 @@ impl Table {
         let Some(mut rows) = taker.rows.take() else {
             // A fiber that nobody may ever resume is in the midst of one.
             let unwind = outcome.err().unwrap_or_else(|| Unwind::new(ERROR, "each ended within a row"));
-            return fail(lane, call, unwind, host);
+            return exchange.fail(lane, unwind, host);
         };
         match outcome.and_then(|()| rows.finish(lane)) {
             Ok(()) => Ok(()),
-            Err(unwind) => fail(lane, rows.call, unwind, host),
+            Err(unwind) => rows.exchange.fail(lane, unwind, host),
         }
+    }
+
+    /// The scan that the engine asks for, and its first row's place.
+    fn begin(&self, lane: &GuestLane, exchange: Exchange) -> Result<(Value, Rows), Error> {
+        let columns = lane.columns(self.parameters.iter()).map_err(io_error)?;
+        let number: i64 = columns.first().map_or(0, |column| column.value(0));
+        let scan: Value = self.declared.get().funcall("scan", (number,))?;
+        // Scans of a function whose columns are decided when it is used have rows of different types.
+        let returns: String = scan.funcall("type", ())?;
+        let returns: DataType = returns.parse().map_err(crate::argument_error)?;
+        // Columns that the query does not want are not even looked at.
+        let wanted: Vec<usize> = scan.funcall("wanted", ())?;
+        let writer = Writer::of_wanted(&returns, &wanted, scan.funcall("narrow?", ())?)?;
+        let out = ColumnBuilder::new(&projected(&returns, &wanted)?);
+        Ok((scan, Rows { exchange, writer, out }))
     }
 }
 
@@ -126,10 +141,42 @@ fn projected(data_type: &DataType, wanted: &[usize]) -> Result<DataType, Error> 
         .ok_or_else(|| crate::argument_error(format!("{data_type} has no columns {wanted:?}")))
 }
 
-/// Tells the engine how a scan has failed.
-fn fail(lane: &mut GuestLane, call: Call, unwind: Unwind, host: bool) -> Result<(), Error> {
-    let failure = describe(unwind, host)?;
-    lane.fail(call, &failure, None).map_err(io_error)
+impl Exchange {
+    /// Waits until the engine has taken the rows that were sent. What leaves the block if they are not wanted any more tells
+    /// nobody anything.
+    fn await_taken(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
+        loop {
+            if self.cancelled {
+                return Err(Unwind::new(c"Crosslane::ScanEnded", "the query needs no more rows"));
+            }
+            let taken = wait(lane, |lane, stop| lane.await_taken(&self.call, stop));
+            // An engine that is gone wants nothing, either.
+            self.cancelled = matches!(taken, Some(Ok(Emitted::Cancelled) | Err(_)));
+            gvl::check_interrupts()?;
+            if matches!(taken, Some(Ok(Emitted::Sent))) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ends a scan that has failed, and tells the engine how if that still wants to know.
+    fn fail(mut self, lane: &mut GuestLane, mut unwind: Unwind, host: bool) -> Result<(), Error> {
+        while !self.cancelled && matches!(unwind, Unwind::Raise(_)) {
+            match self.await_taken(lane) {
+                Ok(()) => {
+                    let failure = describe(unwind, host)?;
+                    return lane.fail(self.call, &failure, None).map_err(io_error);
+                }
+                Err(other) if !self.cancelled => unwind = other,
+                Err(_) => {}
+            }
+        }
+        if let Unwind::Jump(_) = unwind {
+            return Err(unwind.into_error());
+        }
+        let nothing = ColumnBuilder::new(&DataType::Boolean);
+        lane.succeed(self.call.with_rows(0), &nothing, Mishaps::default()).map_err(io_error)
+    }
 }
 
 const ERROR: &CStr = c"Crosslane::Error";
@@ -150,10 +197,11 @@ impl Taker {
         let Some(mut rows) = self.rows.take() else {
             return Err(Unwind::new(ERROR, "a row was yielded while another was being read"));
         };
-        let outcome = rows.add(row);
+        // A block may have rescued what it was to be left by.
+        let outcome = if rows.exchange.cancelled { Ok(()) } else { rows.add(row) };
         // What the row is made of may have been anything, such as a fiber that outlived the scan.
         let outcome = outcome.and_then(|()| match self.lane.get() {
-            lane if lane.is_null() || rows.out.rows() < CHUNK => Ok(()),
+            lane if lane.is_null() || !rows.must_turn() => Ok(()),
             // SAFETY: the scan's own thread is in `each`, and with it the lane's borrower; no other code of Ruby
             // runs on this thread until this is done with the lane.
             lane => rows.turn(unsafe { &mut *lane }),
@@ -164,6 +212,11 @@ impl Taker {
 }
 
 impl Rows {
+    /// Whether the next row is not to be taken before the engine was asked.
+    fn must_turn(&self) -> bool {
+        self.exchange.cancelled || self.out.rows() >= CHUNK
+    }
+
     fn add(&mut self, row: VALUE) -> Result<(), Unwind> {
         self.writer.prepare(row)?;
         let mut fault = None;
@@ -178,36 +231,35 @@ impl Rows {
         }
     }
 
-    /// Sends the rows so far.
-    fn send(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
-        let call = self.call.with_rows(self.out.rows());
-        // The block is left by what the engine will be told: the scan must be over for both.
-        match lane.offer(call, &self.out, Mishaps::default()).map_err(io_error)? {
-            Ok(()) => Ok(()),
-            Err(failure) => Err(Unwind::new(c"NoMemoryError", &failure.message)),
-        }
-    }
-
-    /// Sends the last rows, and then none, which says that this was all.
-    fn finish(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
-        if self.out.rows() > 0 {
-            self.turn(lane)?;
-        }
-        self.send(lane)
-    }
-
-    /// Sends the rows so far, and waits until more are wanted.
+    /// Sends the rows so far, when those before are taken.
     fn turn(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
-        self.send(lane)?;
-        self.out.clear();
-        match next_call(lane)? {
-            Some(call) if call.header.function == self.call.header.function => {
-                self.call = call;
-                Ok(())
+        loop {
+            self.exchange.await_taken(lane)?;
+            // There is room in a ring of which all was taken, so that nothing is waited for with the GVL.
+            match lane.emit(&self.exchange.call, self.out.rows(), &self.out, || true).map_err(io_error)? {
+                Emitted::Sent => {
+                    self.out.clear();
+                    return Ok(());
+                }
+                Emitted::Cancelled => self.exchange.cancelled = true,
+                Emitted::Stopped => {}
+                Emitted::Failed(failure) => return Err(no_memory(&failure)),
             }
-            _ => Err(Unwind::new(c"Crosslane::ScanEnded", "the query needs no more rows")),
         }
     }
+
+    /// Sends the last rows.
+    fn finish(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
+        self.exchange.await_taken(lane)?;
+        let call = self.exchange.call.with_rows(self.out.rows());
+        let sent = lane.offer(call, &self.out, Mishaps::default()).map_err(io_error)?;
+        sent.map_err(|failure| no_memory(&failure))
+    }
+}
+
+/// The block is left by what the engine will be told: the scan must be over for both.
+fn no_memory(failure: &Failure) -> Unwind {
+    Unwind::new(c"NoMemoryError", &failure.message)
 }
 
 /// The block of `each_row`.

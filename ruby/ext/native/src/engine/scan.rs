@@ -2,8 +2,8 @@
 //!
 //! Binding reads the arguments, and has Ruby decide the columns if the function's signature leaves them open. The start of
 //! a scan tells Ruby which columns the query wants, and asks for the scan's parts (`Crosslane::Scan`), through any host
-//! lane; each worker then holds a lane of its own until it finds no more rows, and has the next chunk made
-//! while DuckDB takes the last. A scan that ends early drops its lanes, which ends their blocks.
+//! lane; each worker then holds a lane of its own until it finds no more rows ([`call::Scan`]), and the next chunk is made
+//! while DuckDB takes the last. A scan that ends early is cancelled, which ends its blocks.
 
 use crate::engine::database::c_string;
 use crate::engine::database::{Connection, OK};
@@ -12,24 +12,19 @@ use crate::engine::projection::{Opening, Projection};
 use crate::engine::rows::Chunk;
 use crate::engine::scalar;
 use crate::engine::session::{Session, Sessions, failure, lock};
-use crosslane::batch::{self, BATCH, Column, FAILURE, Header};
-use crosslane::call::{Caller, Output, call};
-use crosslane::lane::{Lane, Patience};
-use crosslane::pool::PooledLane;
+use crosslane::batch::{Column, Encode};
+use crosslane::call::{self, Caller, Input, Output, call};
 use crosslane::stats::now;
-use crosslane::{Address, ColumnBuilder, DataType, Error, Failure, Field, Function, Library, Place, values};
+use crosslane::{ColumnBuilder, DataType, Error, Field, Function, Library};
 use crosslane_gvl::{Stand, stand};
-use crosslane_process::{ProcessLane, Zygote};
+use crosslane_process::Zygote;
 use crosslane_vectors::guard::{drop_box, error_text, guard};
 use crosslane_vectors::{Arguments, Context, LogicalType, Results};
 use libduckdb_sys as ffi;
 use magnus::{RHash, Value};
 use std::ffi::CString;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-/// How often a waiting worker looks for cancellation and death.
-const TICK: Duration = Duration::from_millis(10);
 
 /// Scans that are over, for Ruby to forget.
 static OVER: Mutex<Vec<i64>> = Mutex::new(Vec::new());
@@ -54,11 +49,6 @@ impl Registered {
         let all = &self.open.function.signature.parameters;
         &all[..all.len() - 1]
     }
-
-    fn raised(&self, failure: Failure) -> Error {
-        let function = self.rows.function.name().into();
-        Error::Raised { function, failure: Box::new(failure), place: Place::default() }
-    }
 }
 
 /// The arguments of one use of the function.
@@ -76,23 +66,44 @@ unsafe impl Sync for Bound {}
 
 /// One scan.
 struct Scan {
-    number: i64,
+    number: Arc<Number>,
     projection: Projection,
     session: Arc<Session>,
     host: Arc<Library<Zygote>>,
+    begun: u64,
 }
 
-impl Drop for Scan {
+/// The number that opening a scan returns. Ruby may forget it when no part of the scan asks for rows any more.
+struct Number(i64);
+
+impl Drop for Number {
     fn drop(&mut self) {
-        lock(&OVER).push(self.number);
+        lock(&OVER).push(self.0);
+    }
+}
+
+/// What asks for the rows of a scan.
+struct Ask(Arc<Number>);
+
+impl Input for Ask {
+    fn rows(&self) -> usize {
+        1
+    }
+
+    fn slice(&self, _rows: Range<usize>) -> Result<Box<dyn Encode + '_>, Error> {
+        let mut number = ColumnBuilder::new(&DataType::BigInt);
+        number.fixed(self.0.0);
+        Ok(Box::new(number))
     }
 }
 
 /// One worker's part in a scan.
 #[derive(Default)]
-struct Part {
-    lane: Option<PooledLane<ProcessLane>>,
-    over: bool,
+enum Part {
+    #[default]
+    New,
+    Open(call::Scan<Zygote, Ask>),
+    Over,
 }
 
 /// Takes the scans that ended since this was asked last out of Ruby's lists: `scans` has each one's list. With the GVL; for
@@ -294,10 +305,10 @@ impl Output for Text {
     fn null(&mut self, _row: usize) {}
 }
 
-/// The number that opening a scan returns.
-struct Number(i64);
+/// Where opening a scan returns its number.
+struct Opened(i64);
 
-impl Output for Number {
+impl Output for Opened {
     fn accept(&mut self, _first: usize, results: &Column<'_>) -> Result<(), Error> {
         self.0 = results.value(0);
         Ok(())
@@ -315,11 +326,11 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
         let projection = Projection::of(info, &bound.rows)?;
         let types = registered.parameters().iter().map(|field| &field.data_type).collect();
         let arguments = Opening::new(Arguments::new(bound.arguments.0, types), &projection)?;
-        let mut number = Number(0);
-        let opened =
-            call(&host, &registered.open.function, Caller::new(&session.group, 1), &arguments, &mut number);
+        let (begun, mut number) = (now(), Opened(0));
+        let caller = Caller::since(&session.group, 1, begun);
+        let opened = call(&host, &registered.open.function, caller, &arguments, &mut number);
         session.settle(opened)?;
-        let scan = Box::new(Scan { number: number.0, projection, session, host });
+        let scan = Box::new(Scan { number: Arc::new(Number(number.0)), projection, session, host, begun });
         ffi::duckdb_init_set_init_data(info, Box::into_raw(scan).cast(), Some(drop_box::<Scan>));
         let threads = if registered.parallel { bound.context.threads } else { 1 };
         ffi::duckdb_init_set_max_threads(info, threads as ffi::idx_t);
@@ -344,24 +355,11 @@ unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckd
         let registered = &*ffi::duckdb_function_get_extra_info(info).cast::<Registered>();
         let scan = &*ffi::duckdb_function_get_init_data(info).cast::<Scan>();
         let part = &mut *ffi::duckdb_function_get_local_init_data(info).cast::<Part>();
-        let rows = match part.next(registered, scan)? {
-            None => 0,
-            Some(lane) => {
-                let types = std::iter::once(&scan.projection.rows);
-                let columns = batch::columns(lane.frame(), types)?;
-                if let Some((row, what)) = values::unfit(&columns[0]).first_key_value() {
-                    return Err(registered.raised(Failure::unfit(&format!("{what}, in row {}", row + 1))));
-                }
-                let room = ffi::duckdb_vector_size() as usize;
-                for (index, child) in (0..).zip(scan.projection.vectors(&columns[0])) {
-                    let vector = ffi::duckdb_data_chunk_get_vector(output, index);
-                    Results::new(vector, child.data_type, room).accept(0, child)?;
-                }
-                columns[0].rows
-            }
-        };
+        let rows = scan.session.settle(part.next(registered, scan, output)).inspect_err(|_| {
+            *part = Part::Over;
+        })?;
         ffi::duckdb_data_chunk_set_size(output, rows as ffi::idx_t);
-        if rows > 0 { part.ask(registered, scan) } else { Ok(()) }
+        Ok(())
     });
     if let Err(error) = outcome {
         // SAFETY: as above; DuckDB copies the text.
@@ -370,88 +368,36 @@ unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckd
 }
 
 impl Part {
-    /// Asks for the next chunk.
-    fn ask(&mut self, registered: &Registered, scan: &Scan) -> Result<(), Error> {
-        let lane = match &mut self.lane {
-            Some(lane) => lane,
-            None => {
-                let group = &scan.session.group;
-                let begun = now();
-                let lane = scan.host.pool.check_out(|| group.should_end(begun))?;
-                let cancelled = || Error::Cancelled { function: registered.rows.function.name().into() };
-                self.lane.insert(lane.ok_or_else(cancelled)?)
-            }
+    /// Puts the next rows into a chunk. Returns how many; 0 if there are no more.
+    ///
+    /// # Safety
+    /// The chunk must be an empty one of the scan's columns.
+    unsafe fn next(
+        &mut self,
+        registered: &Registered,
+        scan: &Scan,
+        output: ffi::duckdb_data_chunk,
+    ) -> Result<usize, Error> {
+        let caller = Caller::since(&scan.session.group, 1, scan.begun);
+        if matches!(self, Part::New) {
+            let (host, function) = (Arc::clone(&scan.host), Arc::clone(&registered.rows.function));
+            let rows = scan.projection.rows.clone();
+            let ask = Ask(Arc::clone(&scan.number));
+            *self = Part::Open(call::Scan::open(host, function, caller, rows, ask)?);
+        }
+        let Part::Open(rows) = self else { return Ok(0) };
+        let Some(batch) = rows.next(caller)? else {
+            *self = Part::Over;
+            return Ok(0);
         };
-        // DuckDB may have moved the scan to another of its threads.
-        lane.hold();
-        let mut number = ColumnBuilder::new(&DataType::BigInt);
-        number.fixed(scan.number);
-        match lane.submit(Address::call(registered.rows.function.index), 1, &number) {
-            Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(self.died(registered, "it has no room for a question".into())),
-            Err(error) => Err(self.died(registered, error.to_string())),
-        }
-    }
-
-    fn died(&mut self, registered: &Registered, how: String) -> Error {
-        self.lane = None;
-        Error::LaneDied { function: registered.rows.function.name().into(), how, place: Place::default() }
-    }
-
-    /// The lane with the next chunk; `None` if there are no more rows.
-    fn next(&mut self, registered: &Registered, scan: &Scan) -> Result<Option<&ProcessLane>, Error> {
-        if self.over {
-            return Ok(None);
-        }
-        if self.lane.is_none() {
-            self.ask(registered, scan)?;
-        }
-        let header = self.wait(registered, scan)?;
-        match header.kind {
-            BATCH if header.rows > 0 => {}
-            BATCH => {
-                self.over = true;
-                if let Some(lane) = self.lane.take() {
-                    lane.give_back();
-                }
-            }
-            FAILURE => {
-                self.over = true;
-                let Some(lane) = self.lane.take() else { return Ok(None) };
-                let text = batch::failure_text(lane.frame())?;
-                let failure: Failure =
-                    serde_json::from_slice(text).map_err(|error| Error::Engine(error.to_string()))?;
-                lane.give_back();
-                scan.session.settle(Err(registered.raised(failure)))?;
-            }
-            kind => return Err(self.died(registered, format!("a reply of kind {kind}"))),
-        }
-        Ok(self.lane.as_deref())
-    }
-
-    fn wait(&mut self, registered: &Registered, scan: &Scan) -> Result<Header, Error> {
-        let group = &scan.session.group;
-        let begun = now();
-        loop {
-            let Some(lane) = &mut self.lane else { return Err(self.died(registered, "no lane".into())) };
-            match lane.try_collect() {
-                Ok(Some(header)) => return Ok(header),
-                Ok(None) => {}
-                Err(error) => return Err(self.died(registered, error.to_string())),
-            }
-            ProcessLane::wait_any(&mut [&mut **lane], Patience::Spin, TICK);
-            if group.should_end(begun) {
-                self.lane = None;
-                return Err(Error::Cancelled { function: registered.rows.function.name().into() });
-            }
-            let dead = lane.check().err();
-            if let Some(error) = dead {
-                // Its last words may be in the ring.
-                if let Ok(Some(header)) = lane.try_collect() {
-                    return Ok(header);
-                }
-                return Err(self.died(registered, error.to_string()));
+        // SAFETY: the chunk's vectors are of the columns' types, as the caller says, and have so many rows.
+        unsafe {
+            let room = ffi::duckdb_vector_size() as usize;
+            for (index, child) in (0..).zip(scan.projection.vectors(&batch)) {
+                let vector = ffi::duckdb_data_chunk_get_vector(output, index);
+                Results::new(vector, child.data_type, room).accept(0, child)?;
             }
         }
+        Ok(batch.rows)
     }
 }
