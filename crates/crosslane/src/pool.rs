@@ -136,6 +136,11 @@ impl<L: Lane> Kept<L> {
         Ok(false)
     }
 
+    /// Whether its guest may still end what was cancelled.
+    fn may_go_on(&self) -> bool {
+        self.since.elapsed() < GRACE && !self.lane.has_ended()
+    }
+
     /// It has nothing to do from now on.
     fn rest(&mut self) {
         self.since = Instant::now();
@@ -366,7 +371,7 @@ impl<L: Lane> Shared<L> {
             while at < ending.len() {
                 match ending[at].settle() {
                     Ok(true) => free.push(ending.swap_remove(at)),
-                    Ok(false) if ending[at].since.elapsed() < GRACE => at += 1,
+                    Ok(false) if ending[at].may_go_on() => at += 1,
                     // Dropping it ends the lane, and tells who waits.
                     Ok(false) | Err(_) => drop(PooledLane::new(ending.swap_remove(at))),
                 }
@@ -379,7 +384,11 @@ impl<L: Lane> Shared<L> {
             L::wait_any(&mut lanes, Patience::Spin, rest);
         }
         state = self.lock();
-        state.ending.append(&mut ending);
+        if !ending.is_empty() {
+            state.ending.append(&mut ending);
+            // It may have found none of them meanwhile.
+            self.work.notify_one();
+        }
         for mut kept in free {
             kept.rest();
             state.receive(kept);
@@ -772,11 +781,15 @@ mod tests {
     use crate::batch::{Encode, Header};
     use crate::lane::{LaneError, Patience};
 
-    struct Idle(u64);
+    struct Idle {
+        id: u64,
+        /// Until when its guest works on what was cancelled.
+        works: Option<Instant>,
+    }
 
     impl Lane for Idle {
         fn id(&self) -> u64 {
-            self.0
+            self.id
         }
         fn process(&self) -> i32 {
             0
@@ -797,7 +810,7 @@ mod tests {
             &[]
         }
         fn in_flight(&self) -> usize {
-            0
+            usize::from(self.works.is_some_and(|until| Instant::now() < until))
         }
         fn progress(&self) -> (u32, u32) {
             (0, 0)
@@ -805,7 +818,9 @@ mod tests {
         fn check(&mut self) -> Result<(), LaneError> {
             Ok(())
         }
-        fn wait_any(_: &mut [&mut Self], _: Patience, _: Duration) {}
+        fn wait_any(_: &mut [&mut Self], _: Patience, timeout: Duration) {
+            std::thread::sleep(timeout);
+        }
     }
 
     struct Boots(u64);
@@ -814,7 +829,7 @@ mod tests {
         type Lane = Idle;
         fn boot(&mut self) -> Result<Idle, Error> {
             self.0 += 1;
-            Ok(Idle(self.0))
+            Ok(Idle { id: self.0, works: None })
         }
     }
 
@@ -894,5 +909,49 @@ mod tests {
         assert!(shared.upgrade().is_some(), "a lane is out");
         second.give_back();
         assert!(shared.upgrade().is_none(), "a lane is left");
+    }
+    /// Waits until the pool holds this.
+    fn settles(pool: &Pool<Boots>, wanted: impl Fn(PoolStats) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !wanted(pool.stats()) {
+            assert!(Instant::now() < deadline, "{:?}", pool.stats());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_lane_that_is_ending_goes_to_who_waits_in_line() {
+        let pool = pool(LONG);
+        let mut lane = check_out(&pool);
+        lane.works = Some(Instant::now() + Duration::from_millis(100));
+        pool.give_back(lane);
+        assert_eq!((pool.stats().idle, pool.stats().busy), (0, 1));
+        let mut state = pool.shared.lock();
+        let ticket = state.stand();
+        // The keeper would boot a lane for who is due.
+        state.refuse(Error::Boot("no more".into()));
+        pool.shared.attend(&mut state);
+        drop(state);
+        let served = loop {
+            if let Some(outcome) = pool.shared.lock().leave(ticket, false) {
+                break outcome.unwrap().unwrap();
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!((served.lane.id(), pool.stats().booted), (1, 1));
+        drop(PooledLane::new(served));
+    }
+
+    /// Who looks after the ending lanes has taken them all, and the keeper sees none meanwhile.
+    #[test]
+    fn the_keeper_learns_of_ending_lanes_that_another_has_looked_after() {
+        let pool = pool(LONG);
+        let (mut first, mut second) = (check_out(&pool), check_out(&pool));
+        first.works = Some(Instant::now() + Duration::from_millis(50));
+        second.works = Some(Instant::now() + LONG);
+        pool.give_back(first);
+        pool.give_back(second);
+        drop(pool.shared.settle(pool.shared.lock(), Duration::from_millis(200)));
+        settles(&pool, |stats| stats.idle == 1 && stats.discarded == 1);
     }
 }
