@@ -371,6 +371,18 @@ class TestTableFunctions < CrosslaneTest
     cut.call
     before = lanes_at_rest
     assert_equal 9, refused
+    # One that makes few rows is left by the next, and not by the next chunk.
+    gate = Thread::Queue.new
+    yielded = 0
+    each = lambda do |rows|
+      3000.times { |i| rows << [i] }
+      gate.pop
+      1000.times { (rows << [yielded += 1]) && sleep(0.002) }
+    end
+    cut.call
+    gate << 1
+    assert_equal before, lanes_at_rest
+    assert_operator yielded, :<, 1000
     # One that raises something else then.
     each = lambda do |rows|
       many.call(rows)

@@ -98,6 +98,16 @@ enum Room {
     All,
 }
 
+/// What the engine has sent to a guest that makes results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Came {
+    Nothing,
+    /// More arguments.
+    Input,
+    /// It wants no more of the exchange.
+    Cancel,
+}
+
 /// What happened to the rows of a call beside their results.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mishaps {
@@ -424,6 +434,41 @@ impl GuestLane {
         self.mark = now;
     }
 
+    /// Whether the engine wants no more of the exchange, by a look at the ring. The arguments are gone then. Who is told so
+    /// once has taken the cancel.
+    ///
+    /// # Errors
+    /// If the engine broke the protocol.
+    pub fn is_cancelled(&mut self, call: &Call) -> io::Result<bool> {
+        self.release();
+        Ok(self.what_came(call)? == Came::Cancel)
+    }
+
+    /// Whether there may be something for [`GuestLane::is_cancelled`] to see: so cheap that it can be asked for each row.
+    #[inline]
+    pub fn has_message(&self) -> bool {
+        self.ends.consumer.has_news()
+    }
+
+    /// What is at the beginning of the request ring. A cancel is taken from it.
+    fn what_came(&mut self, call: &Call) -> io::Result<Came> {
+        while let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
+            let mut header = Header::default();
+            let bytes = bytemuck::bytes_of_mut(&mut header);
+            if frame.length() == bytes.len() {
+                frame.copy(bytes);
+            }
+            if header.kind != CANCEL {
+                return Ok(Came::Input);
+            }
+            frame.release();
+            if header.exchange >= call.header.exchange {
+                return Ok(Came::Cancel);
+            }
+        }
+        Ok(Came::Nothing)
+    }
+
     /// Waits for room for results, unless something comes before it.
     fn await_room(
         &mut self,
@@ -432,25 +477,12 @@ impl GuestLane {
         stop: &impl Fn() -> bool,
     ) -> io::Result<Option<Emitted>> {
         loop {
-            let mut watched = true;
-            if let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
-                let mut header = Header::default();
-                let bytes = bytemuck::bytes_of_mut(&mut header);
-                if frame.length() == bytes.len() {
-                    frame.copy(bytes);
-                }
-                match header.kind {
-                    CANCEL => {
-                        frame.release();
-                        if header.exchange >= call.header.exchange {
-                            return Ok(Some(Emitted::Cancelled));
-                        }
-                        continue;
-                    }
-                    // More input, which is taken later.
-                    _ => watched = false,
-                }
+            let came = self.what_came(call)?;
+            if came == Came::Cancel {
+                return Ok(Some(Emitted::Cancelled));
             }
+            // More input is taken later.
+            let watched = came == Came::Nothing;
             let has_room = match room {
                 Room::Of(size) => self.ends.producer.reserve(size).map_err(broken)?.is_some(),
                 Room::All => self.ends.producer.is_empty().map_err(broken)?,

@@ -279,6 +279,21 @@ fn a_cancelled_scan_leaves_its_lane_as_it_was() {
     }
 }
 
+/// A guest that makes its results one by one can ask between them.
+#[test]
+fn a_guest_sees_a_cancel_without_waiting() {
+    let (mut lane, mut guest) = both_ends(4096);
+    for _ in 0..3 {
+        lane.submit(SCAN, 1, &text(1)).unwrap().unwrap();
+        let Next::Call(call) = guest.next_call_or(|| false).unwrap() else { panic!("no scan") };
+        assert!(!guest.is_cancelled(&call).unwrap() && !guest.has_message());
+        lane.cancel().unwrap();
+        assert!(guest.has_message() && guest.is_cancelled(&call).unwrap());
+        guest.succeed(call.with_rows(0), &ColumnBuilder::new(&TEXT), Mishaps::default()).unwrap();
+        assert_eq!((lane.try_collect().unwrap(), lane.in_flight()), (None, 0));
+    }
+}
+
 /// A guest that waits until its results are taken, with the next ones ready, has still worked on those.
 #[test]
 fn what_a_guest_works_before_a_wait_and_after_it_counts() {

@@ -380,6 +380,7 @@ impl<M: Memory> Consumer<M> {
 
     /// Whether something was published that was not taken (or nonsense stored, which `peek`
     /// reports).
+    #[inline]
     pub fn has_news(&self) -> bool {
         self.memory.header().write.0.load(Ordering::Acquire) != self.read
     }

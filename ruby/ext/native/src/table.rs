@@ -142,13 +142,26 @@ fn projected(data_type: &DataType, wanted: &[usize]) -> Result<DataType, Error> 
 }
 
 impl Exchange {
-    /// Waits until the engine has taken the rows that were sent. What leaves the block if they are not wanted any more tells
-    /// nobody anything.
+    /// What the block is left by if no more rows are wanted. It may have rescued that before.
+    fn go_on(&self) -> Result<(), Unwind> {
+        if self.cancelled {
+            return Err(Unwind::new(c"Crosslane::ScanEnded", "the query needs no more rows"));
+        }
+        Ok(())
+    }
+
+    /// Asks without waiting whether more rows are wanted.
+    fn look(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
+        if lane.has_message() && !self.cancelled {
+            self.cancelled = lane.is_cancelled(&self.call).map_err(io_error)?;
+        }
+        self.go_on()
+    }
+
+    /// Waits until the engine has taken the rows that were sent.
     fn await_taken(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
         loop {
-            if self.cancelled {
-                return Err(Unwind::new(c"Crosslane::ScanEnded", "the query needs no more rows"));
-            }
+            self.go_on()?;
             let taken = wait(lane, |lane, stop| lane.await_taken(&self.call, stop));
             // An engine that is gone wants nothing, either.
             self.cancelled = matches!(taken, Some(Ok(Emitted::Cancelled) | Err(_)));
@@ -197,13 +210,16 @@ impl Taker {
         let Some(mut rows) = self.rows.take() else {
             return Err(Unwind::new(ERROR, "a row was yielded while another was being read"));
         };
-        // A block may have rescued what it was to be left by.
-        let outcome = if rows.exchange.cancelled { Ok(()) } else { rows.add(row) };
+        // SAFETY: the scan's own thread is in `each`, and with it the lane's borrower; no other code of Ruby runs on this
+        // thread until this is done with the lane.
+        let outcome = match unsafe { rows.exchange.look(&mut *self.lane.get()) } {
+            Ok(()) => rows.add(row),
+            Err(unwind) => Err(unwind),
+        };
         // What the row is made of may have been anything, such as a fiber that outlived the scan.
         let outcome = outcome.and_then(|()| match self.lane.get() {
-            lane if lane.is_null() || !rows.must_turn() => Ok(()),
-            // SAFETY: the scan's own thread is in `each`, and with it the lane's borrower; no other code of Ruby
-            // runs on this thread until this is done with the lane.
+            lane if lane.is_null() || rows.out.rows() < CHUNK => Ok(()),
+            // SAFETY: as above.
             lane => rows.turn(unsafe { &mut *lane }),
         });
         self.rows.set(Some(rows));
@@ -212,11 +228,6 @@ impl Taker {
 }
 
 impl Rows {
-    /// Whether the next row is not to be taken before the engine was asked.
-    fn must_turn(&self) -> bool {
-        self.exchange.cancelled || self.out.rows() >= CHUNK
-    }
-
     fn add(&mut self, row: VALUE) -> Result<(), Unwind> {
         self.writer.prepare(row)?;
         let mut fault = None;
