@@ -180,6 +180,27 @@ def test_what_fills_memory_where_nothing_can_end_it_ends(script: Load, body: str
     assert value(con, "SELECT fine(1)") == 2
 
 
+def test_an_end_for_want_of_memory_or_room_says_so(script: Load) -> None:
+    con = script(
+        """
+        udf("filled(x BIGINT) -> BIGINT", { memory_limit: "3 GB" }, (x) => {
+          for (const all = []; x === 2; ) all.push(new Array(1e6).fill(1.5));
+          return x;
+        });
+        udf("parts(x BIGINT) -> BIGINT", (x) => (x === 2 ? "a".repeat(3e8) : "a").split("").length);
+        """
+    )
+    assert value(con, "SELECT filled(1)") == 1
+    text = error(con, "SELECT parts(2)")
+    assert "its process had to be ended: a value exceeds V8's largest size" in text
+    assert value(con, "SELECT filled(1)") == 1
+    host = psutil.Process(lanes(con)[0][1])
+    host.rlimit(psutil.RLIMIT_AS, (host.memory_info().vms + (100 << 20),) * 2)
+    text = error(con, "SELECT filled(2)")
+    assert "RangeError: V8 found no memory for its heap: the system gives the process no more\n" in text
+    assert value(con, "SELECT filled(1)") == 1
+
+
 def test_what_a_call_left_in_memory_is_gone_after_the_error(script: Load) -> None:
     con = script(
         """

@@ -119,6 +119,30 @@ class TestMemory < CrosslaneTest
     end
   RUBY
 
+  # V8's heap, which lacks memory although the context may have more: where V8 comes to a check, and where it does not.
+  HEAP = <<~RUBY
+    require "crosslane/v8"
+    ["const a = []; while (true) a.push(new Array(1e6).fill(1.5))",
+     "let s = 'x'.repeat(1e8); for (let i = 0; i < 10; i++) s += JSON.stringify(s); s.length"].each do |script|
+      js = Crosslane::V8::Context.new(max_memory: 3_000_000_000)
+      most = Process.getrlimit(:AS).last
+      Process.setrlimit(:AS, used + (100 << 20), most)
+      begin
+        js.eval(script)
+      rescue Crosslane::V8::MemoryError => e
+        puts e.message
+      end
+    ensure
+      Process.setrlimit(:AS, most, most)
+      puts Crosslane::V8::Context.new.eval("new Array(2 ** 20).fill(1.1).length")
+    end
+  RUBY
+
+  def test_the_error_says_that_the_system_has_no_memory_for_v8
+    said = ["V8 found no memory for its heap: the system gives the process no more", "1048576"]
+    assert_equal said * 2, run_alone("-e", SHORT + HEAP).lines(chomp: true)
+  end
+
   def test_what_a_block_returns_finds_no_room
     assert_operator run_alone("-e", SHORT + PROGRAM).delete_prefix("lives ").to_i, :>=, 2
   end

@@ -104,20 +104,22 @@ class TestV8 < CrosslaneTest
   end
 
   # What V8 neither ends at its limit nor comes back from, and values at which it would end the process.
-  GREEDY = [
-    "new Array(2 ** 27).fill(1.1)",
-    "new Array(1e9).fill(0)",
-    "Array.from({ length: 3e8 })",
-    "[...new Array(1e9).keys()]",
-    "const a = []; a.length = 4294967295; a",
-    "'a'.repeat(3e8).split('')",
-    "Object.keys('a'.repeat(3e8))",
-    "Object.entries(Object('a'.repeat(3e8)))",
-    "new Map(new Array(1e8).entries())",
-    "nested('new Array(2 ** 27).fill(1.1)')"
-  ].freeze
+  LIMIT = "the context used more than its max_memory of 60000000 bytes"
+  BEYOND = "V8 cannot go on: a value may exceed its largest size"
+  GREEDY = {
+    "new Array(2 ** 27).fill(1.1)" => LIMIT,
+    "new Array(1e9).fill(0)" => LIMIT,
+    "Array.from({ length: 3e8 })" => LIMIT,
+    "[...new Array(1e9).keys()]" => LIMIT,
+    "const a = []; a.length = 4294967295; a" => LIMIT,
+    "'a'.repeat(3e8).split('')" => BEYOND,
+    "Object.keys('a'.repeat(3e8))" => LIMIT,
+    "Object.entries(Object('a'.repeat(3e8)))" => LIMIT,
+    "new Map(new Array(1e8).entries())" => LIMIT,
+    "nested('new Array(2 ** 27).fill(1.1)')" => LIMIT
+  }.freeze
 
-  GREEDY.each_with_index do |source, index|
+  GREEDY.each_with_index do |(source, message), index|
     define_method(:"test_memory_that_grows_where_nothing_can_end_it_#{index}") do
       # In a process of its own, since what is given up stays in memory.
       program = <<~'RUBY'
@@ -127,8 +129,8 @@ class TestV8 < CrosslaneTest
         js.attach("nested") { |inner| js.eval(inner) }
         begin
           js.eval(ARGV[0])
-        rescue Crosslane::V8::MemoryError
-          print "ended "
+        rescue Crosslane::V8::MemoryError => e
+          print e.message, " "
         end
         begin
           js.eval("1")
@@ -140,7 +142,7 @@ class TestV8 < CrosslaneTest
       RUBY
       library = File.expand_path("../lib", __dir__)
       output = IO.popen([RbConfig.ruby, "-I", library, "-e", program, source], err: File::NULL, &:read)
-      assert_equal "ended 24 true", output
+      assert_equal "#{message} 24 true", output
     end
   end
 

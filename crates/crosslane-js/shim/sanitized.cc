@@ -111,7 +111,7 @@ bool CallProgram(void* host, uint32_t number, ClText arguments, ClText* result) 
 
 ClHost Host(Program* program) {
   auto print = [](void* host, uint32_t, ClText text) { static_cast<Program*>(host)->printed += Copy(text); };
-  auto fatal = [](void*, ClText what) { fprintf(stderr, "fatal: %s\n", Copy(what).c_str()); };
+  auto fatal = [](void*, uint32_t, ClText what) { fprintf(stderr, "fatal: %s\n", Copy(what).c_str()); };
   auto confirm = [](void*, uint32_t) { return true; };
   return {program, print, Resolve, confirm, fatal, CallProgram};
 }

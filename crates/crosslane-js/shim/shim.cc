@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <v8-array-buffer.h>
 #include <v8-container.h>
 #include <v8-context.h>
@@ -210,8 +211,8 @@ struct ClIsolate {
   // Calls by the program that are under way, one inside of the other, and the innermost.
   int depth = 0;
   Entry* entry = nullptr;
-  // Whether a call was left where it was (`GiveUp`): nothing can be done with the isolate any more.
-  std::atomic<bool> given_up{false};
+  // Why a call was left where it was (`GiveUp`), or 0: nothing can be done with the isolate any more.
+  std::atomic<uint32_t> given_up{0};
   // The last error that a function of the program failed with.
   v8::Global<v8::Value> failed_with;
   // Values that were encoded, and what the last call has given.
@@ -269,12 +270,12 @@ int64_t Now() { return std::chrono::steady_clock::now().time_since_epoch().count
 // How long code may not come to a check while it uses more memory than it may.
 constexpr int64_t kPatience = 200'000'000;
 
-void GiveUp(ClIsolate* self);
+void GiveUp(ClIsolate* self, uint32_t reason);
 
 // To be called where the program was at work inside of a call. What it did may have been a call that was
 // given up, and this isolate with it: nothing else ends these frames.
 void LeaveIfGivenUp(ClIsolate* self) {
-  if (self->given_up) GiveUp(self);
+  if (uint32_t reason = self->given_up) GiveUp(self, reason);
 }
 
 void Heard(v8::Isolate* isolate, void*) {
@@ -297,10 +298,33 @@ size_t HardLimit(ClIsolate* self) { return self->memory_limit + self->memory_lim
 // now.
 constexpr size_t kRoom = 64u << 20;
 
+// More than V8 asks the system for at once (`LARGEST_OBJECTS` in src/isolate.rs is twice its largest object).
+constexpr size_t kLargest = (1u << 30) + (1u << 20);
+
+// Whether V8's own limit refuses it memory for its heap, and not the system: V8 does not say.
+bool IsAtLimit(ClIsolate* self) {
+  v8::HeapStatistics heap;
+  self->isolate->GetHeapStatistics(&heap);
+  size_t limit = heap.heap_size_limit();
+  size_t left = limit - std::min(limit, heap.total_heap_size());
+  if (left >= kLargest) return false;
+  // If the system gives all that V8 may still take, then V8 has asked for more than that.
+  size_t length = left + (1u << 20);
+  void* probe = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (probe == MAP_FAILED) return false;
+  munmap(probe, length);
+  return true;
+}
+
+// V8 calls this near its limit, and where it would end the process for want of memory, whatever the reason.
 size_t NearHardLimit(void* data, size_t current, size_t) {
   auto* self = static_cast<ClIsolate*>(data);
   // It was lowered for another function.
   if (current < HardLimit(self)) return HardLimit(self);
+  if (!self->unwinding && !IsAtLimit(self)) {
+    Terminate(self, CL_NO_HEAP);
+    return current;
+  }
   Terminate(self, CL_MEMORY);
   if (self->unwinding) return current;
   self->unwinding = true;
@@ -325,7 +349,7 @@ void LookForGreed(ClIsolate* self, size_t used, bool all_alive) {
   if (used > self->memory_limit && Now() - self->unheard_since > kPatience) {
     self->greedy = true;
     // Beyond 1.5 times the limit V8 has collected by itself, so that nothing of this is dead.
-    if (all_alive || used > HardLimit(self)) GiveUp(self);
+    if (all_alive || used > HardLimit(self)) GiveUp(self, CL_MEMORY);
   }
 }
 
@@ -373,21 +397,34 @@ void AfterCollection(v8::Isolate* isolate, v8::GCType type, v8::GCCallbackFlags,
   }
 }
 
+// V8 cannot go on. Gives up the call by a program; if there is none, the host is told, and the process is to
+// end. Takes no memory: there may be none.
+void CannotGoOn(ClIsolate* self, uint32_t reason, const char* what) {
+  GiveUp(self, reason);
+  ClText text{reinterpret_cast<const uint8_t*>(what), strlen(what)};
+  if (self->host.fatal) self->host.fatal(self->host.host, reason, text);
+}
+
 // V8 gives no pointer to these, so the isolate of the thread is asked.
-[[noreturn]] void Fatal(const char* location, const char* message) {
+[[noreturn]] void Fatal(const char* location, const char* message, uint32_t reason) {
   v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
-  if (isolate && Self(isolate)) GiveUp(Self(isolate));
-  std::string what = std::string(message ? message : "") + " (" + (location ? location : "?") + ")";
-  if (isolate && Self(isolate) && Self(isolate)->host.fatal) {
-    ClIsolate* self = Self(isolate);
-    self->host.fatal(self->host.host, View(what));
-  }
-  fprintf(stderr, "crosslane: V8 ends the process: %s\n", what.c_str());
+  char what[1000];
+  snprintf(what, sizeof what, "%s (%s)", message ? message : "", location ? location : "?");
+  if (isolate && Self(isolate)) CannotGoOn(Self(isolate), reason, what);
+  fprintf(stderr, "crosslane: V8 ends the process: %s\n", what);
   abort();
 }
 
+void FatalError(const char* location, const char* message) { Fatal(location, message, CL_STUCK); }
+
 void OutOfMemory(const char* location, bool is_heap) {
-  Fatal(location, is_heap ? "a call used up its memory and could not be ended" : "out of memory");
+  v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
+  ClIsolate* self = isolate ? Self(isolate) : nullptr;
+  // Where V8's limit is the reason, `NearHardLimit` was asked before.
+  if (is_heap && self && (self->unwinding || self->reason == CL_MEMORY)) {
+    Fatal(location, "a call used up its memory and could not be ended", CL_MEMORY);
+  }
+  Fatal(location, "the system gives the process no more memory", CL_NO_HEAP);
 }
 
 // V8 ends the process without asking the handlers above if an array is beyond its longest. All that tells
@@ -400,7 +437,9 @@ void OutOfMemory(const char* location, bool is_heap) {
   if (!isolate || !Self(isolate)) return;
   auto* at = static_cast<const uintptr_t*>(__builtin_frame_address(0));
   for (int word = 0; word < 512; word++, at++) {
-    if (*at == kMark && memcmp(at + 1, kTooLong, sizeof kTooLong - 1) == 0) return GiveUp(Self(isolate));
+    if (*at == kMark && memcmp(at + 1, kTooLong, sizeof kTooLong - 1) == 0) {
+      return CannotGoOn(Self(isolate), CL_STUCK, "a value exceeds V8's largest size");
+    }
   }
 }
 
@@ -414,7 +453,7 @@ int* Counter(const char*) {
 void Guard(ClIsolate* self, size_t memory_limit) {
   self->memory_limit = self->look_at = memory_limit;
   self->allocator.limit = memory_limit;
-  self->isolate->SetFatalErrorHandler(Fatal);
+  self->isolate->SetFatalErrorHandler(FatalError);
   self->isolate->SetOOMErrorHandler(OutOfMemory);
   self->isolate->AddGCEpilogueCallback(AfterCollection, nullptr, v8::kGCTypeAll);
   self->isolate->AddNearHeapLimitCallback(NearHardLimit, self);
@@ -480,7 +519,7 @@ v8::MaybeLocal<v8::Value> Method(ClIsolate* self, v8::Local<v8::Context> context
   if (method.IsEmpty()) {
     v8::Local<v8::Value> found;
     if (!guest->Get(context, Text(isolate, name, strlen(name))).ToLocal(&found) || !found->IsFunction()) {
-      Fatal(name, "no such method of the prelude");
+      FatalError(name, "no such method of the prelude");
     }
     method.Reset(isolate, found.As<v8::Function>());
   }
@@ -1216,16 +1255,16 @@ struct Entry {
 // Leaves what the isolate does where it is, for ever: its frames are left behind with the isolate and its
 // memory. The call that is under way ends, and then those around it, of which none may touch the isolate.
 // What no call by a program is under way for (a lane's) goes on instead.
-void GiveUp(ClIsolate* self) {
+void GiveUp(ClIsolate* self, uint32_t reason) {
   if (!self->entry) return;
-  self->given_up = true;
+  self->given_up = reason;
   longjmp(self->entry->exit, 1);
 }
 
-void GivenUp(ClOutcome* outcome) {
+void GivenUp(ClIsolate* self, ClOutcome* outcome) {
   *outcome = {};
   outcome->status = CL_TERMINATED;
-  outcome->reason = CL_MEMORY;
+  outcome->reason = self->given_up;
 }
 
 // Makes a call by the program.
@@ -1233,7 +1272,7 @@ template <typename Work>
 [[gnu::noinline]] void Run(ClIsolate* self, size_t stack, ClOutcome* outcome, Work work) {
   std::optional<v8::Locker> lock;
   if (self->shared) lock.emplace(self->isolate);
-  if (self->given_up) return GivenUp(outcome);
+  if (self->given_up) return GivenUp(self, outcome);
   // Not destroyed if the call is given up.
   alignas(Entry) char room[sizeof(Entry)];
   auto* entry = new (room) Entry(self, stack, outcome);
@@ -1244,7 +1283,7 @@ template <typename Work>
   } else {
     self->entry = entry->outer;
     self->isolate->Exit();
-    GivenUp(outcome);
+    GivenUp(self, outcome);
   }
 }
 

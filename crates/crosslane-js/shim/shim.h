@@ -26,8 +26,8 @@ typedef struct {
   // Whether what was to be ended is still what runs: asked at the check at which a call is ended with its
   // stack.
   bool (*confirm)(void* host, uint32_t reason);
-  // V8 cannot go on; the process ends when this returns.
-  void (*fatal)(void* host, ClText what);
+  // V8 cannot go on, for CL_MEMORY, CL_NO_HEAP or CL_STUCK; the process ends when this returns.
+  void (*fatal)(void* host, uint32_t reason, ClText what);
   // Calls function `number` of the program with an encoded array (`cl_invoke`). Sets the encoded result, or,
   // if it returns false, the name and the message of an error to throw, with a line's end between; either
   // must live until the next call.
@@ -42,8 +42,8 @@ enum { CL_OK = 0, CL_EXCEPTION = 1, CL_TERMINATED = 2 };
 // How a call into V8 ended. The texts live until the next call into this isolate.
 typedef struct {
   uint32_t status;
-  // Why it was terminated: what `cl_terminate` was given, CL_MEMORY or CL_NO_MEMORY. Of an exception:
-  // CL_PROGRAM if a function of the program has failed with it.
+  // Why it was terminated: what `cl_terminate` was given, CL_MEMORY, CL_NO_MEMORY, CL_NO_HEAP or CL_STUCK. Of
+  // an exception: CL_PROGRAM if a function of the program has failed with it.
   uint32_t reason;
   ClText name;
   ClText message;
@@ -53,8 +53,9 @@ typedef struct {
 } ClOutcome;
 
 // CL_MEMORY: the isolate uses more than it may. CL_NO_MEMORY: the process has none for a value that is
-// passed.
-enum { CL_MEMORY = 1, CL_PROGRAM = 4, CL_NO_MEMORY = 5 };
+// passed. CL_NO_HEAP: the system has none for V8. CL_STUCK: V8 cannot go on, most likely with a value beyond
+// its largest.
+enum { CL_MEMORY = 1, CL_PROGRAM = 4, CL_NO_MEMORY = 5, CL_NO_HEAP = 6, CL_STUCK = 7 };
 
 enum {
   CL_NONE = 0,
@@ -128,9 +129,10 @@ enum {
   CL_VALUE_BYTES = 10,    // u32 bytes
   CL_VALUE_PENDING = 11,  // out: a promise that nothing has settled
 };
-// A call that uses too much memory where it cannot be ended, or at whose values V8 would end the process, is
-// given up: it ends for CL_MEMORY, as will all later ones, and the isolate stays in memory, disposed of or
-// not. Runs a script. The outcome's value is encoded.
+// A call that uses too much memory where it cannot be ended, for which the system has none, or at whose
+// values V8 would end the process, is given up: it ends for CL_MEMORY, CL_NO_HEAP or CL_STUCK, as will all
+// later ones, and the isolate stays in memory, disposed of or not. Runs a script. The outcome's value is
+// encoded.
 void cl_eval(ClIsolate*, ClText source, ClText name, size_t stack, ClOutcome*);
 // Calls a function by its path from the global object (`a.b.c`) with an encoded array.
 void cl_invoke(ClIsolate*, ClText path, ClText arguments, size_t stack, ClOutcome*);

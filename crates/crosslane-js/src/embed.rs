@@ -99,7 +99,7 @@ extern "C" fn confirm(data: *mut c_void, reason: u32) -> bool {
     unsafe { host(data).program.confirm(Reason::of(reason)) }
 }
 
-extern "C" fn fatal(_data: *mut c_void, what: ClText) {
+extern "C" fn fatal(_data: *mut c_void, _reason: u32, what: ClText) {
     // SAFETY: as above. The process ends when this returns.
     unsafe { eprintln!("V8 cannot go on: {}", what.to_text()) }
 }

@@ -40,7 +40,7 @@ pub(crate) struct ClHost {
     pub(crate) print: extern "C" fn(*mut c_void, u32, ClText),
     pub(crate) resolve: extern "C" fn(*mut c_void, ClText, ClText, *mut ClText, *mut ClText) -> bool,
     pub(crate) confirm: extern "C" fn(*mut c_void, u32) -> bool,
-    pub(crate) fatal: extern "C" fn(*mut c_void, ClText),
+    pub(crate) fatal: extern "C" fn(*mut c_void, u32, ClText),
     pub(crate) call: extern "C" fn(*mut c_void, u32, ClText, *mut ClText) -> bool,
     pub(crate) url: extern "C" fn(*mut c_void, ClText, ClText, ClText, *mut ClText) -> bool,
 }

@@ -200,7 +200,10 @@ impl BatchRun<'_> {
                 let message = format!("timed out after {} s", self.function.timeout.unwrap_or_default());
                 Failure { class: "TimeoutError".into(), message, traceback, ..Failure::default() }
             }
-            Thrown::Ended(reason @ (Reason::Memory | Reason::NoMemory), traceback) => {
+            Thrown::Ended(
+                reason @ (Reason::Memory | Reason::NoMemory | Reason::NoHeap | Reason::Stuck),
+                traceback,
+            ) => {
                 self.guest.spent = true;
                 let message =
                     if reason == Reason::Memory { self.memory_message() } else { reason.to_string() };

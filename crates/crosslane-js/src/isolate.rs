@@ -33,6 +33,10 @@ pub enum Reason {
     Closed = 3,
     /// The process has no memory for a value that it passes. (4 is [`ffi::PROGRAM`].)
     NoMemory = 5,
+    /// V8 found no memory for its heap, and its own limit is not why.
+    NoHeap = 6,
+    /// V8 cannot go on, as with a value beyond its largest.
+    Stuck = 7,
 }
 
 impl Reason {
@@ -41,6 +45,8 @@ impl Reason {
             1 => Reason::Memory,
             2 => Reason::Timeout,
             5 => Reason::NoMemory,
+            6 => Reason::NoHeap,
+            7 => Reason::Stuck,
             _ => Reason::Closed,
         }
     }
@@ -55,6 +61,8 @@ impl fmt::Display for Reason {
             Reason::NoMemory => {
                 "the process has no memory for a value that passes into JavaScript or out of it"
             }
+            Reason::NoHeap => "V8 found no memory for its heap: the system gives the process no more",
+            Reason::Stuck => "V8 cannot go on: a value may exceed its largest size",
         })
     }
 }
@@ -80,7 +88,7 @@ pub trait Host {
         true
     }
     /// V8 cannot go on, and the process ends when this returns.
-    fn fatal(&mut self, what: &str);
+    fn fatal(&mut self, reason: Reason, what: &str);
     /// The path and source of a module as seen from another.
     ///
     /// # Errors
@@ -142,9 +150,9 @@ extern "C" fn confirm(data: *mut c_void, reason: u32) -> bool {
     unsafe { host(data).host.confirm(Reason::of(reason)) }
 }
 
-extern "C" fn fatal(data: *mut c_void, what: ClText) {
+extern "C" fn fatal(data: *mut c_void, reason: u32, what: ClText) {
     // SAFETY: as above. The process ends, so nothing that was being done is done further.
-    unsafe { host(data).host.fatal(&what.to_text()) }
+    unsafe { host(data).host.fatal(Reason::of(reason), &what.to_text()) }
 }
 
 /// Functions of a program are only attached to its own contexts.

@@ -124,7 +124,7 @@ impl Watched {
         if pending != Some(Reason::Memory) {
             seen.greedy_since = None;
         } else if too_much || seen.greedy_since.get_or_insert_with(Instant::now).elapsed() > GREEDY {
-            if self.speak("a call used up its memory and could not be ended") {
+            if self.speak(Reason::Memory, "a call used up its memory and could not be ended") {
                 std::process::abort();
             }
             seen.greedy_since = None;
@@ -184,16 +184,14 @@ impl Watched {
     }
 
     /// Tells the caller of the call at work why the process ends, which must follow. False if there is none.
-    fn speak(&self, what: &str) -> bool {
+    fn speak(&self, reason: Reason, what: &str) -> bool {
         let Some(Words { lane, call }) = lock(&self.words).take() else { return false };
         let row = self.progress.get().1;
-        let failure = Failure {
-            class: "RangeError".into(),
-            message: format!(
-                "its process had to be ended: {what}. A lower memory_limit ends such calls earlier"
-            ),
-            ..Failure::default()
-        };
+        let mut message = format!("its process had to be ended: {what}");
+        if reason == Reason::Memory {
+            message += ". A lower memory_limit ends such calls earlier";
+        }
+        let failure = Failure { class: "RangeError".into(), message, ..Failure::default() };
         // SAFETY: the words are the right to answer, and the lane lives as long as a call is at work in it.
         // Its thread is in V8, and will not touch it again.
         let _ = unsafe { &mut *lane }.fail(
@@ -223,8 +221,8 @@ impl Host for Console {
         reason != Reason::Timeout || watched.late.load(Relaxed) == watched.progress.word().load(Relaxed)
     }
 
-    fn fatal(&mut self, what: &str) {
-        self.watched.speak(what);
+    fn fatal(&mut self, reason: Reason, what: &str) {
+        self.watched.speak(reason, what);
     }
 }
 

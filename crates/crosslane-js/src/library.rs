@@ -286,7 +286,9 @@ fn explain(thrown: Thrown, time: Duration) -> Failure {
             let message = format!("the file used more than {} MB while it was loaded", MEMORY >> 20);
             ("RangeError", message, stack)
         }
-        Thrown::Ended(reason @ Reason::NoMemory, stack) => ("RangeError", reason.to_string(), stack),
+        Thrown::Ended(reason @ (Reason::NoMemory | Reason::NoHeap | Reason::Stuck), stack) => {
+            ("RangeError", reason.to_string(), stack)
+        }
         Thrown::Ended(_, stack) => {
             let message = format!(
                 "the file was not loaded within {} s; the setting load_timeout changes this limit",
@@ -379,8 +381,8 @@ impl<H: Host> Host for Loader<H> {
         self.host.print(error, text);
     }
 
-    fn fatal(&mut self, what: &str) {
-        self.host.fatal(what);
+    fn fatal(&mut self, reason: Reason, what: &str) {
+        self.host.fatal(reason, what);
     }
 
     fn resolve(&mut self, specifier: &str, referrer: &str) -> Result<(String, Vec<u8>), String> {

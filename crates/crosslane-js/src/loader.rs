@@ -4,7 +4,7 @@
 //! warming up kills the child, the snapshot from before is used. The child gives the snapshots in two memory
 //! files, and says in a pipe, a line of JSON each, what it has put there.
 
-use crate::isolate::Host;
+use crate::isolate::{Host, Reason};
 use crate::library::{self, Library, Stage};
 use crate::snapshot::Snapshot;
 use crosslane::Failure;
@@ -167,7 +167,7 @@ impl Host for Child {
         let _ = io::stderr().write_all(text.as_bytes());
     }
 
-    fn fatal(&mut self, what: &str) {
+    fn fatal(&mut self, _: Reason, what: &str) {
         let message = format!("the file made V8 give up while it was loaded: {what}");
         let failure = Failure { class: "RangeError".into(), message, ..Failure::default() };
         if let Ok(text) = serde_json::to_string(&Line::Failed { failure }) {

@@ -186,7 +186,7 @@ struct Silence;
 
 impl Host for Silence {
     fn print(&mut self, _: bool, _: &str) {}
-    fn fatal(&mut self, _: &str) {}
+    fn fatal(&mut self, _: Reason, _: &str) {}
 }
 
 /// Ends what an isolate does after some time, unless it is dropped before.

@@ -19,7 +19,7 @@ impl Host for Log {
     fn print(&mut self, _: bool, text: &str) {
         let _ = self.0.send(text.to_owned());
     }
-    fn fatal(&mut self, what: &str) {
+    fn fatal(&mut self, _: Reason, what: &str) {
         eprintln!("{what}");
     }
 }

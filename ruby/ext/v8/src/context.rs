@@ -8,7 +8,7 @@
 //! A Ruby object of these lives while its method runs, since the VM finds `self` on the stack; a context that the
 //! collector frees is disposed of on a thread of its own, because that takes time.
 
-use crate::codec::{self, PENDING, decode, decode_all, encode, encode_all, made, no_memory};
+use crate::codec::{self, PENDING, decode, decode_all, encode, encode_all, made};
 use crate::stack;
 use crate::watch::Watched;
 use crate::{class_of_v8, error};
@@ -35,8 +35,10 @@ fn ruby() -> Ruby {
 fn refusal(refused: &Refused) -> Error {
     match refused {
         Refused::Thrown(thrown @ Thrown::Exception(_)) => thrown_error(thrown, 0.0, 0),
-        Refused::Thrown(Thrown::Ended(Reason::NoMemory, _)) => no_memory(),
-        Refused::Thrown(Thrown::Ended(Reason::Memory, _)) => error("MemoryError", &refused.to_string()),
+        Refused::Thrown(Thrown::Ended(
+            Reason::Memory | Reason::NoMemory | Reason::NoHeap | Reason::Stuck,
+            _,
+        )) => error("MemoryError", &refused.to_string()),
         other => error("Error", &other.to_string()),
     }
 }
@@ -62,7 +64,9 @@ fn thrown_error(thrown: &Thrown, timeout: f64, memory: usize) -> Error {
             format!("the script ran for more than its timeout of {timeout} s\n{stack}").trim_end(),
         ),
         Thrown::Ended(Reason::Closed, _) => error("Error", "the script was ended"),
-        Thrown::Ended(Reason::NoMemory, _) => no_memory(),
+        Thrown::Ended(reason @ (Reason::NoMemory | Reason::NoHeap | Reason::Stuck), _) => {
+            error("MemoryError", &reason.to_string())
+        }
     }
 }
 
@@ -395,7 +399,7 @@ impl Context {
         }
         match (outcome, inner.bridge.left()) {
             (_, Some((unwind, true))) => Err(unwind.into_error()),
-            (Err(thrown @ Thrown::Ended(Reason::Memory | Reason::NoMemory | Reason::Timeout, _)), _) => {
+            (Err(thrown @ Thrown::Ended(reason, _)), _) if reason != Reason::Closed => {
                 check_interrupts()?;
                 Err(self.thrown(&thrown))
             }
