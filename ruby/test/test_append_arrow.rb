@@ -232,6 +232,37 @@ class TestAppendArrow < CrosslaneTest
     end
   end
 
+  # One whose texts are a dictionary of an extension's.
+  class Extension < Producer
+    def initialize(extension, ...)
+      @extension = extension
+      super(...)
+    end
+
+    private
+
+    def schema(out)
+      words = ["ARROW:extension:name", @extension].map { |word| [word.bytesize, word].pack("la*") }
+      metadata = text([1].pack("l") + words.join)
+      values = structure(text("u\0"), text("\0"), 0, 2, 0, 0, 0, release(:child, 56), 0)
+      number = structure(text("l\0"), text("n\0"), 0, 2, 0, 0, 0, release(:child, 56), 0)
+      word = structure(text("i\0"), text("word\0"), metadata, 2, 0, 0, values, release(:child, 56), 0)
+      words = [text("+s\0"), text("\0"), 0, 0, 2, structure(number, word), 0, release(:schema, 56), 0]
+      Fiddle::Pointer.new(out.to_i)[0, 72] = words.map(&:to_i).pack("q*")
+      0
+    end
+
+    # The second column's values become the dictionary of its indices.
+    def column(values)
+      plain = super
+      return plain unless values.any?(String)
+
+      indices = super(values.each_index.to_a) { |all| [all.pack("l*")] }
+      indices[56, 8] = [plain.to_i].pack("q")
+      indices
+    end
+  end
+
   def rows(count, from = 0)
     Array.new(count) { |i| [(from + i if i % 5 != 2), (i % 3 == 1 ? nil : "text #{from + i}" * (i % 4))] }
   end
@@ -252,6 +283,18 @@ class TestAppendArrow < CrosslaneTest
       assert_equal [1, 1, 5], producer.released.values_at(:stream, :schema, :array)
       db.query("DELETE FROM t")
     end
+  end
+
+  def test_an_extension_whose_values_are_a_dictionary
+    db = open
+    texts = [[1, '{"a": [7]}'], [2, nil], [3, "[1, 2]"]]
+    db.query("CREATE TABLE t (n BIGINT, word STRUCT(a BIGINT[]))")
+    # Only from JSON there is such a cast.
+    db.append_arrow("t", Extension.new("arrow.json", [texts.first(2)]))
+    assert_equal [[1, [7]], [2, nil]], db.query("SELECT n, word.a FROM t").to_a
+    db.query("CREATE TABLE plain (n BIGINT, word VARCHAR)")
+    db.append_arrow("plain", Extension.new("some.other", [texts]))
+    assert_equal texts, db.query("FROM plain").to_a
   end
 
   def test_a_stream_that_fails

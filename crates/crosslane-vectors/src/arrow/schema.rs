@@ -132,7 +132,9 @@ impl Node {
                 let values = Node::new(values, below)?;
                 let data_type = values.data_type.clone();
                 let encoding = Encoding::Dictionary(index);
-                return Ok(Self { name, data_type, encoding, children: vec![values] });
+                let mut node = Self { name, data_type, encoding, children: vec![values] };
+                node.extend(&metadata(schema));
+                return Ok(node);
             }
             let children = children(schema)?
                 .into_iter()
@@ -141,9 +143,28 @@ impl Node {
                 })
                 .collect::<Result<Vec<_>, _>>()?;
             let (data_type, encoding) = read(&format, &children)?;
-            let (data_type, encoding) = extended(data_type, encoding, &metadata(schema));
-            Ok(Self { name, data_type, encoding, children })
+            let mut node = Self { name, data_type, encoding, children };
+            node.extend(&metadata(schema));
+            Ok(node)
         }
+    }
+
+    /// Makes of the type that it is stored as what an extension says. Of a dictionary and of runs this is said of the
+    /// values.
+    fn extend(&mut self, metadata: &HashMap<String, String>) {
+        let values = match self.encoding {
+            Encoding::Dictionary(_) => 0,
+            Encoding::Runs(_) => 1,
+            _ => {
+                if let Some(extended) = extended(&self.data_type, &self.encoding, metadata) {
+                    (self.data_type, self.encoding) = extended;
+                }
+                return;
+            }
+        };
+        let values = &mut self.children[values];
+        values.extend(metadata);
+        self.data_type = values.data_type.clone();
     }
 }
 
@@ -290,34 +311,34 @@ fn fields(what: &str, children: &[Node]) -> Result<Arc<[Field]>, String> {
     Ok(children.iter().map(field).collect())
 }
 
-/// What an extension makes of the type that it is stored as; unknown ones are what they are stored as, and so are those
-/// whose values are stored as runs where that makes a difference.
+/// What an extension makes of the type that it is stored as, if it is one that is known.
 fn extended(
-    data_type: DataType,
-    encoding: Encoding,
+    data_type: &DataType,
+    encoding: &Encoding,
     metadata: &HashMap<String, String>,
-) -> (DataType, Encoding) {
+) -> Option<(DataType, Encoding)> {
     use DataType as T;
     use Encoding as E;
     let of = |key: &str| metadata.get(key).map_or("", |value| &value[..]);
     let opaque = of("ARROW:extension:metadata");
     let duckdb = |name: &str| opaque.contains("\"DuckDB\"") && opaque.contains(&format!("\"{name}\""));
-    match (of("ARROW:extension:name"), &data_type, &encoding) {
+    let recoded = || Encoding::Recoded(Box::new(encoding.clone()));
+    Some(match (of("ARROW:extension:name"), data_type, encoding) {
         ("arrow.uuid", T::Blob, E::Blob(16)) => (T::Uuid, E::Fixed(16)),
-        ("arrow.json", T::Varchar, _) => (T::Json, encoding),
+        ("arrow.json", T::Varchar, _) => (T::Json, encoding.clone()),
         ("arrow.bool8", T::TinyInt, E::Fixed(1)) => (T::Boolean, E::Flags),
-        ("geoarrow.wkb", T::Blob, _) => (T::Geometry, encoding),
+        ("geoarrow.wkb", T::Blob, _) => (T::Geometry, encoding.clone()),
         ("arrow.opaque", T::Blob, E::Blob(16)) if duckdb("hugeint") => (T::HugeInt, E::Fixed(16)),
         ("arrow.opaque", T::Blob, E::Blob(16)) if duckdb("uhugeint") => (T::UHugeInt, E::Fixed(16)),
         ("arrow.opaque", T::Blob, E::Blob(8)) if duckdb("time_tz") => (T::TimeTz, E::Fixed(8)),
         ("arrow.opaque", T::Blob, E::Blob(_) | E::Bytes { .. } | E::BytesView) if duckdb("bit") => {
-            (T::Bit, E::Recoded(Box::new(encoding)))
+            (T::Bit, recoded())
         }
         ("arrow.opaque", T::Blob, E::Blob(_) | E::Bytes { .. } | E::BytesView) if duckdb("bignum") => {
-            (T::BigNum, E::Recoded(Box::new(encoding)))
+            (T::BigNum, recoded())
         }
-        _ => (data_type, encoding),
-    }
+        _ => return None,
+    })
 }
 
 fn index(format: &str) -> Option<Index> {

@@ -399,16 +399,33 @@ fn extensions() {
     reads(texts(&["[1]"]).extension("arrow.json", ""), "JSON", &["'[1]'"]);
     let bit = made("z", 1, vec![None, bytes(&[0i32, 2]), Some(vec![3, 0b1111_0110])]);
     reads(bit.extension("arrow.opaque", &opaque("bit")), "BIT", &["'10110'"]);
-    // What is stored as runs is no value of its own.
+    // Of a dictionary and of runs, the extension is said of the values.
     let runs =
         |values: Made| made("+r", 2, vec![]).of(vec![made("i", 1, vec![None, bytes(&[2i32])]), values]);
-    let blob = || made("z", 1, vec![None, bytes(&[0i32, 1]), bytes(b"a")]);
-    for name in ["bit", "bignum"] {
-        let column = runs(blob()).extension("arrow.opaque", &opaque(name));
-        reads(column, "BLOB", &[r"BLOB '\x61'", r"BLOB '\x61'"]);
+    let dictionary = |values: Made| made("c", 2, vec![None, bytes(&[0i8, 0])]).dictionary(values);
+    let nested = |values: Made| dictionary(runs(values));
+    let blob = |value: &[u8]| made("z", 1, vec![None, bytes(&[0, value.len() as i32]), bytes(value)]);
+    let long = || made("w:8", 1, vec![None, bytes(&[82_799_000_000_000_u64])]);
+    let encoded: [&dyn Fn(Made) -> Made; 3] = [&runs, &dictionary, &nested];
+    for encode in encoded {
+        let twice = |values: Made, (name, metadata): (&str, &str), data_type, value| {
+            reads(encode(values).extension(name, metadata), data_type, &[value, value]);
+        };
+        let duckdb = |values: Made, name: &str, data_type, value| {
+            twice(values, ("arrow.opaque", &opaque(name)), data_type, value);
+        };
+        duckdb(wide(), "hugeint", "HUGEINT", "7");
+        duckdb(wide(), "uhugeint", "UHUGEINT", "7");
+        duckdb(blob(&[3, 0b1111_0110]), "bit", "BIT", "'10110'");
+        duckdb(blob(&[0x80, 0, 1, 5]), "bignum", "BIGNUM", r"BLOB '\x05\x00'");
+        assert_eq!(read(encode(long()).extension("arrow.opaque", &opaque("time_tz"))).unwrap().0, "TIMETZ");
+        assert_eq!(read(encode(wide()).extension("arrow.uuid", "")).unwrap().0, "UUID");
+        assert_eq!(read(encode(blob(b"a")).extension("geoarrow.wkb", "")).unwrap().0, "GEOMETRY");
+        twice(made("c", 1, vec![None, bytes(&[5i8])]), ("arrow.bool8", ""), "BOOLEAN", "true");
+        twice(texts(&["[1]"]), ("arrow.json", ""), "JSON", "'[1]'");
+        twice(texts(&["[1]"]).extension("arrow.json", ""), ("arrow.json", ""), "JSON", "'[1]'");
+        twice(texts(&["a"]), ("some.other", ""), "VARCHAR", "'a'");
     }
-    let column = runs(made("c", 1, vec![None, bytes(&[1i8])])).extension("arrow.bool8", "");
-    reads(column, "TINYINT", &["1", "1"]);
 }
 
 #[test]
