@@ -14,11 +14,10 @@ use crate::values::{Class, Fault, Refusal, Values};
 use crate::writer::Writer;
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
-use crosslane::{ColumnBuilder, DataType, Failure, Leniency, Signature, Verdict};
+use crosslane::{ColumnBuilder, DataType, Failure, Instances, Leniency, Signature, Verdict};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use crosslane_process::limits::MemoryLimit;
 use crosslane_ring::ProgressWord;
-use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
@@ -82,9 +81,6 @@ pub trait Language: Values {
     }
 }
 
-/// For how many types of arguments a function that takes any is kept ready.
-const MOST_INSTANCES: usize = 64;
-
 /// A function, and where its results are collected.
 type Ready<L> = (Function<L>, ColumnBuilder);
 
@@ -92,7 +88,7 @@ type Ready<L> = (Function<L>, ColumnBuilder);
 struct Known<L: Language> {
     plain: Option<Ready<L>>,
     /// What it is for arguments of some types, by those as text, if it takes any.
-    instances: HashMap<Box<str>, Ready<L>>,
+    instances: Instances<Box<str>, Ready<L>>,
 }
 
 impl<L: Language> Known<L> {
@@ -103,25 +99,13 @@ impl<L: Language> Known<L> {
         types: Option<&str>,
     ) -> Result<&mut Ready<L>, Failure> {
         let new = || Function::new(language, declared, types);
-        Ok(match types {
+        match types {
             None => match &mut self.plain {
-                Some(known) => known,
-                none => none.insert(new()?),
+                Some(known) => Ok(known),
+                none => Ok(none.insert(new()?)),
             },
-            Some(types) => {
-                if !self.instances.contains_key(types) {
-                    let made = new()?;
-                    if self.instances.len() >= MOST_INSTANCES {
-                        self.instances.clear();
-                    }
-                    self.instances.insert(types.into(), made);
-                }
-                match self.instances.get_mut(types) {
-                    Some(known) => known,
-                    None => return Err(failure("Error", "a function was lost".into())),
-                }
-            }
-        })
+            Some(types) => self.instances.get_or_make(types, new),
+        }
     }
 }
 
@@ -140,7 +124,7 @@ pub fn serve<L: Language>(
     lane: &mut GuestLane,
 ) -> io::Result<()> {
     let mut known: Vec<Known<L>> =
-        functions.iter().map(|_| Known { plain: None, instances: HashMap::new() }).collect();
+        functions.iter().map(|_| Known { plain: None, instances: Instances::default() }).collect();
     while let Some(call) = language.next_call(lane)? {
         let index = call.header.function as usize;
         let (Some(declared), Some(known)) = (functions.get(index), known.get_mut(index)) else {

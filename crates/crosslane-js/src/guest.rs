@@ -6,7 +6,7 @@ use crate::library::{Function, Library};
 use crate::results::Results;
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
-use crosslane::{DataType, Failure, Leniency, Verdict};
+use crosslane::{DataType, Failure, Instances, Leniency, Verdict};
 use crosslane_process::guest::Mishaps;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,11 +39,8 @@ pub struct Guest {
     spent: bool,
     /// What the isolate has prepared for calls of functions that take arguments of any type: the number there, by the
     /// function's index and the types.
-    instances: HashMap<(usize, Vec<DataType>), usize>,
+    instances: Instances<(usize, Vec<DataType>), usize>,
 }
-
-/// How many such there are, until they are made anew.
-const MOST_INSTANCES: usize = 64;
 
 impl Guest {
     /// Boots an isolate of the library.
@@ -58,7 +55,7 @@ impl Guest {
             base,
             limit: 0,
             spent: false,
-            instances: HashMap::new(),
+            instances: Instances::default(),
         }
     }
 
@@ -125,13 +122,11 @@ impl Guest {
         if let Some(number) = self.instances.get(&key) {
             return Ok(*number);
         }
-        if self.instances.len() >= MOST_INSTANCES {
-            self.instances.clear();
-        }
-        let number = self.library.functions.len() + self.instances.len();
+        self.instances.make_room();
+        let number = self.library.functions.len() + self.instances.count();
         let types = function.described(key.1.iter(), false).to_string();
         self.isolate.call(c"instance", &[index as f64, number as f64], &[Argument::Text(&types)])?;
-        self.instances.insert(key, number);
+        self.instances.keep(key, number);
         Ok(number)
     }
 

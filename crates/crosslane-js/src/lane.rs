@@ -23,12 +23,11 @@ use crate::library::{Function, Library};
 use crate::pages;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::stats::now;
-use crosslane::{DataType, Failure};
+use crosslane::{DataType, Failure, Instances};
 use crosslane_process::guest::{Call, GuestLane};
 use crosslane_ring::ProgressWord;
 use rustix::process::Pid;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -237,22 +236,14 @@ pub(crate) struct Lane {
     types: Types,
 }
 
-/// For how many calls a lane remembers what the texts of their types say.
-const MOST_TYPES: usize = 64;
-
 /// The types of the calls of functions that take arguments of any type, by the function's index and their text.
 #[derive(Default)]
-struct Types(HashMap<(usize, Box<str>), Vec<DataType>>);
+struct Types(HashMap<usize, Instances<Box<str>, Vec<DataType>>>);
 
 impl Types {
     fn get(&mut self, index: usize, text: &str, function: &Function) -> Result<&[DataType], String> {
-        if self.0.len() >= MOST_TYPES && !self.0.contains_key(&(index, text.into())) {
-            self.0.clear();
-        }
-        Ok(match self.0.entry((index, text.into())) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(function.for_types(text)?),
-        })
+        let known = self.0.entry(index).or_default().get_or_make(text, || function.for_types(text))?;
+        Ok(known)
     }
 }
 

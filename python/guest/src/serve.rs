@@ -7,7 +7,7 @@ use crate::row::{Argument, RowCaller};
 use crate::writer::{Writer, overflow};
 use crosslane::batch::{Column, Encode, Plan};
 use crosslane::lane::{COUNT, WRITING};
-use crosslane::{ColumnBuilder, DataType, Failure, Leniency, Signature, Verdict};
+use crosslane::{ColumnBuilder, DataType, Failure, Instances, Leniency, Signature, Verdict};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use crosslane_process::limits::MemoryLimit;
 use crosslane_ring::ProgressWord;
@@ -54,53 +54,38 @@ pub(crate) fn serve(
     }
 }
 
-/// How many types a lane remembers for which it has prepared a function that takes arguments of any.
-const MOST_INSTANCES: usize = 64;
-
 /// A declared function, and what was prepared of it for its first calls.
 struct Prepared<'py> {
     declared: Bound<'py, PyAny>,
     plain: Option<(Function, ColumnBuilder)>,
     /// Of a function that takes arguments of any type: by the types as text.
-    instances: HashMap<String, (Function, ColumnBuilder)>,
+    instances: Instances<Box<str>, (Function, ColumnBuilder)>,
     /// Of an `async` function: what it keeps open from call to call, whatever types these have.
     runner: Option<Py<PyAny>>,
 }
 
 impl<'py> Prepared<'py> {
     fn new(declared: Bound<'py, PyAny>) -> Self {
-        Self { declared, plain: None, instances: HashMap::new(), runner: None }
+        Self { declared, plain: None, instances: Instances::default(), runner: None }
     }
 
     /// The function for arguments of these types, if its signature does not say which they are.
     fn get(&mut self, types: Option<&str>) -> PyResult<(&Function, &Bound<'py, PyAny>, &mut ColumnBuilder)> {
         let Self { declared, plain, instances, runner } = self;
-        let known = match types {
-            None => plain.is_some(),
-            Some(types) => instances.contains_key(types),
-        };
-        if !known {
-            let concrete = match types {
-                None => declared.clone(),
-                Some(types) => declared.call_method1(intern!(declared.py(), "for_types"), (types,))?,
-            };
-            let function = Function::new(&concrete, runner)?;
+        let mut new = |concrete: &Bound<'py, PyAny>| -> PyResult<_> {
+            let function = Function::new(concrete, runner)?;
             let out = ColumnBuilder::new(&function.returns);
-            match types {
-                None => *plain = Some((function, out)),
-                Some(types) => {
-                    if instances.len() >= MOST_INSTANCES {
-                        instances.clear();
-                    }
-                    instances.insert(types.to_owned(), (function, out));
-                }
-            }
-        }
-        let found = match types {
-            None => plain.as_mut(),
-            Some(types) => instances.get_mut(types),
+            Ok((function, out))
         };
-        let (function, out) = found.ok_or_else(|| PyRuntimeError::new_err("a function was lost"))?;
+        let (function, out) = match types {
+            None => match plain {
+                Some(known) => known,
+                none => none.insert(new(declared)?),
+            },
+            Some(types) => instances.get_or_make(types, || {
+                new(&declared.call_method1(intern!(declared.py(), "for_types"), (types,))?)
+            })?,
+        };
         Ok((function, declared, out))
     }
 }
