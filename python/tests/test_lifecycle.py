@@ -389,7 +389,8 @@ def test_a_fork_of_the_engine(library: Library) -> None:
         print(con.execute("SELECT f(2)").fetchall())
     """
     result = run(program)
-    assert "forked after the functions were loaded" in result.stdout
+    advice = "open the database and load them after the fork"
+    assert f"this process was forked after the functions were loaded; {advice}" in result.stdout
     assert result.stdout.endswith("[(3,)]\n"), result.stdout + result.stderr
 
 

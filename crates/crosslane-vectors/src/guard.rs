@@ -18,7 +18,11 @@ pub fn guard<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
 
 /// An error as a C string.
 pub fn error_text(error: &Error) -> CString {
-    CString::new(error.to_string().replace('\0', "\u{2400}")).unwrap_or_default()
+    let mut text = error.to_string();
+    if let Error::Forked = error {
+        text += "; open the database and load them after the fork";
+    }
+    CString::new(text.replace('\0', "\u{2400}")).unwrap_or_default()
 }
 
 /// Frees what `Box::into_raw` gave to DuckDB.
@@ -45,5 +49,10 @@ mod tests {
     #[test]
     fn a_text_for_c_has_no_zero_bytes() {
         assert_eq!(error_text(&Error::Engine("a\0b".into())).to_string_lossy(), "a\u{2400}b");
+    }
+
+    #[test]
+    fn who_has_forked_is_told_what_to_do() {
+        assert!(error_text(&Error::Forked).to_string_lossy().contains("; open the database and load"));
     }
 }

@@ -142,6 +142,9 @@ pub enum Error {
     /// A worker could not be started.
     #[error("cannot start a worker: {0}")]
     Boot(String),
+    /// The process is a fork of the one that loaded the functions.
+    #[error("this process was forked after the functions were loaded")]
+    Forked,
     /// A setting that does not exist, or cannot have this value.
     #[error("{0}")]
     Setting(String),

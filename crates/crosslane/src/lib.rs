@@ -4,6 +4,10 @@
 //! [`call`] takes a [`lane::Lane`] from the library's [`pool::Pool`], submits the batch, or slices of it to
 //! several lanes, and collects the results. This crate knows no engine and no guest language.
 
+// Tests that are also those of users call this crate by its name.
+#[cfg(test)]
+extern crate self as crosslane;
+
 pub mod batch;
 pub mod builder;
 pub mod calendar;
@@ -14,6 +18,9 @@ pub mod display;
 mod error;
 mod exchange;
 mod function;
+#[cfg(test)]
+#[path = "../tests/idle/mod.rs"]
+mod idle;
 mod instances;
 pub mod integer;
 pub mod lane;

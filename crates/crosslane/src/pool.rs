@@ -469,7 +469,7 @@ impl<Z: Zygote> Pool<Z> {
     /// the pool's lock.
     ///
     /// # Errors
-    /// [`Error::Boot`] if none can be booted, and there are no others.
+    /// [`Error::Boot`] if none can be booted, and there are no others; [`Error::Forked`].
     pub fn check_out(&self, should_end: impl Fn() -> bool) -> Result<Option<PooledLane<Z::Lane>>, Error> {
         self.check_process()?;
         if let Some(lane) = self.shelved() {
@@ -540,11 +540,7 @@ impl<Z: Zygote> Pool<Z> {
 
     fn check_process(&self) -> Result<(), Error> {
         if self.shared.process != std::process::id() {
-            return Err(Error::Boot(
-                "this process was forked after the functions were loaded; open the database and load them \
-                 after the fork"
-                    .into(),
-            ));
+            return Err(Error::Forked);
         }
         Ok(())
     }
@@ -778,58 +774,15 @@ impl<L: Lane> Drop for PooledLane<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Encode, Header};
-    use crate::lane::{LaneError, Patience};
-
-    struct Idle {
-        id: u64,
-        /// Until when its guest works on what was cancelled.
-        works: Option<Instant>,
-    }
-
-    impl Lane for Idle {
-        fn id(&self) -> u64 {
-            self.id
-        }
-        fn process(&self) -> i32 {
-            0
-        }
-        fn cancel(&mut self) -> Result<(), LaneError> {
-            Ok(())
-        }
-        fn is_cancelled(&self) -> bool {
-            true
-        }
-        fn submit(&mut self, _: crate::Address, _: usize, _: &dyn Encode) -> Result<Option<u64>, LaneError> {
-            Ok(None)
-        }
-        fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
-            Ok(None)
-        }
-        fn frame(&self) -> &[u8] {
-            &[]
-        }
-        fn in_flight(&self) -> usize {
-            usize::from(self.works.is_some_and(|until| Instant::now() < until))
-        }
-        fn progress(&self) -> (u32, u32) {
-            (0, 0)
-        }
-        fn check(&mut self) -> Result<(), LaneError> {
-            Ok(())
-        }
-        fn wait_any(_: &mut [&mut Self], _: Patience, timeout: Duration) {
-            std::thread::sleep(timeout);
-        }
-    }
+    use crate::idle::IdleLane;
 
     struct Boots(u64);
 
     impl Zygote for Boots {
-        type Lane = Idle;
-        fn boot(&mut self) -> Result<Idle, Error> {
+        type Lane = IdleLane;
+        fn boot(&mut self) -> Result<IdleLane, Error> {
             self.0 += 1;
-            Ok(Idle { id: self.0, works: None })
+            Ok(IdleLane { id: self.0, works: None })
         }
     }
 
@@ -837,7 +790,7 @@ mod tests {
         Pool::start(PoolOptions { warm: 1, idle_timeout }, |_| Ok((Boots(0), ()))).unwrap().0
     }
 
-    fn check_out(pool: &Pool<Boots>) -> PooledLane<Idle> {
+    fn check_out(pool: &Pool<Boots>) -> PooledLane<IdleLane> {
         pool.check_out(|| false).unwrap().unwrap()
     }
 

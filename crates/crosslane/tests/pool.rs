@@ -1,59 +1,22 @@
 //! The pool with a zygote that takes its time: nobody waits for a boot who finds a warm lane.
 
-use crosslane::batch::{Encode, Header};
-use crosslane::lane::{Lane, LaneError, Patience};
+mod idle;
+
+use crosslane::Error;
+use crosslane::lane::Lane;
 use crosslane::pool::{self, Pool, PoolOptions, PooledLane, Stop};
-use crosslane::{Address, Error};
+use idle::IdleLane;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-struct IdleLane {
-    id: u64,
-    booted_on: ThreadId,
-}
-
-impl Lane for IdleLane {
-    fn id(&self) -> u64 {
-        self.id
-    }
-    fn process(&self) -> i32 {
-        0
-    }
-    fn submit(&mut self, _: Address, _: usize, _: &dyn Encode) -> Result<Option<u64>, LaneError> {
-        Err(LaneError::System("a lane for nothing".into()))
-    }
-    fn cancel(&mut self) -> Result<(), LaneError> {
-        Ok(())
-    }
-    fn is_cancelled(&self) -> bool {
-        true
-    }
-    fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
-        Ok(None)
-    }
-    fn frame(&self) -> &[u8] {
-        &[]
-    }
-    fn in_flight(&self) -> usize {
-        0
-    }
-    fn progress(&self) -> (u32, u32) {
-        (0, 0)
-    }
-    fn check(&mut self) -> Result<(), LaneError> {
-        Ok(())
-    }
-    fn wait_any(_: &mut [&mut Self], _: Patience, _: Duration) {}
-}
-
-/// Boots a lane for each permit; says when it begins to.
+/// Boots a lane for each permit; says when it begins to, and where.
 struct SlowZygote {
     stop: Stop,
     permits: Receiver<Result<(), Error>>,
-    begun: Sender<()>,
+    begun: Sender<ThreadId>,
     booted: u64,
 }
 
@@ -61,7 +24,7 @@ impl pool::Zygote for SlowZygote {
     type Lane = IdleLane;
 
     fn boot(&mut self) -> Result<IdleLane, Error> {
-        let _ = self.begun.send(());
+        let _ = self.begun.send(std::thread::current().id());
         loop {
             match self.permits.recv_timeout(Duration::from_millis(1)) {
                 Ok(permit) => break permit?,
@@ -73,11 +36,11 @@ impl pool::Zygote for SlowZygote {
             }
         }
         self.booted += 1;
-        Ok(IdleLane { id: self.booted, booted_on: std::thread::current().id() })
+        Ok(IdleLane { id: self.booted, works: None })
     }
 }
 
-type Parts = (Pool<SlowZygote>, Sender<Result<(), Error>>, Receiver<()>);
+type Parts = (Pool<SlowZygote>, Sender<Result<(), Error>>, Receiver<ThreadId>);
 
 fn pool(warm: usize) -> Parts {
     pool_with(PoolOptions { warm, idle_timeout: Duration::from_secs(60) })
@@ -99,14 +62,13 @@ fn check_out(pool: &Pool<SlowZygote>) -> Result<PooledLane<IdleLane>, Error> {
 #[test]
 fn a_boot_holds_nobody_up_who_finds_a_warm_lane() {
     let (pool, permit, begun) = pool(2);
-    begun.recv().unwrap();
+    assert_ne!(begun.recv().unwrap(), std::thread::current().id(), "boots on an engine's thread");
     permit.send(Ok(())).unwrap();
     // The second boot has begun, and will not end: the first lane is there, and can come and go.
     begun.recv().unwrap();
     for _ in 0..3 {
         let lane = check_out(&pool).unwrap();
         assert_eq!(lane.id(), 1);
-        assert_ne!(lane.booted_on, std::thread::current().id(), "booted on an engine's thread");
         assert!(pool.try_check_out().is_none());
         lane.give_back();
     }
@@ -179,7 +141,9 @@ fn who_cannot_have_a_lane_of_its_own_shares() {
 fn those_who_hold_all_lanes_do_not_wait_for_each_other() {
     let (pool, permit, begun) = pool(2);
     (0..2).for_each(|_| permit.send(Ok(())).unwrap());
-    (0..2).for_each(|_| begun.recv().unwrap());
+    for _ in 0..2 {
+        begun.recv().unwrap();
+    }
     while pool.stats().idle < 2 {
         std::thread::yield_now();
     }

@@ -1,0 +1,49 @@
+//! A lane for nothing: for the tests of the pool, the unit tests among them.
+
+use crosslane::Address;
+use crosslane::batch::{Encode, Header};
+use crosslane::lane::{Lane, LaneError, Patience};
+use std::time::{Duration, Instant};
+
+#[derive(Debug)]
+pub(crate) struct IdleLane {
+    pub(crate) id: u64,
+    /// Until when its guest works on what was cancelled.
+    pub(crate) works: Option<Instant>,
+}
+
+impl Lane for IdleLane {
+    fn id(&self) -> u64 {
+        self.id
+    }
+    fn process(&self) -> i32 {
+        0
+    }
+    fn submit(&mut self, _: Address, _: usize, _: &dyn Encode) -> Result<Option<u64>, LaneError> {
+        Err(LaneError::System("a lane for nothing".into()))
+    }
+    fn cancel(&mut self) -> Result<(), LaneError> {
+        Ok(())
+    }
+    fn is_cancelled(&self) -> bool {
+        true
+    }
+    fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
+        Ok(None)
+    }
+    fn frame(&self) -> &[u8] {
+        &[]
+    }
+    fn in_flight(&self) -> usize {
+        usize::from(self.works.is_some_and(|until| Instant::now() < until))
+    }
+    fn progress(&self) -> (u32, u32) {
+        (0, 0)
+    }
+    fn check(&mut self) -> Result<(), LaneError> {
+        Ok(())
+    }
+    fn wait_any(_: &mut [&mut Self], _: Patience, timeout: Duration) {
+        std::thread::sleep(timeout);
+    }
+}
