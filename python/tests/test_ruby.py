@@ -216,6 +216,37 @@ def test_limits(ruby: Load) -> None:
     assert con.execute("SELECT count(lost(i)) FROM range(9) r(i)").fetchall() == [(8,)]
 
 
+@pytest.mark.parametrize(
+    ("environment", "setting", "enabled"),
+    [
+        ({}, "1", True),
+        ({"RUBYOPT": "-W0"}, "1", True),
+        ({"RUBYOPT": "--disable-yjit"}, None, False),
+        # Ruby 3.1 takes any word for yes.
+        ({"RUBY_YJIT_ENABLE": "yes"}, "yes", True),
+    ],
+)
+def test_functions_are_compiled_unless_the_user_says_how(
+    ruby: Load,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    setting: str | None,
+    enabled: bool,
+) -> None:
+    for name in ("RUBY_YJIT_ENABLE", "RUBYOPT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, word in environment.items():
+        monkeypatch.setenv(name, word)
+    con = ruby(
+        """
+        udf("setting(x BIGINT) -> VARCHAR") { |_| ENV["RUBY_YJIT_ENABLE"] }
+        udf("compiled(x BIGINT) -> BOOLEAN") { |_| defined?(RubyVM::YJIT) ? RubyVM::YJIT.enabled? : nil }
+        """
+    )
+    assert value(con, "SELECT setting(1)") == setting
+    assert value(con, "SELECT compiled(1)") in (enabled, None)
+
+
 def test_retries_and_errors_as_null(ruby: Load) -> None:
     con = ruby(
         """

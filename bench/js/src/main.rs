@@ -241,7 +241,7 @@ fn boot(rounds: usize, file: &Path) -> Result<serde_json::Value> {
 
 fn pool(rounds: usize, host: &str, file: &Path) -> Result<serde_json::Value> {
     let options = ZygoteOptions {
-        origin: Origin::Process { command: vec![host.into()], advice: "" },
+        origin: Origin::Process { command: vec![host.into()], environment: &[], advice: "" },
         source: Source::File { path: file.to_owned() },
         load_timeout: TIME,
         ring_size: 1 << 20,

@@ -3,7 +3,7 @@
 use crosslane::{Error, Settings};
 use crosslane_process::{Origin, Source};
 use serde::Deserialize;
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -98,15 +98,26 @@ fn language(file: &Path) -> Language {
 
 /// How to start a zygote for the source.
 pub(crate) fn origin(source: &Source, settings: &Settings) -> Result<Origin, Error> {
-    let (command, advice) = command(source, settings)?;
-    Ok(Origin::Process { command, advice })
-}
-
-fn command(source: &Source, settings: &Settings) -> Result<(Vec<String>, &'static str), Error> {
     let language = match source {
         Source::File { path } => language(path),
         Source::Pickle { .. } | Source::Thread { .. } => Language::Python,
     };
+    let environment: &[_] = match language {
+        Language::Ruby if !chooses_compiler(|name| env::var_os(name)) => &[("RUBY_YJIT_ENABLE", "1")],
+        _ => &[],
+    };
+    let (command, advice) = command(language, settings)?;
+    Ok(Origin::Process { command, environment, advice })
+}
+
+/// Whether a user has chosen which of Ruby's compilers is to run, or that none is. A Ruby without YJIT ignores that one is
+/// chosen for it, but ends if it is told of two.
+fn chooses_compiler(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let options = variable("RUBYOPT").unwrap_or_default();
+    variable("RUBY_YJIT_ENABLE").is_some() || options.to_string_lossy().contains("jit")
+}
+
+fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'static str), Error> {
     match language {
         Language::JavaScript => {
             let command = vec![javascript(settings)?.display().to_string()];

@@ -99,6 +99,8 @@ pub enum Origin {
     Process {
         /// The interpreter and its arguments.
         command: Vec<String>,
+        /// What it has in its environment beside the engine's.
+        environment: &'static [(&'static str, &'static str)],
         /// What to look at if it does not start, for the error.
         advice: &'static str,
     },
@@ -262,14 +264,18 @@ fn boot_error(what: &str) -> impl FnOnce(std::io::Error) -> Error {
 }
 
 /// Starts the zygote's process; what it prints goes to `log`.
-fn spawn(command: &[String], log: OwnedFd) -> Result<(Child, UnixStream), Error> {
+fn spawn(
+    command: &[String],
+    environment: &[(&str, &str)],
+    log: OwnedFd,
+) -> Result<(Child, UnixStream), Error> {
     let (ours, theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
     let Some((program, arguments)) = command.split_first() else {
         return Err(Error::Boot("no interpreter".into()));
     };
     let mut command = Command::new(program);
     let stdout = log.try_clone().map_err(boot_error("log"))?;
-    command.args(arguments).stdin(Stdio::null()).stdout(stdout).stderr(log);
+    command.args(arguments).envs(environment.iter().copied()).stdin(Stdio::null()).stdout(stdout).stderr(log);
     let descriptor = theirs.as_raw_fd();
     // SAFETY: the closure runs in the forked child and makes only async-signal-safe calls.
     unsafe {
@@ -303,8 +309,8 @@ impl Running {
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::Boot(e.to_string()))?;
         nonblocking(&log)?;
         let (child, ours) = match &options.origin {
-            Origin::Process { command, .. } => {
-                let (child, ours) = spawn(command, log_theirs)?;
+            Origin::Process { command, environment, .. } => {
+                let (child, ours) = spawn(command, environment, log_theirs)?;
                 (Some(child), ours)
             }
             Origin::Thread(socket) => {
@@ -418,7 +424,8 @@ impl Running {
                 }),
             },
             Err(NoAnswer::Silence(Silence::Ended)) => {
-                let (Origin::Process { command, advice }, Some(status)) = (&options.origin, status) else {
+                let (Origin::Process { command, advice, .. }, Some(status)) = (&options.origin, status)
+                else {
                     return Err(Error::Boot(ENDED_THREAD.into()));
                 };
                 let command = command.join(" ");

@@ -31,7 +31,11 @@ fn start_with(behaviour: &str, stop: Stop) -> Result<Zygote, Error> {
     let arguments = ["guest", "--exact", "--nocapture"].map(String::from);
     let program = ["env".to_owned(), format!("{GUEST}=1"), program];
     let options = ZygoteOptions {
-        origin: Origin::Process { command: [&program[..], &arguments[..]].concat(), advice: "a test's" },
+        origin: Origin::Process {
+            command: [&program[..], &arguments[..]].concat(),
+            environment: &[],
+            advice: "a test's",
+        },
         source: Source::File { path: behaviour.into() },
         load_timeout: Duration::from_secs(30),
         ring_size: 4096,
