@@ -591,13 +591,9 @@ def _checked(file: str, command: list[str]) -> list[tuple[str, str, str]]:
         raise _Unloadable(failure["class"], failure["message"], failure["traceback"])
     _warn(file, answer.get("lost", []))
     return [
-        (f"{_relative(item['file'])}:{item['line']}", item["signature"], _kind(item))
+        (f"{_relative(item['file'])}:{item['line']}", item["signature"], item["calling"])
         for item in answer["functions"]
     ]
-
-
-def _kind(item: dict[str, Any]) -> str:
-    return "vectorized" if item["vectorized"] else "async" if item["asynchronous"] else "row"
 
 
 def _plain_signature(signature: str) -> str:

@@ -253,7 +253,9 @@ def test_lanes_have_their_own_random_numbers_and_groups(lua: Load) -> None:
         """
     )
     con.execute("CREATE TABLE t AS SELECT i FROM range(500000) r(i)")
-    assert value(con, "SELECT count(DISTINCT home(i)) FROM t") == 2
+    found = value(con, "SELECT count(DISTINCT home(i)) FROM t")
+    # A slow machine may need more workers than there are threads.
+    assert found == value(con, "SELECT count(*) FROM crosslane_lanes() WHERE calls > 0") >= 2
 
 
 @pytest.mark.parametrize(

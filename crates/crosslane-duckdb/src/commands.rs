@@ -5,7 +5,7 @@ use crate::database::{Database, Permissions, ProcessLibrary};
 use crate::guests::language_of;
 use crate::table::{Argument, Cell, Command, Parameter};
 use crosslane::stats::{Counter, LaneStats};
-use crosslane::{DataType, Error, Function, OnError};
+use crosslane::{Calling, DataType, Error, Function, OnError};
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -255,13 +255,8 @@ fn integer(value: u64) -> Cell {
 }
 
 fn basics(function: &Function) -> Vec<Cell> {
-    let kind = match (function.spec.vectorized, function.spec.asynchronous) {
-        (true, _) => "vectorized",
-        (_, true) => "async",
-        _ => "row",
-    };
-    let texts =
-        [function.name().to_owned(), function.signature.to_string(), kind.to_owned(), options(function)];
+    let calling = function.spec.calling.name().to_owned();
+    let texts = [function.name().to_owned(), function.signature.to_string(), calling, options(function)];
     texts.into_iter().map(Cell::Text).collect()
 }
 
@@ -301,7 +296,7 @@ fn options(function: &Function) -> String {
     if !spec.deterministic {
         options.push("deterministic=false".to_owned());
     }
-    if spec.asynchronous {
+    if spec.calling == Calling::Async {
         options.push(format!("concurrency={}", spec.concurrency));
     }
     options.extend(spec.timeout.map(|seconds| format!("timeout={seconds}")));

@@ -14,7 +14,7 @@ use crate::values::{Class, Fault, Refusal, Values};
 use crate::writer::Writer;
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
-use crosslane::{ColumnBuilder, DataType, Failure, Instances, Leniency, Signature, Verdict};
+use crosslane::{Calling, ColumnBuilder, DataType, Failure, Instances, Leniency, Signature, Verdict};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use crosslane_process::limits::MemoryLimit;
 use crosslane_ring::ProgressWord;
@@ -218,7 +218,7 @@ impl<L: Language> Function<L> {
             writer: Writer::new(language, &signature.returns).map_err(raised)?,
             types,
             variadic: signature.variadic,
-            vectorized: spec.vectorized,
+            vectorized: spec.calling == Calling::Vectorized,
             admits_null,
             leniency: Leniency { retries: spec.retries, on_error: spec.on_error },
         };

@@ -1,6 +1,6 @@
 //! What a file declares: functions with options.
 
-use crosslane::{FunctionSpec, Signature};
+use crosslane::{Calling, FunctionSpec, Signature};
 use serde_json::{Map, Value, json};
 
 /// A function that a file has declared.
@@ -135,9 +135,15 @@ fn spec(
         if !fits {
             return Err(at(format!("{name} is {meaning}, not {value}")));
         }
-        if !matches!(&name[..], "nulls" | "concurrency") {
-            spec.insert(name.clone(), value.clone());
-        }
+        let (name, value) = match &name[..] {
+            "nulls" | "concurrency" => continue,
+            "vectorized" => {
+                let calling = if *value == json!(true) { Calling::Vectorized } else { Calling::Row };
+                ("calling", json!(calling))
+            }
+            name => (name, value.clone()),
+        };
+        spec.insert(name.into(), value);
     }
     let admits_null = vec![nulls; parsed.parameters.len()];
     spec.extend([
@@ -191,7 +197,9 @@ mod tests {
                 .unwrap();
         assert_eq!(spec.admits_null, [true, true]);
         assert_eq!((spec.memory_limit, spec.retries, spec.line), (Some(1536), 2, 3));
-        assert!(spec.deterministic && !spec.vectorized);
+        assert_eq!((spec.deterministic, spec.calling), (true, Calling::Row));
+        let spec = of(json!({ "vectorized": true })).unwrap();
+        assert_eq!(spec.calling, Calling::Vectorized);
     }
 
     #[test]

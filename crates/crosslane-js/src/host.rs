@@ -132,7 +132,6 @@ fn declarations(library: &Library) -> Value {
         for (key, value) in [
             ("signature", json!(function.signature)),
             ("admits_null", json!(admits_null)),
-            ("vectorized", json!(function.vectorized)),
             ("on_error", json!(function.on_error)),
             ("retries", json!(function.retries)),
             ("timeout", json!(function.timeout)),

@@ -11,6 +11,30 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How a guest calls a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Calling {
+    /// With one row after the other.
+    #[default]
+    Row,
+    /// With whole columns.
+    Vectorized,
+    /// With several rows at once, each of which may wait.
+    Async,
+}
+
+impl Calling {
+    /// Its name, as guests and users see it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Calling::Row => "row",
+            Calling::Vectorized => "vectorized",
+            Calling::Async => "async",
+        }
+    }
+}
+
 /// What a guest says about one of its functions.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct FunctionSpec {
@@ -21,16 +45,13 @@ pub struct FunctionSpec {
     /// Whether equal arguments give equal results, so that the engine may call once for many.
     #[serde(default = "yes")]
     pub deterministic: bool,
-    /// Whether the function takes whole columns.
+    /// How it is called.
     #[serde(default)]
-    pub vectorized: bool,
-    /// Whether it is `async`.
-    #[serde(default)]
-    pub asynchronous: bool,
+    pub calling: Calling,
     /// Whether the guest ends calls that take longer than `timeout` itself, and its lane goes on.
     #[serde(default)]
     pub ends_late_calls: bool,
-    /// How many rows are in flight at once inside one lane; 1 unless the function is `async`.
+    /// How many rows are in flight at once inside one lane; 1 unless it is called with several.
     #[serde(default = "one")]
     pub concurrency: u32,
     /// Seconds after which a call is ended.

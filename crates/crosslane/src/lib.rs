@@ -37,7 +37,7 @@ mod wkb;
 pub use builder::ColumnBuilder;
 pub use error::{Error, Failure, Place, shortened};
 pub use exchange::{Address, Entry, Exchanges, Part};
-pub use function::{Function, FunctionSpec, Library};
+pub use function::{Calling, Function, FunctionSpec, Library};
 pub use instances::Instances;
 pub use leniency::{Leniency, OnError, Verdict};
 pub use settings::Settings;

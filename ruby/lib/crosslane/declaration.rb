@@ -81,9 +81,10 @@ module Crosslane
     # @return [Hash] as docs/protocol.md describes it
     def message
       {
-        signature: signature, admits_null: admits_null, deterministic: @deterministic, vectorized: @vectorized,
-        asynchronous: @concurrency > 1, concurrency: @concurrency, timeout: @timeout, memory_limit: @memory_limit,
-        on_error: on_error, retries: @retries, file: file, line: line, description: description
+        signature: signature, admits_null: admits_null, deterministic: @deterministic,
+        calling: kind == "concurrent" ? "async" : kind, concurrency: @concurrency,
+        timeout: @timeout, memory_limit: @memory_limit, on_error: on_error, retries: @retries,
+        file: file, line: line, description: description
       }
     end
 

@@ -106,7 +106,7 @@ function declarations() {
       signature,
       file,
       line,
-      asynchronous: f instanceof AsyncFunction,
+      calling: options.vectorized ? "vectorized" : f instanceof AsyncFunction ? "async" : "row",
       ...options,
       warmup: undefined,
     })),
