@@ -409,8 +409,10 @@ impl<L: Language> Batch<'_, L> {
         let wrong = |count: usize| {
             Fault::Refused(Class::Value, format!("returned {count} results for {expected} rows"))
         };
-        let start = |count: usize| if count == expected { Ok(()) } else { Err(wrong(count)) };
-        let each = |value: &L::Value| {
+        let each = |found: usize, value: &L::Value| {
+            if found != expected {
+                return Err(wrong(found));
+            }
             let Some(row) = rows.get(count).copied() else { return Err(wrong(count + 1)) };
             (next..row).for_each(|_| out.null());
             (next, count) = (row + 1, count + 1);
@@ -418,7 +420,7 @@ impl<L: Language> Batch<'_, L> {
             self.progress.set(row as u32 | WRITING);
             function.writer.write(language, value, out)
         };
-        match language.with_elements(&result, start, each) {
+        match language.with_elements(&result, each) {
             Ok(written) => written?,
             Err(Refusal::Failed(error)) => return Err(Fault::Failed(error)),
             Err(_) => {

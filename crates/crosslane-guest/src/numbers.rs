@@ -1,12 +1,23 @@
 //! Numbers as text, for languages whose own have 64 bits.
 
-/// A DECIMAL: `unscaled` / 10^`scale`.
-pub(crate) fn decimal_text(unscaled: i128, scale: u8) -> String {
-    let scale = usize::from(scale);
-    let digits = format!("{:0>width$}", unscaled.unsigned_abs(), width = scale + 1);
-    let (whole, fraction) = digits.split_at(digits.len() - scale);
-    let sign = if unscaled < 0 { "-" } else { "" };
-    if scale == 0 { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
+use std::io::Write;
+
+/// A DECIMAL: `unscaled` / 10^`scale`, in a place of the caller's, which a jump may leave.
+pub fn decimal_text(unscaled: i128, scale: u8, place: &mut [u8; 48]) -> &[u8] {
+    let size = place.len();
+    let mut rest = &mut place[..];
+    // 39 digits, a sign and a point always fit.
+    let _ = match scale {
+        0 => write!(rest, "{unscaled}"),
+        _ => {
+            let unit = 10u128.pow(scale.into());
+            let (whole, fraction) = (unscaled.unsigned_abs() / unit, unscaled.unsigned_abs() % unit);
+            let sign = if unscaled < 0 { "-" } else { "" };
+            write!(rest, "{sign}{whole}.{fraction:0width$}", width = usize::from(scale))
+        }
+    };
+    let length = size - rest.len();
+    &place[..length]
 }
 
 /// So many decimal digits are one step of the conversions below.
@@ -114,8 +125,12 @@ mod tests {
 
     #[test]
     fn decimals_have_their_scale() {
-        assert_eq!(decimal_text(-5, 3), "-0.005");
-        assert_eq!(decimal_text(1200, 2), "12.00");
-        assert_eq!(decimal_text(i128::MIN, 0), i128::MIN.to_string());
+        let text = |unscaled, scale| {
+            String::from_utf8(decimal_text(unscaled, scale, &mut [0; 48]).to_vec()).unwrap()
+        };
+        assert_eq!(text(-5, 3), "-0.005");
+        assert_eq!(text(1200, 2), "12.00");
+        assert_eq!(text(i128::MIN, 0), i128::MIN.to_string());
+        assert_eq!(text(i128::MIN, 38), "-1.70141183460469231731687303715884105728");
     }
 }

@@ -46,6 +46,7 @@ impl<V: Values> Reader<V> {
     }
 
     /// The element of a LIST's row. For a function that takes any number of arguments they are some of these.
+    #[inline]
     pub(crate) fn element(&self, values: &V, column: &Column<'_>, at: usize) -> Read<V> {
         self.children[0].read(values, &column.children[0], at)
     }
@@ -158,7 +159,11 @@ fn time(nanoseconds: i64, offset: Option<i32>) -> Moment {
 }
 
 /// A column, by the quickest way to its values.
-pub(crate) enum Argument<'a, V: Values> {
+#[derive(Debug)]
+pub struct Argument<'a, V: Values>(Way<'a, V>);
+
+#[derive(Debug)]
+enum Way<'a, V: Values> {
     Int64(&'a [i64]),
     Float64(&'a [f64]),
     Text { offsets: &'a [i32], text: &'a [u8], ascii: Option<bool> },
@@ -167,31 +172,35 @@ pub(crate) enum Argument<'a, V: Values> {
 
 impl<'a, V: Values> Argument<'a, V> {
     /// `sees_null` says whether rows with NULL in this column are called.
-    pub(crate) fn new(reader: &'a Reader<V>, column: &'a Column<'a>, sees_null: bool) -> Self {
-        let other = Argument::Other { reader, column };
+    pub fn new(reader: &'a Reader<V>, column: &'a Column<'a>, sees_null: bool) -> Self {
+        let other = Way::Other { reader, column };
         if sees_null && column.validity.is_some() {
-            return other;
+            return Self(other);
         }
-        match reader.data_type {
-            DataType::BigInt => column.values().map_or(other, Argument::Int64),
-            DataType::Double => column.values().map_or(other, Argument::Float64),
+        Self(match reader.data_type {
+            DataType::BigInt => column.values().map_or(other, Way::Int64),
+            DataType::Double => column.values().map_or(other, Way::Float64),
             DataType::Varchar => {
                 let ascii = column.data.is_ascii().then_some(true);
-                Argument::Text { offsets: column.offsets, text: column.data, ascii }
+                Way::Text { offsets: column.offsets, text: column.data, ascii }
             }
             _ => other,
-        }
+        })
     }
 
+    /// The value of a row.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
     #[inline(always)]
-    pub(crate) fn get(&self, values: &V, row: usize) -> Read<V> {
-        match self {
-            Argument::Int64(numbers) => values.integer(numbers[row]),
-            Argument::Float64(numbers) => values.float(numbers[row]),
-            Argument::Text { offsets, text, ascii } => {
+    pub fn get(&self, values: &V, row: usize) -> Read<V> {
+        match &self.0 {
+            Way::Int64(numbers) => values.integer(numbers[row]),
+            Way::Float64(numbers) => values.float(numbers[row]),
+            Way::Text { offsets, text, ascii } => {
                 values.text(&text[offsets[row] as usize..offsets[row + 1] as usize], *ascii)
             }
-            Argument::Other { reader, column } => reader.read(values, column, row),
+            Way::Other { reader, column } => reader.read(values, column, row),
         }
     }
 }

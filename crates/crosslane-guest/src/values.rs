@@ -9,8 +9,14 @@ use crosslane::{DataType, Field};
 /// What makes or takes several values does so by functions that it is given, so that no list of values lies outside
 /// of the language, where its collector would not see it.
 ///
+/// A language whose errors are jumps may jump out of any method that makes or takes a value: readers, writers and the loop
+/// hold nothing then that is to be dropped. [`Values::shape`], [`Values::error`] and [`Values::shown`] return.
+///
 /// What has a default is written for a language whose numbers have 64 bits, and which has texts for the rest.
 pub trait Values: Sized {
+    /// What is to be done with a text that is not UTF-8.
+    const NOT_UTF8: &'static str = "declare BLOB for bytes";
+
     /// A value of the language.
     type Value;
     /// An error of the language: its exception.
@@ -48,7 +54,7 @@ pub trait Values: Sized {
     fn float(&self, value: f64) -> Made<Self>;
     /// A DECIMAL: `unscaled` / 10^`scale`.
     fn decimal(&self, unscaled: i128, scale: u8) -> Made<Self> {
-        self.text(decimal_text(unscaled, scale).as_bytes(), Some(true))
+        self.text(decimal_text(unscaled, scale, &mut [0; 48]), Some(true))
     }
     /// A VARCHAR or BIT. `ascii` says whether it is ASCII, if that is known.
     fn text(&self, utf8: &[u8], ascii: Option<bool>) -> Made<Self>;
@@ -127,14 +133,9 @@ pub trait Values: Sized {
             self.quick_float(value).or_else(|| self.quick_integer(value).map(|number| number as f64));
         number.ok_or(Refusal::Mismatch)
     }
-    /// Passes on a finite number as decimal text, such as `-12.50`, or `1e3`.
+    /// Passes on a number that is not one of the quick ones as decimal text, such as `-12.50`, or `1e3`.
     fn with_decimal<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
-        match (self.quick_integer(value), self.quick_float(value)) {
-            (Some(number), _) => Ok(take(number.to_string().as_bytes())),
-            (_, Some(number)) if number.is_finite() => Ok(take(number.to_string().as_bytes())),
-            (_, Some(_)) => Err(Refusal::TooLarge),
-            _ => self.with_text(value, |text, _| take(text)),
-        }
+        self.with_text(value, |text, _| take(text))
     }
     /// Passes on a text, and whether it is known to be UTF-8.
     fn with_text<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8], bool) -> R) -> Taken<R, Self>;
@@ -154,17 +155,17 @@ pub trait Values: Sized {
     /// A value as what the type needs: [`Moment::Date`] for a DATE, and so on, in whatever range; or
     /// [`Moment::Infinite`].
     fn to_moment(&self, value: &Self::Value, data_type: &DataType) -> Taken<Moment, Self>;
-    /// Passes on the elements of a list one by one, after `start` was told how many there will be.
+    /// Passes on the elements of a list one by one, each with how many there are.
     ///
     /// # Errors
-    /// As `start` and `element`; a [`Fault`] if it is no list.
+    /// As `element`; a [`Fault`] if it is no list.
     fn with_elements(
         &self,
         value: &Self::Value,
-        start: impl FnOnce(usize) -> Result<(), Fault<Self::Error>>,
-        element: impl FnMut(&Self::Value) -> Result<(), Fault<Self::Error>>,
+        element: impl FnMut(usize, &Self::Value) -> Result<(), Fault<Self::Error>>,
     ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
-    /// Passes on the fields of a structure one by one, in their order.
+    /// Passes on the fields of a structure one by one, in their order; or those that its shape names
+    /// ([`crate::Writer::of_fields`]).
     ///
     /// # Errors
     /// As `field`; a [`Fault`] if it is no structure or lacks a field.
@@ -184,15 +185,14 @@ pub trait Values: Sized {
         value: &Self::Value,
         member: impl FnOnce(&[u8], &Self::Value) -> Result<(), Fault<Self::Error>>,
     ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
-    /// Passes on the entries of a map one by one, after `start` was told how many there will be.
+    /// Passes on the entries of a map one by one, each with how many there are.
     ///
     /// # Errors
-    /// As `start` and `entry`; a [`Fault`] if it is no map.
+    /// As `entry`; a [`Fault`] if it is no map.
     fn with_entries(
         &self,
         value: &Self::Value,
-        start: impl FnOnce(usize) -> Result<(), Fault<Self::Error>>,
-        entry: impl FnMut(&Self::Value, &Self::Value) -> Result<(), Fault<Self::Error>>,
+        entry: impl FnMut(usize, &Self::Value, &Self::Value) -> Result<(), Fault<Self::Error>>,
     ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
 }
 
@@ -210,8 +210,12 @@ pub type Taken<T, V> = Result<T, Refusal<<V as Values>::Error>>;
 pub enum Refusal<E> {
     /// It is of another type.
     Mismatch,
+    /// The same; the text, which follows "returned" and the value, says more.
+    Type(String),
     /// It does not fit.
     TooLarge,
+    /// What it is (such as `, which is binary,`), and what is to be done.
+    Due(&'static str, &'static str),
     /// Something else; the text follows "returned" and the value.
     Other(String),
     /// The language had an error.

@@ -1,6 +1,7 @@
 //! Results: a value of the language as a row of a column.
 
 use crate::values::{Class, Fault, Moment, Refusal, Taken, Values};
+use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType, calendar, code_width, timetz};
 use std::collections::HashMap;
 
@@ -19,6 +20,32 @@ pub struct Writer<V: Values> {
 }
 
 type Written<V> = Result<(), Fault<<V as Values>::Error>>;
+
+/// Why a value was not written: it is refused, or one within it was.
+enum Stop<E> {
+    Value(Refusal<E>),
+    Within(Fault<E>),
+}
+
+impl<E> From<Refusal<E>> for Stop<E> {
+    fn from(refusal: Refusal<E>) -> Self {
+        Stop::Value(refusal)
+    }
+}
+
+impl<E> From<Fault<E>> for Stop<E> {
+    fn from(fault: Fault<E>) -> Self {
+        Stop::Within(fault)
+    }
+}
+
+impl<E> From<Overflow> for Stop<E> {
+    fn from(overflow: Overflow) -> Self {
+        Stop::Within(overflow.into())
+    }
+}
+
+type Tried<V> = Result<(), Stop<<V as Values>::Error>>;
 
 impl<V: Values> Writer<V> {
     /// A writer of a type.
@@ -50,6 +77,24 @@ impl<V: Values> Writer<V> {
         })
     }
 
+    /// A writer of some fields of a STRUCT, by their places, into a column of a STRUCT of these alone. The shape is to have
+    /// [`Values::with_fields`] pass on these.
+    ///
+    /// # Errors
+    /// As [`Writer::new`].
+    pub fn of_fields(
+        values: &V,
+        data_type: &DataType,
+        places: &[usize],
+        shape: V::Shape,
+    ) -> Result<Self, V::Error> {
+        let all: Vec<&DataType> = data_type.children().collect();
+        let children =
+            places.iter().filter_map(|place| all.get(*place)).map(|field| Writer::new(values, field));
+        let children = children.collect::<Result<_, _>>()?;
+        Ok(Self { data_type: data_type.clone(), shape, codes: HashMap::new(), children })
+    }
+
     /// Adds a value to the column, which has room for what is fixed of it ([`ColumnBuilder::reserve`]).
     ///
     /// # Errors
@@ -75,7 +120,15 @@ impl<V: Values> Writer<V> {
             out.null();
             return Ok(());
         }
-        self.other(values, value, out).map_err(|what| self.fault(values, value, what)).flatten()
+        let tried = match &self.data_type {
+            DataType::Varchar => self.text(values, value, out),
+            _ => self.other(values, value, out),
+        };
+        match tried {
+            Ok(()) => Ok(()),
+            Err(Stop::Value(refusal)) => Err(self.fault(values, value, refusal)),
+            Err(Stop::Within(fault)) => Err(fault),
+        }
     }
 
     /// What a refusal says.
@@ -86,15 +139,28 @@ impl<V: Values> Writer<V> {
             Refusal::Mismatch => {
                 Fault::Refused(Class::Type, format!("returned {} where {due} is due", shown()))
             }
+            Refusal::Type(what) => Fault::Refused(Class::Type, format!("returned {}{what}", shown())),
             Refusal::TooLarge => {
                 Fault::Refused(Class::Range, format!("returned {}, which does not fit {due}", shown()))
+            }
+            Refusal::Due(what, advice) => {
+                let shown = shown();
+                Fault::Refused(Class::Value, format!("returned {shown}{what} where {due} is due; {advice}"))
             }
             Refusal::Other(what) => Fault::Refused(Class::Value, format!("returned {}{what}", shown())),
             Refusal::Failed(error) => Fault::Failed(error),
         }
     }
 
-    fn other(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Taken<Written<V>, V> {
+    #[inline]
+    fn text(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Tried<V> {
+        let written = values.with_text(value, |text, valid| {
+            (valid || std::str::from_utf8(text).is_ok()).then(|| out.bytes(text))
+        })?;
+        Ok(written.ok_or(Refusal::Due(", which is not valid UTF-8,", V::NOT_UTF8))??)
+    }
+
+    fn other(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Tried<V> {
         use DataType as T;
         match &self.data_type {
             T::Boolean => out.boolean(values.to_boolean(value)?),
@@ -110,7 +176,7 @@ impl<V: Values> Writer<V> {
             T::UHugeInt => {
                 let number = values.to_integer(value)?;
                 if number.negative && number.magnitude != 0 {
-                    return Err(Refusal::TooLarge);
+                    return Err(Refusal::TooLarge.into());
                 }
                 out.fixed(number.magnitude);
             }
@@ -118,40 +184,33 @@ impl<V: Values> Writer<V> {
                 let number = float(values, value)?;
                 let narrow = number as f32;
                 if narrow.is_infinite() && number.is_finite() {
-                    return Err(Refusal::TooLarge);
+                    return Err(Refusal::TooLarge.into());
                 }
                 out.fixed(narrow);
             }
             T::Double => out.fixed(float(values, value)?),
             T::Decimal { precision, scale } => {
-                let unscaled = values.with_decimal(value, |text| decimal(text, usize::from(*scale)))?;
+                let unscaled = match (values.quick_integer(value), values.quick_float(value)) {
+                    (Some(number), _) => i128::from(number).checked_mul(10i128.pow(u32::from(*scale))),
+                    (_, Some(number)) if !number.is_finite() => None,
+                    // The digits that one reads, not those of the binary fraction.
+                    (_, Some(number)) => decimal(number.to_string().as_bytes(), usize::from(*scale)),
+                    _ => values.with_decimal(value, |text| decimal(text, usize::from(*scale)))?,
+                };
                 let fits = |number: &i128| number.unsigned_abs() < 10u128.pow(u32::from(*precision));
                 out.fixed(unscaled.filter(fits).ok_or(Refusal::TooLarge)?);
             }
-            T::Varchar | T::Bit => {
-                let written = values.with_text(value, |text, valid| {
-                    if valid || std::str::from_utf8(text).is_ok() { Some(out.bytes(text)) } else { None }
-                })?;
-                let Some(written) = written else {
-                    let due = &self.data_type;
-                    let what =
-                        format!(", which is not valid UTF-8, where {due} is due; declare BLOB for bytes");
-                    return Err(Refusal::Other(what));
-                };
-                return Ok(written.map_err(Fault::from));
-            }
-            T::Json => return Ok(values.with_json(value, |text| out.bytes(text))?.map_err(Fault::from)),
-            T::Blob | T::Geometry => {
-                return Ok(values.with_bytes(value, |bytes| out.bytes(bytes))?.map_err(Fault::from));
-            }
-            T::BigNum => return Ok(values.with_big(value, |bytes| out.bytes(bytes))?.map_err(Fault::from)),
+            T::Varchar | T::Bit => self.text(values, value, out)?,
+            T::Json => values.with_json(value, |text| out.bytes(text))??,
+            T::Blob | T::Geometry => values.with_bytes(value, |bytes| out.bytes(bytes))??,
+            T::BigNum => values.with_big(value, |bytes| out.bytes(bytes))??,
             T::Date | T::Interval | T::Time | T::TimeNs | T::TimeTz => self.moment(values, value, out)?,
             T::TimestampS => out.fixed(self.timestamp(values, value, 1)?),
             T::TimestampMs => out.fixed(self.timestamp(values, value, 1_000)?),
             T::Timestamp | T::TimestampTz => out.fixed(self.timestamp(values, value, 1_000_000)?),
             T::TimestampNs => out.fixed(self.timestamp(values, value, 1_000_000_000)?),
             T::Uuid => {
-                let bytes = values.with_text(value, |text, _| uuid(text))?;
+                let bytes = values.with_bytes(value, uuid)?;
                 out.fixed(bytes.ok_or(Refusal::Mismatch)?);
             }
             T::Enum(names) => {
@@ -164,17 +223,17 @@ impl<V: Values> Writer<V> {
                     _ => out.fixed(code as u32),
                 }
             }
-            T::List(_) | T::Array(..) => return self.elements(values, value, out),
+            T::List(_) | T::Array(..) => self.elements(values, value, out)?,
             T::Struct(fields) => {
                 let children = &mut out.children;
-                let fields = values.with_fields(&self.shape, fields, value, |at, field| {
+                values.with_fields(&self.shape, fields, value, |at, field| {
                     self.children[at].write(values, field, &mut children[at])
-                })?;
-                return Ok(fields.and_then(|()| Ok(out.nested()?)));
+                })??;
+                out.nested()?;
             }
             T::Union(_) => {
                 let children = &mut out.children;
-                let member = values.with_member(value, |tag, member| {
+                values.with_member(value, |tag, member| {
                     let Some(code) = self.codes.get(tag) else {
                         let what = format!("returned a tag that no member of {} has", self.data_type);
                         return Err(Fault::Refused(Class::Value, what));
@@ -187,38 +246,41 @@ impl<V: Values> Writer<V> {
                         }
                     }
                     Ok(())
-                })?;
-                return Ok(member.and_then(|()| Ok(out.nested()?)));
+                })??;
+                out.nested()?;
             }
-            T::Map(_) => return self.entries(values, value, out),
+            T::Map(_) => self.entries(values, value, out)?,
             // No result has it.
-            T::Any => return Err(Refusal::Mismatch),
+            T::Any => return Err(Refusal::Mismatch.into()),
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
-    fn elements(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Taken<Written<V>, V> {
-        let before = out.children[0].rows();
-        let child = std::cell::RefCell::new(&mut out.children[0]);
-        let start = |count: usize| Ok(child.borrow_mut().reserve(count)?);
-        let element = |element: &V::Value| self.children[0].write(values, element, &mut child.borrow_mut());
-        if let Err(fault) = values.with_elements(value, start, element)? {
-            return Ok(Err(fault));
-        }
+    fn elements(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Tried<V> {
+        let child = &mut out.children[0];
+        let before = child.rows();
+        let mut room = 0;
+        let element = |count: usize, element: &V::Value| {
+            make_room(child, &mut room, before, count)?;
+            self.children[0].write(values, element, child)
+        };
+        values.with_elements(value, element)??;
         let count = out.children[0].rows() - before;
         if let DataType::Array(_, length) = &self.data_type
             && count != *length as usize
         {
-            return Err(Refusal::Other(format!(", {count} elements where {} is due", self.data_type)));
+            let what = format!(", {count} elements where {} is due", self.data_type);
+            return Err(Refusal::Other(what).into());
         }
-        Ok(out.nested().map_err(Fault::from))
+        Ok(out.nested()?)
     }
 
-    fn entries(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Taken<Written<V>, V> {
-        let entries = std::cell::RefCell::new(&mut out.children[0]);
-        let start = |count: usize| Ok(entries.borrow_mut().reserve(count)?);
-        let entry = |key: &V::Value, value: &V::Value| {
-            let entries = &mut *entries.borrow_mut();
+    fn entries(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Tried<V> {
+        let entries = &mut out.children[0];
+        let before = entries.rows();
+        let mut room = 0;
+        let entry = |count: usize, key: &V::Value, value: &V::Value| {
+            make_room(entries, &mut room, before, count)?;
             if values.is_null(key) {
                 let what = "returned a MAP with the key NULL; keys cannot be NULL";
                 return Err(Fault::Refused(Class::Value, what.into()));
@@ -227,8 +289,8 @@ impl<V: Values> Writer<V> {
             self.children[1].write(values, value, &mut entries.children[1])?;
             Ok(entries.nested()?)
         };
-        let written = values.with_entries(value, start, entry)?;
-        Ok(written.and_then(|()| Ok(out.nested()?)))
+        values.with_entries(value, entry)??;
+        Ok(out.nested()?)
     }
 
     /// Adds a DATE, a time of day or an INTERVAL.
@@ -254,9 +316,7 @@ impl<V: Values> Writer<V> {
                         }
                         out.fixed(timetz::bits(nanoseconds / 1000, offset));
                     }
-                    (_, None) => {
-                        return Err(Refusal::Other(", which has no zone, where TIMETZ is due".into()));
-                    }
+                    (_, None) => return Err(Refusal::Due(", which has no zone,", "give it one")),
                     (_, Some(_)) => {
                         let what = ", which has a zone, where none is due; declare TIMETZ, or leave it out";
                         return Err(Refusal::Other(what.into()));
@@ -288,10 +348,25 @@ impl<V: Values> Writer<V> {
     }
 }
 
+/// Reserves room for so many rows after the first, if there is none yet.
 #[inline]
-fn integer<T: TryFrom<i128>, V: Values>(values: &V, value: &V::Value) -> Taken<T, V> {
+fn make_room(
+    column: &mut ColumnBuilder,
+    room: &mut usize,
+    before: usize,
+    count: usize,
+) -> Result<(), Overflow> {
+    if *room < count {
+        *room = count;
+        column.reserve(before + count - column.rows())?;
+    }
+    Ok(())
+}
+
+#[inline]
+fn integer<T: TryFrom<i64> + TryFrom<i128>, V: Values>(values: &V, value: &V::Value) -> Taken<T, V> {
     match values.quick_integer(value) {
-        Some(number) => T::try_from(number.into()).map_err(|_| Refusal::TooLarge),
+        Some(number) => T::try_from(number).map_err(|_| Refusal::TooLarge),
         None => values.to_integer(value)?.narrow().ok_or(Refusal::TooLarge),
     }
 }

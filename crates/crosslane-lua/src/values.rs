@@ -173,8 +173,7 @@ impl Values for Lua {
     fn with_elements(
         &self,
         value: &Value,
-        start: impl FnOnce(usize) -> Written,
-        mut element: impl FnMut(&Value) -> Written,
+        mut element: impl FnMut(usize, &Value) -> Written,
     ) -> Taken<Written, Self> {
         let table = table_of(value)?;
         // A table with holes says in `n`, as `table.pack` does, how long it is.
@@ -182,9 +181,7 @@ impl Values for Lua {
             Value::Integer(count) => usize::try_from(count).map_err(|_| Refusal::TooLarge)?,
             _ => table.raw_len(),
         };
-        Ok(start(count).and_then(|()| {
-            (1..=count).try_for_each(|at| element(&table.raw_get(at).map_err(Fault::Failed)?))
-        }))
+        Ok((1..=count).try_for_each(|at| element(count, &table.raw_get(at).map_err(Fault::Failed)?)))
     }
 
     fn with_fields(
@@ -218,8 +215,7 @@ impl Values for Lua {
     fn with_entries(
         &self,
         value: &Value,
-        start: impl FnOnce(usize) -> Written,
-        mut entry: impl FnMut(&Value, &Value) -> Written,
+        mut entry: impl FnMut(usize, &Value, &Value) -> Written,
     ) -> Taken<Written, Self> {
         let pairs = table_of(value)?.pairs().collect::<Result<Vec<(Value, Value)>, Error>>();
         let mut pairs = pairs.map_err(Refusal::Failed)?;
@@ -229,6 +225,6 @@ impl Values for Lua {
             // The order of floating-point numbers, and of integers that are equal as such.
             (text, number ^ (number >> 63 & i64::MAX), key.as_i64())
         });
-        Ok(start(pairs.len()).and_then(|()| pairs.iter().try_for_each(|(key, value)| entry(key, value))))
+        Ok(pairs.iter().try_for_each(|(key, value)| entry(pairs.len(), key, value)))
     }
 }

@@ -321,21 +321,6 @@ impl ColumnBuilder {
         Ok(())
     }
 
-    /// Adds so many bytes, which are zero until they are made.
-    ///
-    /// # Errors
-    /// As [`ColumnBuilder::bytes`].
-    pub fn bytes_made(&mut self, length: usize, make: impl FnOnce(&mut [u8])) -> Result<(), Overflow> {
-        let start = self.data.len();
-        let end = i32::try_from(start + length).map_err(|_| Overflow::TooLarge)?;
-        self.data.try_reserve(length)?;
-        self.data.resize(start + length, 0);
-        make(&mut self.data[start..]);
-        self.offsets.push(end);
-        self.end_row(true);
-        Ok(())
-    }
-
     /// Ends a LIST, MAP, ARRAY or STRUCT whose elements or fields were added to the children.
     ///
     /// # Errors

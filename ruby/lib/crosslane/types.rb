@@ -127,8 +127,5 @@ module Crosslane
 
     # @api private
     def strings(values) = values.map { |value| -value }.freeze
-
-    # @api private
-    def codes(values) = values.each_with_index.to_h { |value, code| [-value, code] }.freeze
   end
 end

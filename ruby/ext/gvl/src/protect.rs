@@ -13,8 +13,9 @@ use std::sync::OnceLock;
 pub enum Unwind {
     /// By an exception. The caller must keep it on its stack, or give it to Ruby.
     Raise(VALUE),
-    /// By `throw`, `break` or the thread's end: the number says how, the VM itself knows where to.
-    Jump(c_int),
+    /// By `throw`, `break` or the thread's end: the number says how, the VM itself knows where to. It is as wide as an
+    /// exception, so that an object or an unwind is returned in registers.
+    Jump(i64),
 }
 
 impl Unwind {
@@ -46,6 +47,23 @@ impl Unwind {
     }
 
     /// Goes on with what was caught.
+    ///
+    /// # Safety
+    /// With the GVL. The callers' frames, up to Ruby's own or those of a [`protect`], hold nothing that is to be dropped.
+    pub unsafe fn resume(self) -> ! {
+        match self {
+            // SAFETY: as the caller says.
+            Unwind::Raise(exception) => unsafe { rb_sys::rb_exc_raise(exception) },
+            // SAFETY: as above; the VM still holds what this state belongs to.
+            Unwind::Jump(state) => unsafe { rb_sys::rb_jump_tag(state as c_int) },
+        }
+        #[allow(unreachable_code, reason = "bindgen does not know that these never return")]
+        {
+            unreachable!("a jump that did not happen")
+        }
+    }
+
+    /// What was caught, for who goes on with it elsewhere.
     pub fn into_error(self) -> magnus::Error {
         match self {
             Unwind::Raise(exception) => {
@@ -60,7 +78,7 @@ impl Unwind {
                 // SAFETY: the VM still holds what this state belongs to; magnus catches it, and lets it go on
                 // where its caller's frames are gone.
                 let jumped = magnus::rb_sys::protect(|| unsafe {
-                    rb_sys::rb_jump_tag(state);
+                    rb_sys::rb_jump_tag(state as c_int);
                     #[allow(unreachable_code, reason = "bindgen does not know that this never returns")]
                     (Qnil as VALUE)
                 });
@@ -180,7 +198,7 @@ pub fn protect<F: FnMut()>(mut body: F) -> Result<(), Unwind> {
         let special = rb_sys::SPECIAL_CONST_P(exception)
             || rb_sys::RB_BUILTIN_TYPE(exception) == rb_sys::ruby_value_type::RUBY_T_IMEMO;
         if special || rb_sys::rb_obj_is_kind_of(exception, rb_sys::rb_eException) != Qtrue as VALUE {
-            return Err(Unwind::Jump(state));
+            return Err(Unwind::Jump(state.into()));
         }
         rb_sys::rb_set_errinfo(Qnil as VALUE);
         let lacks = [rb_sys::rb_eNoMemError, rb_sys::rb_eSysStackError];

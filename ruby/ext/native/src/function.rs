@@ -3,12 +3,12 @@
 //! A whole batch runs in one `rb_protect`, so that a call costs no more than Ruby's own. What does not change
 //! within a batch is worked out before it.
 
-use crate::reader::Reader;
-use crate::values::{Held, integer, intern, utf8};
-use crate::writer::{self, Fault, Writer};
+use crate::objects::{self, Fault, Reader, Vm, Writer, exception, made};
+use crate::values::{Held, intern};
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
 use crosslane::{ColumnBuilder, DataType, Leniency, Signature, Verdict};
+use crosslane_guest::{Argument, Class, Values};
 use crosslane_gvl::{Unwind, protect};
 use crosslane_process::guest::Mishaps;
 use crosslane_process::limits::MemoryLimit;
@@ -157,49 +157,6 @@ impl Progress<'_> {
     }
 }
 
-/// A column, by the quickest way to its values.
-enum Argument<'a> {
-    Int64(&'a [i64]),
-    Float64(&'a [f64]),
-    Ascii { offsets: &'a [i32], text: &'a [u8] },
-    Other { reader: &'a Reader, column: &'a Column<'a> },
-}
-
-impl<'a> Argument<'a> {
-    /// `sees_null` says whether rows with NULL in this column are called.
-    fn new(reader: &'a Reader, column: &'a Column<'a>, sees_null: bool) -> Self {
-        let other = Argument::Other { reader, column };
-        if sees_null && column.validity.is_some() {
-            return other;
-        }
-        match reader {
-            Reader::Int64 => column.values().map_or(other, Argument::Int64),
-            Reader::Float64 => column.values().map_or(other, Argument::Float64),
-            Reader::Text if column.data.is_ascii() => {
-                Argument::Ascii { offsets: column.offsets, text: column.data }
-            }
-            _ => other,
-        }
-    }
-
-    /// # Safety
-    /// With the GVL, protected; the row must exist.
-    #[inline(always)]
-    unsafe fn get(&self, row: usize) -> VALUE {
-        // SAFETY: as the caller says.
-        unsafe {
-            match self {
-                Argument::Int64(values) => integer(values[row]),
-                Argument::Float64(values) => rb_sys::rb_float_new(values[row]),
-                Argument::Ascii { offsets, text } => {
-                    utf8(&text[offsets[row] as usize..offsets[row + 1] as usize], true)
-                }
-                Argument::Other { reader, column } => reader.read(column, row),
-            }
-        }
-    }
-}
-
 impl Function {
     /// Prepares what Ruby declared (`Crosslane::Declaration`), for arguments of these types if it takes any. What ends a
     /// program is for the program that the engine runs in (`host`), and in a worker a failed call.
@@ -228,8 +185,8 @@ impl Function {
         Ok(Self {
             callee: Callee::new(callee),
             _held: Held::new(callee),
-            readers: types.iter().map(Reader::new).collect::<Result<_, _>>()?,
-            writer: Writer::new(&signature.returns)?,
+            readers: types.iter().map(objects::reader).collect::<Result<_, _>>()?,
+            writer: objects::writer(&signature.returns)?,
             types,
             variadic: signature.variadic,
             returns: signature.returns,
@@ -264,8 +221,7 @@ impl Function {
             .filter_map(|(column, admits)| (!admits && column.validity.is_some()).then_some(column))
             .collect();
         out.clear();
-        out.reserve(rows)
-            .map_err(|overflow| Unwind::new(writer::overflow_class(overflow), &overflow.to_string()))?;
+        out.reserve(rows).map_err(|overflow| exception(overflow.into()))?;
         let outcome = match self.kind {
             Kind::Row => self.run_rows(columns, rows, progress, &skipping, out),
             Kind::Concurrent => self.run_concurrently(columns, rows, progress, &skipping, out),
@@ -283,7 +239,7 @@ impl Function {
         skipping: &[&Column<'_>],
         out: &mut ColumnBuilder,
     ) -> Result<Mishaps, Mishap> {
-        let arguments: Vec<Argument<'_>> = self
+        let arguments: Vec<Argument<'_, Vm>> = self
             .readers
             .iter()
             .zip(columns)
@@ -307,8 +263,9 @@ impl Function {
                     // SAFETY: protected, with the GVL, and nothing in this frame is to be dropped; a Proc is this
                     // frame's block.
                     unsafe {
+                        let vm = Vm::new();
                         for (value, argument) in values.iter_mut().zip(&arguments) {
-                            *value = argument.get(row);
+                            *value = made(argument.get(&vm, row));
                         }
                         let count = arguments.len() as c_int;
                         let result = match self.callee {
@@ -318,7 +275,7 @@ impl Function {
                             Callee::Proc(_) => rb_sys::rb_yield_values2(count, values.as_ptr()),
                             callee => callee.call_with(&mut values, count, self.variadic),
                         };
-                        if let Err(what) = self.writer.write(result, out) {
+                        if let Err(what) = self.writer.write(&vm, &result, out) {
                             fault = Some(what);
                             return;
                         }
@@ -332,7 +289,7 @@ impl Function {
             };
             let unwind = match (outcome, fault) {
                 (Err(unwind), _) => unwind,
-                (Ok(()), Some(fault)) => self.exception(&fault),
+                (Ok(()), Some(fault)) => exception(fault),
                 (Ok(()), None) => break,
             };
             // The VM wanted the thread when all rows were done: no call has failed.
@@ -377,7 +334,7 @@ impl Function {
                     for ((value, reader), column) in values.iter_mut().zip(&self.readers).zip(columns) {
                         *value = rb_sys::rb_ary_new_capa(count as i64);
                         for row in (0..rows).filter(|row| kept(*row)) {
-                            rb_sys::rb_ary_push(*value, reader.read(column, row));
+                            rb_sys::rb_ary_push(*value, made(reader.read(&Vm::new(), column, row)));
                         }
                     }
                     if self.variadic {
@@ -396,7 +353,7 @@ impl Function {
             });
             let unwind = match (outcome, fault) {
                 (Err(unwind), _) => unwind,
-                (Ok(()), Some(fault)) => self.exception(&fault),
+                (Ok(()), Some(fault)) => exception(fault),
                 (Ok(()), None) => return Ok(mishaps),
             };
             out.clear();
@@ -426,16 +383,21 @@ impl Function {
     ) -> Result<(), Fault> {
         // SAFETY: as the caller says.
         unsafe {
-            let array = writer::array(result)?;
+            let vm = Vm::new();
+            let Ok(array) = objects::array(result) else {
+                let what = format!("returned {} where a list of results is due", vm.shown(&result));
+                return Err(Fault::Refused(Class::Type, what));
+            };
             let length = rb_sys::RARRAY_LEN(array) as usize;
             if length != count {
-                return Err(Fault::Other(array, format!(", {length} results for {count} rows")));
+                let what = format!("returned {length} results for {count} rows");
+                return Err(Fault::Refused(Class::Value, what));
             }
             let mut next = 0;
             for row in 0..rows {
                 if kept(row) {
                     at(row);
-                    self.writer.write(rb_sys::rb_ary_entry(array, next), out)?;
+                    self.writer.write(&vm, &rb_sys::rb_ary_entry(array, next), out)?;
                     next += 1;
                 } else {
                     out.null();
@@ -495,7 +457,7 @@ impl Function {
                     }
                     let values = rb_sys::rb_ary_new_capa(columns.len() as i64);
                     for (reader, column) in self.readers.iter().zip(columns) {
-                        rb_sys::rb_ary_push(values, reader.read(column, row));
+                        rb_sys::rb_ary_push(values, made(reader.read(&Vm::new(), column, row)));
                     }
                     if self.variadic {
                         rb_sys::rb_ary_concat(values, rb_sys::rb_ary_pop(values));
@@ -530,7 +492,7 @@ impl Function {
                             spent = tries(outcome, row, 0);
                         }
                         progress.set(row as u32 | WRITING);
-                        if let Err(what) = self.writer.write(value, out) {
+                        if let Err(what) = self.writer.write(&Vm::new(), &value, out) {
                             fault = Some(what);
                             return;
                         }
@@ -541,7 +503,7 @@ impl Function {
             })?;
             let Some(what) = fault.take() else { continue };
             out.truncate(row);
-            let mishap = Mishap { unwind: self.exception(&what), row: Some(row) };
+            let mishap = Mishap { unwind: exception(what), row: Some(row) };
             again = match self.forgive(mishap, &mut spent, 1, &mut mishaps)? {
                 Verdict::Again(_) => true,
                 Verdict::Null => {
@@ -574,11 +536,6 @@ impl Function {
             pause(time)?;
         }
         Ok(verdict)
-    }
-
-    fn exception(&self, fault: &Fault) -> Unwind {
-        let (class, message) = self.writer.explain(fault);
-        Unwind::new(class, &message)
     }
 }
 

@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`serve`], [`ready`], [`function`], [`table`] | the guest's loop, for forked workers and for host lanes |
-//! | [`reader`], [`writer`] | columns as Ruby objects and back |
+//! | [`objects`], [`shapes`], [`values`] | what Ruby's objects are in SQL |
 //! | [`control`] | the zygote's side of the control socket |
 //! | [`engine`] | the embedded database, and its calls of this program's blocks |
 
@@ -13,7 +13,7 @@ mod control;
 mod engine;
 mod function;
 mod kept;
-mod reader;
+mod objects;
 mod ready;
 mod rows;
 mod serve;
@@ -22,7 +22,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod values;
-mod writer;
 
 use crosslane::Signature;
 use crosslane_gvl::Unwind;

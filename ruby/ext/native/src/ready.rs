@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A function that is ready. Dropped with the GVL.
 #[derive(Debug)]
 pub(crate) enum Ready {
-    Function(Function),
+    Function(Box<Function>),
     Table(Table),
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn ready(
     let kind: String = declared.funcall("kind", ())?;
     let made = Arc::new(match kind.as_str() {
         "table" => Ready::Table(Table::new(declared)?),
-        _ => Ready::Function(Function::new(declared, types, host)?),
+        _ => Ready::Function(Box::new(Function::new(declared, types, host)?)),
     });
     // Dropped when nothing is locked.
     let mut forgotten = HashMap::new();

@@ -35,7 +35,6 @@ const MOST: usize = 1000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Shape {
     Strings,
-    Codes,
     Class,
     Symbol,
     String,
@@ -75,11 +74,6 @@ fn by(method: &'static str) -> impl FnOnce(&Ruby, Vec<String>) -> Result<Value, 
 /// Frozen Strings.
 pub(crate) fn strings(values: &[String]) -> Result<Shared, Error> {
     shared(Shape::Strings, values.to_vec(), by("strings"))
-}
-
-/// The codes of Strings, as a Hash.
-pub(crate) fn codes(values: &[String]) -> Result<Shared, Error> {
-    shared(Shape::Codes, values.to_vec(), by("codes"))
 }
 
 /// The Struct class of these fields: the same for the same names, so that values of equal types are equal.

@@ -9,9 +9,9 @@
 //! an object of Ruby's ([`Taker`]), which has the rows and the lane only as long as the scan lasts. Who works on the rows
 //! takes them out of it meanwhile; the lane is for the scan's own thread, which is in `each` as long as it uses it.
 
+use crate::objects::{self, Writer};
 use crate::serve::{describe, io_error, wait};
 use crate::values::Held;
-use crate::writer::Writer;
 use crosslane::{ColumnBuilder, DataType, Failure, Signature};
 use crosslane_gvl::{self as gvl, Unwind, protect};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps};
@@ -124,7 +124,7 @@ impl Table {
         let returns: DataType = returns.parse().map_err(crate::argument_error)?;
         // Columns that the query does not want are not even looked at.
         let wanted: Vec<usize> = scan.funcall("wanted", ())?;
-        let writer = Writer::of_wanted(&returns, &wanted, scan.funcall("narrow?", ())?)?;
+        let writer = objects::writer_of_wanted(&returns, &wanted, scan.funcall("narrow?", ())?)?;
         let out = ColumnBuilder::new(&projected(&returns, &wanted)?);
         Ok((scan, Rows { exchange, writer, out }))
     }
@@ -229,17 +229,7 @@ impl Taker {
 
 impl Rows {
     fn add(&mut self, row: VALUE) -> Result<(), Unwind> {
-        self.writer.prepare(row)?;
-        let mut fault = None;
-        // SAFETY: protected; nothing in the closure is to be dropped.
-        protect(|| unsafe { fault = self.writer.write_row(row, &mut self.out).err() })?;
-        match fault {
-            None => Ok(()),
-            Some(fault) => {
-                let (class, message) = self.writer.explain(&fault);
-                Err(Unwind::new(class, &message))
-            }
-        }
+        objects::write_row(&self.writer, row, &mut self.out).map_err(objects::exception)
     }
 
     /// Sends the rows so far, when those before are taken.
@@ -287,8 +277,6 @@ unsafe extern "C" fn take(
     match outcome {
         Ok(()) => Qnil as VALUE,
         // SAFETY: nothing of this frame is to be dropped; the exception goes on through the block's callers.
-        Err(Unwind::Raise(exception)) => unsafe { rb_sys::rb_exc_raise(exception) },
-        // SAFETY: as above.
-        Err(Unwind::Jump(state)) => unsafe { rb_sys::rb_jump_tag(state) },
+        Err(unwind) => unsafe { unwind.resume() },
     }
 }

@@ -1,7 +1,7 @@
 //! Small things about Ruby's values that reading and writing share.
 //!
 //! # Longjmps
-//! What is called `unsafe` here and in [`crate::reader`] and [`crate::writer`] may raise, which is a longjmp to the
+//! What is called `unsafe` here and in [`crate::objects`] may raise, which is a longjmp to the
 //! `rb_protect` in [`crosslane_gvl`]. Their frames therefore hold nothing that must be dropped while they call
 //! into Ruby.
 

@@ -178,7 +178,7 @@ struct Left {
 /// An exception waits in the Ruby object.
 enum Way {
     Raise,
-    Jump(i32),
+    Jump(i64),
 }
 
 impl Bridge {

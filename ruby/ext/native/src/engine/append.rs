@@ -7,10 +7,10 @@ use crate::engine::database::{Link, OK, c_string, text};
 use crate::engine::import::ArrowStream;
 use crate::engine::rows::Chunk;
 use crate::engine::session::failure;
-use crate::writer::{Fault, Writer};
+use crate::objects::{self, Fault, Writer};
 use crosslane::call::Output;
 use crosslane::{ColumnBuilder, DataType, values};
-use crosslane_gvl::{self as gvl, protect};
+use crosslane_gvl as gvl;
 use crosslane_vectors::{LogicalType, Results, data_type};
 use libduckdb_sys as ffi;
 use magnus::rb_sys::AsRawValue;
@@ -127,18 +127,14 @@ impl Appender {
                 value = Qnil as VALUE;
                 inner.defaults.push((inner.rows, index));
             }
-            let mut fault: Option<Fault> = None;
-            // SAFETY: protected, and nothing in the closure is to be dropped.
-            let written = protect(|| unsafe { fault = writer.write_row(value, column).err() });
-            if let (Ok(()), None) = (&written, &fault) {
-                continue;
-            }
-            let message = fault.map(|fault| writer.explain(&fault).1);
+            let Err(fault) = objects::write_row(writer, value, column) else { continue };
             let before = inner.rows;
             inner.defaults.truncate(defaults);
             inner.columns.iter_mut().for_each(|(_, _, column)| column.truncate(before));
-            written?;
-            let what = message.unwrap_or_default().replacen("returned", "got", 1);
+            let what = match fault {
+                Fault::Refused(_, what) => what.replacen("returned", "got", 1),
+                Fault::Failed(unwind) => return Err(unwind.into()),
+            };
             return Err(failure(None, &format!("row {}, column {}: {what}", inner.count + 1, index + 1)));
         }
         inner.rows += 1;
@@ -258,7 +254,7 @@ impl Inner {
                 ffi::duckdb_destroy_logical_type(&raw mut logical);
                 let known =
                     known.map_err(|error| failure(None, &format!("column {}: {error}", index + 1)))?;
-                self.columns.push((known.clone(), Writer::new(&known)?, ColumnBuilder::new(&known)));
+                self.columns.push((known.clone(), objects::writer(&known)?, ColumnBuilder::new(&known)));
             }
         }
         Ok(Appender(RefCell::new(Some(self))))

@@ -4,7 +4,7 @@
 //! the sake of the first; where no type keeps them all, that is an error.
 
 use crate::engine::session::failure;
-use crate::writer::Writer;
+use crate::objects::{self, Fault};
 use crosslane::{ColumnBuilder, DataType, Field, MOST_LEVELS};
 use crosslane_vectors::LogicalType;
 use libduckdb_sys as ffi;
@@ -598,16 +598,11 @@ fn moment(object: Value, data_type: &DataType, units_per_second: i64) -> Result<
 
 /// A fixed-width value, by the same rules as a function's result.
 fn fixed<T: bytemuck::Pod>(object: Value, data_type: &DataType) -> Result<T, Error> {
-    let writer = Writer::new(data_type)?;
+    let writer = objects::writer(data_type)?;
     let mut column = ColumnBuilder::new(data_type);
-    let mut fault = None;
-    // SAFETY: protected, and nothing in the closure is to be dropped.
-    crosslane_gvl::protect(|| unsafe { fault = writer.write(object.as_raw(), &mut column).err() })?;
-    match fault {
-        None => Ok(column.column(data_type).value(0)),
-        Some(fault) => {
-            let (_, message) = writer.explain(&fault);
-            Err(failure(None, &message.replacen("returned", "a parameter is", 1)))
-        }
+    match objects::write_row(&writer, object.as_raw(), &mut column) {
+        Ok(()) => Ok(column.column(data_type).value(0)),
+        Err(Fault::Refused(_, what)) => Err(failure(None, &what.replacen("returned", "a parameter is", 1))),
+        Err(Fault::Failed(unwind)) => Err(unwind.into()),
     }
 }

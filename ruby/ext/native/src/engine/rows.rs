@@ -3,7 +3,7 @@
 use crate::engine::database::{Link, Raw, briefly, in_own_process, text};
 use crate::engine::session::failure;
 use crate::engine::states::Running;
-use crate::reader::Reader;
+use crate::objects::{self, Reader, Vm, made};
 use crosslane::DataType;
 use crosslane::batch::{self, Frame};
 use crosslane::call::Input;
@@ -173,7 +173,7 @@ impl Rows {
             types.push(known.map_err(|why| failure(None, &format!("column {name}: {why}")))?);
         }
         if inner.readers.is_empty() {
-            inner.readers = types.iter().map(|data_type| Reader::new(data_type)).collect::<Result<_, _>>()?;
+            inner.readers = types.iter().map(|known| objects::reader(known)).collect::<Result<_, _>>()?;
         }
         let chunk = match (&inner.stream, &inner.link) {
             // SAFETY: the result is one of this connection.
@@ -205,11 +205,12 @@ impl Rows {
         let readers = &inner.readers;
         // SAFETY: protected, and nothing in the closure is to be dropped.
         protect(|| unsafe {
+            let vm = Vm::new();
             rows = rb_sys::rb_ary_new_capa(count as i64);
             for row in 0..count {
                 let values = rb_sys::rb_ary_new_capa(columns.len() as i64);
                 for (reader, column) in readers.iter().zip(&columns) {
-                    rb_sys::rb_ary_push(values, reader.read(column, row));
+                    rb_sys::rb_ary_push(values, made(reader.read(&vm, column, row)));
                 }
                 rb_sys::rb_ary_push(rows, values);
             }

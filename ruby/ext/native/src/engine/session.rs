@@ -14,7 +14,6 @@ use crosslane_gvl::{self as gvl, Me, Stand, stand};
 use magnus::value::ReprValue;
 use magnus::{Error, Module, RModule, Ruby, Value};
 use std::collections::HashMap;
-use std::ffi::c_int;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -28,7 +27,7 @@ pub(crate) enum Left {
     /// By the exception with this ticket, which was meant for the query's thread and not for the block.
     Stopped(u64),
     /// By a jump of the query's own thread.
-    Jumped(c_int),
+    Jumped(i64),
 }
 
 /// What a query that was left fails with.

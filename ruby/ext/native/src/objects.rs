@@ -1,0 +1,732 @@
+//! What Ruby's objects are in SQL: `docs/ruby.md` has the table. What is the same in all languages is `crosslane-guest`.
+
+use crate::shapes::{self, Shared};
+use crate::values::{EPOCH, UTC, header, integer, known, send, utf8};
+use crosslane::{ColumnBuilder, DataType, Field};
+use crosslane_guest::{Class, Integer, Moment, Refusal, Taken, Values, decimal_text};
+use crosslane_gvl::{Unwind, protect};
+use magnus::Value;
+use magnus::rb_sys::FromRawValue;
+use magnus::value::ReprValue;
+use rb_sys::{Qfalse, Qnil, Qtrue, Qundef, VALUE, ruby_value_type as kind};
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::OnceLock;
+
+/// How columns become objects, and objects columns.
+pub(crate) type Reader = crosslane_guest::Reader<Vm>;
+pub(crate) type Writer = crosslane_guest::Writer<Vm>;
+/// Why an object is no value of a column.
+pub(crate) type Fault = crosslane_guest::Fault<Unwind>;
+type Made = Result<VALUE, Unwind>;
+type Written = Result<(), Fault>;
+
+/// Ruby, for who has the GVL.
+///
+/// Its errors are jumps: what makes or takes an object may be left by one, to the [`protect`] around it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Vm(());
+
+impl Vm {
+    /// # Safety
+    /// With the GVL, as long as it is used. What makes or takes an object is called protected, by frames that hold nothing
+    /// that is to be dropped.
+    #[inline(always)]
+    pub(crate) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// A reader. With the GVL.
+pub(crate) fn reader(data_type: &DataType) -> Result<Reader, Unwind> {
+    // SAFETY: as the caller says; this makes and takes no object by the VM's methods.
+    Reader::new(&unsafe { Vm::new() }, data_type)
+}
+
+/// A writer. With the GVL.
+pub(crate) fn writer(data_type: &DataType) -> Result<Writer, Unwind> {
+    // SAFETY: as above.
+    Writer::new(&unsafe { Vm::new() }, data_type)
+}
+
+/// A writer of the wanted fields of a STRUCT, by their places, into a column of a STRUCT of these alone. `narrow` says
+/// whether an Array may have only those. With the GVL.
+pub(crate) fn writer_of_wanted(
+    data_type: &DataType,
+    wanted: &[usize],
+    narrow: bool,
+) -> Result<Writer, Unwind> {
+    let DataType::Struct(fields) = data_type else { return writer(data_type) };
+    let parts = wanted.iter().filter_map(|place| Some(Part::new(*place, fields.get(*place)?)));
+    let parts = parts.collect::<Result<_, _>>()?;
+    let shape = Shape::Fields { class: OnceLock::new(), parts, narrow };
+    // SAFETY: as above.
+    Writer::of_fields(&unsafe { Vm::new() }, data_type, wanted, shape)
+}
+
+/// Adds an object, which lies on the caller's stack, as a row. With the GVL.
+pub(crate) fn write_row(writer: &Writer, object: VALUE, out: &mut ColumnBuilder) -> Written {
+    out.reserve(1)?;
+    let mut written = Ok(());
+    // SAFETY: protected, with the GVL, and nothing in the closure is to be dropped.
+    protect(|| written = writer.write(&unsafe { Vm::new() }, &object, out)).map_err(Fault::Failed)?;
+    written
+}
+
+/// An object that was made; a jump if it was not.
+///
+/// # Safety
+/// With the GVL, protected.
+#[inline(always)]
+pub(crate) unsafe fn made(object: Made) -> VALUE {
+    // SAFETY: as the caller says.
+    object.unwrap_or_else(|unwind| unsafe { unwind.resume() })
+}
+
+/// The exception for what is wrong with an object. With the GVL.
+pub(crate) fn exception(fault: Fault) -> Unwind {
+    // SAFETY: as the caller says; this makes and takes no object by the VM's methods.
+    fault.into_error(&unsafe { Vm::new() })
+}
+
+/// What a type needs beside itself.
+#[derive(Debug)]
+pub(crate) enum Shape {
+    None,
+    /// The values of an ENUM, or the names of a UNION's members.
+    Names(Shared),
+    Fields {
+        /// Of the Structs that stand for such a STRUCT. For the rows of a table function it is made when one comes: they
+        /// are rarely of it, and the names of its members stay in the VM.
+        class: OnceLock<Shared>,
+        /// Those that are written.
+        parts: Vec<Part>,
+        /// Whether an Array may have only those.
+        narrow: bool,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Which of all fields it is.
+    place: usize,
+    symbol: Shared,
+    string: Shared,
+}
+
+impl Part {
+    fn new(place: usize, field: &Field) -> Result<Self, Unwind> {
+        Ok(Self { place, symbol: shapes::symbol(&field.name)?, string: shapes::string(&field.name)? })
+    }
+}
+
+/// # Safety
+/// With the GVL.
+#[inline(always)]
+unsafe fn is(value: VALUE, wanted: kind) -> bool {
+    // SAFETY: as the caller says.
+    unsafe { rb_sys::RB_TYPE_P(value, wanted) }
+}
+
+/// # Safety
+/// With the GVL.
+unsafe fn is_a(value: VALUE, class: VALUE) -> bool {
+    // SAFETY: as the caller says.
+    unsafe { rb_sys::rb_obj_is_kind_of(value, class) == Qtrue as VALUE }
+}
+
+/// # Safety
+/// The value must be a String that stays alive and unchanged.
+unsafe fn bytes<'a>(string: VALUE) -> &'a [u8] {
+    // SAFETY: as the caller says.
+    unsafe {
+        std::slice::from_raw_parts(rb_sys::RSTRING_PTR(string).cast(), rb_sys::RSTRING_LEN(string) as usize)
+    }
+}
+
+/// An object of a class.
+///
+/// # Safety
+/// With the GVL, protected.
+unsafe fn object(class: VALUE, parts: &[VALUE]) -> VALUE {
+    // SAFETY: as the caller says.
+    unsafe { rb_sys::rb_class_new_instance(parts.len() as c_int, parts.as_ptr(), class) }
+}
+
+/// An Integer that a method gives.
+///
+/// # Safety
+/// With the GVL, protected.
+unsafe fn part(value: VALUE, name: &CStr) -> Taken<i64, Vm> {
+    // SAFETY: as the caller says.
+    let part = unsafe { send(value, name, &[]) };
+    if rb_sys::FIXNUM_P(part) { Ok(part as i64 >> 1) } else { Err(Refusal::Mismatch) }
+}
+
+/// An Array, or what says that it is one or can become one; not a Hash.
+///
+/// # Safety
+/// With the GVL, protected.
+pub(crate) unsafe fn array(value: VALUE) -> Taken<VALUE, Vm> {
+    // SAFETY: as the caller says.
+    unsafe {
+        if is(value, kind::RUBY_T_ARRAY) {
+            return Ok(value);
+        }
+        let enumerable = !is(value, kind::RUBY_T_HASH)
+            && !is(value, kind::RUBY_T_STRUCT)
+            && is_a(value, rb_sys::rb_mEnumerable);
+        let array = if enumerable { send(value, c"to_a", &[]) } else { rb_sys::rb_check_array_type(value) };
+        if array == Qnil as VALUE { Err(Refusal::Mismatch) } else { Ok(array) }
+    }
+}
+
+/// How many values an Array has, and how many are due.
+fn width(given: usize, all: &[Field], parts: &[Part], narrow: bool) -> String {
+    let values = if given == 1 { "value" } else { "values" };
+    let due = |count: usize| if count == 1 { "1 is".to_owned() } else { format!("{count} are") };
+    let many = all.len();
+    let names = all.iter().map(|field| &field.name[..]).collect::<Vec<_>>().join(", ");
+    if !narrow || parts.len() == many {
+        return format!(", {given} {values} where {} due: {names}", due(many));
+    }
+    let wanted: Vec<_> = parts.iter().map(|part| &all[part.place].name[..]).collect();
+    let due = due(wanted.len());
+    format!(", {given} {values} where {due} due ({}), or all {many} ({names})", wanted.join(", "))
+}
+
+/// Methods that make and take objects are called protected, as [`Vm::new`] says: that is what "protected" means below. Their
+/// own frames hold nothing that is to be dropped either while they call into Ruby.
+impl Values for Vm {
+    const NOT_UTF8: &'static str = "String#scrub repairs it, or declare BLOB";
+
+    type Value = VALUE;
+    type Error = Unwind;
+    type Shape = Shape;
+
+    fn shape(&self, data_type: &DataType) -> Result<Shape, Unwind> {
+        Ok(match data_type {
+            DataType::Enum(names) => Shape::Names(shapes::strings(names)?),
+            DataType::Union(fields) => {
+                let names: Vec<_> = fields[1..].iter().map(|field| field.name.clone()).collect();
+                Shape::Names(shapes::strings(&names)?)
+            }
+            DataType::Struct(fields) => {
+                let parts = fields.iter().enumerate().map(|(place, field)| Part::new(place, field));
+                let parts = parts.collect::<Result<_, _>>()?;
+                Shape::Fields { class: shapes::class(fields)?.into(), parts, narrow: false }
+            }
+            DataType::Any => return Err(crate::argument_error("a column has a type, and ANY is none").into()),
+            _ => Shape::None,
+        })
+    }
+
+    fn error(&self, class: Class, message: &str) -> Unwind {
+        let class = match class {
+            Class::Type => c"TypeError",
+            Class::Range => c"RangeError",
+            Class::Value => c"ArgumentError",
+            Class::NoMemory => c"NoMemoryError",
+        };
+        Unwind::new(class, message)
+    }
+
+    /// An object as text for a message: cut, and without trusting its `inspect`.
+    fn shown(&self, value: &VALUE) -> String {
+        // SAFETY: the value is alive: it lies on the caller's stack.
+        let value = unsafe { Value::from_raw(*value) };
+        // SAFETY: the name is copied at once.
+        let class = unsafe { value.classname() }.into_owned();
+        let Ok(text) = value.funcall::<_, _, String>("inspect", ()) else { return class };
+        let mut shown = format!("{class} ");
+        shown.extend(text.chars().take(80));
+        if text.chars().nth(80).is_some() {
+            shown.push_str("...");
+        }
+        shown
+    }
+
+    #[inline(always)]
+    fn null(&self) -> VALUE {
+        Qnil as VALUE
+    }
+
+    fn boolean(&self, value: bool) -> Made {
+        Ok((if value { Qtrue } else { Qfalse }) as VALUE)
+    }
+
+    #[inline(always)]
+    fn integer(&self, value: i64) -> Made {
+        // SAFETY: protected.
+        Ok(unsafe { integer(value) })
+    }
+
+    fn wide(&self, value: Integer) -> Made {
+        if let Some(value) = value.narrow::<i64>() {
+            return self.integer(value);
+        }
+        let words = [value.magnitude as u64, (value.magnitude >> 64) as u64];
+        let order = rb_sys::INTEGER_PACK_LSWORD_FIRST | rb_sys::INTEGER_PACK_NATIVE_BYTE_ORDER;
+        let sign = if value.negative { rb_sys::INTEGER_PACK_NEGATIVE } else { 0 };
+        // SAFETY: protected; two words of eight bytes are passed.
+        Ok(unsafe { rb_sys::rb_integer_unpack(words.as_ptr().cast(), 2, 8, 0, (order | sign) as c_int) })
+    }
+
+    fn big(&self, bytes: &[u8]) -> Made {
+        let flags = (rb_sys::INTEGER_PACK_LITTLE_ENDIAN | rb_sys::INTEGER_PACK_2COMP) as c_int;
+        // SAFETY: protected; so many bytes are passed.
+        Ok(unsafe { rb_sys::rb_integer_unpack(bytes.as_ptr().cast(), bytes.len() as u64, 1, 0, flags) })
+    }
+
+    #[inline(always)]
+    fn float(&self, value: f64) -> Made {
+        // SAFETY: protected.
+        Ok(unsafe { rb_sys::rb_float_new(value) })
+    }
+
+    fn decimal(&self, unscaled: i128, scale: u8) -> Made {
+        let mut place = [0; 48];
+        // SAFETY: protected.
+        Ok(unsafe {
+            send(known().kernel, c"BigDecimal", &[utf8(decimal_text(unscaled, scale, &mut place), true)])
+        })
+    }
+
+    #[inline(always)]
+    fn text(&self, bytes: &[u8], ascii: Option<bool>) -> Made {
+        // SAFETY: protected.
+        Ok(unsafe { utf8(bytes, ascii.unwrap_or_else(|| bytes.is_ascii())) })
+    }
+
+    fn json(&self, bytes: &[u8]) -> Made {
+        // SAFETY: protected.
+        Ok(unsafe { send(known().json, c"parse", &[utf8(bytes, bytes.is_ascii())]) })
+    }
+
+    fn bytes(&self, bytes: &[u8]) -> Made {
+        // SAFETY: protected.
+        Ok(unsafe { rb_sys::rb_str_new(bytes.as_ptr().cast(), bytes.len() as i64) })
+    }
+
+    fn moment(&self, moment: Moment) -> Made {
+        // SAFETY: protected.
+        Ok(unsafe {
+            match moment {
+                Moment::Date(days) => send(known().date, c"jd", &[integer(days + EPOCH), known().gregorian]),
+                Moment::Time { nanoseconds, offset } => {
+                    let offset = offset.map_or(Qnil as VALUE, |offset| integer(offset.into()));
+                    let parts = [integer(nanoseconds / 1000), integer(nanoseconds % 1000), offset];
+                    object(known().time_of_day, &parts)
+                }
+                Moment::Timestamp { seconds, nanoseconds } => {
+                    let time = rb_sys::timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
+                    rb_sys::rb_time_timespec_new(&time, UTC)
+                }
+                Moment::Interval { months, days, microseconds } => {
+                    object(known().interval, &[integer(months), integer(days), integer(microseconds)])
+                }
+                Moment::Infinite(number) => rb_sys::rb_float_new(number),
+            }
+        })
+    }
+
+    fn code(&self, shape: &Shape, code: usize) -> Made {
+        let Shape::Names(names) = shape else { return Ok(self.null()) };
+        // SAFETY: the Array lives as long as the shape.
+        Ok(unsafe { rb_sys::rb_ary_entry(names.get(), code as i64) })
+    }
+
+    fn list(&self, count: usize, mut element: impl FnMut(usize) -> Made) -> Made {
+        // SAFETY: protected.
+        unsafe {
+            let list = rb_sys::rb_ary_new_capa(count as i64);
+            for at in 0..count {
+                rb_sys::rb_ary_push(list, element(at)?);
+            }
+            Ok(list)
+        }
+    }
+
+    fn structure(&self, shape: &Shape, count: usize, field: impl FnMut(usize) -> Made) -> Made {
+        let values = self.list(count, field)?;
+        let Shape::Fields { class, .. } = shape else { return Ok(values) };
+        let Some(class) = class.get() else { return Ok(values) };
+        // SAFETY: protected; the class lives as long as the shape.
+        let object = unsafe { rb_sys::rb_struct_alloc(class.get(), values) };
+        // The call takes what is in the Array, and does not keep the Array itself alive.
+        std::hint::black_box(&values);
+        Ok(object)
+    }
+
+    fn member(&self, shape: &Shape, member: usize, value: VALUE) -> Made {
+        let parts = [self.code(shape, member)?, value];
+        // SAFETY: protected.
+        Ok(unsafe { object(known().tagged, &parts) })
+    }
+
+    fn map(&self, count: usize, mut entry: impl FnMut(usize) -> Result<(VALUE, VALUE), Unwind>) -> Made {
+        // SAFETY: protected.
+        unsafe {
+            let hash = rb_sys::rb_hash_new();
+            for at in 0..count {
+                let (key, value) = entry(at)?;
+                rb_sys::rb_hash_aset(hash, key, value);
+            }
+            Ok(hash)
+        }
+    }
+
+    #[inline(always)]
+    fn is_null(&self, value: &VALUE) -> bool {
+        *value == Qnil as VALUE
+    }
+
+    fn to_boolean(&self, value: &VALUE) -> Taken<bool, Self> {
+        match *value {
+            value if value == Qtrue as VALUE => Ok(true),
+            value if value == Qfalse as VALUE => Ok(false),
+            _ => Err(Refusal::Mismatch),
+        }
+    }
+
+    #[inline(always)]
+    fn quick_integer(&self, value: &VALUE) -> Option<i64> {
+        rb_sys::FIXNUM_P(*value).then_some(*value as i64 >> 1)
+    }
+
+    #[inline(always)]
+    fn quick_float(&self, value: &VALUE) -> Option<f64> {
+        // SAFETY: the value is alive.
+        unsafe { rb_sys::RB_FLOAT_TYPE_P(*value).then(|| rb_sys::rb_float_value(*value)) }
+    }
+
+    fn to_integer(&self, value: &VALUE) -> Taken<Integer, Self> {
+        // SAFETY: protected; the words are as many as passed.
+        unsafe {
+            if !rb_sys::RB_INTEGER_TYPE_P(*value) {
+                return Err(Refusal::Mismatch);
+            }
+            let mut words = [0u64; 2];
+            let flags = (rb_sys::INTEGER_PACK_LSWORD_FIRST | rb_sys::INTEGER_PACK_NATIVE_BYTE_ORDER) as c_int;
+            let sign = rb_sys::rb_integer_pack(*value, words.as_mut_ptr().cast(), 2, 8, 0, flags);
+            if sign.abs() > 1 {
+                return Err(Refusal::TooLarge);
+            }
+            let magnitude = u128::from(words[0]) | u128::from(words[1]) << 64;
+            Ok(Integer { negative: sign < 0, magnitude })
+        }
+    }
+
+    fn with_big<R>(&self, value: &VALUE, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
+        // SAFETY: protected; the String has the bytes that are passed, one more than the magnitude needs, and lives until
+        // they were taken.
+        unsafe {
+            if !rb_sys::RB_INTEGER_TYPE_P(*value) {
+                return Err(Refusal::Mismatch);
+            }
+            let length = rb_sys::rb_absint_size(*value, std::ptr::null_mut()) + 1;
+            let place = rb_sys::rb_str_new(std::ptr::null(), length as i64);
+            let flags = (rb_sys::INTEGER_PACK_LITTLE_ENDIAN | rb_sys::INTEGER_PACK_2COMP) as c_int;
+            rb_sys::rb_integer_pack(*value, rb_sys::RSTRING_PTR(place) as *mut c_void, length, 1, 0, flags);
+            let taken = take(bytes(place));
+            std::hint::black_box(&place);
+            Ok(taken)
+        }
+    }
+
+    fn to_float(&self, value: &VALUE) -> Taken<f64, Self> {
+        if let Some(number) = self.quick_float(value) {
+            return Ok(number);
+        }
+        // SAFETY: protected.
+        unsafe {
+            if !is_number(*value) {
+                return Err(Refusal::Mismatch);
+            }
+            let number = rb_sys::rb_num2dbl(*value);
+            // An Integer may have more digits than a Float counts.
+            if number.is_infinite() && send(*value, c"infinite?", &[]) == Qnil as VALUE {
+                return Err(Refusal::TooLarge);
+            }
+            Ok(number)
+        }
+    }
+
+    fn with_decimal<R>(&self, value: &VALUE, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
+        // SAFETY: protected; the text lives until it was taken.
+        unsafe {
+            if !is_number(*value) {
+                return Err(Refusal::Mismatch);
+            }
+            let number = if is_a(*value, known().big_decimal) {
+                *value
+            } else if is(*value, kind::RUBY_T_RATIONAL) {
+                send(known().kernel, c"BigDecimal", &[*value, integer(60)])
+            } else {
+                send(known().kernel, c"BigDecimal", &[*value])
+            };
+            if send(number, c"finite?", &[]) != Qtrue as VALUE {
+                return Err(Refusal::TooLarge);
+            }
+            let text = send(number, c"to_s", &[]);
+            let taken = take(bytes(text));
+            std::hint::black_box(&text);
+            Ok(taken)
+        }
+    }
+
+    #[inline]
+    fn with_text<R>(&self, value: &VALUE, take: impl FnOnce(&[u8], bool) -> R) -> Taken<R, Self> {
+        // SAFETY: protected; the String lives until its bytes were taken.
+        unsafe {
+            let mut string = *value;
+            if rb_sys::RB_SYMBOL_P(string) {
+                string = rb_sys::rb_sym2str(string);
+            } else if !is(string, kind::RUBY_T_STRING) {
+                return Err(Refusal::Mismatch);
+            }
+            let encoding = header::encoding(string);
+            if encoding != header::UTF_8 && encoding != header::US_ASCII {
+                if encoding == header::BINARY && header::range(string) != header::ASCII {
+                    let advice = "return it with force_encoding(\"UTF-8\"), or declare BLOB";
+                    return Err(Refusal::Due(", which is binary,", advice));
+                }
+                let utf8 = rb_sys::rb_enc_from_encoding(rb_sys::rb_utf8_encoding());
+                string = rb_sys::rb_str_encode(string, utf8, 0, Qnil as VALUE);
+            }
+            let valid = matches!(header::known_range(string), header::ASCII | header::VALID);
+            let taken = take(bytes(string), valid);
+            std::hint::black_box(&string);
+            Ok(taken)
+        }
+    }
+
+    fn with_json<R>(&self, value: &VALUE, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
+        // SAFETY: protected; the text lives until it was taken.
+        unsafe {
+            let text = send(known().json, c"generate", &[*value]);
+            let taken = take(bytes(text));
+            std::hint::black_box(&text);
+            Ok(taken)
+        }
+    }
+
+    fn with_bytes<R>(&self, value: &VALUE, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
+        // SAFETY: the String lives until its bytes were taken.
+        unsafe {
+            if is(*value, kind::RUBY_T_STRING) { Ok(take(bytes(*value))) } else { Err(Refusal::Mismatch) }
+        }
+    }
+
+    fn to_moment(&self, value: &VALUE, data_type: &DataType) -> Taken<Moment, Self> {
+        if let Some(number) = self.quick_float(value) {
+            return Ok(Moment::Infinite(number));
+        }
+        // SAFETY: protected.
+        unsafe {
+            match data_type {
+                DataType::Date => date(*value),
+                DataType::Time | DataType::TimeNs | DataType::TimeTz => time_of_day(*value, data_type),
+                DataType::Interval => {
+                    if !is_a(*value, known().interval) {
+                        return Err(Refusal::Mismatch);
+                    }
+                    let [months, days] = [part(*value, c"months")?, part(*value, c"days")?];
+                    Ok(Moment::Interval { months, days, microseconds: part(*value, c"microseconds")? })
+                }
+                _ => {
+                    let is_time = is_a(*value, rb_sys::rb_cTime);
+                    if !is_time && !is_a(*value, known().datetime) {
+                        return Err(Refusal::Mismatch);
+                    }
+                    let time = if is_time { *value } else { send(*value, c"to_time", &[]) };
+                    let at = rb_sys::rb_time_timespec(time);
+                    let instant = *data_type == DataType::TimestampTz;
+                    let offset = if instant { 0 } else { part(time, c"utc_offset")? };
+                    let seconds = at.tv_sec.saturating_add(offset);
+                    Ok(Moment::Timestamp { seconds, nanoseconds: at.tv_nsec as u32 })
+                }
+            }
+        }
+    }
+
+    fn with_elements(
+        &self,
+        value: &VALUE,
+        mut element: impl FnMut(usize, &VALUE) -> Written,
+    ) -> Taken<Written, Self> {
+        // SAFETY: protected; the length is looked at anew, because what takes an element may call Ruby.
+        unsafe {
+            let array = array(*value)?;
+            let mut at = 0;
+            while at < rb_sys::RARRAY_LEN(array) {
+                let count = rb_sys::RARRAY_LEN(array) as usize;
+                if let Err(fault) = element(count, &rb_sys::rb_ary_entry(array, at)) {
+                    return Ok(Err(fault));
+                }
+                at += 1;
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// From a Hash's keys, an Array's places, a Struct's members, or methods.
+    fn with_fields(
+        &self,
+        shape: &Shape,
+        all: &[Field],
+        value: &VALUE,
+        mut field: impl FnMut(usize, &VALUE) -> Written,
+    ) -> Taken<Written, Self> {
+        let value = *value;
+        let Shape::Fields { class, parts, narrow } = shape else { return Err(Refusal::Mismatch) };
+        // SAFETY: protected.
+        unsafe {
+            if rb_sys::SPECIAL_CONST_P(value)
+                || is(value, kind::RUBY_T_STRING)
+                || is(value, kind::RUBY_T_FLOAT)
+            {
+                return Err(Refusal::Mismatch);
+            }
+            let positional = is(value, kind::RUBY_T_ARRAY);
+            let given = if positional { rb_sys::RARRAY_LEN(value) as usize } else { 0 };
+            // Where both are as many, they are the same.
+            let narrowed = *narrow && given == parts.len();
+            if positional && given != all.len() && !narrowed {
+                return Err(Refusal::Type(width(given, all, parts, *narrow)));
+            }
+            let ours = is(value, kind::RUBY_T_STRUCT)
+                && rb_sys::rb_obj_class(value) == class_of(class, all).map_err(Refusal::Failed)?;
+            let hash = is(value, kind::RUBY_T_HASH);
+            let undefined = Qundef as VALUE;
+            for (index, part) in parts.iter().enumerate() {
+                let found = if positional {
+                    rb_sys::rb_ary_entry(value, if narrowed { index } else { part.place } as i64)
+                } else if ours {
+                    rb_sys::rb_struct_aref(value, integer(part.place as i64))
+                } else if hash {
+                    match rb_sys::rb_hash_lookup2(value, part.symbol.get(), undefined) {
+                        found if found != undefined => found,
+                        _ => rb_sys::rb_hash_lookup2(value, part.string.get(), undefined),
+                    }
+                } else if rb_sys::rb_obj_respond_to(value, rb_sys::rb_sym2id(part.symbol.get()), 0) != 0 {
+                    rb_sys::rb_funcallv(value, rb_sys::rb_sym2id(part.symbol.get()), 0, std::ptr::null())
+                } else {
+                    undefined
+                };
+                if found == undefined {
+                    let due = DataType::Struct(all.into());
+                    let what = format!(", which lacks the field {} of {due}", all[part.place].name);
+                    return Err(Refusal::Other(what));
+                }
+                if let Err(fault) = field(index, &found) {
+                    return Ok(Err(fault));
+                }
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn with_member(
+        &self,
+        value: &VALUE,
+        member: impl FnOnce(&[u8], &VALUE) -> Written,
+    ) -> Taken<Written, Self> {
+        // SAFETY: protected.
+        unsafe {
+            if !is_a(*value, known().tagged) {
+                return Err(Refusal::Due("", "return Crosslane::Tagged.new(tag, value)"));
+            }
+            let tag = send(*value, c"tag", &[]);
+            let tagged = send(*value, c"value", &[]);
+            let written = self.with_text(&tag, |tag, _| member(tag, &tagged));
+            std::hint::black_box(&tagged);
+            written
+        }
+    }
+
+    fn with_entries(
+        &self,
+        value: &VALUE,
+        mut entry: impl FnMut(usize, &VALUE, &VALUE) -> Written,
+    ) -> Taken<Written, Self> {
+        // SAFETY: protected.
+        unsafe {
+            let hash = rb_sys::rb_check_hash_type(*value);
+            if hash == Qnil as VALUE {
+                return Err(Refusal::Mismatch);
+            }
+            let keys = send(hash, c"keys", &[]);
+            let count = rb_sys::RARRAY_LEN(keys);
+            for at in 0..count {
+                let key = rb_sys::rb_ary_entry(keys, at);
+                if let Err(fault) = entry(count as usize, &key, &rb_sys::rb_hash_aref(hash, key)) {
+                    return Ok(Err(fault));
+                }
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// The class of the Structs that stand for a STRUCT.
+fn class_of(class: &OnceLock<Shared>, fields: &[Field]) -> Made {
+    if class.get().is_none() {
+        let _ = class.set(shapes::class(fields)?);
+    }
+    Ok(class.get().map_or(Qundef as VALUE, Shared::get))
+}
+
+/// # Safety
+/// With the GVL, protected.
+unsafe fn is_number(value: VALUE) -> bool {
+    // SAFETY: as the caller says.
+    unsafe { is_a(value, rb_sys::rb_cNumeric) && !is(value, kind::RUBY_T_COMPLEX) }
+}
+
+/// # Safety
+/// With the GVL, protected.
+unsafe fn date(value: VALUE) -> Taken<Moment, Vm> {
+    // SAFETY: as the caller says.
+    unsafe {
+        if is_a(value, rb_sys::rb_cTime) || is_a(value, known().datetime) {
+            return Err(Refusal::Due("", "return its to_date"));
+        }
+        if !is_a(value, known().date) {
+            return Err(Refusal::Mismatch);
+        }
+        let day = send(value, c"jd", &[]);
+        if rb_sys::FIXNUM_P(day) {
+            Ok(Moment::Date((day as i64 >> 1) - EPOCH))
+        } else {
+            Err(Refusal::TooLarge)
+        }
+    }
+}
+
+/// Of a TimeOfDay, or of what the clock of a Time shows.
+///
+/// # Safety
+/// With the GVL, protected.
+unsafe fn time_of_day(value: VALUE, data_type: &DataType) -> Taken<Moment, Vm> {
+    const DAY: i64 = 86_400;
+    // SAFETY: as the caller says.
+    unsafe {
+        let narrow = |offset: i64| i32::try_from(offset).map_err(|_| Refusal::TooLarge);
+        if is_a(value, known().time_of_day) {
+            let zoned = send(value, c"utc_offset", &[]) != Qnil as VALUE;
+            let offset = if zoned { Some(narrow(part(value, c"utc_offset")?)?) } else { None };
+            let whole = part(value, c"to_i")?.checked_mul(1000);
+            let rest = if *data_type == DataType::TimeNs { part(value, c"nanosecond")? } else { 0 };
+            let nanoseconds = whole.and_then(|whole| whole.checked_add(rest)).ok_or(Refusal::TooLarge)?;
+            return Ok(Moment::Time { nanoseconds, offset });
+        }
+        if !is_a(value, rb_sys::rb_cTime) {
+            return Err(Refusal::Mismatch);
+        }
+        let at = rb_sys::rb_time_timespec(value);
+        let offset = part(value, c"utc_offset")?;
+        let seconds = at.tv_sec.saturating_add(offset).rem_euclid(DAY);
+        let offset = if *data_type == DataType::TimeTz { Some(narrow(offset)?) } else { None };
+        Ok(Moment::Time { nanoseconds: seconds * 1_000_000_000 + at.tv_nsec, offset })
+    }
+}
