@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::process::{WaitId, WaitIdOptions};
+use smallvec::SmallVec;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ const MOST_IN_FLIGHT: usize = 64;
 const ANNOUNCEMENT: usize = 8;
 /// How much longer a wait spins if its end is near.
 const LONGER: u32 = 25;
+/// Up to so many lanes are waited for without an allocation.
+const FEW: usize = 16;
 /// How long a process may take to end after its sockets are closed.
 const EXIT: Duration = Duration::from_secs(5);
 
@@ -47,6 +50,8 @@ pub struct ProcessLane {
     home: Home,
     spin: Spin,
     exchanges: Exchanges,
+    /// That of the last batch sent, whose memory is used again.
+    plan: Plan,
     reply: Aligned,
     /// Bytes that a batch may have, either way.
     largest: usize,
@@ -71,6 +76,7 @@ impl ProcessLane {
             home,
             spin: Spin(spin),
             exchanges: Exchanges::default(),
+            plan: Plan::default(),
             reply: Aligned::default(),
             largest,
             engine: std::process::id(),
@@ -198,8 +204,9 @@ impl Lane for ProcessLane {
         rows: usize,
         arguments: &dyn Encode,
     ) -> Result<Option<u64>, LaneError> {
-        let mut plan = Plan::default();
-        arguments.plan(&mut plan);
+        let plan = &mut self.plan;
+        plan.clear();
+        arguments.plan(plan);
         if plan.is_too_large() {
             return Err(LaneError::TooLarge(format!("the arguments of {rows} row(s) exceed 2 GiB")));
         }
@@ -319,7 +326,8 @@ impl Lane for ProcessLane {
             Patience::Spin => Spin(spin),
             Patience::SpinLonger => Spin(spin * LONGER),
         };
-        let mut consumers: Vec<_> = lanes.iter_mut().map(|lane| &mut lane.ends.consumer).collect();
+        let mut consumers: SmallVec<[_; FEW]> =
+            lanes.iter_mut().map(|lane| &mut lane.ends.consumer).collect();
         crosslane_ring::wait_any(&mut consumers, spin, timeout);
     }
 }

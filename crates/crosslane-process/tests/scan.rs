@@ -60,8 +60,9 @@ impl Input for Argument {
     fn rows(&self) -> usize {
         1
     }
-    fn slice(&self, _: Range<usize>) -> Result<Box<dyn Encode + '_>, Error> {
-        Ok(Box::new(texts(&[self.0])))
+    fn slice(&self, _: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        take(&texts(&[self.0]));
+        Ok(())
     }
 }
 

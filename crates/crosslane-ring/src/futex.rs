@@ -8,7 +8,9 @@ pub(crate) use model::{wait, wait_any, wake};
 
 #[cfg(not(loom))]
 mod real {
+    use crate::park::FEW;
     use crate::sync::AtomicU32;
+    use smallvec::SmallVec;
     use std::time::Duration;
 
     fn timespec(duration: Duration) -> libc::timespec {
@@ -62,7 +64,7 @@ mod real {
     }
 
     fn wait_some(words: &[&AtomicU32], timeout: Duration) {
-        let waiters: Vec<WaitV> = words
+        let waiters: SmallVec<[WaitV; FEW]> = words
             .iter()
             .map(|word| WaitV {
                 value: 1,

@@ -3,6 +3,7 @@
 use crate::futex;
 use crate::ring::{Consumer, Memory, Producer};
 use crate::sync::{AtomicU32, Ordering, fence};
+use smallvec::SmallVec;
 use std::time::{Duration, Instant};
 
 /// How long a waiter yields before it sleeps.
@@ -15,6 +16,9 @@ impl Default for Spin {
         Spin(Duration::from_micros(20))
     }
 }
+
+/// Up to so many rings are waited for without an allocation.
+pub(crate) const FEW: usize = 16;
 
 /// How a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,7 +146,8 @@ pub fn wait_any<M: Memory>(consumers: &mut [&mut Consumer<M>], spin: Spin, timeo
     if spun(spin, timeout, &mut ready) {
         return Parked::Ready;
     }
-    let words: Vec<&AtomicU32> = consumers.iter().map(|c| &c.memory.header().data_wait.0).collect();
+    let words: SmallVec<[&AtomicU32; FEW]> =
+        consumers.iter().map(|c| &c.memory.header().data_wait.0).collect();
     sleep(&words, timeout, ready)
 }
 

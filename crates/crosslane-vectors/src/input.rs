@@ -12,14 +12,21 @@ use crosslane::builder::Overflow;
 use crosslane::call::Input;
 use crosslane::{ColumnBuilder, DataType, Error, Function, Layout, code_width};
 use libduckdb_sys as ffi;
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Those of a few columns without an allocation.
+type Types<'a> = SmallVec<[&'a DataType; FEW]>;
+
+/// Calls with up to so many arguments make no allocation.
+const FEW: usize = 4;
 
 /// The columns of a chunk: the arguments of a callback, or the rows of a result.
 #[derive(Debug)]
 pub struct Arguments<'a> {
     chunk: ffi::duckdb_data_chunk,
-    types: Vec<&'a DataType>,
+    types: Types<'a>,
     rest: Option<Rest<'a>>,
     /// The types as text, if calls carry them.
     text: Option<&'a Arc<str>>,
@@ -38,10 +45,10 @@ struct Rest<'a> {
 impl<'a> Arguments<'a> {
     /// # Safety
     /// The chunk must live as long as the result, and have columns of these types.
-    pub unsafe fn new(chunk: ffi::duckdb_data_chunk, types: Vec<&'a DataType>) -> Self {
+    pub unsafe fn new(chunk: ffi::duckdb_data_chunk, types: impl IntoIterator<Item = &'a DataType>) -> Self {
         // SAFETY: the caller vouches for the chunk.
         let rows = unsafe { ffi::duckdb_data_chunk_get_size(chunk) } as usize;
-        Self { chunk, types, rest: None, text: None, rows }
+        Self { chunk, types: types.into_iter().collect(), rest: None, text: None, rows }
     }
 
     /// The arguments of a function's call.
@@ -50,7 +57,7 @@ impl<'a> Arguments<'a> {
     /// The chunk must live as long as the result, and have the columns that the function was registered with.
     pub unsafe fn of(chunk: ffi::duckdb_data_chunk, function: &'a Function) -> Self {
         let signature = &function.signature;
-        let types: Vec<_> = signature.fixed().iter().map(|parameter| &parameter.data_type).collect();
+        let types: Types<'_> = signature.fixed().iter().map(|parameter| &parameter.data_type).collect();
         // SAFETY: the caller vouches for the chunk.
         let columns = unsafe { ffi::duckdb_data_chunk_get_column_count(chunk) } as usize;
         let rest = signature.rest().map(|element| Rest {
@@ -100,17 +107,22 @@ impl Input for Arguments<'_> {
         self.rows
     }
 
-    fn slice(&self, rows: Range<usize>) -> Result<Box<dyn Encode + '_>, Error> {
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
         if rows.start > rows.end || rows.end > self.rows {
             return Err(Error::Engine(format!("rows {rows:?} of a chunk of {}", self.rows)));
         }
         let types = self.types.iter().copied().enumerate();
         let fixed = types.map(|(index, data_type)| self.column(index, data_type, &rows));
         let fixed = Sources { columns: fixed.collect::<Result<_, _>>()?, text: self.text };
-        let Some(rest) = &self.rest else { return Ok(Box::new(fixed)) };
+        let Some(rest) = &self.rest else {
+            take(&fixed);
+            return Ok(());
+        };
         let columns = (0..rest.columns).map(|at| self.column(self.types.len() + at, rest.element, &rows));
         let columns = Sources { columns: columns.collect::<Result<_, _>>()?, text: None };
-        Ok(Box::new(WithRest { fixed, lists: rest.lists(&columns, rows.len())? }))
+        let lists = rest.lists(&columns, rows.len())?;
+        take(&WithRest { fixed, lists });
+        Ok(())
     }
 }
 
@@ -136,7 +148,7 @@ impl Encode for WithRest<'_> {
 }
 
 struct Sources<'a> {
-    columns: Vec<VectorRows<'a>>,
+    columns: SmallVec<[VectorRows<'a>; FEW]>,
     /// Their types as text, if the batch carries them.
     text: Option<&'a Arc<str>>,
 }

@@ -1,111 +1,19 @@
 //! Rows that a vector does not have are refused, both ways, and so are columns that do not have their own.
 
-use crosslane::batch::{self, Column, Frame};
+mod duckdb;
+
+use crosslane::batch::{self, Column};
 use crosslane::call::{Input, Output};
 use crosslane::{ColumnBuilder, DataType, Error};
-use crosslane_vectors::{Arguments, LogicalType, Results};
+use crosslane_vectors::Arguments;
+use duckdb::Chunk;
 use libduckdb_sys as ffi;
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_void};
-use std::sync::LazyLock;
 
-/// Where `make setup` puts it.
-const LIBRARY: &CStr = match CStr::from_bytes_with_nul(
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../.duckdb/libduckdb.so\0").as_bytes(),
-) {
-    Ok(path) => path,
-    Err(_) => panic!("a path"),
-};
-
-thread_local! {
-    /// The table on its way through libduckdb_sys.
-    static TABLE: Cell<*const ffi::duckdb_ext_api_v1> = const { Cell::new(std::ptr::null()) };
-}
-
-unsafe extern "C" fn get_api(_info: ffi::duckdb_extension_info, _version: *const c_char) -> *const c_void {
-    TABLE.get().cast()
-}
-
-/// Opens libduckdb, and hands the functions that vectors need to libduckdb_sys.
-#[allow(clippy::missing_transmute_annotations, reason = "each field's type is another")]
-static DUCKDB: LazyLock<()> = LazyLock::new(|| {
-    // SAFETY: the texts are C strings; the table consists of optional functions, of which all-zero is none; a function's
-    // type is that of the header of this DuckDB; the access and the table live across the call that copies them.
-    unsafe {
-        let library = libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL);
-        assert!(!library.is_null(), "{LIBRARY:?} cannot be opened; `make setup` brings it");
-        let mut table: ffi::duckdb_ext_api_v1 = std::mem::zeroed();
-        macro_rules! fill {
-            ($($name:ident)*) => {$(
-                let found = libc::dlsym(library, concat!(stringify!($name), "\0").as_ptr().cast());
-                assert!(!found.is_null(), "libduckdb has no {}", stringify!($name));
-                table.$name = std::mem::transmute::<*mut c_void, _>(found);
-            )*};
-        }
-        fill! {
-            duckdb_array_vector_get_child duckdb_create_array_type duckdb_create_data_chunk duckdb_create_list_type
-            duckdb_create_logical_type duckdb_create_struct_type duckdb_data_chunk_get_size
-            duckdb_data_chunk_get_vector duckdb_data_chunk_set_size duckdb_destroy_data_chunk
-            duckdb_destroy_logical_type duckdb_list_vector_get_child duckdb_list_vector_get_size
-            duckdb_list_vector_reserve duckdb_list_vector_set_size duckdb_struct_vector_get_child
-            duckdb_unsafe_vector_assign_string_element_len duckdb_validity_set_row_invalid
-            duckdb_vector_ensure_validity_writable duckdb_vector_get_data duckdb_vector_get_validity
-        }
-        TABLE.set(&raw const table);
-        let access =
-            ffi::duckdb_extension_access { set_error: None, get_database: None, get_api: Some(get_api) };
-        let ready = ffi::duckdb_rs_extension_api_init(std::ptr::null_mut(), &raw const access, "v1.5.6");
-        assert_eq!(ready, Ok(true));
-    }
-});
-
-/// A chunk with a vector of a type.
-struct Chunk {
-    raw: ffi::duckdb_data_chunk,
-    data_type: DataType,
-}
-
-impl Chunk {
-    fn new(data_type: &str) -> Self {
-        LazyLock::force(&DUCKDB);
-        let data_type: DataType = data_type.parse().unwrap();
-        let logical = LogicalType::new(&data_type).unwrap();
-        // SAFETY: the type lives across the call.
-        let raw = unsafe { ffi::duckdb_create_data_chunk(&mut logical.raw(), 1) };
-        Self { raw, data_type }
-    }
-
-    fn vector(&self) -> ffi::duckdb_vector {
-        // SAFETY: the chunk lives, and has a vector.
-        unsafe { ffi::duckdb_data_chunk_get_vector(self.raw, 0) }
-    }
-
-    /// Its vector as a place for so many results.
-    fn results(&self, rows: usize) -> Results<'_> {
-        // SAFETY: the vector is of the type, and has room for 2048 rows, of which no test asks for more.
-        unsafe { Results::new(self.vector(), &self.data_type, rows) }
-    }
-
-    /// As arguments of so many rows.
-    fn arguments(&self, rows: usize) -> Arguments<'_> {
-        // SAFETY: the chunk lives, and its column is of the type.
-        unsafe {
-            ffi::duckdb_data_chunk_set_size(self.raw, rows as ffi::idx_t);
-            Arguments::new(self.raw, vec![&self.data_type])
-        }
-    }
-
-    fn numbers(&self) -> &[Cell<i64>] {
-        // SAFETY: a vector of BIGINTs has 2048.
-        unsafe { std::slice::from_raw_parts(ffi::duckdb_vector_get_data(self.vector()).cast(), 2048) }
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        // SAFETY: ours, destroyed once.
-        unsafe { ffi::duckdb_destroy_data_chunk(&raw mut self.raw) };
-    }
+/// The numbers of a chunk of BIGINTs.
+fn numbers_of(chunk: &Chunk) -> &[Cell<i64>] {
+    // SAFETY: a vector of BIGINTs has 2048.
+    unsafe { std::slice::from_raw_parts(ffi::duckdb_vector_get_data(chunk.vector()).cast(), 2048) }
 }
 
 fn numbers(numbers: &[i64]) -> ColumnBuilder {
@@ -123,7 +31,7 @@ fn refusal(outcome: Result<(), Error>) -> String {
 #[test]
 fn results_are_as_many_as_the_vector_has_rows() {
     let chunk = Chunk::new("BIGINT");
-    chunk.numbers().iter().for_each(|number| number.set(-1));
+    numbers_of(&chunk).iter().for_each(|number| number.set(-1));
     let mut results = chunk.results(4);
     let seven = numbers(&[7; 5]);
     let mut column = seven.column(&DataType::BigInt);
@@ -137,13 +45,13 @@ fn results_are_as_many_as_the_vector_has_rows() {
         refusal(results.accept(first, &column));
     }
     results.null(4);
-    assert!(chunk.numbers().iter().all(|number| number.get() == -1));
+    assert!(numbers_of(&chunk).iter().all(|number| number.get() == -1));
     // SAFETY: the vector lives.
     assert!(unsafe { ffi::duckdb_vector_get_validity(chunk.vector()) }.is_null());
 
     results.accept(2, &column).unwrap();
     results.null(3);
-    assert_eq!(chunk.numbers()[..5], [-1, -1, 7, 7, -1].map(Cell::new));
+    assert_eq!(numbers_of(&chunk)[..5], [-1, -1, 7, 7, -1].map(Cell::new));
     // SAFETY: the vector has a NULL, and so a mask.
     assert_eq!(unsafe { *ffi::duckdb_vector_get_validity(chunk.vector()) } & 0b11111, 0b10111);
 }
@@ -253,19 +161,28 @@ fn shorten(column: &mut Column<'_>, rows: usize) {
 #[test]
 fn arguments_have_the_rows_of_their_chunk() {
     let chunk = Chunk::new("BIGINT");
-    (1..).zip(&chunk.numbers()[..5]).for_each(|(number, place)| place.set(number));
-    let arguments = chunk.arguments(4);
+    (1..).zip(&numbers_of(&chunk)[..5]).for_each(|(number, place)| place.set(number));
+    let arguments = arguments(&chunk, 4);
     for (first, end) in [(0, 5), (4, 5), (5, 5), (3, 2), (0, usize::MAX), (usize::MAX, 0)] {
-        let message = refusal(arguments.slice(first..end).map(drop));
+        let message = refusal(arguments.slice(first..end, &mut |_| panic!("rows that are not there")));
         assert_eq!(message, format!("rows {first}..{end} of a chunk of 4"));
     }
     assert_eq!(read(&arguments, 1, 4), [2, 3, 4]);
     assert!(read(&arguments, 4, 4).is_empty());
 }
 
+/// A chunk as arguments of so many rows.
+fn arguments(chunk: &Chunk, rows: usize) -> Arguments<'_> {
+    // SAFETY: the chunk lives, and its column is of the type.
+    unsafe {
+        ffi::duckdb_data_chunk_set_size(chunk.raw, rows as ffi::idx_t);
+        Arguments::new(chunk.raw, [&chunk.data_type])
+    }
+}
+
 /// Rows as they go to a guest.
 fn read(arguments: &Arguments<'_>, first: usize, end: usize) -> Vec<i64> {
-    let frame = Frame::new(&*arguments.slice(first..end).unwrap(), end - first).unwrap();
+    let frame = arguments.frame(first..end).unwrap();
     let columns = batch::columns(frame.bytes(), [&DataType::BigInt].into_iter()).unwrap();
     columns[0].values().unwrap().to_vec()
 }

@@ -91,6 +91,13 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Forgets the columns and keeps the memory.
+    pub fn clear(&mut self) {
+        self.nodes.clear();
+        self.spans.clear();
+        (self.types, self.body, self.too_large) = (None, 0, false);
+    }
+
     /// Says that a column has more bytes or elements than 32-bit offsets can tell apart: the batch must
     /// be cut, and this plan not written.
     pub fn overflow(&mut self) {
@@ -349,24 +356,21 @@ pub fn columns<'a>(
     frame: &'a [u8],
     types: impl Iterator<Item = &'a DataType>,
 ) -> Result<Vec<Column<'a>>, Malformed> {
-    let header = header(frame)?;
-    let [nodes_end, spans_end, types_end] = ends(&header);
-    let body_start = types_end.next_multiple_of(64);
-    ensure!(
-        body_start <= frame.len(),
-        "{} nodes and {} buffers in a short frame",
-        header.nodes,
-        header.buffers
-    );
-    let mut reader = Reader {
-        nodes: frame[HEADER..nodes_end].chunks_exact(size_of::<Node>()),
-        spans: frame[nodes_end..spans_end].chunks_exact(size_of::<Span>()),
-        body: &frame[body_start..],
-    };
-    let columns: Vec<_> =
-        types.map(|data_type| reader.column(data_type, header.rows as usize)).collect::<Result<_, _>>()?;
-    ensure!(reader.nodes.len() == 0 && reader.spans.len() == 0, "more nodes or buffers than the types have");
+    let (mut reader, rows) = Reader::new(frame)?;
+    let columns = types.map(|data_type| reader.column(data_type, rows)).collect::<Result<_, _>>()?;
+    reader.end()?;
     Ok(columns)
+}
+
+/// Reads a frame of one column, such as the results of a call, as [`columns`] does.
+///
+/// # Errors
+/// As [`columns`].
+pub fn column<'a>(frame: &'a [u8], data_type: &'a DataType) -> Result<Column<'a>, Malformed> {
+    let (mut reader, rows) = Reader::new(frame)?;
+    let column = reader.column(data_type, rows)?;
+    reader.end()?;
+    Ok(column)
 }
 
 struct Reader<'a> {
@@ -376,6 +380,31 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// For a frame, and the rows that it says it has.
+    fn new(frame: &'a [u8]) -> Result<(Self, usize), Malformed> {
+        let header = header(frame)?;
+        let [nodes_end, spans_end, types_end] = ends(&header);
+        let body_start = types_end.next_multiple_of(64);
+        ensure!(
+            body_start <= frame.len(),
+            "{} nodes and {} buffers in a short frame",
+            header.nodes,
+            header.buffers
+        );
+        let reader = Self {
+            nodes: frame[HEADER..nodes_end].chunks_exact(size_of::<Node>()),
+            spans: frame[nodes_end..spans_end].chunks_exact(size_of::<Span>()),
+            body: &frame[body_start..],
+        };
+        Ok((reader, header.rows as usize))
+    }
+
+    fn end(&self) -> Result<(), Malformed> {
+        let ended = self.nodes.len() == 0 && self.spans.len() == 0;
+        ensure!(ended, "more nodes or buffers than the types have");
+        Ok(())
+    }
+
     fn column(&mut self, data_type: &'a DataType, rows: usize) -> Result<Column<'a>, Malformed> {
         let Some(node) = self.nodes.next() else { return Err(Malformed("too few nodes".into())) };
         let node: Node = bytemuck::pod_read_unaligned(node);

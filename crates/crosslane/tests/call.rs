@@ -244,8 +244,9 @@ impl Input for Values {
         self.0.len()
     }
 
-    fn slice(&self, rows: Range<usize>) -> Result<Box<dyn Encode + '_>, Error> {
-        Ok(Box::new(integers(self.0[rows].iter().copied())))
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        take(&integers(self.0[rows].iter().copied()));
+        Ok(())
     }
 }
 

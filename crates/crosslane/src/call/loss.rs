@@ -63,7 +63,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     /// Gives up a lane, with what is in flight on it.
     pub(super) fn lose(&mut self, index: usize, loss: Loss<'_>) -> Result<(), Error> {
         let mut worker = self.lanes.remove(index);
-        let Some(submitted) = worker.slices.pop_front() else {
+        let Some(submitted) = worker.oldest() else {
             return Err(self.error(loss, None));
         };
         let replied = matches!(loss, Loss::Failed(LaneError::Corrupt(_)));

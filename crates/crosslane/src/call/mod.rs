@@ -23,7 +23,7 @@ pub use group::{CallGroup, CallGroups, Caller};
 pub use place::place;
 pub use scan::Scan;
 
-use crate::batch::{Column, Encode};
+use crate::batch::{Column, Encode, Frame};
 use crate::error::Error;
 use crate::exchange::Address;
 use crate::function::{Function, Library};
@@ -31,11 +31,12 @@ use crate::lane::{Lane, LaneError};
 use crate::pool::Zygote;
 use crate::stats::now;
 use loss::Loss;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 use wait::{Clock, Seen};
-use worker::{Slice, Submitted, Worker};
+use worker::{Slice, Slices, Submitted, Worker};
 
 /// Slices in flight per lane.
 const DEPTH: usize = 2;
@@ -46,11 +47,20 @@ const BACKOFF: Duration = Duration::from_millis(50);
 pub trait Input {
     /// Rows of the batch.
     fn rows(&self) -> usize;
-    /// Some of the rows, ready to be written into a ring.
+    /// Gives `take` some of the rows, ready to be written into a ring. It is called once, unless there is an error.
     ///
     /// # Errors
     /// If there are no such rows, or there is no memory to find them with.
-    fn slice(&self, rows: Range<usize>) -> Result<Box<dyn Encode + '_>, Error>;
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error>;
+    /// Some of the rows as a batch outside of a lane.
+    ///
+    /// # Errors
+    /// As [`Input::slice`] and [`Frame::new`].
+    fn frame(&self, rows: Range<usize>) -> Result<Frame, Error> {
+        let (count, mut frame) = (rows.len(), None);
+        self.slice(rows, &mut |content| frame = Some(Frame::new(content, count)))?;
+        frame.unwrap_or_else(|| Err(Error::Engine(format!("an input without {count} rows"))))
+    }
 }
 
 /// Where the results go.
@@ -96,7 +106,7 @@ pub fn call<Z: Zygote>(
         output,
         rest: 0..rows,
         again: VecDeque::new(),
-        lanes: Vec::new(),
+        lanes: SmallVec::new(),
         probing: false,
         clock: Clock::new(function),
     };
@@ -117,7 +127,7 @@ struct ChunkCall<'a, Z: Zygote> {
     rest: Range<usize>,
     /// Slices that were lost with a lane.
     again: VecDeque<Slice>,
-    lanes: Vec<Worker<'a, Z::Lane>>,
+    lanes: SmallVec<[Worker<'a, Z::Lane>; 1]>,
     /// Whether a slice is in flight whose reply will show what a row costs.
     probing: bool,
     clock: Clock,
@@ -196,7 +206,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             (lane, slot, true)
         };
         let seen = Seen::now();
-        let slices = VecDeque::new();
+        let slices = Slices::new();
         self.lanes.push(Worker { lane, slices, seen, full: false, borrowed, free: 0, _slot: slot });
         Ok(true)
     }
@@ -215,10 +225,12 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
 
     fn submit(&mut self, index: usize, slice: Slice) -> Result<(), Error> {
         let submitting = now();
-        let arguments = self.input.slice(slice.rows.clone())?;
         let worker = &mut self.lanes[index];
-        let outcome = worker.lane.submit(Address::call(self.function.index), slice.rows.len(), &*arguments);
-        drop(arguments);
+        let (address, rows) = (Address::call(self.function.index), slice.rows.len());
+        let mut outcome = Ok(None);
+        self.input.slice(slice.rows.clone(), &mut |arguments| {
+            outcome = worker.lane.submit(address, rows, arguments);
+        })?;
         match outcome {
             Ok(Some(exchange)) => {
                 if worker.slices.is_empty() {
@@ -227,7 +239,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 if worker.borrowed {
                     self.function.stats.here().fanned_out.add(1);
                 }
-                worker.slices.push_back(Submitted { slice, exchange, submitting, submitted: now() });
+                worker.slices.push(Submitted { slice, exchange, submitting, submitted: now() });
                 Ok(())
             }
             Ok(None) => {

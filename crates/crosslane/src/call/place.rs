@@ -1,7 +1,7 @@
 //! Where an error happened: the row and its arguments.
 
 use super::{ChunkCall, Input};
-use crate::batch::{self, Frame};
+use crate::batch;
 use crate::error::{Error, Place};
 use crate::function::Function;
 use crate::pool::Zygote;
@@ -21,7 +21,7 @@ pub fn place(function: &Function, input: &dyn Input, row: Option<usize>) -> Plac
 fn arguments(function: &Function, input: &dyn Input, row: usize) -> String {
     let parameters = &function.signature.parameters;
     let types = parameters.iter().map(|parameter| -> &DataType { &parameter.data_type });
-    let frame = input.slice(row..row + 1).and_then(|arguments| Frame::new(&*arguments, 1));
+    let frame = input.frame(row..row + 1);
     let shown = frame.as_ref().map_err(Error::clone).and_then(|frame| {
         let columns = batch::columns(frame.bytes(), types)?;
         Ok(display::arguments(parameters, &columns, 0))

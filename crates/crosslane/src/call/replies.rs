@@ -44,7 +44,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     pub(super) fn accept(&mut self, index: usize, header: Header) -> Result<bool, Error> {
         let collected = now();
         let worker = &mut self.lanes[index];
-        let Some(submitted) = worker.slices.pop_front() else {
+        let Some(submitted) = worker.oldest() else {
             self.lose(index, Loss::Failed(&LaneError::Corrupt("a reply to no call".into())))?;
             return Ok(false);
         };
@@ -53,10 +53,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         let rows = submitted.slice.rows.clone();
         let outcome = match header.kind {
             BATCH if header.exchange == submitted.exchange && header.rows as usize == rows.len() => {
-                let types = std::iter::once(&self.function.signature.returns);
-                match batch::columns(worker.lane.frame(), types) {
-                    Ok(columns) => {
-                        deliver(self.function, self.input, self.output, rows.start, &columns[0])?;
+                match batch::column(worker.lane.frame(), &self.function.signature.returns) {
+                    Ok(column) => {
+                        deliver(self.function, self.input, self.output, rows.start, &column)?;
                         None
                     }
                     Err(malformed) => Some(malformed.to_string()),
@@ -80,7 +79,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             )),
         };
         if let Some(what) = outcome {
-            self.lanes[index].slices.push_front(submitted);
+            self.lanes[index].slices.insert(0, submitted);
             self.lose(index, Loss::Failed(&LaneError::Corrupt(what)))?;
             return Ok(false);
         }

@@ -72,10 +72,9 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         lane.hold();
         let submitting = now();
         let rows = self.input.rows();
-        let arguments = self.input.slice(0..rows)?;
         let address = Address { function: self.function.index, entry: Entry::Scan, part: Part::Whole };
-        let outcome = lane.submit(address, rows, &*arguments);
-        drop(arguments);
+        let mut outcome = Ok(None);
+        self.input.slice(0..rows, &mut |arguments| outcome = lane.submit(address, rows, arguments))?;
         match outcome {
             Ok(Some(exchange)) => {
                 self.exchange = exchange;
@@ -110,9 +109,8 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         stats.guest.add(header.worked);
         stats.bytes_out.add(lane.frame().len() as u64);
         lane.stats().record(&header);
-        match batch::columns(lane.frame(), std::iter::once(&self.returns)) {
-            Ok(mut columns) => {
-                let column = columns.swap_remove(0);
+        match batch::column(lane.frame(), &self.returns) {
+            Ok(column) => {
                 if let Some((row, what)) = unfit(&column).first_key_value() {
                     let failure = Box::new(Failure::unfit(&format!("{what}, in row {}", row + 1)));
                     return Err(raised(&self.function, failure, Place::default()));

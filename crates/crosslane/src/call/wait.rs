@@ -6,11 +6,14 @@ use crate::error::Error;
 use crate::function::Function;
 use crate::lane::{COUNT, Lane, LaneError, Patience, WRITING};
 use crate::pool::Zygote;
+use smallvec::SmallVec;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How often who waits looks for deaths, deadlines and cancellation.
 const TICK: Duration = Duration::from_millis(10);
+/// Up to so many lanes are waited for without an allocation.
+const FEW: usize = 16;
 /// A reply further away than this is not worth a core that spins.
 const FAR: Duration = Duration::from_micros(500);
 
@@ -128,7 +131,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         let first = self
             .lanes
             .iter()
-            .filter_map(|worker| worker.slices.front())
+            .filter_map(|worker| worker.slices.first())
             .map(|submitted| submitted.slice.rows.len());
         match first.min().and_then(|rows| self.function.cost.estimate(rows)) {
             Some(estimate) if estimate > FAR => Patience::Sleep,
@@ -141,7 +144,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     /// Waits for a reply, or until it is time to look.
     pub(super) fn wait(&mut self) {
         let patience = self.patience();
-        let mut lanes: Vec<&mut Z::Lane> = self
+        let mut lanes: SmallVec<[&mut Z::Lane; FEW]> = self
             .lanes
             .iter_mut()
             .filter(|worker| !worker.slices.is_empty())

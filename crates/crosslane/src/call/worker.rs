@@ -1,10 +1,11 @@
 //! A lane at work for a call, and what it was given.
 
+use super::DEPTH;
 use super::wait::{Clock, Seen, Trouble};
 use crate::lane::{Lane, WRITING};
 use crate::pool::PooledLane;
 use crate::spread::Taken;
-use std::collections::VecDeque;
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -37,9 +38,12 @@ pub(super) struct Submitted {
     pub(super) submitted: u64,
 }
 
+/// What a lane works on, the oldest first.
+pub(super) type Slices = SmallVec<[Submitted; DEPTH]>;
+
 pub(super) struct Worker<'a, L: Lane> {
     pub(super) lane: PooledLane<L>,
-    pub(super) slices: VecDeque<Submitted>,
+    pub(super) slices: Slices,
     /// How far the oldest slice is, for the timeout.
     pub(super) seen: Seen,
     /// Whether the last slice found no room, so that none is sent before a reply has come.
@@ -52,6 +56,11 @@ pub(super) struct Worker<'a, L: Lane> {
 }
 
 impl<L: Lane> Worker<'_, L> {
+    /// Takes the oldest slice from it.
+    pub(super) fn oldest(&mut self) -> Option<Submitted> {
+        (!self.slices.is_empty()).then(|| self.slices.remove(0))
+    }
+
     /// The row that the guest works on, if it works on the oldest slice.
     pub(super) fn row(&self, submitted: &Submitted) -> Option<usize> {
         let rows = &submitted.slice.rows;
@@ -66,7 +75,7 @@ impl<L: Lane> Worker<'_, L> {
 
     /// What is wrong with the lane, if it has something to do.
     pub(super) fn trouble(&mut self, clock: &Clock, now: Instant) -> Option<Trouble> {
-        let submitted = self.slices.front()?;
+        let submitted = self.slices.first()?;
         let work = (submitted.exchange, submitted.slice.rows.len());
         clock.trouble(now, &mut *self.lane, &mut self.seen, work)
     }

@@ -113,7 +113,7 @@ unsafe fn numbers(states: *mut ffi::duckdb_aggregate_state, count: usize) -> Vec
 /// Columns of states' numbers, and the arguments behind them.
 struct States<'a> {
     columns: Vec<Vec<i64>>,
-    arguments: Option<&'a Arguments<'a>>,
+    arguments: Option<&'a dyn Input>,
 }
 
 impl Input for States<'_> {
@@ -121,25 +121,36 @@ impl Input for States<'_> {
         self.columns.first().map_or(0, Vec::len)
     }
 
-    fn slice(&self, rows: Range<usize>) -> Result<Box<dyn Encode + '_>, Error> {
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
         let columns = self.columns.iter().map(|numbers| {
             let mut column = ColumnBuilder::new(&DataType::BigInt);
             column.fixed_all(&numbers[rows.clone()]);
-            Box::new(column) as Box<dyn Encode>
+            column
         });
-        let arguments = self.arguments.map(|arguments| arguments.slice(rows.clone())).transpose()?;
-        Ok(Box::new(Joined(columns.chain(arguments).collect())))
+        let numbers: Vec<_> = columns.collect();
+        let Some(arguments) = self.arguments else {
+            take(&Joined { numbers: &numbers, arguments: None });
+            return Ok(());
+        };
+        arguments.slice(rows.clone(), &mut |arguments| {
+            take(&Joined { numbers: &numbers, arguments: Some(arguments) });
+        })
     }
 }
 
-struct Joined<'a>(Vec<Box<dyn Encode + 'a>>);
+struct Joined<'a> {
+    numbers: &'a [ColumnBuilder],
+    arguments: Option<&'a dyn Encode>,
+}
 
 impl Encode for Joined<'_> {
     fn plan(&self, plan: &mut Plan) {
-        self.0.iter().for_each(|part| part.plan(plan));
+        self.numbers.iter().for_each(|column| column.plan(plan));
+        self.arguments.iter().for_each(|arguments| arguments.plan(plan));
     }
     fn write(&self, body: &mut Body<'_>) {
-        self.0.iter().for_each(|part| part.write(body));
+        self.numbers.iter().for_each(|column| column.write(body));
+        self.arguments.iter().for_each(|arguments| arguments.write(body));
     }
 }
 
@@ -203,7 +214,7 @@ unsafe extern "C" fn update(
     // SAFETY: DuckDB passes a chunk of the declared types, and a state for each of its rows.
     unsafe {
         with(info, |registered| {
-            let arguments = Arguments::new(input, registered.parameters.iter().collect());
+            let arguments = Arguments::new(input, registered.parameters.iter());
             let columns = vec![numbers(states, arguments.rows())];
             let input = States { columns, arguments: Some(&arguments) };
             registered.call(&registered.step.function, &input, &mut Nowhere)

@@ -81,13 +81,13 @@ impl Input for Opening<'_> {
         1
     }
 
-    fn slice(&self, rows: Range<usize>) -> Result<Box<dyn Encode + '_>, Error> {
-        Ok(Box::new(Told { arguments: self.arguments.slice(rows)?, wanted: &self.wanted }))
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        self.arguments.slice(rows, &mut |arguments| take(&Told { arguments, wanted: &self.wanted }))
     }
 }
 
 struct Told<'a> {
-    arguments: Box<dyn Encode + 'a>,
+    arguments: &'a dyn Encode,
     wanted: &'a ColumnBuilder,
 }
 

@@ -5,7 +5,7 @@ use crate::engine::session::failure;
 use crate::engine::states::Running;
 use crate::objects::{self, Reader, Vm, made};
 use crosslane::DataType;
-use crosslane::batch::{self, Frame};
+use crosslane::batch;
 use crosslane::call::Input;
 use crosslane_gvl::protect;
 use crosslane_vectors::{Arguments, LogicalType, data_type};
@@ -198,8 +198,7 @@ impl Rows {
         // SAFETY: the chunk lives, and its columns are of these types.
         let arguments = unsafe { Arguments::new(chunk.0, types.clone()) };
         let count = arguments.rows();
-        let frame = arguments.slice(0..count).and_then(|rows| Frame::new(&*rows, count));
-        let frame = frame.map_err(|error| failure(None, &error.to_string()))?;
+        let frame = arguments.frame(0..count).map_err(|error| failure(None, &error.to_string()))?;
         let columns = batch::columns(frame.bytes(), types.iter().copied()).map_err(crate::argument_error)?;
         let mut rows = Qnil as VALUE;
         let readers = &inner.readers;

@@ -9,7 +9,7 @@ use crate::engine::host::{self, Block};
 use crate::engine::session::{Session, Sessions, failure};
 use crate::function::Progress;
 use crate::ready::Ready;
-use crosslane::batch::{self, Frame};
+use crosslane::batch;
 use crosslane::call::{Caller, Input, Output, call, deliver, place};
 use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, Library};
 use crosslane_gvl::Unwind;
@@ -104,7 +104,7 @@ pub(crate) fn call_here(
     results: &mut dyn Output,
 ) -> Result<(), Error> {
     let rows = arguments.rows();
-    let frame = Frame::new(&*arguments.slice(0..rows)?, rows)?;
+    let frame = arguments.frame(0..rows)?;
     let types = function.signature.parameters.iter().map(|parameter| -> &DataType { &parameter.data_type });
     let columns = batch::columns(frame.bytes(), types)?;
     let returns = &function.signature.returns;

@@ -90,10 +90,11 @@ impl Input for Ask {
         1
     }
 
-    fn slice(&self, _rows: Range<usize>) -> Result<Box<dyn Encode + '_>, Error> {
+    fn slice(&self, _rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
         let mut number = ColumnBuilder::new(&DataType::BigInt);
         number.fixed(self.0.0);
-        Ok(Box::new(number))
+        take(&number);
+        Ok(())
     }
 }
 
@@ -324,7 +325,7 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
         let session = registered.sessions.of(bound.context.connection);
         let host = host::current()?;
         let projection = Projection::of(info, &bound.rows)?;
-        let types = registered.parameters().iter().map(|field| &field.data_type).collect();
+        let types = registered.parameters().iter().map(|field| &field.data_type);
         let arguments = Opening::new(Arguments::new(bound.arguments.0, types), &projection)?;
         let (begun, mut number) = (now(), Opened(0));
         let caller = Caller::since(&session.group, 1, begun);
