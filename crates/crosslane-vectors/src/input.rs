@@ -7,6 +7,7 @@
 use crate::recoded::{self, is_recoded};
 use crate::string::DuckString;
 use crate::types::decimal_width;
+use crate::validity;
 use crosslane::batch::{self, Body, Encode, Frame, Plan};
 use crosslane::builder::Overflow;
 use crosslane::call::Input;
@@ -221,8 +222,8 @@ fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), Error> {
 struct VectorRows<'a> {
     data_type: &'a DataType,
     data: *const u8,
-    /// DuckDB's validity mask, or null if no row is NULL.
-    mask: *const u64,
+    /// DuckDB's validity mask, unless no row is NULL.
+    mask: Option<&'a [u64]>,
     rows: Rows,
     nulls: usize,
     /// Bytes of strings, elements of lists.
@@ -235,8 +236,7 @@ struct VectorRows<'a> {
 impl VectorRows<'_> {
     #[inline]
     fn is_valid(&self, row: usize) -> bool {
-        // SAFETY: a mask that is not null has a bit for each row of the vector.
-        self.mask.is_null() || unsafe { *self.mask.add(row / 64) >> (row % 64) & 1 == 1 }
+        self.mask.is_none_or(|mask| mask[row / 64] >> (row % 64) & 1 == 1)
     }
 
     /// # Safety
@@ -264,7 +264,10 @@ impl<'a> VectorRows<'a> {
         let (data, mask) = unsafe {
             (ffi::duckdb_vector_get_data(vector).cast_const().cast(), ffi::duckdb_vector_get_validity(vector))
         };
+        let end = rows.ranges().iter().map(|range| range.end).max().unwrap_or_default();
         let mask = mask.cast_const();
+        // SAFETY: a mask that is not null has a bit for each row of the vector, and lives as long.
+        let mask = (!mask.is_null()).then(|| unsafe { std::slice::from_raw_parts(mask, end.div_ceil(64)) });
         let (recoded, children) = (None, Vec::new());
         let mut source = Self { data_type, data, mask, rows, nulls: 0, total: 0, recoded, children };
         source.nulls = source.count_nulls();
@@ -310,12 +313,8 @@ impl<'a> VectorRows<'a> {
     }
 
     fn count_nulls(&self) -> usize {
-        if self.mask.is_null() {
-            return 0;
-        }
-        let mut nulls = 0;
-        self.rows.each(|_, row| nulls += usize::from(!self.is_valid(row)));
-        nulls
+        let Some(mask) = self.mask else { return 0 };
+        self.rows.ranges().iter().map(|range| validity::nulls(mask, range.clone())).sum()
     }
 
     /// # Safety
@@ -392,11 +391,9 @@ impl<'a> VectorRows<'a> {
     }
 
     fn write_validity(&self, bits: &mut [u8]) {
-        if bits.is_empty() {
-            return;
+        if let (Some(mask), true) = (self.mask, self.nulls > 0) {
+            validity::copy(mask, self.rows.ranges().iter(), bits);
         }
-        bits.fill(0);
-        self.rows.each(|to, from| bits[to / 8] |= u8::from(self.is_valid(from)) << (to % 8));
     }
 
     fn write_fixed(&self, out: &mut [u8]) {

@@ -11,6 +11,7 @@ mod room;
 mod scalar;
 mod string;
 mod types;
+mod validity;
 
 pub use attempts::Attempts;
 pub use input::Arguments;

@@ -8,6 +8,7 @@ use crate::recoded::{self, is_recoded};
 use crate::room;
 use crate::string::{DuckString, INLINE};
 use crate::types::decimal_width;
+use crate::validity;
 use crosslane::batch::{Column, bit};
 use crosslane::call::Output;
 use crosslane::{DataType, Error, Layout};
@@ -87,12 +88,10 @@ fn is_sound(column: &Column<'_>) -> bool {
 /// # Safety
 /// The vector must be of this type, and have the rows.
 unsafe fn set_null(vector: ffi::duckdb_vector, data_type: &DataType, rows: Range<usize>) {
-    // SAFETY: the mask exists after it was made writable; strings and list entries have 16 bytes; children have a row
-    // for each of a STRUCT, and as many as elements for each of an ARRAY.
+    // SAFETY: strings and list entries have 16 bytes; children have a row for each of a STRUCT, and as many as elements for
+    // each of an ARRAY.
     unsafe {
-        ffi::duckdb_vector_ensure_validity_writable(vector);
-        let mask = ffi::duckdb_vector_get_validity(vector);
-        rows.clone().for_each(|row| ffi::duckdb_validity_set_row_invalid(mask, row as ffi::idx_t));
+        validity::mark_all(mask(vector, rows.end), rows.clone());
         match data_type.layout() {
             Layout::Bits | Layout::Fixed(_) => {}
             Layout::Bytes { .. } | Layout::List => {
@@ -107,6 +106,55 @@ unsafe fn set_null(vector: ffi::duckdb_vector, data_type: &DataType, rows: Range
                 for (index, below) in data_type.children().enumerate() {
                     let child = ffi::duckdb_struct_vector_get_child(vector, index as ffi::idx_t);
                     set_null(child, below, rows.clone());
+                }
+            }
+        }
+    }
+}
+
+/// A vector's mask for its first rows.
+///
+/// # Safety
+/// The vector must have the rows, and its mask no other borrower.
+unsafe fn mask<'a>(vector: ffi::duckdb_vector, rows: usize) -> &'a mut [u64] {
+    // SAFETY: the mask exists after it was made writable, and has a bit for each row of the vector.
+    unsafe {
+        ffi::duckdb_vector_ensure_validity_writable(vector);
+        std::slice::from_raw_parts_mut(ffi::duckdb_vector_get_validity(vector), rows.div_ceil(64))
+    }
+}
+
+/// Makes those of the rows from `first` on NULL, as [`set_null`] does, that are NULL in a bitmap.
+///
+/// # Safety
+/// As [`set_null`]. The bitmap must have the rows.
+unsafe fn set_nulls(
+    vector: ffi::duckdb_vector,
+    data_type: &DataType,
+    first: usize,
+    bitmap: &[u8],
+    rows: usize,
+) {
+    // SAFETY: as in `set_null`.
+    unsafe {
+        validity::mark(mask(vector, first + rows), first, bitmap, rows);
+        match data_type.layout() {
+            Layout::Bits | Layout::Fixed(_) => {}
+            Layout::Bytes { .. } | Layout::List => {
+                let data = data::<[u64; 2]>(vector, first);
+                validity::each_null(bitmap, rows, |row| data.add(row).write([0; 2]));
+            }
+            Layout::FixedList(length) => {
+                let child = ffi::duckdb_array_vector_get_child(vector);
+                validity::each_null(bitmap, rows, |row| {
+                    let rows = (first + row) * length..(first + row + 1) * length;
+                    data_type.children().for_each(|below| set_null(child, below, rows.clone()));
+                });
+            }
+            Layout::Struct => {
+                for (index, below) in data_type.children().enumerate() {
+                    let child = ffi::duckdb_struct_vector_get_child(vector, index as ffi::idx_t);
+                    set_nulls(child, below, first, bitmap, rows);
                 }
             }
         }
@@ -142,9 +190,7 @@ unsafe fn write(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -
         }
         // Last, because it goes down into what was written.
         if let Some(validity) = column.validity {
-            for row in (0..column.rows).filter(|row| !bit(validity, *row)) {
-                set_null(vector, column.data_type, first + row..first + row + 1);
-            }
+            set_nulls(vector, column.data_type, first, validity, column.rows);
         }
     }
     Ok(())
