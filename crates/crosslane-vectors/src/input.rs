@@ -15,6 +15,7 @@ use crosslane::{ColumnBuilder, DataType, Error, Function, Layout, code_width};
 use libduckdb_sys as ffi;
 use smallvec::SmallVec;
 use std::ops::Range;
+use std::slice::ChunksExactMut;
 use std::sync::Arc;
 
 /// Those of a few columns without an allocation.
@@ -469,33 +470,25 @@ impl<'a> VectorRows<'a> {
     /// # Safety
     /// The data must be strings.
     unsafe fn write_bytes(&self, offsets: &mut [u8], out: &mut [u8]) {
-        let mut end = 0;
-        let mut offsets = offsets.chunks_exact_mut(4);
-        let mut append = |bytes: &[u8]| {
-            if let Some(offset) = offsets.next() {
-                offset.copy_from_slice(&(end as i32).to_le_bytes());
-            }
-            copy_string(&mut out[end..], bytes);
-            end += bytes.len();
-        };
+        let mut texts = Texts { offsets: offsets.chunks_exact_mut(4), out, end: 0 };
         if let Some((bytes, ends)) = &self.recoded {
             let mut start = 0;
             for end in ends {
-                append(&bytes[start..*end]);
+                texts.add(&bytes[start..*end]);
                 start = *end;
             }
         // SAFETY: as the caller says.
         } else if let Some(strings) = unsafe { self.plain_strings() } {
             // SAFETY: the strings are DuckDB's, and live as long as the vector.
-            strings.iter().for_each(|string| append(unsafe { string.bytes() }));
+            strings.iter().for_each(|string| texts.add(unsafe { string.bytes() }));
         } else {
             // SAFETY: as the caller says; a NULL row is not looked at.
             self.rows.each(|_, row| {
                 // SAFETY: as the caller says, and the row is not NULL.
-                append(if self.is_valid(row) { unsafe { self.bytes(row) } } else { &[] });
+                texts.add(if self.is_valid(row) { unsafe { self.bytes(row) } } else { &[] });
             });
         }
-        append(&[]);
+        texts.add(&[]);
     }
 
     /// # Safety
@@ -510,6 +503,25 @@ impl<'a> VectorRows<'a> {
             }
             offsets[to * 4 + 4..to * 4 + 8].copy_from_slice(&(end as i32).to_le_bytes());
         });
+    }
+}
+
+/// Strings on their way into a batch.
+struct Texts<'a> {
+    offsets: ChunksExactMut<'a, u8>,
+    out: &'a mut [u8],
+    end: usize,
+}
+
+impl Texts<'_> {
+    /// Writes where the next string begins, and the string. A call for each would cost as much as the rest.
+    #[inline(always)]
+    fn add(&mut self, bytes: &[u8]) {
+        if let Some(offset) = self.offsets.next() {
+            offset.copy_from_slice(&(self.end as i32).to_le_bytes());
+        }
+        copy_string(&mut self.out[self.end..], bytes);
+        self.end += bytes.len();
     }
 }
 

@@ -263,9 +263,10 @@ unsafe fn write_bytes(vector: ffi::duckdb_vector, first: usize, column: &Column<
             );
             heap = to.read().address();
         }
-        for row in 0..column.rows {
-            let address = heap.wrapping_add(column.offsets[row] as usize);
-            to.add(row).write(DuckString::new(column.bytes(row), address));
+        for (row, ends) in column.offsets.windows(2).enumerate() {
+            let bytes = ends[0] as usize..ends[1] as usize;
+            let address = heap.wrapping_add(bytes.start);
+            to.add(row).write(DuckString::new(column.data, bytes, address));
         }
     }
     Ok(())

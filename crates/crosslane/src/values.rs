@@ -149,8 +149,8 @@ fn moments(column: &Column<'_>, unit: &str, micros: i64, blame: &mut Blame<'_>) 
 /// All strings are UTF-8 if all bytes together are, and none begins inside a character.
 fn is_utf8(column: &Column<'_>) -> bool {
     let starts = |offset: &i32| column.data.get(*offset as usize).is_none_or(|byte| byte & 0xC0 != 0x80);
-    simdutf8::basic::from_utf8(column.data).is_ok()
-        && (column.data.is_ascii() || column.offsets.iter().all(starts))
+    column.data.is_ascii()
+        || simdutf8::basic::from_utf8(column.data).is_ok() && column.offsets.iter().all(starts)
 }
 
 /// The tag of each UNION is there, and no member beside that of the tag.
