@@ -33,6 +33,19 @@ impl Aligned {
         Ok(&mut bytemuck::cast_slice_mut(&mut self.words)[..length])
     }
 
+    /// Leaves the first bytes, and the memory of the others.
+    pub(crate) fn cut(&mut self, length: usize) {
+        debug_assert!(length <= self.length);
+        self.length = length;
+    }
+
+    /// Adds so many bytes, for which there was room before it was cut, and whose content is left over.
+    pub(crate) fn append(&mut self, more: usize) -> &mut [u8] {
+        let start = self.length;
+        self.length += more;
+        &mut bytemuck::cast_slice_mut(&mut self.words)[start..self.length]
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.length]
     }

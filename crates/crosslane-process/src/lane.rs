@@ -6,7 +6,7 @@ use crate::warden::{Ended, LaneRecord};
 use crate::{EXTERNAL, INLINE, external, is_ready};
 use crosslane::batch::{self, CANCEL, Encode, Header, LAST, Plan};
 use crosslane::lane::{Lane, LaneError, Patience};
-use crosslane::{Address, Exchanges};
+use crosslane::{Address, Exchanges, Unread};
 use crosslane_ring::{Ends, RingError, Spin};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -53,6 +53,8 @@ pub struct ProcessLane {
     /// That of the last batch sent, whose memory is used again.
     plan: Plan,
     reply: Aligned,
+    /// Whether the end of the reply is still in the ring, in the frame that was looked at.
+    left: bool,
     /// Bytes that a batch may have, either way.
     largest: usize,
     engine: u32,
@@ -78,6 +80,7 @@ impl ProcessLane {
             exchanges: Exchanges::default(),
             plan: Plan::default(),
             reply: Aligned::default(),
+            left: false,
             largest,
             engine: std::process::id(),
         }
@@ -87,13 +90,26 @@ impl ProcessLane {
         LaneError::Corrupt(error.to_string())
     }
 
-    /// Takes the oldest reply from the ring into `into`. After [`LaneError::TooLarge`] it is gone.
-    fn take(&mut self, into: &mut Aligned) -> Result<bool, LaneError> {
+    /// Takes the oldest reply from the ring, as a whole, or maybe without its last buffer. After [`LaneError::TooLarge`] it
+    /// is gone.
+    fn take(&mut self, whole: bool) -> Result<bool, LaneError> {
+        let into = &mut self.reply;
         let Some(frame) = self.ends.consumer.peek().map_err(Self::corrupt)? else { return Ok(false) };
         let taken = match frame.tag() {
             INLINE => match into.resize(frame.length()) {
                 Ok(bytes) => {
-                    frame.copy(bytes);
+                    let first = if whole { bytes.len() } else { bytes.len().min(batch::HEAD) };
+                    let (head, rest) = bytes.split_at_mut(first);
+                    frame.copy(head);
+                    if let Some(end) = batch::last_buffer(head, frame.length()).filter(|_| !whole) {
+                        // The head ends before any buffer.
+                        let rest = rest.split_at_mut(end - first).0;
+                        frame.copy_from(first, rest);
+                        into.cut(end);
+                        self.left = true;
+                        return Ok(true);
+                    }
+                    frame.copy_from(first, rest);
                     Ok(())
                 }
                 Err(_) => Err(external::no_memory(frame.length() as u64)),
@@ -111,6 +127,27 @@ impl ProcessLane {
         };
         frame.release();
         taken.map(|()| true)
+    }
+
+    /// Takes the oldest message. `None` also if nobody wants it any more.
+    fn collect(&mut self, whole: bool) -> Result<Option<Header>, LaneError> {
+        self.release();
+        match self.take(whole) {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(error @ LaneError::TooLarge(_)) => {
+                self.exchanges.unreadable();
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        }
+        let header = batch::header(self.reply.bytes());
+        let header = header.map_err(|error| LaneError::Corrupt(error.to_string()))?;
+        if !self.exchanges.received(&header)? {
+            self.release();
+            return Ok(None);
+        }
+        Ok(Some(header))
     }
 
     /// How the zygote ended whose thread this lane is, without reaping it, or how the thread alone did. A process
@@ -268,21 +305,36 @@ impl Lane for ProcessLane {
     }
 
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
-        let mut reply = std::mem::take(&mut self.reply);
-        let taken = self.take(&mut reply);
-        self.reply = reply;
-        match taken {
-            Ok(true) => {}
-            Ok(false) => return Ok(None),
-            Err(error @ LaneError::TooLarge(_)) => {
-                self.exchanges.unreadable();
-                return Err(error);
-            }
-            Err(error) => return Err(error),
+        self.collect(true)
+    }
+
+    fn try_collect_head(&mut self) -> Result<Option<Header>, LaneError> {
+        self.collect(false)
+    }
+
+    fn unread(&self) -> Option<Unread<'_>> {
+        let frame = self.ends.consumer.shared().filter(|_| self.left)?;
+        let read = self.reply.bytes().len();
+        // SAFETY: the frame is mapped as long as the lane lives, and is not released before it is; what was read of
+        // it is no more than all.
+        Some(unsafe { Unread::new(frame.cast::<u8>().as_ptr().add(read), frame.len() - read) })
+    }
+
+    fn copy_rest(&mut self) {
+        if !std::mem::take(&mut self.left) {
+            return;
         }
-        let header = batch::header(self.reply.bytes());
-        let header = header.map_err(|error| LaneError::Corrupt(error.to_string()))?;
-        Ok(self.exchanges.received(&header)?.then_some(header))
+        if let Ok(Some(frame)) = self.ends.consumer.peek() {
+            let start = self.reply.bytes().len();
+            frame.copy_from(start, self.reply.append(frame.length() - start));
+            frame.release();
+        }
+    }
+
+    fn release(&mut self) {
+        if std::mem::take(&mut self.left) {
+            self.ends.consumer.release();
+        }
     }
 
     fn shares_its_process(&self) -> bool {

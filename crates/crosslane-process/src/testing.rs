@@ -12,9 +12,10 @@ use crosslane_ring::Ends;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-const RING: usize = 4096;
+const RING: usize = 8192;
 /// Where the reply ring's header begins: behind the control page and the request ring.
 const REPLIES: usize = 4096 + 256 + RING;
 const REGION: usize = REPLIES + 256 + RING;
@@ -37,14 +38,19 @@ pub const TYPES: [&str; 12] = [
 
 /// A valid reply of three rows (the second is NULL) to the first call, in a type.
 pub fn valid_reply(data_type: &DataType) -> Vec<u8> {
+    long_reply(data_type, 3)
+}
+
+/// The same of so many rows.
+pub fn long_reply(data_type: &DataType, rows: u32) -> Vec<u8> {
     let mut column = ColumnBuilder::new(data_type);
-    fill(&mut column, data_type);
-    column.null();
-    fill(&mut column, data_type);
+    for row in 0..rows {
+        if row % 3 == 1 { column.null() } else { fill(&mut column, data_type) }
+    }
     let mut plan = Plan::default();
     column.plan(&mut plan);
     let mut frame = vec![0; plan.size()];
-    let header = Header { kind: BATCH, flags: LAST, exchange: 1, rows: 3, ..Header::default() };
+    let header = Header { kind: BATCH, flags: LAST, exchange: 1, rows, ..Header::default() };
     column.write(&mut plan.start(&mut frame, header));
     frame
 }
@@ -113,7 +119,7 @@ pub fn raw_ends(ring: usize) -> (ProcessLane, Ends) {
 
 /// Lets a guest answer with garbage what was opened as the second byte says, and reads the answer as the engine does.
 ///
-/// The first byte picks the type. If the second is even, the rest is one frame in a sound ring; else
+/// The first byte picks the type. Bit 5 of the second says whether the reply is taken in one step or two. If the second is even, the rest is one frame in a sound ring; else
 /// it overwrites the ring itself: its positions first, then its data.
 ///
 /// # Panics
@@ -129,16 +135,14 @@ pub fn garbage_reply(input: &[u8]) {
         let garbage = &garbage[..garbage.len().min(RING / 2 - 8)];
         assert!(guest.producer.push(garbage, u32::from(*mode / 2 % 4)).expect("a sound ring"));
     } else {
-        scribble(&fd, garbage);
+        overwrite(&fd, 0, garbage);
     }
     for _ in 0..4 {
-        match lane.try_collect() {
+        let taken = if mode & 0x20 == 0 { lane.try_collect() } else { lane.try_collect_head() };
+        match taken {
             Ok(Some(_)) if mode & 0x80 != 0 => panic!("a reply to what was cancelled"),
             Ok(Some(header)) if header.kind == BATCH && header.rows <= 1 << 20 => {
-                if let Ok(columns) = batch::columns(lane.frame(), std::iter::once(&data_type)) {
-                    let unfit = crosslane::values::unfit(&columns[0]);
-                    walk(&columns[0], &|row| !unfit.contains_key(&row));
-                }
+                read_results(&mut lane, &data_type);
             }
             Ok(Some(_)) => {
                 let _ = batch::failure_text(lane.frame());
@@ -148,6 +152,72 @@ pub fn garbage_reply(input: &[u8]) {
             Ok(None) | Err(_) => break,
         }
     }
+}
+
+/// Takes the replies of a guest that writes now one and now the other of two frames into its ring, from byte `start` on, also
+/// while they are taken. `next` is told whether all values of a reply fit, and says whether there is to be another.
+///
+/// # Panics
+/// If the engine's side panics, or the system has no memory.
+pub fn changing_replies(
+    data_type: &DataType,
+    frames: [&[u8]; 2],
+    start: usize,
+    mut next: impl FnMut(bool) -> bool,
+) {
+    let ((ends, fd), (socket, _guest_socket)) = parts(RING);
+    let mut lane = engine_end(ends, socket, usize::MAX);
+    // SAFETY: the memory is new, and this is its only guest.
+    let mut guest = unsafe { Ends::open(&fd) }.expect("the same memory");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                for frame in frames {
+                    // Behind the header of the ring, and the word of its first frame.
+                    overwrite(&fd, 256 + 8 + start, &frame[start..]);
+                }
+            }
+        });
+        let mut another = true;
+        while another {
+            let argument = ColumnBuilder::new(&DataType::BigInt);
+            let exchange = lane.submit(Address::call(0), 3, &argument).expect("a sound ring").expect("room");
+            guest.consumer.pop().expect("a sound ring");
+            let mut frame = frames[0].to_vec();
+            let header = Header { exchange, ..batch::header(&frame).expect("a header") };
+            frame[..size_of::<Header>()].copy_from_slice(bytemuck::bytes_of(&header));
+            assert!(guest.producer.push(&frame, 0).expect("a sound ring"));
+            lane.try_collect_head().expect("a sound reply").expect("a reply");
+            another = next(read_results(&mut lane, data_type).expect("a sound column"));
+        }
+        stop.store(true, Relaxed);
+    });
+}
+
+/// Reads results as the engine does. Whether all their values fit; `None` if they are malformed.
+fn read_results(lane: &mut ProcessLane, data_type: &DataType) -> Option<bool> {
+    let check = |column: &Column<'_>| {
+        let unfit = crosslane::values::unfit(column);
+        walk(column, &|row| !unfit.contains_key(&row));
+        Some(unfit.is_empty())
+    };
+    if let Some(left) = lane.unread() {
+        match batch::column_before(lane.frame(), left.length(), data_type) {
+            Ok(Some((column, length))) => {
+                let mut values = vec![0u64; length.div_ceil(8)];
+                // SAFETY: there is room for so many bytes.
+                unsafe { left.first(length).copy_to(values.as_mut_ptr().cast()) };
+                let fits = check(&Column { data: &bytemuck::cast_slice(&values)[..length], ..column });
+                lane.release();
+                return fits;
+            }
+            Ok(None) => {}
+            Err(_) => return None,
+        }
+    }
+    lane.copy_rest();
+    check(&batch::column(lane.frame(), data_type).ok()?)
 }
 
 /// Whether the engine takes this frame as the first reply to what it has opened, as [`garbage_reply`] opens it; `None` if it
@@ -201,15 +271,16 @@ pub fn announced_reply(
     (lane, reply)
 }
 
-fn scribble(fd: &OwnedFd, garbage: &[u8]) {
-    // SAFETY: a new mapping of the whole region, written within its bounds while nobody else runs.
+/// Writes over the reply ring, from a place in its header on.
+fn overwrite(fd: &OwnedFd, at: usize, garbage: &[u8]) {
+    // SAFETY: a new mapping of the whole region, written within its bounds, as a guest may do it at any time.
     unsafe {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let base = rustix::mm::mmap(std::ptr::null_mut(), REGION, protection, MapFlags::SHARED, fd, 0)
             .expect("a mapping")
             .cast::<u8>();
-        let length = garbage.len().min(256 + RING);
-        base.add(REPLIES).copy_from_nonoverlapping(garbage.as_ptr(), length);
+        let length = garbage.len().min(256 + RING - at);
+        base.add(REPLIES + at).copy_from_nonoverlapping(garbage.as_ptr(), length);
         rustix::mm::munmap(base.cast(), REGION).expect("the mapping");
     }
 }

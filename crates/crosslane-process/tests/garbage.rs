@@ -5,12 +5,16 @@
 
 use crosslane::DataType;
 use crosslane::lane::Lane;
-use crosslane_process::testing::{TYPES, announced_reply, garbage_reply, replied, valid_reply};
+use crosslane_process::testing::{
+    TYPES, announced_reply, changing_replies, garbage_reply, long_reply, replied, valid_reply,
+};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 const ROUNDS: u32 = 60_000;
 /// A call, a scan, and both cancelled.
 const OPEN: [u8; 4] = [0, 0x40, 0x80, 0xC0];
+/// The reply is taken in one step or in two.
+const STEPS: [u8; 2] = [0, 0x20];
 
 struct Random(u64);
 
@@ -34,15 +38,24 @@ const EDGES: [u64; 10] = [0, 1, 3, 7, 8, 255, 1 << 31, u32::MAX as u64, 1 << 63,
 
 #[test]
 fn garbled_replies_are_errors() {
-    let replies: Vec<Vec<u8>> =
-        TYPES.iter().map(|text| valid_reply(&text.parse::<DataType>().unwrap())).collect();
+    // Long ones may be taken in two steps.
+    let replies: Vec<[Vec<u8>; 2]> = TYPES
+        .iter()
+        .map(|text| text.parse().unwrap())
+        .map(|data_type: DataType| [valid_reply(&data_type), long_reply(&data_type, 300)])
+        .collect();
     let mut random = Random(1);
     for _ in 0..ROUNDS {
         let pick = random.below(TYPES.len());
-        let mut input = vec![pick as u8, OPEN[random.below(OPEN.len())]];
-        input.extend_from_slice(&replies[pick]);
+        let mut input = vec![pick as u8, OPEN[random.below(OPEN.len())] | STEPS[random.below(STEPS.len())]];
+        input.extend_from_slice(&replies[pick][random.below(2)]);
         for _ in 0..random.below(4) {
-            let at = 2 + random.below(input.len() - 2);
+            // Most of it is values; what they are in is at the start.
+            let at = 2 + if random.below(2) == 0 {
+                random.below(160.min(input.len() - 2))
+            } else {
+                random.below(input.len() - 2)
+            };
             if random.below(2) == 0 {
                 input[at] = random.next() as u8;
             } else {
@@ -62,7 +75,8 @@ fn garbled_replies_are_errors() {
 fn garbled_rings_are_errors() {
     let mut random = Random(2);
     for _ in 0..ROUNDS {
-        let mut input = vec![random.next() as u8, 1 | OPEN[random.below(OPEN.len())]];
+        let mode = OPEN[random.below(OPEN.len())] | STEPS[random.below(STEPS.len())];
+        let mut input = vec![random.next() as u8, 1 | mode];
         // The positions, in their cache lines, then data.
         for _ in 0..32 {
             let word = if random.below(3) == 0 { random.next() } else { EDGES[random.below(EDGES.len())] };
@@ -155,4 +169,23 @@ fn messages_out_of_turn_are_errors() {
         assert_eq!(told(2, &0u16.to_le_bytes(), mode), goes_on);
         assert_eq!(told(0, &2u32.to_le_bytes(), mode), Some(false));
     }
+}
+
+/// A guest that changes its reply all the time, also while it is taken: what the engine has checked is what it has.
+#[test]
+fn a_reply_that_changes_while_it_is_taken_is_what_was_checked() {
+    let text = DataType::Varchar;
+    let sound = long_reply(&text, 300);
+    // The values of 200 rows, two of whose four bytes are one character. Half of that is none.
+    let values = sound.len() - 800;
+    let torn: Vec<u8> = sound.iter().map(|byte| if *byte == 0xC3 { b'x' } else { *byte }).collect();
+    let (mut fit, mut unfit) = (0, 0);
+    changing_replies(&text, [&sound, &torn], values, |fits| {
+        if fits {
+            fit += 1;
+        } else {
+            unfit += 1;
+        }
+        fit + unfit < 5_000 || fit == 0 || unfit == 0
+    });
 }

@@ -151,9 +151,17 @@ impl Consumer<MappedRing> {
     /// # Safety
     /// The producer must be honest: it must not write to a published frame.
     pub unsafe fn bytes(&self) -> &[u8] {
-        let Some((place, length)) = self.current() else { return &[] };
         // SAFETY: `peek` checked the range; the caller vouches for the producer.
-        unsafe { std::slice::from_raw_parts(self.memory.data().add(place), length) }
+        self.shared().map_or(&[], |bytes| unsafe { bytes.as_ref() })
+    }
+
+    /// Where the bytes of the frame lie that was looked at and not released. They stay mapped as long as the consumer lives.
+    /// For one that does not trust its producer, which may change them at any time: to be copied, and not to be looked at.
+    pub fn shared(&self) -> Option<NonNull<[u8]>> {
+        let (place, length) = self.current()?;
+        // SAFETY: `peek` checked the range.
+        let start = unsafe { NonNull::new_unchecked(self.memory.data().add(place)) };
+        Some(NonNull::slice_from_raw_parts(start, length))
     }
 }
 

@@ -270,9 +270,18 @@ impl<M: Memory> Frame<'_, M> {
     /// # Panics
     /// If `out` is longer than the frame.
     pub fn copy(&self, out: &mut [u8]) {
-        assert!(out.len() <= self.found.length, "{} bytes of a frame of {}", out.len(), self.found.length);
+        self.copy_from(0, out);
+    }
+
+    /// Copies `out.len()` bytes of the frame from byte `start` on.
+    ///
+    /// # Panics
+    /// If the frame ends before.
+    pub fn copy_from(&self, start: usize, out: &mut [u8]) {
+        let length = self.found.length;
+        assert!(start <= length && out.len() <= length - start, "{} bytes of a frame of {length}", out.len());
         // SAFETY: `peek` made sure that the frame lies inside the data.
-        unsafe { self.consumer.memory.load(self.consumer.place(self.found), out) }
+        unsafe { self.consumer.memory.load(self.consumer.place(self.found) + start, out) }
     }
 
     /// Gives the frame's space back to the producer.

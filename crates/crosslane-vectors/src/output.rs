@@ -11,7 +11,7 @@ use crate::types::decimal_width;
 use crate::validity;
 use crosslane::batch::{Column, bit};
 use crosslane::call::Output;
-use crosslane::{DataType, Error, Layout};
+use crosslane::{DataType, Error, Layout, Unread};
 use libduckdb_sys as ffi;
 use std::ops::Range;
 
@@ -45,6 +45,22 @@ impl Output for Results<'_> {
         unsafe { write(self.vector, first, results) }
     }
 
+    fn accept_unread(
+        &mut self,
+        first: usize,
+        results: &Column<'_>,
+        values: Unread<'_>,
+        check: &mut dyn FnMut(&Column<'_>) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
+        let fits = first.checked_add(results.rows).is_some_and(|end| end <= self.rows);
+        if !fits || results.data_type != self.data_type || !is_direct(results, values.length()) {
+            return Ok(false);
+        }
+        // SAFETY: the vector is of the column's type and has its rows, and column and values hold together.
+        unsafe { write_unread(self.vector, first, results, values, check)? };
+        Ok(true)
+    }
+
     fn null(&mut self, row: usize) {
         if row < self.rows {
             // SAFETY: the vector has the row, and is of the type.
@@ -53,19 +69,35 @@ impl Output for Results<'_> {
     }
 }
 
+/// Whether a column with so many bytes of values has what it says, and DuckDB has the values as the batch has them.
+fn is_direct(column: &Column<'_>, values: usize) -> bool {
+    let same = match column.data_type {
+        DataType::Decimal { precision, .. } => decimal_width(*precision) == 16,
+        data_type => *data_type != DataType::Uuid && !is_recoded(data_type),
+    };
+    let lies = match column.data_type.layout() {
+        Layout::Fixed(width) => values == column.rows * width,
+        // Fewer are held in place by a string itself.
+        Layout::Bytes { .. } => values > INLINE && column.rows > 0 && are_offsets(column, values),
+        _ => false,
+    };
+    same && lies && column.validity.is_none_or(|bits| bits.len() >= column.rows.div_ceil(8))
+}
+
+/// Whether a column has offsets for its rows, none beyond `end`.
+fn are_offsets(column: &Column<'_>, end: usize) -> bool {
+    // Folded instead of short-circuited, so that it runs on vector registers.
+    let ascending = column.offsets.windows(2).fold(true, |ascending, pair| ascending & (pair[0] <= pair[1]));
+    column.offsets.len() == column.rows + 1
+        && column.offsets[0] >= 0
+        && ascending
+        && column.offsets[column.rows] as usize <= end
+}
+
 /// Whether a column and its children have the rows and bytes that they say.
 fn is_sound(column: &Column<'_>) -> bool {
     let rows = column.rows;
     let bits = |bytes: &[u8]| bytes.len() >= rows.div_ceil(8);
-    let offsets = |end: usize| {
-        // Folded instead of short-circuited, so that it runs on vector registers.
-        let ascending =
-            column.offsets.windows(2).fold(true, |ascending, pair| ascending & (pair[0] <= pair[1]));
-        column.offsets.len() == rows + 1
-            && column.offsets[0] >= 0
-            && ascending
-            && column.offsets[rows] as usize <= end
-    };
     let children = |rows: usize| {
         column.children.len() == column.data_type.children().len()
             && column.children.iter().all(|child| child.rows == rows && is_sound(child))
@@ -74,10 +106,11 @@ fn is_sound(column: &Column<'_>) -> bool {
         && match column.data_type.layout() {
             Layout::Bits => bits(column.data),
             Layout::Fixed(width) => column.data.len() == rows * width,
-            Layout::Bytes { .. } => offsets(column.data.len()),
-            Layout::List => {
-                column.children.first().is_some_and(|child| offsets(child.rows) && children(child.rows))
-            }
+            Layout::Bytes { .. } => are_offsets(column, column.data.len()),
+            Layout::List => column
+                .children
+                .first()
+                .is_some_and(|child| are_offsets(column, child.rows) && children(child.rows)),
             Layout::FixedList(length) => children(rows * length),
             Layout::Struct => children(rows),
         }
@@ -196,6 +229,40 @@ unsafe fn write(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -
     Ok(())
 }
 
+/// Copies values that a guest can still change to their place, has the copy checked, and writes a column of it.
+///
+/// # Safety
+/// As [`write`]; column and values must be as [`is_direct`] says.
+unsafe fn write_unread(
+    vector: ffi::duckdb_vector,
+    first: usize,
+    column: &Column<'_>,
+    values: Unread<'_>,
+    check: &mut dyn FnMut(&Column<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let length = values.length();
+    // SAFETY: as the caller says. The slices are of the copy, which is DuckDB's, and which nobody writes as long as they live.
+    unsafe {
+        match column.data_type.layout() {
+            Layout::Fixed(width) => {
+                let to = data::<u8>(vector, first * width);
+                values.copy_to(to);
+                check(&Column { data: std::slice::from_raw_parts(to, length), ..column.clone() })?;
+            }
+            _ => {
+                let heap = assign(vector, first, values.address(), length)?;
+                let copied = Column { data: std::slice::from_raw_parts(heap, length), ..column.clone() };
+                check(&copied)?;
+                point(vector, first, &copied, heap);
+            }
+        }
+        if let Some(validity) = column.validity {
+            set_nulls(vector, column.data_type, first, validity, column.rows);
+        }
+    }
+    Ok(())
+}
+
 /// # Safety
 /// The vector must hold values of type `T`.
 unsafe fn data<T>(vector: ffi::duckdb_vector, first: usize) -> *mut T {
@@ -248,28 +315,55 @@ unsafe fn write_bytes(vector: ffi::duckdb_vector, first: usize, column: &Column<
     if column.rows == 0 {
         return Ok(());
     }
-    room::check_strings(column.data.len())?;
-    // SAFETY: the first row's string is assigned to get memory of the vector's own, whose address is
-    // then read back from it; the strings written over it are as DuckDB makes them.
+    // SAFETY: as the caller says.
     unsafe {
-        let to = data::<DuckString>(vector, first);
         let mut heap = std::ptr::null();
         if column.data.len() > INLINE {
-            ffi::duckdb_unsafe_vector_assign_string_element_len(
-                vector,
-                first as ffi::idx_t,
-                column.data.as_ptr().cast(),
-                column.data.len() as ffi::idx_t,
-            );
-            heap = to.read().address();
+            heap = assign(vector, first, column.data.as_ptr(), column.data.len())?;
         }
+        point(vector, first, column, heap);
+    }
+    Ok(())
+}
+
+/// Has DuckDB copy bytes, too many for a string to hold in place, into the vector's heap. Returns where they are.
+///
+/// # Safety
+/// The vector must have strings, and this row. The bytes must be mapped; DuckDB copies them once.
+unsafe fn assign(
+    vector: ffi::duckdb_vector,
+    row: usize,
+    bytes: *const u8,
+    length: usize,
+) -> Result<*const u8, Error> {
+    room::check_strings(length)?;
+    // SAFETY: the row's string is assigned to get memory of the vector's own, whose address is then read back from it.
+    unsafe {
+        let index = row as ffi::idx_t;
+        ffi::duckdb_unsafe_vector_assign_string_element_len(
+            vector,
+            index,
+            bytes.cast(),
+            length as ffi::idx_t,
+        );
+        Ok(data::<DuckString>(vector, row).read().address())
+    }
+}
+
+/// Writes the strings of a column whose bytes lie at `heap`.
+///
+/// # Safety
+/// As [`write_bytes`]; `heap` must live as long as the vector.
+unsafe fn point(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>, heap: *const u8) {
+    // SAFETY: the strings are as DuckDB makes them.
+    unsafe {
+        let to = data::<DuckString>(vector, first);
         for (row, ends) in column.offsets.windows(2).enumerate() {
             let bytes = ends[0] as usize..ends[1] as usize;
             let address = heap.wrapping_add(bytes.start);
             to.add(row).write(DuckString::new(column.data, bytes, address));
         }
     }
-    Ok(())
 }
 
 /// # Safety

@@ -4,7 +4,7 @@ mod duckdb;
 
 use crosslane::batch::{self, Column};
 use crosslane::call::{Input, Output};
-use crosslane::{ColumnBuilder, DataType, Error};
+use crosslane::{ColumnBuilder, DataType, Error, Unread};
 use crosslane_vectors::Arguments;
 use duckdb::Chunk;
 use libduckdb_sys as ffi;
@@ -156,6 +156,76 @@ fn add(column: &mut ColumnBuilder, data_type: &DataType) {
 fn shorten(column: &mut Column<'_>, rows: usize) {
     column.rows = rows;
     column.data = &column.data[..rows * 8];
+}
+
+/// A guest that changes its results after they were checked, which is the worst moment.
+#[test]
+fn results_that_change_later_are_what_was_checked() {
+    let told = "What was checked: twelve bytes and more".as_bytes();
+    let offsets: Vec<i32> = vec![0, 4, 30, told.len() as i32];
+    let chunk = Chunk::new("VARCHAR");
+    let mut guests = told.to_vec();
+    let text = DataType::Varchar;
+    let column = Column { offsets: &offsets, validity: Some(&[0b110]), ..nothing(&text, 3) };
+    assert!(taken(&chunk, 1, &column, &mut guests, told));
+    // SAFETY: the vector has strings.
+    let strings = unsafe { ffi::duckdb_vector_get_data(chunk.vector()).cast::<ffi::duckdb_string_t>() };
+    let text_of = |row: usize| {
+        // SAFETY: the row was written; its string lies in place or in the vector's heap.
+        unsafe {
+            let string = strings.add(row);
+            let length = (*string).value.inlined.length as usize;
+            let in_place = length <= 12;
+            let start = if in_place {
+                (&raw const (*string).value.inlined.inlined).cast()
+            } else {
+                (*string).value.pointer.ptr
+            };
+            std::slice::from_raw_parts(start.cast::<u8>(), length).to_vec()
+        }
+    };
+    assert_eq!([text_of(1), text_of(2), text_of(3)], [b"", &told[4..30], &told[30..]]);
+
+    let numbers: Vec<u8> = [1i64, 2, 3].iter().flat_map(|number| number.to_le_bytes()).collect();
+    let chunk = Chunk::new("BIGINT");
+    assert!(taken(&chunk, 5, &nothing(&DataType::BigInt, 3), &mut numbers.clone(), &numbers));
+    assert_eq!(numbers_of(&chunk)[5..8], [1, 2, 3].map(Cell::new));
+
+    // What does not hold together, has no place, or has another form in DuckDB, is not touched.
+    let short = Column { offsets: &offsets[..3], ..column.clone() };
+    let far = Column { offsets: &[0, 4, 30, 1 << 20], ..column.clone() };
+    let chunk = Chunk::new("VARCHAR");
+    for column in [&short, &far] {
+        assert!(!taken(&chunk, 0, column, &mut told.to_vec(), told));
+    }
+    assert!(!taken(&chunk, 2046, &column, &mut told.to_vec(), told));
+    let chunk = Chunk::new("BIGINT");
+    assert!(!taken(&chunk, 0, &nothing(&DataType::BigInt, 2), &mut numbers.clone(), &numbers));
+    assert!(!taken(&chunk, 0, &nothing(&DataType::Double, 3), &mut numbers.clone(), &numbers));
+    assert!(!taken(&Chunk::new("UUID"), 0, &nothing(&DataType::Uuid, 3), &mut [0; 48], &[0; 48]));
+}
+
+/// A column without anything but its rows.
+fn nothing(data_type: &DataType, rows: usize) -> Column<'_> {
+    Column { data_type, rows, validity: None, offsets: &[], data: &[], children: Vec::new() }
+}
+
+/// Whether a chunk accepts a column from a place whose bytes change as soon as they were checked.
+fn taken(chunk: &Chunk, first: usize, column: &Column<'_>, guests: &mut [u8], told: &[u8]) -> bool {
+    let (start, length) = (guests.as_mut_ptr(), guests.len());
+    // SAFETY: the bytes live across the call.
+    let values = unsafe { Unread::new(start, length) };
+    let mut results = chunk.results(2048);
+    let mut checked = false;
+    let accepted = results.accept_unread(first, column, values, &mut |copied| {
+        assert_eq!(copied.data, told);
+        checked = true;
+        // SAFETY: nobody reads the bytes now.
+        unsafe { start.write_bytes(0xFF, length) };
+        Ok(())
+    });
+    assert_eq!(accepted.as_ref().ok(), Some(&checked));
+    checked
 }
 
 #[test]

@@ -61,6 +61,12 @@ pub struct Header {
 }
 
 const HEADER: usize = size_of::<Header>();
+/// The first bytes of a frame in which [`last_buffer`] finds all that it looks for.
+pub const HEAD: usize = HEADER + size_of::<Node>() + MOST_BUFFERS * size_of::<Span>();
+/// Buffers of a column without children: validity, offsets, values.
+const MOST_BUFFERS: usize = 3;
+/// A shorter buffer is copied with all before it.
+const LONG: usize = 1024;
 /// Three texts as JSON, in which a byte may take six.
 const LONGEST_FAILURE: usize = 2 << 20;
 
@@ -373,6 +379,51 @@ pub fn column<'a>(frame: &'a [u8], data_type: &'a DataType) -> Result<Column<'a>
     Ok(column)
 }
 
+/// Where the last buffer of a frame of so many bytes begins, if it is a batch of one column without children, that buffer is
+/// long, and all others lie before it. `head` is the frame's first [`HEAD`] bytes.
+pub fn last_buffer(head: &[u8], length: usize) -> Option<usize> {
+    let header = header(head).ok()?;
+    let [nodes, spans, body] = ends(&header);
+    if header.kind != BATCH || header.nodes != 1 || header.types != 0 {
+        return None;
+    }
+    let mut spans = head.get(nodes..spans)?.chunks_exact(size_of::<Span>()).map(bytemuck::pod_read_unaligned);
+    let last: Span = spans.next_back()?;
+    let before = |span: Span| span.offset.checked_add(span.length).is_some_and(|end| end <= last.offset);
+    let start = (body.next_multiple_of(64) as u64).checked_add(last.offset)?;
+    let long = start.checked_add(LONG as u64).is_some_and(|end| end <= length as u64);
+    (spans.all(before) && long).then_some(start as usize)
+}
+
+/// What [`column`] finds in a frame of which the last buffer was left out ([`last_buffer`]), which has `left` bytes to the end of the
+/// frame: the column without its values, and how many of these bytes are the values. `None` if columns of this type
+/// have other columns below them, or values of less than a byte.
+///
+/// # Errors
+/// As [`columns`].
+pub fn column_before<'a>(
+    frame: &'a [u8],
+    left: usize,
+    data_type: &'a DataType,
+) -> Result<Option<(Column<'a>, usize)>, Malformed> {
+    let (mut reader, rows) = Reader::new(frame)?;
+    let mut column = reader.begin(data_type, rows)?;
+    let length = match data_type.layout() {
+        Layout::Fixed(width) => rows * width,
+        Layout::Bytes { .. } => {
+            column.offsets = reader.offsets(data_type, rows)?;
+            column.offsets[rows] as usize
+        }
+        _ => return Ok(None),
+    };
+    let span = reader.span()?;
+    let there = span.offset == reader.body.len() as u64 && span.length <= left as u64;
+    ensure!(there, "{data_type}: a buffer of {} bytes at {} leaves the frame", span.length, span.offset);
+    ensure!(span.length >= length as u64, "{data_type}: {} bytes where {length} belong", span.length);
+    reader.end()?;
+    Ok(Some((column, length)))
+}
+
 struct Reader<'a> {
     nodes: std::slice::ChunksExact<'a, u8>,
     spans: std::slice::ChunksExact<'a, u8>,
@@ -405,7 +456,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn column(&mut self, data_type: &'a DataType, rows: usize) -> Result<Column<'a>, Malformed> {
+    /// A column with its validity, and nothing else.
+    fn begin(&mut self, data_type: &'a DataType, rows: usize) -> Result<Column<'a>, Malformed> {
         let Some(node) = self.nodes.next() else { return Err(Malformed("too few nodes".into())) };
         let node: Node = bytemuck::pod_read_unaligned(node);
         ensure!(node.rows == rows as u64, "{data_type}: {} rows where {rows} belong", node.rows);
@@ -421,7 +473,11 @@ impl<'a> Reader<'a> {
             );
             Some(validity)
         };
-        let mut column = Column { data_type, rows, validity, offsets: &[], data: &[], children: Vec::new() };
+        Ok(Column { data_type, rows, validity, offsets: &[], data: &[], children: Vec::new() })
+    }
+
+    fn column(&mut self, data_type: &'a DataType, rows: usize) -> Result<Column<'a>, Malformed> {
+        let mut column = self.begin(data_type, rows)?;
         match data_type.layout() {
             Layout::Bits => column.data = self.exactly(data_type, rows.div_ceil(8))?,
             Layout::Fixed(width) => column.data = self.exactly(data_type, rows * width)?,
@@ -446,9 +502,13 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn buffer(&mut self, data_type: &DataType) -> Result<&'a [u8], Malformed> {
+    fn span(&mut self) -> Result<Span, Malformed> {
         let Some(span) = self.spans.next() else { return Err(Malformed("too few buffers".into())) };
-        let span: Span = bytemuck::pod_read_unaligned(span);
+        Ok(bytemuck::pod_read_unaligned(span))
+    }
+
+    fn buffer(&mut self, data_type: &DataType) -> Result<&'a [u8], Malformed> {
+        let span = self.span()?;
         let end = span.offset.checked_add(span.length).filter(|end| *end <= self.body.len() as u64);
         ensure!(
             end.is_some(),

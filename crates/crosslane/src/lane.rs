@@ -2,6 +2,7 @@
 
 use crate::batch::{Encode, Header};
 use crate::exchange::Address;
+use crate::unread::Unread;
 use std::time::Duration;
 
 /// Why a lane can no longer be used.
@@ -63,6 +64,26 @@ pub trait Lane: Send + Sized + 'static {
     /// # Errors
     /// [`LaneError`]; after any but [`LaneError::TooLarge`] the lane must not be used again.
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError>;
+
+    /// The same, but it may leave the last buffer of a batch where the guest has written it: then [`Lane::unread`] is
+    /// that buffer, [`Lane::frame`] ends before it, and [`Lane::copy_rest`] or [`Lane::release`] follows.
+    ///
+    /// # Errors
+    /// As [`Lane::try_collect`].
+    fn try_collect_head(&mut self) -> Result<Option<Header>, LaneError> {
+        self.try_collect()
+    }
+
+    /// What of the reply that was collected last is still where the guest has written it.
+    fn unread(&self) -> Option<Unread<'_>> {
+        None
+    }
+
+    /// Copies what was left of the reply, so that [`Lane::frame`] has all of it, and releases it.
+    fn copy_rest(&mut self) {}
+
+    /// Gives the space of what was left of the reply back to the guest.
+    fn release(&mut self) {}
 
     /// Whether it dies with other lanes that may be to blame.
     fn shares_its_process(&self) -> bool {

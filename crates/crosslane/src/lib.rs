@@ -31,6 +31,7 @@ pub mod signature;
 mod spread;
 pub mod stats;
 mod types;
+mod unread;
 pub mod values;
 mod wkb;
 
@@ -43,3 +44,4 @@ pub use leniency::{Leniency, OnError, Verdict};
 pub use settings::Settings;
 pub use signature::Signature;
 pub use types::{DataType, Field, Layout, MOST_LEVELS, MOST_MEMBERS, code_width, member, timetz};
+pub use unread::Unread;

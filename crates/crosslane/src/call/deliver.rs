@@ -5,7 +5,9 @@ use crate::batch::Column;
 use crate::error::{Error, Failure};
 use crate::function::Function;
 use crate::leniency::OnError;
+use crate::unread::Unread;
 use crate::values::unfit;
+use std::collections::BTreeMap;
 
 /// Gives the results of the rows from `first` on to the engine. A value that is none of the function's type is an
 /// error of the function in that row.
@@ -19,14 +21,54 @@ pub fn deliver(
     first: usize,
     results: &Column<'_>,
 ) -> Result<(), Error> {
+    let unfit = judged(function, input, first, results)?;
+    output.accept(first, results)?;
+    settle(function, output, first, &unfit);
+    Ok(())
+}
+
+/// The same for results whose values the guest can still change. False if the output does not take them so: then nothing
+/// was done.
+///
+/// # Errors
+/// As [`deliver`].
+pub(super) fn deliver_unread(
+    function: &Function,
+    input: &dyn Input,
+    output: &mut dyn Output,
+    first: usize,
+    results: &Column<'_>,
+    values: Unread<'_>,
+) -> Result<bool, Error> {
+    let mut unfit = Unfit::new();
+    let accepted = output.accept_unread(first, results, values, &mut |copied| {
+        unfit = judged(function, input, first, copied)?;
+        Ok(())
+    })?;
+    settle(function, output, first, &unfit);
+    Ok(accepted)
+}
+
+/// Rows with values that are none of the function's type, and what they hold.
+type Unfit = BTreeMap<usize, String>;
+
+/// The rows that become NULL because of their values.
+fn judged(
+    function: &Function,
+    input: &dyn Input,
+    first: usize,
+    results: &Column<'_>,
+) -> Result<Unfit, Error> {
     let unfit = unfit(results);
     if let (OnError::Fail, Some((row, what))) = (function.spec.on_error, unfit.first_key_value()) {
         let failure = Box::new(Failure::unfit(what));
         let place = place(function, input, Some(first + row));
         return Err(Error::Raised { function: function.name().into(), failure, place });
     }
-    output.accept(first, results)?;
+    Ok(unfit)
+}
+
+fn settle(function: &Function, output: &mut dyn Output, first: usize, unfit: &Unfit) {
     unfit.keys().for_each(|row| output.null(first + row));
     function.stats.here().errors.add(unfit.len() as u64);
-    Ok(())
 }

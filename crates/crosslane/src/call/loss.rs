@@ -51,7 +51,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 self.library.pool.reap();
                 return Ok(());
             }
-            match worker.lane.try_collect() {
+            match worker.lane.try_collect_head() {
                 Ok(Some(header)) if self.accept(index, header)? => {}
                 // A reply that was malformed, with which the lane is gone already.
                 Ok(Some(_)) => return Ok(()),

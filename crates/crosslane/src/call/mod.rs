@@ -30,6 +30,7 @@ use crate::function::{Function, Library};
 use crate::lane::{Lane, LaneError};
 use crate::pool::Zygote;
 use crate::stats::now;
+use crate::unread::Unread;
 use loss::Loss;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -70,6 +71,21 @@ pub trait Output {
     /// # Errors
     /// If the engine cannot hold them.
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error>;
+    /// The same for results whose values the guest can still change: copies the values to their own place and accepts the
+    /// column with that copy, after `check` has accepted it. False if nothing was done: then the results come by
+    /// [`Output::accept`].
+    ///
+    /// # Errors
+    /// That of `check`; or if the engine cannot hold them.
+    fn accept_unread(
+        &mut self,
+        _first: usize,
+        _results: &Column<'_>,
+        _values: Unread<'_>,
+        _check: &mut dyn FnMut(&Column<'_>) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
+        Ok(false)
+    }
     /// Makes one row NULL.
     fn null(&mut self, row: usize);
 }

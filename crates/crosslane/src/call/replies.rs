@@ -1,14 +1,16 @@
 //! Taking replies, and checking them.
 
+use super::ChunkCall;
+use super::deliver::{deliver, deliver_unread};
 use super::loss::Loss;
 use super::wait::Seen;
 use super::worker::Submitted;
-use super::{ChunkCall, deliver};
-use crate::batch::{self, BATCH, FAILURE, Header};
+use crate::batch::{self, BATCH, FAILURE, Header, Malformed};
 use crate::error::{Error, Failure};
 use crate::lane::{Lane, LaneError};
 use crate::pool::Zygote;
 use crate::stats::{Times, now};
+use crate::unread::Unread;
 
 impl<Z: Zygote> ChunkCall<'_, Z> {
     /// Takes every reply that is there. False if there was none.
@@ -21,7 +23,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 index += 1;
                 continue;
             }
-            match worker.lane.try_collect() {
+            match worker.lane.try_collect_head() {
                 Ok(None) => index += 1,
                 Ok(Some(header)) => {
                     any = true;
@@ -40,6 +42,31 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         Ok(any)
     }
 
+    /// Gives the results of a reply to the engine, unless they are malformed.
+    fn results(&mut self, index: usize, first: usize) -> Result<Option<Malformed>, Error> {
+        let Self { function, input, output, lanes, .. } = self;
+        let lane = &mut lanes[index].lane;
+        let returns = &function.signature.returns;
+        if let Some(left) = lane.unread() {
+            let accepted = match batch::column_before(lane.frame(), left.length(), returns) {
+                Ok(Some((column, length))) => {
+                    deliver_unread(function, *input, *output, first, &column, left.first(length))
+                }
+                Ok(None) => Ok(false),
+                Err(malformed) => return Ok(Some(malformed)),
+            };
+            if !matches!(accepted, Ok(false)) {
+                lane.release();
+                return accepted.map(|_| None);
+            }
+            lane.copy_rest();
+        }
+        match batch::column(lane.frame(), returns) {
+            Ok(column) => deliver(function, *input, *output, first, &column).map(|()| None),
+            Err(malformed) => Ok(Some(malformed)),
+        }
+    }
+
     /// Takes one reply. False if its lane turned out to be useless and is gone.
     pub(super) fn accept(&mut self, index: usize, header: Header) -> Result<bool, Error> {
         let collected = now();
@@ -51,15 +78,10 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         worker.seen = Seen::now();
         worker.full = false;
         let rows = submitted.slice.rows.clone();
+        let bytes = worker.lane.frame().len() + worker.lane.unread().map_or(0, Unread::length);
         let outcome = match header.kind {
             BATCH if header.exchange == submitted.exchange && header.rows as usize == rows.len() => {
-                match batch::column(worker.lane.frame(), &self.function.signature.returns) {
-                    Ok(column) => {
-                        deliver(self.function, self.input, self.output, rows.start, &column)?;
-                        None
-                    }
-                    Err(malformed) => Some(malformed.to_string()),
-                }
+                self.results(index, rows.start)?.map(|malformed| malformed.to_string())
             }
             FAILURE if header.exchange == submitted.exchange => match failure(worker.lane.frame()) {
                 Ok(failure) => {
@@ -88,7 +110,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         let Submitted { submitting, submitted, .. } = submitted;
         stats.record(&header, Times { submitting, submitted, free, collected });
         self.lanes[index].lane.stats().record(&header);
-        stats.bytes_out.add(self.lanes[index].lane.frame().len() as u64);
+        stats.bytes_out.add(bytes as u64);
         stats.copy_out.add(now() - collected);
         self.function.cost.learn(rows.len(), header.worked);
         self.probing = false;
