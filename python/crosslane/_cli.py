@@ -544,7 +544,7 @@ def _check_python(file: str) -> list[tuple[str, str, str]]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise _Unloadable(*_errors.describe(error, file)) from None
+        raise _Unloadable(*_errors.describe(error)) from None
     _warn(file, _forks.lost_threads())
     return [(f"{_relative(item.file)}:{item.line}", item.signature, item.kind) for item in declared]
 
@@ -571,10 +571,10 @@ def _check_ruby(file: str) -> list[tuple[str, str, str]]:
 
 def _warn(file: str, lost: list[str]) -> None:
     """Says what threads of a file a fork would miss, if there are any."""
-    from crosslane import _forks
+    from crosslane import _guest
 
     if lost:
-        _err.print(f"[yellow]note[/] on {escape(file)}: {escape(_forks.note(lost))}", highlight=False)
+        _err.print(f"[yellow]note[/] on {escape(file)}: {escape(_guest.note(lost))}", highlight=False)
 
 
 def _checked(file: str, command: list[str]) -> list[tuple[str, str, str]]:

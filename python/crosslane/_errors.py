@@ -19,7 +19,7 @@ class LaneEnded(SystemExit):
     """Ends the thread of a lane that was dropped. All else that comes out of a function is a failed call."""
 
 
-def describe(error: BaseException, file: str) -> tuple[str, str, str]:
+def describe(error: BaseException) -> tuple[str, str, str]:
     """The class, the message and the traceback of an exception, from the user's file on.
 
     Frames of this package are left out; those of libraries below the user's code are kept, because

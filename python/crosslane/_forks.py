@@ -7,14 +7,11 @@ import os
 import threading
 import time
 import warnings
-from collections import Counter
 
 #: Threads that a fork can do without: jemalloc starts its own again there, and polars' only tidies up.
 _DISPENSABLE = {"jemalloc_bg_thd", "polars-ooc-clea"}
 #: So often, and so many seconds apart, threads are looked for that are about to end.
 _LOOKS, _APART = 5, 0.01
-#: So many names are shown.
-_MOST = 8
 
 
 def fork() -> int:
@@ -43,16 +40,6 @@ def lost_threads() -> list[str]:
             break
         time.sleep(_APART)
     return lost
-
-
-def note(lost: list[str]) -> str:
-    """What to tell the user about them."""
-    names = [f"{name} ({count})" if count > 1 else name for name, count in sorted(Counter(lost).items())]
-    shown = ", ".join(names[:_MOST]) + (", ..." if len(names) > _MOST else "")
-    return (
-        f"its top level starts threads, which a fork would not have: {shown}. So each worker loads the file itself, "
-        "which takes longer, and shares no memory with the others. Better start them when a function is first called"
-    )
 
 
 def _threads() -> list[str]:

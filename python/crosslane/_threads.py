@@ -19,8 +19,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from crosslane import _guest
+from crosslane._control import Control, EndOfFile
 from crosslane._errors import LaneEnded
-from crosslane._zygote import Control, EndOfFile
 
 if TYPE_CHECKING:
     from crosslane._signature import Declared

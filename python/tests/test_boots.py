@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,13 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
 import pytest
 
 import crosslane
-from crosslane._zygote import Control
+from crosslane._control import Control
 
 from .conftest import Library, Load, error, value
 
@@ -111,16 +113,57 @@ HANGS = {
 }
 
 
-@pytest.mark.parametrize("language", HANGS)
-def test_a_worker_that_hangs_before_it_is_ready_is_ended_when_it_is_given_up(
-    tmp_path: Path, language: str
+#: Makes one worker, which hangs; then one in which the fork raises; then none.
+RAISES = {
+    "py": """
+import os, time
+from crosslane import udf
+fork, asked = os.fork, []
+def mine():
+    asked.append(1)
+    if len(asked) == 3: raise RuntimeError("no fork")
+    pid = fork()
+    if pid == 0 and len(asked) == 1: time.sleep(1000)
+    if pid == 0: raise RuntimeError("no worker")
+    return pid
+os.fork = mine
+@udf
+def f() -> int: return 1
+""",
+}
+
+
+#: Runs programs in hooks of forks, in the zygote and in the new worker.
+HOOKS = {
+    "py": """
+        import os, subprocess
+        for when in ("before", "after_in_parent", "after_in_child"):
+            os.register_at_fork(**{when: lambda: subprocess.run(["true"], check=True)})
+        @udf
+        def f() -> int: return int(subprocess.check_output(["echo", "1"]))
+    """,
+}
+
+
+@pytest.mark.parametrize("language", HOOKS)
+def test_hooks_of_forks_may_run_programs(
+    con: duckdb.DuckDBPyConnection, library: Library, tmp_path: Path, language: str
 ) -> None:
-    path = tmp_path / f"hangs.{language}"
-    path.write_text(HANGS[language])
+    path = library(HOOKS["py"])
+    if language == "rb":
+        path = tmp_path / "hooks.rb"
+        path.write_text(HOOKS["rb"])
+    crosslane.load(con, path)
+    assert value(con, "SELECT f()") == 1
+
+
+@contextlib.contextmanager
+def loaded(path: Path) -> Iterator[Control]:
+    """The engine's end of the control socket of a zygote that has loaded a file."""
     command = {
-        "py": f"{sys.executable} -P -m crosslane._zygote",
-        "rb": f"ruby -I{crosslane.ruby_path()} -rcrosslane/zygote -e Crosslane::Zygote.run",
-    }[language]
+        ".py": f"{sys.executable} -P -m crosslane._zygote",
+        ".rb": f"ruby -I{crosslane.ruby_path()} -rcrosslane/zygote -e Crosslane::Zygote.run",
+    }[path.suffix]
     ours, theirs = socket.socketpair()
     number = theirs.fileno()
     zygote = subprocess.Popen(["bash", "-c", f"exec {command} 3<&{number}"], pass_fds=[number])
@@ -129,13 +172,50 @@ def test_a_worker_that_hangs_before_it_is_ready_is_ended_when_it_is_given_up(
     try:
         control.send(op="load", source={"kind": "file", "path": str(path)}, seconds=30)
         assert control.receive()[0]["op"] == "loaded"
-        text = json.dumps({"op": "fork", "lane": 5, "spin_microseconds": 0}).encode()
-        with open(os.devnull) as nothing:
-            socket.send_fds(ours, [len(text).to_bytes(4, "little") + text], [nothing.fileno()] * 3)
-        assert control.receive()[0] == {"op": "forked", "lane": 5}
-        control.send(op="unfork", lane=5)
-        ended = control.receive()[0]
-        assert (ended["op"], ended["lane"], ended["signal"]) == ("exited", 5, signal.SIGKILL)
+        yield control
     finally:
         ours.close()
         zygote.wait(timeout=30)
+
+
+def fork(control: Control, lane: int) -> None:
+    text = json.dumps({"op": "fork", "lane": lane, "spin_microseconds": 0}).encode()
+    with open(os.devnull) as nothing:
+        descriptors = [nothing.fileno()] * 3
+        socket.send_fds(control.connection, [len(text).to_bytes(4, "little") + text], descriptors)
+
+
+def unfork(control: Control, lane: int) -> None:
+    """Ends a lane that lives."""
+    control.send(op="unfork", lane=lane)
+    ended = control.receive()[0]
+    assert (ended["op"], ended["lane"], ended["signal"]) == ("exited", lane, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("language", HANGS)
+def test_a_worker_that_hangs_before_it_is_ready_is_ended_when_it_is_given_up(
+    tmp_path: Path, language: str
+) -> None:
+    path = tmp_path / f"hangs.{language}"
+    path.write_text(HANGS[language])
+    with loaded(path) as control:
+        fork(control, 5)
+        assert control.receive()[0] == {"op": "forked", "lane": 5}
+        unfork(control, 5)
+
+
+@pytest.mark.parametrize("language", RAISES)
+def test_a_fork_that_raises_concerns_no_other_worker(tmp_path: Path, language: str) -> None:
+    path = tmp_path / f"raises.{language}"
+    path.write_text(RAISES[language])
+    with loaded(path) as control:
+        fork(control, 1)
+        assert control.receive()[0] == {"op": "forked", "lane": 1}
+        fork(control, 2)
+        assert control.receive()[0] == {"op": "forked", "lane": 2}
+        assert control.receive()[0] == {"op": "exited", "lane": 2, "code": 1, "signal": None}
+        fork(control, 3)
+        refused = control.receive()[0]
+        assert (refused["op"], refused["lane"]) == ("unforked", 3)
+        assert "no fork" in refused["message"]
+        unfork(control, 1)

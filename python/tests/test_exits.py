@@ -273,7 +273,7 @@ def test_frames_of_another_package_whose_name_begins_like_this_ones_are_shown() 
     try:
         exec(compile("1 / 0", file, "exec"))
     except ZeroDivisionError as error:
-        assert f"at {file}:1" in describe(error, file)[2]
+        assert f"at {file}:1" in describe(error)[2]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 import crosslane
 
-from .conftest import Library, Load, error, printed, value
+from .conftest import Library, Load, error, eventually, printed, value
 
 #: What would start the next process, which would start the next.
 LOADS_ITSELF = {
@@ -217,6 +217,67 @@ def test_what_a_file_does_at_its_top_level_is_undone_before_it_is_loaded_again(
     """)
     crosslane.load(con, path)
     assert value(con, "SELECT f()") == "x" + os.path.dirname(os.getcwd())
+
+
+#: Each worker loads the file itself, because it starts a thread.
+SEES = {
+    "py": """
+        import os, sys, threading
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        seen = sys.argv[1:] + [name for name in os.environ if name == "CROSSLANE_ZYGOTE"]
+        @udf
+        def f() -> str: return str(seen)
+    """,
+}
+
+
+@pytest.mark.parametrize("language", SEES)
+def test_a_worker_that_loads_the_file_sees_nothing_of_how_it_was_started(
+    con: duckdb.DuckDBPyConnection, library: Library, tmp_path: Path, language: str
+) -> None:
+    path = library(SEES["py"])
+    if language == "rb":
+        path = tmp_path / "sees.rb"
+        path.write_text(SEES["rb"])
+    crosslane.load(con, path)
+    assert value(con, "SELECT f()") == "[]"
+
+
+#: Handlers of signals that a file sets, heard by a worker, and by its zygote.
+HANDLERS = {
+    "py": """
+        import os, pathlib, signal
+        heard = []
+        signal.signal(signal.SIGINT, lambda *_: heard.append("INT"))
+        signal.signal(signal.SIGCHLD, lambda *_: heard.append("CHLD"))
+        signal.signal(signal.SIGUSR1, lambda *_: pathlib.Path(f"{told}-{{os.getpid()}}").touch())
+        @udf
+        def hears() -> str:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.waitpid(os.posix_spawn("/bin/true", ["true"], {{}}), 0)
+            return ",".join(heard)
+        @udf
+        def zygote() -> int:
+            return os.getppid()
+    """,
+}
+
+
+@pytest.mark.parametrize("language", HANDLERS)
+def test_a_file_may_handle_signals(
+    con: duckdb.DuckDBPyConnection, library: Library, tmp_path: Path, language: str
+) -> None:
+    told = tmp_path / "told"
+    text = HANDLERS[language].format(told=told)
+    path = library(text) if language == "py" else tmp_path / "handles.rb"
+    if language == "rb":
+        path.write_text(text)
+    crosslane.load(con, path)
+    assert value(con, "SELECT hears()") == "INT,CHLD"
+    zygote = int(str(value(con, "SELECT zygote()")))
+    os.kill(zygote, signal.SIGUSR1)
+    assert eventually(lambda: Path(f"{told}-{zygote}").exists())
+    assert value(con, "SELECT zygote()") == zygote
 
 
 def test_a_file_that_has_changed_is_not_loaded_by_another_worker(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 import duckdb
+import psutil
 import pytest
 
 import crosslane
@@ -240,16 +241,12 @@ def test_what_getters_compute_counts_for_its_row(script: Load) -> None:
     ]
 
 
-#: Its zygote tells of Ctrl-C when the test lets it, and when that was.
+#: Its zygote is held up by a handler of a signal until the test lets it go on: then it tells of Ctrl-C, and when that was.
 LATE = """
-import os, time
+import os, signal
 from pathlib import Path
-zygote, now = os.getpid(), time.monotonic_ns
-def late():
-    at = now()
-    if os.getpid() == zygote: Path({told!r}).read_text()
-    return at
-time.monotonic_ns = late
+Path({told!r} + ".pid").write_text(str(os.getpid()))
+signal.signal(signal.SIGUSR1, lambda *_: Path({told!r}).read_text())
 @udf(deterministic=False)
 def waits(path: str) -> str: return Path(path).read_text()
 """
@@ -267,6 +264,12 @@ def run(cursor, query):
 for line in sys.stdin:
     threading.Thread(target=run, args=(con.cursor(), line)).start()
 """
+
+
+def pending(process: psutil.Process) -> bool:
+    """Whether a signal waits for its handler."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return any(int(line.split()[1], 16) for line in status.splitlines() if "Pnd:" in line)
 
 
 @pytest.mark.timeout(60)
@@ -301,8 +304,11 @@ def test_ctrl_c_ends_what_began_before_it_on_all_connections(library: Library, t
         # A worker for the query that comes later: the zygote makes none while the test does not let it tell.
         idle.close()
         assert engine.stdout.readline() == "[('',)]\n"
-        os.killpg(engine.pid, signal.SIGINT)
+        process = psutil.Process(int(Path(f"{told}.pid").read_text()))
+        process.send_signal(signal.SIGUSR1)
         zygote = opened(told)
+        os.killpg(engine.pid, signal.SIGINT)
+        assert eventually(lambda: not pending(process) and process.status() == psutil.STATUS_SLEEPING)
         # It has a second call, which comes after the cancellation.
         spared = begin(f"SELECT waits('{later}') || waits('/dev/null')", later)
         zygote.close()

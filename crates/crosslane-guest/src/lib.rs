@@ -27,4 +27,4 @@ pub use places::traceback;
 pub use reader::{Argument, Reader};
 pub use values::{Class, Fault, Integer, Moment, Refusal, Taken, Values, Wrong};
 pub use writer::Writer;
-pub use zygote::{Guest, Loaded, main};
+pub use zygote::{Guest, Loaded, live, main, note, readable};

@@ -13,6 +13,10 @@
 //! A lane has its own process group, so that what a function starts ends with it; SIGKILL at the zygote's death; its
 //! output in the log pipe; the signal handlers that were there before the zygote's; and a score that makes the system
 //! end it before the database when memory runs out.
+//!
+//! # Streams
+//! A file may close its process's standard streams. They are open again when it is loaded, lest the next pipe takes the
+//! number of one.
 
 use crate::Declared;
 use crosslane::Failure;
@@ -23,11 +27,11 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,11 +41,13 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The descriptor of the control socket.
-const CONTROL: i32 = 3;
+const CONTROL: RawFd = 3;
+/// The word behind which a zygote that starts anew finds what it has to know.
+const ANEW: &str = "anew";
+/// So many names of threads are shown.
+const MOST_NAMES: usize = 8;
 /// Lanes give way before the database does when the system runs out of memory.
 const OOM_SCORE: &[u8] = b"800";
-/// Names the process in which a library must load no library.
-const ZYGOTE: &str = "CROSSLANE_ZYGOTE";
 
 /// What a library says of itself.
 #[derive(Debug)]
@@ -65,6 +71,12 @@ impl Loaded {
 
 /// A language whose libraries can be loaded, and forked.
 pub trait Guest {
+    /// What the language calls its fork.
+    const FORK: &'static str = "fork";
+    /// The signals that the zygote handles. If a language must hear of ended children itself, SIGCHLD is not one of them,
+    /// and the language's own handler rings the bell.
+    const SIGNALS: &'static [libc::c_int] = &[libc::SIGCHLD, libc::SIGINT];
+
     /// The language and its version, such as `Lua 5.4.4`.
     fn runtime(&self) -> String;
 
@@ -80,27 +92,43 @@ pub trait Guest {
     /// If the engine is gone or broke the protocol.
     fn serve(&mut self, memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<()>;
 
+    /// Makes the language's own standard streams anew if the file has closed them. Their descriptors are open.
+    ///
+    /// # Errors
+    /// If what the file has put in their place keeps it from that.
+    fn open_streams(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// The names of the threads that the library has started, and that a fork would miss.
-    fn lost_threads(&self) -> Vec<String> {
-        other_threads()
+    ///
+    /// # Errors
+    /// If the library keeps that from being found out.
+    fn lost_threads(&mut self) -> Result<Vec<String>, Failure> {
+        Ok(other_threads())
     }
 
-    /// What the log says of those.
-    fn note(&self, lost: &[String]) -> String {
-        format!(
-            "its top level starts threads, which a fork would not have: {}. So each worker loads the file itself, which \
-             takes longer, and shares no memory with the others. Better start them when a function is first called",
-            lost.join(", ")
-        )
-    }
-
-    /// The words that start this zygote; another follows, and goes to [`main`].
+    /// The words that start this zygote; more follow, and go to [`main`] or [`live`].
     fn command(&self) -> Vec<OsString> {
         vec!["/proc/self/exe".into()]
     }
 
-    /// Prepares for forks, once: what all lanes share.
-    fn settle(&mut self) {}
+    /// Prepares for forks, once: what all lanes share. A byte that is written to the bell ends a wait.
+    ///
+    /// # Errors
+    /// If it cannot be done.
+    fn settle(&mut self, _bell: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Waits until one of the descriptors can be read, or a signal has come, and says which can be. A language that
+    /// has a lock gives it up here, and one that runs handlers of signals later runs them.
+    ///
+    /// # Errors
+    /// What a handler of the library raised.
+    fn wait(&mut self, fds: [BorrowedFd<'_>; 2]) -> io::Result<[bool; 2]> {
+        readable(fds)
+    }
 
     /// Forks: 0 in the child.
     ///
@@ -115,7 +143,18 @@ pub trait Guest {
     }
 
     /// Makes a fork a lane of its own: what it prints goes to its own log now, and its library is loaded.
-    fn begin(&mut self) {}
+    ///
+    /// # Errors
+    /// If the library keeps it from that.
+    fn begin(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Says in the log why a lane ends, and which exit code it ends with.
+    fn explain(&mut self, error: io::Error) -> i32 {
+        say(error);
+        1
+    }
 
     /// Writes what streams still hold.
     fn flush(&mut self) {
@@ -140,10 +179,7 @@ struct Anew {
 pub fn main(mut guest: impl Guest) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => run(&mut guest),
-        ["anew", json] => {
-            serde_json::from_str(json).map_err(io::Error::other).and_then(|anew| run_anew(&mut guest, anew))
-        }
+        [] | [ANEW, _] => live(&mut guest, &arguments),
         ["check", path] => check(&mut guest, path.into()),
         ["version"] => {
             println!("{}", guest.runtime());
@@ -153,15 +189,69 @@ pub fn main(mut guest: impl Guest) -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // The engine has ended: nobody listens.
-        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-            ExitCode::SUCCESS
-        }
         Err(error) => {
-            eprintln!("crosslane: {error}");
+            say(error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// The life of a zygote whose process is a language's own program, with the words that follow those of
+/// [`Guest::command`].
+///
+/// # Errors
+/// If the engine broke the protocol, or the library keeps the zygote from its work.
+pub fn live(guest: &mut impl Guest, arguments: &[String]) -> io::Result<()> {
+    let lived = match arguments {
+        [word, json] if word == ANEW => {
+            serde_json::from_str(json).map_err(io::Error::other).and_then(|anew| run_anew(guest, anew))
+        }
+        _ => run(guest),
+    };
+    match lived {
+        // The engine has ended: nobody listens.
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            Ok(())
+        }
+        lived => lived,
+    }
+}
+
+/// What the log says of the threads of a library that a fork would miss.
+pub fn note(lost: &[String]) -> String {
+    let mut counts = BTreeMap::new();
+    for name in lost {
+        *counts.entry(name).or_insert(0) += 1;
+    }
+    let more = (counts.len() > MOST_NAMES).then(|| "...".to_owned());
+    let names = counts.into_iter().take(MOST_NAMES).map(|(name, count)| match count {
+        1 => name.clone(),
+        _ => format!("{name} ({count})"),
+    });
+    let names: Vec<_> = names.chain(more).collect();
+    format!(
+        "its top level starts threads, which a fork would not have: {}. So each worker loads the file itself, which \
+         takes longer, and shares no memory with the others. Better start them when a function is first called",
+        names.join(", ")
+    )
+}
+
+/// Waits until one of the descriptors can be read, or a signal has come.
+///
+/// # Errors
+/// If there is no memory.
+pub fn readable(fds: [BorrowedFd<'_>; 2]) -> io::Result<[bool; 2]> {
+    let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    match rustix::event::poll(&mut fds, None) {
+        Ok(_) => Ok(fds.map(|fd| !fd.revents().is_empty())),
+        Err(Errno::INTR) => Ok([false; 2]),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes a line to the log, if that is still there.
+fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "crosslane: {line}");
 }
 
 fn run(guest: &mut impl Guest) -> io::Result<()> {
@@ -170,22 +260,23 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
     let control = control_socket()?;
     let Some((Request::Load { source, .. }, descriptors)) = control.receive()? else { return Ok(()) };
     let pickles = descriptors.into_iter().next();
-    let environment: Vec<_> = std::env::vars_os().collect();
+    let environment: Vec<_> = std::env::vars_os().filter(|(name, _)| name != reaper::ZYGOTE).collect();
     let folder = std::env::current_dir();
-    let loaded = match guest.load(&source, pickles.as_ref()) {
+    let loaded = load(guest, &source, pickles.as_ref());
+    let (loaded, lost) = match loaded.and_then(|loaded| Ok((loaded, guest.lost_threads()?))) {
         Ok(loaded) => loaded,
         Err(failure) => return control.send(&Report::Failed { failure }),
     };
-    let lost = guest.lost_threads();
     let text = loaded.text.clone();
     let what = identity(&loaded);
     let (functions, runtime) = (loaded.functions, guest.runtime());
     control.send(&Report::Loaded { functions, runtime, text, reloads: !lost.is_empty() })?;
     if !lost.is_empty() {
-        eprintln!("crosslane: {}: {}.", source.name(), guest.note(&lost));
-        start_anew(guest, source, pickles, what, environment, folder.ok());
+        say(format_args!("{}: {}.", source.name(), note(&lost)));
+        start_anew(guest, source, pickles.as_ref(), what, environment, folder.ok());
         // Forks may do.
     }
+    drop(pickles);
     Zygote::new(control, None)?.serve(guest)
 }
 
@@ -196,6 +287,25 @@ fn run_anew(guest: &mut impl Guest, anew: Anew) -> io::Result<()> {
         rustix::io::fcntl_setfd(pickles, rustix::io::FdFlags::CLOEXEC)?;
     }
     Zygote::new(control_socket()?, Some((anew.source, pickles, anew.loaded)))?.serve(guest)
+}
+
+/// Loads a library, and opens the standard streams again that its file has closed.
+fn load(guest: &mut impl Guest, source: &Source, pickles: Option<&OwnedFd>) -> Result<Loaded, Failure> {
+    let streams = [0, 1, 2].map(|number| {
+        // SAFETY: it is only copied, and a number that stands for nothing is an error.
+        let stream = unsafe { BorrowedFd::borrow_raw(number) };
+        (number, rustix::io::fcntl_dupfd_cloexec(stream, CONTROL + 1))
+    });
+    let loaded = guest.load(source, pickles);
+    for (number, saved) in streams {
+        if let Ok(saved) = saved {
+            // SAFETY: these numbers are the standard streams', whatever the file has put there.
+            unsafe { libc::dup2(saved.as_raw_fd(), number) };
+        }
+    }
+    let opened = guest.open_streams();
+    let loaded = loaded?;
+    opened.map(|()| loaded)
 }
 
 fn control_socket() -> io::Result<ControlSocket> {
@@ -217,7 +327,7 @@ fn identity(loaded: &Loaded) -> String {
 fn start_anew(
     guest: &mut impl Guest,
     source: Source,
-    pickles: Option<OwnedFd>,
+    pickles: Option<&OwnedFd>,
     loaded: String,
     environment: Vec<(OsString, OsString)>,
     folder: Option<PathBuf>,
@@ -225,15 +335,15 @@ fn start_anew(
     guest.flush();
     let words = guest.command();
     let Some((program, arguments)) = words.split_first() else { return };
-    let anew = Anew { source, pickles: pickles.as_ref().map(AsRawFd::as_raw_fd), loaded };
+    let anew = Anew { source, pickles: pickles.map(AsRawFd::as_raw_fd), loaded };
     let Ok(json) = serde_json::to_string(&anew) else { return };
     // SAFETY: the descriptor is the control socket, which stays open.
-    let control = unsafe { std::os::fd::BorrowedFd::borrow_raw(CONTROL) };
-    for kept in [Some(control), pickles.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
+    let control = unsafe { BorrowedFd::borrow_raw(CONTROL) };
+    for kept in [Some(control), pickles.map(AsFd::as_fd)].into_iter().flatten() {
         let _ = rustix::io::fcntl_setfd(kept, rustix::io::FdFlags::empty());
     }
     let mut command = Command::new(program);
-    command.args(arguments).arg("anew").arg(json).env_clear().envs(environment);
+    command.args(arguments).arg(ANEW).arg(json).env_clear().envs(environment);
     if let Some(folder) = folder {
         command.current_dir(folder);
     }
@@ -246,8 +356,9 @@ fn check(guest: &mut impl Guest, path: PathBuf) -> io::Result<()> {
     let mut answer = File::from(rustix::io::dup(rustix::stdio::stdout())?);
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
     let path = fs::canonicalize(&path).unwrap_or(path);
-    let json = match guest.load(&Source::File { path }, None) {
-        Ok(loaded) => serde_json::json!({ "functions": loaded.functions, "lost": guest.lost_threads() }),
+    let loaded = load(guest, &Source::File { path }, None);
+    let json = match loaded.and_then(|loaded| Ok((loaded, guest.lost_threads()?))) {
+        Ok((loaded, lost)) => serde_json::json!({ "functions": loaded.functions, "lost": lost }),
         Err(failure) => serde_json::json!({ "failure": failure }),
     };
     guest.flush();
@@ -284,12 +395,12 @@ extern "C" fn on_signal(number: libc::c_int) {
 }
 
 /// The handlers that were there before the zygote's.
-struct Signals([(libc::c_int, libc::sigaction); 2]);
+struct Signals(Vec<(libc::c_int, libc::sigaction)>);
 
 impl Signals {
-    fn take() -> Self {
+    fn take(numbers: &[libc::c_int]) -> Self {
         let handler: extern "C" fn(libc::c_int) = on_signal;
-        Self([libc::SIGCHLD, libc::SIGINT].map(|number| {
+        let take = |number| {
             // SAFETY: both structures are plain data, and valid; the handler makes only calls that handlers may make.
             unsafe {
                 let mut ours: libc::sigaction = std::mem::zeroed();
@@ -299,7 +410,8 @@ impl Signals {
                 libc::sigaction(number, &raw const ours, &raw mut before);
                 (number, before)
             }
-        }))
+        };
+        Self(numbers.iter().copied().map(take).collect())
     }
 
     /// Puts them back, in a lane.
@@ -329,10 +441,10 @@ impl Zygote {
     }
 
     /// Forks a lane per request until the engine closes the socket.
-    fn serve(mut self, guest: &mut impl Guest) -> io::Result<()> {
-        guest.settle();
+    fn serve<G: Guest>(mut self, guest: &mut G) -> io::Result<()> {
+        guest.settle(self.bell.as_fd())?;
         BELL.store(self.bell.as_raw_fd(), Relaxed);
-        let signals = Signals::take();
+        let signals = Signals::take(G::SIGNALS);
         let served = loop {
             match self.turn(guest, &signals) {
                 Ok(true) => {}
@@ -351,13 +463,7 @@ impl Zygote {
 
     /// Waits for something to do, and does it. False when the engine has closed the socket.
     fn turn(&mut self, guest: &mut impl Guest, signals: &Signals) -> io::Result<bool> {
-        let mut fds = [PollFd::new(&self.control, PollFlags::IN), PollFd::new(&self.wakeup, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, None) {
-            Ok(_) => {}
-            Err(Errno::INTR) => return Ok(true),
-            Err(error) => return Err(error.into()),
-        }
-        let [asked, woken] = fds.map(|fd| !fd.revents().is_empty());
+        let [asked, woken] = guest.wait([self.control.as_fd(), self.wakeup.as_fd()])?;
         if woken {
             let _ = rustix::io::read(&self.wakeup, &mut [0; 4096]);
             match INTERRUPTED.swap(0, Relaxed) {
@@ -413,23 +519,22 @@ impl Zygote {
         Ok(())
     }
 
-    fn fork(
+    fn fork<G: Guest>(
         &mut self,
-        guest: &mut impl Guest,
+        guest: &mut G,
         signals: &Signals,
         spin: Duration,
         descriptors: [OwnedFd; 3],
     ) -> Result<i32, String> {
         guest.flush();
-        match guest.fork() {
-            Ok(0) => {
+        let forked = guest.fork();
+        let is_fork = rustix::process::getpid() != self.pid;
+        match forked {
+            Ok(_) if is_fork => {
                 let lived = catch_unwind(AssertUnwindSafe(|| self.live(guest, signals, spin, descriptors)));
                 let status = match lived {
                     Ok(Ok(())) => 0,
-                    Ok(Err(error)) => {
-                        eprintln!("crosslane: {error}");
-                        1
-                    }
+                    Ok(Err(error)) => guest.explain(error),
                     // The hook has told of it.
                     Err(_) => 1,
                 };
@@ -437,8 +542,16 @@ impl Zygote {
                 // SAFETY: nothing of the zygote, of which this is a copy, is to be cleaned up.
                 unsafe { libc::_exit(status) }
             }
+            Err(error) if is_fork => {
+                let status = guest.explain(error);
+                // SAFETY: as above.
+                unsafe { libc::_exit(status) }
+            }
             // A library may have put something else in the place of the language's fork.
-            Ok(pid) if !is_child(pid) => Err(format!("fork made no child, but answered {pid}")),
+            Ok(pid) if !is_child(pid) => {
+                let fork = G::FORK;
+                Err(format!("{fork} made no child, but answered {pid}"))
+            }
             Ok(pid) => Ok(pid),
             Err(error) => Err(format!("fork: {error}")),
         }
@@ -471,12 +584,11 @@ impl Zygote {
         if let Some((source, pickles, loaded)) = &self.reloaded {
             // As in a zygote, the file must load no library: it could be itself.
             // SAFETY: the process has one thread.
-            unsafe { std::env::set_var(ZYGOTE, std::process::id().to_string()) };
-            let again = guest
-                .load(source, pickles.as_ref())
+            unsafe { std::env::set_var(reaper::ZYGOTE, std::process::id().to_string()) };
+            let again = load(guest, source, pickles.as_ref())
                 .map_err(|failure| io::Error::other(failure.to_string()))?;
             // SAFETY: a library that has started threads is not to change the environment, from C, at the same time.
-            unsafe { std::env::remove_var(ZYGOTE) };
+            unsafe { std::env::remove_var(reaper::ZYGOTE) };
             if identity(&again) != *loaded {
                 let name = source.name();
                 return Err(io::Error::other(format!(
@@ -484,7 +596,7 @@ impl Zygote {
                 )));
             }
         }
-        guest.begin();
+        guest.begin()?;
         guest.serve(memory, socket, spin)
     }
 }

@@ -10,7 +10,7 @@ use crosslane_process::Source;
 use mlua::{Error, Function, MultiValue, Table, Value};
 use std::cell::RefCell;
 use std::fmt::Display;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -208,15 +208,17 @@ impl Guest for Lua {
         Ok(Loaded::new(&self.functions, &files))
     }
 
-    fn settle(&mut self) {
+    fn settle(&mut self, _: BorrowedFd<'_>) -> io::Result<()> {
         let _ = self.vm.gc_collect();
+        Ok(())
     }
 
-    fn begin(&mut self) {
+    fn begin(&mut self) -> io::Result<()> {
         // Each lane has random numbers of its own.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i64);
         let seed = self.vm.load("math.randomseed(...)").into_function();
         let _ = seed.and_then(|seed| seed.call::<()>((now, std::process::id())));
+        Ok(())
     }
 
     fn serve(&mut self, memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<()> {

@@ -27,7 +27,7 @@ const NAME: &std::ffi::CStr = c"crosslane-reap";
 
 /// The environment variable that names the zygote which this process is, or descends from; or, while a lane loads the
 /// file itself, that lane.
-const ZYGOTE: &str = "CROSSLANE_ZYGOTE";
+pub const ZYGOTE: &str = "CROSSLANE_ZYGOTE";
 
 /// Whether this process is one in which a library must load no library: it could be itself.
 pub(crate) fn is_zygote() -> bool {

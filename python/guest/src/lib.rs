@@ -1,6 +1,6 @@
 //! The Python guest: the native half of the package `crosslane`.
 //!
-//! A lane's process calls [`serve`], which takes batches from the ring, calls the user's function
+//! [`zygote`] loads a library and forks its lanes. A lane calls [`serve`], which takes batches from the ring, calls the user's function
 //! per row or per batch, and writes the results. Row values are made and read here, without pyarrow.
 //! The interpreter's lock is released while the lane waits.
 
@@ -14,6 +14,7 @@ mod serve;
 mod tests;
 mod vectorcall;
 mod writer;
+mod zygote;
 
 use crosslane::Signature;
 use pyo3::exceptions::PyValueError;
@@ -58,12 +59,10 @@ fn text(files: Vec<(PyBackedBytes, PyBackedBytes)>) -> String {
     crosslane_process::control::text(files.iter().map(|(path, content)| (&path[..], &content[..])))
 }
 
-/// Makes this process the reaper of a child that `fork` makes; returns in the child only.
-///
-/// Raises OSError if there can be no child.
+/// What to tell the user of the threads of a library that a fork would miss.
 #[pyfunction]
-fn supervise(fork: &Bound<'_, PyAny>) -> PyResult<()> {
-    crosslane_process::reaper::supervise(|| fork.call0()?.extract())
+fn note(lost: Vec<String>) -> String {
+    crosslane_guest::note(&lost)
 }
 
 fn value_error(error: crosslane::signature::SignatureError) -> PyErr {
@@ -79,7 +78,8 @@ fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(writer::is_missing, module)?)?;
     module.add_function(wrap_pyfunction!(serve::backoff, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
-    module.add_function(wrap_pyfunction!(supervise, module)?)?;
+    module.add_function(wrap_pyfunction!(zygote::zygote, module)?)?;
+    module.add_function(wrap_pyfunction!(note, module)?)?;
     module.add_function(wrap_pyfunction!(text, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

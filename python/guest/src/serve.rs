@@ -31,10 +31,21 @@ pub(crate) fn serve(
     functions: Vec<Bound<'_, PyAny>>,
     spin_microseconds: u64,
 ) -> PyResult<()> {
-    // SAFETY: the zygote received both descriptors for this lane and gives them away here.
+    // SAFETY: the host received both descriptors for this lane and gives them away here.
     let (memory, socket) = unsafe { (OwnedFd::from_raw_fd(memory), OwnedFd::from_raw_fd(socket)) };
+    live(py, memory, socket, functions, Duration::from_micros(spin_microseconds))
+}
+
+/// As [`serve`], in Rust.
+pub(crate) fn live(
+    py: Python<'_>,
+    memory: OwnedFd,
+    socket: OwnedFd,
+    functions: Vec<Bound<'_, PyAny>>,
+    spin: Duration,
+) -> PyResult<()> {
     // SAFETY: an engine sent them for this lane, which is opened here alone.
-    let mut lane = unsafe { GuestLane::open(memory, socket, Duration::from_micros(spin_microseconds)) }?;
+    let mut lane = unsafe { GuestLane::open(memory, socket, spin) }?;
     let mut prepared: Vec<Prepared> = functions.into_iter().map(Prepared::new).collect();
     loop {
         let Some(call) = py.detach(|| lane.next_call())? else { return Ok(()) };
@@ -44,10 +55,10 @@ pub(crate) fn serve(
             return Err(PyOSError::new_err(format!("a call of function {index} of {count}")));
         };
         match prepared.get(lane.types(&call)?) {
-            Ok((function, declared, out)) => function.answer(py, &mut lane, call, declared, out)?,
+            Ok((function, out)) => function.answer(py, &mut lane, call, out)?,
             Err(error) if ends_lane(py, &error) => return Err(error),
             Err(error) => {
-                let failure = describe(py, error, &prepared.declared)?;
+                let failure = describe(py, error)?;
                 lane.fail(call, &failure, None)?;
             }
         }
@@ -70,7 +81,7 @@ impl<'py> Prepared<'py> {
     }
 
     /// The function for arguments of these types, if its signature does not say which they are.
-    fn get(&mut self, types: Option<&str>) -> PyResult<(&Function, &Bound<'py, PyAny>, &mut ColumnBuilder)> {
+    fn get(&mut self, types: Option<&str>) -> PyResult<(&Function, &mut ColumnBuilder)> {
         let Self { declared, plain, instances, runner } = self;
         let mut new = |concrete: &Bound<'py, PyAny>| -> PyResult<_> {
             let function = Function::new(concrete, runner)?;
@@ -86,15 +97,14 @@ impl<'py> Prepared<'py> {
                 new(&declared.call_method1(intern!(declared.py(), "for_types"), (types,))?)
             })?,
         };
-        Ok((function, declared, out))
+        Ok((function, out))
     }
 }
 
 /// An exception as the engine's users should read it.
-fn describe(py: Python<'_>, error: PyErr, declared: &Bound<'_, PyAny>) -> PyResult<Failure> {
-    let file = declared.getattr(intern!(py, "file"))?;
+pub(crate) fn describe(py: Python<'_>, error: PyErr) -> PyResult<Failure> {
     let describe = py.import("crosslane._errors")?.getattr("describe")?;
-    let (class, message, traceback) = describe.call1((error.into_value(py), file))?.extract()?;
+    let (class, message, traceback) = describe.call1((error.into_value(py),))?.extract()?;
     Ok(Failure { class, message, traceback, ..Failure::default() })
 }
 
@@ -232,7 +242,6 @@ impl Function {
         py: Python<'_>,
         lane: &mut GuestLane,
         call: Call,
-        declared: &Bound<'_, PyAny>,
         out: &mut ColumnBuilder,
     ) -> PyResult<()> {
         let limit = self.memory_limit.and_then(MemoryLimit::set);
@@ -257,7 +266,7 @@ impl Function {
             Ok(None) => lane.succeed(call, out, mishaps)?,
             // Further calls may lie in the ring.
             Err(mishap) if ends_lane(py, &mishap.error) => return Err(mishap.error),
-            Err(mishap) => lane.fail(call, &describe(py, mishap.error, declared)?, mishap.row)?,
+            Err(mishap) => lane.fail(call, &describe(py, mishap.error)?, mishap.row)?,
         }
         Ok(())
     }

@@ -1,0 +1,111 @@
+//! The zygote: `crosslane_guest` with what Python does of it (`crosslane/_zygote.py`).
+
+use crate::serve;
+use crosslane::Failure;
+use crosslane_guest::{Guest, Loaded};
+use crosslane_process::Source;
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// The life of a zygote's process, with its object of `crosslane._zygote` and the words behind its command.
+///
+/// Raises what the library's own signal handlers raise.
+#[pyfunction]
+pub(crate) fn zygote(half: Bound<'_, PyAny>, arguments: Vec<String>) -> PyResult<()> {
+    Ok(crosslane_guest::live(&mut Python { half }, &arguments)?)
+}
+
+struct Python<'py> {
+    /// What Python does.
+    half: Bound<'py, PyAny>,
+}
+
+impl Python<'_> {
+    /// An exception as the engine's users should read it.
+    fn failure(&self, error: PyErr) -> Failure {
+        serve::describe(self.half.py(), error).unwrap_or_else(|error| Failure {
+            class: "Error".into(),
+            message: error.to_string(),
+            ..Failure::default()
+        })
+    }
+
+    fn try_load(&self, source: &Source, pickles: Option<&OwnedFd>) -> PyResult<Loaded> {
+        let pickles = pickles.map(AsRawFd::as_raw_fd);
+        let name = intern!(self.half.py(), "load");
+        let (functions, text): (String, _) =
+            self.half.call_method1(name, (source.name(), pickles))?.extract()?;
+        let functions =
+            serde_json::from_str(&functions).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Loaded { functions, text })
+    }
+}
+
+impl Guest for Python<'_> {
+    const FORK: &'static str = "os.fork";
+
+    fn runtime(&self) -> String {
+        let version = self.half.py().version_info();
+        format!("Python {}.{}.{}", version.major, version.minor, version.patch)
+    }
+
+    fn load(&mut self, source: &Source, pickles: Option<&OwnedFd>) -> Result<Loaded, Failure> {
+        self.try_load(source, pickles).map_err(|error| self.failure(error))
+    }
+
+    fn open_streams(&mut self) -> Result<(), Failure> {
+        let opened = self.half.call_method0(intern!(self.half.py(), "open_streams"));
+        opened.map(drop).map_err(|error| self.failure(error))
+    }
+
+    fn lost_threads(&mut self) -> Result<Vec<String>, Failure> {
+        let lost = self.half.call_method0(intern!(self.half.py(), "lost_threads"));
+        lost.and_then(|lost| lost.extract()).map_err(|error| self.failure(error))
+    }
+
+    fn command(&self) -> Vec<OsString> {
+        let command = self.half.call_method0(intern!(self.half.py(), "command"));
+        command.and_then(|words| words.extract()).unwrap_or_default()
+    }
+
+    fn settle(&mut self, bell: BorrowedFd<'_>) -> io::Result<()> {
+        self.half.call_method1(intern!(self.half.py(), "settle"), (bell.as_raw_fd(),))?;
+        Ok(())
+    }
+
+    fn wait(&mut self, fds: [BorrowedFd<'_>; 2]) -> io::Result<[bool; 2]> {
+        let py = self.half.py();
+        let ready = py.detach(|| crosslane_guest::readable(fds))?;
+        py.check_signals()?;
+        Ok(ready)
+    }
+
+    fn fork(&mut self) -> io::Result<i32> {
+        Ok(self.half.call_method0(intern!(self.half.py(), "fork"))?.extract::<i32>()?)
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        self.half.call_method0(intern!(self.half.py(), "begin"))?;
+        Ok(())
+    }
+
+    fn serve(&mut self, memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<()> {
+        let functions = self.half.getattr(intern!(self.half.py(), "functions"))?.extract()?;
+        Ok(serve::live(self.half.py(), memory, socket, functions, spin)?)
+    }
+
+    fn explain(&mut self, error: io::Error) -> i32 {
+        let py = self.half.py();
+        let explained = self.half.call_method1(intern!(py, "explain"), (PyErr::from(error).into_value(py),));
+        explained.and_then(|code| code.extract()).unwrap_or(1)
+    }
+
+    fn flush(&mut self) {
+        let _ = self.half.call_method0(intern!(self.half.py(), "flush"));
+    }
+}
