@@ -130,6 +130,19 @@ os.fork = mine
 @udf
 def f() -> int: return 1
 """,
+    "rb": """
+asked = 0
+Process.singleton_class.prepend(Module.new do
+  define_method(:_fork) do
+    raise "no fork" if (asked += 1) == 3
+    pid = super()
+    sleep if pid == 0 && asked == 1
+    raise "no worker" if pid == 0
+    pid
+  end
+end)
+udf("f() -> BIGINT") { 1 }
+""",
 }
 
 
@@ -141,6 +154,10 @@ HOOKS = {
             os.register_at_fork(**{when: lambda: subprocess.run(["true"], check=True)})
         @udf
         def f() -> int: return int(subprocess.check_output(["echo", "1"]))
+    """,
+    "rb": """
+        Process.singleton_class.prepend(Module.new { def _fork = (`true`; super.tap { system("true") }) })
+        udf("f() -> BIGINT") { `echo 1`.to_i }
     """,
 }
 

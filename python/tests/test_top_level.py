@@ -228,6 +228,10 @@ SEES = {
         @udf
         def f() -> str: return str(seen)
     """,
+    "rb": """
+        Thread.new { sleep }
+        udf("f() -> VARCHAR") { (ARGV + ENV.keys.grep("CROSSLANE_ZYGOTE")).to_s }
+    """,
 }
 
 
@@ -259,6 +263,19 @@ HANDLERS = {
         @udf
         def zygote() -> int:
             return os.getppid()
+    """,
+    "rb": """
+        heard = []
+        trap("INT") {{ heard << "INT" }}
+        trap("CHLD") {{ heard << "CHLD" }}
+        trap("USR1") {{ File.write("{told}-#{{Process.pid}}", "") }}
+        udf("hears() -> VARCHAR") do
+          Process.kill(:INT, Process.pid)
+          system("true")
+          Thread.pass until heard.size >= 2
+          heard.uniq.join(",")
+        end
+        udf("zygote() -> BIGINT") {{ Process.ppid }}
     """,
 }
 

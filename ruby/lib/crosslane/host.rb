@@ -99,7 +99,7 @@ module Crosslane
     def answer
       message = @control.receive
       case message&.first
-      when :load then @control.loaded("[]", "Ruby #{RUBY_VERSION}", nil, false)
+      when :load then @control.loaded("Ruby #{RUBY_VERSION}")
       when :fork then make(*message.drop(1))
       end
       message

@@ -1,8 +1,6 @@
-//! The zygote's control socket, as Ruby sees it.
+//! The control socket of host lanes, as Ruby sees it.
 
 use crate::serve::io_error;
-use crosslane::Failure;
-use crosslane_process::Source;
 use crosslane_process::control::{ControlSocket, Report, Request};
 use magnus::{Error, IntoValue, Ruby, Value};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
@@ -19,7 +17,7 @@ impl Control {
         Self(ControlSocket::new(UnixStream::from(unsafe { OwnedFd::from_raw_fd(descriptor) })))
     }
 
-    /// The next request: `[:load, kind, path or name, seconds]`, or `[:fork, lane, spin, memory, socket, log]`,
+    /// The next request: `[:load]`, or `[:fork, lane, spin, memory, socket, log]`,
     /// or `[:unfork, lane]`, or `[:refused, lane]` for a fork that was refused already; nil when the engine has closed the socket.
     pub(crate) fn receive(&self) -> Result<Option<Value>, Error> {
         let ruby = Ruby::get().expect("with the GVL");
@@ -29,14 +27,7 @@ impl Control {
         };
         let Some((request, descriptors)) = received else { return Ok(None) };
         let message = match request {
-            Request::Load { source, seconds } => {
-                let (kind, name) = match source {
-                    Source::File { path } => ("file", path.display().to_string()),
-                    Source::Thread { name } => ("thread", name),
-                    Source::Pickle { name, .. } => ("pickle", name),
-                };
-                (ruby.to_symbol("load"), kind, name, seconds).into_value_with(&ruby)
-            }
+            Request::Load { .. } => (ruby.to_symbol("load"),).into_value_with(&ruby),
             Request::Fork { lane, spin_microseconds } => {
                 let Ok([memory, socket, log]) = <[OwnedFd; 3]>::try_from(descriptors) else {
                     self.unforked(lane, "the process has too few descriptors left".into())?;
@@ -54,21 +45,10 @@ impl Control {
         self.0.send(report).map_err(io_error)
     }
 
-    /// `functions` is JSON; `text` tells the files that were read from any others; `reloads`: each lane loads them itself.
-    pub(crate) fn loaded(
-        &self,
-        functions: String,
-        runtime: String,
-        text: Option<String>,
-        reloads: bool,
-    ) -> Result<(), Error> {
-        let functions = serde_json::from_str(&functions).map_err(crate::argument_error)?;
-        self.send(&Report::Loaded { functions, runtime, text, reloads })
-    }
-
-    pub(crate) fn failed(&self, class: String, message: String, traceback: String) -> Result<(), Error> {
-        let failure = Failure { class, message, traceback, ..Failure::default() };
-        self.send(&Report::Failed { failure })
+    /// The functions of the program are known from elsewhere.
+    pub(crate) fn loaded(&self, runtime: String) -> Result<(), Error> {
+        let functions = serde_json::Value::Array(Vec::new());
+        self.send(&Report::Loaded { functions, runtime, text: None, reloads: false })
     }
 
     pub(crate) fn forked(&self, lane: u64) -> Result<(), Error> {
@@ -81,9 +61,5 @@ impl Control {
 
     pub(crate) fn exited(&self, lane: u64, code: Option<i32>, signal: Option<i32>) -> Result<(), Error> {
         self.send(&Report::Exited { lane, code, signal })
-    }
-
-    pub(crate) fn interrupted(&self, at: u64) -> Result<(), Error> {
-        self.send(&Report::Interrupted { at })
     }
 }

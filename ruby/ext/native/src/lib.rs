@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`serve`], [`ready`], [`function`], [`table`] | the guest's loop, for forked workers and for host lanes |
 //! | [`objects`], [`shapes`], [`values`] | what Ruby's objects are in SQL |
-//! | [`control`] | the zygote's side of the control socket |
+//! | [`zygote`] | loads a file, and forks workers |
+//! | [`control`] | the host's side of the control socket |
 //! | [`engine`] | the embedded database, and its calls of this program's blocks |
 
 #![allow(missing_docs, reason = "the only thing to be seen is Ruby's entry point, which a macro makes")]
@@ -22,11 +23,11 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod values;
+mod zygote;
 
 use crosslane::Signature;
 use crosslane_gvl::Unwind;
 use magnus::rb_sys::AsRawValue;
-use magnus::value::ReprValue;
 use magnus::{
     Error, Module, Object, RArray, RClass, RModule, RString, Ruby, TypedData, Value, function, method,
 };
@@ -48,12 +49,6 @@ fn parse_signature(text: String) -> Result<Parts, Error> {
     Ok((signature.name.clone(), signature.pairs(), signature.returns.to_string(), signature.variadic))
 }
 
-/// Has the kernel kill this process when its parent ends.
-fn die_with_parent() {
-    // SAFETY: prctl has no memory requirements.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-}
-
 /// What tells files, as pairs of path and content, from any others.
 fn text(files: RArray) -> Result<String, Error> {
     let mut read = Vec::new();
@@ -63,21 +58,6 @@ fn text(files: RArray) -> Result<String, Error> {
         read.push(unsafe { (path.as_slice().to_vec(), content.as_slice().to_vec()) });
     }
     Ok(crosslane_process::control::text(read.iter().map(|(path, content)| (&path[..], &content[..]))))
-}
-
-/// Makes this process the reaper of a child that Ruby's `fork` makes; returns in the child only.
-fn supervise() -> Result<(), Error> {
-    /// An error of this function's two kinds.
-    struct Failed(Error);
-    impl From<std::io::Error> for Failed {
-        fn from(error: std::io::Error) -> Self {
-            Self(serve::io_error(error))
-        }
-    }
-    let process: RModule = Ruby::get().expect("with the GVL").class_object().const_get("Process")?;
-    let fork =
-        || -> Result<i32, Error> { Ok(process.funcall::<_, _, Option<i32>>("fork", ())?.unwrap_or(0)) };
-    crosslane_process::reaper::supervise(|| fork().map_err(Failed)).map_err(|Failed(error)| error)
 }
 
 /// How long a wait is that nothing can end, in milliseconds.
@@ -141,9 +121,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     unsafe { rows::define(native.as_raw()) };
     native.define_singleton_method("prepare", function!(prepare, 0))?;
     native.define_singleton_method("parse_signature", function!(parse_signature, 1))?;
-    native.define_singleton_method("die_with_parent", function!(die_with_parent, 0))?;
-    native.define_singleton_method("supervise", function!(supervise, 0))?;
-    native.define_singleton_method("ended_child", function!(crosslane_process::reaper::ended_child, 0))?;
+    native.define_singleton_method("zygote", function!(zygote::zygote, 2))?;
     native.define_singleton_method("backoff", function!(backoff, 1))?;
     native.define_singleton_method("final?", function!(is_final, 1))?;
     native.define_singleton_method("text", function!(text, 1))?;
@@ -155,12 +133,10 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     let control = define::<control::Control>(ruby, native, "Control")?;
     control.define_singleton_method("new", function!(control::Control::new, 1))?;
     control.define_method("receive", method!(control::Control::receive, 0))?;
-    control.define_method("loaded", method!(control::Control::loaded, 4))?;
-    control.define_method("failed", method!(control::Control::failed, 3))?;
+    control.define_method("loaded", method!(control::Control::loaded, 1))?;
     control.define_method("forked", method!(control::Control::forked, 1))?;
     control.define_method("unforked", method!(control::Control::unforked, 2))?;
     control.define_method("exited", method!(control::Control::exited, 3))?;
-    control.define_method("interrupted", method!(control::Control::interrupted, 1))?;
     define_engine(ruby, native)
 }
 
