@@ -418,6 +418,36 @@ class TestAppendArrow < CrosslaneTest
     assert_match(/closed/, assert_raises(Crosslane::Error) { db.append_arrow("t", Producer.new([])) }.message)
   end
 
+  # The table asks a block whether it takes a row.
+  def test_what_leaves_a_block_of_the_table
+    db = open(threads: 2)
+    own = Class.new(StandardError)
+    begun = Thread::Queue.new
+    asked = nil
+    db.udf(:block, "(n BIGINT) -> BOOLEAN") { |n| asked.call(n) }
+    db.udf(:lane, "(n BIGINT) -> BOOLEAN", timeout: 600) { |n| asked.call(n) }
+    %w[block lane].each do |name|
+      db.query("CREATE OR REPLACE TABLE t (n BIGINT CHECK (#{name}(n)), word VARCHAR)")
+      append = -> { db.append_arrow("t", Producer.new([rows(2)])) }
+      asked = ->(n) { raise own, "no #{n}" }
+      assert_equal "no 0", assert_raises(own, &append).message
+      asked = ->(n) { throw :out, n } if name == "block"
+      assert_equal(0, catch(:out) { append.call }) if name == "block"
+      asked = lambda do |_n|
+        begun << 1
+        sleep
+      end
+      thread = Thread.new(&append)
+      thread.report_on_exception = false
+      begun.pop
+      thread.raise(own, "enough")
+      assert_equal "enough", assert_raises(own) { thread.value }.message
+      asked = ->(_n) { true }
+      assert_equal 2, append.call
+      assert_equal 2, db.value("SELECT count(*) FROM t")
+    end
+  end
+
   def test_under_a_stressed_collector
     db = table
     producer = Producer.new([rows(1)])

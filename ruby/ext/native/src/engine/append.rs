@@ -10,7 +10,6 @@ use crate::engine::session::failure;
 use crate::objects::{self, Fault, Writer};
 use crosslane::call::Output;
 use crosslane::{ColumnBuilder, DataType, values};
-use crosslane_gvl as gvl;
 use crosslane_vectors::{LogicalType, Results, data_type};
 use libduckdb_sys as ffi;
 use magnus::rb_sys::AsRawValue;
@@ -165,22 +164,14 @@ impl Appender {
         }
         let mut inner = self.inner()?;
         let inner = inner.as_mut().ok_or_else(closed)?;
-        let raw = inner.raw;
-        let append = |chunk: &Chunk| {
-            // SAFETY: the appender and the chunk live.
-            let state = unsafe { ffi::duckdb_append_data_chunk(raw, chunk.0) };
-            if state == OK { Ok(()) } else { Err(message(raw)) }
-        };
-        let before = source.rows();
-        let added = gvl::without_or_raise(|| source.append(append), || {})?;
+        let (raw, before) = (inner.raw, source.rows());
+        let due = inner.columns.iter().map(|(known, ..)| known);
+        let added = inner.link.run(|| {
+            let added = source.append(|chunk| append(raw, chunk));
+            added.map_err(|why| source.explain(&why, &names, due))
+        });
         inner.count += source.rows() - before;
-        match added {
-            Ok(()) => Ok(true),
-            Err(why) => {
-                let due = inner.columns.iter().map(|(known, ..)| known);
-                Err(failure(None, &source.explain(&why, &names, due)))
-            }
-        }
+        added.map(|()| true)
     }
 
     /// Whether rows were given to DuckDB, which may have written them.
@@ -202,7 +193,7 @@ impl Appender {
         inner.send()?;
         let raw = inner.raw;
         // SAFETY: the appender lives.
-        inner.link.run(|| unsafe { ffi::duckdb_appender_close(raw) }, || message(raw))?;
+        inner.link.run(|| outcome(raw, unsafe { ffi::duckdb_appender_close(raw) }))?;
         Ok(inner.count)
     }
 
@@ -227,6 +218,16 @@ fn message(appender: ffi::duckdb_appender) -> String {
         ffi::duckdb_destroy_error_data(&raw mut error);
         message
     }
+}
+
+/// What comes of a call of an appender's, with DuckDB's words.
+fn outcome(appender: ffi::duckdb_appender, state: ffi::duckdb_state) -> Result<(), String> {
+    if state == OK { Ok(()) } else { Err(message(appender)) }
+}
+
+fn append(appender: ffi::duckdb_appender, chunk: &Chunk) -> Result<(), String> {
+    // SAFETY: the appender and the chunk live.
+    outcome(appender, unsafe { ffi::duckdb_append_data_chunk(appender, chunk.0) })
 }
 
 /// `Crosslane::DEFAULT`, which stands for a column's default value.
@@ -284,9 +285,7 @@ impl Inner {
     fn send(&mut self) -> Result<(), Error> {
         let raw = self.raw;
         for chunk in std::mem::take(&mut self.full) {
-            // SAFETY: the appender and the chunk live.
-            let append = || unsafe { ffi::duckdb_append_data_chunk(raw, chunk.0) };
-            self.link.run(append, || message(raw))?;
+            self.link.run(|| append(raw, &chunk))?;
         }
         Ok(())
     }

@@ -279,23 +279,17 @@ impl Link {
         gvl::without_fail(part, || self.session.interrupt(), |unwind| self.session.stop(unwind))
     }
 
-    /// Runs what plans or runs a query inside of DuckDB, and so may call blocks; `words` are DuckDB's for its failure. It is
-    /// not begun if what the VM wants of the thread raises.
+    /// Runs what plans or runs a query inside of DuckDB, and so may call blocks; it fails with DuckDB's words. It uses
+    /// nothing of Ruby. It is not begun if what the VM wants of the thread raises.
     ///
     /// # Errors
     /// Those of a query.
-    pub(crate) fn run(
-        &self,
-        work: impl FnOnce() -> ffi::duckdb_state,
-        words: impl FnOnce() -> String,
-    ) -> Result<(), Error> {
+    pub(crate) fn run(&self, work: impl FnOnce() -> Result<(), String>) -> Result<(), Error> {
         let _work = self.work();
         let running = Running::new();
+        check_interrupts()?;
         self.session.begin();
-        let state = gvl::without_or_raise(work, || self.session.interrupt())?;
-        if state != OK {
-            return Err(self.failure(&words()));
-        }
+        self.aside(work)?.map_err(|words| self.failure(&words))?;
         running.succeeded();
         match self.session.left_for_good() {
             Some(left) => Err(failure(Some(left), "the query was left")),
@@ -311,13 +305,27 @@ impl Link {
         unsafe { ffi::duckdb_query(self.raw, c"SELECT 1".as_ptr(), std::ptr::null_mut()) };
     }
 
-    /// Fetches the next chunk of a stream, on a thread of its own: DuckDB works until there is one, and this thread
-    /// must see what the VM wants of it meanwhile.
+    /// Fetches the next chunk of a stream.
     ///
     /// # Safety
     /// The result must be a stream of this connection.
     pub(crate) unsafe fn fetch(&self, result: ffi::duckdb_result) -> Result<Chunk, Error> {
         let _work = self.work();
+        // SAFETY: as the caller says.
+        self.aside(|| Chunk(unsafe { ffi::duckdb_fetch_chunk(result) }))
+    }
+
+    /// Has DuckDB work on a thread of its own: it works until it is done, and this thread must see what the VM wants of
+    /// it meanwhile. If that raises, the work is ended, and what it gives is dropped.
+    fn aside<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
+        /// Tells the end of the work, however it ends.
+        struct End<'a>(&'a AtomicBool, &'a Session);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Release);
+                self.1.interrupt();
+            }
+        }
         let mut interrupted = false;
         let done = AtomicBool::new(false);
         let wait = || {
@@ -325,18 +333,17 @@ impl Link {
                 self.session.rest(REST);
             }
         };
-        let result = Raw(result);
+        // This thread does not touch what the work uses until that is done.
+        let work = Raw(work);
         std::thread::scope(|scope| {
-            let fetch = || {
-                let Raw(result) = { result };
-                // SAFETY: as the caller says.
-                let chunk = Raw(unsafe { ffi::duckdb_fetch_chunk(result) });
-                done.store(true, Release);
-                self.session.interrupt();
-                chunk
+            let end = End(&done, &self.session);
+            let work = move || {
+                let Raw(work) = { work };
+                let _end = end;
+                Raw(work())
             };
-            let fetching = std::thread::Builder::new().name("crosslane-fetch".into());
-            let fetching = fetching.spawn_scoped(scope, fetch).map_err(crate::serve::io_error)?;
+            let working = std::thread::Builder::new().name("crosslane-query".into());
+            let working = working.spawn_scoped(scope, work).map_err(crate::serve::io_error)?;
             while !done.load(Acquire) {
                 gvl::without(wait, || self.session.interrupt());
                 if let Err(unwind) = check_interrupts() {
@@ -352,12 +359,14 @@ impl Link {
                     interrupted = true;
                 }
             }
-            let Raw(chunk) = fetching.join().unwrap_or(Raw(std::ptr::null_mut()));
-            let chunk = Chunk(chunk);
+            let outcome = working.join();
             if interrupted {
                 return Err(failure(self.session.left(), "the query was interrupted"));
             }
-            Ok(chunk)
+            match outcome {
+                Ok(Raw(outcome)) => Ok(outcome),
+                Err(_) => Err(failure(None, "a defect of Crosslane: please report it")),
+            }
         })
     }
 
