@@ -5,6 +5,7 @@
 
 use crate::function::Function;
 use crate::table::Table;
+use crosslane::Instances;
 use magnus::value::ReprValue;
 use magnus::{Error, Value};
 use std::collections::HashMap;
@@ -25,7 +26,7 @@ type Key = (bool, u32);
 struct Known {
     plain: Option<Arc<Ready>>,
     /// What it is for arguments of some types, by those as text, if it takes any.
-    instances: HashMap<Box<str>, Arc<Ready>>,
+    instances: Instances<Box<str>, Arc<Ready>>,
 }
 
 impl Known {
@@ -36,9 +37,6 @@ impl Known {
         }
     }
 }
-
-/// For how many types of arguments a function that takes any is kept ready.
-const MOST_INSTANCES: usize = 64;
 
 /// The functions that there are, and what is ready of them. Held with the GVL, and never while Ruby is called.
 static READY: Mutex<Option<HashMap<Key, Known>>> = Mutex::new(None);
@@ -80,7 +78,7 @@ pub(crate) fn ready(
         _ => Ready::Function(Box::new(Function::new(declared, types, host)?)),
     });
     // Dropped when nothing is locked.
-    let mut forgotten = HashMap::new();
+    let mut forgotten = Instances::default();
     Ok(with(|known| {
         if !host {
             known.entry(key).or_default();
@@ -93,12 +91,7 @@ pub(crate) fn ready(
         }
         match types {
             None => known.plain = Some(Arc::clone(&made)),
-            Some(types) => {
-                if known.instances.len() >= MOST_INSTANCES {
-                    forgotten = std::mem::take(&mut known.instances);
-                }
-                known.instances.insert(types.into(), Arc::clone(&made));
-            }
+            Some(types) => forgotten = known.instances.keep(types.into(), Arc::clone(&made)),
         }
         made
     }))
