@@ -192,7 +192,7 @@ def loaded(path: Path) -> Iterator[Control]:
         yield control
     finally:
         ours.close()
-        zygote.wait(timeout=30)
+        assert zygote.wait(timeout=30) == 0
 
 
 def fork(control: Control, lane: int) -> None:
@@ -219,6 +219,15 @@ def test_a_worker_that_hangs_before_it_is_ready_is_ended_when_it_is_given_up(
         fork(control, 5)
         assert control.receive()[0] == {"op": "forked", "lane": 5}
         unfork(control, 5)
+
+
+@pytest.mark.parametrize("language", HANGS)
+def test_a_zygote_that_has_workers_ends_without_an_error(tmp_path: Path, language: str) -> None:
+    path = tmp_path / f"hangs.{language}"
+    path.write_text(HANGS[language])
+    with loaded(path) as control:
+        fork(control, 5)
+        assert control.receive()[0] == {"op": "forked", "lane": 5}
 
 
 @pytest.mark.parametrize("language", RAISES)
