@@ -23,7 +23,7 @@ use crosslane::Failure;
 use crosslane_process::control::{self, ControlSocket, Report, Request};
 use crosslane_process::{Source, reaper};
 use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use serde::{Deserialize, Serialize};
@@ -284,7 +284,7 @@ fn run_anew(guest: &mut impl Guest, anew: Anew) -> io::Result<()> {
     // SAFETY: the process that became this one left the descriptor open for it.
     let pickles = anew.pickles.map(|number| unsafe { OwnedFd::from_raw_fd(number) });
     if let Some(pickles) = &pickles {
-        rustix::io::fcntl_setfd(pickles, rustix::io::FdFlags::CLOEXEC)?;
+        rustix::io::fcntl_setfd(pickles, FdFlags::CLOEXEC)?;
     }
     Zygote::new(control_socket()?, Some((anew.source, pickles, anew.loaded)))?.serve(guest)
 }
@@ -311,7 +311,7 @@ fn load(guest: &mut impl Guest, source: &Source, pickles: Option<&OwnedFd>) -> R
 fn control_socket() -> io::Result<ControlSocket> {
     // SAFETY: the engine started this process with the socket as this descriptor, which nothing else owns.
     let socket = unsafe { OwnedFd::from_raw_fd(CONTROL) };
-    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+    rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     Ok(ControlSocket::new(UnixStream::from(socket)))
 }
 
@@ -339,15 +339,19 @@ fn start_anew(
     let Ok(json) = serde_json::to_string(&anew) else { return };
     // SAFETY: the descriptor is the control socket, which stays open.
     let control = unsafe { BorrowedFd::borrow_raw(CONTROL) };
-    for kept in [Some(control), pickles.map(AsFd::as_fd)].into_iter().flatten() {
-        let _ = rustix::io::fcntl_setfd(kept, rustix::io::FdFlags::empty());
-    }
+    let inherit = |flags: FdFlags| {
+        for kept in [Some(control), pickles.map(AsFd::as_fd)].into_iter().flatten() {
+            let _ = rustix::io::fcntl_setfd(kept, flags);
+        }
+    };
+    inherit(FdFlags::empty());
     let mut command = Command::new(program);
     command.args(arguments).arg(ANEW).arg(json).env_clear().envs(environment);
     if let Some(folder) = folder {
         command.current_dir(folder);
     }
     let _ = command.exec();
+    inherit(FdFlags::CLOEXEC);
 }
 
 /// Prints what a file declares, or why it cannot be loaded, as JSON in a line of its own. What the file itself prints goes
@@ -458,6 +462,9 @@ impl Zygote {
         for pid in self.lanes.keys() {
             let _ = rustix::process::waitpid(Pid::from_raw(*pid), rustix::process::WaitOptions::empty());
         }
+        signals.give_back();
+        // The language's handlers may ring as long as the process lives: the numbers must not become those of other files.
+        std::mem::forget((self.wakeup, self.bell));
         served
     }
 

@@ -137,11 +137,12 @@ fn check(file: &OwnedFd, length: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies a whole external frame into memory of our own, if it has at most `largest` bytes.
+/// Copies a whole external frame into memory of our own, if it has at most `largest` bytes; or only its `first` bytes.
 pub(crate) fn read(
     file: OwnedFd,
     length: u64,
     largest: usize,
+    first: Option<usize>,
     buffer: &mut Aligned,
 ) -> Result<(), LaneError> {
     let corrupt = |what: String| LaneError::Corrupt(format!("a reply of {length} bytes: {what}"));
@@ -149,12 +150,13 @@ pub(crate) fn read(
         discard(file);
         return Err(corrupt(what));
     }
-    if length > largest as u64 {
+    let wanted = first.map_or(length, |first| length.min(first as u64));
+    if wanted > largest as u64 {
         return Err(LaneError::TooLarge(format!(
             "its reply of {length} bytes exceeds {largest} bytes; the setting largest_batch changes this limit"
         )));
     }
-    let bytes = buffer.resize(length as usize).map_err(|_| no_memory(length))?;
+    let bytes = buffer.resize(wanted as usize).map_err(|_| no_memory(length))?;
     let mut done = 0;
     while done < bytes.len() {
         match rustix::io::pread(&file, &mut bytes[done..], done as u64) {

@@ -94,9 +94,13 @@ impl ProcessLane {
     /// is gone.
     fn take(&mut self, whole: bool) -> Result<bool, LaneError> {
         let into = &mut self.reply;
+        // Of what is thrown away only the header is looked at.
+        let unwanted = self.exchanges.is_cancelled();
+        let first = unwanted.then_some(size_of::<Header>());
+        let whole = whole || unwanted;
         let Some(frame) = self.ends.consumer.peek().map_err(Self::corrupt)? else { return Ok(false) };
         let taken = match frame.tag() {
-            INLINE => match into.resize(frame.length()) {
+            INLINE => match into.resize(first.map_or(frame.length(), |first| frame.length().min(first))) {
                 Ok(bytes) => {
                     let first = if whole { bytes.len() } else { bytes.len().min(batch::HEAD) };
                     let (head, rest) = bytes.split_at_mut(first);
@@ -120,7 +124,7 @@ impl ProcessLane {
                 let file = external::receive(self.socket.as_fd()).map_err(|error| {
                     LaneError::Corrupt(format!("a large reply without its file: {error}"))
                 })?;
-                external::read(file, u64::from_le_bytes(length), self.largest, into)
+                external::read(file, u64::from_le_bytes(length), self.largest, first, into)
             }
             EXTERNAL => return Err(LaneError::Corrupt("a malformed announcement of a large reply".into())),
             tag => return Err(LaneError::Corrupt(format!("a frame with tag {tag}"))),

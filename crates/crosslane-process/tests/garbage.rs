@@ -3,8 +3,8 @@
 //! The bounded twin of the fuzz target `reply` (`make fuzz`): valid replies with a few bytes changed,
 //! cut, or random throughout.
 
-use crosslane::DataType;
 use crosslane::lane::Lane;
+use crosslane::{DataType, batch};
 use crosslane_process::testing::{
     TYPES, announced_reply, changing_replies, garbage_reply, long_reply, replied, valid_reply,
 };
@@ -144,6 +144,24 @@ fn garbled_announcements_are_errors() {
 }
 
 /// What a guest may say of an exchange, in a sound frame: only its own turn is a reply, and only to what was not cancelled.
+/// The values of a long column may be taken by themselves.
+#[test]
+fn a_buffer_between_words_is_malformed_in_one_step_and_in_two() {
+    let mut frame = long_reply(&DataType::BigInt, 300);
+    frame.extend([0; 8]);
+    // Behind the header, the node and the buffer of the validity.
+    let offset = 64 + 16 + 16;
+    frame[offset] += 4;
+    let (head, values) = frame.split_at(batch::last_buffer(&frame, frame.len()).expect("a long buffer"));
+    for error in [
+        batch::column(&frame, &DataType::BigInt).map(drop),
+        batch::column_before(head, values.len(), &DataType::BigInt).map(drop),
+    ] {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("BIGINT: a buffer at "), "{error}");
+    }
+}
+
 #[test]
 fn messages_out_of_turn_are_errors() {
     let valid = valid_reply(&DataType::BigInt);

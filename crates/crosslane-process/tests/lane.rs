@@ -269,6 +269,7 @@ fn a_cancelled_scan_leaves_its_lane_as_it_was() {
                 assert_eq!(lane.try_collect().unwrap(), None, "it was cancelled");
                 ProcessLane::wait_any(&mut [&mut lane], Patience::Spin, Duration::from_millis(5));
             }
+            assert_eq!(lane.frame().len(), size_of::<Header>(), "what nobody wants was copied");
             if taken > 0 {
                 lane.submit(CALL, 1, &text(1)).unwrap().unwrap();
                 assert_eq!(collect(&mut lane), 7);

@@ -320,6 +320,20 @@ fn a_guest_that_makes_no_progress_times_out() {
 }
 
 #[test]
+fn empty_batches_are_no_progress() {
+    let fixture = fixture(r#", "timeout": 0.2"#, 2, |number, lane, call| {
+        if number > 1 {
+            return last(lane, call, &["next"]);
+        }
+        while lane.emit(&call, 0, &texts(&[]), || false).is_ok() {}
+        false
+    });
+    let error = fixture.all("x").1.unwrap();
+    assert!(error.to_string().contains("timed out after 0.2 s"), "{error}");
+    assert_eq!(fixture.all("x").0, [["next"]]);
+}
+
+#[test]
 fn a_cancellation_ends_the_wait_and_what_comes_later_goes_on() {
     let fixture = fixture("", 1, |_, lane, call| match argument(lane).as_str() {
         "end" => last(lane, call, &["end"]),

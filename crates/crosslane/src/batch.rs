@@ -416,7 +416,7 @@ pub fn column_before<'a>(
         }
         _ => return Ok(None),
     };
-    let span = reader.span()?;
+    let span = reader.span(data_type)?;
     let there = span.offset == reader.body.len() as u64 && span.length <= left as u64;
     ensure!(there, "{data_type}: a buffer of {} bytes at {} leaves the frame", span.length, span.offset);
     ensure!(span.length >= length as u64, "{data_type}: {} bytes where {length} belong", span.length);
@@ -502,13 +502,15 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn span(&mut self) -> Result<Span, Malformed> {
+    fn span(&mut self, data_type: &DataType) -> Result<Span, Malformed> {
         let Some(span) = self.spans.next() else { return Err(Malformed("too few buffers".into())) };
-        Ok(bytemuck::pod_read_unaligned(span))
+        let span: Span = bytemuck::pod_read_unaligned(span);
+        ensure!(span.offset.is_multiple_of(8), "{data_type}: a buffer at {}", span.offset);
+        Ok(span)
     }
 
     fn buffer(&mut self, data_type: &DataType) -> Result<&'a [u8], Malformed> {
-        let span = self.span()?;
+        let span = self.span(data_type)?;
         let end = span.offset.checked_add(span.length).filter(|end| *end <= self.body.len() as u64);
         ensure!(
             end.is_some(),
@@ -516,7 +518,6 @@ impl<'a> Reader<'a> {
             span.length,
             span.offset
         );
-        ensure!(span.offset.is_multiple_of(8), "{data_type}: a buffer at {}", span.offset);
         Ok(&self.body[span.offset as usize..(span.offset + span.length) as usize])
     }
 

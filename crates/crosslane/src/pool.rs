@@ -35,7 +35,7 @@
 //!
 //! # Ending lanes
 //! A lane that is given back may be at work on something that was cancelled. The pool keeps it, and throws away what still
-//! comes: the keeper does every [`GLANCE`], and who finds no idle lane does, too. It counts as checked out until its guest has
+//! comes: the keeper does every [`GLANCE`], and who finds no idle lane does, too, also in line. It counts as checked out until its guest has
 //! ended the exchange; then it is idle, or goes to the line. A guest that takes longer than [`GRACE`] loses its lane.
 
 use crate::error::Error;
@@ -55,8 +55,8 @@ const GLANCE: Duration = Duration::from_millis(10);
 const GRACE: Duration = Duration::from_secs(2);
 /// For how long who needs a lane waits for the end of one before another is booted: a boot takes longer.
 const MOMENT: Duration = Duration::from_millis(2);
-/// Messages that are thrown away at once. A guest could send more all the time.
-const MOST_AT_ONCE: usize = 64;
+/// Messages that are thrown away at once, and for how long. A guest could send more all the time.
+const MOST_AT_ONCE: (usize, Duration) = (1024, Duration::from_millis(1));
 /// How long the keeper sleeps if it is told of all that it has to do.
 const FOREVER: Duration = Duration::from_secs(3600);
 
@@ -123,9 +123,13 @@ impl<L: Lane> Kept<L> {
     /// # Errors
     /// If the lane must not be used again.
     fn settle(&mut self) -> Result<bool, LaneError> {
-        for _ in 0..MOST_AT_ONCE {
+        let begun = Instant::now();
+        for _ in 0..MOST_AT_ONCE.0 {
             if self.lane.in_flight() == 0 {
                 return Ok(true);
+            }
+            if begun.elapsed() > MOST_AT_ONCE.1 {
+                break;
             }
             // There may be more behind a message that was thrown away.
             match self.lane.try_collect() {
@@ -138,7 +142,7 @@ impl<L: Lane> Kept<L> {
 
     /// Whether its guest may still end what was cancelled.
     fn may_go_on(&self) -> bool {
-        self.since.elapsed() < GRACE && !self.lane.has_ended()
+        self.since.elapsed() < GRACE && self.lane.lives()
     }
 
     /// It has nothing to do from now on.
@@ -497,7 +501,8 @@ impl<Z: Zygote> Pool<Z> {
             state = self.shared.arrival.wait_timeout(state, GLANCE).unwrap_or_else(PoisonError::into_inner).0;
             drop(state);
             left = should_end();
-            state = self.shared.lock();
+            // The keeper may be busy with a boot.
+            state = self.shared.settle(self.shared.lock(), Duration::ZERO);
         }
     }
 

@@ -96,19 +96,20 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     /// # Errors
     /// What the function raised, or what became of its lane; see [`Error`].
     pub fn next(&mut self, caller: Caller<'_>) -> Result<Option<Column<'_>>, Error> {
+        let mut seen = Seen::now();
         let header = loop {
-            let Some(header) = self.receive(caller)? else { return Ok(None) };
+            let Some(header) = self.receive(caller, &mut seen)? else { return Ok(None) };
             if header.rows > 0 {
                 break header;
             }
+            // A guest that sends nothing but empty batches makes no progress, and is never waited for.
+            self.look(caller, &mut seen)?;
         };
         let Some(lane) = &self.lane else { return Ok(None) };
         let begun = now();
         let stats = self.function.stats.here();
         stats.rows.add(u64::from(header.rows));
-        stats.guest.add(header.worked);
         stats.bytes_out.add(lane.frame().len() as u64);
-        lane.stats().record(&header);
         match batch::column(lane.frame(), &self.returns) {
             Ok(column) => {
                 if let Some((row, what)) = unfit(&column).first_key_value() {
@@ -128,7 +129,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     }
 
     /// Takes the next message, and sees to the end of the scan.
-    fn receive(&mut self, caller: Caller<'_>) -> Result<Option<Header>, Error> {
+    fn receive(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Option<Header>, Error> {
         if self.is_over() {
             self.leave();
             return Ok(None);
@@ -137,10 +138,14 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         if caller.was_cancelled() {
             return Err(Caller::cancelled(&self.function));
         }
-        let header = self.wait(caller)?;
+        let header = self.wait(caller, seen)?;
         let Some(lane) = &self.lane else { return Ok(None) };
+        self.function.stats.here().guest.add(header.worked);
         let what = match header.kind {
-            BATCH if header.exchange == self.exchange => return Ok(Some(header)),
+            BATCH if header.exchange == self.exchange => {
+                lane.stats().record(&header);
+                return Ok(Some(header));
+            }
             FAILURE if header.exchange == self.exchange => match failure(lane.frame()) {
                 Ok(failure) => {
                     let row = Some(header.row as usize).filter(|row| *row < self.input.rows());
@@ -159,9 +164,8 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     }
 
     /// Waits for the next message.
-    fn wait(&mut self, caller: Caller<'_>) -> Result<Header, Error> {
+    fn wait(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Header, Error> {
         let _slot = caller.group.join();
-        let mut seen = Seen::now();
         let mut dead = None;
         loop {
             let Some(lane) = &mut self.lane else { return Err(Caller::cancelled(&self.function)) };
@@ -178,13 +182,18 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
                 return Err(self.lose(Loss::Failed(error)));
             }
             self.clock.wait(&mut [&mut **lane], Patience::Spin);
-            let Some(now) = self.clock.due(&self.function, caller)? else { continue };
-            match self.clock.trouble(now, &mut **lane, &mut seen, (self.exchange, MOST_ROWS)) {
-                None => {}
-                // What it has sent before comes first.
-                Some(Trouble::Dead(error)) => dead = Some(error),
-                Some(Trouble::Late) => return Err(self.lose(Loss::Late)),
-            }
+            dead = self.look(caller, seen)?;
+        }
+    }
+
+    /// Looks, if it is time, for what ends the scan. A guest that is dead does not: what it has sent before comes first.
+    fn look(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Option<LaneError>, Error> {
+        let Some(lane) = &mut self.lane else { return Ok(None) };
+        let Some(now) = self.clock.due(&self.function, caller)? else { return Ok(None) };
+        match self.clock.trouble(now, &mut **lane, seen, (self.exchange, MOST_ROWS)) {
+            None => Ok(None),
+            Some(Trouble::Dead(error)) => Ok(Some(error)),
+            Some(Trouble::Late) => Err(self.lose(Loss::Late)),
         }
     }
 
@@ -218,9 +227,10 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
             return self.end();
         }
         let Some(mut lane) = self.lane.take() else { return };
-        if lane.in_flight() == 0 || lane.cancel().is_ok() {
-            self.library.pool.give_back(lane);
+        if lane.in_flight() > 0 && lane.cancel().is_err() {
+            return self.end();
         }
+        self.library.pool.give_back(lane);
     }
 }
 
