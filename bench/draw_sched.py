@@ -1,6 +1,6 @@
 """The picture of the scheduler's benchmark, from the figures of a run.
 
-make pictures                             docs/pictures/echo.png, from bench/sched.json, and the other pictures
+make pictures                             docs/echo.png, from bench/sched.json, and the other pictures
 python bench/draw_sched.py FILE FOLDER    from the figures in FILE, into FOLDER
 """
 
@@ -73,7 +73,7 @@ def draw(figures: Figures, path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.6), sharey=True, layout="constrained")
     rates = sorted({point.rate for point in figures.points if point.rate})
@@ -92,6 +92,8 @@ def draw(figures: Figures, path: Path) -> None:
         axes.set_yscale("log")
         axes.set_xticks(rates, [f"{rate // 1000}k" for rate in rates])
         axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda us, _: f"{us:g} us"))
         axes.grid(axis="y", which="both", color="#e8ecee", linewidth=0.7)
         for side in ("top", "right"):
@@ -113,7 +115,7 @@ def draw(figures: Figures, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    arguments = [Path(argument) for argument in sys.argv[1:]] or [PUBLISHED, ROOT / "docs" / "pictures"]
+    arguments = [Path(argument) for argument in sys.argv[1:]] or [PUBLISHED, ROOT / "docs"]
     if len(arguments) != 2:
         sys.exit(__doc__)
     arguments[1].mkdir(exist_ok=True)
