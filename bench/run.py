@@ -35,6 +35,8 @@ SCRIPTS = HERE / "functions.js"
 LIBRARIES = HERE / "js" / "libraries.js"
 GUESTS = HERE / "js" / "target" / "release" / "crosslane-bench-js"
 RESULTS = HERE / "results"
+#: Calls over lanes that answer at once.
+WORKERS = HERE.parent / "target" / "release" / "examples" / "workers"
 #: The same libraries as scripts, for the contexts of a Ruby program.
 SCRIPTED = ("lodash/lodash.js", "mathjs/lib/browser/math.js", "luxon/build/global/luxon.js")
 ROUNDS = 11
@@ -247,6 +249,21 @@ class Bench:
                 f"a lane's own time, {name}", "a limit", detail, "in+ways+out", sum(spans), target, "us"
             )
 
+    def workers(self) -> Iterator[Line]:
+        """What a call costs with many workers at once, over lanes that answer at once."""
+        cargo = ["cargo", "build", "--locked", "--release", "--quiet"]
+        subprocess.run([*cargo, "-p", "crosslane", "--example", "workers"], cwd=HERE.parent, check=True)
+
+        def cost(workers: int) -> float:
+            command = [WORKERS, str(workers), str(640_000 // workers)]
+            return float(subprocess.run(command, check=True, capture_output=True).stdout) / 1e9
+
+        taken = self.alternate({"one": lambda: cost(1), "many": lambda: cost(64)})
+        texts = (f"{statistics.median(taken[name]) * 1e9:.0f} ns" for name in ("many", "one"))
+        yield Line(
+            "a call's cost, 64 workers", "one worker", *texts, ratio(taken["many"], taken["one"]), 2, "times"
+        )
+
     def _spans(self, function: str) -> list[float]:
         row = self.ours.execute(
             "SELECT calls, copy_in_us, travel_us, copy_out_us FROM crosslane_stats() WHERE function = ?",
@@ -443,7 +460,7 @@ class Bench:
         """All lines whose benchmark's name contains a text."""
         everything = [
             self.bigint, self.varchar, self.rows, self.vectorized, self.scaling, self.fan_out, self.waiting,
-            self.spans, self.first_call, self.memory, self.interrupt,
+            self.spans, self.workers, self.first_call, self.memory, self.interrupt,
             self.js_numbers, self.js_text, self.js_guests, self.js_memory,
             self.ruby_lanes, self.ruby_v8,
         ]  # fmt: skip
