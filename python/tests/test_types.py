@@ -136,7 +136,7 @@ WRONG = [
         "UNION(a INT, b TEXT)",
         "rb",
         "Crosslane::Tagged.new('c', 5)",
-        "ArgumentError: .*whose tag no member of",
+        "ArgumentError: returned a tag that no member of UNION\\(a INTEGER, b VARCHAR\\) has",
     ),
     ("UNION(a INT, b TEXT)", "rb", "Crosslane::Tagged.new('a', 'x')", "TypeError: .*where .* is due"),
 ]
