@@ -238,6 +238,17 @@ def wait_for_none(find: Callable[[], list[int]], seconds: float) -> list[int]:
     return left
 
 
+def settled(engine: psutil.Process) -> int:
+    """The engine's descriptors when their number stands still: a closed database's last threads may be about to end."""
+    count, since = engine.num_fds(), time.monotonic()
+    end = since + 10
+    while (now := time.monotonic()) - since < 0.5 and now < end:
+        time.sleep(0.05)
+        if (open_now := engine.num_fds()) != count:
+            count, since = open_now, now
+    return count
+
+
 def report(tally: Tally, growth: dict[str, str] | None = None) -> None:
     """Prints what has happened."""
     table = Table("what", "count", title="soak")
@@ -272,7 +283,7 @@ def run(seconds: float, seed: int) -> bool:
             if orphans := wait_for_none(marked, 10):
                 tally.found("orphans", f"{len(orphans)} processes of a closed database: {orphans}")
                 tally.add("orphans", len(orphans) - 1)
-            usage.append((engine.num_fds(), engine.memory_info().rss >> 20))
+            usage.append((settled(engine), engine.memory_info().rss >> 20))
             counts = tally.counts
             bad = sum(counts[what] for what in ("wrong rows", "unexpected errors", "orphans"))
             text = f"{counts['queries']:,} queries, {counts['kills']:,} kills, {bad} findings"
