@@ -11,7 +11,7 @@ use crosslane::batch::{self, Encode, Header, Plan};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{ColumnBuilder, DataType, Failure};
 use crosslane_js::guest::{Answer, Guest};
-use crosslane_js::isolate::Host;
+use crosslane_js::isolate::{Host, Reason};
 use crosslane_js::library::{self, Library};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
 use serde_json::json;
@@ -32,7 +32,7 @@ struct Quiet;
 
 impl Host for Quiet {
     fn print(&mut self, _: bool, _: &str) {}
-    fn fatal(&mut self, what: &str) {
+    fn fatal(&mut self, _: Reason, what: &str) {
         eprintln!("{what}");
     }
 }
