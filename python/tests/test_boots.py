@@ -163,14 +163,8 @@ HOOKS = {
 
 
 @pytest.mark.parametrize("language", HOOKS)
-def test_hooks_of_forks_may_run_programs(
-    con: duckdb.DuckDBPyConnection, library: Library, tmp_path: Path, language: str
-) -> None:
-    path = library(HOOKS["py"])
-    if language == "rb":
-        path = tmp_path / "hooks.rb"
-        path.write_text(HOOKS["rb"])
-    crosslane.load(con, path)
+def test_hooks_of_forks_may_run_programs(request: pytest.FixtureRequest, language: str) -> None:
+    con = request.getfixturevalue({"py": "load", "rb": "ruby"}[language])(HOOKS[language])
     assert value(con, "SELECT f()") == 1
 
 
@@ -195,11 +189,13 @@ def loaded(path: Path) -> Iterator[Control]:
         assert zygote.wait(timeout=30) == 0
 
 
-def fork(control: Control, lane: int) -> None:
+def fork(control: Control, lane: int) -> dict[str, object]:
+    """The answer to the wish for a lane."""
     text = json.dumps({"op": "fork", "lane": lane, "spin_microseconds": 0}).encode()
     with open(os.devnull) as nothing:
         descriptors = [nothing.fileno()] * 3
         socket.send_fds(control.connection, [len(text).to_bytes(4, "little") + text], descriptors)
+    return control.receive()[0]
 
 
 def unfork(control: Control, lane: int) -> None:
@@ -216,8 +212,7 @@ def test_a_worker_that_hangs_before_it_is_ready_is_ended_when_it_is_given_up(
     path = tmp_path / f"hangs.{language}"
     path.write_text(HANGS[language])
     with loaded(path) as control:
-        fork(control, 5)
-        assert control.receive()[0] == {"op": "forked", "lane": 5}
+        assert fork(control, 5) == {"op": "forked", "lane": 5}
         unfork(control, 5)
 
 
@@ -226,8 +221,7 @@ def test_a_zygote_that_has_workers_ends_without_an_error(tmp_path: Path, languag
     path = tmp_path / f"hangs.{language}"
     path.write_text(HANGS[language])
     with loaded(path) as control:
-        fork(control, 5)
-        assert control.receive()[0] == {"op": "forked", "lane": 5}
+        assert fork(control, 5) == {"op": "forked", "lane": 5}
 
 
 @pytest.mark.parametrize("language", RAISES)
@@ -235,13 +229,10 @@ def test_a_fork_that_raises_concerns_no_other_worker(tmp_path: Path, language: s
     path = tmp_path / f"raises.{language}"
     path.write_text(RAISES[language])
     with loaded(path) as control:
-        fork(control, 1)
-        assert control.receive()[0] == {"op": "forked", "lane": 1}
-        fork(control, 2)
-        assert control.receive()[0] == {"op": "forked", "lane": 2}
+        assert fork(control, 1) == {"op": "forked", "lane": 1}
+        assert fork(control, 2) == {"op": "forked", "lane": 2}
         assert control.receive()[0] == {"op": "exited", "lane": 2, "code": 1, "signal": None}
-        fork(control, 3)
-        refused = control.receive()[0]
+        refused = fork(control, 3)
         assert (refused["op"], refused["lane"]) == ("unforked", 3)
         assert "no fork" in refused["message"]
         unfork(control, 1)

@@ -237,13 +237,9 @@ SEES = {
 
 @pytest.mark.parametrize("language", SEES)
 def test_a_worker_that_loads_the_file_sees_nothing_of_how_it_was_started(
-    con: duckdb.DuckDBPyConnection, library: Library, tmp_path: Path, language: str
+    request: pytest.FixtureRequest, language: str
 ) -> None:
-    path = library(SEES["py"])
-    if language == "rb":
-        path = tmp_path / "sees.rb"
-        path.write_text(SEES["rb"])
-    crosslane.load(con, path)
+    con = request.getfixturevalue({"py": "load", "rb": "ruby"}[language])(SEES[language])
     assert value(con, "SELECT f()") == "[]"
 
 

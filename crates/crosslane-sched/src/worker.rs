@@ -554,14 +554,18 @@ mod tests {
     use super::*;
     use crate::Scheduler;
 
+    /// A worker alone: the group's own threads and its monitor have ended.
+    fn alone() -> (Arc<Group>, Worker) {
+        let scheduler = Scheduler::builder().workers(1).start().unwrap();
+        let group = scheduler.handle().dispatcher().group.clone();
+        assert_eq!(scheduler.shut_down(Duration::ZERO).stuck, 0);
+        (group.clone(), Worker::new(group, 0, Deque::new_lifo()))
+    }
+
     /// It has looked at all queues before, with the dispatchers of then.
     #[test]
     fn a_worker_that_is_about_to_sleep_sees_a_new_dispatcher() {
-        let scheduler = Scheduler::builder().workers(1).start().unwrap();
-        let group = scheduler.handle().dispatcher().group.clone();
-        // No other worker takes the dispatcher.
-        assert_eq!(scheduler.shut_down(Duration::ZERO).stuck, 0);
-        let worker = Worker::new(group.clone(), 0, Deque::new_lifo());
+        let (group, worker) = alone();
         assert!(worker.find().is_none() && !worker.sees_dispatcher());
         group.dispatchers.add().queue.post([]).unwrap().queue();
         assert!(worker.sees_dispatcher());
@@ -569,12 +573,8 @@ mod tests {
 
     #[test]
     fn one_long_handler_is_no_sign_that_they_are_long() {
-        let scheduler = Scheduler::builder().workers(1).start().unwrap();
-        let group = scheduler.handle().dispatcher().group.clone();
-        // The monitor ends what this is about when it is quiet.
-        assert_eq!(scheduler.shut_down(Duration::ZERO).stuck, 0);
         // Its counter of events is 0, so that each handler is measured.
-        let worker = Worker::new(group.clone(), 0, Deque::new_lifo());
+        let (group, worker) = alone();
         let run = |time: Duration| {
             let spin = async move {
                 let begun = cpu_time();

@@ -111,8 +111,9 @@ fn processor_time() -> Duration {
 }
 
 fn main() {
-    let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
-    let [workers, calls] = numbers[..] else {
+    let words: Vec<String> = std::env::args().collect();
+    let numbers: Result<Vec<usize>, _> = words[1..].iter().map(|word| word.parse()).collect();
+    let Ok(&[workers, calls]) = numbers.as_deref() else {
         eprintln!("usage: workers WORKERS CALLS");
         std::process::exit(2);
     };
