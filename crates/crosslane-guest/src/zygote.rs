@@ -540,7 +540,7 @@ impl Zygote {
             Ok(_) if is_fork => {
                 let lived = catch_unwind(AssertUnwindSafe(|| self.live(guest, signals, spin, descriptors)));
                 let status = match lived {
-                    Ok(Ok(())) => 0,
+                    Ok(Ok(status)) => status,
                     Ok(Err(error)) => guest.explain(error),
                     // The hook has told of it.
                     Err(_) => 1,
@@ -564,19 +564,19 @@ impl Zygote {
         }
     }
 
-    /// The life of a lane.
+    /// The life of a lane. Returns its exit code.
     fn live(
         &mut self,
         guest: &mut impl Guest,
         signals: &Signals,
         spin: Duration,
         descriptors: [OwnedFd; 3],
-    ) -> io::Result<()> {
+    ) -> io::Result<i32> {
         let [memory, socket, log] = descriptors;
         rustix::process::setpgid(None, None)?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         if rustix::process::getppid() != Some(self.pid) {
-            return Ok(());
+            return Ok(0);
         }
         signals.give_back();
         // The zygote's: this process must not keep them open.
@@ -592,19 +592,24 @@ impl Zygote {
             // As in a zygote, the file must load no library: it could be itself.
             // SAFETY: the process has one thread.
             unsafe { std::env::set_var(reaper::ZYGOTE, std::process::id().to_string()) };
-            let again = load(guest, source, pickles.as_ref())
-                .map_err(|failure| io::Error::other(failure.to_string()))?;
+            let again = load(guest, source, pickles.as_ref());
             // SAFETY: a library that has started threads is not to change the environment, from C, at the same time.
             unsafe { std::env::remove_var(reaper::ZYGOTE) };
-            if identity(&again) != *loaded {
-                let name = source.name();
-                return Err(io::Error::other(format!(
-                    "{name} has changed since it was loaded; load it again"
-                )));
+            match again {
+                Ok(again) if identity(&again) == *loaded => {}
+                Ok(_) => {
+                    say(format_args!("{} has changed since it was loaded; load it again", source.name()));
+                    return Ok(1);
+                }
+                Err(failure) => {
+                    say(failure);
+                    return Ok(1);
+                }
             }
         }
         guest.begin()?;
-        guest.serve(memory, socket, spin)
+        guest.serve(memory, socket, spin)?;
+        Ok(0)
     }
 }
 

@@ -81,9 +81,8 @@ module Crosslane
       # Lanes share what was loaded; objects that are old already are not touched, and so not copied, by their
       # collectors.
       4.times { GC.start }
-      # A handler may still run when the native half has closed its own.
-      @bell = IO.for_fd(bell, "w", autoclose: false).dup
-      @on_child = trap("CHLD") { ring } || "DEFAULT"
+      bell = IO.for_fd(bell, "w", autoclose: false)
+      @on_child = trap("CHLD") { bell.write_nonblock(".", exception: false) } || "DEFAULT"
     end
 
     # Ruby flushes its streams at a fork; what a file has put in their place may fail at that.
@@ -94,7 +93,8 @@ module Crosslane
       err = $stderr
       $stdout = stream(1)
       $stderr = stream(2)
-      Process.fork.tap { |pid| unsettle if @bell && !pid }
+      # Its children are its own.
+      Process.fork.tap { |pid| trap("CHLD", @on_child) if @on_child && !pid }
     ensure
       $stdout = out
       $stderr = err
@@ -122,18 +122,6 @@ module Crosslane
     end
 
     private
-
-    def ring
-      @bell.write_nonblock(".", exception: false)
-    rescue Errno::EPIPE
-      # The zygote is about to end.
-    end
-
-    # In a fork: its children are its own.
-    def unsettle
-      trap("CHLD", @on_child)
-      @bell.close
-    end
 
     def stream(number) = IO.for_fd(number, "w", autoclose: false).tap { |stream| stream.sync = true }
 
