@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -304,6 +305,36 @@ def test_a_file_that_has_changed_is_not_loaded_by_another_worker(
     path.write_text(path.read_text() + "\n")
     os.kill(process, signal.SIGKILL)
     assert "has changed since it was loaded; load it again" in error(con, "SELECT f(1)")
+
+
+#: Files that are loaded once.
+ONCE = {
+    "py": """
+        import pathlib, threading
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        told = pathlib.Path({told!r})
+        if told.exists(): raise KeyError("once")
+        told.touch()
+        @udf
+        def f(x: int) -> int: return x
+    """,
+    "rb": """
+        Thread.new { sleep }
+        raise KeyError, "once" if File.exist?({told!r})
+        File.write({told!r}, "")
+        udf("f(x BIGINT) -> BIGINT") { |x| x }
+    """,
+}
+
+
+@pytest.mark.parametrize("language", ONCE)
+def test_a_worker_that_cannot_load_the_file_says_why(
+    request: pytest.FixtureRequest, tmp_path: Path, language: str
+) -> None:
+    text = ONCE[language].replace("{told!r}", repr(str(tmp_path / "told")))
+    con = request.getfixturevalue({"py": "load", "rb": "ruby"}[language])(text)
+    said = error(con, "SELECT f(1)")
+    assert re.search(r"crosslane: KeyError: .*once", said), said
 
 
 def test_threads_that_expect_a_fork_cost_nothing(
