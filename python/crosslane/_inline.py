@@ -14,13 +14,13 @@ import linecache
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from types import CellType, CodeType, FunctionType
+from typing import Any
 from weakref import WeakKeyDictionary
 
-#: The parameters of a loop; no name of the user can be one of these.
-_VALUES, _RESULTS = ".values", ".results"
+#: The parameter of a loop, and the variable around it that gets the results; no name of the user can be one of these.
+_VALUES, _RESULT = ".values", ".result"
 #: What looks at, or into, the frame that it is called in.
 _INTROSPECTIVE = frozenset(
     {
@@ -37,19 +37,9 @@ _MAKES_FUNCTIONS_OR_BINDS = (
     ast.Await, ast.Yield, ast.YieldFrom,
 )  # fmt: skip
 
-Function = Callable[..., Any]
 Node = ast.FunctionDef | ast.Lambda
 #: The functions of files by the lines where they begin, as code knows them.
 Sources = dict[str, dict[int, list[Node]]]
-
-
-class Codes(NamedTuple):
-    """The code of a function's loops."""
-
-    #: Of a function that takes an iterator and returns the results.
-    whole: CodeType
-    #: Of one that takes an iterator and a list, to which it appends each result as soon as it is there.
-    lenient: CodeType
 
 
 #: Held while a function's source is read and compiled: CPython's parser counts its depth for all threads together, and
@@ -57,29 +47,33 @@ class Codes(NamedTuple):
 _reading = threading.Lock()
 os.register_at_fork(after_in_child=_reading._at_fork_reinit)  # type: ignore[attr-defined]
 
-#: By the code of the function: a lane finds what its zygote has made.
-_made: WeakKeyDictionary[CodeType, tuple[str, Codes | None]] = WeakKeyDictionary()
+#: The code of the loops, by that of the function: a lane finds what its zygote has made.
+_made: WeakKeyDictionary[CodeType, tuple[str, CodeType | None]] = WeakKeyDictionary()
 
 
 def prepare(functions: Iterable[tuple[Any, int]]) -> None:
     """Makes the loops of functions of so many parameters; each file is read once for all of them."""
     sources: Sources = {}
     for function, count in functions:
-        _codes(function, count, sources)
+        _loop(function, count, sources)
 
 
-def loops(function: Any, count: int) -> tuple[Function, Function] | None:
-    """The loops of a function of so many parameters; see :class:`Codes`. None if it has to be called."""
-    codes = _codes(function, count, {})
-    if codes is None:
+def loop(
+    function: Any, result: CellType, arguments: list[CellType]
+) -> Callable[[Iterator[Any]], None] | None:
+    """The loop of a function. None if it has to be called.
+
+    It takes the first argument from an iterator and the others from their cells, and puts the result into its cell
+    before it asks the iterator again.
+    """
+    code = _loop(function, 1 + len(arguments), {})
+    if code is None:
         return None
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
-
-    def bound(code: CodeType) -> Function:
-        closure = tuple(cells[name] for name in code.co_freevars)
-        return FunctionType(code, function.__globals__, function.__name__, None, closure)
-
-    return bound(codes.whole), bound(codes.lenient)
+    own = function.__code__
+    cells = dict(zip(own.co_freevars, function.__closure__ or ()))
+    cells.update(zip(own.co_varnames[1:], arguments), **{_RESULT: result})
+    closure = tuple(cells[name] for name in code.co_freevars)
+    return FunctionType(code, function.__globals__, function.__name__, None, closure)
 
 
 def is_watched() -> bool:
@@ -90,14 +84,14 @@ def is_watched() -> bool:
     return monitoring is not None and any(map(monitoring.get_tool, range(6)))
 
 
-def _codes(function: Any, count: int, sources: Sources) -> Codes | None:
+def _loop(function: Any, count: int, sources: Sources) -> CodeType | None:
     if type(function) is not FunctionType:
         return None
     code = function.__code__
     # Equal code of two files makes different tracebacks.
-    file, codes = _made.get(code, (None, None))
+    file, made = _made.get(code, (None, None))
     if file != code.co_filename:
-        codes = None
+        made = None
         if _may_loop(code):
             # What the compiler finds too large, or what is no Python, is called. SystemError: the program's own threads
             # may parse something just then.
@@ -105,17 +99,18 @@ def _codes(function: Any, count: int, sources: Sources) -> Codes | None:
                 _reading,
                 contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError, SystemError),
             ):
-                codes = _compiled(code, sources)
-        _made[code] = code.co_filename, codes
+                made = _compiled(code, sources)
+        _made[code] = code.co_filename, made
     # What is not passed has a default, which a loop does not know.
-    return codes if count == code.co_argcount else None
+    return made if count == code.co_argcount else None
 
 
 def _may_loop(code: CodeType) -> bool:
     """Whether a look at the source is worth it."""
     names = {*code.co_names, *code.co_freevars}
     return not (
-        code.co_flags & _UNUSUAL
+        code.co_argcount == 0
+        or code.co_flags & _UNUSUAL
         or code.co_kwonlyargcount
         or code.co_cellvars
         or names & _INTROSPECTIVE
@@ -123,7 +118,7 @@ def _may_loop(code: CodeType) -> bool:
     )
 
 
-def _compiled(code: CodeType, sources: Sources) -> Codes | None:
+def _compiled(code: CodeType, sources: Sources) -> CodeType | None:
     file = code.co_filename
     if file not in sources:
         sources[file] = {}
@@ -172,43 +167,34 @@ def _expression(body: list[ast.stmt]) -> ast.expr | None:
 def _is_source_of(node: Node, code: CodeType) -> bool:
     """Whether this is what the code was compiled from, as far as the code can tell."""
     statement = ast.copy_location(ast.Expr(node), node) if isinstance(node, ast.Lambda) else node
-    for made in _within(statement, code):
+    for made in _within(statement, code, code.co_freevars):
         same = made.replace(co_flags=made.co_flags & ~_NESTED | code.co_flags & _NESTED)
         if same == code and same.co_linetable == code.co_linetable and same.co_freevars == code.co_freevars:
             return True
     return False
 
 
-def _made_of(expression: ast.expr, code: CodeType) -> Codes:
-    targets: list[ast.expr] = [ast.Name(name, ast.Store()) for name in code.co_varnames[: code.co_argcount]]
-    target = targets[0] if len(targets) == 1 else ast.Tuple(targets, ast.Store())
-    values = ast.Name(_VALUES, ast.Load())
-    whole = ast.Return(ast.ListComp(expression, [ast.comprehension(target, values, [], 0)]))
-    append = ast.Attribute(ast.Name(_RESULTS, ast.Load()), "append", ast.Load())
-    lenient = ast.For(target, values, [ast.Expr(ast.Call(append, [expression], []))], [])
-
-    def made(statement: ast.stmt, arguments: list[str]) -> CodeType:
-        (function,) = ast.parse("def each(): pass").body
-        assert isinstance(function, ast.FunctionDef)
-        function.args.args = [ast.arg(argument) for argument in arguments]
-        function.body = [statement]
-        ast.fix_missing_locations(ast.copy_location(function, expression))
-        (made,) = _within(function, code)
-        # Before 3.12, a comprehension is a function of its own, which takes an iterator too.
-        made = next((inner for inner in made.co_consts if isinstance(inner, CodeType)), made)
-        return made.replace(co_name=code.co_name, co_qualname=code.co_qualname)
-
-    return Codes(made(whole, [_VALUES]), made(lenient, [_VALUES, _RESULTS]))
+def _made_of(expression: ast.expr, code: CodeType) -> CodeType:
+    first, *others = code.co_varnames[: code.co_argcount]
+    (function,) = ast.parse("def each(): pass").body
+    assert isinstance(function, ast.FunctionDef)
+    function.args.args = [ast.arg(_VALUES)]
+    assign = ast.Assign([ast.Name(_RESULT, ast.Store())], expression)
+    rows = ast.For(ast.Name(first, ast.Store()), ast.Name(_VALUES, ast.Load()), [assign], [])
+    function.body = [ast.Nonlocal([_RESULT]), rows]
+    ast.fix_missing_locations(ast.copy_location(function, expression))
+    (made,) = _within(function, code, (*code.co_freevars, *others, _RESULT))
+    return made.replace(co_name=code.co_name, co_qualname=code.co_qualname)
 
 
-def _within(statement: ast.stmt, code: CodeType) -> list[CodeType]:
-    """The codes of the functions of a statement, compiled where the variables around a code exist."""
+def _within(statement: ast.stmt, code: CodeType, variables: tuple[str, ...]) -> list[CodeType]:
+    """The codes of the functions of a statement, compiled in the place of a code, with these variables around it."""
     module = ast.parse("def around(): pass")
     (around,) = module.body
     assert isinstance(around, ast.FunctionDef)
-    around.args.args = [ast.copy_location(ast.arg(name), around) for name in code.co_freevars]
+    around.args.args = [ast.copy_location(ast.arg(name), around) for name in variables]
     around.body = [statement]
-    if isinstance(statement, ast.FunctionDef) and statement.name not in code.co_freevars:
+    if isinstance(statement, ast.FunctionDef) and statement.name not in variables:
         # It is no variable of the function around it, even if it calls itself.
         around.body.insert(0, ast.copy_location(ast.Global([statement.name]), statement))
     compiled = compile(module, code.co_filename, "exec", code.co_flags & _FUTURE, dont_inherit=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import CellType
 from typing import TYPE_CHECKING, Any
 
 from crosslane import _inline
@@ -11,40 +12,46 @@ if TYPE_CHECKING:
     from crosslane._signature import Declared
 
 _SOURCE = """\
-def whole(function, values):
-    return [function({names}) for {names} in values]
-
-def lenient(function, values, results):
-    for {names} in values:
-        results.append(function({names}))
+def around({variables}):
+    def called(function, values):
+        nonlocal result
+        for {first} in values:
+            result = function({names})
+    return called
 """
 
-#: Calls a function with all that an iterator gives. Without a list it returns the results; with one it appends each of
-#: them as soon as it is there, so that those before an exception are not lost.
-Each = Callable[[Iterator[Any], "list[Any] | None"], "list[Any] | None"]
+#: Calls a function for each row of an iterator, which gives the first argument, puts the others into their cells, and
+#: takes the result of the row before from its cell. So no list of all results is needed, and those before an
+#: exception are not lost.
+Each = Callable[[Iterator[Any]], None]
 
 
-def make(declared: Declared, count: int) -> Each:
-    """A new loop over a function of so many parameters; of several, each value is a tuple of arguments.
+def make(declared: Declared, count: int) -> tuple[Each, CellType, list[CellType]]:
+    """A new loop over a function of so many parameters, the cell of its result, and those of all arguments but the first.
 
     Every library function gets its own, because CPython remembers at the place of a call what was called
     there last.
     """
     function = declared.callable
-    names = ", ".join(f"value_{number}" for number in range(count))
+    first, *others = names = [f"value_{number}" for number in range(count)]
+    variables = [*others, "result"]
+    source = _SOURCE.format(variables=", ".join(variables), first=first, names=", ".join(names))
     namespace: dict[str, Any] = {}
-    exec(compile(_SOURCE.format(names=names), __file__, "exec"), namespace)
-    whole, lenient = namespace["whole"], namespace["lenient"]
-    inlined = _inline.loops(function, count) if declared.inline else None
+    exec(compile(source, __file__, "exec"), namespace)
+    called = namespace["around"](*variables)
+    cells = dict(zip(called.__code__.co_freevars, called.__closure__))
+    result, arguments = cells["result"], [cells[name] for name in others]
+    inlined = _inline.loop(function, result, arguments) if declared.inline else None
     code = inlined and function.__code__
 
-    def each(values: Iterator[Any], results: list[Any] | None) -> list[Any] | None:
+    def each(values: Iterator[Any]) -> None:
         # Only what is called is seen by a debugger, and only a call sees that the code was replaced.
         if inlined and function.__code__ is code and not _inline.is_watched():
-            return inlined[0](values) if results is None else inlined[1](values, results)
-        return whole(function, values) if results is None else lenient(function, values, results)
+            inlined(values)
+        else:
+            called(function, values)
 
-    return each
+    return each, result, arguments
 
 
 def prepare(functions: list[Declared]) -> None:

@@ -8,8 +8,9 @@ import inspect
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CellType
 from typing import Any
 
 import duckdb
@@ -68,40 +69,75 @@ ADDS, CHANGE = makes(4)
 INLINED = [plus_one, documented, branches, factorial, joins, ADDS, *TWO]
 
 
+class Looped:
+    """A loop, and its cells as the guest's iterator uses them."""
+
+    def __init__(self, loop: Callable[..., Any], result: CellType, arguments: list[CellType]) -> None:
+        self.loop, self.result, self.arguments = loop, result, arguments
+
+    def __call__(self, *rows: Any) -> list[Any]:
+        """The results of rows: of values, or of tuples if there are several parameters."""
+        results = []
+
+        def values() -> Iterator[Any]:
+            for row in rows:
+                first, *others = row if self.arguments else (row,)
+                for cell, other in zip(self.arguments, others, strict=True):
+                    cell.cell_contents = other
+                yield first
+                results.append(self.result.cell_contents)
+
+        assert self.loop(values()) is None
+        return results
+
+
+def inlined(function: Callable[..., Any], count: int = 1) -> Looped | None:
+    cells = CellType(), [CellType() for _ in range(count - 1)]
+    loop = _inline.loop(function, *cells)
+    return loop and Looped(loop, *cells)
+
+
 @pytest.mark.parametrize("function", INLINED)
 def test_loops_do_what_calls_do(function: Callable[[int], Any]) -> None:
     values = [-2, 0, 1, 6, 9]
-    loops = _inline.loops(function, 1)
-    assert loops is not None
-    whole, lenient = loops
-    results: list[Any] = []
-    assert lenient(iter(values), results) is None
-    assert whole(iter(values)) == results == [function(value) for value in values]
-    for loop in loops:
-        assert (loop.__code__.co_name, loop.__code__.co_qualname, loop.__code__.co_filename) == (
-            function.__code__.co_name,
-            function.__qualname__,
-            function.__code__.co_filename,
-        )
-        assert loop.__globals__ is function.__globals__
+    looped = inlined(function)
+    assert looped is not None
+    assert looped(*values) == [function(value) for value in values]
+    loop: Any = looped.loop
+    assert (loop.__code__.co_name, loop.__code__.co_qualname, loop.__code__.co_filename) == (
+        function.__code__.co_name,
+        function.__qualname__,
+        function.__code__.co_filename,
+    )
+    assert loop.__globals__ is function.__globals__
 
 
 def test_several_parameters() -> None:
-    loops = _inline.loops(several, 3)
-    assert loops is not None
-    assert loops[0](iter([(1, 2, 3), (5, 1, 1)])) == [-3, 4]
+    looped = inlined(several, 3)
+    assert looped is not None
+    assert looped((1, 2, 3), (5, 1, 1)) == [-3, 4]
     # What is not passed has its default.
-    assert _inline.loops(several, 2) is None
+    assert inlined(several, 2) is None
+
+
+def each(each: int, loop: Any, around: int) -> int:
+    return loop(each, around)
+
+
+def test_parameters_of_any_name() -> None:
+    looped = inlined(each, 3)
+    assert looped is not None
+    assert looped((1, max, 2), (3, min, 2)) == [2, 2]
 
 
 def test_changes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    loops, adds = _inline.loops(documented, 1), _inline.loops(ADDS, 1)
-    assert loops
+    looped, adds = inlined(documented), inlined(ADDS)
+    assert looped
     assert adds
     monkeypatch.setitem(globals(), "FACTOR", 5)
-    assert loops[0](iter([4])) == [20]
+    assert looped(4) == [20]
     CHANGE(100)
-    assert adds[0](iter([1])) == [101]
+    assert adds(1) == [101]
     CHANGE(4)
 
 
@@ -202,7 +238,7 @@ exec("def without_source(x):\n    return x * 2\n", NAMESPACE)
     ],
 )  # fmt: skip
 def test_all_else_is_called(function: Callable[..., Any]) -> None:
-    assert _inline.loops(function, 1) is None
+    assert inlined(function) is None
 
 
 def test_a_wrapper_is_what_is_called() -> None:
@@ -212,14 +248,14 @@ def test_a_wrapper_is_what_is_called() -> None:
     def wrapper(x: int) -> int:
         return calls.append(x) or plus_one(x)
 
-    loops = _inline.loops(wrapper, 1)
-    assert loops is not None
-    assert (loops[0](iter([1, 2])), calls) == ([2, 3], [1, 2])
+    looped = inlined(wrapper)
+    assert looped is not None
+    assert (looped(1, 2), calls) == ([2, 3], [1, 2])
 
 
-def each_of(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def each_of(function: Callable[..., Any], **options: Any) -> Looped:
     (declared,) = _signature.resolve(declare(function, **options))
-    return _loop.make(declared, len(declared.shapes))
+    return Looped(*_loop.make(declared, len(declared.shapes)))
 
 
 def frames(values: list[int]) -> list[str]:
@@ -231,10 +267,10 @@ def looked_at(x: list[int]) -> list[str]:
 
 
 def test_inline_false_calls() -> None:
-    (inlined,) = each_of(looked_at)(iter([1]), None)
-    (called,) = each_of(looked_at, inline=False)(iter([1]), None)
-    assert inlined[0] == "looked_at"
-    assert len(inlined) > 1
+    (seen,) = each_of(looked_at)(1)
+    (called,) = each_of(looked_at, inline=False)(1)
+    assert seen[0] == "looked_at"
+    assert len(seen) > 1
     assert called == ["looked_at"]
     with pytest.raises(DeclarationError, match="inline is True or False, not 1"):
         udf(inline=1)(plus_one)  # type: ignore[call-overload]
@@ -250,7 +286,7 @@ def test_a_debugger_sees_calls() -> None:
         called.clear()
         watch(trace)
         try:
-            assert each(iter([1, 2]), None) == [2, 3]
+            assert each(1, 2) == [2, 3]
         finally:
             watch(stop)
         assert called.count(plus_one.__code__) >= 2
@@ -264,10 +300,10 @@ def test_replaced_code_is_called() -> None:
         return x + 2
 
     each = each_of(first)
-    assert each(iter([1]), None) == [2]
+    assert each(1) == [2]
     first.__code__ = second.__code__
-    assert each(iter([1]), None) == [3]
-    assert each_of(first)(iter([1]), None) == [3]
+    assert each(1) == [3]
+    assert each_of(first)(1) == [3]
 
 
 def imported(path: Path, text: str) -> Any:
@@ -291,7 +327,7 @@ def test_what_cannot_be_parsed_is_called(monkeypatch: pytest.MonkeyPatch) -> Non
 
     with monkeypatch.context() as patch:
         patch.setattr(_inline.ast, "parse", parse)
-        assert _inline.loops(function, 1) is None
+        assert inlined(function) is None
     assert not _inline._reading.locked()
 
 
@@ -306,7 +342,7 @@ def test_lanes_in_threads_compile_one_after_the_other(monkeypatch: pytest.Monkey
         return compiled(*arguments)
 
     monkeypatch.setattr(_inline, "_compiled", locked)
-    assert _inline.loops(function, 1) is not None
+    assert inlined(function) is not None
 
 
 def test_a_changed_file_is_no_source(tmp_path: Path) -> None:
@@ -314,13 +350,13 @@ def test_a_changed_file_is_no_source(tmp_path: Path) -> None:
     module = imported(path, "def f(x): return x + 1\ndef g(x): return x\n")
     path.write_text("def f(x): return x + 2\ndef g(x): return  x\n")
     # The second differs by a column only, which tracebacks show.
-    assert _inline.loops(module.f, 1) is None
-    assert _inline.loops(module.g, 1) is None
+    assert inlined(module.f) is None
+    assert inlined(module.g) is None
     path.unlink()
-    assert _inline.loops(imported(tmp_path / "broken.py", "def f(x): return x\n").f, 1) is not None
+    assert inlined(imported(tmp_path / "broken.py", "def f(x): return x\n").f) is not None
     module = imported(path, "def f(x): return x + 3\n")
     path.write_text("def f(x: return\n")
-    assert _inline.loops(module.f, 1) is None
+    assert inlined(module.f) is None
 
 
 def test_a_traceback_is_that_of_the_call(tmp_path: Path) -> None:
@@ -328,8 +364,8 @@ def test_a_traceback_is_that_of_the_call(tmp_path: Path) -> None:
     # Equal code in another file has a traceback of its own.
     for name in ("one", "other"):
         function = imported(tmp_path / f"{name}.py", text).f
-        loops = _inline.loops(function, 2)
-        assert loops is not None
+        looped = inlined(function, 2)
+        assert looped is not None
 
         def shown(run: Callable[[], object]) -> list[str]:
             try:
@@ -343,8 +379,7 @@ def test_a_traceback_is_that_of_the_call(tmp_path: Path) -> None:
 
         expected = shown(lambda function=function: function(0, 0))
         assert f'{name}.py", line 5, in f' in expected[0]
-        assert shown(lambda loops=loops: loops[0](iter([(1, 1), (0, 0)]))) == expected
-        assert shown(lambda loops=loops: loops[1](iter([(1, 1), (0, 0)]), [])) == expected
+        assert shown(lambda looped=looped: looped((1, 1), (0, 0))) == expected
 
 
 TABLE = "CREATE TABLE t AS SELECT i, CASE WHEN i % 3 > 0 THEN i END a, CASE WHEN i % 7 > 0 THEN i / 2 END b FROM range(5000) r(i)"

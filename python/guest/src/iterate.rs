@@ -1,16 +1,24 @@
 //! An iterator over the rows of a batch, for the loops of [`crosslane/_loop.py`].
 //!
-//! A raw type, because it stands in the guest's hottest loop: its `tp_iternext` makes one row's value, or a tuple of its
-//! values, and tells the engine which row it is. It borrows the batch: [`Values::close`] ends that, so that an iterator
-//! which outlives its batch is empty.
+//! A raw type, because it stands in the guest's hottest loop: its `tp_iternext` takes the result of the row before out of
+//! its cell, makes the next row's values, and tells the engine which row it is. The first value is what it returns, the
+//! others are put into cells: so the loop has no list of results and no tuples of arguments. The iterator borrows the batch:
+//! [`Values::close`] ends that, so that one which outlives its batch is empty.
 
+use crate::kept::Kept;
+use crate::layout::{self, Layout};
+use crate::plain::Plain;
 use crate::row::Argument;
+use crosslane::ColumnBuilder;
 use crosslane::batch::{Column, bit};
 use crosslane_ring::ProgressWord;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyList;
 use std::ffi::c_int;
+use std::mem::{self, ManuallyDrop};
 use std::ptr;
 
 /// Which rows of a batch are called.
@@ -73,59 +81,255 @@ impl Live {
     }
 }
 
+/// The results of a batch's rows, one after the other.
+pub(crate) struct Results<'a, 'py> {
+    py: Python<'py>,
+    layout: Option<Layout>,
+    plain: Plain,
+    live: &'a Live,
+    out: &'a mut ColumnBuilder,
+    /// The results from the first one on that only the writer can turn into a value. It may run Python code for that, which
+    /// it does when all rows were called.
+    later: Option<Bound<'py, PyList>>,
+}
+
+impl<'a, 'py> Results<'a, 'py> {
+    pub(crate) fn new(py: Python<'py>, plain: Plain, live: &'a Live, out: &'a mut ColumnBuilder) -> Self {
+        Self { py, layout: layout::known(), plain, live, out, later: None }
+    }
+
+    pub(crate) fn py(&self) -> Python<'py> {
+        self.py
+    }
+
+    /// Adds the result of a row that is called, behind those of all such rows before it.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, row: usize, result: &Bound<'py, PyAny>) -> PyResult<()> {
+        if self.later.is_none() {
+            if self.live.bits.is_some() {
+                while self.out.rows() < row {
+                    self.out.null();
+                }
+            }
+            // SAFETY: the token says that the interpreter's lock is held.
+            if unsafe { self.plain.add(self.layout, result.as_ptr(), self.out) } {
+                return Ok(());
+            }
+        }
+        self.push_later(result)
+    }
+
+    fn push_later(&mut self, result: &Bound<'py, PyAny>) -> PyResult<()> {
+        self.later.get_or_insert_with(|| PyList::empty(self.py)).append(result)
+    }
+
+    /// The results that are not in the column yet: those of the rows behind it that are called.
+    pub(crate) fn later(self) -> Bound<'py, PyList> {
+        self.later.unwrap_or_else(|| PyList::empty(self.py))
+    }
+}
+
+/// A function's loop, as `make` of `_loop.py` returns it.
+pub(crate) struct Loop {
+    each: Py<PyAny>,
+    /// The cell of a row's result.
+    result: Py<PyAny>,
+    /// The cells of all arguments but the first.
+    arguments: Vec<Py<PyAny>>,
+}
+
+impl Loop {
+    pub(crate) fn new(made: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (each, result, arguments): (_, Py<PyAny>, Vec<Py<PyAny>>) = made.extract()?;
+        if [&result].into_iter().chain(&arguments).all(|cell| layout::is_cell(cell.bind(made.py()))) {
+            Ok(Self { each, result, arguments })
+        } else {
+            Err(PyTypeError::new_err("a loop's variables are cells"))
+        }
+    }
+}
+
+/// One of a function's arguments.
+struct Input<'a> {
+    argument: Argument<'a>,
+    kept: Kept,
+    /// Where its values go; null for the first.
+    cell: *mut ffi::PyObject,
+}
+
 /// The columns of a batch, and how far they were read.
-pub(crate) struct Cursor<'a> {
-    pub(crate) arguments: &'a [Argument<'a>],
-    pub(crate) live: &'a Live,
-    pub(crate) progress: &'a ProgressWord,
-    pub(crate) sequence: u32,
+pub(crate) struct Cursor<'a, 'py> {
+    py: Python<'py>,
+    layout: Option<Layout>,
+    each: &'a Py<PyAny>,
+    /// The cell of a row's result.
+    result: *mut ffi::PyObject,
+    inputs: Vec<Input<'a>>,
+    live: &'a Live,
+    progress: &'a ProgressWord,
+    sequence: u32,
+    results: Results<'a, 'py>,
     /// The first row that was not looked at.
-    pub(crate) next: usize,
+    next: usize,
     /// The row that was begun last.
-    pub(crate) row: usize,
-    /// Why a row could not be read, which ends the iterator as if there were no more: Python's loops hide some exceptions
-    /// of iterators.
-    pub(crate) unread: Option<PyErr>,
+    row: usize,
+    /// Whether its result was not taken yet.
+    begun: bool,
+    /// Why a row could not be read, or a result not be taken, which ends the iterator as if there were no more: Python's
+    /// loops hide some exceptions of iterators.
+    broken: Option<PyErr>,
+}
+
+impl<'a, 'py> Cursor<'a, 'py> {
+    pub(crate) fn new(
+        looped: &'a Loop,
+        arguments: Vec<Argument<'a>>,
+        progress: &'a ProgressWord,
+        sequence: u32,
+        results: Results<'a, 'py>,
+    ) -> Self {
+        let layout = results.layout;
+        let cells = looped.arguments.iter().map(Py::as_ptr);
+        let inputs = arguments.into_iter().zip([ptr::null_mut()].into_iter().chain(cells));
+        let inputs = inputs.map(|(argument, cell)| Input { argument, kept: Kept::new(layout), cell });
+        Self {
+            py: results.py,
+            layout,
+            each: &looped.each,
+            result: looped.result.as_ptr(),
+            inputs: inputs.collect(),
+            live: results.live,
+            progress,
+            sequence,
+            results,
+            next: 0,
+            row: 0,
+            begun: false,
+            broken: None,
+        }
+    }
+
+    /// Calls the function for the rows from one on.
+    ///
+    /// # Errors
+    /// With the first row that has no result; that is none if all have one.
+    pub(crate) fn run(&mut self, from: usize) -> Result<(), (PyErr, usize)> {
+        (self.next, self.row, self.begun) = (from, from, false);
+        self.empty();
+        let each = self.each.bind(self.py);
+        // SAFETY: the cursor stays here, untouched, until the iterator is closed.
+        let values = unsafe { Values::open(self.py, self) }.map_err(|error| (error, from))?;
+        let outcome = each.call1((values.object(),));
+        values.close();
+        let outcome = match (self.broken.take(), outcome) {
+            (Some(error), _) => Err((error, self.row)),
+            (None, Ok(_)) => Ok(()),
+            // A signal may come between rows.
+            (None, Err(error)) => match self.take() {
+                None => Err((error, self.row)),
+                Some(Ok(())) => Err((error, self.live.next(self.row + 1))),
+                Some(Err(error)) => Err((error, self.row)),
+            },
+        };
+        self.empty();
+        outcome
+    }
+
+    pub(crate) fn results(&mut self) -> &mut Results<'a, 'py> {
+        &mut self.results
+    }
+
+    pub(crate) fn into_results(self) -> Results<'a, 'py> {
+        self.results
+    }
+
+    /// Lets go of what is in the cells.
+    fn empty(&self) {
+        let arguments = self.inputs.iter().map(|input| input.cell).skip(1);
+        for cell in arguments.chain([self.result]) {
+            // SAFETY: a loop's cells are cells.
+            unsafe { layout::put(self.layout, cell, ptr::null_mut()) };
+        }
+    }
+
+    /// Takes the result of the row that was begun last, if it is there.
+    #[inline(always)]
+    fn take(&mut self) -> Option<PyResult<()>> {
+        // SAFETY: as in `empty`; the reference is let go once.
+        unsafe {
+            let result = layout::take(self.layout, self.result);
+            let result = ManuallyDrop::new(Bound::from_owned_ptr_or_opt(self.py, result)?);
+            let taken = self.results.push(self.row, &result);
+            layout::release(self.layout, result.as_ptr());
+            Some(taken)
+        }
+    }
+
+    /// The first value of the next row, or null at the end.
+    #[inline(always)]
+    fn begin(&mut self) -> PyResult<*mut ffi::PyObject> {
+        if mem::take(&mut self.begun) {
+            let lost = || Err(PyRuntimeError::new_err("the loop over the rows left no result"));
+            self.take().unwrap_or_else(lost)?;
+        }
+        let row = self.live.next(self.next);
+        let [first, others @ ..] = &mut self.inputs[..] else { return Ok(ptr::null_mut()) };
+        if row == self.live.rows() {
+            return Ok(ptr::null_mut());
+        }
+        self.next = row + 1;
+        self.row = row;
+        self.progress.set(self.sequence, row as u32);
+        let value = first.kept.get(self.py, &first.argument, row)?;
+        for Input { argument, kept, cell } in others {
+            // SAFETY: as in `empty`; the references are taken over, or let go once.
+            unsafe {
+                match kept.get(self.py, argument, row) {
+                    Ok(other) => layout::put(self.layout, *cell, other),
+                    Err(error) => {
+                        ffi::Py_DECREF(value);
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        self.begun = true;
+        Ok(value)
+    }
 }
 
 #[repr(C)]
 struct Object {
     base: ffi::PyObject,
-    /// A [`Cursor`] that lives until `close`, then null.
-    cursor: *mut Cursor<'static>,
-    /// The tuple of the last row, or null: while nobody else has it, it becomes that of the next.
-    tuple: *mut ffi::PyObject,
+    /// A [`Cursor`] that lives until `close`, then null. Null also while it is used: what runs when an object is let go could
+    /// ask for another row.
+    cursor: *mut Cursor<'static, 'static>,
 }
 
 /// A Python iterator over a [`Cursor`].
-pub(crate) struct Values<'py>(Bound<'py, PyAny>);
+struct Values<'py>(Bound<'py, PyAny>);
 
 impl<'py> Values<'py> {
     /// # Safety
     /// The cursor must stay where it is, and be used by nobody else, until `close`.
-    pub(crate) unsafe fn open(py: Python<'py>, cursor: &mut Cursor<'_>) -> PyResult<Self> {
+    unsafe fn open(py: Python<'py>, cursor: *mut Cursor<'_, '_>) -> PyResult<Self> {
         let class = class(py)?;
         // SAFETY: the type's instances have room for `Object`, whose memory is zero; the lifetime is the caller's promise.
         unsafe {
             let object = ffi::PyType_GenericAlloc(class.cast(), 0);
             let object = Bound::from_owned_ptr_or_err(py, object)?;
-            (*object.as_ptr().cast::<Object>()).cursor = ptr::from_mut(cursor).cast();
+            (*object.as_ptr().cast::<Object>()).cursor = cursor.cast();
             Ok(Self(object))
         }
     }
 
-    pub(crate) fn object(&self) -> &Bound<'py, PyAny> {
+    fn object(&self) -> &Bound<'py, PyAny> {
         &self.0
     }
 
-    pub(crate) fn close(self) {
-        // SAFETY: the object is ours, of our type, and the interpreter's lock is held. The tuple is its own.
-        unsafe {
-            let object = self.0.as_ptr().cast::<Object>();
-            (*object).cursor = ptr::null_mut();
-            let tuple = std::mem::replace(&mut (*object).tuple, ptr::null_mut());
-            ffi::Py_XDECREF(tuple);
-        }
+    fn close(self) {
+        // SAFETY: the object is ours, of our type, and the interpreter's lock is held.
+        unsafe { (*self.0.as_ptr().cast::<Object>()).cursor = ptr::null_mut() }
     }
 }
 
@@ -150,57 +354,19 @@ fn class(py: Python<'_>) -> PyResult<*mut ffi::PyObject> {
     Ok(class.as_ptr())
 }
 
-/// `tp_iternext`: the next row's value or tuple, or null at the end.
+/// `tp_iternext`: the first value of the next row, or null at the end.
 unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: CPython calls this with an instance and with its lock held; the cursor lives until `close`.
     unsafe {
         let object = object.cast::<Object>();
-        let Some(cursor) = (*object).cursor.as_mut() else { return ptr::null_mut() };
-        let row = cursor.live.next(cursor.next);
-        if row == cursor.live.rows() {
-            return ptr::null_mut();
-        }
-        cursor.next = row + 1;
-        cursor.row = row;
-        cursor.progress.set(cursor.sequence, row as u32);
-        let py = Python::assume_attached();
-        let value = match cursor.arguments {
-            [argument] => argument.get(py, row),
-            arguments => tuple(py, arguments, row, &mut (*object).tuple),
-        };
-        value.unwrap_or_else(|error| {
-            cursor.unread = Some(error);
+        let place = mem::replace(&mut (*object).cursor, ptr::null_mut());
+        let Some(cursor) = place.as_mut() else { return ptr::null_mut() };
+        let value = cursor.begin().unwrap_or_else(|error| {
+            cursor.broken = Some(error);
             cursor.next = cursor.live.rows();
             ptr::null_mut()
-        })
-    }
-}
-
-/// A new reference to the tuple of a row's values: to `kept`, if it has no other.
-///
-/// # Safety
-/// `kept` is null, or a tuple of as many values that has one reference here.
-unsafe fn tuple(
-    py: Python<'_>,
-    arguments: &[Argument<'_>],
-    row: usize,
-    kept: &mut *mut ffi::PyObject,
-) -> PyResult<*mut ffi::PyObject> {
-    // SAFETY: the tuple is ours alone while it is filled. It takes over the values, and lets go of what it had, also if a
-    // value is not made; what that runs cannot reach it.
-    unsafe {
-        if kept.is_null() || ffi::Py_REFCNT(*kept) != 1 {
-            ffi::Py_XDECREF(std::mem::replace(kept, ptr::null_mut()));
-            *kept = Bound::from_owned_ptr_or_err(py, ffi::PyTuple_New(arguments.len() as ffi::Py_ssize_t))?
-                .into_ptr();
-        }
-        for (place, argument) in arguments.iter().enumerate() {
-            let value = argument.get(py, row)?;
-            if ffi::PyTuple_SetItem(*kept, place as ffi::Py_ssize_t, value) != 0 {
-                return Err(PyErr::fetch(py));
-            }
-        }
-        ffi::Py_INCREF(*kept);
-        Ok(*kept)
+        });
+        (*object).cursor = place;
+        value
     }
 }

@@ -6,7 +6,10 @@
 
 mod arrow;
 mod iterate;
+mod kept;
+mod layout;
 mod moments;
+mod plain;
 mod reader;
 mod row;
 mod serve;
@@ -72,6 +75,7 @@ fn value_error(error: crosslane::signature::SignatureError) -> PyErr {
 #[pymodule]
 fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     moments::find(module.py())?;
+    layout::find(module.py())?;
     module.add_function(wrap_pyfunction!(parse_signature, module)?)?;
     module.add_function(wrap_pyfunction!(for_types, module)?)?;
     module.add_function(wrap_pyfunction!(parse_type, module)?)?;

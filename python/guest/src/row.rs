@@ -24,6 +24,7 @@ pub(crate) struct RowCaller<'a, 'py> {
 
 /// A column, by the quickest way to its values.
 pub(crate) enum Argument<'a> {
+    Int32(&'a [i32]),
     Int64(&'a [i64]),
     Float64(&'a [f64]),
     Ascii { offsets: &'a [i32], text: &'a [u8] },
@@ -38,6 +39,7 @@ impl<'a> Argument<'a> {
             return other;
         }
         match reader {
+            Reader::Int32 => column.values().map_or(other, Argument::Int32),
             Reader::Int64 => column.values().map_or(other, Argument::Int64),
             Reader::Float64 => column.values().map_or(other, Argument::Float64),
             Reader::Text if column.data.is_ascii() => {
@@ -52,6 +54,8 @@ impl<'a> Argument<'a> {
     pub(crate) fn get(&self, py: Python<'_>, row: usize) -> PyResult<*mut ffi::PyObject> {
         let object = match self {
             // SAFETY: the functions return a new reference or null with an exception set.
+            Argument::Int32(values) => unsafe { ffi::PyLong_FromLongLong(values[row].into()) },
+            // SAFETY: as above.
             Argument::Int64(values) => unsafe { ffi::PyLong_FromLongLong(values[row]) },
             // SAFETY: as above.
             Argument::Float64(values) => unsafe { ffi::PyFloat_FromDouble(values[row]) },

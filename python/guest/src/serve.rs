@@ -1,7 +1,7 @@
 //! The guest's loop: take a batch, call the function, answer.
 
 use crate::arrow::{self, Direction, Results};
-use crate::iterate::{Cursor, Live, Values};
+use crate::iterate::{Cursor, Live, Loop, Results as Rows};
 use crate::reader::Reader;
 use crate::row::{Argument, RowCaller};
 use crate::writer::{Writer, overflow};
@@ -162,7 +162,7 @@ impl<'a> Batch<'a> {
 
 enum Kind {
     /// Called per row, by `each`: a loop of its own. A function of no parameters, or of any number, has none.
-    Row { readers: Vec<Reader>, writer: Writer, each: Option<Py<PyAny>> },
+    Row { readers: Vec<Reader>, writer: Writer, each: Option<Loop> },
     /// A runner that calls an `async` function for many rows at once.
     Async { readers: Vec<Reader>, writer: Writer },
     /// Called per batch, with pyarrow arrays (which its wrapper turns into what it wants). It returns one, or a list for
@@ -197,7 +197,7 @@ impl Function {
                     None
                 } else {
                     let make = py.import("crosslane._loop")?.getattr("make")?;
-                    Some(make.call1((declared, types.len()))?.unbind())
+                    Some(Loop::new(&make.call1((declared, types.len()))?)?)
                 };
                 let kind = Kind::Row { readers: readers()?, writer, each };
                 (kind, declared.getattr("callable")?)
@@ -296,18 +296,21 @@ impl Function {
             Kind::Row { readers, writer, each } => {
                 let batch = Batch { columns, readers, live: &live, progress, sequence };
                 let mut failed = HashMap::new();
-                let results = match each {
-                    Some(each) => self.each(py, each.bind(py), &batch, &mut failed, mishaps)?,
-                    None => self.one_by_one(py, &batch, &mut failed, mishaps)?,
+                let taken = Rows::new(py, writer.plain(), &live, out);
+                let later = match each {
+                    Some(each) => self.each(each, &batch, taken, &mut failed, mishaps)?,
+                    None => self.one_by_one(py, &batch, taken, &mut failed, mishaps)?,
                 };
-                while let Err((error, row)) = writer.write_all(&results, &live, out, writing) {
+                // How many of the rows that are called are in the column.
+                let there = live.before(out.rows());
+                while let Err((error, row)) = writer.write_all(&later, there, &live, out, writing) {
                     // What cannot be a result is a failed call like any other.
                     out.truncate(row);
                     let tries = failed.entry(row).or_default();
                     match self.forgive(py, (error, row).into(), tries, 1, mishaps)? {
                         Verdict::Again(_) => {
                             let value = self.again(py, &batch, row, tries, mishaps)?;
-                            results.set_item(live.before(row), value)?;
+                            later.set_item(live.before(row) - there, value)?;
                         }
                         Verdict::Null => out.null(),
                     }
@@ -382,7 +385,7 @@ impl Function {
                     match result.cast::<PyList>() {
                         Ok(list) => {
                             let all = Live::new(list.len(), &[]);
-                            writer.write_all(list, &all, out, writing).map(|()| None).map_err(Mishap::from)
+                            writer.write_all(list, 0, &all, out, writing).map(|()| None).map_err(Mishap::from)
                         }
                         Err(_) => Ok(Some(Results::new(&result, &self.returns)?)),
                     }
@@ -407,57 +410,30 @@ impl Function {
         }
     }
 
-    /// The results of the rows of a batch that are called, by the function's own loop. `failed` gets how often rows
-    /// were tried again.
+    /// Calls the rows of a batch by the function's own loop. `failed` gets how often rows were tried again. Returns the
+    /// results that are not in the column yet.
     fn each<'py>(
         &self,
-        py: Python<'py>,
-        each: &Bound<'py, PyAny>,
+        each: &Loop,
         batch: &Batch<'_>,
+        results: Rows<'_, 'py>,
         failed: &mut HashMap<usize, u32>,
         mishaps: &mut Mishaps,
     ) -> Result<Bound<'py, PyList>, Mishap> {
+        let (py, live) = (results.py(), batch.live);
         let arguments = batch.arguments(&self.admits_null);
-        let (progress, sequence) = (batch.progress, batch.sequence);
-        let mut cursor = Cursor {
-            arguments: &arguments,
-            live: batch.live,
-            progress,
-            sequence,
-            next: 0,
-            row: 0,
-            unread: None,
-        };
-        let mut run = |results: Option<&Bound<'py, PyList>>, from: usize| {
-            cursor.next = from;
-            cursor.row = from;
-            // SAFETY: the cursor stays here, untouched, until the iterator is closed.
-            let values = unsafe { Values::open(py, &mut cursor)? };
-            let outcome = each.call1((values.object(), results));
-            values.close();
-            match cursor.unread.take() {
-                None => outcome.map_err(|error| Mishap::from((error, cursor.row))),
-                Some(error) => Err(Mishap::from((error, cursor.row))),
+        let mut cursor = Cursor::new(each, arguments, batch.progress, batch.sequence, results);
+        let mut from = live.next(0);
+        while from < live.rows() {
+            let Err((error, row)) = cursor.run(from) else { break };
+            if row == live.rows() {
+                return Err(error.into());
             }
-        };
-        let mut from = batch.live.next(0);
-        if self.leniency == Leniency::default() && from < batch.live.rows() {
-            return Ok(run(None, from)?.cast_into().map_err(PyErr::from)?);
+            let value = self.instead(py, batch, ((error, row).into(), row), failed, mishaps)?;
+            cursor.results().push(row, &value)?;
+            from = live.next(row + 1);
         }
-        let results = PyList::empty(py);
-        while from < batch.live.rows() {
-            let Err(mishap) = run(Some(&results), from) else { break };
-            // The first row without a result: the one behind that which was begun last, if a signal came between them.
-            let begun = mishap.row.unwrap_or(from);
-            let row =
-                if batch.live.before(begun) < results.len() { batch.live.next(begun + 1) } else { begun };
-            if row == batch.live.rows() {
-                return Err(mishap);
-            }
-            results.append(self.instead(py, batch, (mishap, row), failed, mishaps)?)?;
-            from = batch.live.next(row + 1);
-        }
-        Ok(results)
+        Ok(cursor.into_results().later())
     }
 
     /// As [`Function::each`], by one call after the other.
@@ -465,25 +441,25 @@ impl Function {
         &self,
         py: Python<'py>,
         batch: &Batch<'_>,
+        mut results: Rows<'_, 'py>,
         failed: &mut HashMap<usize, u32>,
         mishaps: &mut Mishaps,
     ) -> Result<Bound<'py, PyList>, Mishap> {
         let arguments = batch.arguments(&self.admits_null);
         let mut caller = RowCaller::new(self.callable.bind(py), &arguments, self.variadic);
-        let results = PyList::empty(py);
         let mut row = batch.live.next(0);
         while row < batch.live.rows() {
             batch.progress.set(batch.sequence, row as u32);
             match caller.call(row) {
-                Ok(value) => results.append(value)?,
+                Ok(value) => results.push(row, &value)?,
                 Err(error) => {
                     let failure = ((error, row).into(), row);
-                    results.append(self.instead(py, batch, failure, failed, mishaps)?)?;
+                    results.push(row, &self.instead(py, batch, failure, failed, mishaps)?)?;
                 }
             }
             row = batch.live.next(row + 1);
         }
-        Ok(results)
+        Ok(results.later())
     }
 
     /// What a row's result is after its call failed: that of another try, or None.

@@ -1,7 +1,9 @@
 //! Results: a Python object as a value of a column.
 
 use crate::iterate::Live;
+use crate::layout;
 use crate::moments;
+use crate::plain::{self, Plain};
 use crosslane::builder::Overflow;
 use crosslane::calendar;
 use crosslane::{ColumnBuilder, DataType, Field, code_width, timetz};
@@ -202,17 +204,30 @@ impl Writer {
         Ok(Self { data_type: data_type.clone(), kind, source })
     }
 
+    /// What the values nearly always are.
+    pub(crate) fn plain(&self) -> Plain {
+        match self.kind {
+            Kind::Integer { width: 8, least: ..0, .. } => Plain::Int64,
+            Kind::Integer { width: 4, least: ..0, .. } => Plain::Int32,
+            Kind::Double => Plain::Double,
+            Kind::Boolean => Plain::Boolean,
+            Kind::Text => Plain::Text,
+            _ => Plain::None,
+        }
+    }
+
     /// Adds the values of a list in the places of the rows that were called, and NULLs in the others, behind the rows that
-    /// the column has already. An error comes with the row that it is about. `at` is told the row whose value is next,
+    /// the column has already. The list begins with the row that so many are called before. An error comes with the row that it is about. `at` is told the row whose value is next,
     /// because values may be computed only now.
     pub(crate) fn write_all(
         &self,
         list: &Bound<'_, PyList>,
+        before: usize,
         live: &Live,
         out: &mut ColumnBuilder,
         at: impl Fn(usize),
     ) -> Result<(), (PyErr, usize)> {
-        let mut item = live.before(out.rows());
+        let mut item = live.before(out.rows()) - before;
         while out.rows() < live.rows() {
             let row = out.rows();
             if !live.is_live(row) {
@@ -257,27 +272,29 @@ impl Writer {
             }
             (!object.is_null()).then_some(object)
         });
-        Ok(match self.kind {
-            Kind::Integer { width: 8, least: ..0, .. } => out.fixed_while(|| integer_of(objects.next()?)),
-            Kind::Integer { width: 4, least: ..0, .. } => {
-                out.fixed_while(|| i32::try_from(integer_of(objects.next()?)?).ok())
-            }
-            Kind::Double => out.fixed_while(|| double_of(objects.next()?)),
-            Kind::Boolean => out.boolean_while(|| boolean_of(objects.next()?)),
-            Kind::Text => {
-                let mut added = 0;
-                while added < count {
-                    // SAFETY: the object lives while it is in the list.
-                    let Some(text) = objects.next().and_then(|object| unsafe { text_of(object) }) else {
-                        break;
-                    };
-                    out.bytes(text)?;
-                    added += 1;
+        let layout = layout::known();
+        // SAFETY: the objects live while they are in the list, and a `Bound` says that the interpreter's lock is held.
+        unsafe {
+            Ok(match self.plain() {
+                Plain::Int64 => out.fixed_while(|| plain::integer_of(layout, objects.next()?)),
+                Plain::Int32 => out.fixed_while(|| plain::narrow_of(layout, objects.next()?)),
+                Plain::Double => out.fixed_while(|| plain::double_of(layout, objects.next()?)),
+                Plain::Boolean => out.boolean_while(|| plain::boolean_of(objects.next()?)),
+                Plain::Text => {
+                    let mut added = 0;
+                    while added < count {
+                        let Some(text) = objects.next().and_then(|object| plain::text_of(layout, object))
+                        else {
+                            break;
+                        };
+                        out.bytes(text)?;
+                        added += 1;
+                    }
+                    added
                 }
-                added
-            }
-            _ => 0,
-        })
+                Plain::None => 0,
+            })
+        }
     }
 
     /// Adds a value, or NULL for None. After an error the column must be truncated.
@@ -836,52 +853,6 @@ pub(crate) fn is_missing(value: &Bound<'_, PyAny>) -> PyResult<bool> {
         "datetime64" | "timedelta64" => value.ne(value)?,
         _ => false,
     })
-}
-
-/// The number of an object that is exactly an int and fits.
-fn integer_of(object: *mut ffi::PyObject) -> Option<i64> {
-    // SAFETY: the caller's list has the object, and the interpreter's lock is held.
-    unsafe {
-        if ffi::PyLong_CheckExact(object) == 0 {
-            return None;
-        }
-        let mut overflow = 0;
-        let number = ffi::PyLong_AsLongLongAndOverflow(object, &raw mut overflow);
-        (overflow == 0).then_some(number)
-    }
-}
-
-/// The number of an object that is exactly a float.
-fn double_of(object: *mut ffi::PyObject) -> Option<f64> {
-    // SAFETY: as in `integer_of`.
-    unsafe { (ffi::PyFloat_CheckExact(object) != 0).then(|| ffi::PyFloat_AsDouble(object)) }
-}
-
-/// The value of an object that is True or False.
-fn boolean_of(object: *mut ffi::PyObject) -> Option<bool> {
-    // SAFETY: both always live.
-    let (yes, no) = unsafe { (ffi::Py_True(), ffi::Py_False()) };
-    (object == yes || object == no).then_some(object == yes)
-}
-
-/// The UTF-8 of an object that is exactly a str; None also if it has none.
-///
-/// # Safety
-/// The object must live as long as what is returned.
-unsafe fn text_of<'a>(object: *mut ffi::PyObject) -> Option<&'a [u8]> {
-    // SAFETY: as in `integer_of`. A str keeps its UTF-8, and tells where it is and how long, or null with an exception set.
-    unsafe {
-        if ffi::PyUnicode_CheckExact(object) == 0 {
-            return None;
-        }
-        let mut length = 0;
-        let bytes = ffi::PyUnicode_AsUTF8AndSize(object, &raw mut length);
-        if bytes.is_null() {
-            ffi::PyErr_Clear();
-            return None;
-        }
-        Some(std::slice::from_raw_parts(bytes.cast(), length as usize))
-    }
 }
 
 pub(crate) fn overflow(error: Overflow) -> PyErr {

@@ -1,0 +1,133 @@
+//! The objects that a loop gets for an argument: two in turns, for as long as nobody else has them.
+//!
+//! Most functions only look at an int, a float or a str, and CPython would free it and make one of the same size for the
+//! next row. Here the object gets the next row's value instead. That is safe, because nobody can tell such an object from
+//! a new one in its place:
+//!
+//! - Whoever can reach an object holds a reference, and [`Kept`] has one of its own. So while the count is one, no variable,
+//!   container, frame, traceback or other thread has it. The interpreter's lock is held from the look at the count to the
+//!   new reference.
+//! - The loop's variable holds a row's object until it gets the next one, which therefore is the other of the two.
+//! - Ints, floats and strs have no weak references and no cycles, and `id` tells objects apart only while they live. Ints
+//!   and floats keep nothing of their value elsewhere. A str keeps its hash, which is forgotten, and can be interned or
+//!   have copies of its text: then it is given up.
+//! - The ints that CPython has one object for, and empty texts and those of one character, are never kept.
+//! - Only objects that were made here are changed: an int has room for two digits, a str for its [`Layout::room`].
+//!
+//! Without the interpreter's lock this would not hold; such builds have no known layout.
+
+use crate::layout::{self, Layout};
+use crate::row::Argument;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::{mem, ptr};
+
+/// Longer texts are made anew: their bytes cost more than their objects, and one that somebody keeps would hold the memory
+/// of the longest before it.
+const MOST_TEXT: usize = 256;
+
+pub(crate) struct Kept {
+    layout: Option<Layout>,
+    objects: [*mut ffi::PyObject; 2],
+    /// How long a text fits into each of them.
+    room: [usize; 2],
+    /// Which of them was given last.
+    last: usize,
+}
+
+impl Kept {
+    pub(crate) fn new(layout: Option<Layout>) -> Self {
+        Self { layout, objects: [ptr::null_mut(); 2], room: [0; 2], last: 0 }
+    }
+
+    /// A new reference to the value of a row.
+    #[inline(always)]
+    pub(crate) fn get(
+        &mut self,
+        py: Python<'_>,
+        argument: &Argument<'_>,
+        row: usize,
+    ) -> PyResult<*mut ffi::PyObject> {
+        let Some(layout) = self.layout else { return argument.get(py, row) };
+        // SAFETY: what `free` returns is of the type that its function makes, as all objects that one argument gets, and
+        // nobody else has it.
+        unsafe {
+            let mut integer = |value: i64| {
+                let (int, _) = self.free(py, layout::new_integer)?;
+                layout.set_integer(int, value);
+                Ok(self.give(int))
+            };
+            match argument {
+                Argument::Int32(values) if Layout::takes(values[row].into()) => integer(values[row].into()),
+                Argument::Int64(values) if Layout::takes(values[row]) => integer(values[row]),
+                Argument::Float64(values) => {
+                    let (float, _) = self.free(py, || ffi::PyFloat_FromDouble(0.0))?;
+                    *layout::float_in(float) = values[row];
+                    Ok(self.give(float))
+                }
+                Argument::Ascii { offsets, text } => {
+                    let text = &text[offsets[row] as usize..offsets[row + 1] as usize];
+                    if !(2..=MOST_TEXT).contains(&text.len()) {
+                        return argument.get(py, row);
+                    }
+                    let next = self.last ^ 1;
+                    let kept = self.objects[next];
+                    if !kept.is_null() && (self.room[next] < text.len() || !layout.is_bare(kept)) {
+                        self.forget(next);
+                    }
+                    let room = layout.room(text.len());
+                    let (made, new) = self.free(py, || layout::new_text(room))?;
+                    if new {
+                        self.room[next] = room;
+                    }
+                    layout.set_text(made, text);
+                    Ok(self.give(made))
+                }
+                _ => argument.get(py, row),
+            }
+        }
+    }
+
+    /// The object whose turn it is, if nobody else has it, or one that is made now, and whether it was.
+    #[inline(always)]
+    fn free(
+        &mut self,
+        py: Python<'_>,
+        make: impl FnOnce() -> *mut ffi::PyObject,
+    ) -> PyResult<(*mut ffi::PyObject, bool)> {
+        let next = self.last ^ 1;
+        let kept = self.objects[next];
+        // SAFETY: an object that is kept lives; `make` returns a new reference, or null with an exception set.
+        unsafe {
+            if !kept.is_null() && ffi::Py_REFCNT(kept) == 1 {
+                return Ok((kept, false));
+            }
+            self.forget(next);
+            let made = Bound::from_owned_ptr_or_err(py, make())?.into_ptr();
+            self.objects[next] = made;
+            Ok((made, true))
+        }
+    }
+
+    /// A new reference to an object that was free.
+    #[inline(always)]
+    fn give(&mut self, object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+        self.last ^= 1;
+        // SAFETY: it is kept here, with the only reference to it.
+        unsafe { layout::share(object) };
+        object
+    }
+
+    fn forget(&mut self, which: usize) {
+        let kept = mem::replace(&mut self.objects[which], ptr::null_mut());
+        // SAFETY: the reference was this one's own; the interpreter's lock is held, as in all that is done here.
+        unsafe { ffi::Py_XDECREF(kept) };
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.forget(0);
+        self.forget(1);
+    }
+}

@@ -1,0 +1,341 @@
+//! Where CPython's objects have their contents.
+//!
+//! The guest is one build for all versions, for which the limited API has calls only, and one or two calls for each value
+//! of a batch are most of what the guest itself costs. So the values of the most usual types are read and made in place,
+//! in the versions whose layouts are known. They are tried out when the module is loaded: in any other version, or a build
+//! of its own kind, the calls do.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::ptr;
+use std::sync::OnceLock;
+
+/// The versions whose layouts are known.
+const KNOWN: std::ops::RangeInclusive<(u8, u8)> = (3, 11)..=(3, 13);
+/// The bits of an int's digit.
+const DIGIT: u32 = 30;
+/// The bits of a str's state; those behind them may be anything.
+const STATE: u32 = 0xFF;
+/// Those that say whether it is interned.
+const INTERNED: u32 = 3;
+
+/// What differs between the known versions.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout {
+    /// Whether an int's sign and number of digits are a tag, or a signed number.
+    tagged: bool,
+    /// The bytes of a str before its ASCII text.
+    text: usize,
+    /// The state of a str of ASCII that is not interned.
+    ascii: u32,
+}
+
+#[repr(C)]
+struct Int {
+    base: ffi::PyObject,
+    size: isize,
+    digits: [u32; 2],
+}
+
+#[repr(C)]
+struct Float {
+    base: ffi::PyObject,
+    value: f64,
+}
+
+#[repr(C)]
+struct Text {
+    base: ffi::PyObject,
+    length: isize,
+    hash: isize,
+    state: u32,
+    /// In 3.11, the text as C's wide characters, if somebody asked for them. Later there is no such field.
+    wide: *mut u8,
+}
+
+#[repr(C)]
+struct Cell {
+    base: ffi::PyObject,
+    content: *mut ffi::PyObject,
+}
+
+unsafe extern "C" {
+    static mut PyCell_Type: ffi::PyTypeObject;
+    fn PyCell_New(content: *mut ffi::PyObject) -> *mut ffi::PyObject;
+    fn PyCell_Get(cell: *mut ffi::PyObject) -> *mut ffi::PyObject;
+    fn PyCell_Set(cell: *mut ffi::PyObject, content: *mut ffi::PyObject) -> std::ffi::c_int;
+    fn PyUnicode_New(length: isize, most: u32) -> *mut ffi::PyObject;
+}
+
+static LAYOUT: OnceLock<Option<Layout>> = OnceLock::new();
+
+/// The layout of this interpreter's objects, if it is known.
+pub(crate) fn known() -> Option<Layout> {
+    LAYOUT.get().copied().flatten()
+}
+
+/// Finds out whether the layout is known.
+pub(crate) fn find(py: Python<'_>) -> PyResult<()> {
+    if LAYOUT.get().is_none() {
+        let layout = Layout::find(py)?;
+        // Whoever was faster found the same.
+        let _ = LAYOUT.set(layout);
+    }
+    Ok(())
+}
+
+impl Layout {
+    fn find(py: Python<'_>) -> PyResult<Option<Self>> {
+        let version = py.version_info();
+        let sys = py.import("sys")?;
+        let name: String = sys.getattr("implementation")?.getattr("name")?.extract()?;
+        let flags: String = sys.getattr("abiflags")?.extract()?;
+        let bits: u32 = sys.getattr("int_info")?.getattr("bits_per_digit")?.extract()?;
+        let plain = name == "cpython"
+            && flags.is_empty()
+            && bits == DIGIT
+            && cfg!(all(target_pointer_width = "64", target_endian = "little"));
+        if !plain || !KNOWN.contains(&(version.major, version.minor)) {
+            return Ok(None);
+        }
+        let tagged = version.minor >= 12;
+        let mut layout = Self { tagged, text: if tagged { 40 } else { 48 }, ascii: 0 };
+        // SAFETY: a str has more bytes than are read here, in any build of these versions.
+        let holds = unsafe {
+            let text = Bound::from_owned_ptr_or_err(py, PyUnicode_New(5, 127))?;
+            layout.ascii = (*text.as_ptr().cast::<Text>()).state & STATE;
+            layout.holds(py)?
+        };
+        Ok(holds.then_some(layout))
+    }
+
+    /// Whether objects are as this layout says.
+    ///
+    /// # Safety
+    /// The interpreter's version is a known one.
+    unsafe fn holds(self, py: Python<'_>) -> PyResult<bool> {
+        // SAFETY: the calls return new references or null; all is read and written in objects that have room for it.
+        unsafe {
+            for value in [257, -6, 1 << 29, (1 << 30) - 1, 1 << 30, -(1 << 30), (1 << 60) - 1, 1 - (1 << 60)]
+            {
+                let int = Bound::from_owned_ptr_or_err(py, ffi::PyLong_FromLongLong(value))?;
+                if self.integer(int.as_ptr()) != Some(value) {
+                    return Ok(false);
+                }
+                let int = Bound::from_owned_ptr_or_err(py, new_integer())?;
+                self.set_integer(int.as_ptr(), value);
+                if int.extract::<i64>()? != value {
+                    return Ok(false);
+                }
+            }
+            let float = Bound::from_owned_ptr_or_err(py, ffi::PyFloat_FromDouble(1.5))?;
+            let text = Bound::from_owned_ptr_or_err(
+                py,
+                ffi::PyUnicode_DecodeLatin1(c"abcde".as_ptr(), 5, ptr::null()),
+            )?;
+            let cell = Bound::from_owned_ptr_or_err(py, PyCell_New(text.as_ptr()))?;
+            let made = Bound::from_owned_ptr_or_err(py, PyUnicode_New(5, 127))?;
+            self.set_text(made.as_ptr(), b"abcde");
+            Ok(*float_in(float.as_ptr()) == 1.5
+                && self.text(text.as_ptr()) == Some(b"abcde")
+                && made.eq(&text)?
+                && (*cell.as_ptr().cast::<Cell>()).content == text.as_ptr())
+        }
+    }
+
+    /// The value of an int of at most two digits.
+    ///
+    /// # Safety
+    /// The object is exactly an int.
+    #[inline(always)]
+    pub(crate) unsafe fn integer(self, object: *mut ffi::PyObject) -> Option<i64> {
+        // SAFETY: the caller says what the object is, and an int has as many digits as it says, and at least room for one.
+        unsafe {
+            let int = object.cast::<Int>();
+            let size = (*int).size;
+            let (count, negative) =
+                if self.tagged { (size >> 3, size & 2 != 0) } else { (size.abs(), size < 0) };
+            let low = i64::from((&raw const (*int).digits).cast::<u32>().read());
+            let value = match count {
+                0 => 0,
+                1 => low,
+                2 => i64::from((&raw const (*int).digits).cast::<u32>().add(1).read()) << DIGIT | low,
+                _ => return None,
+            };
+            Some(if negative { -value } else { value })
+        }
+    }
+
+    /// Whether [`Layout::set_integer`] takes a value: it has at most two digits, and is none of the ints that CPython has
+    /// one object for.
+    #[inline(always)]
+    pub(crate) fn takes(value: i64) -> bool {
+        !(-5..=256).contains(&value) && value.unsigned_abs() < 1 << (2 * DIGIT)
+    }
+
+    /// # Safety
+    /// The object is an int with room for two digits, and nobody else has it. The value is one that is taken.
+    #[inline(always)]
+    pub(crate) unsafe fn set_integer(self, object: *mut ffi::PyObject, value: i64) {
+        let size = value.unsigned_abs();
+        let digits = [size as u32 & ((1 << DIGIT) - 1), (size >> DIGIT) as u32];
+        let count = 1 + isize::from(digits[1] > 0);
+        let negative = value < 0;
+        // SAFETY: as the caller says.
+        unsafe {
+            let int = object.cast::<Int>();
+            (*int).size = match self.tagged {
+                true => count << 3 | isize::from(negative) << 1,
+                false => {
+                    if negative {
+                        -count
+                    } else {
+                        count
+                    }
+                }
+            };
+            (*int).digits = digits;
+        }
+    }
+
+    /// The ASCII text of a str that is made of it.
+    ///
+    /// # Safety
+    /// The object is exactly a str, and lives as long as what is returned.
+    #[inline(always)]
+    pub(crate) unsafe fn text<'a>(self, object: *mut ffi::PyObject) -> Option<&'a [u8]> {
+        // SAFETY: such a str has its text in one piece with itself, of which one byte is one character.
+        unsafe {
+            let text = object.cast::<Text>();
+            if (*text).state & STATE & !INTERNED != self.ascii {
+                return None;
+            }
+            let bytes = object.cast::<u8>().add(self.text);
+            Some(std::slice::from_raw_parts(bytes, (*text).length as usize))
+        }
+    }
+
+    /// How long a text fits into the memory that CPython takes for one of this length: it takes multiples of 16 bytes.
+    pub(crate) fn room(self, length: usize) -> usize {
+        (self.text + length + 1).next_multiple_of(16) - self.text - 1
+    }
+
+    /// Whether a str is as it was when it was made, except for its hash: not interned, and without copies.
+    ///
+    /// # Safety
+    /// The object is a str that was made of ASCII.
+    #[inline(always)]
+    pub(crate) unsafe fn is_bare(self, object: *mut ffi::PyObject) -> bool {
+        // SAFETY: as the caller says. Later versions have text where this one has a pointer.
+        unsafe {
+            let text = object.cast::<Text>();
+            (*text).state & STATE == self.ascii && (self.tagged || (*text).wide.is_null())
+        }
+    }
+
+    /// # Safety
+    /// The object is a bare str with room for the text, which is ASCII, and nobody else has it.
+    #[inline(always)]
+    pub(crate) unsafe fn set_text(self, object: *mut ffi::PyObject, ascii: &[u8]) {
+        // SAFETY: as the caller says; room includes that of a zero byte behind the text.
+        unsafe {
+            let text = object.cast::<Text>();
+            (*text).length = ascii.len() as isize;
+            (*text).hash = -1;
+            let bytes = object.cast::<u8>().add(self.text);
+            ptr::copy_nonoverlapping(ascii.as_ptr(), bytes, ascii.len());
+            bytes.add(ascii.len()).write(0);
+        }
+    }
+}
+
+/// Where a float has its value.
+///
+/// # Safety
+/// The layout is known, and the object is exactly a float.
+#[inline(always)]
+pub(crate) unsafe fn float_in(object: *mut ffi::PyObject) -> *mut f64 {
+    // SAFETY: as the caller says.
+    unsafe { &raw mut (*object.cast::<Float>()).value }
+}
+
+/// Makes a second reference to an object that has one.
+///
+/// # Safety
+/// The layout is known, and the object has one reference, which the caller has.
+#[inline(always)]
+pub(crate) unsafe fn share(object: *mut ffi::PyObject) {
+    // SAFETY: as the caller says; such an object counts its references in its first word, in all known versions.
+    unsafe { *object.cast::<isize>() = 2 };
+}
+
+/// Gives a reference away.
+///
+/// # Safety
+/// It is the caller's.
+#[inline(always)]
+pub(crate) unsafe fn release(layout: Option<Layout>, object: *mut ffi::PyObject) {
+    // SAFETY: as the caller says. An immortal object's word is no such small number. CPython frees its ints like this, too.
+    unsafe {
+        let count = object.cast::<isize>();
+        match layout.and(i32::try_from(*count).ok()) {
+            Some(2..) => *count -= 1,
+            Some(1) if ffi::PyLong_CheckExact(object) != 0 => ffi::PyObject_Free(object.cast()),
+            _ => ffi::Py_DECREF(object),
+        }
+    }
+}
+
+/// Whether an object is a cell: a variable that functions share.
+pub(crate) fn is_cell(object: &Bound<'_, PyAny>) -> bool {
+    object.get_type_ptr() == &raw mut PyCell_Type
+}
+
+/// Takes a new reference to what is in a cell out of it; null if it is empty.
+///
+/// # Safety
+/// The object is a cell.
+#[inline(always)]
+pub(crate) unsafe fn take(layout: Option<Layout>, cell: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: as the caller says; the cell's reference becomes the caller's.
+    unsafe {
+        if layout.is_some() {
+            return std::mem::replace(&mut (*cell.cast::<Cell>()).content, ptr::null_mut());
+        }
+        let content = PyCell_Get(cell);
+        PyCell_Set(cell, ptr::null_mut());
+        content
+    }
+}
+
+/// Puts an object, whose reference the cell takes over, or nothing (null) into a cell.
+///
+/// # Safety
+/// The object is a cell.
+#[inline(always)]
+pub(crate) unsafe fn put(layout: Option<Layout>, cell: *mut ffi::PyObject, content: *mut ffi::PyObject) {
+    // SAFETY: as the caller says; what was in the cell is let go when it is not in it any more.
+    unsafe {
+        if layout.is_some() {
+            let before = std::mem::replace(&mut (*cell.cast::<Cell>()).content, content);
+            if !before.is_null() {
+                release(layout, before);
+            }
+        } else {
+            PyCell_Set(cell, content);
+            ffi::Py_XDECREF(content);
+        }
+    }
+}
+
+/// A new int with room for two digits, or null with an exception set.
+pub(crate) fn new_integer() -> *mut ffi::PyObject {
+    // SAFETY: the value has two digits.
+    unsafe { ffi::PyLong_FromLongLong(1 << DIGIT) }
+}
+
+/// A new str for so many bytes of ASCII, or null with an exception set.
+pub(crate) fn new_text(length: usize) -> *mut ffi::PyObject {
+    // SAFETY: the call takes any length.
+    unsafe { PyUnicode_New(length as isize, 127) }
+}

@@ -1,0 +1,128 @@
+//! Results of the types that nearly all have, as values of a column: without a line of Python.
+
+use crate::layout::{self, Layout};
+use crosslane::ColumnBuilder;
+use pyo3::ffi;
+use std::slice;
+
+/// A column's type, by what its values nearly always are.
+#[derive(Clone, Copy)]
+pub(crate) enum Plain {
+    Int64,
+    Int32,
+    Double,
+    Boolean,
+    Text,
+    /// All values are made by the writer.
+    None,
+}
+
+impl Plain {
+    /// Adds the value of an object that is exactly of the usual type, and fits, or NULL for None. Says whether it did.
+    ///
+    /// # Safety
+    /// The interpreter's lock is held.
+    #[inline(always)]
+    pub(crate) unsafe fn add(
+        self,
+        layout: Option<Layout>,
+        object: *mut ffi::PyObject,
+        out: &mut ColumnBuilder,
+    ) -> bool {
+        // SAFETY: as the caller says; the text is copied.
+        let added = unsafe {
+            match self {
+                Plain::Int64 => integer_of(layout, object).map(|number| out.fixed(number)),
+                Plain::Int32 => narrow_of(layout, object).map(|number| out.fixed(number)),
+                // An int that fits 64 bits is rounded as Python would.
+                Plain::Double => double_of(layout, object)
+                    .or_else(|| integer_of(layout, object).map(|number| number as f64))
+                    .map(|number| out.fixed(number)),
+                Plain::Boolean => boolean_of(object).map(|truth| out.boolean(truth)),
+                // What has no place is told by the writer.
+                Plain::Text => text_of(layout, object).and_then(|text| out.bytes(text).ok()),
+                Plain::None => return false,
+            }
+        };
+        // SAFETY: None always lives.
+        if added.is_none() && object == unsafe { ffi::Py_None() } {
+            out.null();
+            return true;
+        }
+        added.is_some()
+    }
+}
+
+/// The number of an object that is exactly an int and fits.
+///
+/// # Safety
+/// The object lives, and the interpreter's lock is held.
+#[inline(always)]
+pub(crate) unsafe fn integer_of(layout: Option<Layout>, object: *mut ffi::PyObject) -> Option<i64> {
+    // SAFETY: as the caller says; the object is an int, so that no exception is set.
+    unsafe {
+        if ffi::PyLong_CheckExact(object) == 0 {
+            return None;
+        }
+        if let Some(number) = layout.and_then(|layout| layout.integer(object)) {
+            return Some(number);
+        }
+        let mut overflow = 0;
+        let number = ffi::PyLong_AsLongLongAndOverflow(object, &raw mut overflow);
+        (overflow == 0).then_some(number)
+    }
+}
+
+/// As [`integer_of`], for 32 bits.
+#[inline(always)]
+pub(crate) unsafe fn narrow_of(layout: Option<Layout>, object: *mut ffi::PyObject) -> Option<i32> {
+    // SAFETY: as the caller says.
+    unsafe { integer_of(layout, object) }.and_then(|number| number.try_into().ok())
+}
+
+/// The number of an object that is exactly a float.
+///
+/// # Safety
+/// As of [`integer_of`].
+#[inline(always)]
+pub(crate) unsafe fn double_of(layout: Option<Layout>, object: *mut ffi::PyObject) -> Option<f64> {
+    // SAFETY: as the caller says.
+    unsafe {
+        if ffi::PyFloat_CheckExact(object) == 0 {
+            return None;
+        }
+        Some(if layout.is_some() { *layout::float_in(object) } else { ffi::PyFloat_AsDouble(object) })
+    }
+}
+
+/// The value of an object that is True or False.
+#[inline(always)]
+pub(crate) fn boolean_of(object: *mut ffi::PyObject) -> Option<bool> {
+    // SAFETY: both always live.
+    let (yes, no) = unsafe { (ffi::Py_True(), ffi::Py_False()) };
+    (object == yes || object == no).then_some(object == yes)
+}
+
+/// The UTF-8 of an object that is exactly a str; None also if it has none.
+///
+/// # Safety
+/// As of [`integer_of`]; the object must live as long as what is returned.
+#[inline(always)]
+pub(crate) unsafe fn text_of<'a>(layout: Option<Layout>, object: *mut ffi::PyObject) -> Option<&'a [u8]> {
+    // SAFETY: as the caller says. A str keeps its UTF-8, and tells where it is and how long, or null with an exception set.
+    unsafe {
+        if ffi::PyUnicode_CheckExact(object) == 0 {
+            return None;
+        }
+        if let Some(text) = layout.and_then(|layout| layout.text(object)) {
+            return Some(text);
+        }
+        let mut length = 0;
+        let bytes = ffi::PyUnicode_AsUTF8AndSize(object, &raw mut length);
+        if bytes.is_null() {
+            ffi::PyErr_Clear();
+            return None;
+        }
+        Some(slice::from_raw_parts(bytes.cast(), length as usize))
+    }
+}
