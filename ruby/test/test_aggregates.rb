@@ -23,6 +23,54 @@ class TestAggregates < CrosslaneTest
     db
   end
 
+  def test_an_aggregate_is_one_function_of_its_own_signature
+    db = open
+    known = Crosslane::Host::FUNCTIONS.keys
+    db.aggregate(:total, "(x BIGINT, y VARCHAR) -> DOUBLE", combine: nil) { |sum, _x, _y| sum }
+    added = Crosslane::Host::FUNCTIONS.except(*known).values
+    assert_equal 1, added.size
+    message = added.first.message
+    assert_equal ["total(x BIGINT, y VARCHAR) -> DOUBLE", "aggregate"], message.values_at(:signature, :kind)
+    assert_equal [__FILE__, __LINE__ - 5], message.values_at(:file, :line)
+  end
+
+  def test_what_cannot_be_an_aggregate
+    db = open
+    refused = [
+      ["(x BIGINT)", {}, /signature is "\(x BIGINT\) -> BIGINT", not/],
+      ["(x BIGINT) -> BIGINT", { retries: 1 }, /an aggregate has no option retries; there is nulls/],
+      ["(x BIGINT, y BIGINT) -> BIGINT", {}, /the signature has 3 parameters, the block has 2/]
+    ]
+    refused.each do |text, more, due|
+      declare = -> { db.aggregate(:f, text, combine: nil, **more) { |a, _| a } }
+      error = assert_raises(Crosslane::DeclarationError, &declare)
+      assert_match due, error.message
+    end
+  end
+
+  def test_errors_name_the_aggregate_and_the_row
+    db = open(threads: 1)
+    db.query("CREATE TABLE t AS SELECT i FROM range(3000) r(i)")
+    refuse = ->(*) { raise IOError, "no" }
+    add = ->(a, b) { a + b }
+    db.aggregate(:steps, "(x BIGINT) -> BIGINT", combine: add) { |sum, x| x == 7 ? refuse.call : (sum || 0) + x }
+    db.aggregate(:joins, "(x BIGINT) -> BIGINT", combine: refuse) { |sum, x| (sum || 0) + x }
+    db.aggregate(:ends, "(x BIGINT) -> BIGINT", combine: add, finish: refuse) { |sum, x| (sum || 0) + x }
+    db.aggregate(:odd, "(x BIGINT) -> BIGINT", combine: add, finish: ->(_) { "seven" }) { |sum, x| (sum || 0) + x }
+    expected = {
+      steps: /Error: steps: IOError: no\n.*in row 8 of the batch, with state = \d+, x = 7/m,
+      joins: /Error: joins: IOError: no\n.*with target = \d+, source = \d+/m,
+      ends: /Error: ends: IOError: no\n.*in row 1 of the batch, with state = \d+/m,
+      odd: /Error: odd: TypeError: returned String "seven" where BIGINT is due\n.*with state = \d+/m
+    }
+    expected.each do |name, due|
+      window = "OVER (ORDER BY i ROWS BETWEEN 50 PRECEDING AND 50 FOLLOWING)" if name == :joins
+      error = assert_raises(IOError, TypeError) { db.query("SELECT #{name}(i) #{window} FROM t") }
+      assert_match due, error.query_error
+    end
+    assert_no_states
+  end
+
   def each_way(&block) = [1, 4].each { |threads| block.call(aggregates(threads)) }
 
   def assert_none(db, sql)

@@ -325,7 +325,7 @@ fn what_a_guest_works_before_a_wait_and_after_it_counts() {
 #[test]
 fn both_directions_are_open_at_once() {
     let (mut lane, mut guest) = both_ends(4096);
-    let part = |part| Address { part, entry: Entry::Update, ..CALL };
+    let part = |part| Address { part, ..SCAN };
     lane.submit(part(Part::First), 1, &text(1)).unwrap().unwrap();
     let Next::Call(mut call) = guest.next_call_or(|| false).unwrap() else { panic!("no batch") };
     for length in 2..100 {

@@ -76,7 +76,9 @@ fn fixture(
     most: u64,
     guest: impl Fn(u64, &mut GuestLane, Call) -> bool + Send + Sync + 'static,
 ) -> Fixture {
-    let text = format!(r#"{{"signature": "f(x VARCHAR) -> VARCHAR", "admits_null": [false]{options}}}"#);
+    let text = format!(
+        r#"{{"signature": "f(x VARCHAR) -> VARCHAR", "kind": "table", "admits_null": [false]{options}}}"#
+    );
     let spec: FunctionSpec = serde_json::from_str(&text).unwrap();
     let guests = Guests { guest: Arc::new(guest), booted: 0, most };
     let options = PoolOptions { warm: 1, idle_timeout: Duration::from_secs(600) };

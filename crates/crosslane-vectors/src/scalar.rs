@@ -6,7 +6,7 @@ use crate::input::Arguments;
 use crate::output::Results;
 use crate::types::{LogicalType, data_type};
 use crosslane::call::Input;
-use crosslane::{DataType, Error, Function, Signature};
+use crosslane::{DataType, Entry, Error, Function, Signature};
 use libduckdb_sys as ffi;
 use std::cell::OnceCell;
 use std::ffi::{CString, c_void};
@@ -58,7 +58,7 @@ pub trait Scalar: Send + Sync + 'static {
 /// Makes a function callable on all connections of the database, from the next statement on.
 ///
 /// # Errors
-/// [`Error::Engine`] if DuckDB refuses it.
+/// [`Error::Engine`] if it is no scalar function, or DuckDB refuses it.
 ///
 /// # Safety
 /// The connection must be open.
@@ -67,6 +67,7 @@ pub unsafe fn register_scalar<S: Scalar>(
     function: &Function,
     extra: S,
 ) -> Result<(), Error> {
+    function.entry(Entry::Call)?;
     let name = CString::new(function.name()).map_err(|error| Error::Engine(error.to_string()))?;
     let returns = LogicalType::new(&function.signature.returns)?;
     let signature = &function.signature;
@@ -299,6 +300,41 @@ impl Context {
             let mut context = std::ptr::null_mut();
             ffi::duckdb_table_function_get_client_context(info, &raw mut context);
             Self::take(context)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl Scalar for Nobody {
+        type State = ();
+        fn begin(&self, _: Context) -> Result<(), Error> {
+            unreachable!()
+        }
+        fn callee((): &()) -> Result<&Callee, Error> {
+            unreachable!()
+        }
+        fn call((): &(), _: &Function, _: &Arguments<'_>, _: &mut Results<'_>) -> Result<(), Error> {
+            unreachable!()
+        }
+    }
+
+    /// A guest may say of its functions that they are of any kind.
+    #[test]
+    fn other_functions_are_refused() {
+        for kind in ["table", "aggregate"] {
+            let spec = serde_json::json!({ "signature": "f() -> BIGINT", "kind": kind, "admits_null": [] });
+            let function = Function::new(0, serde_json::from_value(spec).unwrap()).unwrap();
+            // SAFETY: it is refused before the connection is used.
+            let refused = unsafe { register_scalar(ptr::null_mut(), &function, Nobody) };
+            assert_eq!(
+                refused.unwrap_err().to_string(),
+                format!("f is of the kind {kind}, which has no entry Call")
+            );
         }
     }
 }

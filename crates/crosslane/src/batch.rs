@@ -195,6 +195,12 @@ pub trait Encode {
     fn write(&self, body: &mut Body<'_>);
 }
 
+/// A batch without columns.
+impl Encode for () {
+    fn plan(&self, _plan: &mut Plan) {}
+    fn write(&self, _body: &mut Body<'_>) {}
+}
+
 /// A batch outside of a lane, for who reads it on the spot.
 #[derive(Debug)]
 pub struct Frame {

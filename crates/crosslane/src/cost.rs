@@ -6,6 +6,7 @@
 //! function is approached carefully: the first slice has one row, and no slice exceeds eight times
 //! the rows measured so far, so that a function of a second per row is not sent 2048 of them.
 
+use crate::exchange::Entry;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -31,6 +32,16 @@ pub(crate) struct Cost {
     /// Moving average, in picoseconds per row.
     per_row: AtomicU64,
     measured: AtomicU64,
+}
+
+/// The costs of a function's entries: a row of one says nothing about a row of another.
+#[derive(Debug, Default)]
+pub(crate) struct Costs([Cost; 6]);
+
+impl Costs {
+    pub(crate) fn of(&self, entry: Entry) -> &Cost {
+        &self.0[entry as usize - 1]
+    }
 }
 
 /// How the rest of a batch is to be cut.

@@ -1,19 +1,23 @@
 //! Values as text, for error messages: short, in SQL's notation where it is simple.
 
 use crate::batch::Column;
-use crate::types::{DataType, Layout, timetz};
+use crate::types::{DataType, Field, Layout, timetz};
 use std::fmt::Write;
 
 const LONGEST_TEXT: usize = 80;
 const MOST_ELEMENTS: usize = 8;
 
 /// `name = value` for each column of a row.
-pub(crate) fn arguments(names: &[crate::types::Field], columns: &[Column<'_>], row: usize) -> String {
+pub(crate) fn arguments<'a>(
+    names: impl IntoIterator<Item = &'a Field>,
+    columns: &[Column<'_>],
+    row: usize,
+) -> String {
     if columns.is_empty() {
         return "no arguments".into();
     }
     let pairs: Vec<_> = names
-        .iter()
+        .into_iter()
         .zip(columns)
         .map(|(field, column)| format!("{} = {}", field.name, value(column, row)))
         .collect();
@@ -77,7 +81,7 @@ pub fn value(column: &Column<'_>, row: usize) -> String {
                 range.take(MOST_ELEMENTS).map(|at| value(&column.children[0], at)).collect();
             format!("[{}{more}]", elements.join(", "))
         }
-        T::Struct(fields) => format!("{{{}}}", arguments(fields, &column.children, row)),
+        T::Struct(fields) => format!("{{{}}}", arguments(&**fields, &column.children, row)),
         T::Any => "?".into(),
         T::Union(fields) => match crate::types::member(column, row) {
             Some(at) => format!("{} := {}", fields[at].name, value(&column.children[at], row)),

@@ -2,8 +2,8 @@
 //!
 //! The engine opens an exchange for an [`Entry`] of a function with its first batch. Then batches go in both directions until
 //! each side has sent its last; a failure is the guest's last message. A scalar call is the exchange of one
-//! batch each way. The engine may cancel an exchange: it throws away what still comes of it, and the lane
-//! goes on as soon as the guest has ended it.
+//! batch each way. [`crate::Kind`] says which entries a function has, and what they carry. The engine may cancel an
+//! exchange: it throws away what still comes of it, and the lane goes on as soon as the guest has ended it.
 
 use crate::batch::{BATCH, FAILURE, Header, LAST};
 use crate::lane::LaneError;
@@ -33,6 +33,11 @@ impl Entry {
         [Self::Call, Self::Scan, Self::Update, Self::Combine, Self::Finish, Self::SetUp]
             .into_iter()
             .find(|entry| *entry as u32 == number)
+    }
+
+    /// Whether the guest answers with one batch, which is its last.
+    pub(crate) fn is_answered_once(self) -> bool {
+        matches!(self, Self::Call | Self::Update | Self::Combine | Self::Finish)
     }
 }
 
@@ -71,9 +76,14 @@ pub struct Address {
 }
 
 impl Address {
-    /// One batch in, one batch of as many rows out.
+    /// A call: one batch in, one batch of as many rows out.
     pub fn call(function: u32) -> Self {
-        Self { function, entry: Entry::Call, part: Part::Whole }
+        Self::whole(function, Entry::Call)
+    }
+
+    /// A batch that opens an exchange and is the engine's only one.
+    pub fn whole(function: u32, entry: Entry) -> Self {
+        Self { function, entry, part: Part::Whole }
     }
 }
 
@@ -166,8 +176,8 @@ impl Exchanges {
             return corrupt(format!("a message with the flags {:#x}", header.flags));
         }
         let wanted = due > self.cancelled;
-        // A failure ends its exchange, and so does the only result of a call.
-        if !last && (header.kind == FAILURE || self.entry == Entry::Call) {
+        // A failure ends its exchange, and so does the only batch that answers.
+        if !last && (header.kind == FAILURE || self.entry.is_answered_once()) {
             return corrupt(format!("a message of kind {} that is not the last", header.kind));
         }
         if last {
@@ -177,9 +187,9 @@ impl Exchanges {
         Ok(wanted)
     }
 
-    /// Counts a message of the guest that cannot be read: that of a call was its last.
+    /// Counts a message of the guest that cannot be read: the only one of its exchange was its last.
     pub fn unreadable(&mut self) {
-        if self.entry == Entry::Call {
+        if self.entry.is_answered_once() {
             self.open = self.open.saturating_sub(1);
         }
     }
@@ -190,6 +200,9 @@ mod tests {
     use super::*;
 
     const SCAN: Address = Address { function: 7, entry: Entry::Scan, part: Part::Whole };
+    const UPDATE: Address = Address { entry: Entry::Update, ..SCAN };
+    const COMBINE: Address = Address { entry: Entry::Combine, ..SCAN };
+    const FINISH: Address = Address { entry: Entry::Finish, ..SCAN };
 
     fn batch(exchange: u64, flags: u16) -> Header {
         Header { kind: BATCH, flags, exchange, ..Header::default() }
@@ -217,6 +230,21 @@ mod tests {
     }
 
     #[test]
+    fn the_exchanges_of_an_aggregate_are_alone() {
+        for address in [UPDATE, COMBINE, FINISH] {
+            let mut exchanges = Exchanges::default();
+            open(&mut exchanges, address);
+            assert_eq!(exchanges.header(address, 1), None);
+            assert_eq!(exchanges.header(Address::call(0), 1), None);
+            // The only batch that answers may be one that cannot be read.
+            exchanges.unreadable();
+            assert_eq!(exchanges.in_flight(), 0);
+            open(&mut exchanges, address);
+            assert!(exchanges.received(&batch(2, LAST)).unwrap());
+        }
+    }
+
+    #[test]
     fn what_is_cancelled_is_thrown_away_and_the_next_exchange_is_not() {
         let mut exchanges = Exchanges::default();
         open(&mut exchanges, SCAN);
@@ -241,6 +269,9 @@ mod tests {
             (Address::call(0), batch(1, 3)),
             (Address::call(0), Header { kind: 0, ..batch(1, LAST) }),
             (Address::call(0), Header { kind: crate::batch::CANCEL, ..batch(1, LAST) }),
+            (UPDATE, batch(1, 0)),
+            (COMBINE, batch(1, 0)),
+            (FINISH, batch(1, 0)),
             (SCAN, Header { kind: FAILURE, ..batch(1, 0) }),
             (SCAN, batch(1, 2)),
         ] {

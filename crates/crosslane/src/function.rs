@@ -1,7 +1,9 @@
 //! Functions and the libraries that they come from.
 
-use crate::cost::Cost;
+use crate::cost::{Cost, Costs};
 use crate::error::{Error, bounded};
+use crate::exchange::Entry;
+use crate::kind::{EntryTypes, Kind};
 use crate::leniency::{Leniency, OnError};
 use crate::pool::{Pool, Zygote};
 use crate::signature::{Signature, types_text};
@@ -40,6 +42,9 @@ impl Calling {
 pub struct FunctionSpec {
     /// The signature as text.
     pub signature: String,
+    /// What the function is.
+    #[serde(default)]
+    pub kind: Kind,
     /// For each parameter, whether the function wants to see NULL.
     pub admits_null: Vec<bool>,
     /// Whether equal arguments give equal results, so that the engine may call once for many.
@@ -115,6 +120,13 @@ impl FunctionSpec {
         if self.retries > MOST_RETRIES {
             return Err(format!("retries is 0 to {MOST_RETRIES}, not {}", self.retries));
         }
+        // A row that has changed a state must not change it again, and one that has failed must not be left out.
+        if self.kind != Kind::Scalar && self.leniency() != Leniency::default() {
+            return Err(format!(
+                "only scalar functions have retries and on_error, and it is of the kind {}",
+                self.kind.name()
+            ));
+        }
         Ok(())
     }
 }
@@ -143,7 +155,7 @@ pub struct Function {
     pub types: Option<Arc<str>>,
     /// What calling it has cost so far.
     pub stats: Arc<FunctionStats>,
-    pub(crate) cost: Arc<Cost>,
+    costs: Arc<Costs>,
 }
 
 impl Function {
@@ -153,11 +165,18 @@ impl Function {
     /// [`Error::Signature`] if the signature cannot be read, [`Error::Declaration`] if an option cannot be.
     pub fn new(index: u32, mut spec: FunctionSpec) -> Result<Self, Error> {
         let signature: Signature = spec.signature.parse()?;
-        spec.check().map_err(|what| Error::Declaration(format!("function {}: {what}", signature.name)))?;
+        let wrong = |what: String| Error::Declaration(format!("function {}: {what}", signature.name));
+        spec.check().map_err(wrong)?;
+        if spec.kind != Kind::Scalar && (signature.variadic || signature.takes_any()) {
+            let kind = spec.kind.name();
+            return Err(wrong(format!(
+                "only scalar functions take any number or type of arguments, and it is of the kind {kind}"
+            )));
+        }
         spec.admits_null.resize(signature.parameters.len(), false);
         let timeout = spec.timeout.map(Duration::from_secs_f64);
-        let (stats, cost) = Default::default();
-        Ok(Self { index, signature, spec, timeout, types: None, stats, cost })
+        let (stats, costs) = Default::default();
+        Ok(Self { index, signature, spec, timeout, types: None, stats, costs })
     }
 
     /// What the function is for arguments of these types: a function with a parameter for each of them.
@@ -177,13 +196,33 @@ impl Function {
             timeout: self.timeout,
             types: Some(text.into()),
             stats: Arc::clone(&self.stats),
-            cost: Arc::clone(&self.cost),
+            costs: Arc::clone(&self.costs),
         })
     }
 
     /// The name, as SQL calls it.
     pub fn name(&self) -> &str {
         &self.signature.name
+    }
+
+    /// What an exchange for this entry of the function carries.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if functions of its kind have no such entry.
+    pub fn entry(&self, entry: Entry) -> Result<EntryTypes<'_>, Error> {
+        let kind = self.spec.kind;
+        kind.entry(entry, &self.signature).ok_or_else(|| {
+            Error::Engine(format!(
+                "{} is of the kind {}, which has no entry {entry:?}",
+                self.name(),
+                kind.name()
+            ))
+        })
+    }
+
+    /// What a row of this entry costs.
+    pub(crate) fn cost(&self, entry: Entry) -> &Cost {
+        self.costs.of(entry)
     }
 
     /// Whether any parameter admits NULL.
@@ -194,13 +233,13 @@ impl Function {
     /// Whether a batch had better go to the lanes, because several would share it, or nobody knows yet what it
     /// costs.
     pub fn wants_lanes(&self, rows: usize, width: usize) -> bool {
-        let advice = self.cost.advise(rows, width, self.spec.concurrency.max(1) as usize);
+        let advice = self.cost(Entry::Call).advise(rows, width, self.spec.concurrency.max(1) as usize);
         advice.lanes > 1 || advice.probe
     }
 
     /// Learns what a batch cost that went to no lane, in nanoseconds.
     pub fn learn(&self, rows: usize, nanoseconds: u64) {
-        self.cost.learn(rows, nanoseconds);
+        self.cost(Entry::Call).learn(rows, nanoseconds);
     }
 
     /// After how long without progress a lane is given up.
@@ -255,6 +294,34 @@ mod tests {
                 assert!(error.starts_with(&format!("function f: {option} is")), "{value}: {error}");
             }
         }
+    }
+
+    #[test]
+    fn what_only_scalar_functions_can_is_an_error_of_others() {
+        let declared = |kind: &str, parameters: &str, option: Value| {
+            let signature = format!("f({parameters}) -> STRUCT(x BIGINT)");
+            let mut spec = json!({ "signature": signature, "admits_null": [], "kind": kind });
+            spec.as_object_mut().unwrap().extend(option.as_object().unwrap().clone());
+            let spec: FunctionSpec = serde_json::from_value(spec).map_err(|error| error.to_string())?;
+            Function::new(0, spec).map_err(|error| error.to_string())
+        };
+        for (parameters, option) in [
+            ("x BIGINT", json!({ "retries": 1 })),
+            ("x BIGINT", json!({ "on_error": "null" })),
+            ("x ANY", json!({})),
+            ("*x BIGINT", json!({})),
+        ] {
+            assert_eq!(declared("scalar", parameters, option.clone()).unwrap().spec.kind, Kind::Scalar);
+            for kind in ["table", "aggregate"] {
+                let error = declared(kind, parameters, option.clone()).unwrap_err();
+                assert!(
+                    error.starts_with("function f: only scalar functions ") && error.ends_with(kind),
+                    "{error}"
+                );
+            }
+        }
+        assert_eq!(declared("aggregate", "", json!({})).unwrap().spec.kind, Kind::Aggregate);
+        assert!(declared("stream", "", json!({})).is_err());
     }
 
     #[test]

@@ -71,9 +71,10 @@ impl LaneStats {
         self.busy.load(Relaxed)
     }
 
-    pub(crate) fn record(&self, header: &Header) {
+    /// Counts a message of the guest about so many rows.
+    pub(crate) fn record(&self, header: &Header, rows: usize) {
         self.calls.add(1);
-        self.rows.add(u64::from(header.rows));
+        self.rows.add(rows as u64);
         self.guest.add(header.worked);
         self.waited.add(header.waited);
     }
@@ -116,9 +117,10 @@ impl Counters {
         [calls, rows, errors, retries, deaths, fanned_out, bytes_out, copy_in, travel, guest, copy_out]
     }
 
-    pub(crate) fn record(&self, header: &Header, times: Times) {
+    /// Counts the answer to a slice of so many rows.
+    pub(crate) fn record(&self, header: &Header, rows: usize, times: Times) {
         self.calls.add(1);
-        self.rows.add(u64::from(header.rows));
+        self.rows.add(rows as u64);
         self.errors.add(u64::from(header.errors));
         self.retries.add(u64::from(header.retries));
         self.copy_in.add(times.submitted - times.submitting);

@@ -1,15 +1,12 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # What an aggregate function has accumulated, by the numbers of DuckDB's states.
+  # An aggregate function of the host, and what it has accumulated, by the numbers of DuckDB's states.
   #
   # DuckDB combines a state into as many others as it likes, and asks for a state's result more than once (windows). So
   # what is taken from a state is a copy, down to the last thing that can be changed.
   # @api private
-  class Accumulators
-    # Functions of the host: a row's step, the union of two states, the result.
-    attr_reader :stepping, :combining, :finishing
-
+  class Accumulators < Declaration
     # By number, for all aggregates of the process.
     VALUES = {} # rubocop:disable Style/MutableConstant
     private_constant :VALUES
@@ -73,35 +70,43 @@ module Crosslane
     end
 
     def initialize(name, signature, start, step, combine, finish, options)
+      unless signature.include?("->")
+        raise DeclarationError, "an aggregate's signature is \"(x BIGINT) -> BIGINT\", not #{signature}"
+      end
+
+      unknown = options.keys - [:nulls]
+      raise DeclarationError, "an aggregate has no option #{unknown.first}; there is nulls" unless unknown.empty?
+
       @start = start
       @step = step
       @combine = combine
       @finish = finish
-      nulls = options.fetch(:nulls, :skip)
-      of = ->(text) { Crosslane.signature(name, text) }
-      # A state's number is never NULL.
-      parameters, returns = signature.split("->", 2)
-      raise DeclarationError, "an aggregate's signature is \"(x BIGINT) -> BIGINT\", not #{signature}" unless returns
+      super(Crosslane.signature(name, signature), step, **options, deterministic: false)
+      fixed("an aggregate")
+    end
 
-      rest = parameters.strip.delete_prefix("(").delete_suffix(")").strip
-      stepping = of.call("(state BIGINT#{", " unless rest.empty?}#{rest}) -> BOOLEAN")
-      check(stepping, step)
-      @stepping = Declaration.new(stepping, ->(*row) { advance(*row) }, nulls: nulls, deterministic: false)
-      @combining = Declaration.new(of.call("(target BIGINT, source BIGINT) -> BOOLEAN"),
-                                   ->(target, source) { unite(target, source) }, deterministic: false)
-      @finishing = Declaration.new(of.call("(state BIGINT) -> #{returns}"),
-                                   ->(state) { result(state) }, deterministic: false)
+    def kind = "aggregate"
+
+    # Adds a row to a state.
+    def update(state, *row)
+      self.class.keep(state, @step.call(VALUES.fetch(state) { begin_state }, *row))
+    end
+
+    # Adds what a state has accumulated to another.
+    def combine(target, source)
+      return unless VALUES.key?(source)
+
+      value = self.class.copy(VALUES[source])
+      self.class.keep(target, VALUES.key?(target) ? @combine.call(VALUES[target], value) : value)
+    end
+
+    # @return the result of a state
+    def finish(state)
+      value = VALUES.fetch(state) { @start&.call }
+      @finish ? @finish.call(self.class.copy(value)) : value
     end
 
     private
-
-    # The block takes what the step function does.
-    def check(signature, step) = Declaration.new(signature, step).fixed("an aggregate")
-
-    def advance(state, *row)
-      self.class.keep(state, @step.call(VALUES.fetch(state) { begin_state }, *row))
-      true
-    end
 
     # The first value of a state; others may have ended.
     def begin_state
@@ -109,17 +114,7 @@ module Crosslane
       @start&.call
     end
 
-    def unite(target, source)
-      return true unless VALUES.key?(source)
-
-      value = self.class.copy(VALUES[source])
-      self.class.keep(target, VALUES.key?(target) ? @combine.call(VALUES[target], value) : value)
-      true
-    end
-
-    def result(state)
-      value = VALUES.fetch(state) { @start&.call }
-      @finish ? @finish.call(self.class.copy(value)) : value
-    end
+    # What was accumulated, and a row.
+    def given = super + 1
   end
 end

@@ -397,11 +397,7 @@ module Crosslane
       raise DeclarationError, "aggregate needs a block" unless block
 
       states = Accumulators.new(name, signature, start, block, combine, finish, options)
-      define(name) do |connection|
-        functions = [states.stepping, states.combining, states.finishing]
-        functions.map! { |function| [Host.add(function), function.message.to_json] }
-        connection.register_aggregate(name.to_s, *functions)
-      end
+      define(name) { |connection| connection.register_aggregate(Host.add(states), states.message.to_json) }
       nil
     end
 

@@ -54,16 +54,19 @@ module Crosslane
     # @return [String] what the native half asks for
     def on_error = @on_error.to_s
 
-    # @return [String]
-    def kind
+    # @return [String] what the function is
+    def kind = "scalar"
+
+    # @return [String] how it is called
+    def calling
       return "vectorized" if @vectorized
 
-      @concurrency > 1 ? "concurrent" : "row"
+      @concurrency > 1 ? "async" : "row"
     end
 
     # @param host [Boolean] whether it is called in the engine's own process
     # @return [Proc, Method, Runner] what the native half calls
-    def callee(host) = kind == "concurrent" ? Runner.new(self, host) : called
+    def callee(host) = calling == "async" ? Runner.new(self, host) : called
 
     # @return [Proc, Method] what takes the arguments one by one. A block that has other parameters than `*rest` takes a
     #   single Array apart, which may be an argument: it gets the Array of all arguments.
@@ -81,8 +84,8 @@ module Crosslane
     # @return [Hash] as docs/protocol.md describes it
     def message
       {
-        signature: signature, admits_null: admits_null, deterministic: @deterministic,
-        calling: kind == "concurrent" ? "async" : kind, concurrency: @concurrency,
+        signature: signature, kind: kind, admits_null: admits_null, deterministic: @deterministic,
+        calling: calling, concurrency: @concurrency,
         timeout: @timeout, memory_limit: @memory_limit, on_error: on_error, retries: @retries,
         file: file, line: line, description: description
       }
@@ -179,8 +182,11 @@ module Crosslane
 
     def most_parameters = MOST_PARAMETERS
 
+    # How many arguments the block is given.
+    def given = @parameters.size
+
     def check_parameters
-      count = @parameters.size
+      count = given
       raise error("a function has at most #{most_parameters} parameters, not #{count}") if count > most_parameters
 
       kinds = callable.parameters.map(&:first)

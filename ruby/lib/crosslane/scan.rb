@@ -18,7 +18,7 @@ module Crosslane
 
       def scan(number) = @scans[number]
 
-      def message = { signature: signature, admits_null: [false], file: file }
+      def message = { signature: signature, kind: kind, admits_null: [false], file: file }
     end
 
     # What opens a scan: its arguments, and two parameters that SQL does not see.

@@ -3,25 +3,27 @@
 use super::{Input, Output, place};
 use crate::batch::Column;
 use crate::error::{Error, Failure};
+use crate::exchange::Entry;
 use crate::function::Function;
 use crate::leniency::OnError;
 use crate::unread::Unread;
 use crate::values::unfit;
 use std::collections::BTreeMap;
 
-/// Gives the results of the rows from `first` on to the engine. A value that is none of the function's type is an
+/// Gives the results of an entry for the rows from `first` on to the engine. A value that is none of the function's type is an
 /// error of the function in that row.
 ///
 /// # Errors
 /// For such a value, unless the function's errors become NULL; or if the engine cannot hold the results.
 pub fn deliver(
     function: &Function,
+    entry: Entry,
     input: &dyn Input,
     output: &mut dyn Output,
     first: usize,
     results: &Column<'_>,
 ) -> Result<(), Error> {
-    let unfit = judged(function, input, first, results)?;
+    let unfit = judged(function, entry, input, first, results)?;
     output.accept(first, results)?;
     settle(function, output, first, &unfit);
     Ok(())
@@ -34,6 +36,7 @@ pub fn deliver(
 /// As [`deliver`].
 pub(super) fn deliver_unread(
     function: &Function,
+    entry: Entry,
     input: &dyn Input,
     output: &mut dyn Output,
     first: usize,
@@ -42,7 +45,7 @@ pub(super) fn deliver_unread(
 ) -> Result<bool, Error> {
     let mut unfit = Unfit::new();
     let accepted = output.accept_unread(first, results, values, &mut |copied| {
-        unfit = judged(function, input, first, copied)?;
+        unfit = judged(function, entry, input, first, copied)?;
         Ok(())
     })?;
     settle(function, output, first, &unfit);
@@ -55,6 +58,7 @@ type Unfit = BTreeMap<usize, String>;
 /// The rows that become NULL because of their values.
 fn judged(
     function: &Function,
+    entry: Entry,
     input: &dyn Input,
     first: usize,
     results: &Column<'_>,
@@ -62,7 +66,7 @@ fn judged(
     let unfit = unfit(results);
     if let (OnError::Fail, Some((row, what))) = (function.spec.on_error, unfit.first_key_value()) {
         let failure = Box::new(Failure::unfit(what));
-        let place = place(function, input, Some(first + row));
+        let place = place(function, entry, input, Some(first + row));
         return Err(Error::Raised { function: function.name().into(), failure, place });
     }
     Ok(unfit)

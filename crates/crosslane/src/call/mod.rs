@@ -1,6 +1,7 @@
-//! Uses of functions: calls, and scans ([`Scan`]).
+//! Uses of functions: calls, the entries of aggregates, and scans ([`Scan`]).
 //!
-//! One call of a function with one batch goes over its own lane, and over idle ones if that pays.
+//! One call of a function with one batch goes over its own lane, and over idle ones if that pays. So does one use of an
+//! aggregate's entry, which is a call with other columns ([`crate::EntryTypes`]).
 //! The batch is cut into slices ([`crate::cost`] says how). Each lane holds up to [`DEPTH`] slices, so
 //! that a guest finds its next slice while the engine copies the last results; a lane that is done
 //! early takes the next slice, so that the slowest lane does not decide how long the batch takes.
@@ -24,9 +25,11 @@ pub use place::place;
 pub use scan::Scan;
 
 use crate::batch::{Column, Encode, Frame};
+use crate::cost::Cost;
 use crate::error::Error;
-use crate::exchange::Address;
+use crate::exchange::{Address, Entry};
 use crate::function::{Function, Library};
+use crate::kind::EntryTypes;
 use crate::lane::{Lane, LaneError};
 use crate::pool::Zygote;
 use crate::stats::now;
@@ -90,6 +93,14 @@ pub trait Output {
     fn null(&mut self, row: usize);
 }
 
+/// Of an entry that is answered without results.
+impl Output for () {
+    fn accept(&mut self, _first: usize, _results: &Column<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn null(&mut self, _row: usize) {}
+}
+
 /// The pause before try `tries + 1`, in guests as in the engine.
 pub fn backoff(tries: u32) -> Duration {
     BACKOFF * 2u32.saturating_pow(tries.min(6))
@@ -106,6 +117,26 @@ pub fn call<Z: Zygote>(
     input: &dyn Input,
     output: &mut dyn Output,
 ) -> Result<(), Error> {
+    call_entry(library, function, Entry::Call, caller, input, output)
+}
+
+/// Uses an entry of `function` with all rows of `input`, which has the columns of the entry ([`crate::EntryTypes`]). Rows that
+/// must not be worked on at the same time are for a caller of one lane.
+///
+/// # Errors
+/// As [`call`]; [`Error::Engine`] if the function has no such entry, or it is a scan.
+pub fn call_entry<Z: Zygote>(
+    library: &Library<Z>,
+    function: &Function,
+    entry: Entry,
+    caller: Caller<'_>,
+    input: &dyn Input,
+    output: &mut dyn Output,
+) -> Result<(), Error> {
+    let types = function.entry(entry)?;
+    if !entry.is_answered_once() {
+        return Err(Error::Engine(format!("{}: {entry:?} has any number of answers", function.name())));
+    }
     let rows = input.rows();
     if rows == 0 {
         return Ok(());
@@ -117,6 +148,9 @@ pub fn call<Z: Zygote>(
     let mut call = ChunkCall {
         library,
         function,
+        entry,
+        types,
+        cost: function.cost(entry),
         caller,
         input,
         output,
@@ -136,6 +170,10 @@ pub fn call<Z: Zygote>(
 struct ChunkCall<'a, Z: Zygote> {
     library: &'a Library<Z>,
     function: &'a Function,
+    entry: Entry,
+    /// What the entry carries.
+    types: EntryTypes<'a>,
+    cost: &'a Cost,
     caller: Caller<'a>,
     input: &'a dyn Input,
     output: &'a mut dyn Output,
@@ -201,8 +239,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     }
 
     fn depth(&self) -> usize {
-        // Rows that wait together fill a lane. A second batch behind them would wait longer than on the next free lane.
-        if self.concurrency() > 1 { 1 } else { DEPTH }
+        // Rows that wait together fill a lane. A second batch behind them would wait longer than on the next free lane. And
+        // only calls follow one another on a lane.
+        if self.concurrency() > 1 || self.entry != Entry::Call { 1 } else { DEPTH }
     }
 
     /// Takes one more lane: the call's own, or a borrowed one. False if there is none to be had.
@@ -213,7 +252,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             let lane = lane.ok_or_else(|| Caller::cancelled(self.function))?;
             (lane, self.caller.group.join(), false)
         } else {
-            let advice = self.function.cost.advise(self.rest.len(), self.caller.width, self.concurrency());
+            let advice = self.cost.advise(self.rest.len(), self.caller.width, self.concurrency());
             if advice.lanes <= self.lanes.len() {
                 return Ok(false);
             }
@@ -231,7 +270,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         if let Some(slice) = self.again.pop_front() {
             return slice;
         }
-        let advice = self.function.cost.advise(self.rest.len(), self.caller.width, self.concurrency());
+        let advice = self.cost.advise(self.rest.len(), self.caller.width, self.concurrency());
         self.probing = advice.probe;
         let end = self.rest.start + advice.rows;
         let rows = self.rest.start..end;
@@ -242,7 +281,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     fn submit(&mut self, index: usize, slice: Slice) -> Result<(), Error> {
         let submitting = now();
         let worker = &mut self.lanes[index];
-        let (address, rows) = (Address::call(self.function.index), slice.rows.len());
+        let (address, rows) = (Address::whole(self.function.index, self.entry), slice.rows.len());
         let mut outcome = Ok(None);
         self.input.slice(slice.rows.clone(), &mut |arguments| {
             outcome = worker.lane.submit(address, rows, arguments);

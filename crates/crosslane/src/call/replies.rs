@@ -44,13 +44,15 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
 
     /// Gives the results of a reply to the engine, unless they are malformed.
     fn results(&mut self, index: usize, first: usize) -> Result<Option<Malformed>, Error> {
-        let Self { function, input, output, lanes, .. } = self;
+        let Self { function, entry, types, input, output, lanes, .. } = self;
         let lane = &mut lanes[index].lane;
-        let returns = &function.signature.returns;
+        let Some(returns) = types.returns else {
+            return Ok(batch::columns(lane.frame(), std::iter::empty()).err());
+        };
         if let Some(left) = lane.unread() {
             let accepted = match batch::column_before(lane.frame(), left.length(), returns) {
                 Ok(Some((column, length))) => {
-                    deliver_unread(function, *input, *output, first, &column, left.first(length))
+                    deliver_unread(function, *entry, *input, *output, first, &column, left.first(length))
                 }
                 Ok(None) => Ok(false),
                 Err(malformed) => return Ok(Some(malformed)),
@@ -62,7 +64,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             lane.copy_rest();
         }
         match batch::column(lane.frame(), returns) {
-            Ok(column) => deliver(function, *input, *output, first, &column).map(|()| None),
+            Ok(column) => deliver(function, *entry, *input, *output, first, &column).map(|()| None),
             Err(malformed) => Ok(Some(malformed)),
         }
     }
@@ -78,9 +80,10 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         worker.seen = Seen::now();
         worker.full = false;
         let rows = submitted.slice.rows.clone();
+        let due = self.types.answer(rows.len());
         let bytes = worker.lane.frame().len() + worker.lane.unread().map_or(0, Unread::length);
         let outcome = match header.kind {
-            BATCH if header.exchange == submitted.exchange && header.rows as usize == rows.len() => {
+            BATCH if header.exchange == submitted.exchange && header.rows as usize == due => {
                 self.results(index, rows.start)?.map(|malformed| malformed.to_string())
             }
             FAILURE if header.exchange == submitted.exchange => match failure(worker.lane.frame()) {
@@ -93,11 +96,8 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 Err(what) => Some(what),
             },
             kind => Some(format!(
-                "a reply of kind {kind} to call {} with {} rows, where call {} with {} rows was due",
-                header.exchange,
-                header.rows,
-                submitted.exchange,
-                rows.len()
+                "a reply of kind {kind} to call {} with {} rows, where call {} with {due} rows was due",
+                header.exchange, header.rows, submitted.exchange,
             )),
         };
         if let Some(what) = outcome {
@@ -108,11 +108,11 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         let stats = self.function.stats.here();
         let free = std::mem::replace(&mut self.lanes[index].free, collected);
         let Submitted { submitting, submitted, .. } = submitted;
-        stats.record(&header, Times { submitting, submitted, free, collected });
-        self.lanes[index].lane.stats().record(&header);
+        stats.record(&header, rows.len(), Times { submitting, submitted, free, collected });
+        self.lanes[index].lane.stats().record(&header, rows.len());
         stats.bytes_out.add(bytes as u64);
         stats.copy_out.add(now() - collected);
-        self.function.cost.learn(rows.len(), header.worked);
+        self.cost.learn(rows.len(), header.worked);
         self.probing = false;
         Ok(true)
     }

@@ -10,7 +10,7 @@ use super::worker::row_at;
 use super::{Caller, Input, place};
 use crate::batch::{self, BATCH, Column, FAILURE, Header};
 use crate::error::{Error, Failure, Place};
-use crate::exchange::{Address, Entry, Part};
+use crate::exchange::{Address, Entry};
 use crate::function::{Function, Library};
 use crate::lane::{Lane, LaneError, Patience, WRITING};
 use crate::pool::{PooledLane, Zygote};
@@ -47,7 +47,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     /// Begins a scan with these arguments, of which each row is a value of the type `returns`.
     ///
     /// # Errors
-    /// If no lane can be had or reached, the arguments are too large, or the query was cancelled.
+    /// If the function is no table, no lane can be had or reached, the arguments are too large, or the query was cancelled.
     pub fn open(
         library: Arc<Library<Z>>,
         function: Arc<Function>,
@@ -55,6 +55,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         returns: DataType,
         input: I,
     ) -> Result<Self, Error> {
+        function.entry(Entry::Scan)?;
         if caller.was_cancelled() {
             return Err(Caller::cancelled(&function));
         }
@@ -72,7 +73,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         lane.hold();
         let submitting = now();
         let rows = self.input.rows();
-        let address = Address { function: self.function.index, entry: Entry::Scan, part: Part::Whole };
+        let address = Address::whole(self.function.index, Entry::Scan);
         let mut outcome = Ok(None);
         self.input.slice(0..rows, &mut |arguments| outcome = lane.submit(address, rows, arguments))?;
         match outcome {
@@ -143,7 +144,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         self.function.stats.here().guest.add(header.worked);
         let what = match header.kind {
             BATCH if header.exchange == self.exchange => {
-                lane.stats().record(&header);
+                lane.stats().record(&header, header.rows as usize);
                 return Ok(Some(header));
             }
             FAILURE if header.exchange == self.exchange => match failure(lane.frame()) {
@@ -203,7 +204,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     }
 
     fn place(&self, row: Option<usize>) -> Place {
-        place(&self.function, &self.input, row)
+        place(&self.function, Entry::Scan, &self.input, row)
     }
 
     /// Gives up the lane.

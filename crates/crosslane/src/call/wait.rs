@@ -133,7 +133,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             .iter()
             .filter_map(|worker| worker.slices.first())
             .map(|submitted| submitted.slice.rows.len());
-        match first.min().and_then(|rows| self.function.cost.estimate(rows)) {
+        match first.min().and_then(|rows| self.cost.estimate(rows)) {
             Some(estimate) if estimate > FAR => Patience::Sleep,
             // Each lane at work keeps a core busy beside the one that would spin.
             Some(_) if 2 * self.caller.group.busy() <= cores() => Patience::SpinLonger,

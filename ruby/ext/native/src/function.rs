@@ -7,7 +7,7 @@ use crate::objects::{self, Fault, Reader, Vm, Writer, exception, made};
 use crate::values::{Held, intern};
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
-use crosslane::{ColumnBuilder, DataType, Leniency, Signature, Verdict};
+use crosslane::{Calling, ColumnBuilder, DataType, Leniency, Signature, Verdict};
 use crosslane_guest::{Argument, Class, Values};
 use crosslane_gvl::{Unwind, protect};
 use crosslane_process::guest::Mishaps;
@@ -36,22 +36,12 @@ pub(crate) struct Function {
     variadic: bool,
     pub(crate) returns: DataType,
     admits_null: Vec<bool>,
-    kind: Kind,
+    calling: Calling,
     readers: Vec<Reader>,
     writer: Writer,
     host: bool,
     leniency: Leniency,
     memory_limit: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// Called per row.
-    Row,
-    /// A runner that calls for many rows at once.
-    Concurrent,
-    /// Called per batch, with Arrays.
-    Vectorized,
 }
 
 /// What is called; the function holds it.
@@ -178,7 +168,7 @@ impl Function {
             let what = format!("a call of {signature} without the types of its arguments");
             return Err(crate::argument_error(what));
         }
-        let kind: String = declared.funcall("kind", ())?;
+        let calling: String = declared.funcall("calling", ())?;
         let on_error: String = declared.funcall("on_error", ())?;
         let types: Vec<DataType> = signature.parameters.into_iter().map(|field| field.data_type).collect();
         let callee: Value = declared.funcall("callee", (host,))?;
@@ -191,10 +181,10 @@ impl Function {
             variadic: signature.variadic,
             returns: signature.returns,
             admits_null,
-            kind: match kind.as_str() {
-                "vectorized" => Kind::Vectorized,
-                "concurrent" => Kind::Concurrent,
-                _ => Kind::Row,
+            calling: match calling.as_str() {
+                "vectorized" => Calling::Vectorized,
+                "async" => Calling::Async,
+                _ => Calling::Row,
             },
             host,
             leniency: Leniency {
@@ -222,10 +212,10 @@ impl Function {
             .collect();
         out.clear();
         out.reserve(rows).map_err(|overflow| exception(overflow.into()))?;
-        let outcome = match self.kind {
-            Kind::Row => self.run_rows(columns, rows, progress, &skipping, out),
-            Kind::Concurrent => self.run_concurrently(columns, rows, progress, &skipping, out),
-            Kind::Vectorized => self.run_vectorized(columns, rows, progress, &skipping, out),
+        let outcome = match self.calling {
+            Calling::Row => self.run_rows(columns, rows, progress, &skipping, out),
+            Calling::Async => self.run_concurrently(columns, rows, progress, &skipping, out),
+            Calling::Vectorized => self.run_vectorized(columns, rows, progress, &skipping, out),
         };
         drop(limit);
         outcome

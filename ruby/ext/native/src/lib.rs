@@ -10,6 +10,7 @@
 
 #![allow(missing_docs, reason = "the only thing to be seen is Ruby's entry point, which a macro makes")]
 
+mod aggregate;
 mod control;
 mod engine;
 mod function;
@@ -168,7 +169,7 @@ fn define_engine(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     connection.define_method("forget", method!(forget::forget, 2))?;
     connection.define_method("register_scalar", method!(scalar::register, 2))?;
     connection.define_method("register_table", method!(scan::register, 3))?;
-    connection.define_method("register_aggregate", method!(aggregate::register, 4))?;
+    connection.define_method("register_aggregate", method!(aggregate::register, 2))?;
     let statement = define::<database::Statement>(ruby, native, "Statement")?;
     statement.define_method("query", method!(database::Statement::query, 1))?;
     statement.define_method("parameters", method!(database::Statement::parameters, 0))?;

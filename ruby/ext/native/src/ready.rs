@@ -3,19 +3,21 @@
 //! The first call of a function makes it ready, for all lanes of the process. They hold it only as long as they call it: a
 //! block that no database of the program knows any more can be collected, whichever lanes have called it.
 
+use crate::aggregate::Aggregate;
 use crate::function::Function;
 use crate::table::Table;
-use crosslane::Instances;
+use crosslane::{Instances, Kind};
 use magnus::value::ReprValue;
 use magnus::{Error, Value};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A function that is ready. Dropped with the GVL.
+/// A function that is ready, by its kind. Dropped with the GVL.
 #[derive(Debug)]
 pub(crate) enum Ready {
-    Function(Box<Function>),
+    Scalar(Box<Function>),
     Table(Table),
+    Aggregate(Aggregate),
 }
 
 /// The numbers of blocks (`true`) and of a guest's functions are not the same: a guest, too, may open a database.
@@ -73,9 +75,10 @@ pub(crate) fn ready(
         return Err(crate::argument_error(format!("a call of function {number}, which is not known")));
     }
     let kind: String = declared.funcall("kind", ())?;
-    let made = Arc::new(match kind.as_str() {
-        "table" => Ready::Table(Table::new(declared)?),
-        _ => Ready::Function(Box::new(Function::new(declared, types, host)?)),
+    let made = Arc::new(match kind.parse().map_err(|error: String| crate::argument_error(error))? {
+        Kind::Scalar => Ready::Scalar(Box::new(Function::new(declared, types, host)?)),
+        Kind::Table => Ready::Table(Table::new(declared)?),
+        Kind::Aggregate => Ready::Aggregate(Aggregate::new(declared)?),
     });
     // Dropped when nothing is locked.
     let mut forgotten = Instances::default();

@@ -64,11 +64,12 @@ pub(crate) fn serve(
             }
         };
         match (&*ready, call.entry()) {
-            (Ready::Function(function), Some(Entry::Call)) => {
+            (Ready::Scalar(function), Some(Entry::Call)) => {
                 let out = outs.of(number, &ready, function);
                 answer(function, out, &mut lane, call, host)?;
             }
             (Ready::Table(table), Some(Entry::Scan)) => table.answer(&mut lane, call, host)?,
+            (Ready::Aggregate(aggregate), _) => aggregate.answer(&mut lane, call, host)?,
             _ => lane.fail(call, &call.refusal(), None).map_err(io_error)?,
         }
     }

@@ -1,8 +1,13 @@
-//! Values on their way through a column: what Ruby gives and gets, without an engine.
+//! Values on their way through a column, and the entries of aggregates: what Ruby gives and gets, without a database.
 
+use crate::aggregate::Aggregate;
 use crate::objects::{self, Fault, Vm};
-use crosslane::{ColumnBuilder, DataType};
+use crosslane::batch::{self, BATCH, Body, Encode, FAILURE, Header, Plan};
+use crosslane::lane::Lane;
+use crosslane::{Address, ColumnBuilder, DataType, Entry};
 use crosslane_guest::Class;
+use crosslane_process::guest::Next;
+use crosslane_process::testing::both_ends;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::value::ReprValue;
 use magnus::{Value, eval};
@@ -90,6 +95,72 @@ fn what_is_no_value_is_told_and_leaves_no_trace() {
     }
 }
 
+/// An aggregate that adds.
+const SUM: &str = "Class.new do
+  def signature = 'sum(x BIGINT) -> BIGINT'
+  def admits_null = [false]
+  def sums = @sums ||= Hash.new(0)
+  def update(state, x) = sums[state] += x
+  def combine(target, source) = sums[target] += sums[source]
+  def finish(state) = sums[state]
+end.new";
+
+struct Columns(Vec<ColumnBuilder>);
+
+impl Encode for Columns {
+    fn plan(&self, plan: &mut Plan) {
+        self.0.iter().for_each(|column| column.plan(plan));
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.0.iter().for_each(|column| column.write(body));
+    }
+}
+
+fn numbers(values: &[Option<i64>]) -> ColumnBuilder {
+    let mut column = ColumnBuilder::new(&DataType::BigInt);
+    for value in values {
+        match value {
+            Some(value) => column.fixed(*value),
+            None => column.null(),
+        }
+    }
+    column
+}
+
+fn an_aggregate_has_three_entries() {
+    let aggregate = Aggregate::new(evaluate(SUM)).expect("an aggregate");
+    let (mut engine, mut guest) = both_ends(4096);
+    let mut answer = |entry: Entry, columns: &[&[Option<i64>]]| -> (Header, Vec<u8>) {
+        let content = Columns(columns.iter().map(|values| numbers(values)).collect());
+        let sent = engine.submit(Address::whole(0, entry), columns[0].len(), &content);
+        assert!(matches!(sent, Ok(Some(_))));
+        let Ok(Next::Call(call)) = guest.next_call_or(|| false) else { panic!("no message") };
+        aggregate.answer(&mut guest, call, false).expect("an answer");
+        let header = engine.try_collect().expect("a sound answer").expect("an answer");
+        (header, engine.frame().to_vec())
+    };
+    let update: [&[Option<i64>]; 2] =
+        [&[Some(1), Some(2), Some(1), Some(3)], &[Some(10), None, Some(5), Some(7)]];
+    for (entry, columns) in [(Entry::Update, update), (Entry::Combine, [&[Some(1)], &[Some(3)]])] {
+        let (header, frame) = answer(entry, &columns);
+        assert_eq!((header.kind, header.rows), (BATCH, 0), "{entry:?}");
+        assert_eq!(batch::columns(&frame, std::iter::empty()).map(|columns| columns.len()), Ok(0));
+    }
+    let (header, frame) = answer(Entry::Finish, &[&[Some(1), Some(2), Some(3)]]);
+    assert_eq!((header.kind, header.rows), (BATCH, 3));
+    let mut words = vec![0u64; frame.len().div_ceil(8)];
+    bytemuck::cast_slice_mut(&mut words)[..frame.len()].copy_from_slice(&frame);
+    let sums =
+        batch::column(&bytemuck::cast_slice(&words)[..frame.len()], &DataType::BigInt).expect("a column");
+    assert_eq!(sums.values::<i64>(), Some(&[22, 0, 7][..]));
+    for entry in [Entry::Call, Entry::Scan, Entry::SetUp] {
+        let (header, frame) = answer(entry, &update);
+        assert_eq!(header.kind, FAILURE);
+        let text = String::from_utf8_lossy(batch::failure_text(&frame).expect("a text")).into_owned();
+        assert!(text.contains(&format!("no entry {entry:?}")), "{text}");
+    }
+}
+
 /// The VM belongs to the thread that began it, so this is one test.
 #[test]
 fn values() {
@@ -101,4 +172,5 @@ fn values() {
     crate::prepare().expect("the names that values need");
     every_value_survives_its_column();
     what_is_no_value_is_told_and_leaves_no_trace();
+    an_aggregate_has_three_entries();
 }

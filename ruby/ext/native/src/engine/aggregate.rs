@@ -1,17 +1,17 @@
 //! The program's blocks as aggregate functions.
 //!
 //! DuckDB's aggregate states are plain bytes that any thread may copy and combine, so a state here is a number, and
-//! Ruby holds what is accumulated under it (`Crosslane::Accumulators`). DuckDB's API knows no state per worker
-//! for aggregates, and none is needed: each call takes a host lane for its chunk. One state is never worked on by
-//! two lanes, so a chunk is not shared between lanes.
+//! Ruby holds what is accumulated under it (`Crosslane::Accumulators`). DuckDB's callbacks are the entries of one function
+//! (`crosslane::Kind`). Its API knows no state per worker for aggregates, and none is needed: each callback takes a host
+//! lane for its chunk. One state is never worked on by two lanes, so a chunk is not shared between lanes.
 
 use crate::engine::database::{Connection, OK, c_string};
 use crate::engine::host::{self, Block};
 use crate::engine::session::{Sessions, failure};
 use crate::engine::states;
 use crosslane::batch::{Body, Column, Encode, Plan};
-use crosslane::call::{CallGroup, Caller, Input, Output, call};
-use crosslane::{ColumnBuilder, DataType, Error, Function};
+use crosslane::call::{CallGroup, Caller, Input, Output, call_entry};
+use crosslane::{ColumnBuilder, DataType, Entry, Error};
 use crosslane_vectors::guard::{drop_box, error_text, guard};
 use crosslane_vectors::{Arguments, LogicalType, Results};
 use libduckdb_sys as ffi;
@@ -20,39 +20,24 @@ use std::sync::Arc;
 
 /// What a registered aggregate carries.
 struct Registered {
-    name: String,
-    parameters: Vec<DataType>,
-    /// (state, arguments...) -> BOOLEAN
-    step: Block,
-    /// (target, source) -> BOOLEAN
-    combine: Block,
-    /// (state) -> result
-    finish: Block,
+    block: Block,
     group: CallGroup,
     sessions: Arc<Sessions>,
 }
 
-/// Registers an aggregate, of which Ruby has put the three functions into the host's list.
-pub(crate) fn register(
-    connection: &Connection,
-    name: String,
-    step: (u32, String),
-    combine: (u32, String),
-    finish: (u32, String),
-) -> Result<(), magnus::Error> {
-    let [step, combine, finish] = [step, combine, finish].map(|(number, text)| Block::new(number, &text));
-    let (step, combine, finish) = (step?, combine?, finish?);
+/// Registers an aggregate that Ruby has put into the host's list.
+pub(crate) fn register(connection: &Connection, number: u32, declared: String) -> Result<(), magnus::Error> {
+    let block = Block::new(number, &declared)?;
     let link = connection.link()?;
     let engine = |error: Error| failure(None, &error.to_string());
-    let parameters: Vec<DataType> =
-        step.function.signature.parameters.iter().skip(1).map(|field| field.data_type.clone()).collect();
-    let types = parameters.iter().map(LogicalType::new).collect::<Result<Vec<_>, _>>().map_err(engine)?;
-    let returns = LogicalType::new(&finish.function.signature.returns).map_err(engine)?;
-    let c_name = c_string(&name)?;
-    let sees_null = step.function.admits_null();
+    let signature = &block.function.signature;
+    let types = signature.parameters.iter().map(|parameter| LogicalType::new(&parameter.data_type));
+    let types = types.collect::<Result<Vec<_>, _>>().map_err(engine)?;
+    let returns = LogicalType::new(&signature.returns).map_err(engine)?;
+    let c_name = c_string(&signature.name)?;
+    let sees_null = block.function.admits_null();
     let sessions = Arc::clone(&link.database.sessions);
-    let registered =
-        Registered { name, parameters, step, combine, finish, group: CallGroup::default(), sessions };
+    let registered = Registered { block, group: CallGroup::default(), sessions };
     // SAFETY: all handles live across the calls; the extra info is freed by DuckDB.
     let state = unsafe {
         let mut function = ffi::duckdb_create_aggregate_function();
@@ -154,16 +139,6 @@ impl Encode for Joined<'_> {
     }
 }
 
-/// Results that nobody wants.
-struct Nowhere;
-
-impl Output for Nowhere {
-    fn accept(&mut self, _first: usize, _results: &Column<'_>) -> Result<(), Error> {
-        Ok(())
-    }
-    fn null(&mut self, _row: usize) {}
-}
-
 /// Results from a place in a vector on.
 struct Behind<'a>(usize, Results<'a>);
 
@@ -177,18 +152,14 @@ impl Output for Behind<'_> {
 }
 
 impl Registered {
-    fn call(&self, function: &Function, input: &dyn Input, output: &mut dyn Output) -> Result<(), Error> {
-        let outcome = call(&*host::current()?, function, Caller::new(&self.group, 1), input, output);
-        match outcome {
-            Err(Error::Raised { failure, place, .. }) => {
-                let ticket = failure.ticket;
-                let error = Error::Raised { function: self.name.clone(), failure, place };
+    fn enter(&self, entry: Entry, input: &dyn Input, output: &mut dyn Output) -> Result<(), Error> {
+        let (host, caller) = (host::current()?, Caller::new(&self.group, 1));
+        call_entry(&*host, &self.block.function, entry, caller, input, output).inspect_err(|error| {
+            if let Error::Raised { failure, .. } = error {
                 // DuckDB does not say which connection this is for.
-                self.sessions.leave_anyhow(error.to_string(), ticket);
-                Err(error)
+                self.sessions.leave_anyhow(error.to_string(), failure.ticket);
             }
-            outcome => outcome,
-        }
+        })
     }
 }
 
@@ -214,10 +185,10 @@ unsafe extern "C" fn update(
     // SAFETY: DuckDB passes a chunk of the declared types, and a state for each of its rows.
     unsafe {
         with(info, |registered| {
-            let arguments = Arguments::new(input, registered.parameters.iter());
+            let arguments = Arguments::of(input, &registered.block.function);
             let columns = vec![numbers(states, arguments.rows())];
             let input = States { columns, arguments: Some(&arguments) };
-            registered.call(&registered.step.function, &input, &mut Nowhere)
+            registered.enter(Entry::Update, &input, &mut ())
         });
     }
 }
@@ -232,7 +203,7 @@ unsafe extern "C" fn combine_states(
     unsafe {
         with(info, |registered| {
             let columns = vec![numbers(target, count as usize), numbers(source, count as usize)];
-            registered.call(&registered.combine.function, &States { columns, arguments: None }, &mut Nowhere)
+            registered.enter(Entry::Combine, &States { columns, arguments: None }, &mut ())
         });
     }
 }
@@ -249,9 +220,9 @@ unsafe extern "C" fn finalize(
         with(info, |registered| {
             let columns = vec![numbers(source, count as usize)];
             let rows = offset as usize + count as usize;
-            let results = Results::new(result, &registered.finish.function.signature.returns, rows);
+            let results = Results::new(result, &registered.block.function.signature.returns, rows);
             let mut output = Behind(offset as usize, results);
-            registered.call(&registered.finish.function, &States { columns, arguments: None }, &mut output)
+            registered.enter(Entry::Finish, &States { columns, arguments: None }, &mut output)
         });
     }
 }

@@ -11,7 +11,7 @@ use crate::function::Progress;
 use crate::ready::Ready;
 use crosslane::batch;
 use crosslane::call::{Caller, Input, Output, call, deliver, place};
-use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, Library};
+use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, Library};
 use crosslane_gvl::Unwind;
 use crosslane_gvl::{self as gvl, Stand, stand};
 use crosslane_process::Zygote;
@@ -115,7 +115,7 @@ pub(crate) fn call_here(
             .map_err(|error| (Unwind::from(error), None));
         let progress = Progress { word: None, sequence: 0 };
         let outcome = callable.and_then(|callable| {
-            let Ready::Function(function) = &*callable else { unreachable!("a table is no scalar function") };
+            let Ready::Scalar(function) = &*callable else { unreachable!("this is no scalar function") };
             let run = function.run(&columns, rows, progress, &mut out);
             run.map_err(|mishap| (mishap.unwind, mishap.row))
         });
@@ -132,12 +132,12 @@ pub(crate) fn call_here(
             stats.errors.add(u64::from(mishaps.errors));
             stats.retries.add(u64::from(mishaps.retries));
             function.learn(rows, begun.elapsed().as_nanos() as u64);
-            deliver(function, arguments, results, 0, &out.column(returns))
+            deliver(function, Entry::Call, arguments, results, 0, &out.column(returns))
         }
         Some(Err((failure, row))) => Err(Error::Raised {
             function: function.name().into(),
             failure: Box::new(failure),
-            place: place(function, arguments, row),
+            place: place(function, Entry::Call, arguments, row),
         }),
         _ => Err(Error::Cancelled { function: function.name().into() }),
     }

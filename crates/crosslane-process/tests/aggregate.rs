@@ -1,0 +1,305 @@
+//! The entries of aggregates over lanes of a pool, whose guests are threads of this process: what each carries, how they fail,
+//! and what becomes of a guest that answers with anything else.
+
+use crosslane::batch::{Body, Column, Encode, Plan};
+use crosslane::call::{CallGroup, Caller, Input, Output, call_entry};
+use crosslane::pool::{self, Pool, PoolOptions};
+use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, FunctionSpec, Kind, Library};
+use crosslane_process::ProcessLane;
+use crosslane_process::guest::{Call, GuestLane, Mishaps, Next};
+use crosslane_process::testing::both_ends;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const NUMBER: DataType = DataType::BigInt;
+const NOTHING: [i64; 0] = [];
+/// A batch of more rows is said to be too large.
+const MOST: usize = 60_000;
+
+fn column(values: &[i64]) -> ColumnBuilder {
+    let mut column = ColumnBuilder::new(&NUMBER);
+    column.fixed_all(values);
+    column
+}
+
+/// A guest: it serves one exchange of the lane with this number.
+type Guest = dyn Fn(u64, &mut GuestLane, Call) + Send + Sync;
+
+struct Guests {
+    guest: Arc<Guest>,
+    booted: u64,
+}
+
+impl pool::Zygote for Guests {
+    type Lane = ProcessLane;
+
+    fn boot(&mut self) -> Result<ProcessLane, Error> {
+        self.booted += 1;
+        let (lane, mut end) = both_ends(1 << 16);
+        let (guest, number) = (Arc::clone(&self.guest), self.booted);
+        thread::spawn(move || {
+            while let Ok(Next::Call(call)) = end.next_call_or(|| false) {
+                guest(number, &mut end, call);
+            }
+        });
+        Ok(lane)
+    }
+}
+
+/// What an exchange brings: its columns, as the function's kind has them.
+fn taken(lane: &GuestLane, call: &Call) -> Vec<Vec<i64>> {
+    let signature = "total(x BIGINT) -> BIGINT".parse().unwrap();
+    let types = Kind::Aggregate.entry(call.entry().unwrap(), &signature).unwrap();
+    let columns = lane.columns(types.takes()).unwrap();
+    columns.iter().map(|column| (0..column.rows).map(|row| column.value(row)).collect()).collect()
+}
+
+/// A guest that adds.
+fn sums() -> impl Fn(&mut GuestLane, Call) + Send + Sync {
+    let states = Mutex::new(HashMap::<i64, i64>::new());
+    move |lane, call| {
+        let columns = taken(lane, &call);
+        let mut states = states.lock().unwrap();
+        let done = match call.entry().unwrap() {
+            Entry::Update => {
+                columns[0]
+                    .iter()
+                    .zip(&columns[1])
+                    .for_each(|(state, x)| *states.entry(*state).or_default() += x);
+                lane.succeed(call.with_rows(0), &(), Mishaps::default())
+            }
+            Entry::Combine => {
+                for (target, source) in columns[0].iter().zip(&columns[1]) {
+                    let more = states.get(source).copied().unwrap_or_default();
+                    *states.entry(*target).or_default() += more;
+                }
+                lane.succeed(call.with_rows(0), &(), Mishaps::default())
+            }
+            Entry::Finish => {
+                let sums: Vec<i64> = columns[0].iter().map(|state| states[state]).collect();
+                lane.succeed(call, &column(&sums), Mishaps::default())
+            }
+            entry => panic!("{entry:?}"),
+        };
+        done.unwrap();
+    }
+}
+
+struct Numbers(Vec<Vec<i64>>);
+
+struct Columns(Vec<ColumnBuilder>);
+
+impl Encode for Columns {
+    fn plan(&self, plan: &mut Plan) {
+        self.0.iter().for_each(|column| column.plan(plan));
+        if self.0[0].rows() > MOST {
+            plan.overflow();
+        }
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.0.iter().for_each(|column| column.write(body));
+    }
+}
+
+impl Input for Numbers {
+    fn rows(&self) -> usize {
+        self.0[0].len()
+    }
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        take(&Columns(self.0.iter().map(|values| column(&values[rows.clone()])).collect()));
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Results(Vec<i64>);
+
+impl Output for Results {
+    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
+        assert_eq!(first, self.0.len());
+        self.0.extend((0..results.rows).map(|row| results.value::<i64>(row)));
+        Ok(())
+    }
+    fn null(&mut self, row: usize) {
+        panic!("row {row} is NULL");
+    }
+}
+
+struct Fixture {
+    library: Library<Guests>,
+    group: CallGroup,
+}
+
+fn fixture(
+    kind: &str,
+    options: &str,
+    guest: impl Fn(u64, &mut GuestLane, Call) + Send + Sync + 'static,
+) -> Fixture {
+    let signature = "total(x BIGINT) -> BIGINT";
+    let text =
+        format!(r#"{{"signature": "{signature}", "kind": "{kind}", "admits_null": [false]{options}}}"#);
+    let spec: FunctionSpec = serde_json::from_str(&text).unwrap();
+    let guests = Guests { guest: Arc::new(guest), booted: 0 };
+    let options = PoolOptions { warm: 1, idle_timeout: Duration::from_secs(600) };
+    let (pool, ()) = Pool::start(options, move |_| Ok((guests, ()))).unwrap();
+    let functions = vec![Arc::new(Function::new(0, spec).unwrap())];
+    Fixture {
+        library: Library { name: "fake".into(), version: 1, functions, pool },
+        group: CallGroup::default(),
+    }
+}
+
+impl Fixture {
+    fn enter(&self, entry: Entry, columns: &[&[i64]]) -> Result<Vec<i64>, Error> {
+        let input = Numbers(columns.iter().map(|values| values.to_vec()).collect());
+        let mut results = Results::default();
+        let (function, caller) = (&self.library.functions[0], Caller::new(&self.group, 1));
+        call_entry(&self.library, function, entry, caller, &input, &mut results)?;
+        Ok(results.0)
+    }
+
+    /// Whether the guest's answer to these columns ended its lane as garbage.
+    fn is_garbage(&self, entry: Entry, columns: &[&[i64]]) -> bool {
+        let error = self.enter(entry, columns).unwrap_err();
+        let garbage = matches!(error, Error::LaneDied { .. }) && error.to_string().contains("wrote garbage");
+        garbage && self.library.pool.stats().discarded == 1
+    }
+}
+
+#[test]
+fn states_are_updated_combined_and_finished() {
+    let sums = sums();
+    let fixture = fixture("aggregate", "", move |_, lane, call| sums(lane, call));
+    assert_eq!(fixture.enter(Entry::Update, &[&[1, 2, 1], &[10, 20, 30]]).unwrap(), NOTHING);
+    assert_eq!(fixture.enter(Entry::Update, &[&[3], &[5]]).unwrap(), NOTHING);
+    assert_eq!(fixture.enter(Entry::Combine, &[&[1, 2], &[3, 4]]).unwrap(), NOTHING);
+    assert_eq!(fixture.enter(Entry::Finish, &[&[1, 2, 3]]).unwrap(), [45, 20, 5]);
+    let stats = fixture.library.functions[0].stats.totals();
+    assert_eq!((stats.calls.get(), stats.rows.get()), (4, 3 + 1 + 2 + 3));
+    let stats = fixture.library.pool.stats();
+    assert_eq!((stats.booted, stats.idle, stats.discarded), (1, 1, 0));
+}
+
+/// A batch that is too large is cut. Its parts follow one another: an update has its lane for itself.
+#[test]
+fn many_rows_are_updated_once_each() {
+    let sums = sums();
+    let fixture = fixture("aggregate", "", move |_, lane, call| sums(lane, call));
+    let rows: Vec<i64> = (0..100_000).collect();
+    let states: Vec<i64> = rows.iter().map(|row| row % 7).collect();
+    for _ in 0..2 {
+        fixture.enter(Entry::Update, &[&states, &rows]).unwrap();
+    }
+    let due: Vec<i64> =
+        (0..7).map(|state| 2 * rows.iter().filter(|row| *row % 7 == state).sum::<i64>()).collect();
+    assert_eq!(fixture.enter(Entry::Finish, &[&[0, 1, 2, 3, 4, 5, 6]]).unwrap(), due);
+}
+
+#[test]
+fn a_function_has_the_entries_of_its_kind_alone() {
+    for (kind, entries) in [
+        ("scalar", vec![Entry::Scan, Entry::Update, Entry::Combine, Entry::Finish, Entry::SetUp]),
+        ("aggregate", vec![Entry::Call, Entry::Scan, Entry::SetUp]),
+        ("table", vec![Entry::Call, Entry::Scan, Entry::Update, Entry::Combine, Entry::Finish, Entry::SetUp]),
+    ] {
+        let fixture = fixture(kind, "", |_, _, call| panic!("{call:?}"));
+        for entry in entries {
+            let error = fixture.enter(entry, &[&[1], &[2]]).unwrap_err();
+            assert!(matches!(&error, Error::Engine(what) if what.starts_with("total")), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_guest_without_the_entry_says_so_and_stays() {
+    let fixture = fixture("aggregate", "", |_, lane, call| lane.fail(call, &call.refusal(), None).unwrap());
+    let error = fixture.enter(Entry::Combine, &[&[1], &[2]]).unwrap_err().to_string();
+    assert_eq!(error, "total: Error: this guest has no entry Combine of function 0");
+    assert_eq!(fixture.library.pool.stats().discarded, 0);
+}
+
+#[test]
+fn a_failure_shows_the_columns_of_its_row() {
+    let fixture = fixture("aggregate", "", |_, lane, call| {
+        let failure = Failure { class: "Oops".into(), message: "no".into(), ..Failure::default() };
+        lane.fail(call, &failure, Some(1)).unwrap();
+    });
+    for (entry, place) in [
+        (Entry::Update, "state = 2, x = 40"),
+        (Entry::Combine, "target = 2, source = 40"),
+        (Entry::Finish, "state = 2"),
+    ] {
+        let columns: &[&[i64]] = if entry == Entry::Finish { &[&[1, 2]] } else { &[&[1, 2], &[30, 40]] };
+        let error = fixture.enter(entry, columns).unwrap_err().to_string();
+        assert_eq!(error, format!("total: Oops: no\n  in row 2 of the batch, with {place}"));
+    }
+    assert_eq!(fixture.library.pool.stats().discarded, 0);
+}
+
+#[test]
+fn an_update_that_makes_no_progress_times_out() {
+    let fixture = fixture("aggregate", r#", "timeout": 0.2"#, |_, lane, call| {
+        lane.progress().set(call.header.exchange as u32, 1);
+        loop {
+            thread::park();
+        }
+    });
+    let error = fixture.enter(Entry::Update, &[&[1, 2], &[30, 40]]).unwrap_err().to_string();
+    assert!(error.starts_with("total: timed out after 0.2 s"), "{error}");
+    assert!(error.ends_with("in row 2 of the batch, with state = 2, x = 40"), "{error}");
+}
+
+/// Its rows may have changed states already.
+#[test]
+fn what_was_begun_is_not_done_again() {
+    let begun = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&begun);
+    let fixture = fixture("aggregate", "", move |_, lane, call| {
+        *count.lock().unwrap() += 1;
+        lane.progress().set(call.header.exchange as u32, 0);
+        lane.emit(&call, 7, &column(&[1; 7]), || false).unwrap();
+    });
+    assert!(fixture.is_garbage(Entry::Update, &[&[1, 2], &[3, 4]]));
+    assert_eq!(*begun.lock().unwrap(), 1);
+}
+
+type Lie = fn(&mut GuestLane, Call) -> std::io::Result<()>;
+
+fn answer(lane: &mut GuestLane, call: Call, rows: usize, results: &dyn Encode) -> std::io::Result<()> {
+    lane.succeed(call.with_rows(rows), results, Mishaps::default())
+}
+
+#[test]
+fn an_answer_that_is_not_the_entrys_is_garbage() {
+    let updates: [(&str, Lie); 5] = [
+        ("rows of results", |lane, call| answer(lane, call, 2, &column(&[1, 2]))),
+        ("rows without results", |lane, call| answer(lane, call, 2, &())),
+        ("results without rows", |lane, call| answer(lane, call, 0, &column(&[]))),
+        // So long that its end may be left in the ring.
+        ("long results that are said to have no rows", |lane, call| {
+            answer(lane, call, 0, &column(&[7; 2048]))
+        }),
+        ("an empty batch that is not the last", |lane, call| lane.emit(&call, 0, &(), || false).map(drop)),
+    ];
+    let finishes: [(&str, Lie); 5] = [
+        ("too few results", |lane, call| answer(lane, call, 1, &column(&[1]))),
+        ("too many results", |lane, call| answer(lane, call, 3, &column(&[1, 2, 3]))),
+        ("no results", |lane, call| answer(lane, call, 0, &())),
+        ("fewer results than rows", |lane, call| answer(lane, call, 2, &column(&[1]))),
+        ("results that are not the last", |lane, call| {
+            lane.emit(&call, 2, &column(&[1, 2]), || false).map(drop)
+        }),
+    ];
+    let two: &[&[i64]] = &[&[1, 2], &[3, 4]];
+    for (entry, columns, lies) in
+        [(Entry::Update, two, updates), (Entry::Combine, two, updates), (Entry::Finish, &two[..1], finishes)]
+    {
+        for (what, lie) in lies {
+            let fixture = fixture("aggregate", "", move |_, lane, call| drop(lie(lane, call)));
+            assert!(fixture.is_garbage(entry, columns), "{entry:?}: {what}");
+        }
+    }
+}

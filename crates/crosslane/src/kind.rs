@@ -1,0 +1,147 @@
+//! What a function is, and what follows for the exchanges that use it. Engines and guests both ask here.
+//!
+//! | kind | entry | rows of the engine | answer of the guest |
+//! |---|---|---|---|
+//! | scalar | [`Entry::Call`] | the arguments | a result for each row |
+//! | table | [`Entry::Scan`] | the arguments | batches of any number of rows |
+//! | aggregate | [`Entry::Update`] | a state's number, the arguments | a batch without rows and columns |
+//! | aggregate | [`Entry::Combine`] | the numbers of two states, of which the second is added to the first | the same |
+//! | aggregate | [`Entry::Finish`] | a state's number | a result for each row |
+
+use crate::exchange::Entry;
+use crate::signature::Signature;
+use crate::types::{DataType, Field};
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+/// What a function is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// It makes a value of a row.
+    #[default]
+    Scalar,
+    /// It makes a table.
+    Table,
+    /// It makes a value of many rows.
+    Aggregate,
+}
+
+/// What an exchange for an entry of a function carries. [`Kind::entry`] is the one that makes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryTypes<'a> {
+    /// The columns of states' numbers, which are the first.
+    pub states: &'a [Field],
+    /// The columns behind them: the function's parameters, if the entry takes arguments.
+    pub arguments: &'a [Field],
+    /// The type of the guest's one column; `None` if it answers with an empty batch.
+    pub returns: Option<&'a DataType>,
+}
+
+/// Of [`Entry::Update`] and [`Entry::Finish`].
+static STATE: LazyLock<[Field; 1]> = LazyLock::new(|| [state("state")]);
+/// Of [`Entry::Combine`].
+static STATES: LazyLock<[Field; 2]> = LazyLock::new(|| [state("target"), state("source")]);
+
+fn state(name: &str) -> Field {
+    Field { name: name.into(), data_type: DataType::BigInt }
+}
+
+impl Kind {
+    /// Its name, as guests and users see it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Scalar => "scalar",
+            Kind::Table => "table",
+            Kind::Aggregate => "aggregate",
+        }
+    }
+
+    /// What an exchange for this entry of a function with this signature carries; `None` if functions of this kind have no
+    /// such entry.
+    pub fn entry(self, entry: Entry, signature: &Signature) -> Option<EntryTypes<'_>> {
+        let (states, arguments, returns): (&[Field], &[Field], _) = match (self, entry) {
+            (Kind::Scalar, Entry::Call) | (Kind::Table, Entry::Scan) => {
+                (&[], &signature.parameters, Some(&signature.returns))
+            }
+            (Kind::Aggregate, Entry::Update) => (&*STATE, &signature.parameters, None),
+            (Kind::Aggregate, Entry::Combine) => (&*STATES, &[], None),
+            (Kind::Aggregate, Entry::Finish) => (&*STATE, &[], Some(&signature.returns)),
+            _ => return None,
+        };
+        Some(EntryTypes { states, arguments, returns })
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let kinds = [Kind::Scalar, Kind::Table, Kind::Aggregate];
+        let kind = kinds.into_iter().find(|kind| kind.name() == name);
+        kind.ok_or_else(|| format!("a function's kind is scalar, table or aggregate, not {name:?}"))
+    }
+}
+
+impl<'a> EntryTypes<'a> {
+    /// The engine's columns.
+    pub fn fields(&self) -> impl Iterator<Item = &'a Field> + use<'a> {
+        self.states.iter().chain(self.arguments)
+    }
+
+    /// Their types.
+    pub fn takes(&self) -> impl Iterator<Item = &'a DataType> + use<'a> {
+        self.fields().map(|field| &field.data_type)
+    }
+
+    /// Rows of the one batch that answers so many rows.
+    pub fn answer(&self, rows: usize) -> usize {
+        if self.returns.is_some() { rows } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRIES: [Entry; 6] =
+        [Entry::Call, Entry::Scan, Entry::Update, Entry::Combine, Entry::Finish, Entry::SetUp];
+
+    /// The entries of a kind: the columns in, and the one out.
+    fn entries(kind: &str) -> Vec<(Entry, String, Option<String>)> {
+        let signature: Signature = "f(x DATE, y VARCHAR[]) -> DOUBLE".parse().unwrap();
+        let kind: Kind = kind.parse().unwrap();
+        let described = |entry| {
+            let types = kind.entry(entry, &signature)?;
+            let fields: Vec<_> = types.fields().map(Field::to_string).collect();
+            assert_eq!(types.answer(7), if types.returns.is_some() { 7 } else { 0 });
+            Some((entry, fields.join(", "), types.returns.map(DataType::to_string)))
+        };
+        ENTRIES.into_iter().filter_map(described).collect()
+    }
+
+    #[test]
+    fn a_kind_says_which_entries_there_are_and_what_they_carry() {
+        let (arguments, returns) = ("x DATE, y VARCHAR[]", || Some("DOUBLE".to_owned()));
+        assert_eq!(entries("scalar"), [(Entry::Call, arguments.to_owned(), returns())]);
+        assert_eq!(entries("table"), [(Entry::Scan, arguments.to_owned(), returns())]);
+        assert_eq!(
+            entries("aggregate"),
+            [
+                (Entry::Update, format!("state BIGINT, {arguments}"), None),
+                (Entry::Combine, "target BIGINT, source BIGINT".to_owned(), None),
+                (Entry::Finish, "state BIGINT".to_owned(), returns()),
+            ]
+        );
+    }
+
+    #[test]
+    fn kinds_have_their_names() {
+        for kind in [Kind::Scalar, Kind::Table, Kind::Aggregate] {
+            assert_eq!(kind.name().parse(), Ok(kind));
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+        assert!("Scalar".parse::<Kind>().unwrap_err().contains("not \"Scalar\""));
+    }
+}
