@@ -5,14 +5,13 @@ use crate::identity::Process;
 use crate::warden::{Ended, LaneRecord};
 use crate::{EXTERNAL, INLINE, external, is_ready};
 use crosslane::batch::{self, CANCEL, Encode, Header, LAST, Plan};
-use crosslane::lane::{Lane, LaneError, Patience};
+use crosslane::lane::{Lane, LaneError, Waiter};
 use crosslane::{Address, Exchanges, Unread};
-use crosslane_ring::{Ends, RingError, Spin};
+use crosslane_ring::{Ends, RingError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::process::{WaitId, WaitIdOptions};
-use smallvec::SmallVec;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,10 +20,6 @@ use std::time::{Duration, Instant};
 const MOST_IN_FLIGHT: usize = 64;
 /// Bytes of the frame that announces a large one.
 const ANNOUNCEMENT: usize = 8;
-/// How much longer a wait spins if its end is near.
-const LONGER: u32 = 25;
-/// Up to so many lanes are waited for without an allocation.
-const FEW: usize = 16;
 /// How long a process may take to end after its sockets are closed.
 const EXIT: Duration = Duration::from_secs(5);
 
@@ -48,7 +43,7 @@ pub struct ProcessLane {
     process: Process,
     record: Arc<LaneRecord>,
     home: Home,
-    spin: Spin,
+    spin: Duration,
     exchanges: Exchanges,
     /// That of the last batch sent, whose memory is used again.
     plan: Plan,
@@ -76,7 +71,7 @@ impl ProcessLane {
             process,
             record,
             home,
-            spin: Spin(spin),
+            spin,
             exchanges: Exchanges::default(),
             plan: Plan::default(),
             reply: Aligned::default(),
@@ -375,16 +370,16 @@ impl Lane for ProcessLane {
         self.record.ended().is_some()
     }
 
-    fn wait_any(lanes: &mut [&mut Self], patience: Patience, timeout: Duration) {
-        let Some(Spin(spin)) = lanes.first().map(|lane| lane.spin) else { return };
-        let spin = match patience {
-            Patience::Sleep => Spin(Duration::ZERO),
-            Patience::Spin => Spin(spin),
-            Patience::SpinLonger => Spin(spin * LONGER),
-        };
-        let mut consumers: SmallVec<[_; FEW]> =
-            lanes.iter_mut().map(|lane| &mut lane.ends.consumer).collect();
-        crosslane_ring::wait_any(&mut consumers, spin, timeout);
+    fn has_news(&self) -> bool {
+        self.ends.consumer.has_news()
+    }
+
+    fn waiter(&self) -> Waiter<'_> {
+        self.ends.consumer.waiter()
+    }
+
+    fn spin(&self) -> Duration {
+        self.spin
     }
 }
 

@@ -1,7 +1,7 @@
 //! Both ends of a lane, without a process between them.
 
 use crosslane::batch::{Encode, Header, Plan};
-use crosslane::lane::{Lane, LaneError, Patience};
+use crosslane::lane::{Lane, LaneError, Patience, wait_any};
 use crosslane::{Address, ColumnBuilder, DataType, Entry, Failure, Part, batch};
 use crosslane_process::ProcessLane;
 use crosslane_process::guest::{Emitted, GuestLane, Mishaps, Next};
@@ -40,7 +40,7 @@ fn collect(lane: &mut ProcessLane) -> usize {
             let columns = batch::columns(lane.frame(), std::iter::once(&TEXT)).unwrap();
             return columns[0].bytes(0).len();
         }
-        ProcessLane::wait_any(&mut [lane], Patience::Spin, Duration::from_millis(5));
+        wait_any(&[lane], Patience::Spin, Duration::from_millis(5));
     }
 }
 
@@ -267,7 +267,7 @@ fn a_cancelled_scan_leaves_its_lane_as_it_was() {
             while lane.in_flight() > 0 {
                 assert!(lane.is_cancelled());
                 assert_eq!(lane.try_collect().unwrap(), None, "it was cancelled");
-                ProcessLane::wait_any(&mut [&mut lane], Patience::Spin, Duration::from_millis(5));
+                wait_any(&[&mut lane], Patience::Spin, Duration::from_millis(5));
             }
             assert_eq!(lane.frame().len(), size_of::<Header>(), "what nobody wants was copied");
             if taken > 0 {
@@ -314,7 +314,7 @@ fn what_a_guest_works_before_a_wait_and_after_it_counts() {
     let header = loop {
         match lane.try_collect().unwrap() {
             Some(header) => break header,
-            None => ProcessLane::wait_any(&mut [&mut lane], Patience::Spin, Duration::from_millis(5)),
+            None => wait_any(&[&mut lane], Patience::Spin, Duration::from_millis(5)),
         }
     };
     assert!(u128::from(header.worked) >= 2 * NAP.as_nanos() && header.waited > 0, "{header:?}");
@@ -355,7 +355,7 @@ fn a_guest_says_which_entries_it_does_not_have() {
     let header = loop {
         match lane.try_collect().unwrap() {
             Some(header) => break header,
-            None => ProcessLane::wait_any(&mut [&mut lane], Patience::Spin, Duration::from_millis(5)),
+            None => wait_any(&[&mut lane], Patience::Spin, Duration::from_millis(5)),
         }
     };
     assert_eq!(header.kind, batch::FAILURE);

@@ -8,7 +8,7 @@ pub(crate) use model::{wait, wait_any, wake};
 
 #[cfg(not(loom))]
 mod real {
-    use crate::park::FEW;
+    use crate::park::{BLIND, FEW};
     use crate::sync::AtomicU32;
     use smallvec::SmallVec;
     use std::time::Duration;
@@ -48,9 +48,6 @@ mod real {
     const FUTEX2_SIZE_U32: u32 = 2;
     /// The kernel's limit of one call.
     const MOST: usize = 128;
-
-    /// Where the kernel watches fewer words than there are, a sleep is no longer than this.
-    const BLIND: Duration = Duration::from_millis(1);
 
     /// Sleeps until one of the words is woken or no longer 1, or for `timeout`. May return early: it sleeps for a
     /// moment only where there are more words than the kernel can watch, which before Linux 5.16 is one.

@@ -66,7 +66,8 @@
 //! wait word, issues a sequentially consistent fence, looks again, and only then sleeps on the
 //! word with a futex. Who publishes a position issues the same fence and looks at the wait word:
 //! of the two fences one comes first, so either the waiter sees the position or the publisher sees
-//! the waiter. Every sleep has an end time, because the other side may die without a wake.
+//! the waiter. Every sleep has an end time, because the other side may die without a wake. [`wait_any`] does this for several
+//! words, and for descriptors beside them.
 //!
 //! # Trust
 //!
@@ -91,7 +92,7 @@ mod sync;
 
 #[cfg(not(loom))]
 pub use heap::{Heap, heap_ring};
-pub use park::{Alarm, Parked, Spin, wait_any, wait_either};
+pub use park::{Alarm, Parked, Spin, Waiter, wait_any, wait_either};
 #[cfg(not(loom))]
 pub use region::{Ends, MappedRing, ProgressWord, RegionError};
 pub use ring::{Consumer, END_OF_RING, Frame, Grant, Memory, Producer, RingError, RingHeader};

@@ -3,7 +3,11 @@
 use crate::futex;
 use crate::ring::{Consumer, Memory, Producer};
 use crate::sync::{AtomicU32, Ordering, fence};
+#[cfg(not(loom))]
+use rustix::event::{PollFd, PollFlags, Timespec};
 use smallvec::SmallVec;
+#[cfg(not(loom))]
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 /// How long a waiter yields before it sleeps.
@@ -19,6 +23,10 @@ impl Default for Spin {
 
 /// Up to so many rings are waited for without an allocation.
 pub(crate) const FEW: usize = 16;
+
+/// Where the kernel cannot watch all that is waited for, a sleep is no longer than this.
+#[cfg(not(loom))]
+pub(crate) const BLIND: Duration = Duration::from_millis(1);
 
 /// How a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,15 +73,71 @@ fn wait(word: &AtomicU32, spin: Spin, timeout: Duration, mut ready: impl FnMut()
     }
 }
 
-/// Sleeps once, until one of the words is woken.
-fn sleep(words: &[&AtomicU32], timeout: Duration, mut ready: impl FnMut() -> bool) -> Parked {
-    words.iter().for_each(|word| announce(word));
-    fence(Ordering::SeqCst);
-    if !ready() {
-        futex::wait_any(words, timeout);
+/// What a wait sleeps on.
+#[derive(Debug, Clone, Copy)]
+pub enum Waiter<'a> {
+    /// The word of a ring, or one that is used like it: who has news wakes who has stored 1 in it.
+    Word(&'a AtomicU32),
+    /// A descriptor that can be read, or is at its end, when there is news.
+    #[cfg(not(loom))]
+    Descriptor(BorrowedFd<'a>),
+}
+
+/// Words and descriptors that are slept on together.
+#[derive(Default)]
+struct Sleep<'a> {
+    words: SmallVec<[&'a AtomicU32; FEW]>,
+    #[cfg(not(loom))]
+    descriptors: SmallVec<[PollFd<'a>; FEW]>,
+}
+
+impl<'a> Extend<Waiter<'a>> for Sleep<'a> {
+    fn extend<I: IntoIterator<Item = Waiter<'a>>>(&mut self, waiters: I) {
+        for waiter in waiters {
+            match waiter {
+                Waiter::Word(word) => self.words.push(word),
+                #[cfg(not(loom))]
+                Waiter::Descriptor(descriptor) => {
+                    self.descriptors.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+                }
+            }
+        }
     }
-    words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-    if ready() { Parked::Ready } else { Parked::TimedOut }
+}
+
+impl Sleep<'_> {
+    /// Sleeps once, until one of them has news.
+    fn once(mut self, timeout: Duration, mut ready: impl FnMut() -> bool) -> Parked {
+        self.words.iter().for_each(|word| announce(word));
+        fence(Ordering::SeqCst);
+        if !ready() {
+            self.doze(timeout);
+        }
+        self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        if ready() { Parked::Ready } else { Parked::TimedOut }
+    }
+
+    #[cfg(loom)]
+    fn doze(&mut self, timeout: Duration) {
+        futex::wait_any(&self.words, timeout);
+    }
+
+    /// The kernel watches words or descriptors. Where there are both, it watches the words for a moment.
+    #[cfg(not(loom))]
+    fn doze(&mut self, timeout: Duration) {
+        match (&self.words[..], &mut self.descriptors[..]) {
+            (words, []) => futex::wait_any(words, timeout),
+            ([], descriptors) => {
+                let timeout = Timespec {
+                    tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+                    tv_nsec: timeout.subsec_nanos().into(),
+                };
+                // An error, such as a signal, is an early end.
+                let _ = rustix::event::poll(descriptors, Some(&timeout));
+            }
+            (words, _) => futex::wait_any(words, timeout.min(BLIND)),
+        }
+    }
 }
 
 #[cfg(not(loom))]
@@ -104,6 +168,11 @@ fn spun(_: Spin, _: Duration, ready: &mut impl FnMut() -> bool) -> bool {
 }
 
 impl<M: Memory> Consumer<M> {
+    /// What a wait for a frame sleeps on, beside other things that are waited for.
+    pub fn waiter(&self) -> Waiter<'_> {
+        Waiter::Word(&self.memory.header().data_wait.0)
+    }
+
     /// Waits for a frame, `timeout` at most.
     pub fn wait(&mut self, spin: Spin, timeout: Duration) -> Parked {
         self.wait_or(spin, timeout, || false)
@@ -140,15 +209,21 @@ impl<M: Memory> Producer<M> {
     }
 }
 
-/// Waits for a frame on any of the rings, `timeout` at most. May say [`Parked::TimedOut`] early.
-pub fn wait_any<M: Memory>(consumers: &mut [&mut Consumer<M>], spin: Spin, timeout: Duration) -> Parked {
-    let mut ready = || consumers.iter().any(|consumer| consumer.has_news());
+/// Waits until `ready` says so, `timeout` at most: it is asked again when one of the waiters has news. They may be of any make,
+/// and are asked for when the wait sleeps. May say [`Parked::TimedOut`] early; so it does after a millisecond where there are
+/// words and descriptors, which the kernel does not watch together.
+pub fn wait_any<'a>(
+    waiters: impl IntoIterator<Item = Waiter<'a>>,
+    spin: Spin,
+    timeout: Duration,
+    mut ready: impl FnMut() -> bool,
+) -> Parked {
     if spun(spin, timeout, &mut ready) {
         return Parked::Ready;
     }
-    let words: SmallVec<[&AtomicU32; FEW]> =
-        consumers.iter().map(|c| &c.memory.header().data_wait.0).collect();
-    sleep(&words, timeout, ready)
+    let mut sleep = Sleep::default();
+    sleep.extend(waiters);
+    sleep.once(timeout, ready)
 }
 
 /// Waits until the consumer has a frame or the producer's frames are taken, `timeout` at most. `ready` is told whether
@@ -165,6 +240,7 @@ pub fn wait_either<M: Memory>(
     if spun(spin, timeout, &mut ready) {
         return Parked::Ready;
     }
-    let words = [&consumer.memory.header().data_wait.0, &producer.memory.header().space_wait.0];
-    sleep(&words, timeout, ready)
+    let mut sleep = Sleep::default();
+    sleep.extend([consumer.waiter(), Waiter::Word(&producer.memory.header().space_wait.0)]);
+    sleep.once(timeout, ready)
 }

@@ -156,7 +156,8 @@ fn check_any(frames: [usize; 2]) {
                 }
             }
             if rest != [0, 0] {
-                wait_any(&mut consumers.iter_mut().collect::<Vec<_>>(), Spin(Duration::ZERO), LONG);
+                let news = || consumers.iter().any(Consumer::has_news);
+                wait_any(consumers.iter().map(Consumer::waiter), Spin(Duration::ZERO), LONG, news);
             }
         }
         writers.into_iter().for_each(|writer| writer.join().unwrap());

@@ -1,7 +1,9 @@
 //! Rings in shared memory, between two mappings of the same memfd.
 #![cfg(not(any(loom, miri)))]
 
-use crosslane_ring::{Ends, Parked, RegionError, Spin, wait_any};
+use crosslane_ring::{Ends, Parked, RegionError, Spin, Waiter, wait_any};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 use std::time::Duration;
@@ -58,10 +60,49 @@ fn ten_million_frames() {
     writer.join().unwrap();
 }
 
+/// Sleeps until one of the rings has a frame.
+fn wait_for_any(engines: &[Ends]) {
+    let news = || engines.iter().any(|ends| ends.consumer.has_news());
+    let waiters = || engines.iter().map(|ends| ends.consumer.waiter());
+    while wait_any(waiters(), Spin(Duration::ZERO), LONG, news) == Parked::TimedOut {}
+}
+
+/// Whether a descriptor can be read.
+fn is_readable(descriptor: &impl AsFd) -> bool {
+    let mut descriptors = [PollFd::new(descriptor, PollFlags::IN)];
+    rustix::event::poll(&mut descriptors, Some(&Timespec::default())).unwrap() > 0
+}
+
+#[test]
+fn waiting_for_rings_and_descriptors() {
+    for (rings, pipes) in [(0usize, 1usize), (0, 3), (1, 1), (2, 3)] {
+        for first in 0..rings + pipes {
+            let (engines, mut guests): (Vec<_>, Vec<_>) = (0..rings).map(|_| both_ends(4096)).unzip();
+            let (readers, writers): (Vec<_>, Vec<_>) = (0..pipes).map(|_| std::io::pipe().unwrap()).unzip();
+            let (done, answer) = std::sync::mpsc::channel();
+            let waiter = thread::spawn(move || {
+                let frames = engines.iter().map(|ends| ends.consumer.waiter());
+                let waiters = || frames.clone().chain(readers.iter().map(|pipe| Waiter::Descriptor(pipe.as_fd())));
+                let news = || {
+                    engines.iter().any(|ends| ends.consumer.has_news()) || readers.iter().any(is_readable)
+                };
+                while wait_any(waiters(), Spin(Duration::ZERO), LONG, news) == Parked::TimedOut {}
+                done.send(()).unwrap();
+            });
+            thread::sleep(Duration::from_millis(2));
+            match first.checked_sub(rings) {
+                None => assert!(guests[first].producer.push(b"reply", 0).unwrap()),
+                Some(pipe) => (&writers[pipe]).write_all(b"x").unwrap(),
+            }
+            answer.recv_timeout(LONG / 2).expect("it sleeps on");
+            waiter.join().unwrap();
+        }
+    }
+}
+
 #[test]
 fn waiting_for_any_of_several() {
     let (mut engines, mut guests): (Vec<_>, Vec<_>) = (0..3).map(|_| both_ends(4096)).unzip();
-    let spin = Spin(Duration::ZERO);
     for round in 0..100 {
         let mut guest = guests.remove(round % 3);
         let replier = thread::spawn(move || {
@@ -69,8 +110,7 @@ fn waiting_for_any_of_several() {
             assert!(guest.producer.push(b"reply", 0).unwrap());
             guest
         });
-        let mut consumers: Vec<_> = engines.iter_mut().map(|ends| &mut ends.consumer).collect();
-        while wait_any(&mut consumers, spin, LONG) == Parked::TimedOut {}
+        wait_for_any(&engines);
         assert_eq!(engines[round % 3].consumer.pop().unwrap(), Some((0, b"reply".to_vec())));
         guests.insert(round % 3, replier.join().unwrap());
     }
@@ -79,12 +119,11 @@ fn waiting_for_any_of_several() {
 /// More than the kernel can watch at once.
 #[test]
 fn a_reply_on_the_last_of_many_rings_is_not_slept_through() {
-    let (mut engines, mut guests): (Vec<_>, Vec<_>) = (0..130).map(|_| both_ends(4096)).unzip();
+    let (engines, mut guests): (Vec<_>, Vec<_>) = (0..130).map(|_| both_ends(4096)).unzip();
     let mut last = guests.pop().unwrap();
     let (done, answer) = std::sync::mpsc::channel();
     let waiter = thread::spawn(move || {
-        let mut consumers: Vec<_> = engines.iter_mut().map(|ends| &mut ends.consumer).collect();
-        while wait_any(&mut consumers, Spin(Duration::ZERO), LONG) == Parked::TimedOut {}
+        wait_for_any(&engines);
         done.send(()).unwrap();
     });
     thread::sleep(Duration::from_millis(20));

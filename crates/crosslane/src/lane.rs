@@ -3,6 +3,8 @@
 use crate::batch::{Encode, Header};
 use crate::exchange::Address;
 use crate::unread::Unread;
+use crosslane_ring::Spin;
+pub use crosslane_ring::Waiter;
 use std::time::Duration;
 
 /// Why a lane can no longer be used.
@@ -31,7 +33,7 @@ pub const WRITING: u32 = 1 << 30;
 
 /// One caller's private, ordered way to one guest.
 ///
-/// Only [`Lane::wait_any`] waits: a lane that has no room says so. Exchanges end in the order in which they were opened.
+/// No method waits: a lane that has no room says so, and who waits sleeps on [`Lane::waiter`], for lanes of any make at once. Exchanges end in the order in which they were opened.
 pub trait Lane: Send + Sized + 'static {
     /// Distinguishes the lanes of a library.
     fn id(&self) -> u64;
@@ -119,8 +121,31 @@ pub trait Lane: Send + Sized + 'static {
         !self.has_ended()
     }
 
-    /// Waits until a reply can be collected from one of the lanes, or for `timeout`.
-    fn wait_any(lanes: &mut [&mut Self], patience: Patience, timeout: Duration);
+    /// Whether there may be something for [`Lane::try_collect`], by a look that waits for nobody. A lane that was lost has news.
+    fn has_news(&self) -> bool;
+
+    /// What a wait for such news sleeps on.
+    fn waiter(&self) -> Waiter<'_>;
+
+    /// For how long a wait spins before it sleeps, if nothing is known of its length.
+    fn spin(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// How much longer a wait spins if its end is near.
+const LONGER: u32 = 25;
+
+/// Waits until one of the lanes has news, or for `timeout`; may return early. It is the only wait for lanes.
+pub fn wait_any<L: Lane>(lanes: &[&mut L], patience: Patience, timeout: Duration) {
+    let longest = || lanes.iter().map(|lane| lane.spin()).max().unwrap_or_default();
+    let spin = match patience {
+        Patience::Sleep => Duration::ZERO,
+        Patience::Spin => longest(),
+        Patience::SpinLonger => longest() * LONGER,
+    };
+    let waiters = lanes.iter().map(|lane| lane.waiter());
+    crosslane_ring::wait_any(waiters, Spin(spin), timeout, || lanes.iter().any(|lane| lane.has_news()));
 }
 
 /// How a wait begins, by what is known of its length.

@@ -39,7 +39,7 @@
 //! ended the exchange; then it is idle, or goes to the line. A guest that takes longer than [`GRACE`] loses its lane.
 
 use crate::error::Error;
-use crate::lane::{Lane, LaneError, Patience};
+use crate::lane::{Lane, LaneError, Patience, wait_any};
 use crate::spread::Shelves;
 use crate::stats::LaneStats;
 use std::collections::{HashMap, VecDeque};
@@ -384,8 +384,8 @@ impl<L: Lane> Shared<L> {
             if rest.is_zero() || !free.is_empty() || ending.is_empty() {
                 break;
             }
-            let mut lanes: Vec<_> = ending.iter_mut().map(|kept| &mut kept.lane).collect();
-            L::wait_any(&mut lanes, Patience::Spin, rest);
+            let lanes: Vec<_> = ending.iter_mut().map(|kept| &mut kept.lane).collect();
+            wait_any(&lanes, Patience::Spin, rest);
         }
         state = self.lock();
         if !ending.is_empty() {

@@ -3,13 +3,13 @@
 
 use crosslane::batch::{self, BATCH, Column, Encode, Header, Plan};
 use crosslane::call::{self, CallGroup, CallGroups, Caller, Input, Output};
-use crosslane::lane::{Lane, LaneError, Patience};
+use crosslane::lane::{Lane, LaneError, Waiter};
 use crosslane::pool::{self, Pool, PoolOptions};
 use crosslane::stats::now;
 use crosslane::{Address, ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,6 +36,9 @@ enum Act {
     /// Takes its time, and answers.
     Slow,
 }
+
+/// Nobody wakes who sleeps on it: a reply is there when its batch was submitted.
+static NEVER: AtomicU32 = AtomicU32::new(0);
 
 struct FakeLane {
     id: u64,
@@ -230,10 +233,12 @@ impl Lane for FakeLane {
         Err(Self::died())
     }
 
-    fn wait_any(lanes: &mut [&mut Self], _: Patience, timeout: Duration) {
-        if !lanes.iter().any(|lane| lane.restless || !lane.replies.is_empty()) {
-            std::thread::sleep(timeout);
-        }
+    fn has_news(&self) -> bool {
+        self.restless || !self.replies.is_empty()
+    }
+
+    fn waiter(&self) -> Waiter<'_> {
+        Waiter::Word(&NEVER)
     }
 }
 

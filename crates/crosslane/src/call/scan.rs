@@ -182,7 +182,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
             if let Some(error) = &dead {
                 return Err(self.lose(Loss::Failed(error)));
             }
-            self.clock.wait(&mut [&mut **lane], Patience::Spin);
+            self.clock.wait(&[&mut **lane], Patience::Spin);
             dead = self.look(caller, seen)?;
         }
     }

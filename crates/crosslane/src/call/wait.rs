@@ -4,7 +4,7 @@ use super::loss::Loss;
 use super::{Caller, ChunkCall};
 use crate::error::Error;
 use crate::function::Function;
-use crate::lane::{COUNT, Lane, LaneError, Patience, WRITING};
+use crate::lane::{COUNT, Lane, LaneError, Patience, WRITING, wait_any};
 use crate::pool::Zygote;
 use smallvec::SmallVec;
 use std::sync::OnceLock;
@@ -85,13 +85,13 @@ impl Clock {
     }
 
     /// Waits for a message of one of the lanes, or until it is time to look.
-    pub(super) fn wait<L: Lane>(&self, lanes: &mut [&mut L], patience: Patience) {
+    pub(super) fn wait<L: Lane>(&self, lanes: &[&mut L], patience: Patience) {
         let timeout = self.next.saturating_duration_since(Instant::now());
         if lanes.is_empty() {
             // All that is left to do is to be tried again after a pause.
             std::thread::sleep(timeout);
         } else {
-            L::wait_any(lanes, patience, timeout);
+            wait_any(lanes, patience, timeout);
         }
     }
 
@@ -144,13 +144,13 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     /// Waits for a reply, or until it is time to look.
     pub(super) fn wait(&mut self) {
         let patience = self.patience();
-        let mut lanes: SmallVec<[&mut Z::Lane; FEW]> = self
+        let lanes: SmallVec<[&mut Z::Lane; FEW]> = self
             .lanes
             .iter_mut()
             .filter(|worker| !worker.slices.is_empty())
             .map(|worker| &mut *worker.lane)
             .collect();
-        self.clock.wait(&mut lanes, patience);
+        self.clock.wait(&lanes, patience);
     }
 
     /// Looks for cancellation, deaths and deadlines whenever it is time by the clock, whatever else happens: a

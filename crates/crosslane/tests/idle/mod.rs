@@ -2,8 +2,12 @@
 
 use crosslane::Address;
 use crosslane::batch::{Encode, Header};
-use crosslane::lane::{Lane, LaneError, Patience};
-use std::time::{Duration, Instant};
+use crosslane::lane::{Lane, LaneError, Waiter};
+use std::sync::atomic::AtomicU32;
+use std::time::Instant;
+
+/// Nobody wakes who sleeps on it.
+static NEVER: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Debug)]
 pub(crate) struct IdleLane {
@@ -43,7 +47,10 @@ impl Lane for IdleLane {
     fn check(&mut self) -> Result<(), LaneError> {
         Ok(())
     }
-    fn wait_any(_: &mut [&mut Self], _: Patience, timeout: Duration) {
-        std::thread::sleep(timeout);
+    fn has_news(&self) -> bool {
+        false
+    }
+    fn waiter(&self) -> Waiter<'_> {
+        Waiter::Word(&NEVER)
     }
 }
