@@ -1,11 +1,12 @@
 //! Both ends of a lane, without a process between them.
 
-use crosslane::batch::{Encode, Header, Plan};
+use crosslane::batch::{Encode, Frame, Header, Plan};
+use crosslane::display::value;
 use crosslane::lane::{Lane, LaneError, Patience, wait_any};
 use crosslane::{Address, ColumnBuilder, DataType, Entry, Failure, Part, batch};
 use crosslane_process::ProcessLane;
 use crosslane_process::guest::{Emitted, GuestLane, Mishaps, Next};
-use crosslane_process::testing::{both_ends, raw_ends};
+use crosslane_process::testing::{TYPES, both_ends, long_reply, raw_ends};
 use std::thread;
 use std::time::Duration;
 
@@ -277,6 +278,40 @@ fn a_cancelled_scan_leaves_its_lane_as_it_was() {
         }
         let (sent, _) = guest.join().unwrap();
         assert!(sent >= 20, "{sent} were sent");
+    }
+}
+
+#[test]
+fn a_batch_of_one_lane_is_passed_on_to_another() {
+    for name in TYPES {
+        let data_type: DataType = name.parse().unwrap();
+        for rows in [0, 1, 3, 8, 300] {
+            let (mut lane, mut raw) = raw_ends(1 << 18);
+            lane.submit(CALL, 1, &text(1)).unwrap().unwrap();
+            assert!(raw.producer.push(&long_reply(&data_type, rows), 0).unwrap());
+            assert_eq!(lane.try_collect().unwrap().unwrap().rows, rows);
+            let column = batch::column(lane.frame(), &data_type).unwrap();
+            // Twice, and with another column between.
+            let rows = rows as usize;
+            let mut numbers = ColumnBuilder::new(&DataType::BigInt);
+            (0..rows as i64).for_each(|row| numbers.fixed(row));
+            let numbers = numbers.column(&DataType::BigInt);
+            let (mut next, mut guest) = both_ends(1 << 18);
+            let sent = vec![column.clone(), numbers, column.clone()];
+            next.submit(CALL, rows, &sent).unwrap().unwrap();
+            guest.next_call().unwrap().unwrap();
+            let taken = guest.columns([&data_type, &DataType::BigInt, &data_type].into_iter()).unwrap();
+            for (taken, sent) in taken.iter().zip(&sent) {
+                for row in 0..rows {
+                    assert_eq!(taken.is_valid(row), sent.is_valid(row), "{name}");
+                    assert_eq!(value(taken, row), value(sent, row), "{name}");
+                }
+            }
+            // All of it, and nothing else.
+            let frame = Frame::new(&column, rows).unwrap();
+            let head = size_of::<Header>();
+            assert_eq!(frame.bytes()[head..], lane.frame()[head..], "{name}");
+        }
     }
 }
 

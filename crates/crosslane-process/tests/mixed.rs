@@ -188,8 +188,10 @@ fn socket(turn: impl Fn() + Send + 'static) -> Mixed {
 #[test]
 fn a_wait_ends_with_the_first_of_lanes_of_any_make() {
     type Make = fn(Receiver<()>) -> Mixed;
-    let makes: [Make; 2] =
-        [|go| ring(move || go.recv().unwrap_or_default()), |go| socket(move || go.recv().unwrap_or_default())];
+    let makes: [Make; 2] = [
+        |go| ring(move || go.recv().unwrap_or_default()),
+        |go| socket(move || go.recv().unwrap_or_default()),
+    ];
     for patience in [Patience::Sleep, Patience::Spin, Patience::SpinLonger] {
         for order in [[0, 1], [1, 0]] {
             let (go, gates): (Vec<Sender<()>>, Vec<Receiver<()>>) = (0..2).map(|_| channel()).unzip();

@@ -82,10 +82,10 @@ fn waiting_for_rings_and_descriptors() {
             let (done, answer) = std::sync::mpsc::channel();
             let waiter = thread::spawn(move || {
                 let frames = engines.iter().map(|ends| ends.consumer.waiter());
-                let waiters = || frames.clone().chain(readers.iter().map(|pipe| Waiter::Descriptor(pipe.as_fd())));
-                let news = || {
-                    engines.iter().any(|ends| ends.consumer.has_news()) || readers.iter().any(is_readable)
-                };
+                let waiters =
+                    || frames.clone().chain(readers.iter().map(|pipe| Waiter::Descriptor(pipe.as_fd())));
+                let news =
+                    || engines.iter().any(|ends| ends.consumer.has_news()) || readers.iter().any(is_readable);
                 while wait_any(waiters(), Spin(Duration::ZERO), LONG, news) == Parked::TimedOut {}
                 done.send(()).unwrap();
             });

@@ -195,6 +195,16 @@ pub trait Encode {
     fn write(&self, body: &mut Body<'_>);
 }
 
+/// Columns one behind the other.
+impl<T: Encode> Encode for Vec<T> {
+    fn plan(&self, plan: &mut Plan) {
+        self.iter().for_each(|column| column.plan(plan));
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.iter().for_each(|column| column.write(body));
+    }
+}
+
 /// A batch without columns.
 impl Encode for () {
     fn plan(&self, _plan: &mut Plan) {}
@@ -271,6 +281,23 @@ impl<'a> Column<'a> {
         self.validity.is_none_or(|bits| bit(bits, row))
     }
 
+    /// The bytes of the validity bitmap that have a row.
+    fn bitmap(&self) -> Option<&'a [u8]> {
+        self.validity.map(|bits| &bits[..self.rows.div_ceil(8)])
+    }
+
+    /// The buffers behind the validity bitmap.
+    fn buffers(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let (offsets, data) = (bytemuck::cast_slice(self.offsets), self.data);
+        let (first, second) = match self.data_type.layout() {
+            Layout::Bits | Layout::Fixed(_) => (Some(data), None),
+            Layout::Bytes { .. } => (Some(offsets), Some(data)),
+            Layout::List => (Some(offsets), None),
+            Layout::FixedList(_) | Layout::Struct => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
     /// The rows as fixed-width values of up to eight bytes; `None` if `T` has another width.
     #[inline]
     pub fn values<T: Pod>(&self) -> Option<&'a [T]> {
@@ -300,6 +327,32 @@ impl<'a> Column<'a> {
             _ => self.offsets[row] as usize..self.offsets[row + 1] as usize,
         }
     }
+}
+
+/// Passes on what was read, a buffer at a time, so that a batch of one lane becomes one of another. No value is looked at:
+/// those of a guest are checked before ([`crate::values::unfit`]), because guests trust their engine. The column must have its
+/// values, as [`columns`] and [`column`] find them.
+impl Encode for Column<'_> {
+    fn plan(&self, plan: &mut Plan) {
+        let bitmap = self.bitmap();
+        plan.node(self.rows, bitmap.map_or(0, |bits| self.rows - ones(bits, self.rows)));
+        plan.buffer(bitmap.map_or(0, <[u8]>::len));
+        self.buffers().for_each(|buffer| plan.buffer(buffer.len()));
+        self.children.iter().for_each(|child| child.plan(plan));
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        body.buffer().copy_from_slice(self.bitmap().unwrap_or_default());
+        self.buffers().for_each(|buffer| body.buffer().copy_from_slice(buffer));
+        self.children.iter().for_each(|child| child.write(body));
+    }
+}
+
+/// How many of the first bits of an Arrow bitmap are set.
+fn ones(bits: &[u8], rows: usize) -> usize {
+    let (whole, rest) = bits.split_at(rows / 8);
+    let set: usize = whole.iter().map(|byte| byte.count_ones() as usize).sum();
+    let last = rest.first().map_or(0, |byte| byte & ((1 << (rows % 8)) - 1));
+    set + last.count_ones() as usize
 }
 
 /// Bit `row` of an Arrow bitmap.
@@ -576,6 +629,20 @@ mod tests {
         assert_eq!(arrays.children[0].rows, 5_000_000_000);
         assert_eq!(arrays.elements(49_999), 4_999_900_000..5_000_000_000);
         assert!(crate::values::unfit(&column).is_empty());
+    }
+
+    #[test]
+    fn the_set_bits_of_rows_are_counted() {
+        for (bits, rows, due) in [
+            (&[][..], 0, 0),
+            (&[0xFF], 0, 0),
+            (&[0xFF], 7, 7),
+            (&[0xFF], 8, 8),
+            (&[0xFF, 0xFE], 9, 8),
+            (&[0x81, 0xFF], 12, 6),
+        ] {
+            assert_eq!(ones(bits, rows), due, "{bits:?}, {rows}");
+        }
     }
 
     /// A column of the bytes 0 to 9, whose type only the frame knows.

@@ -2,7 +2,7 @@
 
 use crate::aggregate::Aggregate;
 use crate::objects::{self, Fault, Vm};
-use crosslane::batch::{self, BATCH, Body, Encode, FAILURE, Header, Plan};
+use crosslane::batch::{self, BATCH, FAILURE, Header};
 use crosslane::lane::Lane;
 use crosslane::{Address, ColumnBuilder, DataType, Entry};
 use crosslane_guest::Class;
@@ -105,17 +105,6 @@ const SUM: &str = "Class.new do
   def finish(state) = sums[state]
 end.new";
 
-struct Columns(Vec<ColumnBuilder>);
-
-impl Encode for Columns {
-    fn plan(&self, plan: &mut Plan) {
-        self.0.iter().for_each(|column| column.plan(plan));
-    }
-    fn write(&self, body: &mut Body<'_>) {
-        self.0.iter().for_each(|column| column.write(body));
-    }
-}
-
 fn numbers(values: &[Option<i64>]) -> ColumnBuilder {
     let mut column = ColumnBuilder::new(&DataType::BigInt);
     for value in values {
@@ -131,7 +120,7 @@ fn an_aggregate_has_three_entries() {
     let aggregate = Aggregate::new(evaluate(SUM)).expect("an aggregate");
     let (mut engine, mut guest) = both_ends(4096);
     let mut answer = |entry: Entry, columns: &[&[Option<i64>]]| -> (Header, Vec<u8>) {
-        let content = Columns(columns.iter().map(|values| numbers(values)).collect());
+        let content: Vec<_> = columns.iter().map(|values| numbers(values)).collect();
         let sent = engine.submit(Address::whole(0, entry), columns[0].len(), &content);
         assert!(matches!(sent, Ok(Some(_))));
         let Ok(Next::Call(call)) = guest.next_call_or(|| false) else { panic!("no message") };
