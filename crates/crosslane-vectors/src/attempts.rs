@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// For how long a failure counts. A query that is only prepared may run much later, and then tries anew.
 const COUNTS: Duration = Duration::from_secs(1);
-/// How long a call must have taken for its failure to be kept, where statements have no numbers.
+/// How long a function must have taken for its failure to be kept, where statements have no numbers.
 const SLOW: Duration = Duration::from_millis(50);
 
 /// The calls of a deterministic function at one place in one query; no other query sees them.
@@ -60,7 +60,7 @@ impl Attempts {
         }
         if let Err(error) = &outcome
             && arguments.rows() == 1
-            && (statement.is_some() || begun.elapsed() >= SLOW && !self.varies.load(Relaxed))
+            && (statement.is_some() || !self.varies.load(Relaxed) && taken(error, begun) >= SLOW)
             && let Ok(row) = arguments.frame(0..1)
         {
             let failed = Failed { when: Instant::now(), statement, row, error: error.clone() };
@@ -89,10 +89,20 @@ impl Attempts {
     }
 }
 
+/// How long a function took that was called at `begun` and failed: without the boot of its worker, or what else came
+/// before it.
+fn taken(error: &Error, begun: Instant) -> Duration {
+    match error {
+        Error::Raised { failure, .. } => failure.worked,
+        _ => begun.elapsed(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crosslane::batch::{Body, Encode, Plan};
+    use crosslane::{Failure, Place};
     use std::ops::Range;
 
     /// A column of bytes.
@@ -159,22 +169,30 @@ mod tests {
 
     #[test]
     fn where_runs_are_not_known_slow_failures_of_what_may_be_constant_are_kept() {
-        let slowly = || {
+        let raised = |worked: Duration| -> Result<i32, Error> {
+            let failure = Box::new(Failure { worked, ..Failure::default() });
+            Err(Error::Raised { function: "f".into(), failure, place: Place::default() })
+        };
+        let late = || {
             std::thread::sleep(SLOW);
             failed()
         };
+        let after_a_boot = || {
+            std::thread::sleep(SLOW);
+            raised(Duration::ZERO)
+        };
         let (attempts, one) = (Attempts::default(), Bytes(&[1]));
-        let begun = Instant::now();
-        attempts.once(None, &one, failed).unwrap_err();
-        if begun.elapsed() < SLOW {
-            assert!(attempts.failure(None, &one).is_none(), "it was quick");
-        }
-        attempts.forget();
-        attempts.once(None, &one, slowly).unwrap_err();
-        assert!(attempts.failure(None, &one).is_some());
+        let kept = |outcome: &mut dyn FnMut() -> Result<i32, Error>| {
+            attempts.forget();
+            attempts.once(None, &one, outcome).unwrap_err();
+            attempts.failure(None, &one).is_some()
+        };
+        assert!(!kept(&mut || raised(Duration::ZERO)), "it was quick");
+        assert!(!kept(&mut { after_a_boot }), "the function was quick");
+        assert!(kept(&mut || raised(SLOW)));
+        assert!(kept(&mut { late }), "it has not raised: it was waited for");
         attempts.forget();
         attempts.once(None, &one, || Ok(1)).unwrap();
-        attempts.once(None, &one, slowly).unwrap_err();
-        assert!(attempts.failure(None, &one).is_none(), "one has succeeded");
+        assert!(!kept(&mut || raised(SLOW)), "one has succeeded");
     }
 }

@@ -4,6 +4,7 @@ use crate::batch::Malformed;
 use crate::signature::SignatureError;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
+use std::time::Duration;
 
 /// An exception of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +21,9 @@ pub struct Failure {
     /// Under what number a host lane keeps the exception itself; 0 if it does not.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ticket: u64,
+    /// For how long the guest worked on the batch until it failed, by what it says.
+    #[serde(skip)]
+    pub worked: Duration,
 }
 
 impl Failure {
@@ -28,7 +32,7 @@ impl Failure {
     pub fn bounded(&self) -> Self {
         let [class, message, traceback] =
             [&self.class, &self.message, &self.traceback].map(|text| shortened(text.clone()));
-        Self { class, message, traceback, ticket: self.ticket }
+        Self { class, message, traceback, ..*self }
     }
 
     /// Of a result that is no value of its type; `what` says what the function returned.

@@ -11,6 +11,7 @@ use crate::lane::{Lane, LaneError};
 use crate::pool::Zygote;
 use crate::stats::{Times, now};
 use crate::unread::Unread;
+use std::time::Duration;
 
 impl<Z: Zygote> ChunkCall<'_, Z> {
     /// Takes every reply that is there. False if there was none.
@@ -86,7 +87,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             BATCH if header.exchange == submitted.exchange && header.rows as usize == due => {
                 self.results(index, rows.start)?.map(|malformed| malformed.to_string())
             }
-            FAILURE if header.exchange == submitted.exchange => match failure(worker.lane.frame()) {
+            FAILURE if header.exchange == submitted.exchange => match failure(&header, worker.lane.frame()) {
                 Ok(failure) => {
                     let row = (header.row as usize) < rows.len();
                     let row = row.then(|| rows.start + header.row as usize);
@@ -122,8 +123,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
 ///
 /// # Errors
 /// Why it cannot be read.
-pub(super) fn failure(frame: &[u8]) -> Result<Box<Failure>, String> {
+pub(super) fn failure(header: &Header, frame: &[u8]) -> Result<Box<Failure>, String> {
     let text = batch::failure_text(frame).map_err(|malformed| malformed.to_string());
-    text.and_then(|text| serde_json::from_slice(text).map_err(|error| error.to_string()))
-        .map_err(|error| format!("a failure that cannot be read: {error}"))
+    let failure = text.and_then(|text| serde_json::from_slice(text).map_err(|error| error.to_string()));
+    let failure = failure.map_err(|error| format!("a failure that cannot be read: {error}"))?;
+    Ok(Box::new(Failure { worked: Duration::from_nanos(header.worked), ..failure }))
 }

@@ -147,7 +147,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
                 lane.stats().record(&header, header.rows as usize);
                 return Ok(Some(header));
             }
-            FAILURE if header.exchange == self.exchange => match failure(lane.frame()) {
+            FAILURE if header.exchange == self.exchange => match failure(&header, lane.frame()) {
                 Ok(failure) => {
                     let row = Some(header.row as usize).filter(|row| *row < self.input.rows());
                     let error = raised(&self.function, failure, self.place(row));

@@ -139,7 +139,7 @@ pub(crate) fn describe(unwind: Unwind, host: bool) -> Result<Failure, Error> {
     let errors: RModule = ruby.class_object().const_get::<_, RModule>("Crosslane")?.const_get("Errors")?;
     let (class, message, traceback): (String, String, String) = errors.funcall("describe", (exception,))?;
     let ticket = if host { kept::keep(raised) } else { 0 };
-    Ok(Failure { class, message, traceback, ticket })
+    Ok(Failure { class, message, traceback, ticket, ..Failure::default() })
 }
 
 pub(crate) fn io_error(error: std::io::Error) -> Error {
