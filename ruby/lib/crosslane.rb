@@ -12,6 +12,7 @@ module Crosslane
 end
 
 require "crosslane/types"
+require "crosslane/weak_set"
 require "crosslane/native"
 require "crosslane/errors"
 require "crosslane/declaration"

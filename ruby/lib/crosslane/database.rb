@@ -83,7 +83,7 @@ module Crosslane
     # DuckDB counts what is done only for a bar, which need not be printed.
     PROGRESS = ["SET enable_progress_bar = true", "SET enable_progress_bar_print = false"].freeze
     private_constant :EXTENSION, :TAKEN, :NAMES, :AMBIGUOUS, :CATALOG, :PART, :PROGRESS
-    @open = ObjectSpace::WeakMap.new
+    @open = WeakSet.new
     @lock = Mutex.new
 
     class << self
@@ -95,7 +95,7 @@ module Crosslane
 
       # @api private
       def opened(database)
-        @open[database] = true
+        @open << database
         at_exit { (@ending = true) && ensure_closer } unless @hooked
         @hooked = true
         ensure_closer
@@ -113,7 +113,7 @@ module Crosslane
         thread = Thread.new do
           loop { sleep }
         ensure
-          @open.each_key(&:close) if @ending
+          @open.to_a.each(&:close) if @ending
         end
         thread.name = "crosslane-closer"
         # Before it has begun it has no end either.
@@ -133,7 +133,7 @@ module Crosslane
       # By thread: in the order in which they are lent, with whether they are.
       @connections = {}.compare_by_identity
       # What DuckDB's files stay open for: rows, statements, appenders.
-      @users = ObjectSpace::WeakMap.new
+      @users = WeakSet.new
       # Those that blocks have got, by name and whether among table functions: whether nobody else has them.
       @names = {}
       @definitions = 0
@@ -457,8 +457,7 @@ module Crosslane
       @closed = true
       return if Process.pid != @pid
 
-      users = @users.keys
-      users.each(&:free)
+      @users.to_a.each(&:free)
       @lock.synchronize { @connections.each_value { |connections| close_all(connections) } }
       @native.close
       Host.forget
@@ -499,7 +498,7 @@ module Crosslane
     #
     # @api private
     def keep(user)
-      @users[user] = true
+      @users << user
       return user unless @closed
 
       user.free
