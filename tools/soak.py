@@ -91,7 +91,7 @@ EXPECTED: dict[str, tuple[Callable[[int], object], int]] = {
 #: What a query may end with because its workers were killed.
 EXPLAINED = re.compile(
     r"worker process (was killed|crashed|ended)|worker closed its connection|zygote|ended before it had loaded"
-    r"|was not loaded|no worker|worker ended at once"
+    r"|was not loaded|no worker|worker ended at once|process that loaded the file was killed"
 )
 
 

@@ -5,8 +5,8 @@ module Crosslane
   # @api private
   class WeakSet
     def initialize
-      # Each object is its own value: Ruby's `keys` looks at whether the values live, and would give back objects that the
-      # collector is about to free.
+      # Each object is its own value: Ruby's `keys` looks at whether the values live, and would else give back objects
+      # that the collector is about to free.
       @objects = ObjectSpace::WeakMap.new
     end
 
