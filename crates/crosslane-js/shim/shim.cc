@@ -793,7 +793,7 @@ v8::MaybeLocal<v8::Value> ToJs(ClIsolate* self, const ClValue& value, size_t pla
   }
 }
 
-void FromJs(v8::Local<v8::Value> value, ClValue* result) {
+void FromJs(v8::Isolate* isolate, v8::Local<v8::Value> value, ClValue* result) {
   *result = {};
   if (value->IsArrayBufferView()) {
     auto view = value.As<v8::ArrayBufferView>();
@@ -806,6 +806,7 @@ void FromJs(v8::Local<v8::Value> value, ClValue* result) {
     auto text = value.As<v8::String>();
     result->kind = text->IsOneByte() ? CL_LATIN1 : CL_UTF16;
     result->length = text->Length();
+    if (text->IsOneByte()) result->count = text->Utf8Length(isolate);
   } else if (value->IsNumber()) {
     result->kind = CL_NUMBER;
     result->number = value.As<v8::Number>()->Value();
@@ -1580,7 +1581,7 @@ void cl_results(ClIsolate* self, ClValue* results, size_t count) {
   v8::Local<v8::Array> array = self->results.Get(self->isolate);
   for (size_t index = 0; index < count; index++) {
     v8::Local<v8::Value> element;
-    if (array->Get(scopes.context, index).ToLocal(&element)) FromJs(element, &results[index]);
+    if (array->Get(scopes.context, index).ToLocal(&element)) FromJs(self->isolate, element, &results[index]);
   }
 }
 

@@ -75,7 +75,7 @@ typedef struct {
   const uint8_t* data;
   size_t length;           // bytes; of CL_UTF16 characters
   const int32_t* offsets;  // where each string begins and ends in `data`
-  size_t count;            // strings
+  size_t count;            // strings; of a result of kind CL_LATIN1 its bytes as UTF-8
   double number;
 } ClValue;
 

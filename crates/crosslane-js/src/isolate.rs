@@ -355,8 +355,12 @@ pub(crate) enum Part<'a> {
     None,
     Number(f64),
     Bytes(&'a [u8]),
-    /// A string; [`Reply::latin1`] or [`Reply::utf16`] reads it.
-    Latin1(usize),
+    /// A string, with its bytes as UTF-8; [`Reply::latin1`] reads it.
+    Latin1 {
+        length: usize,
+        utf8: usize,
+    },
+    /// A string that [`Reply::utf16`] reads.
     Utf16(usize),
 }
 
@@ -389,7 +393,7 @@ impl<'a> Reply<'a> {
             // SAFETY: the shim keeps the array, and with it its memory, until the next call into the
             // isolate, which needs `&mut`.
             ffi::BYTES => Part::Bytes(unsafe { std::slice::from_raw_parts(value.data, value.length) }),
-            ffi::LATIN1 => Part::Latin1(value.length),
+            ffi::LATIN1 => Part::Latin1 { length: value.length, utf8: value.count },
             ffi::UTF16 => Part::Utf16(value.length),
             _ => Part::None,
         }
@@ -397,7 +401,7 @@ impl<'a> Reply<'a> {
 
     /// Reads a string of one byte per character into `text`, which has its length.
     pub(crate) fn latin1(&self, index: usize, text: &mut [u8]) {
-        assert!(matches!(self.part(index), Part::Latin1(length) if length == text.len()));
+        assert!(matches!(self.part(index), Part::Latin1 { length, .. } if length == text.len()));
         // SAFETY: the part is a string of this length.
         unsafe {
             let isolate = self.isolate.raw.as_ptr();

@@ -1,5 +1,5 @@
 //! Results on their way out of JavaScript: the buffers that the prelude's writers filled, copied once into
-//! the reply.
+//! the reply. V8 itself writes ASCII there.
 
 use crate::isolate::{Part, Reply};
 use crosslane::batch::{Body, Encode, Plan};
@@ -10,6 +10,7 @@ use std::borrow::Cow;
 /// The column of a batch's results.
 #[derive(Debug)]
 pub struct Results<'a> {
+    reply: Reply<'a>,
     nodes: Vec<Node<'a>>,
 }
 
@@ -18,14 +19,39 @@ pub struct Results<'a> {
 struct Node<'a> {
     rows: usize,
     nulls: usize,
-    buffers: Vec<Cow<'a, [u8]>>,
+    buffers: Vec<Buffer<'a>>,
+}
+
+#[derive(Debug)]
+enum Buffer<'a> {
+    Bytes(Cow<'a, [u8]>),
+    /// So many characters of ASCII in strings, of which the first is this part of the reply.
+    Ascii {
+        first: usize,
+        length: usize,
+    },
+}
+
+impl<'a, T: Into<Cow<'a, [u8]>>> From<T> for Buffer<'a> {
+    fn from(bytes: T) -> Self {
+        Buffer::Bytes(bytes.into())
+    }
+}
+
+impl Buffer<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Buffer::Bytes(bytes) => bytes.len(),
+            Buffer::Ascii { length, .. } => *length,
+        }
+    }
 }
 
 impl<'a> Results<'a> {
     pub(crate) fn new(data_type: &DataType, reply: Reply<'a>) -> Result<Self, Failure> {
         let mut reader = Reader { reply, next: 0, nodes: Vec::new() };
         match reader.column(data_type) {
-            Some(()) if reader.next == reply.len() => Ok(Self { nodes: reader.nodes }),
+            Some(()) if reader.next == reply.len() => Ok(Self { reply, nodes: reader.nodes }),
             Some(()) | None => Err(Failure {
                 class: "RangeError".into(),
                 message: "the results of one batch exceed 2 GiB".into(),
@@ -45,7 +71,11 @@ impl Encode for Results<'_> {
 
     fn write(&self, body: &mut Body<'_>) {
         for buffer in self.nodes.iter().flat_map(|node| &node.buffers) {
-            body.buffer().copy_from_slice(buffer);
+            let place = body.buffer();
+            match buffer {
+                Buffer::Bytes(bytes) => place.copy_from_slice(bytes),
+                Buffer::Ascii { first, .. } => read(self.reply, *first, place, Reply::latin1),
+            }
         }
     }
 }
@@ -79,7 +109,7 @@ impl<'a> Reader<'a> {
     /// Reads a column; `None` if its text is too long.
     fn column(&mut self, data_type: &DataType) -> Option<()> {
         let (rows, nulls) = (self.number(), self.number());
-        let mut buffers = vec![Cow::Borrowed(self.bytes())];
+        let mut buffers = vec![Buffer::from(self.bytes())];
         match data_type.layout() {
             Layout::Bits | Layout::Fixed(_) | Layout::List => buffers.push(self.bytes().into()),
             Layout::Bytes { utf8: false } => {
@@ -87,9 +117,9 @@ impl<'a> Reader<'a> {
                 buffers.push(self.bytes().into());
             }
             Layout::Bytes { utf8: true } => {
-                let (offsets, text) = self.text()?;
+                let [offsets, text] = self.text()?;
                 buffers.push(offsets);
-                buffers.push(text.into());
+                buffers.push(text);
             }
             Layout::FixedList(_) | Layout::Struct => {}
         }
@@ -98,31 +128,33 @@ impl<'a> Reader<'a> {
     }
 
     /// Offsets in UTF-16 units and strings, as offsets in bytes and UTF-8.
-    fn text(&mut self) -> Option<(Cow<'a, [u8]>, Vec<u8>)> {
+    fn text(&mut self) -> Option<[Buffer<'a>; 2]> {
+        let reply = self.reply;
         let offsets = self.bytes();
         let pieces = self.number();
         let first = self.next;
-        let parts = (first..first + pieces).map(|index| self.reply.part(index));
-        let latin = parts.clone().all(|part| matches!(part, Part::Latin1(_)));
+        let parts = (first..first + pieces).map(|index| reply.part(index));
+        let latin = parts.clone().all(|part| matches!(part, Part::Latin1 { .. }));
+        // ASCII is UTF-8 already.
+        let ascii = parts.clone().all(|part| matches!(part, Part::Latin1 { length, utf8 } if utf8 == length));
         let length = parts
             .map(|part| match part {
-                Part::Latin1(length) | Part::Utf16(length) => length,
+                Part::Latin1 { length, .. } | Part::Utf16(length) => length,
                 _ => 0,
             })
             .sum();
         self.next += pieces;
+        if ascii {
+            return Some([offsets.into(), Buffer::Ascii { first, length }]);
+        }
         if latin {
             let mut text = vec![0; length];
-            self.read(first, &mut text, |reply, index, piece| reply.latin1(index, piece));
-            // ASCII is UTF-8 already.
-            if text.is_ascii() {
-                return Some((offsets.into(), text));
-            }
+            read(reply, first, &mut text, Reply::latin1);
             return recode(offsets, &text, 2, mem::convert_latin1_to_utf8);
         }
         let mut text = vec![0; length];
-        self.read(first, &mut text, |reply, index, piece| match reply.part(index) {
-            Part::Latin1(_) => {
+        read(reply, first, &mut text, |reply, index, piece| match reply.part(index) {
+            Part::Latin1 { .. } => {
                 let mut narrow = vec![0; piece.len()];
                 reply.latin1(index, &mut narrow);
                 piece.iter_mut().zip(narrow).for_each(|(wide, byte)| *wide = u16::from(byte));
@@ -131,16 +163,22 @@ impl<'a> Reader<'a> {
         });
         recode(offsets, &text, 3, mem::convert_utf16_to_utf8)
     }
+}
 
-    fn read<T>(&self, first: usize, mut text: &mut [T], read: impl Fn(&Reply<'_>, usize, &mut [T])) {
-        let mut index = first;
-        while !text.is_empty() {
-            let (Part::Latin1(length) | Part::Utf16(length)) = self.reply.part(index) else { return };
-            let (piece, rest) = text.split_at_mut(length);
-            read(&self.reply, index, piece);
-            text = rest;
-            index += 1;
-        }
+/// Reads strings that follow one another in a reply into `text`, which has the length of all.
+fn read<'a, T>(
+    reply: Reply<'a>,
+    first: usize,
+    mut text: &mut [T],
+    read: impl Fn(&Reply<'a>, usize, &mut [T]),
+) {
+    let mut index = first;
+    while !text.is_empty() {
+        let (Part::Latin1 { length, .. } | Part::Utf16(length)) = reply.part(index) else { return };
+        let (piece, rest) = text.split_at_mut(length);
+        read(&reply, index, piece);
+        text = rest;
+        index += 1;
     }
 }
 
@@ -151,7 +189,7 @@ fn recode<T>(
     text: &[T],
     most: usize,
     convert: impl Fn(&[T], &mut [u8]) -> usize,
-) -> Option<(Cow<'static, [u8]>, Vec<u8>)> {
+) -> Option<[Buffer<'static>; 2]> {
     let mut bytes = vec![0; text.len() * most];
     let mut ends = Vec::with_capacity(offsets.len());
     let place = |offset: &[u8]| i32::from_le_bytes([offset[0], offset[1], offset[2], offset[3]]) as usize;
@@ -163,5 +201,5 @@ fn recode<T>(
         start = end;
     }
     bytes.truncate(length);
-    Some((ends.into(), bytes))
+    Some([ends.into(), bytes.into()])
 }
