@@ -199,8 +199,8 @@ def test_an_end_for_want_of_memory_or_room_says_so(script: Load) -> None:
     assert eventually(lambda: value(con, "SELECT idle FROM crosslane_pools()") == 2)
     con.execute("CALL crosslane_set('warm_lanes', '1')").fetchall()
     host = psutil.Process(lanes(con)[0][1])
-    # V8 reserves 128 MB for the code of the isolate that takes the place of this one.
-    host.rlimit(psutil.RLIMIT_AS, (host.memory_info().vms + (500 << 20),) * 2)
+    # V8 reserves 128 MB for the code of the isolate that takes the place of this one: those of this one are given back first.
+    host.rlimit(psutil.RLIMIT_AS, (host.memory_info().vms + (100 << 20),) * 2)
     text = error(con, "SELECT filled(2)")
     assert "RangeError: V8 found no memory for its heap: the system gives the process no more\n" in text
     assert value(con, "SELECT filled(1)") == 1

@@ -138,17 +138,22 @@ fn slugify(rounds: usize, folder: &Path) -> Result<serde_json::Value> {
     let output = quickjs.call(&input)?;
     let slugs =
         output.column(0).as_any().downcast_ref::<StringArray>().ok_or_else(|| anyhow!("no strings"))?;
-    if batches(&mut Guest::boot(&library, Box::new(Quiet)), 1)? != slugs.values().as_slice() {
+    if batches(&mut Guest::boot(&library, Box::new(Quiet))?, 1)? != slugs.values().as_slice() {
         return Err(anyhow!("the two do not agree"));
     }
     let lanes = || -> Result<f64> {
         let ready = Barrier::new(LANES);
         let lane = || {
-            let mut guest = Guest::boot(&library, Box::new(Quiet));
-            let warm = batches(&mut guest, 10);
+            let warm = || -> Result<Guest> {
+                let mut guest = Guest::boot(&library, Box::new(Quiet))?;
+                batches(&mut guest, 10)?;
+                Ok(guest)
+            };
+            let warm = warm();
             ready.wait();
+            let mut guest = warm?;
             let (time, done) = seconds(|| batches(&mut guest, BATCHES));
-            warm.and(done).map(|_| time)
+            done.map(|_| time)
         };
         std::thread::scope(|scope| {
             let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
@@ -170,7 +175,7 @@ fn gcd(rounds: usize, folder: &Path) -> Result<serde_json::Value> {
     let path = folder.join("gcd.js");
     std::fs::write(&path, format!("{GCD} udf('gcd(a BIGINT, b BIGINT) -> BIGINT', gcd);"))?;
     let library = Arc::new(Library::load(&path, TIME, Quiet).map_err(failed)?);
-    let mut guest = Guest::boot(&library, Box::new(Quiet));
+    let mut guest = Guest::boot(&library, Box::new(Quiet))?;
     let columns = Columns(
         [&a, &b]
             .map(|values| {
@@ -219,17 +224,18 @@ fn gcd(rounds: usize, folder: &Path) -> Result<serde_json::Value> {
 
 fn boot(rounds: usize, file: &Path) -> Result<serde_json::Value> {
     let library = Arc::new(Library::load(file, TIME, Quiet).map_err(failed)?);
-    let boots = |taken: &mut Vec<f64>| {
+    let boots = |taken: &mut Vec<f64>| -> Result<()> {
         for _ in 0..rounds {
             let (time, guest) = seconds(|| Guest::boot(&library, Box::new(Quiet)));
+            drop(guest?);
             taken.push(time);
-            drop(guest);
         }
+        Ok(())
     };
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     // In turns, but not at once: isolates of different snapshots cannot be together.
     for _ in 0..3 {
-        boots(&mut ours);
+        boots(&mut ours)?;
         for _ in 0..rounds {
             let (time, isolate) = seconds(|| library::from_source(file, TIME, Quiet));
             drop(isolate.map_err(failed)?);

@@ -74,7 +74,7 @@ class CappedAllocator final : public v8::ArrayBuffer::Allocator {
   }
   size_t used() const { return used_.load(std::memory_order_relaxed); }
   std::atomic<size_t> limit{SIZE_MAX};
-  // Whether anything was refused since this was reset.
+  // Whether anything was refused since the call at work began.
   std::atomic<bool> refused{false};
 
  private:
@@ -92,6 +92,9 @@ class CappedAllocator final : public v8::ArrayBuffer::Allocator {
   }
   std::atomic<size_t> used_{0};
 };
+
+// What V8 throws, as a RangeError, where that refuses memory.
+constexpr char kRefused[] = "Array buffer allocation failed";
 
 // Bytes for the program, written one after the other. What there is no memory for is left out, and noted.
 class Encoded {
@@ -262,6 +265,7 @@ void Terminate(ClIsolate* self, uint32_t reason) {
 // along before the thread that gave it came to V8: so V8 forgets the end in any case.
 void Spare(ClIsolate* self) {
   self->reason = 0;
+  self->allocator.refused = false;
   self->isolate->CancelTerminateExecution();
 }
 
@@ -301,6 +305,12 @@ constexpr size_t kRoom = 64u << 20;
 // More than V8 asks the system for at once (`LARGEST_OBJECTS` in src/isolate.rs is twice its largest object).
 constexpr size_t kLargest = (1u << 30) + (1u << 20);
 
+// Whether the system gives the process so many bytes of the address space.
+bool IsThere(size_t length, int protection) {
+  void* probe = mmap(nullptr, length, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return probe != MAP_FAILED && munmap(probe, length) == 0;
+}
+
 // Whether V8's own limit refuses it memory for its heap, and not the system: V8 does not say.
 bool IsAtLimit(ClIsolate* self) {
   v8::HeapStatistics heap;
@@ -309,11 +319,7 @@ bool IsAtLimit(ClIsolate* self) {
   size_t left = limit - std::min(limit, heap.total_heap_size());
   if (left >= kLargest) return false;
   // If the system gives all that V8 may still take, then V8 has asked for more than that.
-  size_t length = left + (1u << 20);
-  void* probe = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (probe == MAP_FAILED) return false;
-  munmap(probe, length);
-  return true;
+  return IsThere(left + (1u << 20), PROT_READ | PROT_WRITE);
 }
 
 // V8 calls this near its limit, and where it would end the process for want of memory, whatever the reason.
@@ -592,7 +598,10 @@ void Failed(ClIsolate* self, v8::Local<v8::Context> context, v8::TryCatch& caugh
     }
   }
   if (!exception.IsEmpty() && exception == self->failed_with) outcome->reason = CL_PROGRAM;
-  if (self->allocator.refused.exchange(false) && self->name == "RangeError") outcome->reason = CL_MEMORY;
+  // JavaScript may have caught that, and thrown something else.
+  if (self->allocator.refused && self->name == "RangeError" && self->message == kRefused) {
+    outcome->reason = CL_MEMORY;
+  }
   outcome->name = View(self->name);
   outcome->message = View(self->message);
   outcome->stack = View(self->stack);
@@ -811,6 +820,20 @@ void FromJs(v8::Isolate* isolate, v8::Local<v8::Value> value, ClValue* result) {
     result->kind = CL_NUMBER;
     result->number = value.As<v8::Number>()->Value();
   }
+}
+
+// What V8 reserves for the code of an isolate, if its constraints name no other size; and what more an isolate
+// takes of the address space until it has booted.
+constexpr size_t kCode = 128u << 20;
+constexpr size_t kBoot = 24u << 20;
+
+// Whether there is room for one more isolate. V8 ends the process where it finds none.
+bool HasRoom(size_t code, ClOutcome* outcome) {
+  *outcome = {};
+  if (IsThere((code ? code : kCode) + kBoot, PROT_NONE)) return true;
+  outcome->status = CL_TERMINATED;
+  outcome->reason = CL_NO_HEAP;
+  return false;
 }
 
 ClIsolate* Allocate(ClText blob, const ClHost* host) {
@@ -1331,6 +1354,7 @@ const char* cl_version() { return v8::V8::GetVersion(); }
 
 ClIsolate* cl_builder(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
                       ClOutcome* outcome) {
+  if (!HasRoom(0, outcome)) return nullptr;
   ClIsolate* self = Allocate(blob, host);
   self->creator = std::make_unique<v8::SnapshotCreator>(self->isolate, external_references,
                                                         blob.length ? &self->blob : nullptr);
@@ -1381,14 +1405,15 @@ void cl_free_blob(ClText blob) { delete[] blob.data; }
 
 ClIsolate* cl_boot(bool shared, ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
                    size_t hard_limit, size_t stack, ClOutcome* outcome) {
+  v8::Isolate::CreateParams parameters;
+  parameters.constraints.ConfigureDefaultsFromHeapSize(0, hard_limit);
+  if (!HasRoom(parameters.constraints.code_range_size_in_bytes(), outcome)) return nullptr;
   ClIsolate* self = Allocate(blob, host);
   self->shared = shared;
-  v8::Isolate::CreateParams parameters;
   if (blob.length) parameters.snapshot_blob = &self->blob;
   parameters.array_buffer_allocator = &self->allocator;
   parameters.external_references = external_references;
   parameters.counter_lookup_callback = Counter;
-  parameters.constraints.ConfigureDefaultsFromHeapSize(0, hard_limit);
   std::optional<v8::Locker> lock;
   if (shared) lock.emplace(self->isolate);
   v8::Isolate::Initialize(self->isolate, parameters);

@@ -82,7 +82,8 @@ typedef struct {
 void cl_initialize(ClText flags);
 const char* cl_version(void);
 
-// A builder boots without a library (or from `blob`), loads one, and ends as a snapshot.
+// A builder boots without a library (or from `blob`), loads one, and ends as a snapshot. Null, for CL_NO_HEAP, if
+// the process has no room for an isolate.
 ClIsolate* cl_builder(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, ClOutcome*);
 void cl_load(ClIsolate*, ClText path, ClText source, ClOutcome*);
 // Consumes the builder. The blob is to be freed with `cl_free_blob`.
@@ -90,7 +91,7 @@ ClText cl_snapshot(ClIsolate*);
 void cl_free_blob(ClText blob);
 
 // Boots from a snapshot, which must outlive the isolate, or without a library. If it is `shared` between
-// threads, this and all other calls take V8's lock.
+// threads, this and all other calls take V8's lock. Null as above.
 ClIsolate* cl_boot(bool shared, ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
                    size_t hard_limit, size_t stack, ClOutcome*);
 // For builders too, if no snapshot is wanted. False if the isolate was given up, and stays.

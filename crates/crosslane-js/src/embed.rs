@@ -202,7 +202,7 @@ impl Context {
         // SAFETY: the snapshot lives as long as the isolate, and so does the host.
         let raw =
             unsafe { ffi::cl_boot(true, blob, prelude, &host.table(), memory, hard, stack, &mut outcome) };
-        let raw = NonNull::new(raw).expect("V8 gives an isolate or ends the process");
+        let raw = isolate::booted(raw, &outcome)?;
         let handle = Handle::new(raw);
         let process = std::process::id();
         let this = Self { raw, handle, snapshot, _host: host, tenant: Some(tenant), process };
@@ -330,7 +330,7 @@ impl Builder {
         let mut outcome = ClOutcome::EMPTY;
         // SAFETY: the host lives as long as the isolate, and the blob as its callers see to.
         let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), LARGEST_OBJECTS, &mut outcome) };
-        let raw = NonNull::new(raw).expect("V8 gives an isolate or ends the process");
+        let raw = isolate::booted(raw, &outcome)?;
         Ok(Self { raw, handle: Handle::new(raw), _host: host, tenant: Some(tenant) })
     }
 

@@ -44,19 +44,22 @@ pub struct Guest {
 
 impl Guest {
     /// Boots an isolate of the library.
-    pub fn boot(library: &Arc<Library>, host: Box<dyn Host>) -> Self {
+    ///
+    /// # Errors
+    /// If the process has no room for it.
+    pub fn boot(library: &Arc<Library>, host: Box<dyn Host>) -> Result<Self, Thrown> {
         let limits = library.functions.iter().filter_map(|function| function.memory_limit);
         let most = limits.max().map_or(MEMORY, |limit| (limit as usize).max(MEMORY));
-        let isolate = Isolate::boot(&library.snapshot, host, MEMORY, most);
+        let isolate = Isolate::boot(&library.snapshot, host, MEMORY, most)?;
         let base = isolate.memory();
-        Self {
+        Ok(Self {
             isolate,
             library: Arc::clone(library),
             base,
             limit: 0,
             spent: false,
             instances: Instances::default(),
-        }
+        })
     }
 
     /// What ends its calls.

@@ -477,9 +477,16 @@ impl fmt::Debug for Isolate {
 impl Isolate {
     /// Boots from a snapshot. `memory` is the limit for the heap and array buffers together, in bytes;
     /// `most` the highest that [`Isolate::limit_memory`] will set.
-    pub fn boot(snapshot: &Arc<Snapshot>, host: Box<dyn Host>, memory: usize, most: usize) -> Self {
-        let snapshot = Some(Arc::clone(snapshot));
-        Self::start(snapshot, host, memory, most).expect("a snapshot runs nothing that throws")
+    ///
+    /// # Errors
+    /// If the process has no room for it.
+    pub fn boot(
+        snapshot: &Arc<Snapshot>,
+        host: Box<dyn Host>,
+        memory: usize,
+        most: usize,
+    ) -> Result<Self, Thrown> {
+        Self::start(Some(Arc::clone(snapshot)), host, memory, most)
     }
 
     /// Boots without a library.
@@ -500,19 +507,18 @@ impl Isolate {
         // SAFETY: the snapshot lives as long as the isolate, and so does the host.
         let raw =
             unsafe { ffi::cl_boot(false, blob, prelude, &host.table(), memory, hard, STACK, &mut outcome) };
-        let this = Self::new(raw, snapshot, host, tenant);
+        let this = Self::new(booted(raw, &outcome)?, snapshot, host, tenant);
         // SAFETY: nothing was called since.
         unsafe { check(&outcome)? };
         Ok(this)
     }
 
     pub(crate) fn new(
-        raw: *mut ffi::ClIsolate,
+        raw: NonNull<ffi::ClIsolate>,
         snapshot: Option<Arc<Snapshot>>,
         host: Box<HostBox>,
         tenant: Tenant,
     ) -> Self {
-        let raw = NonNull::new(raw).expect("V8 gives an isolate or ends the process");
         Self { raw, handle: Handle::new(raw), snapshot, host, parts: Vec::new(), tenant }
     }
 
@@ -613,6 +619,17 @@ impl Drop for Isolate {
         // SAFETY: nobody else has the pointer any more.
         unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
     }
+}
+
+/// What the shim has booted.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) fn booted(
+    raw: *mut ffi::ClIsolate,
+    outcome: &ClOutcome,
+) -> Result<NonNull<ffi::ClIsolate>, Thrown> {
+    NonNull::new(raw).ok_or_else(|| Thrown::Ended(Reason::of(outcome.reason), String::new()))
 }
 
 /// # Safety

@@ -261,7 +261,7 @@ impl Lane {
         let lane = unsafe { GuestLane::open(memory, socket, spin) }?;
         let log = Arc::new(File::from(log));
         let watched = Arc::new(Watched::new(lane.progress().clone()));
-        let guest = boot(library, &log, &watched);
+        let guest = boot(library, &log, &watched)?;
         let (library, types) = (Arc::clone(library), Types::default());
         Ok(Self { lane, library, guest, log, bell, watched, types })
     }
@@ -276,8 +276,9 @@ impl Lane {
                 break;
             }
             if self.guest.is_spent() {
-                // Its heap may be full of what a call left behind.
-                self.guest = boot(&self.library, &self.log, &self.watched);
+                // Its heap may be full of what a call left behind, and there may be no room for two.
+                drop(self.guest);
+                self.guest = boot(&self.library, &self.log, &self.watched)?;
             }
         }
         Ok(())
@@ -329,9 +330,9 @@ impl Lane {
     }
 }
 
-fn boot(library: &Arc<Library>, log: &Arc<File>, watched: &Arc<Watched>) -> Guest {
+fn boot(library: &Arc<Library>, log: &Arc<File>, watched: &Arc<Watched>) -> io::Result<Guest> {
     let console = Console { log: Arc::clone(log), watched: Arc::clone(watched) };
-    let guest = Guest::boot(library, Box::new(console));
+    let guest = Guest::boot(library, Box::new(console)).map_err(io::Error::other)?;
     *lock(&watched.handle) = Some(Arc::clone(guest.handle()));
-    guest
+    Ok(guest)
 }

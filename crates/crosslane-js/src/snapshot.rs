@@ -137,10 +137,8 @@ impl Builder {
         let prelude = ClText::new(PRELUDE.as_bytes());
         let tenant = Tenant::new(blob);
         // SAFETY: the host lives as long as the isolate; the blob does as its callers see to.
-        let isolate = unsafe {
-            let raw = ffi::cl_builder(blob, prelude, &host.table(), memory, &mut outcome);
-            Isolate::new(raw, None, host, tenant)
-        };
+        let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), memory, &mut outcome) };
+        let isolate = Isolate::new(isolate::booted(raw, &outcome)?, None, host, tenant);
         // SAFETY: nothing was called since.
         unsafe { isolate::check(&outcome)? };
         Ok(Self { isolate })

@@ -38,7 +38,7 @@ fn load(text: &str) -> Result<Fixture, Failure> {
     let (sender, log) = mpsc::channel();
     let host = Log(sender);
     let library = Arc::new(Library::load(&path, Duration::from_secs(10), host.clone())?);
-    let guest = Guest::boot(&library, Box::new(host));
+    let guest = Guest::boot(&library, Box::new(host)).unwrap();
     Ok(Fixture { guest, library, log, _one: one })
 }
 
@@ -142,13 +142,36 @@ fn memory_of_a_vectorized_call_is_taken_away() {
 }
 
 #[test]
+fn memory_that_was_refused_and_not_missed_is_not_why_a_call_fails() {
+    let text = "udf('f(x BIGINT) -> BIGINT', (x) => {
+        try {
+          if (x !== 2) new ArrayBuffer(2 ** 30);
+        } catch (error) {
+          if (x === 3) throw error;
+        }
+        if (x > 1) throw new RangeError('mine');
+        return x;
+      });";
+    let mut fixture = load(text).unwrap();
+    assert_eq!(call(&mut fixture.guest, 0, &[Some(1)]).unwrap(), [Some(1)]);
+    // In a later call, and in the same one.
+    for rows in [&[Some(2)][..], &[Some(1), Some(2)]] {
+        let (message, _) = call(&mut fixture.guest, 0, rows).unwrap_err();
+        assert!(message.starts_with("RangeError: mine"), "{message}");
+        assert!(!fixture.guest.is_spent());
+    }
+    let (message, _) = call(&mut fixture.guest, 0, &[Some(3)]).unwrap_err();
+    assert!(message.contains("more than 537 MB were used"), "{message}");
+}
+
+#[test]
 fn warming_up_changes_nothing_but_the_code() {
     let text = "let calls = 0;
         udf('calls(x BIGINT) -> BIGINT', { warmup: [[5], [6]] }, (x) => { console.log('called'); return ++calls; });";
     let mut fixture = load(text).unwrap();
     assert_eq!(call(&mut fixture.guest, 0, &[Some(1)]).unwrap(), [Some(1)]);
     assert_eq!(fixture.log.try_iter().collect::<Vec<_>>(), ["called\n"]);
-    let mut other = Guest::boot(&fixture.library, Box::new(Log(mpsc::channel().0)));
+    let mut other = Guest::boot(&fixture.library, Box::new(Log(mpsc::channel().0))).unwrap();
     assert_eq!(call(&mut other, 0, &[Some(1)]).unwrap(), [Some(1)]);
 }
 
@@ -166,7 +189,29 @@ fn isolates_of_two_snapshots_are_refused() {
     let boot = || Guest::boot(&second, Box::new(Log(mpsc::channel().0)));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(boot)).is_err());
     drop(fixture.guest);
-    drop(boot());
+    boot().unwrap();
+}
+
+#[test]
+fn an_isolate_that_finds_no_room_is_an_error() {
+    let mut fixture = load("udf('f(x BIGINT) -> BIGINT', (x) => x);").unwrap();
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let held = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = held.split(' ').next().unwrap().parse().unwrap();
+    // SAFETY: the calls read and write the limit alone.
+    let boot = unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_AS, &mut limit), 0);
+        // V8 reserves 128 MB for the code of an isolate.
+        let least = libc::rlimit { rlim_cur: pages * 4096 + (100 << 20), ..limit };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &least), 0);
+        let boot = Guest::boot(&fixture.library, Box::new(Log(mpsc::channel().0)));
+        assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &limit), 0);
+        boot
+    };
+    let message = boot.err().unwrap().to_string();
+    assert_eq!(message, "V8 found no memory for its heap: the system gives the process no more");
+    assert_eq!(call(&mut fixture.guest, 0, &[Some(1)]).unwrap(), [Some(1)]);
+    Guest::boot(&fixture.library, Box::new(Log(mpsc::channel().0))).unwrap();
 }
 
 #[test]
