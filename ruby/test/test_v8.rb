@@ -146,6 +146,31 @@ class TestV8 < CrosslaneTest
     end
   end
 
+  # Room for a context, and for a list of C++ that V8 makes while it parses.
+  def test_what_the_system_has_no_memory_for_is_an_error
+    program = <<~'RUBY'
+      require "crosslane/v8"
+      js = Crosslane::V8::Context.new(max_memory: 2_000_000_000)
+      js.eval("const text = '[' + '1,'.repeat(3e7) + '1]'; text.charCodeAt(5)")
+      used = Integer(File.read("/proc/self/status")[/VmSize:\s*(\d+)/, 1]) << 10
+      _, most = Process.getrlimit(:AS)
+      short = lambda do |room, work|
+        Process.setrlimit(:AS, used + (room << 20), most)
+        work.call
+      rescue Crosslane::V8::MemoryError => e
+        puts e.message
+      ensure
+        Process.setrlimit(:AS, most, most)
+      end
+      short.call(100, -> { Crosslane::V8::Context.new })
+      short.call(380, -> { js.eval("JSON.parse(text).length") })
+      puts Crosslane::V8::Context.new.eval("1 + 1")
+    RUBY
+    library = File.expand_path("../lib", __dir__)
+    output = IO.popen([RbConfig.ruby, "-I", library, "-e", program], err: File::NULL, &:read)
+    assert_equal "V8 found no memory for its heap: the system gives the process no more\n" * 2 + "2\n", output
+  end
+
   # Ruby's code inside of a call may have the context given up, and the call with it.
   def test_output_and_a_signal_handler_whose_calls_are_given_up
     program = <<~'RUBY'

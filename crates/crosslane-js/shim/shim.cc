@@ -211,6 +211,8 @@ struct ClIsolate {
   std::atomic<bool> at_work{false};
   // Whether more memory is in use than may be, where V8 does not come to a check.
   std::atomic<bool> greedy{false};
+  // Whether the host's code runs, and not V8's or this.
+  bool away = false;
   // Calls by the program that are under way, one inside of the other, and the innermost.
   int depth = 0;
   Entry* entry = nullptr;
@@ -229,6 +231,13 @@ struct ClIsolate {
 namespace {
 
 ClIsolate* Self(v8::Isolate* isolate) { return static_cast<ClIsolate*>(isolate->GetData(0)); }
+
+// What the host does, it does outside of V8.
+struct Away {
+  explicit Away(ClIsolate* self) : self(self) { self->away = true; }
+  ~Away() { self->away = false; }
+  ClIsolate* self;
+};
 
 // ---- limits
 
@@ -433,6 +442,19 @@ void OutOfMemory(const char* location, bool is_heap) {
   Fatal(location, "the system gives the process no more memory", CL_NO_HEAP);
 }
 
+std::new_handler handler_before = nullptr;
+
+// V8 asks no handler of its own where C++ finds no memory for a list or a table, and cannot be left by an exception. Code
+// of others in this process gets the exception that it expects.
+void NoMemory() {
+  v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
+  if (isolate && Self(isolate) && !Self(isolate)->away) {
+    Fatal("operator new", "the system gives the process no more memory", CL_NO_HEAP);
+  }
+  if (!handler_before) std::__throw_bad_alloc();
+  handler_before();
+}
+
 // V8 ends the process without asking the handlers above if an array is beyond its longest. All that tells
 // this from a check that failed is the message, which V8 leaves on the stack behind a mark, to be found in
 // dumps.
@@ -474,6 +496,7 @@ void Print(const v8::FunctionCallbackInfo<v8::Value>& info) {
   {
     v8::String::Utf8Value text(info.GetIsolate(), info[1]);
     ClText view{reinterpret_cast<const uint8_t*>(*text), static_cast<size_t>(text.length())};
+    Away away(self);
     self->host.print(self->host.host, info[0].As<v8::Int32>()->Value(), view);
   }
   LeaveIfGivenUp(self);
@@ -487,7 +510,10 @@ void UrlParts(const v8::FunctionCallbackInfo<v8::Value>& info) {
   std::string first = ToString(isolate, info[1]);
   std::string second = ToString(isolate, info[2]);
   ClText result;
-  if (!self->host.url(self->host.host, View(operation), View(first), View(second), &result)) return;
+  {
+    Away away(self);
+    if (!self->host.url(self->host.host, View(operation), View(first), View(second), &result)) return;
+  }
   std::vector<v8::Local<v8::Value>> parts;
   auto* data = reinterpret_cast<const char*>(result.data);
   const char* end = data + result.length;
@@ -622,7 +648,11 @@ bool Resolve(ClIsolate* self, v8::Local<v8::String> specifier, const std::string
              std::string* source) {
   std::string text = ToString(self->isolate, specifier);
   ClText found{}, content{};
-  bool exists = self->host.resolve(self->host.host, View(text), View(referrer), &found, &content);
+  bool exists;
+  {
+    Away away(self);
+    exists = self->host.resolve(self->host.host, View(text), View(referrer), &found, &content);
+  }
   *path = std::string(reinterpret_cast<const char*>(found.data), found.length);
   if (exists) *source = std::string(reinterpret_cast<const char*>(content.data), content.length);
   return exists;
@@ -1049,8 +1079,17 @@ bool Encode(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::
   return !out->lacks();
 }
 
-// Handles, or nothing if there is no memory for them.
-using Handles = std::unique_ptr<v8::Local<v8::Value>[]>;
+struct Freed {
+  void operator()(void* data) const { free(data); }
+};
+// A list, or nothing if there is no memory for it. (C++'s own `new` asks `NoMemory` first.)
+template <typename T>
+using List = std::unique_ptr<T[], Freed>;
+template <typename T>
+List<T> ListOf(uint32_t count) {
+  return List<T>(static_cast<T*>(calloc(std::max(count, 1u), sizeof(T))));
+}
+using Handles = List<v8::Local<v8::Value>>;
 
 // Reads what the program encoded, which it is trusted to have done right.
 class Decoder {
@@ -1095,7 +1134,7 @@ class Decoder {
       case CL_VALUE_BIGINT: {
         bool negative = Take<uint8_t>() != 0;
         uint32_t words = Take<uint32_t>();
-        std::unique_ptr<uint64_t[]> digits(new (std::nothrow) uint64_t[words]);
+        List<uint64_t> digits = ListOf<uint64_t>(words);
         if (!digits) return Lack();
         if (words) memcpy(digits.get(), at_, words * sizeof(uint64_t));
         at_ += words * sizeof(uint64_t);
@@ -1121,7 +1160,7 @@ class Decoder {
 
   // So many values; none, with an exception, if V8 cannot hold one.
   Handles Values(uint32_t count) {
-    Handles values(new (std::nothrow) v8::Local<v8::Value>[count]);
+    Handles values = ListOf<v8::Local<v8::Value>>(count);
     if (!values) Lack();
     for (uint32_t index = 0; values && index < count; index++) {
       if (!Value().ToLocal(&values[index])) values.reset();
@@ -1199,7 +1238,11 @@ void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
   }
   ClText result{};
   uint32_t number = info.Data().As<v8::Uint32>()->Value();
-  bool called = self->host.call(self->host.host, number, arguments.View(), &result);
+  bool called;
+  {
+    Away away(self);
+    called = self->host.call(self->host.host, number, arguments.View(), &result);
+  }
   arguments = Encoded();
   LeaveIfGivenUp(self);
   if (!called) {
@@ -1230,7 +1273,7 @@ void Forget(ClIsolate* self) {
 // What a call by the program needs around it.
 struct Entry {
   Entry(ClIsolate* self, size_t stack, ClOutcome* outcome)
-      : scopes(self), caught(self->isolate), outer(self->entry) {
+      : scopes(self), caught(self->isolate), outer(self->entry), away(std::exchange(self->away, false)) {
     self->entry = this;
     self->isolate->SetStackLimit(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) - stack);
     Begin(self, outcome);
@@ -1272,6 +1315,8 @@ struct Entry {
   Scopes scopes;
   v8::TryCatch caught;
   Entry* outer;
+  // Whether the host makes the call.
+  bool away;
   // Where a call continues that is given up.
   jmp_buf exit;
 };
@@ -1303,9 +1348,11 @@ template <typename Work>
   if (setjmp(entry->exit) == 0) {
     work(*entry);
     self->entry = entry->outer;
+    self->away = entry->away;
     entry->~Entry();
   } else {
     self->entry = entry->outer;
+    self->away = entry->away;
     self->isolate->Exit();
     GivenUp(self, outcome);
   }
@@ -1348,6 +1395,7 @@ void cl_initialize(ClText flags) {
   v8::V8::InitializePlatform(platform);
   v8::V8::Initialize();
   v8::base::SetPrintStackTrace(CheckFailed);
+  handler_before = std::set_new_handler(NoMemory);
 }
 
 const char* cl_version() { return v8::V8::GetVersion(); }
@@ -1658,7 +1706,11 @@ void cl_terminate(ClIsolate* self, uint32_t reason, bool stack) {
           ClIsolate* self = Self(isolate);
           uint32_t reason = self->reason.load();
           if (reason == 0) return;
-          bool confirmed = self->host.confirm(self->host.host, reason);
+          bool confirmed;
+          {
+            Away away(self);
+            confirmed = self->host.confirm(self->host.host, reason);
+          }
           LeaveIfGivenUp(self);
           if (!confirmed) {
             self->reason = 0;
