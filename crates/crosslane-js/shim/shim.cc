@@ -444,8 +444,8 @@ void OutOfMemory(const char* location, bool is_heap) {
 
 std::new_handler handler_before = nullptr;
 
-// V8 asks no handler of its own where C++ finds no memory for a list or a table, and cannot be left by an exception. Code
-// of others in this process gets the exception that it expects.
+// V8 asks no handler of its own where C++ finds no memory for a list or a table, and cannot be left by an
+// exception. Code of others in this process gets the exception that it expects.
 void NoMemory() {
   v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
   if (isolate && Self(isolate) && !Self(isolate)->away) {
@@ -806,6 +806,10 @@ v8::MaybeLocal<v8::Value> ToJs(ClIsolate* self, const ClValue& value, size_t pla
       for (size_t index = 0; index < value.count; index++) {
         const uint8_t* data = value.data + value.offsets[index];
         int length = value.offsets[index + 1] - value.offsets[index];
+        if (length < value.number) {
+          strings.push_back(v8::Undefined(isolate));
+          continue;
+        }
         v8::Local<v8::String> text;
         // V8 takes ASCII at four times the speed of UTF-8.
         bool ascii = value.kind == CL_ASCII || IsAscii(data, length);
@@ -825,7 +829,15 @@ v8::MaybeLocal<v8::Value> ToJs(ClIsolate* self, const ClValue& value, size_t pla
     }
     case CL_NUMBER:
       return v8::Number::New(isolate, value.number);
-    case CL_LATIN1:
+    case CL_LATIN1: {
+      v8::Local<v8::String> text;
+      auto kind = v8::NewStringType::kNormal;
+      if (!v8::String::NewFromOneByte(isolate, value.data, kind, static_cast<int>(value.length))
+               .ToLocal(&text))
+        return {};
+      return text;
+    }
+    case CL_TEXT:
       return Text(isolate, reinterpret_cast<const char*>(value.data), value.length);
     default:
       return v8::Undefined(isolate);
@@ -852,8 +864,8 @@ void FromJs(v8::Isolate* isolate, v8::Local<v8::Value> value, ClValue* result) {
   }
 }
 
-// What V8 reserves for the code of an isolate, if its constraints name no other size; and what more an isolate
-// takes of the address space until it has booted.
+// What V8 reserves for the code of an isolate, if its constraints name no other size; and what more an
+// isolate takes of the address space until it has booted.
 constexpr size_t kCode = 128u << 20;
 constexpr size_t kBoot = 24u << 20;
 

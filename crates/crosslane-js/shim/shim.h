@@ -66,7 +66,8 @@ enum {
   CL_LATIN1 = 5,
   CL_UTF16 = 6,
   CL_WORD = 7,
-  CL_REUSED = 8
+  CL_REUSED = 8,
+  CL_TEXT = 9
 };
 
 // A value that goes into a call or comes out of it.
@@ -76,14 +77,14 @@ typedef struct {
   size_t length;           // bytes; of CL_UTF16 characters
   const int32_t* offsets;  // where each string begins and ends in `data`
   size_t count;            // strings; of a result of kind CL_LATIN1 its bytes as UTF-8
-  double number;
+  double number;           // of strings, how many bytes those have at least that are made
 } ClValue;
 
 void cl_initialize(ClText flags);
 const char* cl_version(void);
 
-// A builder boots without a library (or from `blob`), loads one, and ends as a snapshot. Null, for CL_NO_HEAP, if
-// the process has no room for an isolate.
+// A builder boots without a library (or from `blob`), loads one, and ends as a snapshot. Null, for
+// CL_NO_HEAP, if the process has no room for an isolate.
 ClIsolate* cl_builder(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, ClOutcome*);
 void cl_load(ClIsolate*, ClText path, ClText source, ClOutcome*);
 // Consumes the builder. The blob is to be freed with `cl_free_blob`.

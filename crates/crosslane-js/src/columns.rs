@@ -4,6 +4,11 @@ use crate::isolate::Argument;
 use crosslane::Layout;
 use crosslane::batch::Column;
 
+/// V8 copies what is cut from a string if it has no more characters than this. Longer cuts keep the whole string in memory.
+const COPIED: i32 = 12;
+/// No string to cut from is longer.
+const WHOLE: usize = 1 << 20;
+
 /// Adds the arguments of a column and its children, in the order in which the prelude's readers take them.
 /// `make` is how their bytes are passed.
 pub(crate) fn add<'a>(
@@ -14,11 +19,21 @@ pub(crate) fn add<'a>(
     arguments.push(column.validity.map_or(Argument::None, make));
     match column.data_type.layout() {
         Layout::Bits | Layout::Fixed(_) => arguments.push(make(column.data)),
-        Layout::Bytes { utf8: true } => arguments.push(Argument::Strings {
-            text: column.data,
-            offsets: column.offsets,
-            ascii: column.data.is_ascii(),
-        }),
+        Layout::Bytes { utf8: true } => {
+            let &Column { data: text, offsets, .. } = column;
+            let ascii = text.is_ascii();
+            let strings = |least| Argument::Strings { text, offsets, ascii, least };
+            let short = offsets.windows(2).filter(|ends| ends[1] - ends[0] <= COPIED).count();
+            let whole = ascii && text.len() <= WHOLE && 2 * short > column.rows;
+            arguments.extend(match whole {
+                false => [strings(0), Argument::None, Argument::None],
+                true => [
+                    if short < column.rows { strings(COPIED + 1) } else { Argument::None },
+                    Argument::Ascii(text),
+                    Argument::Reused(bytes(offsets)),
+                ],
+            });
+        }
         Layout::Bytes { utf8: false } => {
             arguments.push(make(bytes(column.offsets)));
             arguments.push(make(column.data));

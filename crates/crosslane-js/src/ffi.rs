@@ -86,6 +86,7 @@ pub(crate) const LATIN1: u32 = 5;
 pub(crate) const UTF16: u32 = 6;
 pub(crate) const WORD: u32 = 7;
 pub(crate) const REUSED: u32 = 8;
+pub(crate) const TEXT: u32 = 9;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -315,12 +315,15 @@ pub(crate) enum Argument<'a> {
     Reused(&'a [u8]),
     /// A word whose low half JavaScript writes.
     Word(&'a AtomicU64),
-    /// The strings between the offsets.
+    /// The strings between the offsets that have so many bytes at least; nothing in place of others.
     Strings {
         text: &'a [u8],
         offsets: &'a [i32],
         ascii: bool,
+        least: i32,
     },
+    /// One text of ASCII.
+    Ascii(&'a [u8]),
     /// One text.
     Text(&'a str),
 }
@@ -339,10 +342,12 @@ impl Argument<'_> {
                 length: size_of_val(word),
                 ..ClValue::NONE
             },
-            Argument::Text(text) => bytes(ffi::LATIN1, text.as_bytes()),
-            Argument::Strings { text, offsets, ascii } => ClValue {
+            Argument::Ascii(text) => bytes(ffi::LATIN1, text),
+            Argument::Text(text) => bytes(ffi::TEXT, text.as_bytes()),
+            Argument::Strings { text, offsets, ascii, least } => ClValue {
                 offsets: offsets.as_ptr(),
                 count: offsets.len() - 1,
+                number: least.into(),
                 ..bytes(if ascii { ffi::ASCII } else { ffi::UTF8 }, text)
             },
         }

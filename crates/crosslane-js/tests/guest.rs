@@ -85,6 +85,84 @@ fn call(
     }
 }
 
+fn texts(values: &[Option<&str>]) -> ColumnBuilder {
+    let mut column = ColumnBuilder::new(&DataType::Varchar);
+    column.reserve(values.len()).unwrap();
+    for value in values {
+        match value {
+            Some(value) => column.bytes(value.as_bytes()).unwrap(),
+            None => column.null(),
+        }
+    }
+    column
+}
+
+/// Calls a function of one VARCHAR; its results, or the failure's text.
+fn call_with_texts(
+    guest: &mut Guest,
+    function: usize,
+    values: &[Option<&str>],
+) -> Result<Vec<Option<String>>, String> {
+    let request = frame(&[&texts(values)], values.len());
+    let types = [DataType::Varchar];
+    let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
+    match guest.answer(function, &columns, values.len(), &AtomicU64::new(0)) {
+        Answer::Done(results, _) => {
+            let reply = frame(&[&results], values.len());
+            let column = batch::column(bytemuck::cast_slice(&reply), &types[0]).unwrap();
+            let text = |row| String::from_utf8(column.bytes(row).to_vec()).unwrap();
+            Ok((0..values.len()).map(|row| column.is_valid(row).then(|| text(row))).collect())
+        }
+        Answer::Failed(failure, _) => Err(failure.to_string()),
+        Answer::Closed => Err("closed".into()),
+    }
+}
+
+#[test]
+fn texts_of_all_lengths_come_back() {
+    let text = "udf('f(x VARCHAR) -> VARCHAR', (x) => x);
+        udf('v(x VARCHAR) -> VARCHAR', { vectorized: true }, (x) => x);
+        udf('u(x VARCHAR) -> VARCHAR', (x) => x + x.length);";
+    let mut fixture = load(text).unwrap();
+    let long = "0123456789abc".repeat(100);
+    let short = [Some(""), Some("a"), None, Some("ab"), Some("0123456789ab")];
+    for function in 0..2 {
+        for values in [
+            &short[..],
+            // Mostly long ones; none; and what is no ASCII, or no Latin-1.
+            &[Some("0123456789abc"), None, Some(&long), Some("a")],
+            &[Some("a"), Some("b"), Some(&long), Some("0123456789abc"), Some("c"), Some(&long), Some("d")],
+            &[],
+            &[None],
+            &[Some("a"), Some("\u{fc}"), Some("c")],
+            &[Some("a"), Some("\u{20ac}\u{1f600}"), Some("\u{fc}"), Some("d")],
+        ] {
+            let expected: Vec<_> = values.iter().map(|value| value.map(String::from)).collect();
+            assert_eq!(call_with_texts(&mut fixture.guest, function, values).unwrap(), expected);
+        }
+    }
+    let lengths = call_with_texts(&mut fixture.guest, 2, &short).unwrap();
+    assert_eq!(lengths[3..], [Some("ab2".into()), Some("0123456789ab12".into())]);
+}
+
+#[test]
+fn a_text_that_is_kept_keeps_no_batch() {
+    let text = "const kept = [];
+        udf('keep(x VARCHAR) -> VARCHAR', { memory_limit: '20 MB' }, (x) => {
+          if (x < '01') kept.push(x);
+          return x;
+        });";
+    let mut fixture = load(text).unwrap();
+    for kept in ["000000000000", "0000000000000"] {
+        let mut values = [Some("111111111111"); 2048];
+        values[0] = Some(kept);
+        // The texts of all batches together have 37 MB.
+        for _ in 0..1500 {
+            call_with_texts(&mut fixture.guest, 0, &values).unwrap();
+        }
+    }
+}
+
 #[test]
 fn integers_of_all_sizes_and_nulls_come_back() {
     let mut fixture = load("udf('f(x BIGINT) -> BIGINT', { bigint: true }, (x) => x);").unwrap();

@@ -2,7 +2,8 @@
 // compiler sees plain loops over typed arrays.
 //
 // A reader takes its buffers from the array `b` in Arrow's order: the validity (undefined if there is no
-// NULL), then those of the type, then the children's. Strings come as an Array.
+// NULL), then those of the type, then the children's. Strings come as an Array, and short ones as one string to cut them from,
+// and offsets: V8 cuts at half the cost of a string that is passed.
 
 // Typed arrays of the types whose values need nothing done to them.
 const PLAIN = {
@@ -101,8 +102,11 @@ function reader(type, source) {
     case "VARCHAR":
     case "BIT":
     case "JSON": {
-      source.add(`const d${id} = ${source.buffer()};`);
-      const text = (i) => `(d${id}[${i}] === undefined ? tooLong() : d${id}[${i}])`;
+      const [made, whole, ends] = [source.buffer(), source.buffer(), source.buffer()];
+      source.add(`const d${id} = ${made}, t${id} = ${whole}, o${id} = ${ends} && new Int32Array(${ends});`);
+      const text = (i) =>
+        `(d${id} !== undefined && d${id}[${i}] !== undefined ? d${id}[${i}]
+          : t${id} === undefined ? tooLong() : between(t${id}, o${id}[${i}], o${id}[${i} + 1]))`;
       value = type.kind === "JSON" ? (i) => `parseJson(${text(i)})` : (i) => text(i);
       break;
     }

@@ -11,6 +11,7 @@ const help = {
   apply,
   asIntN,
   asUintN,
+  between,
   bigBytes,
   bigOf,
   bitmap,

@@ -45,6 +45,9 @@ const offsetOf = uncurried(ofTypedArrays("byteOffset").get);
 const setIn = uncurried(ofTypedArrays("set").value);
 const fillIn = uncurried(ofTypedArrays("fill").value);
 
+// A part of a string.
+const between = uncurried(String.prototype.substring);
+
 // The first elements of an array of this kind, in place.
 function prefix(array, length, Kind) {
   return length === lengthOf(array) ? array : new Kind(bufferOf(array), 0, length);

@@ -47,7 +47,8 @@ function asArguments(type, written, buffers) {
     case "JSON": {
       const offsets = next();
       const text = Array.from({ length: next() }, next).join("");
-      buffers.push(Array.from(offsets.subarray(1), (end, index) => text.slice(offsets[index], end)));
+      const strings = Array.from(offsets.subarray(1), (end, index) => text.slice(offsets[index], end));
+      buffers.push(strings, undefined, undefined);
       break;
     }
     case "BLOB":
