@@ -83,8 +83,8 @@ const OPTIONS: [(&str, &str); 8] = [
     ("retries", "a whole number from 0"),
 ];
 
-/// The units of a size.
-const UNITS: [(&str, f64); 8] = [
+/// The units of a size, and their bytes.
+pub const SIZE_UNITS: [(&str, f64); 8] = [
     ("", 1.0),
     ("B", 1.0),
     ("KB", 1e3),
@@ -164,7 +164,7 @@ fn size(text: &str) -> Option<u64> {
     let text = text.trim();
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     let number: f64 = text[..text.len() - unit.len()].parse().ok()?;
-    let (_, factor) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit.trim()))?;
+    let (_, factor) = SIZE_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit.trim()))?;
     Some((number * factor) as u64)
 }
 

@@ -21,10 +21,12 @@ mod zygote;
 
 pub use calls::{Language, serve};
 pub use crosslane_process::guest::GuestLane;
-pub use declared::{Declarations, Declared};
+pub use declared::{Declarations, Declared, SIZE_UNITS};
 pub use numbers::decimal_text;
 pub use places::traceback;
 pub use reader::{Argument, Reader};
-pub use values::{Class, Fault, Integer, Moment, Refusal, Taken, Values, Wrong};
+pub use values::{
+    Class, DAY, Fault, Integer, Moment, NULL_KEY, Refusal, Taken, Values, Wrong, units_per_second,
+};
 pub use writer::Writer;
 pub use zygote::{Guest, Loaded, live, main, note, readable};

@@ -1,11 +1,7 @@
 //! Dates and times as named parts, for languages that have no objects for them.
 
-use crate::values::{Moment, Refusal};
+use crate::values::{DAY, Moment, Refusal, SECOND};
 use crosslane::{DataType, calendar};
-
-/// The seconds of a day, and the nanoseconds of a second.
-const DAY: i64 = 86_400;
-const SECOND: i64 = 1_000_000_000;
 
 impl Moment {
     /// The parts by their names: `year`, `month`, `day`; `hour`, `min`, `sec`, `nsec`; `offset`; `months`, `days`,

@@ -1,6 +1,6 @@
 //! Arguments: a row of a column as a value of the language.
 
-use crate::values::{Integer, Moment, Values};
+use crate::values::{Integer, Moment, SECOND, Values, units_per_second};
 use crosslane::batch::{self, Column};
 use crosslane::{DataType, calendar, code_width, member, timetz};
 
@@ -90,16 +90,14 @@ impl<V: Values> Reader<V> {
                     None => values.moment(Moment::Date(day.into())),
                 }
             }
-            T::Time => values.moment(time(column.value::<i64>(row) * 1000, None)),
-            T::TimeNs => values.moment(time(column.value(row), None)),
+            T::Time | T::TimeNs => values.moment(self.time(column.value(row), None)),
             T::TimeTz => {
-                let (microseconds, offset) = timetz::parts(column.value(row));
-                values.moment(time(microseconds * 1000, Some(offset)))
+                let (units, offset) = timetz::parts(column.value(row));
+                values.moment(self.time(units, Some(offset)))
             }
-            T::TimestampS => self.timestamp(values, column.value(row), 1),
-            T::TimestampMs => self.timestamp(values, column.value(row), 1_000),
-            T::Timestamp | T::TimestampTz => self.timestamp(values, column.value(row), 1_000_000),
-            T::TimestampNs => self.timestamp(values, column.value(row), 1_000_000_000),
+            T::TimestampS | T::TimestampMs | T::Timestamp | T::TimestampTz | T::TimestampNs => {
+                self.timestamp(values, column.value(row))
+            }
             T::Interval => {
                 let [months, days, low, high] = column.value::<[i32; 4]>(row);
                 values.moment(Moment::Interval {
@@ -142,20 +140,25 @@ impl<V: Values> Reader<V> {
         }
     }
 
-    fn timestamp(&self, values: &V, units: i64, units_per_second: i64) -> Read<V> {
+    fn time(&self, units: i64, offset: Option<i32>) -> Moment {
+        Moment::Time { nanoseconds: units * (SECOND / self.units_per_second()), offset }
+    }
+
+    fn units_per_second(&self) -> i64 {
+        units_per_second(&self.data_type).unwrap_or(SECOND)
+    }
+
+    fn timestamp(&self, values: &V, units: i64) -> Read<V> {
+        let per_second = self.units_per_second();
         if let Some(infinity) = calendar::infinite_moment(units) {
             return values.float(infinity);
         }
-        let fraction = units.rem_euclid(units_per_second);
+        let fraction = units.rem_euclid(per_second);
         values.moment(Moment::Timestamp {
-            seconds: units.div_euclid(units_per_second),
-            nanoseconds: (fraction * (1_000_000_000 / units_per_second)) as u32,
+            seconds: units.div_euclid(per_second),
+            nanoseconds: (fraction * (SECOND / per_second)) as u32,
         })
     }
-}
-
-fn time(nanoseconds: i64, offset: Option<i32>) -> Moment {
-    Moment::Time { nanoseconds, offset }
 }
 
 /// A column, by the quickest way to its values.

@@ -222,6 +222,30 @@ pub enum Refusal<E> {
     Failed(E),
 }
 
+impl<E> Refusal<E> {
+    /// The error about a value, which `shown` shows, where a value of the type `due` is due.
+    pub fn told(self, shown: impl FnOnce() -> String, due: impl std::fmt::Display) -> Fault<E> {
+        match self {
+            Refusal::Mismatch => {
+                Fault::Refused(Class::Type, format!("returned {} where {due} is due", shown()))
+            }
+            Refusal::Type(what) => Fault::Refused(Class::Type, format!("returned {}{what}", shown())),
+            Refusal::TooLarge => {
+                Fault::Refused(Class::Range, format!("returned {}, which does not fit {due}", shown()))
+            }
+            Refusal::Due(what, advice) => {
+                let shown = shown();
+                Fault::Refused(Class::Value, format!("returned {shown}{what} where {due} is due; {advice}"))
+            }
+            Refusal::Other(what) => Fault::Refused(Class::Value, format!("returned {}{what}", shown())),
+            Refusal::Failed(error) => Fault::Failed(error),
+        }
+    }
+}
+
+/// What is wrong with a MAP that has NULL as a key.
+pub const NULL_KEY: &str = "returned a MAP with the key NULL; keys cannot be NULL";
+
 /// The kind of an error about a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -345,6 +369,23 @@ impl From<u128> for Integer {
 impl std::fmt::Display for Integer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}{}", if self.negative { "-" } else { "" }, self.magnitude)
+    }
+}
+
+/// The seconds of a day, which are the last time of day, too: 24:00.
+pub const DAY: i64 = 86_400;
+/// The nanoseconds of a second.
+pub(crate) const SECOND: i64 = 1_000_000_000;
+
+/// How many units of a TIME or TIMESTAMP of any kind make a second; `None` for other types.
+#[inline]
+pub fn units_per_second(data_type: &DataType) -> Option<i64> {
+    match data_type {
+        DataType::TimestampS => Some(1),
+        DataType::TimestampMs => Some(1_000),
+        DataType::Timestamp | DataType::TimestampTz | DataType::Time | DataType::TimeTz => Some(1_000_000),
+        DataType::TimestampNs | DataType::TimeNs => Some(SECOND),
+        _ => None,
     }
 }
 

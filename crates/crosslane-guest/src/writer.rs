@@ -1,12 +1,9 @@
 //! Results: a value of the language as a row of a column.
 
-use crate::values::{Class, Fault, Moment, Refusal, Taken, Values};
+use crate::values::{Class, DAY, Fault, Moment, NULL_KEY, Refusal, SECOND, Taken, Values, units_per_second};
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType, calendar, code_width, timetz};
 use std::collections::HashMap;
-
-/// A day in nanoseconds.
-const DAY: i64 = 86_400_000_000_000;
 
 /// How values become rows of a column.
 #[derive(Debug)]
@@ -134,22 +131,7 @@ impl<V: Values> Writer<V> {
     /// What a refusal says.
     #[cold]
     fn fault(&self, values: &V, value: &V::Value, refusal: Refusal<V::Error>) -> Fault<V::Error> {
-        let (due, shown) = (&self.data_type, || values.shown(value));
-        match refusal {
-            Refusal::Mismatch => {
-                Fault::Refused(Class::Type, format!("returned {} where {due} is due", shown()))
-            }
-            Refusal::Type(what) => Fault::Refused(Class::Type, format!("returned {}{what}", shown())),
-            Refusal::TooLarge => {
-                Fault::Refused(Class::Range, format!("returned {}, which does not fit {due}", shown()))
-            }
-            Refusal::Due(what, advice) => {
-                let shown = shown();
-                Fault::Refused(Class::Value, format!("returned {shown}{what} where {due} is due; {advice}"))
-            }
-            Refusal::Other(what) => Fault::Refused(Class::Value, format!("returned {}{what}", shown())),
-            Refusal::Failed(error) => Fault::Failed(error),
-        }
+        refusal.told(|| values.shown(value), &self.data_type)
     }
 
     #[inline]
@@ -205,10 +187,9 @@ impl<V: Values> Writer<V> {
             T::Blob | T::Geometry => values.with_bytes(value, |bytes| out.bytes(bytes))??,
             T::BigNum => values.with_big(value, |bytes| out.bytes(bytes))??,
             T::Date | T::Interval | T::Time | T::TimeNs | T::TimeTz => self.moment(values, value, out)?,
-            T::TimestampS => out.fixed(self.timestamp(values, value, 1)?),
-            T::TimestampMs => out.fixed(self.timestamp(values, value, 1_000)?),
-            T::Timestamp | T::TimestampTz => out.fixed(self.timestamp(values, value, 1_000_000)?),
-            T::TimestampNs => out.fixed(self.timestamp(values, value, 1_000_000_000)?),
+            T::TimestampS | T::TimestampMs | T::Timestamp | T::TimestampTz | T::TimestampNs => {
+                out.fixed(self.timestamp(values, value)?);
+            }
             T::Uuid => {
                 let bytes = values.with_bytes(value, uuid)?;
                 out.fixed(bytes.ok_or(Refusal::Mismatch)?);
@@ -282,8 +263,7 @@ impl<V: Values> Writer<V> {
         let entry = |count: usize, key: &V::Value, value: &V::Value| {
             make_room(entries, &mut room, before, count)?;
             if values.is_null(key) {
-                let what = "returned a MAP with the key NULL; keys cannot be NULL";
-                return Err(Fault::Refused(Class::Value, what.into()));
+                return Err(Fault::Refused(Class::Value, NULL_KEY.into()));
             }
             self.children[0].write(values, key, &mut entries.children[0])?;
             self.children[1].write(values, value, &mut entries.children[1])?;
@@ -304,17 +284,17 @@ impl<V: Values> Writer<V> {
                 out.fixed(day.ok_or(Refusal::TooLarge)?);
             }
             (data_type, Moment::Time { nanoseconds, offset }) => {
-                if !(0..=DAY).contains(&nanoseconds) {
+                if !(0..=DAY * SECOND).contains(&nanoseconds) {
                     return Err(Refusal::TooLarge);
                 }
+                let units = nanoseconds / (SECOND / units_per_second(data_type).unwrap_or(SECOND));
                 match (data_type, offset) {
-                    (DataType::Time, None) => out.fixed(nanoseconds / 1000),
-                    (DataType::TimeNs, None) => out.fixed(nanoseconds),
+                    (DataType::Time | DataType::TimeNs, None) => out.fixed(units),
                     (DataType::TimeTz, Some(offset)) => {
                         if offset.unsigned_abs() > timetz::MOST_SECONDS.unsigned_abs() {
                             return Err(Refusal::TooLarge);
                         }
-                        out.fixed(timetz::bits(nanoseconds / 1000, offset));
+                        out.fixed(timetz::bits(units, offset));
                     }
                     (_, None) => return Err(Refusal::Due(", which has no zone,", "give it one")),
                     (_, Some(_)) => {
@@ -334,12 +314,13 @@ impl<V: Values> Writer<V> {
     }
 
     /// Units since 1970, rounded down.
-    fn timestamp(&self, values: &V, value: &V::Value, units_per_second: i64) -> Taken<i64, V> {
+    fn timestamp(&self, values: &V, value: &V::Value) -> Taken<i64, V> {
+        let per_second = units_per_second(&self.data_type).unwrap_or(1);
         match values.to_moment(value, &self.data_type)? {
             Moment::Infinite(number) => calendar::moment_of_infinity(number).ok_or(Refusal::Mismatch),
             Moment::Timestamp { seconds, nanoseconds } => {
-                let whole = i128::from(seconds) * i128::from(units_per_second);
-                let units = whole + i128::from(i64::from(nanoseconds) / (1_000_000_000 / units_per_second));
+                let whole = i128::from(seconds) * i128::from(per_second);
+                let units = whole + i128::from(i64::from(nanoseconds) / (SECOND / per_second));
                 let units = i64::try_from(units).ok();
                 units.filter(|units| calendar::infinite_moment(*units).is_none()).ok_or(Refusal::TooLarge)
             }

@@ -4,6 +4,7 @@ use crate::columns;
 use crate::isolate::{Argument, Handle, Host, Isolate, Reason, Thrown, Value};
 use crate::library::{Function, Library};
 use crate::results::Results;
+use crate::rules;
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{DataType, Failure, Instances, Leniency, Verdict};
@@ -195,7 +196,7 @@ impl BatchRun<'_> {
             Thrown::Exception(failure) => failure,
             Thrown::Ended(Reason::Closed, _) => return Err(None),
             Thrown::Ended(Reason::Timeout, traceback) => {
-                let message = format!("timed out after {} s", self.function.timeout.unwrap_or_default());
+                let message = rules::late(self.function.timeout.unwrap_or_default());
                 Failure { class: "TimeoutError".into(), message, traceback, ..Failure::default() }
             }
             Thrown::Ended(

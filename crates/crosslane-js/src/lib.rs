@@ -28,6 +28,7 @@ pub mod library;
 mod loader;
 mod pages;
 mod results;
+mod rules;
 pub mod snapshot;
 mod source;
 mod url;

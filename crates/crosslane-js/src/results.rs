@@ -3,6 +3,7 @@
 
 use crate::isolate::{Part, Reply};
 use crosslane::batch::{Body, Encode, Plan};
+use crosslane::builder::Overflow;
 use crosslane::{DataType, Failure, Layout};
 use encoding_rs::mem;
 use std::borrow::Cow;
@@ -54,7 +55,7 @@ impl<'a> Results<'a> {
             Some(()) if reader.next == reply.len() => Ok(Self { reply, nodes: reader.nodes }),
             Some(()) | None => Err(Failure {
                 class: "RangeError".into(),
-                message: "the results of one batch exceed 2 GiB".into(),
+                message: Overflow::TooLarge.to_string(),
                 ..Failure::default()
             }),
         }

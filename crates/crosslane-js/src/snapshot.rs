@@ -7,13 +7,15 @@
 
 use crate::ffi::{self, ClOutcome, ClText};
 use crate::isolate::{self, Argument, Handle, Host, HostBox, Isolate, Reason, Tenant, Thrown};
+use crate::rules;
 use std::fmt;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, LazyLock, mpsc};
 use std::time::{Duration, Instant};
 
 /// The JavaScript side of the guest.
-pub(crate) const PRELUDE: &str = concat!(
-    "(function (print, urlParts) { 'use strict';\n",
+pub(crate) static PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("print, urlParts", FULL));
+
+const FULL: &str = concat!(
     include_str!("js/primordials.js"),
     include_str!("js/values.js"),
     include_str!("js/missing.js"),
@@ -30,18 +32,24 @@ pub(crate) const PRELUDE: &str = concat!(
     include_str!("js/warm.js"),
     include_str!("js/describe.js"),
     include_str!("js/guest.js"),
-    "return methods; })"
+    "return methods;"
 );
 
 /// The little that a program's own contexts need ([`crate::embed`]).
-pub(crate) const SMALL_PRELUDE: &str = concat!(
-    "(function (print) { 'use strict';\n",
+pub(crate) static SMALL_PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("print", SMALL));
+
+const SMALL: &str = concat!(
     include_str!("js/values.js"),
     include_str!("js/missing.js"),
     include_str!("js/console.js"),
     include_str!("js/describe.js"),
-    "return { describe }; })"
+    "return { describe };"
 );
+
+/// A function of these parameters with this body, which knows the rules.
+fn prelude(parameters: &str, body: &str) -> String {
+    format!("(function ({parameters}) {{ 'use strict';\n{}{body} }})", rules::source())
+}
 
 /// How long the sample call of one function may take, and how much memory; those of a library together
 /// may take ten times as long.

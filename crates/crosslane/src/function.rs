@@ -83,13 +83,13 @@ pub struct FunctionSpec {
 }
 
 /// The longest `timeout`, in seconds: 31 years. A clock can still add it to what it shows.
-pub(crate) const LONGEST_TIMEOUT: f64 = 1e9;
+pub const LONGEST_TIMEOUT: f64 = 1e9;
 /// The largest `retries`.
-const MOST_RETRIES: u32 = 1_000_000;
+pub const MOST_RETRIES: u32 = 1_000_000;
 /// The largest `concurrency`.
-const MOST_CONCURRENCY: u32 = 65_536;
+pub const MOST_CONCURRENCY: u32 = 65_536;
 /// The largest `memory_limit`: a PiB.
-const LARGEST_MEMORY_LIMIT: u64 = 1 << 50;
+pub const LARGEST_MEMORY_LIMIT: u64 = 1 << 50;
 
 impl FunctionSpec {
     /// What becomes of its calls that fail.

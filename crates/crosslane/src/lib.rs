@@ -39,7 +39,10 @@ mod wkb;
 pub use builder::ColumnBuilder;
 pub use error::{Error, Failure, Place, shortened};
 pub use exchange::{Address, Entry, Exchanges, Part};
-pub use function::{Calling, Function, FunctionSpec, Library};
+pub use function::{
+    Calling, Function, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, Library, MOST_CONCURRENCY,
+    MOST_RETRIES,
+};
 pub use instances::Instances;
 pub use kind::{EntryTypes, Kind};
 pub use leniency::{Leniency, OnError, Verdict};

@@ -6,25 +6,7 @@
 // and offsets: V8 cuts at half the cost of a string that is passed.
 
 // Typed arrays of the types whose values need nothing done to them.
-const PLAIN = {
-  TINYINT: "Int8Array",
-  SMALLINT: "Int16Array",
-  INTEGER: "Int32Array",
-  UTINYINT: "Uint8Array",
-  USMALLINT: "Uint16Array",
-  UINTEGER: "Uint32Array",
-  FLOAT: "Float32Array",
-  DOUBLE: "Float64Array",
-};
-const PER_MILLISECOND = {
-  TIMESTAMP_S: 0,
-  TIMESTAMP_MS: 1,
-  TIMESTAMP: 1e3,
-  TIMESTAMPTZ: 1e3,
-  TIMESTAMP_NS: 1e6,
-};
-// Of the fractions of times.
-const DIGITS = { TIME: 6, TIME_NS: 9 };
+const PLAIN = { __proto__: null, ...RULES.arrays };
 const codes = (type) => ["", "Uint8Array", "Uint16Array", "", "Uint32Array"][type.width];
 
 // Collects the source of one function's code, and the constants that it uses.
@@ -227,8 +209,10 @@ function grown(array, length, Kind) {
   return larger;
 }
 
+const MOST_BYTES = RULES.mostBytes;
+
 function checkTotal(total) {
-  if (total > 2147483647) throw new RangeError("the results of one batch exceed 2 GiB");
+  if (total > MOST_BYTES) throw new RangeError(RULES.tooMuch);
   return total;
 }
 

@@ -3,7 +3,6 @@
 const declared = [];
 let loading = true;
 
-const UNITS = { "": 1, B: 1, KB: 1e3, MB: 1e6, GB: 1e9, KIB: 2 ** 10, MIB: 2 ** 20, GIB: 2 ** 30 };
 const DEFAULTS = {
   __proto__: null,
   nulls: "skip",
@@ -22,13 +21,10 @@ const DEFAULTS = {
 class DeclarationError extends Error {}
 defineProperty(DeclarationError.prototype, "name", { value: "DeclarationError" });
 
-// What the engine takes.
-const MOST = { concurrency: 65536, retries: 1e6, timeout: 1e9, memory_limit: 2 ** 50 };
-
 function bytes(size) {
   const parts = typeof size === "string" ? /^\s*([0-9.]+)\s*([A-Za-z]*)\s*$/.exec(size) : null;
-  const count = parts === null ? size : Number(parts[1]) * UNITS[parts[2].toUpperCase()];
-  if (!(typeof count === "number" && count >= 1 && count <= MOST.memory_limit))
+  const count = parts === null ? size : Number(parts[1]) * RULES.sizeUnits[parts[2].toUpperCase()];
+  if (!(typeof count === "number" && count >= 1 && count <= RULES.most.memory_limit))
     throw new DeclarationError(
       `memory_limit is a size such as '500 MB' or '2 GiB', at most 1 PiB, not ${show(size)}`,
     );
@@ -50,13 +46,17 @@ function checkOptions(options) {
     ["concurrency", 1],
     ["retries", 0],
   ]) {
-    if (!isInteger(options[count]) || options[count] < least || options[count] > MOST[count]) {
-      throw error(`${count} is a whole number from ${least} to ${MOST[count]}, not ${show(options[count])}`);
+    if (!isInteger(options[count]) || options[count] < least || options[count] > RULES.most[count]) {
+      throw error(
+        `${count} is a whole number from ${least} to ${RULES.most[count]}, not ${show(options[count])}`,
+      );
     }
   }
   const { timeout } = options;
-  if (timeout !== null && !(typeof timeout === "number" && timeout > 0 && timeout <= MOST.timeout)) {
-    throw error(`timeout is a positive number of seconds, at most ${MOST.timeout}, not ${show(timeout)}`);
+  if (timeout !== null && !(typeof timeout === "number" && timeout > 0 && timeout <= RULES.most.timeout)) {
+    throw error(
+      `timeout is a positive number of seconds, at most ${RULES.most.timeout}, not ${show(timeout)}`,
+    );
   }
   if (!isArray(options.warmup) || !options.warmup.every(isArray)) {
     throw error(`warmup is an array of rows, each an array of arguments, not ${show(options.warmup)}`);

@@ -335,7 +335,7 @@ function settled() {
 
 // How a call ends that takes too long outside of JavaScript's own code.
 function late(timeout) {
-  const error = new Error(`timed out after ${timeout} s`);
+  const error = new Error(told(RULES.late, timeout));
   defineProperty(error, "name", { value: "TimeoutError" });
   return error;
 }

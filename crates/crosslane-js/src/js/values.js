@@ -13,12 +13,14 @@ const join = Function.prototype.call.bind(Array.prototype.join);
 const getTime = Function.prototype.call.bind(Date.prototype.getTime);
 
 const TWO_32 = 4294967296;
-const MILLISECONDS_PER_DAY = 86400000;
+const MILLISECONDS_PER_DAY = RULES.day * 1000;
 // ECMA-262 21.4.1.1: a Date reaches this far from 1970.
 const LONGEST_TIME = 8.64e15;
 // What stands for infinity, and with a minus for the other one.
-const LAST_DAY = 2147483647;
-const LAST_MOMENT = 9223372036854775807n;
+const LAST_DAY = RULES.lastDay;
+const LAST_MOMENT = BigInt(RULES.lastMoment);
+// The same in its high half.
+const LAST_HIGH = Number(LAST_MOMENT >> 32n);
 
 const isInfinite = (value) => value === Infinity || value === -Infinity;
 
@@ -45,13 +47,21 @@ function show(value) {
   return text.length > 100 ? `${text.slice(0, 100)}...` : text;
 }
 
-function wrong(value, type) {
-  return new TypeError(`returned ${show(value)} where ${type} is due`);
+// The words of a rule around these texts.
+function told(words, ...texts) {
+  let text = words[0];
+  for (let i = 0; i < texts.length; i++) text += texts[i] + words[i + 1];
+  return text;
 }
 
-function unfit(value, type) {
-  return new RangeError(`returned ${show(value)}, which does not fit ${type}`);
+const CLASSES = { __proto__: null, RangeError, TypeError };
+
+function refused({ class: name, words }, value, type) {
+  return new CLASSES[name](told(words, show(value), type));
 }
+
+const wrong = (value, type) => refused(RULES.refusals.wrong, value, type);
+const unfit = (value, type) => refused(RULES.refusals.unfit, value, type);
 
 // ---- integers of 64 and 128 bits
 
@@ -163,8 +173,8 @@ function dayOf(days) {
 
 // `perMillisecond` is the unit's: 1 for milliseconds, 1e3, 1e6; 0 for seconds.
 function timestamp(low, high, perMillisecond, type) {
-  if (high === LAST_DAY && low === -1) return Infinity;
-  if (high === -LAST_DAY - 1 && low === 1) return -Infinity;
+  if (high === LAST_HIGH && low === -1) return Infinity;
+  if (high === -LAST_HIGH - 1 && low === 1) return -Infinity;
   const value = high * TWO_32 + (low >>> 0);
   if (perMillisecond <= 1) return dateOf(perMillisecond === 0 ? value * 1000 : value, 0, type);
   if (isSafeInteger(value)) {
@@ -203,6 +213,14 @@ function toTimestamp(value, perMillisecond, type) {
 // Times are text, for want of a type: HH:MM:SS, a fraction if there is one, and TIMETZ's zone as SQL writes it.
 const two = (number) => (number < 10 ? `0${number}` : `${number}`);
 
+// How many digits the fractions of seconds have, and how many units a millisecond has: 0 if it has none.
+const DIGITS = { __proto__: null };
+const PER_MILLISECOND = { __proto__: null };
+for (const [kind, units] of Object.entries(RULES.unitsPerSecond)) {
+  DIGITS[kind] = String(units).length - 1;
+  PER_MILLISECOND[kind] = floor(units / 1000);
+}
+
 // `digits` of the fraction: 6 of microseconds, 9 of nanoseconds.
 function clockText(value, digits) {
   const unit = 10 ** digits;
@@ -217,7 +235,7 @@ function timeText(low, high, digits) {
 }
 
 // A TIMETZ has 24 bits for how far its zone is from the easternmost, below the microseconds.
-const EASTERNMOST = 57599;
+const EASTERNMOST = RULES.easternmost;
 
 function zonedTimeText(low, high) {
   const offset = EASTERNMOST - (low & 0xffffff);
@@ -225,7 +243,7 @@ function zonedTimeText(low, high) {
   const parts = [floor(seconds / 3600), floor(seconds / 60) % 60, seconds % 60];
   const count = parts[2] ? 3 : parts[1] ? 2 : 1;
   const zone = join(parts.slice(0, count).map(two), ":");
-  return `${clockText(high * 256 + (low >>> 24), 6)}${offset < 0 ? "-" : "+"}${zone}`;
+  return `${clockText(high * 256 + (low >>> 24), DIGITS.TIMETZ)}${offset < 0 ? "-" : "+"}${zone}`;
 }
 
 const TIME = /^(\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(?:([+-])(\d\d)(?::?(\d\d)(?::?(\d\d))?)?|(Z))?$/;
@@ -245,7 +263,7 @@ function timeParts(value, zoned, type) {
 function clock(parts, digits, value, type) {
   const seconds = parts[1] * 3600 + parts[2] * 60 + Number(parts[3] || 0);
   const time = seconds * 10 ** digits + Number((parts[4] || "").slice(0, digits).padEnd(digits, "0"));
-  if (time > 86400 * 10 ** digits) throw unfit(value, type);
+  if (time > RULES.day * 10 ** digits) throw unfit(value, type);
   return BigInt(time);
 }
 
@@ -258,7 +276,7 @@ function toZonedTime(value, type) {
   const seconds = Number(parts[6] || 0) * 3600 + Number(parts[7] || 0) * 60 + Number(parts[8] || 0);
   if (seconds > EASTERNMOST || parts[7] > 59 || parts[8] > 59) throw unfit(value, type);
   const offset = parts[5] === "-" ? -seconds : seconds;
-  return (clock(parts, 6, value, type) << 24n) | BigInt(EASTERNMOST - offset);
+  return (clock(parts, DIGITS.TIMETZ, value, type) << 24n) | BigInt(EASTERNMOST - offset);
 }
 
 function interval(months, days, low, high) {
@@ -371,7 +389,7 @@ function toTag(value, places, type) {
 // The STRUCT of a MAP's entry.
 function entry([key, value]) {
   if (key === null || key === undefined) {
-    throw new TypeError(`returned a MAP with the key ${key}; keys cannot be NULL`);
+    throw new TypeError(RULES.nullKey);
   }
   return { key, value };
 }

@@ -31,7 +31,7 @@ function sample(type, options) {
     case "STRUCT":
       return Object.fromEntries(type.fields.map((field) => [field.name, of(field.type)]));
     default:
-      return type.kind === "DATE" || type.kind in PER_MILLISECOND ? new Date(1e12) : 1;
+      return type.kind === "DATE" || type.kind.startsWith("TIMESTAMP") ? new Date(1e12) : 1;
   }
 }
 

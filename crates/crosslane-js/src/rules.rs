@@ -1,0 +1,113 @@
+//! The rules of values that the prelude shares with the guests in Rust, as it wants them.
+//!
+//! The loops over values are JavaScript, because a call into V8 for each value would cost more than most functions. So
+//! what is tested there stands there; the numbers and words that it is tested against, and told with, come from here.
+
+use crosslane::builder::Overflow;
+use crosslane::{
+    DataType, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, Layout, MOST_CONCURRENCY, MOST_RETRIES, calendar, timetz,
+};
+use crosslane_guest::{DAY, Fault, NULL_KEY, Refusal, SIZE_UNITS, units_per_second};
+use serde_json::{Map, Value, json};
+
+/// The source of the prelude's rules.
+pub(crate) fn source() -> String {
+    let infinite = f64::INFINITY;
+    let rules = json!({
+        "arrays": arrays(),
+        "unitsPerSecond": units(),
+        "day": DAY,
+        "lastDay": calendar::day_of_infinity(infinite),
+        // JSON's numbers are not exact there.
+        "lastMoment": calendar::moment_of_infinity(infinite).map(|moment| moment.to_string()),
+        "easternmost": timetz::MOST_SECONDS,
+        "mostBytes": i32::MAX,
+        "sizeUnits": SIZE_UNITS.iter().map(|(name, bytes)| ((*name).into(), json!(bytes))).collect::<Map<_, _>>(),
+        "most": {
+            "concurrency": MOST_CONCURRENCY,
+            "retries": MOST_RETRIES,
+            "timeout": LONGEST_TIMEOUT,
+            "memory_limit": LARGEST_MEMORY_LIMIT,
+        },
+        "refusals": { "wrong": refusal(Refusal::Mismatch), "unfit": refusal(Refusal::TooLarge) },
+        "nullKey": NULL_KEY,
+        "tooMuch": Overflow::TooLarge.to_string(),
+        "late": around(&late(GAP)),
+    });
+    format!("const RULES = {rules};\n")
+}
+
+/// What a call says that took longer than its timeout.
+pub(crate) fn late(seconds: impl std::fmt::Display) -> String {
+    format!("timed out after {seconds} s")
+}
+
+/// The typed arrays of the types whose values need nothing done to them.
+fn arrays() -> Value {
+    use DataType as T;
+    let plain =
+        [T::TinyInt, T::SmallInt, T::Integer, T::UTinyInt, T::USmallInt, T::UInteger, T::Float, T::Double];
+    let array = |data_type: &DataType| {
+        let Layout::Fixed(width) = data_type.layout() else { return Value::Null };
+        let kind = match data_type {
+            T::Float | T::Double => "Float",
+            T::UTinyInt | T::USmallInt | T::UInteger => "Uint",
+            _ => "Int",
+        };
+        json!(format!("{kind}{}Array", 8 * width))
+    };
+    plain.iter().map(|data_type| (data_type.to_string(), array(data_type))).collect()
+}
+
+/// The units of times of day and of timestamps.
+fn units() -> Value {
+    use DataType as T;
+    let known = [
+        T::Time,
+        T::TimeNs,
+        T::TimeTz,
+        T::TimestampS,
+        T::TimestampMs,
+        T::Timestamp,
+        T::TimestampTz,
+        T::TimestampNs,
+    ];
+    known.iter().map(|data_type| (data_type.to_string(), json!(units_per_second(data_type)))).collect()
+}
+
+/// Stands for what the prelude puts into words.
+const GAP: &str = "\0";
+
+/// The class of an error, and its words around the value and the type.
+fn refusal(refusal: Refusal<()>) -> Value {
+    match refusal.told(|| GAP.into(), GAP) {
+        Fault::Refused(class, words) => json!({ "class": class.name(), "words": around(&words) }),
+        Fault::Failed(()) => Value::Null,
+    }
+}
+
+fn around(words: &str) -> Vec<&str> {
+    words.split(GAP).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prelude_has_the_numbers_and_words_of_the_guests_in_rust() {
+        let source = source();
+        let rules = source.strip_prefix("const RULES = ").unwrap().strip_suffix(";\n").unwrap();
+        let rules: Value = serde_json::from_str(rules).unwrap();
+        assert_eq!(rules["arrays"]["UTINYINT"], "Uint8Array");
+        assert_eq!(rules["arrays"]["DOUBLE"], "Float64Array");
+        assert_eq!(rules["unitsPerSecond"]["TIMESTAMP_S"], 1);
+        assert_eq!(rules["unitsPerSecond"]["TIMESTAMPTZ"], 1_000_000);
+        assert_eq!(rules["lastMoment"], i64::MAX.to_string());
+        assert_eq!(rules["sizeUnits"]["MIB"], 1_048_576.0);
+        let unfit = json!({ "class": "RangeError", "words": ["returned ", ", which does not fit ", ""] });
+        assert_eq!(rules["refusals"]["unfit"], unfit);
+        assert_eq!(rules["late"], json!(["timed out after ", " s"]));
+        assert!(!rules.to_string().contains("null"));
+    }
+}
