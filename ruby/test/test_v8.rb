@@ -168,7 +168,8 @@ class TestV8 < CrosslaneTest
     RUBY
     library = File.expand_path("../lib", __dir__)
     output = IO.popen([RbConfig.ruby, "-I", library, "-e", program], err: File::NULL, &:read)
-    assert_equal "V8 found no memory for its heap: the system gives the process no more\n" * 2 + "2\n", output
+    told = "V8 found no memory for its heap: the system gives the process no more\n"
+    assert_equal "#{told}#{told}2\n", output
   end
 
   # Ruby's code inside of a call may have the context given up, and the call with it.
