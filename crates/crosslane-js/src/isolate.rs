@@ -652,6 +652,7 @@ pub(crate) unsafe fn check(outcome: &ClOutcome) -> Result<(), Thrown> {
             message: text(outcome.message),
             traceback: text(outcome.stack),
             ticket: u64::from(outcome.reason == ffi::PROGRAM),
+            ..Failure::default()
         })),
         _ => Err(Thrown::Ended(Reason::of(outcome.reason), text(outcome.stack))),
     }

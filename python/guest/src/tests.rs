@@ -228,10 +228,8 @@ fn what_is_no_plain_value_is_left_to_the_writer() {
                 let object = evaluate(py, names, object);
                 for known in [None, layout::known()] {
                     // SAFETY: the interpreter's lock is held.
-                    assert!(
-                        !unsafe { plain.add(known, object.as_ptr(), &mut column) },
-                        "{data_type}: {object}"
-                    );
+                    let added = unsafe { plain.add(known, object.as_ptr(), &mut column) };
+                    assert!(!added, "{data_type}: {object}");
                 }
             }
             assert_eq!(column.rows(), 0);
