@@ -89,6 +89,7 @@ class Bench:
             con.execute(
                 "CREATE TABLE texts AS SELECT printf('row number %014d', i) AS s FROM range(2000000) r(i)"
             )
+            con.execute("CREATE TABLE wide AS SELECT rpad(i || ' ', 1024, 'x') AS s FROM range(51200) r(i)")
             con.execute("CREATE TABLE doubles AS SELECT random() AS a, random() AS b FROM range(10000000)")
             con.execute(
                 "CREATE TABLE titles AS SELECT 'Hello, World: this is title ' || i AS s FROM range(1000000) r(i)"
@@ -173,6 +174,11 @@ class Bench:
         query = "SELECT sum(strlen(bench_upper(s))) FROM texts"
         task = "2 million texts,\nPython, row by row"
         yield from self.throughput("row function, varchar", query, 2_000_000, (1.7, 5), task)
+
+    def wide(self) -> Iterator[Line]:
+        """A row function on VARCHAR of 1 KB, of which a chunk is larger than a ring."""
+        query = "SELECT sum(strlen(bench_upper(s))) FROM wide"
+        yield from self.throughput("row function, 1 KB varchar", query, 51_200, (None, 3))
 
     def rows(self) -> Iterator[Line]:
         """Row functions that are more than one expression of one column without NULLs."""
@@ -459,7 +465,7 @@ class Bench:
     def lines(self, wanted: str) -> Iterator[Line]:
         """All lines whose benchmark's name contains a text."""
         everything = [
-            self.bigint, self.varchar, self.rows, self.vectorized, self.scaling, self.fan_out, self.waiting,
+            self.bigint, self.varchar, self.wide, self.rows, self.vectorized, self.scaling, self.fan_out, self.waiting,
             self.spans, self.workers, self.first_call, self.memory, self.interrupt,
             self.js_numbers, self.js_text, self.js_guests, self.js_memory,
             self.ruby_lanes, self.ruby_v8,

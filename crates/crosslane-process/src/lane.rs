@@ -234,6 +234,10 @@ impl Lane for ProcessLane {
         self.process.pid
     }
 
+    fn most(&self) -> usize {
+        self.ends.producer.most()
+    }
+
     fn submit(
         &mut self,
         address: Address,

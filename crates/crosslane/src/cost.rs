@@ -32,6 +32,8 @@ pub(crate) struct Cost {
     /// Moving average, in picoseconds per row.
     per_row: AtomicU64,
     measured: AtomicU64,
+    /// Bytes of a row's result, if a reply has ever been too large for its lane; else 0.
+    reply: AtomicU64,
 }
 
 /// The costs of a function's entries: a row of one says nothing about a row of another.
@@ -73,6 +75,26 @@ impl Cost {
         let average = if measured < SETTLED { fresh } else { (3 * old + fresh.min(2 * old)) / 4 };
         if average.abs_diff(old) > old / NOTICEABLE {
             self.per_row.store(average, Relaxed);
+        }
+    }
+
+    /// Learns from a reply of so many bytes over a lane whose own memory holds `most`.
+    pub(crate) fn weigh(&self, rows: usize, bytes: usize, most: usize) {
+        let old = self.reply.load(Relaxed);
+        if rows == 0 || (old == 0 && bytes <= most) {
+            return;
+        }
+        let fresh = (bytes / rows).max(1) as u64;
+        if fresh.abs_diff(old) > old / NOTICEABLE {
+            self.reply.store(fresh, Relaxed);
+        }
+    }
+
+    /// The most rows whose results fill no more than half of what a lane's own memory holds.
+    pub(crate) fn fitting(&self, most: usize) -> usize {
+        match self.reply.load(Relaxed) as usize {
+            0 => usize::MAX,
+            bytes => (most / 2 / bytes).max(1),
         }
     }
 
@@ -167,6 +189,23 @@ mod tests {
         let cost = Cost::default();
         (0..10).for_each(|_| cost.learn(1, u64::MAX));
         assert_eq!(cost.advise(5, 8, 1).rows, 1);
+    }
+
+    #[test]
+    fn large_results_are_cut_and_small_ones_are_not_even_counted() {
+        let cost = Cost::default();
+        cost.weigh(2048, 500_000, 500_000);
+        assert_eq!((cost.fitting(500_000), cost.reply.load(Relaxed)), (usize::MAX, 0));
+        cost.weigh(2048, 2_048_000, 500_000);
+        assert_eq!(cost.fitting(500_000), 250);
+        assert_eq!(cost.fitting(usize::MAX), usize::MAX / 2000);
+        // One that was large among small ones.
+        cost.weigh(250, 5_000, 500_000);
+        assert!(cost.fitting(500_000) > 2048);
+        cost.weigh(1, 1 << 30, 500_000);
+        assert_eq!(cost.fitting(500_000), 1);
+        cost.weigh(1, 0, 500_000);
+        assert_eq!(cost.fitting(500_000), 250_000);
     }
 
     #[test]

@@ -41,6 +41,11 @@ pub trait Lane: Send + Sized + 'static {
     /// The guest's process.
     fn process(&self) -> i32;
 
+    /// The most bytes of a batch, either way, that need no memory but the lane's own. Larger ones cost more.
+    fn most(&self) -> usize {
+        usize::MAX
+    }
+
     /// Sends a batch to a function. Returns the exchange's number, or `None` if there is no room, or the
     /// exchanges in flight do not allow it: then nothing was sent, and there may be room when a reply was collected.
     ///

@@ -53,6 +53,8 @@ struct FakeLane {
     /// What is in its ring when it is found dead.
     last_words: bool,
     shared: bool,
+    /// What it says that its memory holds.
+    most: usize,
     alive: Arc<Mutex<bool>>,
 }
 
@@ -60,6 +62,7 @@ struct FakeZygote {
     behaviour: Arc<Behaviour>,
     booted: Arc<AtomicU64>,
     shared: bool,
+    most: usize,
     /// Of the process that lanes share.
     alive: Arc<Mutex<bool>>,
 }
@@ -82,14 +85,20 @@ impl pool::Zygote for FakeZygote {
             flips: None,
             last_words: false,
             shared: self.shared,
+            most: self.most,
             alive: Arc::clone(&self.alive),
         })
     }
 }
 
-fn encoded(content: &dyn Encode, header: Header) -> Vec<u64> {
+fn planned(content: &dyn Encode) -> Plan {
     let mut plan = Plan::default();
     content.plan(&mut plan);
+    plan
+}
+
+fn encoded(content: &dyn Encode, header: Header) -> Vec<u64> {
+    let plan = planned(content);
     let mut words = vec![0u64; plan.size().div_ceil(8)];
     let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..plan.size()];
     content.write(&mut plan.start(bytes, header));
@@ -121,6 +130,10 @@ impl Lane for FakeLane {
         0
     }
 
+    fn most(&self) -> usize {
+        self.most
+    }
+
     fn submit(&mut self, _: Address, rows: usize, arguments: &dyn Encode) -> Result<Option<u64>, LaneError> {
         if self.is_dead() {
             return Err(Self::died());
@@ -128,6 +141,9 @@ impl Lane for FakeLane {
         if self.restless {
             self.sequence += 1;
             return Ok(Some(self.sequence));
+        }
+        if planned(arguments).is_too_large() {
+            return Err(LaneError::TooLarge("too large".into()));
         }
         let words = encoded(arguments, Header { rows: rows as u32, ..Header::default() });
         let types = [DataType::BigInt];
@@ -290,6 +306,16 @@ fn fixture(
     shared: bool,
     behaviour: impl Fn(u64, &[i64]) -> Act + Send + Sync + 'static,
 ) -> Fixture {
+    narrow(usize::MAX, options, shared, behaviour)
+}
+
+/// One whose lanes say that their memory holds `most` bytes.
+fn narrow(
+    most: usize,
+    options: &str,
+    shared: bool,
+    behaviour: impl Fn(u64, &[i64]) -> Act + Send + Sync + 'static,
+) -> Fixture {
     let text = format!(r#"{{"signature": "f(x BIGINT) -> BIGINT", "admits_null": [false]{options}}}"#);
     let spec: FunctionSpec = serde_json::from_str(&text).unwrap();
     let booted = Arc::new(AtomicU64::new(0));
@@ -297,6 +323,7 @@ fn fixture(
         behaviour: Arc::new(behaviour),
         booted: Arc::clone(&booted),
         shared,
+        most,
         alive: Arc::new(Mutex::new(true)),
     };
     let pool_options = PoolOptions { warm: 2, idle_timeout: Duration::from_secs(60) };
@@ -375,6 +402,94 @@ fn a_row_that_is_too_large_by_itself_is_an_error_with_its_row() {
         fixture("", false, |_, values| if values.contains(&5) { Act::TooLarge } else { Act::Double });
     let error = fixture.call(0..10).unwrap_err().to_string();
     assert!(error.contains("too large") && error.contains("in row 6 of the batch, with x = 5"), "{error}");
+}
+
+/// One whose lanes hold 1,000 bytes each, and where nothing but their size decides how batches are cut.
+fn sliced(options: &str, behaviour: impl Fn(u64, &[i64]) -> Act + Send + Sync + 'static) -> Fixture {
+    let groups = CallGroups::default();
+    groups.set_fan_out(false);
+    Fixture { group: groups.of(1), ..narrow(1000, options, false, behaviour) }
+}
+
+#[test]
+fn a_batch_is_cut_into_slices_that_fit_a_lane() {
+    for (options, rows, slices) in [
+        // What fits goes as it is.
+        ("", 109, vec![109]),
+        ("", 110, vec![37, 37, 36]),
+        ("", 1000, [vec![59; 16], vec![56]].concat()),
+        // Rows that wait together stay together.
+        (r#", "concurrency": 4, "calling": "async""#, 1000, vec![1000]),
+    ] {
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&sent);
+        let fixture = sliced(options, move |_, values| {
+            seen.lock().unwrap().push(values.len());
+            Act::Double
+        });
+        assert_eq!(fixture.call(0..rows).unwrap(), doubled(0..rows));
+        assert_eq!(*sent.lock().unwrap(), slices);
+        assert_eq!(fixture.library.pool.stats().discarded, 0);
+    }
+}
+
+#[test]
+fn rows_of_which_none_fits_a_lane_are_sent_one_by_one() {
+    let fixture = narrow(100, "", false, |_, values| {
+        assert_eq!(values.len(), 1);
+        Act::Double
+    });
+    assert_eq!(fixture.call(0..50).unwrap(), doubled(0..50));
+}
+
+#[test]
+fn what_fails_in_a_slice_is_blamed_on_its_row_of_the_batch() {
+    // The first row of the second slice, its last, and one in the midst of the last slice.
+    for row in [59, 117, 960] {
+        let fixture = sliced("", move |_, values| {
+            values.iter().position(|value| *value == row).map_or(Act::Double, Act::Raise)
+        });
+        let error = fixture.call(0..1000).unwrap_err().to_string();
+        let place = format!("in row {} of the batch, with x = {row}", row + 1);
+        assert!(error.contains("Oops: no") && error.contains(&place), "{error}");
+    }
+}
+
+#[test]
+fn a_lane_that_dies_at_the_second_slice_loses_no_other() {
+    // The guest does not say which row of the slice it died of.
+    for (options, lost) in [(r#", "retries": 1"#, 0..0), (r#", "on_error": "null""#, 59..118)] {
+        let died = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&died);
+        let fixture = sliced(options, move |_, values| {
+            let dies = values[0] == 59 && count.fetch_add(1, Relaxed) == 0;
+            if dies { Act::Die } else { Act::Double }
+        });
+        let mut expected = doubled(0..1000);
+        expected[lost].fill(None);
+        assert_eq!(fixture.call(0..1000).unwrap(), expected);
+        assert_eq!(fixture.library.functions[0].stats.totals().deaths.get(), 1);
+    }
+}
+
+#[test]
+fn a_query_is_cancelled_between_its_slices() {
+    let sent = Arc::new(AtomicU64::new(0));
+    let (count, group) = (Arc::clone(&sent), Arc::new(Mutex::new(None::<Arc<CallGroup>>)));
+    let known = Arc::clone(&group);
+    let fixture = sliced("", move |_, _| {
+        if count.fetch_add(1, Relaxed) == 1
+            && let Some(group) = &*known.lock().unwrap()
+        {
+            group.cancel();
+        }
+        // Longer than the engine waits between two looks.
+        std::thread::sleep(Duration::from_millis(20));
+        Act::Double
+    });
+    *group.lock().unwrap() = Some(Arc::clone(&fixture.group));
+    assert!(matches!(fixture.call(0..1000), Err(Error::Cancelled { .. })));
+    assert!(sent.load(Relaxed) < 17, "all slices were sent");
 }
 
 #[test]

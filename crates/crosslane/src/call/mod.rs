@@ -2,7 +2,8 @@
 //!
 //! One call of a function with one batch goes over its own lane, and over idle ones if that pays. So does one use of an
 //! aggregate's entry, which is a call with other columns ([`crate::EntryTypes`]).
-//! The batch is cut into slices ([`crate::cost`] says how). Each lane holds up to [`DEPTH`] slices, so
+//! The batch is cut into slices: [`crate::cost`] says how, and none is larger than what a lane's own memory holds, unless
+//! it is a single row. Each lane holds up to [`DEPTH`] slices, so
 //! that a guest finds its next slice while the engine copies the last results; a lane that is done
 //! early takes the next slice, so that the slowest lane does not decide how long the batch takes.
 //!
@@ -24,7 +25,7 @@ pub use group::{CallGroup, CallGroups, Caller};
 pub use place::place;
 pub use scan::Scan;
 
-use crate::batch::{Column, Encode, Frame};
+use crate::batch::{Body, Column, Encode, Frame, Plan};
 use crate::cost::Cost;
 use crate::error::Error;
 use crate::exchange::{Address, Entry};
@@ -36,6 +37,7 @@ use crate::stats::now;
 use crate::unread::Unread;
 use loss::Loss;
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
@@ -166,6 +168,27 @@ pub fn call_entry<Z: Zygote>(
     outcome
 }
 
+/// Arguments that are too large if they have more than `most` bytes.
+struct Bounded<'a> {
+    content: &'a dyn Encode,
+    most: usize,
+    /// How many they have.
+    size: &'a Cell<usize>,
+}
+
+impl Encode for Bounded<'_> {
+    fn plan(&self, plan: &mut Plan) {
+        self.content.plan(plan);
+        self.size.set(plan.size());
+        if plan.size() > self.most {
+            plan.overflow();
+        }
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.content.write(body);
+    }
+}
+
 /// A call under way.
 struct ChunkCall<'a, Z: Zygote> {
     library: &'a Library<Z>,
@@ -229,7 +252,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 }
                 let worker = &self.lanes[index];
                 if worker.slices.len() <= full && !worker.full {
-                    let slice = self.next_slice();
+                    let slice = self.next_slice(self.most(index));
                     self.submit(index, slice)?;
                 }
                 index += 1;
@@ -242,6 +265,12 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         // Rows that wait together fill a lane. A second batch behind them would wait longer than on the next free lane. And
         // only calls follow one another on a lane.
         if self.concurrency() > 1 || self.entry != Entry::Call { 1 } else { DEPTH }
+    }
+
+    /// The most bytes that a batch of several rows should have on this lane, either way.
+    fn most(&self, index: usize) -> usize {
+        // Rows that wait together stay together, whatever it costs to send them.
+        if self.concurrency() > 1 { usize::MAX } else { self.lanes[index].lane.most() }
     }
 
     /// Takes one more lane: the call's own, or a borrowed one. False if there is none to be had.
@@ -266,13 +295,13 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         Ok(true)
     }
 
-    fn next_slice(&mut self) -> Slice {
+    fn next_slice(&mut self, most: usize) -> Slice {
         if let Some(slice) = self.again.pop_front() {
             return slice;
         }
         let advice = self.cost.advise(self.rest.len(), self.caller.width, self.concurrency());
         self.probing = advice.probe;
-        let end = self.rest.start + advice.rows;
+        let end = self.rest.start + advice.rows.min(self.cost.fitting(most));
         let rows = self.rest.start..end;
         self.rest.start = end;
         Slice::new(rows)
@@ -280,11 +309,14 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
 
     fn submit(&mut self, index: usize, slice: Slice) -> Result<(), Error> {
         let submitting = now();
+        let most = self.most(index);
         let worker = &mut self.lanes[index];
         let (address, rows) = (Address::whole(self.function.index, self.entry), slice.rows.len());
+        let size = Cell::new(0);
         let mut outcome = Ok(None);
-        self.input.slice(slice.rows.clone(), &mut |arguments| {
-            outcome = worker.lane.submit(address, rows, arguments);
+        self.input.slice(slice.rows.clone(), &mut |content| {
+            let most = if rows > 1 { most } else { usize::MAX };
+            outcome = worker.lane.submit(address, rows, &Bounded { content, most, size: &size });
         })?;
         match outcome {
             Ok(Some(exchange)) => {
@@ -304,10 +336,14 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 Ok(())
             }
             // Nothing was sent and the lane is whole: smaller slices may fit.
-            Err(LaneError::TooLarge(_)) if slice.rows.len() > 1 => {
-                let middle = slice.rows.start + slice.rows.len() / 2;
-                self.again.push_front(Slice { rows: middle..slice.rows.end, ..slice });
-                self.again.push_front(Slice { rows: slice.rows.start..middle, ..slice });
+            Err(LaneError::TooLarge(_)) if rows > 1 => {
+                // While one is worked on there is room for the next.
+                let pieces = size.get().div_ceil(most / 2).clamp(2, rows);
+                let length = rows.div_ceil(pieces);
+                for start in slice.rows.clone().step_by(length).rev() {
+                    let rows = start..slice.rows.end.min(start + length);
+                    self.again.push_front(Slice { rows, ..slice });
+                }
                 self.probing = false;
                 Ok(())
             }

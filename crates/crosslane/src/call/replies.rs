@@ -114,6 +114,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         stats.bytes_out.add(bytes as u64);
         stats.copy_out.add(now() - collected);
         self.cost.learn(rows.len(), header.worked);
+        self.cost.weigh(rows.len(), bytes, self.most(index));
         self.probing = false;
         Ok(true)
     }
