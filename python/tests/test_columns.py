@@ -319,6 +319,10 @@ def test_values_of_numpy_and_pandas_as_rows(load: Load, before: str) -> None:
 UNFIT_ROWS = [
     ("DATE", "np.datetime64('2020-02-29T01')", "where DATE is due"),
     ("TIMESTAMP", "np.datetime64(2**62, 's')", "does not fit TIMESTAMP"),
+    # DuckDB takes these numbers for infinities.
+    ("TIMESTAMP", "np.datetime64(2**63 - 1, 'us')", "does not fit TIMESTAMP"),
+    ("TIMESTAMP_NS", "np.datetime64(1 - 2**63, 'ns')", "does not fit TIMESTAMP_NS"),
+    ("DATE", "np.datetime64(2**31 - 1, 'D')", "does not fit DATE"),
     ("TIMESTAMPTZ", "np.datetime64('2020-02-29')", "where TIMESTAMPTZ is due"),
     ("INTERVAL", "np.datetime64('2020-02-29')", "where INTERVAL is due"),
     ("INTERVAL", "np.timedelta64(1, 'M')", "where INTERVAL is due"),

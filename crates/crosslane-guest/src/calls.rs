@@ -424,7 +424,7 @@ impl<L: Language> Batch<'_, L> {
             Ok(written) => written?,
             Err(Refusal::Failed(error)) => return Err(Fault::Failed(error)),
             Err(_) => {
-                let shown = language.shown(&result);
+                let shown = language.shown(&result).map_err(Fault::Failed)?;
                 return Err(Fault::Refused(
                     Class::Type,
                     format!("returned {shown} where a list of results is due"),

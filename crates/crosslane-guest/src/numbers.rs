@@ -1,4 +1,4 @@
-//! Numbers as text, for languages whose own have 64 bits.
+//! Numbers and UUIDs as text, for languages whose own have 64 bits.
 
 use std::io::Write;
 
@@ -94,6 +94,18 @@ fn negate(words: &mut [u32]) {
     }
 }
 
+/// The bytes of a UUID's text.
+pub(crate) fn uuid_bytes(text: &[u8]) -> Option<[u8; 16]> {
+    let mut uuid = [0; 16];
+    let mut digits = 0;
+    for byte in text.iter().filter(|byte| **byte != b'-') {
+        let digit = char::from(*byte).to_digit(16).filter(|_| digits < 32)?;
+        uuid[digits / 2] = uuid[digits / 2] << 4 | digit as u8;
+        digits += 1;
+    }
+    (digits == 32).then_some(uuid)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,5 +144,14 @@ mod tests {
         assert_eq!(text(1200, 2), "12.00");
         assert_eq!(text(i128::MIN, 0), i128::MIN.to_string());
         assert_eq!(text(i128::MIN, 38), "-1.70141183460469231731687303715884105728");
+    }
+
+    #[test]
+    fn uuids_have_thirty_two_digits() {
+        let bytes: [u8; 16] = std::array::from_fn(|at| at as u8 * 17);
+        assert_eq!(uuid_bytes(&crosslane::display::uuid(bytes)), Some(bytes));
+        assert_eq!(uuid_bytes(b"00112233-4455-6677-8899-aabbccddeef"), None);
+        assert_eq!(uuid_bytes(b"00112233445566778899aabbccddeeff0"), None);
+        assert_eq!(uuid_bytes(b"g0112233445566778899aabbccddeeff"), None);
     }
 }

@@ -15,25 +15,40 @@ pub struct Reader<V: Values> {
 
 type Read<V> = Result<<V as Values>::Value, <V as Values>::Error>;
 
+/// The types of what a value is made of: the elements, the fields, the key and the value, a UNION's members.
+pub(crate) fn parts_of(data_type: &DataType) -> impl Iterator<Item = &DataType> {
+    let inner = if let DataType::Map(entry) = data_type { entry } else { data_type };
+    inner.children().skip(usize::from(matches!(data_type, DataType::Union(_))))
+}
+
 impl<V: Values> Reader<V> {
     /// A reader of a type.
     ///
     /// # Errors
     /// If the language cannot have the type.
     pub fn new(values: &V, data_type: &DataType) -> Result<Self, V::Error> {
-        let children: Vec<&DataType> = match data_type {
-            DataType::Union(fields) => fields[1..].iter().map(|field| &field.data_type).collect(),
-            DataType::Map(entry) => entry.children().collect(),
-            other => other.children().collect(),
-        };
-        Ok(Self {
-            data_type: data_type.clone(),
-            shape: values.shape(data_type)?,
-            children: children
-                .into_iter()
-                .map(|child| Reader::new(values, child))
-                .collect::<Result<_, _>>()?,
-        })
+        Self::shaped(data_type, (), &|data_type, ()| Ok((values.shape(data_type)?, Vec::new())))
+    }
+
+    /// A reader of a type of which the language knows more than SQL does. `shape` prepares a type of which that is known, and
+    /// says what is known of each of its children.
+    ///
+    /// # Errors
+    /// As `shape`.
+    pub fn shaped<K: Default>(
+        data_type: &DataType,
+        known: K,
+        shape: &impl Fn(&DataType, K) -> Result<(V::Shape, Vec<K>), V::Error>,
+    ) -> Result<Self, V::Error> {
+        let (own, parts) = shape(data_type, known)?;
+        let children = parts_of(data_type).zip(parts.into_iter().chain(std::iter::repeat_with(K::default)));
+        let children = children.map(|(child, known)| Reader::shaped(child, known, shape));
+        Ok(Self { data_type: data_type.clone(), shape: own, children: children.collect::<Result<_, _>>()? })
+    }
+
+    /// What the columns hold.
+    pub fn data_type(&self) -> &DataType {
+        &self.data_type
     }
 
     /// The value of a row.
@@ -80,31 +95,32 @@ impl<V: Values> Reader<V> {
             T::Double => values.float(column.value(row)),
             T::Decimal { scale, .. } => values.decimal(column.value(row), *scale),
             T::Varchar | T::Bit => values.text(column.bytes(row), None),
-            T::Json => values.json(column.bytes(row)),
+            T::Json => values.json(&self.shape, column.bytes(row)),
             T::Blob | T::Geometry => values.bytes(column.bytes(row)),
             T::BigNum => values.big(column.bytes(row)),
             T::Date => {
                 let day = column.value::<i32>(row);
                 match calendar::infinite_day(day) {
                     Some(infinity) => values.float(infinity),
-                    None => values.moment(Moment::Date(day.into())),
+                    None => values.moment(&self.shape, Moment::Date(day.into())),
                 }
             }
-            T::Time | T::TimeNs => values.moment(self.time(column.value(row), None)),
+            T::Time | T::TimeNs => values.moment(&self.shape, self.time(column.value(row), None)),
             T::TimeTz => {
                 let (units, offset) = timetz::parts(column.value(row));
-                values.moment(self.time(units, Some(offset)))
+                values.moment(&self.shape, self.time(units, Some(offset)))
             }
             T::TimestampS | T::TimestampMs | T::Timestamp | T::TimestampTz | T::TimestampNs => {
                 self.timestamp(values, column.value(row))
             }
             T::Interval => {
                 let [months, days, low, high] = column.value::<[i32; 4]>(row);
-                values.moment(Moment::Interval {
+                let interval = Moment::Interval {
                     months: months.into(),
                     days: days.into(),
                     microseconds: i64::from(high) << 32 | i64::from(low as u32),
-                })
+                };
+                values.moment(&self.shape, interval)
             }
             T::Uuid => values.uuid(column.value(row)),
             T::Enum(names) => {
@@ -130,7 +146,7 @@ impl<V: Values> Reader<V> {
             T::Map(_) => {
                 let range = column.elements(row);
                 let entries = &column.children[0].children;
-                values.map(range.len(), |at| {
+                values.map(&self.shape, range.len(), |at| {
                     let part =
                         |part: usize| self.children[part].read(values, &entries[part], range.start + at);
                     Ok((part(0)?, part(1)?))
@@ -154,10 +170,11 @@ impl<V: Values> Reader<V> {
             return values.float(infinity);
         }
         let fraction = units.rem_euclid(per_second);
-        values.moment(Moment::Timestamp {
+        let timestamp = Moment::Timestamp {
             seconds: units.div_euclid(per_second),
             nanoseconds: (fraction * (SECOND / per_second)) as u32,
-        })
+        };
+        values.moment(&self.shape, timestamp)
     }
 }
 

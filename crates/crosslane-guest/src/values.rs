@@ -1,6 +1,6 @@
 //! What a language says of its values.
 
-use crate::numbers::{big_bytes, big_text, decimal_text};
+use crate::numbers::{big_bytes, big_text, decimal_text, uuid_bytes};
 use crosslane::builder::Overflow;
 use crosslane::{DataType, Field};
 
@@ -34,7 +34,10 @@ pub trait Values: Sized {
     fn error(&self, class: Class, message: &str) -> Self::Error;
 
     /// A value for a message: its type and the beginning of its text.
-    fn shown(&self, value: &Self::Value) -> String;
+    ///
+    /// # Errors
+    /// What is to be told in place of any message, such as what ends the program.
+    fn shown(&self, value: &Self::Value) -> Result<String, Self::Error>;
 
     /// NULL.
     fn null(&self) -> Self::Value;
@@ -59,7 +62,7 @@ pub trait Values: Sized {
     /// A VARCHAR or BIT. `ascii` says whether it is ASCII, if that is known.
     fn text(&self, utf8: &[u8], ascii: Option<bool>) -> Made<Self>;
     /// A JSON.
-    fn json(&self, utf8: &[u8]) -> Made<Self> {
+    fn json(&self, _shape: &Self::Shape, utf8: &[u8]) -> Made<Self> {
         self.text(utf8, None)
     }
     /// A BLOB or GEOMETRY.
@@ -69,7 +72,7 @@ pub trait Values: Sized {
         self.text(&crosslane::display::uuid(bytes), Some(true))
     }
     /// A date, time or interval.
-    fn moment(&self, moment: Moment) -> Made<Self>;
+    fn moment(&self, shape: &Self::Shape, moment: Moment) -> Made<Self>;
     /// A value of an ENUM by its code.
     fn code(&self, shape: &Self::Shape, code: usize) -> Made<Self>;
     /// A LIST or ARRAY of so many elements.
@@ -95,6 +98,7 @@ pub trait Values: Sized {
     /// As `entry`.
     fn map(
         &self,
+        shape: &Self::Shape,
         count: usize,
         entry: impl FnMut(usize) -> Result<(Self::Value, Self::Value), Self::Error>,
     ) -> Made<Self>;
@@ -119,6 +123,10 @@ pub trait Values: Sized {
             None => self.with_text(value, |text, _| Integer::parse(text))?.ok_or(Refusal::Mismatch),
         }
     }
+    /// An integer that may have more than 64 bits: a HUGEINT, a UHUGEINT.
+    fn to_wide(&self, value: &Self::Value) -> Taken<Integer, Self> {
+        self.to_integer(value)
+    }
     /// Passes on an integer of any length, as a little-endian two's complement.
     fn with_big<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
         let bytes = match self.with_text(value, |text, _| big_bytes(text)) {
@@ -140,7 +148,12 @@ pub trait Values: Sized {
     /// Passes on a text, and whether it is known to be UTF-8.
     fn with_text<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8], bool) -> R) -> Taken<R, Self>;
     /// Passes on a value as JSON.
-    fn with_json<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
+    fn with_json<R>(
+        &self,
+        _shape: &Self::Shape,
+        value: &Self::Value,
+        take: impl FnOnce(&[u8]) -> R,
+    ) -> Taken<R, Self> {
         self.with_text(value, |text, _| {
             let wrong = |error| Refusal::Other(format!(", which is not JSON: {error}"));
             serde_json::from_slice::<serde::de::IgnoredAny>(text).map_err(wrong)?;
@@ -151,6 +164,19 @@ pub trait Values: Sized {
     /// Passes on bytes.
     fn with_bytes<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
         self.with_text(value, |bytes, _| take(bytes))
+    }
+    /// A UUID in network order.
+    fn to_uuid(&self, value: &Self::Value) -> Taken<[u8; 16], Self> {
+        self.with_bytes(value, uuid_bytes)?.ok_or(Refusal::Mismatch)
+    }
+    /// The code of a value of an ENUM, if it is one; `known` gives the codes of texts.
+    fn to_code(
+        &self,
+        _shape: &Self::Shape,
+        value: &Self::Value,
+        known: impl Fn(&[u8]) -> Option<usize>,
+    ) -> Taken<Option<usize>, Self> {
+        self.with_text(value, |text, _| known(text))
     }
     /// A value as what the type needs: [`Moment::Date`] for a DATE, and so on, in whatever range; or
     /// [`Moment::Infinite`].
@@ -176,12 +202,14 @@ pub trait Values: Sized {
         value: &Self::Value,
         field: impl FnMut(usize, &Self::Value) -> Result<(), Fault<Self::Error>>,
     ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
-    /// Passes on the name of a UNION's member, and that.
+    /// Passes on the name of a UNION's member, and that. The fields are the tag and the members.
     ///
     /// # Errors
     /// As `member`; a [`Fault`] if it is no value with a tag.
     fn with_member(
         &self,
+        shape: &Self::Shape,
+        fields: &[Field],
         value: &Self::Value,
         member: impl FnOnce(&[u8], &Self::Value) -> Result<(), Fault<Self::Error>>,
     ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
@@ -224,21 +252,18 @@ pub enum Refusal<E> {
 
 impl<E> Refusal<E> {
     /// The error about a value, which `shown` shows, where a value of the type `due` is due.
-    pub fn told(self, shown: impl FnOnce() -> String, due: impl std::fmt::Display) -> Fault<E> {
-        match self {
-            Refusal::Mismatch => {
-                Fault::Refused(Class::Type, format!("returned {} where {due} is due", shown()))
-            }
-            Refusal::Type(what) => Fault::Refused(Class::Type, format!("returned {}{what}", shown())),
-            Refusal::TooLarge => {
-                Fault::Refused(Class::Range, format!("returned {}, which does not fit {due}", shown()))
-            }
-            Refusal::Due(what, advice) => {
-                let shown = shown();
-                Fault::Refused(Class::Value, format!("returned {shown}{what} where {due} is due; {advice}"))
-            }
-            Refusal::Other(what) => Fault::Refused(Class::Value, format!("returned {}{what}", shown())),
-            Refusal::Failed(error) => Fault::Failed(error),
+    pub fn told(self, shown: impl FnOnce() -> Result<String, E>, due: impl std::fmt::Display) -> Fault<E> {
+        let (class, what) = match self {
+            Refusal::Mismatch => (Class::Type, format!(" where {due} is due")),
+            Refusal::Type(what) => (Class::Type, what),
+            Refusal::TooLarge => (Class::Range, format!(", which does not fit {due}")),
+            Refusal::Due(what, advice) => (Class::Value, format!("{what} where {due} is due; {advice}")),
+            Refusal::Other(what) => (Class::Value, what),
+            Refusal::Failed(error) => return Fault::Failed(error),
+        };
+        match shown() {
+            Ok(shown) => Fault::Refused(class, format!("returned {shown}{what}")),
+            Err(error) => Fault::Failed(error),
         }
     }
 }

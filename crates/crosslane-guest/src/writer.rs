@@ -1,5 +1,6 @@
 //! Results: a value of the language as a row of a column.
 
+use crate::reader::parts_of;
 use crate::values::{Class, DAY, Fault, Moment, NULL_KEY, Refusal, SECOND, Taken, Values, units_per_second};
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType, calendar, code_width, timetz};
@@ -50,28 +51,30 @@ impl<V: Values> Writer<V> {
     /// # Errors
     /// If the language cannot have the type.
     pub fn new(values: &V, data_type: &DataType) -> Result<Self, V::Error> {
-        let names = |names: &[String]| {
-            let codes = names.iter().map(|name| name.as_bytes().into()).zip(0..);
-            codes.collect()
-        };
-        let (codes, children): (_, Vec<&DataType>) = match data_type {
-            DataType::Enum(values) => (names(values), Vec::new()),
+        Self::shaped(data_type, (), &|data_type, ()| Ok((values.shape(data_type)?, Vec::new())))
+    }
+
+    /// As [`crate::Reader::shaped`].
+    ///
+    /// # Errors
+    /// As `shape`.
+    pub fn shaped<K: Default>(
+        data_type: &DataType,
+        known: K,
+        shape: &impl Fn(&DataType, K) -> Result<(V::Shape, Vec<K>), V::Error>,
+    ) -> Result<Self, V::Error> {
+        let codes = match data_type {
+            DataType::Enum(names) => names.iter().map(|name| name.as_bytes().into()).zip(0..).collect(),
             DataType::Union(fields) => {
-                let members: Vec<String> = fields[1..].iter().map(|field| field.name.clone()).collect();
-                (names(&members), fields[1..].iter().map(|field| &field.data_type).collect())
+                fields[1..].iter().map(|field| field.name.as_bytes().into()).zip(0..).collect()
             }
-            DataType::Map(entry) => (HashMap::new(), entry.children().collect()),
-            other => (HashMap::new(), other.children().collect()),
+            _ => HashMap::new(),
         };
-        Ok(Self {
-            data_type: data_type.clone(),
-            shape: values.shape(data_type)?,
-            codes,
-            children: children
-                .into_iter()
-                .map(|child| Writer::new(values, child))
-                .collect::<Result<_, _>>()?,
-        })
+        let (own, parts) = shape(data_type, known)?;
+        let children = parts_of(data_type).zip(parts.into_iter().chain(std::iter::repeat_with(K::default)));
+        let children = children.map(|(child, known)| Writer::shaped(child, known, shape));
+        let children = children.collect::<Result<_, _>>()?;
+        Ok(Self { data_type: data_type.clone(), shape: own, codes, children })
     }
 
     /// A writer of some fields of a STRUCT, by their places, into a column of a STRUCT of these alone. The shape is to have
@@ -154,9 +157,15 @@ impl<V: Values> Writer<V> {
             T::USmallInt => out.fixed(integer::<u16, V>(values, value)?),
             T::UInteger => out.fixed(integer::<u32, V>(values, value)?),
             T::UBigInt => out.fixed(integer::<u64, V>(values, value)?),
-            T::HugeInt => out.fixed(integer::<i128, V>(values, value)?),
+            T::HugeInt => {
+                let number = match values.quick_integer(value) {
+                    Some(number) => number.into(),
+                    None => values.to_wide(value)?.narrow::<i128>().ok_or(Refusal::TooLarge)?,
+                };
+                out.fixed(number);
+            }
             T::UHugeInt => {
-                let number = values.to_integer(value)?;
+                let number = values.to_wide(value)?;
                 if number.negative && number.magnitude != 0 {
                     return Err(Refusal::TooLarge.into());
                 }
@@ -183,19 +192,16 @@ impl<V: Values> Writer<V> {
                 out.fixed(unscaled.filter(fits).ok_or(Refusal::TooLarge)?);
             }
             T::Varchar | T::Bit => self.text(values, value, out)?,
-            T::Json => values.with_json(value, |text| out.bytes(text))??,
+            T::Json => values.with_json(&self.shape, value, |text| out.bytes(text))??,
             T::Blob | T::Geometry => values.with_bytes(value, |bytes| out.bytes(bytes))??,
             T::BigNum => values.with_big(value, |bytes| out.bytes(bytes))??,
             T::Date | T::Interval | T::Time | T::TimeNs | T::TimeTz => self.moment(values, value, out)?,
             T::TimestampS | T::TimestampMs | T::Timestamp | T::TimestampTz | T::TimestampNs => {
                 out.fixed(self.timestamp(values, value)?);
             }
-            T::Uuid => {
-                let bytes = values.with_bytes(value, uuid)?;
-                out.fixed(bytes.ok_or(Refusal::Mismatch)?);
-            }
+            T::Uuid => out.fixed(values.to_uuid(value)?),
             T::Enum(names) => {
-                let code = values.with_text(value, |text, _| self.codes.get(text).copied())?;
+                let code = values.to_code(&self.shape, value, |text| self.codes.get(text).copied())?;
                 let none = || Refusal::Other(format!(", which is none of {}", self.data_type));
                 let code = code.ok_or_else(none)?;
                 match code_width(names.len()) {
@@ -212,9 +218,9 @@ impl<V: Values> Writer<V> {
                 })??;
                 out.nested()?;
             }
-            T::Union(_) => {
+            T::Union(fields) => {
                 let children = &mut out.children;
-                values.with_member(value, |tag, member| {
+                values.with_member(&self.shape, fields, value, |tag, member| {
                     let Some(code) = self.codes.get(tag) else {
                         let what = format!("returned a tag that no member of {} has", self.data_type);
                         return Err(Fault::Refused(Class::Value, what));
@@ -250,8 +256,8 @@ impl<V: Values> Writer<V> {
         if let DataType::Array(_, length) = &self.data_type
             && count != *length as usize
         {
-            let what = format!(", {count} elements where {} is due", self.data_type);
-            return Err(Refusal::Other(what).into());
+            let what = format!("returned {count} elements where {} is due", self.data_type);
+            return Err(Fault::Refused(Class::Value, what).into());
         }
         Ok(out.nested()?)
     }
@@ -389,18 +395,6 @@ fn decimal(text: &[u8], scale: usize) -> Option<i128> {
     Some(if negative { -unscaled } else { unscaled })
 }
 
-/// The bytes of a UUID's text.
-fn uuid(text: &[u8]) -> Option<[u8; 16]> {
-    let mut uuid = [0; 16];
-    let mut digits = 0;
-    for byte in text.iter().filter(|byte| **byte != b'-') {
-        let digit = char::from(*byte).to_digit(16).filter(|_| digits < 32)?;
-        uuid[digits / 2] = uuid[digits / 2] << 4 | digit as u8;
-        digits += 1;
-    }
-    (digits == 32).then_some(uuid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -430,14 +424,5 @@ mod tests {
         ] {
             assert_eq!(decimal(text.as_bytes(), scale), number, "{text} at scale {scale}");
         }
-    }
-
-    #[test]
-    fn uuids_have_thirty_two_digits() {
-        let bytes: [u8; 16] = std::array::from_fn(|at| at as u8 * 17);
-        assert_eq!(uuid(&crosslane::display::uuid(bytes)), Some(bytes));
-        assert_eq!(uuid(b"00112233-4455-6677-8899-aabbccddeef"), None);
-        assert_eq!(uuid(b"00112233445566778899aabbccddeeff0"), None);
-        assert_eq!(uuid(b"g0112233445566778899aabbccddeeff"), None);
     }
 }

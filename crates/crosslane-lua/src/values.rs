@@ -54,10 +54,10 @@ impl Values for Lua {
         Error::external(Wrong::new(class.name(), message))
     }
 
-    fn shown(&self, value: &Value) -> std::string::String {
+    fn shown(&self, value: &Value) -> Result<std::string::String, Error> {
         let text = match value {
-            Value::Nil => return "nil".into(),
-            Value::Table(_) | Value::Function(_) => return format!("a {}", value.type_name()),
+            Value::Nil => return Ok("nil".into()),
+            Value::Table(_) | Value::Function(_) => return Ok(format!("a {}", value.type_name())),
             Value::Number(number) => format!("{number:?}"),
             other => other.to_string().unwrap_or_default(),
         };
@@ -66,7 +66,7 @@ impl Values for Lua {
         if text.chars().nth(80).is_some() {
             shown.push_str("...");
         }
-        shown
+        Ok(shown)
     }
 
     fn null(&self) -> Value {
@@ -96,7 +96,7 @@ impl Values for Lua {
         self.string(bytes)
     }
 
-    fn moment(&self, moment: Moment) -> Made {
+    fn moment(&self, _: &Vec<String>, moment: Moment) -> Made {
         Ok(Value::Table(self.vm.create_table_from(moment.parts())?))
     }
 
@@ -128,7 +128,12 @@ impl Values for Lua {
         Ok(Value::Table(table))
     }
 
-    fn map(&self, count: usize, mut entry: impl FnMut(usize) -> Result<(Value, Value), Error>) -> Made {
+    fn map(
+        &self,
+        _: &Vec<String>,
+        count: usize,
+        mut entry: impl FnMut(usize) -> Result<(Value, Value), Error>,
+    ) -> Made {
         let table = self.vm.create_table_with_capacity(0, count)?;
         for at in 0..count {
             let (key, value) = entry(at)?;
@@ -200,6 +205,8 @@ impl Values for Lua {
 
     fn with_member(
         &self,
+        _: &Vec<String>,
+        _: &[Field],
         value: &Value,
         member: impl FnOnce(&[u8], &Value) -> Written,
     ) -> Taken<Written, Self> {

@@ -150,8 +150,8 @@ impl Loop {
 }
 
 /// One of a function's arguments.
-struct Input<'a> {
-    argument: Argument<'a>,
+struct Input<'a, 'py> {
+    argument: Argument<'a, 'py>,
     kept: Kept,
     /// Where its values go; null for the first.
     cell: *mut ffi::PyObject,
@@ -164,7 +164,7 @@ pub(crate) struct Cursor<'a, 'py> {
     each: &'a Py<PyAny>,
     /// The cell of a row's result.
     result: *mut ffi::PyObject,
-    inputs: Vec<Input<'a>>,
+    inputs: Vec<Input<'a, 'py>>,
     live: &'a Live,
     progress: &'a ProgressWord,
     sequence: u32,
@@ -183,7 +183,7 @@ pub(crate) struct Cursor<'a, 'py> {
 impl<'a, 'py> Cursor<'a, 'py> {
     pub(crate) fn new(
         looped: &'a Loop,
-        arguments: Vec<Argument<'a>>,
+        arguments: Vec<Argument<'a, 'py>>,
         progress: &'a ProgressWord,
         sequence: u32,
         results: Results<'a, 'py>,

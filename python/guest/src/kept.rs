@@ -42,10 +42,10 @@ impl Kept {
 
     /// A new reference to the value of a row.
     #[inline(always)]
-    pub(crate) fn get(
+    pub(crate) fn get<'py>(
         &mut self,
-        py: Python<'_>,
-        argument: &Argument<'_>,
+        py: Python<'py>,
+        argument: &Argument<'_, 'py>,
         row: usize,
     ) -> PyResult<*mut ffi::PyObject> {
         let Some(layout) = self.layout else { return argument.get(py, row) };

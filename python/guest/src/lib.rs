@@ -8,15 +8,15 @@ mod arrow;
 mod iterate;
 mod kept;
 mod layout;
+mod listwise;
 mod moments;
+mod objects;
 mod plain;
-mod reader;
 mod row;
 mod serve;
 #[cfg(test)]
 mod tests;
 mod vectorcall;
-mod writer;
 mod zygote;
 
 use crosslane::Signature;
@@ -79,7 +79,7 @@ fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(parse_signature, module)?)?;
     module.add_function(wrap_pyfunction!(for_types, module)?)?;
     module.add_function(wrap_pyfunction!(parse_type, module)?)?;
-    module.add_function(wrap_pyfunction!(writer::is_missing, module)?)?;
+    module.add_function(wrap_pyfunction!(objects::is_missing, module)?)?;
     module.add_function(wrap_pyfunction!(serve::backoff, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
     module.add_function(wrap_pyfunction!(zygote::zygote, module)?)?;

@@ -151,7 +151,10 @@ fn state<const LENGTH: usize>(
 }
 
 /// Calls something with one argument.
-fn call<'py>(callable: &Bound<'py, PyAny>, argument: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn call<'py>(
+    callable: &Bound<'py, PyAny>,
+    argument: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
     let mut arguments = [ptr::null_mut(), argument.as_ptr()];
     // SAFETY: the objects live; the place before the argument is free; the result is a new reference, or null with an
     // exception set.

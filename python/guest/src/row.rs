@@ -3,8 +3,9 @@
 //! What does not change within a batch is worked out once for it: where a column's values lie, whether
 //! its strings are ASCII, and the function's vectorcall entry.
 
-use crate::reader::Reader;
+use crate::objects::{Reader, Vm};
 use crate::vectorcall;
+use crosslane::DataType;
 use crosslane::batch::Column;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -15,7 +16,7 @@ use std::ptr;
 pub(crate) struct RowCaller<'a, 'py> {
     function: &'a Bound<'py, PyAny>,
     entry: Option<vectorcall::Entry>,
-    arguments: &'a [Argument<'a>],
+    arguments: &'a [Argument<'a, 'py>],
     /// Whether the last argument is a list of any number of arguments.
     variadic: bool,
     /// The arguments behind one free place, which CPython may use for `self`.
@@ -23,26 +24,26 @@ pub(crate) struct RowCaller<'a, 'py> {
 }
 
 /// A column, by the quickest way to its values.
-pub(crate) enum Argument<'a> {
+pub(crate) enum Argument<'a, 'py> {
     Int32(&'a [i32]),
     Int64(&'a [i64]),
     Float64(&'a [f64]),
     Ascii { offsets: &'a [i32], text: &'a [u8] },
-    Other { reader: &'a Reader, column: &'a Column<'a> },
+    Other { reader: &'a Reader<'py>, column: &'a Column<'a> },
 }
 
-impl<'a> Argument<'a> {
+impl<'a, 'py> Argument<'a, 'py> {
     /// `sees_null` says whether rows with NULL in this column are called.
-    pub(crate) fn new(reader: &'a Reader, column: &'a Column<'a>, sees_null: bool) -> Self {
+    pub(crate) fn new(reader: &'a Reader<'py>, column: &'a Column<'a>, sees_null: bool) -> Self {
         let other = Argument::Other { reader, column };
         if sees_null && column.validity.is_some() {
             return other;
         }
-        match reader {
-            Reader::Int32 => column.values().map_or(other, Argument::Int32),
-            Reader::Int64 => column.values().map_or(other, Argument::Int64),
-            Reader::Float64 => column.values().map_or(other, Argument::Float64),
-            Reader::Text if column.data.is_ascii() => {
+        match reader.data_type() {
+            DataType::Integer => column.values().map_or(other, Argument::Int32),
+            DataType::BigInt => column.values().map_or(other, Argument::Int64),
+            DataType::Double => column.values().map_or(other, Argument::Float64),
+            DataType::Varchar | DataType::Bit if column.data.is_ascii() => {
                 Argument::Ascii { offsets: column.offsets, text: column.data }
             }
             _ => other,
@@ -51,7 +52,7 @@ impl<'a> Argument<'a> {
 
     /// A new reference to the value of a row.
     #[inline(always)]
-    pub(crate) fn get(&self, py: Python<'_>, row: usize) -> PyResult<*mut ffi::PyObject> {
+    pub(crate) fn get(&self, py: Python<'py>, row: usize) -> PyResult<*mut ffi::PyObject> {
         let object = match self {
             // SAFETY: the functions return a new reference or null with an exception set.
             Argument::Int32(values) => unsafe { ffi::PyLong_FromLongLong(values[row].into()) },
@@ -68,7 +69,9 @@ impl<'a> Argument<'a> {
                     ffi::PyUnicode_DecodeLatin1(text.as_ptr().cast(), length, ptr::null())
                 }
             }
-            Argument::Other { reader, column } => return Ok(reader.read(py, column, row)?.into_ptr()),
+            Argument::Other { reader, column } => {
+                return Ok(reader.read(&Vm::new(py), column, row)?.into_ptr());
+            }
         };
         if object.is_null() { Err(PyErr::fetch(py)) } else { Ok(object) }
     }
@@ -91,7 +94,7 @@ impl<'a, 'py> RowCaller<'a, 'py> {
     /// A caller for one batch.
     pub(crate) fn new(
         function: &'a Bound<'py, PyAny>,
-        arguments: &'a [Argument<'a>],
+        arguments: &'a [Argument<'a, 'py>],
         variadic: bool,
     ) -> Self {
         Self {

@@ -2,9 +2,9 @@
 
 use crate::arrow::{self, Direction, Results};
 use crate::iterate::{Cursor, Live, Loop, Results as Rows};
-use crate::reader::Reader;
+use crate::listwise::Writer;
+use crate::objects::{self, Reader, Vm, Wish, overflow};
 use crate::row::{Argument, RowCaller};
-use crate::writer::{Writer, overflow};
 use crosslane::batch::{Column, Encode, Plan};
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{ColumnBuilder, DataType, Failure, Instances, Leniency, Signature, Verdict};
@@ -65,12 +65,15 @@ pub(crate) fn live(
     }
 }
 
+/// A function, and where its results are collected.
+type Ready<'py> = (Function<'py>, ColumnBuilder);
+
 /// A declared function, and what was prepared of it for its first calls.
 struct Prepared<'py> {
     declared: Bound<'py, PyAny>,
-    plain: Option<(Function, ColumnBuilder)>,
+    plain: Option<Ready<'py>>,
     /// Of a function that takes arguments of any type: by the types as text.
-    instances: Instances<Box<str>, (Function, ColumnBuilder)>,
+    instances: Instances<Box<str>, Ready<'py>>,
     /// Of an `async` function: what it keeps open from call to call, whatever types these have.
     runner: Option<Py<PyAny>>,
 }
@@ -81,7 +84,7 @@ impl<'py> Prepared<'py> {
     }
 
     /// The function for arguments of these types, if its signature does not say which they are.
-    fn get(&mut self, types: Option<&str>) -> PyResult<(&Function, &mut ColumnBuilder)> {
+    fn get(&mut self, types: Option<&str>) -> PyResult<(&Function<'py>, &mut ColumnBuilder)> {
         let Self { declared, plain, instances, runner } = self;
         let mut new = |concrete: &Bound<'py, PyAny>| -> PyResult<_> {
             let function = Function::new(concrete, runner)?;
@@ -132,47 +135,47 @@ impl From<(PyErr, usize)> for Mishap {
     }
 }
 
-struct Function {
+struct Function<'py> {
     callable: Py<PyAny>,
     types: Vec<DataType>,
     /// Whether the last argument is a list of any number of arguments.
     variadic: bool,
     returns: DataType,
     admits_null: Vec<bool>,
-    kind: Kind,
+    kind: Kind<'py>,
     leniency: Leniency,
     memory_limit: Option<u64>,
 }
 
 /// The rows that a row function is called with.
-struct Batch<'a> {
+struct Batch<'a, 'py> {
     columns: &'a [Column<'a>],
-    readers: &'a [Reader],
+    readers: &'a [Reader<'py>],
     live: &'a Live,
     progress: &'a ProgressWord,
     sequence: u32,
 }
 
-impl<'a> Batch<'a> {
-    fn arguments(&self, sees_null: &[bool]) -> Vec<Argument<'a>> {
+impl<'a, 'py> Batch<'a, 'py> {
+    fn arguments(&self, sees_null: &[bool]) -> Vec<Argument<'a, 'py>> {
         let columns = self.readers.iter().zip(self.columns).zip(sees_null);
         columns.map(|((reader, column), sees_null)| Argument::new(reader, column, *sees_null)).collect()
     }
 }
 
-enum Kind {
+enum Kind<'py> {
     /// Called per row, by `each`: a loop of its own. A function of no parameters, or of any number, has none.
-    Row { readers: Vec<Reader>, writer: Writer, each: Option<Loop> },
+    Row { readers: Vec<Reader<'py>>, writer: Writer<'py>, each: Option<Loop> },
     /// A runner that calls an `async` function for many rows at once.
-    Async { readers: Vec<Reader>, writer: Writer },
+    Async { readers: Vec<Reader<'py>>, writer: Writer<'py> },
     /// Called per batch, with pyarrow arrays (which its wrapper turns into what it wants). It returns one, or a list for
     /// the writer.
-    Vectorized { arguments: Vec<Py<PyAny>>, writer: Writer },
+    Vectorized { arguments: Vec<Py<PyAny>>, writer: Writer<'py> },
 }
 
-impl Function {
+impl<'py> Function<'py> {
     /// `runner` is that of an `async` function, once it was called.
-    fn new(declared: &Bound<'_, PyAny>, runner: &mut Option<Py<PyAny>>) -> PyResult<Self> {
+    fn new(declared: &Bound<'py, PyAny>, runner: &mut Option<Py<PyAny>>) -> PyResult<Self> {
         let py = declared.py();
         let signature: String = declared.getattr("signature")?.extract()?;
         let signature: Signature = signature.parse().map_err(crate::value_error)?;
@@ -184,15 +187,16 @@ impl Function {
         let variadic = signature.variadic;
         let types: Vec<DataType> = signature.parameters.into_iter().map(|field| field.data_type).collect();
         let returns = signature.returns;
-        let shapes: Vec<Option<Bound<'_, PyTuple>>> = declared.getattr("shapes")?.extract()?;
-        let result_shape: Option<Bound<'_, PyTuple>> = declared.getattr("result_shape")?.extract()?;
-        let readers = || -> PyResult<Vec<Reader>> {
-            types.iter().zip(&shapes).map(|(data_type, shape)| Reader::new(py, data_type, shape)).collect()
+        let shapes: Vec<Wish<'py>> = declared.getattr("shapes")?.extract()?;
+        let result_shape: Wish<'py> = declared.getattr("result_shape")?.extract()?;
+        let readers = || -> PyResult<Vec<Reader<'py>>> {
+            let each = types.iter().zip(&shapes);
+            each.map(|(data_type, shape)| objects::reader(py, data_type, shape.clone())).collect()
         };
         let kind: String = declared.getattr("kind")?.extract()?;
         let (kind, callable) = match kind.as_str() {
             "row" => {
-                let writer = Writer::new(py, &returns, &result_shape)?;
+                let writer = Writer::new(py, &returns, result_shape)?;
                 let each = if variadic || types.is_empty() {
                     None
                 } else {
@@ -204,7 +208,7 @@ impl Function {
             }
             "async" => {
                 let kind =
-                    Kind::Async { readers: readers()?, writer: Writer::new(py, &returns, &result_shape)? };
+                    Kind::Async { readers: readers()?, writer: Writer::new(py, &returns, result_shape)? };
                 if runner.is_none() {
                     let made = py.import("crosslane._async")?.getattr("Runner")?.call1((declared,))?;
                     *runner = Some(made.unbind());
@@ -239,7 +243,7 @@ impl Function {
 
     fn answer(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         lane: &mut GuestLane,
         call: Call,
         out: &mut ColumnBuilder,
@@ -272,7 +276,7 @@ impl Function {
     }
 
     /// Runs the function over a batch, into `out` or as the results that it returns.
-    fn run<'py>(
+    fn run(
         &self,
         py: Python<'py>,
         columns: &[Column<'_>],
@@ -412,10 +416,10 @@ impl Function {
 
     /// Calls the rows of a batch by the function's own loop. `failed` gets how often rows were tried again. Returns the
     /// results that are not in the column yet.
-    fn each<'py>(
+    fn each(
         &self,
         each: &Loop,
-        batch: &Batch<'_>,
+        batch: &Batch<'_, 'py>,
         results: Rows<'_, 'py>,
         failed: &mut HashMap<usize, u32>,
         mishaps: &mut Mishaps,
@@ -437,10 +441,10 @@ impl Function {
     }
 
     /// As [`Function::each`], by one call after the other.
-    fn one_by_one<'py>(
+    fn one_by_one(
         &self,
         py: Python<'py>,
-        batch: &Batch<'_>,
+        batch: &Batch<'_, 'py>,
         mut results: Rows<'_, 'py>,
         failed: &mut HashMap<usize, u32>,
         mishaps: &mut Mishaps,
@@ -463,10 +467,10 @@ impl Function {
     }
 
     /// What a row's result is after its call failed: that of another try, or None.
-    fn instead<'py>(
+    fn instead(
         &self,
         py: Python<'py>,
-        batch: &Batch<'_>,
+        batch: &Batch<'_, 'py>,
         (mishap, row): (Mishap, usize),
         failed: &mut HashMap<usize, u32>,
         mishaps: &mut Mishaps,
@@ -479,10 +483,10 @@ impl Function {
     }
 
     /// The result of a row that is called once more, and then as often as it may be; None if that does not help.
-    fn again<'py>(
+    fn again(
         &self,
         py: Python<'py>,
-        batch: &Batch<'_>,
+        batch: &Batch<'_, 'py>,
         row: usize,
         tries: &mut u32,
         mishaps: &mut Mishaps,
@@ -502,14 +506,15 @@ impl Function {
     }
 
     /// The arguments of a row, those of a variadic function's list one by one.
-    fn arguments<'py>(
+    fn arguments(
         &self,
         py: Python<'py>,
-        readers: &[Reader],
+        readers: &[Reader<'py>],
         columns: &[Column<'_>],
         row: usize,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let values = readers.iter().zip(columns).map(|(reader, column)| reader.read(py, column, row));
+        let vm = Vm::new(py);
+        let values = readers.iter().zip(columns).map(|(reader, column)| reader.read(&vm, column, row));
         let mut values = values.collect::<PyResult<Vec<_>>>()?;
         if let Some(rest) = values.pop_if(|_| self.variadic) {
             values.extend(rest.cast::<PyList>()?.iter());

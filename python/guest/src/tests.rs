@@ -2,10 +2,10 @@
 
 use crate::kept::Kept;
 use crate::layout;
+use crate::listwise::Writer;
+use crate::objects::{Vm, reader};
 use crate::plain::Plain;
-use crate::reader::Reader;
 use crate::row::Argument;
-use crate::writer::Writer;
 use crosslane::{ColumnBuilder, DataType};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -60,8 +60,8 @@ fn every_value_survives_its_column() {
     python(|py, names| {
         for (data_type, values) in SURVIVE {
             let data_type: DataType = data_type.parse().expect("a type");
-            let writer = Writer::new(py, &data_type, &None).expect("a writer");
-            let reader = Reader::new(py, &data_type, &None).expect("a reader");
+            let writer = Writer::new(py, &data_type, None).expect("a writer");
+            let reader = reader(py, &data_type, None).expect("a reader");
             let mut column = ColumnBuilder::new(&data_type);
             let values: Vec<_> =
                 values.iter().chain(&["None"]).map(|text| evaluate(py, names, text)).collect();
@@ -70,7 +70,7 @@ fn every_value_survives_its_column() {
             }
             assert_eq!(column.rows(), values.len());
             for (row, value) in values.iter().enumerate() {
-                let read = reader.read(py, &column.column(&data_type), row).expect("a value");
+                let read = reader.read(&Vm::new(py), &column.column(&data_type), row).expect("a value");
                 assert!(read.eq(value).expect("comparable"), "{data_type}: {read} instead of {value}");
             }
         }
@@ -102,7 +102,7 @@ fn what_is_no_value_is_an_exception_and_leaves_no_trace() {
     python(|py, names| {
         for (data_type, refused, class) in REFUSED {
             let data_type: DataType = data_type.parse().expect("a type");
-            let writer = Writer::new(py, &data_type, &None).expect("a writer");
+            let writer = Writer::new(py, &data_type, None).expect("a writer");
             let mut column = ColumnBuilder::new(&data_type);
             column.null();
             let error = writer.write(&evaluate(py, names, refused), &mut column).expect_err(refused);
@@ -125,7 +125,7 @@ fn looped<'py>(
     fill: impl Fn(&mut ColumnBuilder),
 ) -> (Vec<Bound<'py, PyAny>>, Vec<usize>, bool) {
     let data_type: DataType = data_type.parse().expect("a type");
-    let reader = Reader::new(py, &data_type, &None).expect("a reader");
+    let reader = reader(py, &data_type, None).expect("a reader");
     let mut column = ColumnBuilder::new(&data_type);
     fill(&mut column);
     let column = column.column(&data_type);
@@ -133,7 +133,7 @@ fn looped<'py>(
     // Once nobody keeps them, except for the two that a loop has: that of the row, and that of the row before.
     let mut kept = Kept::new(known);
     let mut copies = ColumnBuilder::new(&data_type);
-    let plain = Writer::new(py, &data_type, &None).expect("a writer").plain();
+    let plain = Writer::new(py, &data_type, None).expect("a writer").plain();
     let mut places = Vec::new();
     let mut before = None;
     for row in 0..column.rows {

@@ -375,7 +375,10 @@ impl Function {
         unsafe {
             let vm = Vm::new();
             let Ok(array) = objects::array(result) else {
-                let what = format!("returned {} where a list of results is due", vm.shown(&result));
+                let what = format!(
+                    "returned {} where a list of results is due",
+                    vm.shown(&result).map_err(Fault::Failed)?
+                );
                 return Err(Fault::Refused(Class::Type, what));
             };
             let length = rb_sys::RARRAY_LEN(array) as usize;

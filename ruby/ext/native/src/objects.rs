@@ -231,18 +231,18 @@ impl Values for Vm {
     }
 
     /// An object as text for a message: cut, and without trusting its `inspect`.
-    fn shown(&self, value: &VALUE) -> String {
+    fn shown(&self, value: &VALUE) -> Result<String, Unwind> {
         // SAFETY: the value is alive: it lies on the caller's stack.
         let value = unsafe { Value::from_raw(*value) };
         // SAFETY: the name is copied at once.
         let class = unsafe { value.classname() }.into_owned();
-        let Ok(text) = value.funcall::<_, _, String>("inspect", ()) else { return class };
+        let Ok(text) = value.funcall::<_, _, String>("inspect", ()) else { return Ok(class) };
         let mut shown = format!("{class} ");
         shown.extend(text.chars().take(80));
         if text.chars().nth(80).is_some() {
             shown.push_str("...");
         }
-        shown
+        Ok(shown)
     }
 
     #[inline(always)]
@@ -297,7 +297,7 @@ impl Values for Vm {
         Ok(unsafe { utf8(bytes, ascii.unwrap_or_else(|| bytes.is_ascii())) })
     }
 
-    fn json(&self, bytes: &[u8]) -> Made {
+    fn json(&self, _: &Shape, bytes: &[u8]) -> Made {
         // SAFETY: protected.
         Ok(unsafe { send(known().json, c"parse", &[utf8(bytes, bytes.is_ascii())]) })
     }
@@ -307,7 +307,7 @@ impl Values for Vm {
         Ok(unsafe { rb_sys::rb_str_new(bytes.as_ptr().cast(), bytes.len() as i64) })
     }
 
-    fn moment(&self, moment: Moment) -> Made {
+    fn moment(&self, _: &Shape, moment: Moment) -> Made {
         // SAFETY: protected.
         Ok(unsafe {
             match moment {
@@ -363,7 +363,12 @@ impl Values for Vm {
         Ok(unsafe { object(known().tagged, &parts) })
     }
 
-    fn map(&self, count: usize, mut entry: impl FnMut(usize) -> Result<(VALUE, VALUE), Unwind>) -> Made {
+    fn map(
+        &self,
+        _: &Shape,
+        count: usize,
+        mut entry: impl FnMut(usize) -> Result<(VALUE, VALUE), Unwind>,
+    ) -> Made {
         // SAFETY: protected.
         unsafe {
             let hash = rb_sys::rb_hash_new();
@@ -500,7 +505,7 @@ impl Values for Vm {
         }
     }
 
-    fn with_json<R>(&self, value: &VALUE, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
+    fn with_json<R>(&self, _: &Shape, value: &VALUE, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
         // SAFETY: protected; the text lives until it was taken.
         unsafe {
             let text = send(known().json, c"generate", &[*value]);
@@ -628,6 +633,8 @@ impl Values for Vm {
 
     fn with_member(
         &self,
+        _: &Shape,
+        _: &[Field],
         value: &VALUE,
         member: impl FnOnce(&[u8], &VALUE) -> Written,
     ) -> Taken<Written, Self> {

@@ -1,0 +1,134 @@
+//! Results, a list of them at once: what nearly all lists hold goes into its column quickly.
+
+use crate::iterate::Live;
+use crate::layout;
+use crate::objects::{self, Vm, Wish, overflow};
+use crate::plain::{self, Plain};
+use crosslane::builder::Overflow;
+use crosslane::{ColumnBuilder, DataType};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use std::ops::Range;
+
+/// How results become rows of a column.
+pub(crate) struct Writer<'py> {
+    vm: Vm<'py>,
+    data_type: DataType,
+    /// For one of any kind.
+    one: objects::Writer<'py>,
+}
+
+impl<'py> Writer<'py> {
+    /// A writer for a row function's results.
+    pub(crate) fn new(py: Python<'py>, data_type: &DataType, wish: Wish<'py>) -> PyResult<Self> {
+        Self::of(Vm::new(py), data_type, wish)
+    }
+
+    /// A writer for objects in the column that a vectorized function returned.
+    pub(crate) fn of_columns(py: Python<'py>, data_type: &DataType) -> PyResult<Self> {
+        Self::of(Vm::of_columns(py), data_type, None)
+    }
+
+    fn of(vm: Vm<'py>, data_type: &DataType, wish: Wish<'py>) -> PyResult<Self> {
+        Ok(Self { vm, data_type: data_type.clone(), one: objects::writer(vm, data_type, wish)? })
+    }
+
+    /// Adds a value, or NULL for None. After an error the column must be truncated.
+    pub(crate) fn write(&self, value: &Bound<'py, PyAny>, out: &mut ColumnBuilder) -> PyResult<()> {
+        self.one.write(&self.vm, value, out).map_err(|fault| fault.into_error(&self.vm))
+    }
+
+    /// What the values nearly always are.
+    pub(crate) fn plain(&self) -> Plain {
+        match self.data_type {
+            DataType::BigInt => Plain::Int64,
+            DataType::Integer => Plain::Int32,
+            DataType::Double => Plain::Double,
+            DataType::Boolean => Plain::Boolean,
+            DataType::Varchar => Plain::Text,
+            _ => Plain::None,
+        }
+    }
+
+    /// Adds the values of a list in the places of the rows that were called, and NULLs in the others, behind the rows that
+    /// the column has already. The list begins with the row that so many are called before. An error comes with the row that it
+    /// is about. `at` is told the row whose value is next, because values may be computed only now.
+    pub(crate) fn write_all(
+        &self,
+        list: &Bound<'py, PyList>,
+        before: usize,
+        live: &Live,
+        out: &mut ColumnBuilder,
+        at: impl Fn(usize),
+    ) -> Result<(), (PyErr, usize)> {
+        let mut item = live.before(out.rows()) - before;
+        while out.rows() < live.rows() {
+            let row = out.rows();
+            if !live.is_live(row) {
+                out.null();
+                continue;
+            }
+            let end = item + live.run(row);
+            while item < end {
+                let row = out.rows();
+                at(row);
+                let added =
+                    self.add_plain(list, item..end, out).map_err(|error| (overflow(error), out.rows()))?;
+                item += added;
+                if added > 0 {
+                    continue;
+                }
+                // What runs Python code to become a value could take it out of the list.
+                let value = list.get_item(item);
+                value.and_then(|value| self.write(&value, out)).map_err(|error| (error, row))?;
+                item += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the first of these values in a list, up to one that is not exactly of the type which nearly all values have, or
+    /// does not fit. Says how many. Nothing here runs Python code, which could change the list.
+    fn add_plain(
+        &self,
+        list: &Bound<'py, PyList>,
+        items: Range<usize>,
+        out: &mut ColumnBuilder,
+    ) -> Result<usize, Overflow> {
+        let count = items.len();
+        let mut objects = items.map_while(|item| {
+            // SAFETY: a living list gives a borrowed reference, which it keeps until the next value, or null with an
+            // exception set.
+            let object = unsafe { ffi::PyList_GetItem(list.as_ptr(), item as ffi::Py_ssize_t) };
+            if object.is_null() {
+                // The list is shorter, which is told for the value that is not there.
+                drop(PyErr::take(list.py()));
+            }
+            (!object.is_null()).then_some(object)
+        });
+        let layout = layout::known();
+        // SAFETY: the objects live while they are in the list, and a `Bound` says that the interpreter's lock is held.
+        unsafe {
+            Ok(match self.plain() {
+                Plain::Int64 => out.fixed_while(|| plain::integer_of(layout, objects.next()?)),
+                Plain::Int32 => out.fixed_while(|| plain::narrow_of(layout, objects.next()?)),
+                Plain::Double => out.fixed_while(|| plain::double_of(layout, objects.next()?)),
+                Plain::Boolean => out.boolean_while(|| plain::boolean_of(objects.next()?)),
+                Plain::Text => {
+                    let mut added = 0;
+                    while added < count {
+                        let Some(text) = objects.next().and_then(|object| plain::text_of(layout, object))
+                        else {
+                            break;
+                        };
+                        out.bytes(text)?;
+                        added += 1;
+                    }
+                    added
+                }
+                Plain::None => 0,
+            })
+        }
+    }
+}
