@@ -5,7 +5,7 @@
 //! DuckDB leaves anything there.
 
 use crate::recoded::{self, is_recoded};
-use crate::string::DuckString;
+use crate::string::{DuckString, Texts};
 use crate::types::decimal_width;
 use crate::validity;
 use crosslane::batch::{self, Body, Encode, Frame, Plan};
@@ -15,7 +15,6 @@ use crosslane::{ColumnBuilder, DataType, Error, Function, Layout, code_width};
 use libduckdb_sys as ffi;
 use smallvec::SmallVec;
 use std::ops::Range;
-use std::slice::ChunksExactMut;
 use std::sync::Arc;
 
 /// Those of a few columns without an allocation.
@@ -234,10 +233,10 @@ struct VectorRows<'a> {
     children: Vec<VectorRows<'a>>,
 }
 
-impl VectorRows<'_> {
+impl<'a> VectorRows<'a> {
     #[inline]
     fn is_valid(&self, row: usize) -> bool {
-        self.mask.is_none_or(|mask| mask[row / 64] >> (row % 64) & 1 == 1)
+        self.mask.is_none_or(|mask| validity::is_set(mask, row))
     }
 
     /// # Safety
@@ -321,17 +320,18 @@ impl<'a> VectorRows<'a> {
     /// # Safety
     /// The data must be strings.
     unsafe fn total_bytes(&self) -> usize {
-        // SAFETY: as the caller says.
-        if let Some(strings) = unsafe { self.plain_strings() } {
-            return strings.iter().map(|string| string.length()).sum();
-        }
         let mut total = 0;
-        self.rows.each(|_, row| {
-            if self.is_valid(row) {
-                // SAFETY: as the caller says, and the row is not NULL.
-                total += unsafe { self.value::<DuckString>(row) }.length();
-            }
-        });
+        for range in self.rows.ranges() {
+            // SAFETY: as the caller says.
+            let strings = unsafe { self.strings(range) };
+            total += match self.nulls_mask() {
+                None => strings.iter().map(DuckString::length).sum::<usize>(),
+                Some(mask) => {
+                    let lengths = strings.iter().map(DuckString::length).zip(range.clone());
+                    lengths.map(|(length, row)| if validity::is_set(mask, row) { length } else { 0 }).sum()
+                }
+            };
+        }
         total
     }
 
@@ -452,41 +452,44 @@ impl<'a> VectorRows<'a> {
         });
     }
 
-    /// The strings of neighbouring rows without NULLs, which is how most chunks come.
+    /// The mask, if a row is NULL.
+    fn nulls_mask(&self) -> Option<&'a [u64]> {
+        self.mask.filter(|_| self.nulls > 0)
+    }
+
+    /// The strings of neighbouring rows. Those of NULL rows may be anything: not even their length means something.
     ///
     /// # Safety
     /// The data must be strings.
-    unsafe fn plain_strings(&self) -> Option<&[DuckString]> {
-        let Rows::Range(range) = &self.rows else { return None };
-        if self.nulls > 0 {
-            return None;
+    unsafe fn strings(&self, range: &Range<usize>) -> &[DuckString] {
+        if range.is_empty() {
+            return &[];
         }
         // SAFETY: the rows exist, lie behind each other, and are strings, as the caller says.
-        Some(unsafe {
-            std::slice::from_raw_parts(self.data.cast::<DuckString>().add(range.start), range.len())
-        })
+        unsafe { std::slice::from_raw_parts(self.data.cast::<DuckString>().add(range.start), range.len()) }
     }
 
     /// # Safety
     /// The data must be strings.
     unsafe fn write_bytes(&self, offsets: &mut [u8], out: &mut [u8]) {
-        let mut texts = Texts { offsets: offsets.chunks_exact_mut(4), out, end: 0 };
+        let mut texts = Texts::new(offsets, out);
         if let Some((bytes, ends)) = &self.recoded {
             let mut start = 0;
             for end in ends {
                 texts.add(&bytes[start..*end]);
                 start = *end;
             }
-        // SAFETY: as the caller says.
-        } else if let Some(strings) = unsafe { self.plain_strings() } {
-            // SAFETY: the strings are DuckDB's, and live as long as the vector.
-            strings.iter().for_each(|string| texts.add(unsafe { string.bytes() }));
         } else {
-            // SAFETY: as the caller says; a NULL row is not looked at.
-            self.rows.each(|_, row| {
-                // SAFETY: as the caller says, and the row is not NULL.
-                texts.add(if self.is_valid(row) { unsafe { self.bytes(row) } } else { &[] });
-            });
+            for range in self.rows.ranges() {
+                // SAFETY: as the caller says; the strings are DuckDB's, and live as long as the vector.
+                unsafe {
+                    match self.nulls_mask() {
+                        None => texts.add_strings(self.strings(range), |_| true),
+                        Some(mask) => texts
+                            .add_strings(self.strings(range), |at| validity::is_set(mask, range.start + at)),
+                    }
+                }
+            }
         }
         texts.add(&[]);
     }
@@ -503,52 +506,6 @@ impl<'a> VectorRows<'a> {
             }
             offsets[to * 4 + 4..to * 4 + 8].copy_from_slice(&(end as i32).to_le_bytes());
         });
-    }
-}
-
-/// Strings on their way into a batch.
-struct Texts<'a> {
-    offsets: ChunksExactMut<'a, u8>,
-    out: &'a mut [u8],
-    end: usize,
-}
-
-impl Texts<'_> {
-    /// Writes where the next string begins, and the string. A call for each would cost as much as the rest.
-    #[inline(always)]
-    fn add(&mut self, bytes: &[u8]) {
-        if let Some(offset) = self.offsets.next() {
-            offset.copy_from_slice(&(self.end as i32).to_le_bytes());
-        }
-        copy_string(&mut self.out[self.end..], bytes);
-        self.end += bytes.len();
-    }
-}
-
-/// Copies a string to the start of `out`. Most strings are short: up to 32 bytes are two loads and two
-/// stores, which overlap in the middle, instead of a call.
-#[inline]
-fn copy_string(out: &mut [u8], bytes: &[u8]) {
-    let length = bytes.len();
-    let out = &mut out[..length];
-    match length {
-        16..=32 => copy_ends::<16>(out, bytes),
-        8..16 => copy_ends::<8>(out, bytes),
-        4..8 => copy_ends::<4>(out, bytes),
-        _ => out.copy_from_slice(bytes),
-    }
-}
-
-/// Copies the first and the last `N` bytes of a string that has at most twice as many.
-#[inline]
-fn copy_ends<const N: usize>(out: &mut [u8], bytes: &[u8]) {
-    if let (Some(first), Some(last)) = (bytes.first_chunk::<N>(), bytes.last_chunk::<N>()) {
-        if let Some(place) = out.first_chunk_mut::<N>() {
-            *place = *first;
-        }
-        if let Some(place) = out.last_chunk_mut::<N>() {
-            *place = *last;
-        }
     }
 }
 

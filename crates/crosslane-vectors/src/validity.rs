@@ -3,6 +3,12 @@
 
 use std::ops::Range;
 
+/// Whether a row is not NULL.
+#[inline]
+pub(crate) fn is_set(mask: &[u64], row: usize) -> bool {
+    mask[row / 64] >> (row % 64) & 1 == 1
+}
+
 /// A word whose lowest bits are 1.
 fn lowest(count: usize) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }

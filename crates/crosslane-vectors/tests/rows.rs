@@ -256,3 +256,37 @@ fn read(arguments: &Arguments<'_>, first: usize, end: usize) -> Vec<i64> {
     let columns = batch::columns(frame.bytes(), [&DataType::BigInt].into_iter()).unwrap();
     columns[0].values().unwrap().to_vec()
 }
+
+/// Texts of 0 to 69 bytes, every third of which is NULL, with an address that is none below it.
+#[test]
+fn texts_go_to_a_guest_in_any_slice_whatever_their_nulls_hold() {
+    let text = |row: usize| (row % 3 != 1).then(|| format!("{row:069}")[69 - row % 70..].to_owned());
+    let chunk = Chunk::new("VARCHAR");
+    for row in 0..300 {
+        let text = text(row).unwrap_or_default();
+        // SAFETY: the vector has 2048 strings; DuckDB copies the bytes. A string has 16 bytes.
+        unsafe {
+            let (vector, at) = (chunk.vector(), row as ffi::idx_t);
+            let (bytes, length) = (text.as_ptr().cast(), text.len() as ffi::idx_t);
+            ffi::duckdb_unsafe_vector_assign_string_element_len(vector, at, bytes, length);
+            if row % 3 == 1 {
+                ffi::duckdb_vector_ensure_validity_writable(vector);
+                ffi::duckdb_validity_set_row_invalid(ffi::duckdb_vector_get_validity(vector), at);
+                ffi::duckdb_vector_get_data(vector).cast::<[u8; 16]>().add(row).write([0xFF; 16]);
+            }
+        }
+    }
+    let arguments = arguments(&chunk, 300);
+    for (first, end) in
+        [(0, 300), (0, 0), (1, 2), (2, 3), (0, 64), (63, 65), (64, 128), (127, 300), (299, 300)]
+    {
+        let frame = arguments.frame(first..end).unwrap();
+        let column = batch::columns(frame.bytes(), [&DataType::Varchar].into_iter()).unwrap().remove(0);
+        let found = (0..end - first).map(|row| column.is_valid(row).then(|| column.bytes(row)));
+        let expected: Vec<_> = (first..end).map(text).collect();
+        let expected: Vec<_> = expected.iter().map(|text| text.as_deref().map(str::as_bytes)).collect();
+        assert_eq!(found.collect::<Vec<_>>(), expected, "rows {first}..{end}");
+        // A NULL takes no room.
+        assert_eq!(column.data.len(), expected.iter().flatten().map(|text| text.len()).sum::<usize>());
+    }
+}
