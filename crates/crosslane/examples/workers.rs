@@ -3,8 +3,8 @@
 //! Each worker makes so many calls of one row over lanes that answer at once. It prints the processor time of a call in
 //! nanoseconds, all workers together: what they do to each other by locks and shared cache lines is in it.
 
-use crosslane::batch::{BATCH, Column, Encode, Header, LAST, Plan};
-use crosslane::call::{CallGroup, Caller, Input, Output, call};
+use crosslane::batch::{BATCH, Encode, Header, LAST, Plan};
+use crosslane::call::{CallGroup, Caller, Input, call};
 use crosslane::lane::{Lane, LaneError, Waiter};
 use crosslane::pool::{self, Pool, PoolOptions};
 use crosslane::{Address, ColumnBuilder, DataType, Error, Function, FunctionSpec, Library};
@@ -104,15 +104,6 @@ impl Input for Row {
     }
 }
 
-struct Nowhere;
-
-impl Output for Nowhere {
-    fn accept(&mut self, _: usize, _: &Column<'_>) -> Result<(), Error> {
-        Ok(())
-    }
-    fn null(&mut self, _: usize) {}
-}
-
 /// How much of the processors this thread has had.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -139,7 +130,7 @@ fn main() {
             let run = |calls: usize| {
                 for _ in 0..calls {
                     let caller = Caller::new(&group, workers);
-                    call(&library, &function, caller, &row, &mut Nowhere).expect("an answer");
+                    call(&library, &function, caller, &row, &mut ()).expect("an answer");
                 }
             };
             // Each has its lane then.
