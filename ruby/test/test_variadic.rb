@@ -17,6 +17,8 @@ class TestVariadic < CrosslaneTest
       expected = [%([0, "0", "b", "0"]), nil, %([2, "2", "b", "2"])]
       assert_equal expected, db.query("SELECT f(x, a, b, a) FROM t ORDER BY x").map(&:first), options
       assert_equal %([1, "x"]), db.value("SELECT f(1, 'x')"), options
+      many = Array.new(100, &:to_s)
+      assert_equal [1, *many].inspect, db.value("SELECT f(1, #{many.map { |text| "'#{text}'" }.join(", ")})"), options
     end
     db.udf(:see, "(*rest VARCHAR) -> VARCHAR", nulls: :call) { |*rest| rest.inspect }
     assert_equal %([nil, "x"]), db.value("SELECT see(NULL, 'x')")

@@ -9,8 +9,10 @@
 //! All rules about numbers that do not fit, infinities, units of time and NULLs are here, so that they are the same in
 //! each language. The traits are generic: no value passes through a virtual call. `docs/protocol.md` has the guide.
 
+mod batch;
 mod calls;
 mod declared;
+mod function;
 mod numbers;
 mod parts;
 mod places;
@@ -19,9 +21,11 @@ mod values;
 mod writer;
 mod zygote;
 
-pub use calls::{Language, serve};
+pub use batch::{Batch, Mishap, Progress};
+pub use calls::{Language, fail, serve};
 pub use crosslane_process::guest::GuestLane;
 pub use declared::{Declarations, Declared, SIZE_UNITS};
+pub use function::Function;
 pub use numbers::decimal_text;
 pub use places::traceback;
 pub use reader::{Argument, Reader};

@@ -262,7 +262,7 @@ impl<E> Refusal<E> {
             Refusal::Failed(error) => return Fault::Failed(error),
         };
         match shown() {
-            Ok(shown) => Fault::Refused(class, format!("returned {shown}{what}")),
+            Ok(shown) => Fault::refused(class, format!("returned {shown}{what}")),
             Err(error) => Fault::Failed(error),
         }
     }
@@ -320,20 +320,26 @@ impl std::fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// Why a result could not be written.
+/// Why a result could not be written. As small as the language's errors allow, so that what writes returns it in registers.
 #[derive(Debug)]
 pub enum Fault<E> {
     /// It is no value of the type.
-    Refused(Class, String),
+    Refused(Box<(Class, String)>),
     /// The language had an error.
     Failed(E),
 }
 
 impl<E> Fault<E> {
+    /// A refusal.
+    #[cold]
+    pub fn refused(class: Class, message: String) -> Self {
+        Fault::Refused(Box::new((class, message)))
+    }
+
     /// The language's error for it.
     pub fn into_error(self, values: &impl Values<Error = E>) -> E {
         match self {
-            Fault::Refused(class, message) => values.error(class, &message),
+            Fault::Refused(refused) => values.error(refused.0, &refused.1),
             Fault::Failed(error) => error,
         }
     }
@@ -345,7 +351,7 @@ impl<E> From<Overflow> for Fault<E> {
             Overflow::TooLarge => Class::Range,
             Overflow::NoMemory => Class::NoMemory,
         };
-        Fault::Refused(class, overflow.to_string())
+        Fault::refused(class, overflow.to_string())
     }
 }
 

@@ -21,13 +21,14 @@ type Written<V> = Result<(), Fault<<V as Values>::Error>>;
 
 /// Why a value was not written: it is refused, or one within it was.
 enum Stop<E> {
-    Value(Refusal<E>),
+    Value(Box<Refusal<E>>),
     Within(Fault<E>),
 }
 
 impl<E> From<Refusal<E>> for Stop<E> {
+    #[cold]
     fn from(refusal: Refusal<E>) -> Self {
-        Stop::Value(refusal)
+        Stop::Value(Box::new(refusal))
     }
 }
 
@@ -126,7 +127,7 @@ impl<V: Values> Writer<V> {
         };
         match tried {
             Ok(()) => Ok(()),
-            Err(Stop::Value(refusal)) => Err(self.fault(values, value, refusal)),
+            Err(Stop::Value(refusal)) => Err(self.fault(values, value, *refusal)),
             Err(Stop::Within(fault)) => Err(fault),
         }
     }
@@ -223,7 +224,7 @@ impl<V: Values> Writer<V> {
                 values.with_member(&self.shape, fields, value, |tag, member| {
                     let Some(code) = self.codes.get(tag) else {
                         let what = format!("returned a tag that no member of {} has", self.data_type);
-                        return Err(Fault::Refused(Class::Value, what));
+                        return Err(Fault::refused(Class::Value, what));
                     };
                     children[0].fixed(*code as u8);
                     for (at, writer) in self.children.iter().enumerate() {
@@ -257,7 +258,7 @@ impl<V: Values> Writer<V> {
             && count != *length as usize
         {
             let what = format!("returned {count} elements where {} is due", self.data_type);
-            return Err(Fault::Refused(Class::Value, what).into());
+            return Err(Fault::refused(Class::Value, what).into());
         }
         Ok(out.nested()?)
     }
@@ -269,7 +270,7 @@ impl<V: Values> Writer<V> {
         let entry = |count: usize, key: &V::Value, value: &V::Value| {
             make_room(entries, &mut room, before, count)?;
             if values.is_null(key) {
-                return Err(Fault::Refused(Class::Value, NULL_KEY.into()));
+                return Err(Fault::refused(Class::Value, NULL_KEY.into()));
             }
             self.children[0].write(values, key, &mut entries.children[0])?;
             self.children[1].write(values, value, &mut entries.children[1])?;

@@ -81,7 +81,7 @@ const GAP: &str = "\0";
 /// The class of an error, and its words around the value and the type.
 fn refusal(refusal: Refusal<()>) -> Value {
     match refusal.told(|| Ok(GAP.into()), GAP) {
-        Fault::Refused(class, words) => json!({ "class": class.name(), "words": around(&words) }),
+        Fault::Refused(refused) => json!({ "class": refused.0.name(), "words": around(&refused.1) }),
         Fault::Failed(()) => Value::Null,
     }
 }

@@ -138,8 +138,8 @@ impl Language for Lua {
         }
     }
 
-    fn describe(&self, error: Error) -> Failure {
-        self.failure(&error)
+    fn describe(&self, error: Error) -> Result<Failure, Error> {
+        Ok(self.failure(&error))
     }
 
     fn limited<R>(&self, bytes: u64, work: impl FnOnce() -> R) -> R {
@@ -224,7 +224,8 @@ impl Guest for Lua {
     fn serve(&mut self, memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<()> {
         // SAFETY: the engine sent them for this lane, which is opened here alone.
         let mut lane = unsafe { GuestLane::open(memory, socket, spin) }?;
-        crosslane_guest::serve(self, &self.functions, &mut lane)
+        let served = crosslane_guest::serve(self, &self.functions, &mut lane);
+        served.map_err(|error| io::Error::other(error.to_string()))
     }
 }
 

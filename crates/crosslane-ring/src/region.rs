@@ -171,6 +171,7 @@ pub struct ProgressWord(Arc<Mapping>);
 
 impl ProgressWord {
     /// Says that the guest works on `row` of batch `sequence` (its low 32 bits).
+    #[inline]
     pub fn set(&self, sequence: u32, row: u32) {
         let value = u64::from(sequence) << 32 | u64::from(row);
         self.0.header().progress.store(value, Ordering::Relaxed);

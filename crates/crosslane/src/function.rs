@@ -92,8 +92,28 @@ pub const MOST_CONCURRENCY: u32 = 65_536;
 pub const LARGEST_MEMORY_LIMIT: u64 = 1 << 50;
 
 impl FunctionSpec {
+    /// A scalar function without options, which admits no NULL.
+    pub fn new(signature: String) -> Self {
+        Self {
+            signature,
+            kind: Kind::Scalar,
+            admits_null: Vec::new(),
+            deterministic: yes(),
+            calling: Calling::Row,
+            ends_late_calls: false,
+            concurrency: one(),
+            timeout: None,
+            memory_limit: None,
+            on_error: OnError::Fail,
+            retries: 0,
+            file: String::new(),
+            line: 0,
+            description: String::new(),
+        }
+    }
+
     /// What becomes of its calls that fail.
-    pub(crate) fn leniency(&self) -> Leniency {
+    pub fn leniency(&self) -> Leniency {
         Leniency { retries: self.retries, on_error: self.on_error }
     }
 

@@ -100,6 +100,12 @@ impl From<Unwind> for magnus::Error {
     }
 }
 
+impl From<std::io::Error> for Unwind {
+    fn from(error: std::io::Error) -> Self {
+        Unwind::new(c"IOError", &error.to_string())
+    }
+}
+
 impl From<magnus::Error> for Unwind {
     fn from(error: magnus::Error) -> Self {
         use magnus::rb_sys::AsRawValue;

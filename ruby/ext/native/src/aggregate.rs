@@ -3,7 +3,7 @@
 //! For each row of an exchange a method of Ruby's is called (`Crosslane::Accumulators`), which finds the states by their
 //! numbers. No row is tried again: it may have changed a state.
 
-use crate::function::MOST_PARAMETERS;
+use crate::function::PLACES;
 use crate::objects::{self, Reader, Vm, Writer, exception, made};
 use crate::serve::{describe, io_error};
 use crate::values::{Held, intern};
@@ -128,7 +128,7 @@ impl Part {
         let mut row = 0;
         let mut fault = None;
         let outcome = protect(|| {
-            let mut values = [Qnil as VALUE; MOST_PARAMETERS];
+            let mut values = [Qnil as VALUE; PLACES];
             while row < rows {
                 // A row that is left out changes no state.
                 if !skipping.iter().any(|column| !column.is_valid(row)) {

@@ -24,7 +24,11 @@ type Written = Result<(), Fault>;
 ///
 /// Its errors are jumps: what makes or takes an object may be left by one, to the [`protect`] around it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Vm(());
+pub(crate) struct Vm {
+    /// Whether it calls for the engine in its own process. Then what ends a program is for that program, and in a worker it
+    /// is a failed call.
+    pub(crate) host: bool,
+}
 
 impl Vm {
     /// # Safety
@@ -32,7 +36,15 @@ impl Vm {
     /// that is to be dropped.
     #[inline(always)]
     pub(crate) unsafe fn new() -> Self {
-        Self(())
+        Self { host: false }
+    }
+
+    /// To call functions, for the engine in this process or for another.
+    ///
+    /// # Safety
+    /// As [`Vm::new`].
+    pub(crate) unsafe fn calling(host: bool) -> Self {
+        Self { host }
     }
 }
 

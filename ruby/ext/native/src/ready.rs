@@ -5,6 +5,7 @@
 
 use crate::aggregate::Aggregate;
 use crate::function::Function;
+use crate::objects::Vm;
 use crate::table::Table;
 use crosslane::{Instances, Kind};
 use magnus::value::ReprValue;
@@ -59,14 +60,14 @@ pub(crate) fn forget(number: u32) {
 }
 
 /// The function of a number, for arguments of these types if it takes any; `functions` has the declarations by their
-/// numbers, and `host` says whether they are blocks.
+/// numbers.
 pub(crate) fn ready(
+    vm: &Vm,
     functions: Value,
     number: u32,
     types: Option<&str>,
-    host: bool,
 ) -> Result<Arc<Ready>, Error> {
-    let key = (host, number);
+    let key = (vm.host, number);
     if let Some(known) = with(|known| known.get(&key)?.get(types)) {
         return Ok(known);
     }
@@ -76,14 +77,14 @@ pub(crate) fn ready(
     }
     let kind: String = declared.funcall("kind", ())?;
     let made = Arc::new(match kind.parse().map_err(|error: String| crate::argument_error(error))? {
-        Kind::Scalar => Ready::Scalar(Box::new(Function::new(declared, types, host)?)),
+        Kind::Scalar => Ready::Scalar(Box::new(Function::new(vm, declared, types)?)),
         Kind::Table => Ready::Table(Table::new(declared)?),
         Kind::Aggregate => Ready::Aggregate(Aggregate::new(declared)?),
     });
     // Dropped when nothing is locked.
     let mut forgotten = Instances::default();
     Ok(with(|known| {
-        if !host {
+        if !vm.host {
             known.entry(key).or_default();
         }
         // It may have been forgotten meanwhile: then it is ready for this call alone, of which nobody waits for the end.

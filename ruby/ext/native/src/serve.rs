@@ -1,16 +1,17 @@
-//! The guest's loop: take a batch, call the function, answer. It serves the lanes of a forked worker as well as
-//! host lanes, which are threads of the engine's own process.
+//! Serves the lanes of a forked worker as well as host lanes, which are threads of the engine's own process: finds what a
+//! call is for.
 //!
 //! The GVL is given up while a lane waits; a signal, `Timeout` or `Thread#kill` ends the wait at once.
 
-use crate::function::{Function, Mishap, Progress};
+use crate::function::Function;
 use crate::kept;
+use crate::objects::Vm;
 use crate::ready::{Ready, ready};
 use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, Entry, Failure};
-use crosslane_gvl::Unwind;
-use crosslane_gvl::{self as gvl, Me};
-use crosslane_process::guest::{Call, GuestLane, Next};
+use crosslane_guest::{Language, Progress, fail};
+use crosslane_gvl::{self as gvl, Me, Unwind};
+use crosslane_process::guest::GuestLane;
 use crosslane_ring::ProgressWord;
 use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
@@ -30,7 +31,7 @@ impl Outs {
         if !self.0.contains_key(&number) {
             self.0.retain(|_, (ready, _)| ready.strong_count() > 0);
         }
-        let new = || (Arc::downgrade(ready), ColumnBuilder::new(&function.returns));
+        let new = || (Arc::downgrade(ready), function.ready.results());
         &mut self.0.entry(number).or_insert_with(new).1
     }
 }
@@ -51,22 +52,23 @@ pub(crate) fn serve(
     let spin = Duration::from_micros(spin_microseconds);
     // SAFETY: an engine sent them for this lane, which is opened here alone.
     let mut lane = unsafe { GuestLane::open(memory, socket, spin) }.map_err(io_error)?;
+    // SAFETY: with the GVL, which is given up in waits alone.
+    let vm = unsafe { Vm::calling(host) };
     let mut outs = Outs::default();
-    while let Some(call) = next_call(&mut lane)? {
+    while let Some(call) = vm.next_call(&mut lane)? {
         let number = call.header.function;
         let types = lane.types(&call).map_err(io_error)?;
-        let ready = match ready(functions, number, types, host) {
+        let ready = match ready(&vm, functions, number, types) {
             Ok(ready) => ready,
             Err(error) => {
-                let failure = describe(Unwind::from(error), host)?;
-                lane.fail(call, &failure, None).map_err(io_error)?;
+                fail(&vm, &mut lane, call, Unwind::from(error).into())?;
                 continue;
             }
         };
         match (&*ready, call.entry()) {
             (Ready::Scalar(function), Some(Entry::Call)) => {
                 let out = outs.of(number, &ready, function);
-                answer(function, out, &mut lane, call, host)?;
+                function.ready.answer(&vm, &function.callee, &mut lane, call, out)?;
             }
             (Ready::Table(table), Some(Entry::Scan)) => table.answer(&mut lane, call, host)?,
             (Ready::Aggregate(aggregate), _) => aggregate.answer(&mut lane, call, host)?,
@@ -94,45 +96,9 @@ pub(crate) fn wait<T>(
     )
 }
 
-/// Waits for the next exchange; `None` when the engine has closed the lane.
-fn next_call(lane: &mut GuestLane) -> Result<Option<Call>, Error> {
-    loop {
-        let next = wait(lane, |lane, stop| lane.next_call_or(stop));
-        gvl::check_interrupts()?;
-        match next {
-            Some(Ok(Next::Call(call))) => return Ok(Some(call)),
-            Some(Ok(Next::Closed)) => return Ok(None),
-            Some(Ok(Next::Stopped | Next::Cancelled)) | None => {}
-            Some(Err(error)) => return Err(io_error(error)),
-        }
-    }
-}
-
-fn answer(
-    function: &Function,
-    out: &mut ColumnBuilder,
-    lane: &mut GuestLane,
-    call: Call,
-    host: bool,
-) -> Result<(), Error> {
-    let outcome = {
-        let columns = lane.columns(function.types.iter()).map_err(io_error)?;
-        let progress = Progress { word: Some(lane.progress()), sequence: call.header.exchange as u32 };
-        function.run(&columns, call.header.rows as usize, progress, out)
-    };
-    match outcome {
-        Ok(mishaps) => lane.succeed(call, out, mishaps).map_err(io_error),
-        Err(Mishap { unwind: Unwind::Jump(state), .. }) => Err(Unwind::Jump(state).into_error()),
-        Err(Mishap { unwind, row }) => {
-            let failure = describe(unwind, host)?;
-            lane.fail(call, &failure, row).map_err(io_error)
-        }
-    }
-}
-
 /// What ended a call, as the engine's users should read it.
-pub(crate) fn describe(unwind: Unwind, host: bool) -> Result<Failure, Error> {
-    let Unwind::Raise(raised) = unwind else { return Err(unwind.into_error()) };
+pub(crate) fn describe(unwind: Unwind, host: bool) -> Result<Failure, Unwind> {
+    let Unwind::Raise(raised) = unwind else { return Err(unwind) };
     // SAFETY: the exception lies on this stack.
     let exception = unsafe { Value::from_raw(raised) };
     let ruby = Ruby::get().expect("with the GVL");
@@ -143,7 +109,7 @@ pub(crate) fn describe(unwind: Unwind, host: bool) -> Result<Failure, Error> {
 }
 
 pub(crate) fn io_error(error: std::io::Error) -> Error {
-    Error::new(Ruby::get().expect("with the GVL").exception_io_error(), error.to_string())
+    Unwind::from(error).into_error()
 }
 
 /// Tells the engine how many rows of a batch are done, so that it can tell slow from stuck.

@@ -84,7 +84,8 @@ fn what_is_no_value_is_told_and_leaves_no_trace() {
         let value = evaluate(refused);
         // SAFETY: as above.
         let fault = writer.write(&unsafe { Vm::new() }, &value.as_raw(), &mut column).expect_err(refused);
-        let Fault::Refused(told, message) = fault else { panic!("{data_type}, {refused}: {fault:?}") };
+        let Fault::Refused(fault) = fault else { panic!("{data_type}, {refused}: {fault:?}") };
+        let (told, message) = *fault;
         assert_eq!(told, class, "{data_type}, {refused}: {message}");
         column.truncate(1);
         // What failed half-way is gone from the children too.

@@ -43,7 +43,8 @@ impl Ruby {
     fn fails<T>(&mut self, result: Result<T, Error>) -> Result<T, Failure> {
         let described = |error| describe(Unwind::from(error), false);
         result.map_err(|error| {
-            described(error).unwrap_or_else(|error| {
+            described(error).unwrap_or_else(|unwind| {
+                let error = Error::from(unwind);
                 let message = error.to_string();
                 self.raised = Some(error);
                 Failure { class: "Error".into(), message, ..Failure::default() }

@@ -131,7 +131,7 @@ impl Appender {
             inner.defaults.truncate(defaults);
             inner.columns.iter_mut().for_each(|(_, _, column)| column.truncate(before));
             let what = match fault {
-                Fault::Refused(_, what) => what.replacen("returned", "got", 1),
+                Fault::Refused(refused) => refused.1.replacen("returned", "got", 1),
                 Fault::Failed(unwind) => return Err(unwind.into()),
             };
             return Err(failure(None, &format!("row {}, column {}: {what}", inner.count + 1, index + 1)));

@@ -7,6 +7,7 @@
 //! database was closed, and no query and no prepared statement uses it any more.
 
 use crate::engine::session::lock;
+use crate::objects::Vm;
 use crate::ready::{self, Ready};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Function, FunctionSpec, Library, Settings};
@@ -123,9 +124,9 @@ pub(crate) fn statistics() -> Option<(usize, usize, u64, u64)> {
 }
 
 /// A block, to be called right here, with arguments of these types if it takes any. With the GVL.
-pub(crate) fn callable(number: u32, types: Option<&str>) -> Result<Arc<Ready>, magnus::Error> {
+pub(crate) fn callable(vm: &Vm, number: u32, types: Option<&str>) -> Result<Arc<Ready>, magnus::Error> {
     let ruby = Ruby::get().expect("with the GVL");
     let module: RModule = ruby.class_object().const_get("Crosslane")?;
     let functions: Value = module.const_get::<_, RClass>("Host")?.const_get("FUNCTIONS")?;
-    ready::ready(functions, number, types, true)
+    ready::ready(vm, functions, number, types)
 }

@@ -602,7 +602,9 @@ fn fixed<T: bytemuck::Pod>(object: Value, data_type: &DataType) -> Result<T, Err
     let mut column = ColumnBuilder::new(data_type);
     match objects::write_row(&writer, object.as_raw(), &mut column) {
         Ok(()) => Ok(column.column(data_type).value(0)),
-        Err(Fault::Refused(_, what)) => Err(failure(None, &what.replacen("returned", "a parameter is", 1))),
+        Err(Fault::Refused(refused)) => {
+            Err(failure(None, &refused.1.replacen("returned", "a parameter is", 1)))
+        }
         Err(Fault::Failed(unwind)) => Err(unwind.into()),
     }
 }

@@ -7,13 +7,13 @@
 use crate::engine::database::Connection;
 use crate::engine::host::{self, Block};
 use crate::engine::session::{Session, Sessions, failure};
-use crate::function::Progress;
+use crate::objects::Vm;
 use crate::ready::Ready;
 use crosslane::batch;
 use crosslane::call::{Caller, Input, Output, call, deliver, place};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, Library};
-use crosslane_gvl::Unwind;
-use crosslane_gvl::{self as gvl, Stand, stand};
+use crosslane_guest::{Mishap, Progress};
+use crosslane_gvl::{self as gvl, Stand, Unwind, stand};
 use crosslane_process::Zygote;
 use crosslane_vectors::{Arguments, Attempts, Callee, Context, Results, Scalar, register_scalar};
 use std::sync::Arc;
@@ -111,17 +111,17 @@ pub(crate) fn call_here(
     let mut out = ColumnBuilder::new(returns);
     let begun = Instant::now();
     let mut work = || {
-        let callable = host::callable(function.index, function.types.as_deref())
-            .map_err(|error| (Unwind::from(error), None));
+        // SAFETY: with the GVL.
+        let vm = unsafe { Vm::calling(true) };
+        let callable = host::callable(&vm, function.index, function.types.as_deref()).map_err(Unwind::from);
         let progress = Progress { word: None, sequence: 0 };
-        let outcome = callable.and_then(|callable| {
+        let outcome = callable.map_err(Mishap::from).and_then(|callable| {
             let Ready::Scalar(function) = &*callable else { unreachable!("this is no scalar function") };
-            let run = function.run(&columns, rows, progress, &mut out);
-            run.map_err(|mishap| (mishap.unwind, mishap.row))
+            function.ready.run(&vm, &function.callee, &columns, rows, progress, &mut out)
         });
-        outcome.map_err(|(unwind, row)| {
-            let words = words(&unwind);
-            (Failure { ticket: session.catch(unwind), ..words }, row)
+        outcome.map_err(|Mishap { error, row }| {
+            let words = words(&error);
+            (Failure { ticket: session.catch(error), ..words }, row)
         })
     };
     let outcome =

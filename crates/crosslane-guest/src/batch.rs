@@ -1,0 +1,322 @@
+//! A batch at work: what becomes of its rows.
+//!
+//! | a row | becomes |
+//! |---|---|
+//! | with NULL in a parameter that does not admit it | NULL, without a call |
+//! | whose call or result failed | tried again `retries` times, with growing pauses |
+//! | that failed for good | NULL with `on_error = null`, else the failure of the call |
+//!
+//! A vectorized function is called for all rows together, without those of the first kind.
+//!
+//! A language may jump out of its methods within [`Language::enter`]: what runs there holds nothing that is to be dropped.
+
+use crate::calls::Language;
+use crate::function::Function;
+use crate::reader::{Argument, Reader};
+use crate::values::{Class, Fault, Refusal};
+use crosslane::batch::Column;
+use crosslane::lane::WRITING;
+use crosslane::{ColumnBuilder, Verdict};
+use crosslane_process::guest::Mishaps;
+use crosslane_ring::ProgressWord;
+
+/// What went wrong.
+#[derive(Debug)]
+pub struct Mishap<E> {
+    /// The language's error.
+    pub error: E,
+    /// The row that is to blame, if one is.
+    pub row: Option<usize>,
+}
+
+impl<E> From<E> for Mishap<E> {
+    fn from(error: E) -> Self {
+        Self { error, row: None }
+    }
+}
+
+/// Where a batch tells which row it is at.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress<'a> {
+    /// Nowhere, if the engine does not want to know.
+    pub word: Option<&'a ProgressWord>,
+    /// The number of its exchange.
+    pub sequence: u32,
+}
+
+impl Progress<'_> {
+    /// Tells it, or what `crosslane::lane` has beside the numbers of rows.
+    #[inline(always)]
+    pub fn set(&self, row: u32) {
+        if let Some(word) = self.word {
+            word.set(self.sequence, row);
+        }
+    }
+}
+
+/// A batch at work.
+#[derive(Debug)]
+pub struct Batch<'a, L: Language> {
+    function: &'a Function<L>,
+    language: &'a L,
+    callee: &'a L::Callee,
+    /// The columns that are an argument each.
+    arguments: Vec<Argument<'a, L>>,
+    /// The column of the LISTs of any number of arguments.
+    rest: Option<(&'a Reader<L>, &'a Column<'a>)>,
+    /// The columns whose NULLs the function does not want to see.
+    skipping: Vec<&'a Column<'a>>,
+    rows: usize,
+    progress: Progress<'a>,
+}
+
+impl<'a, L: Language> Batch<'a, L> {
+    pub(crate) fn new(
+        function: &'a Function<L>,
+        language: &'a L,
+        callee: &'a L::Callee,
+        columns: &'a [Column<'a>],
+        rows: usize,
+        progress: Progress<'a>,
+    ) -> Self {
+        let Function { readers, admits_null, variadic, .. } = function;
+        let fixed = readers.len() - usize::from(*variadic);
+        let all = || readers.iter().zip(columns);
+        Self {
+            function,
+            language,
+            callee,
+            arguments: all()
+                .zip(admits_null)
+                .take(fixed)
+                .map(|((reader, column), sees_null)| Argument::new(reader, column, *sees_null))
+                .collect(),
+            rest: all().nth(fixed),
+            skipping: columns
+                .iter()
+                .zip(admits_null)
+                .filter_map(|(column, admits)| (!admits && column.validity.is_some()).then_some(column))
+                .collect(),
+            rows,
+            progress,
+        }
+    }
+
+    /// How many rows it has.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// What is called.
+    pub fn callee(&self) -> &'a L::Callee {
+        self.callee
+    }
+
+    /// Where it tells which row it is at.
+    pub fn progress(&self) -> Progress<'a> {
+        self.progress
+    }
+
+    /// Whether a row becomes NULL without a call.
+    #[inline(always)]
+    pub fn skips(&self, row: usize) -> bool {
+        self.skipping.iter().any(|column| !column.is_valid(row))
+    }
+
+    /// Passes on the arguments of a row, one by one.
+    ///
+    /// # Errors
+    /// If the language cannot make one.
+    #[inline(always)]
+    pub fn arguments(&self, row: usize, mut take: impl FnMut(L::Value)) -> Result<(), L::Error> {
+        for argument in &self.arguments {
+            take(argument.get(self.language, row)?);
+        }
+        if let Some((reader, column)) = self.rest {
+            for at in column.elements(row) {
+                take(reader.element(self.language, column, at)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a result.
+    ///
+    /// # Errors
+    /// Why it is none; the column may then hold a part of it.
+    #[inline(always)]
+    pub fn write(&self, result: &L::Value, out: &mut ColumnBuilder) -> Result<(), Fault<L::Error>> {
+        self.function.writer.write(self.language, result, out)
+    }
+
+    /// What becomes of rows whose call failed, after `tries` more than the first: it pauses before another, and counts.
+    ///
+    /// # Errors
+    /// The error itself if there is no other try, and the rows do not become NULL; or what ended the pause.
+    pub fn forgive(
+        &self,
+        mishap: Mishap<L::Error>,
+        tries: &mut u32,
+        rows: usize,
+        mishaps: &mut Mishaps,
+    ) -> Result<Verdict, Mishap<L::Error>> {
+        if self.language.is_final(&mishap.error) {
+            return Err(mishap);
+        }
+        let verdict = mishaps.judge(self.function.leniency, mishap, tries, rows)?;
+        if let Verdict::Again(time) = verdict {
+            self.language.pause(time)?;
+        }
+        Ok(verdict)
+    }
+
+    /// Calls for one row after the other.
+    pub(crate) fn run_rows(&self, out: &mut ColumnBuilder) -> Result<Mishaps, Mishap<L::Error>> {
+        let language = self.language;
+        let mut mishaps = Mishaps::default();
+        let mut row = 0;
+        let mut tries = (0, 0);
+        while row < self.rows {
+            let mut fault = None;
+            let entered = language.enter(self.callee, |values| {
+                while row < self.rows {
+                    if self.skips(row) {
+                        out.null();
+                        row += 1;
+                        continue;
+                    }
+                    self.progress.set(row as u32);
+                    if let Err(what) = self.run_row(row, values, out) {
+                        fault = Some(what);
+                        return;
+                    }
+                    row += 1;
+                }
+            });
+            let error = match (entered, fault) {
+                (Err(error), _) => error,
+                (Ok(()), Some(fault)) => fault.into_error(language),
+                (Ok(()), None) => break,
+            };
+            // The language wanted the thread when all rows were done: no call has failed.
+            if row == self.rows {
+                return Err(error.into());
+            }
+            out.truncate(row);
+            if tries.0 != row {
+                tries = (row, 0);
+            }
+            match self.forgive(Mishap { error, row: Some(row) }, &mut tries.1, 1, &mut mishaps)? {
+                Verdict::Again(_) => {}
+                Verdict::Null => {
+                    out.null();
+                    row += 1;
+                }
+            }
+        }
+        Ok(mishaps)
+    }
+
+    #[inline(always)]
+    fn run_row(
+        &self,
+        row: usize,
+        values: &mut L::Arguments,
+        out: &mut ColumnBuilder,
+    ) -> Result<(), Fault<L::Error>> {
+        let language = self.language;
+        self.arguments(row, |value| language.argument(values, value)).map_err(Fault::Failed)?;
+        let result = language.call(self.callee, values).map_err(Fault::Failed)?;
+        self.write(&result, out)
+    }
+
+    /// Calls once, with whole columns.
+    pub(crate) fn run_vectorized(&self, out: &mut ColumnBuilder) -> Result<Mishaps, Mishap<L::Error>> {
+        let language = self.language;
+        let mut mishaps = Mishaps::default();
+        let rows: Vec<usize> = (0..self.rows).filter(|row| !self.skips(*row)).collect();
+        let mut tries = 0;
+        loop {
+            self.progress.set(u32::MAX);
+            let mut fault = None;
+            let mut written = None;
+            let entered = language.enter(self.callee, |values| {
+                fault = self.call_columns(&rows, values, &mut written, out).err();
+            });
+            let error = match (entered, fault) {
+                (Err(error), _) => error,
+                (Ok(()), Some(fault)) => fault.into_error(language),
+                (Ok(()), None) => return Ok(mishaps),
+            };
+            out.clear();
+            match self.forgive(Mishap { error, row: written }, &mut tries, self.rows, &mut mishaps)? {
+                Verdict::Again(_) => {}
+                Verdict::Null => {
+                    (0..self.rows).for_each(|_| out.null());
+                    return Ok(mishaps);
+                }
+            }
+        }
+    }
+
+    /// Calls with lists, one for each column, and adds the elements of the one that comes back. `written` is told which
+    /// row is at work then.
+    fn call_columns(
+        &self,
+        rows: &[usize],
+        values: &mut L::Arguments,
+        written: &mut Option<usize>,
+        out: &mut ColumnBuilder,
+    ) -> Result<(), Fault<L::Error>> {
+        let language = self.language;
+        let failed = Fault::Failed;
+        for argument in &self.arguments {
+            let list = language.list(rows.len(), |at| argument.get(language, rows[at]));
+            language.argument(values, list.map_err(failed)?);
+        }
+        if let Some((reader, column)) = self.rest {
+            // All lists of a batch are of one length: so many columns more.
+            let width = rows.first().map_or(0, |row| column.elements(*row).len());
+            for place in 0..width {
+                let list = language.list(rows.len(), |at| {
+                    reader.element(language, column, column.elements(rows[at]).start + place)
+                });
+                language.argument(values, list.map_err(failed)?);
+            }
+        }
+        let result = language.call(self.callee, values).map_err(failed)?;
+        let expected = rows.len();
+        let mut count = 0;
+        let mut next = 0;
+        let wrong = |count: usize| {
+            Fault::refused(Class::Value, format!("returned {count} results for {expected} rows"))
+        };
+        let each = |found: usize, value: &L::Value| {
+            if found != expected {
+                return Err(wrong(found));
+            }
+            let Some(row) = rows.get(count).copied() else { return Err(wrong(count + 1)) };
+            (next..row).for_each(|_| out.null());
+            (next, count) = (row + 1, count + 1);
+            *written = Some(row);
+            self.progress.set(row as u32 | WRITING);
+            self.write(value, out)
+        };
+        match language.with_elements(&result, each) {
+            Ok(written) => written?,
+            Err(Refusal::Failed(error)) => return Err(Fault::Failed(error)),
+            Err(_) => {
+                let shown = language.shown(&result).map_err(failed)?;
+                return Err(Fault::refused(
+                    Class::Type,
+                    format!("returned {shown} where a list of results is due"),
+                ));
+            }
+        }
+        if count != expected {
+            return Err(wrong(count));
+        }
+        (next..self.rows).for_each(|_| out.null());
+        Ok(())
+    }
+}
