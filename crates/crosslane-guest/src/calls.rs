@@ -79,6 +79,15 @@ pub trait Language: Values<Error: From<io::Error>> {
         Ok(lane.next_call()?)
     }
 
+    /// Waits until results of so many bytes fit into the lane ([`GuestLane::wait_for_room`]), for languages that give up a
+    /// lock meanwhile.
+    ///
+    /// # Errors
+    /// As [`Language::next_call`].
+    fn wait_for_room(&self, _lane: &mut GuestLane, _size: usize) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
     /// Waits before another try.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use crate::calls::{Language, fail};
 use crate::reader::Reader;
 use crate::values::{Class, Fault};
 use crate::writer::Writer;
-use crosslane::batch::Column;
+use crosslane::batch::{Column, Encode, Plan};
 use crosslane::{Calling, ColumnBuilder, DataType, FunctionSpec, Leniency, Signature};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 
@@ -85,7 +85,12 @@ impl<L: Language> Function<L> {
             self.run(language, callee, &columns, call.header.rows as usize, progress, out)
         };
         match outcome {
-            Ok(mishaps) => Ok(lane.succeed(call, out, mishaps)?),
+            Ok(mishaps) => {
+                let mut plan = Plan::default();
+                out.plan(&mut plan);
+                language.wait_for_room(lane, plan.size())?;
+                Ok(lane.succeed(call, out, mishaps)?)
+            }
             Err(mishap) => fail(language, lane, call, mishap),
         }
     }

@@ -15,6 +15,9 @@ use std::time::Duration;
 /// zygote ends.)
 const LOOK: Duration = Duration::from_secs(1);
 
+/// The bytes of the frame that says how long a message is that is none of the ring's.
+const ANNOUNCEMENT: usize = size_of::<u64>();
+
 /// A guest's end of its lane.
 #[derive(Debug)]
 pub struct GuestLane {
@@ -329,11 +332,17 @@ impl GuestLane {
     /// # Errors
     /// If the engine is gone or broke the protocol.
     pub fn wait_for_room(&mut self, size: usize) -> io::Result<()> {
+        self.wait_for_room_or(size, || false).map(drop)
+    }
+
+    /// The same, or until `stop` says so, as [`GuestLane::next_call_or`]. Returns whether they fit.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol.
+    pub fn wait_for_room_or(&mut self, size: usize, stop: impl Fn() -> bool) -> io::Result<bool> {
         self.release();
-        if size <= self.ends.producer.most() {
-            self.make_room(size)?;
-        }
-        Ok(())
+        let inline = size <= self.ends.producer.most();
+        self.make_room(if inline { size } else { ANNOUNCEMENT }, stop)
     }
 
     /// Answers the current call with its results, or with a failure if there is no memory for them.
@@ -519,7 +528,7 @@ impl GuestLane {
 
     fn send(&mut self, size: usize, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
         self.release();
-        self.make_room(size)?;
+        self.make_room(size, || false)?;
         let Some(mut grant) = self.ends.producer.reserve(size).map_err(broken)? else {
             return Err(broken("a ring that lost its room"));
         };
@@ -530,8 +539,8 @@ impl GuestLane {
 
     fn send_file(&mut self, size: usize, file: &OwnedFd) -> io::Result<()> {
         self.release();
-        let announcement = (size as u64).to_le_bytes();
-        self.make_room(announcement.len())?;
+        let announcement: [u8; ANNOUNCEMENT] = (size as u64).to_le_bytes();
+        self.make_room(ANNOUNCEMENT, || false)?;
         external::send(self.socket.as_fd(), file.as_fd(), SendFlags::empty())?;
         match self.ends.producer.push(&announcement, EXTERNAL).map_err(broken)? {
             true => Ok(()),
@@ -545,13 +554,19 @@ impl GuestLane {
         self.ends.consumer.release();
     }
 
-    /// Waits until the reply ring has room for a frame of so many bytes.
-    fn make_room(&mut self, size: usize) -> io::Result<()> {
+    /// Waits until the reply ring has room for a frame of so many bytes, or until `stop` says so; whether it has.
+    fn make_room(&mut self, size: usize, stop: impl Fn() -> bool) -> io::Result<bool> {
         while self.ends.producer.reserve(size).map_err(broken)?.is_none() {
-            if self.ends.producer.wait(self.spin, LOOK) == Parked::TimedOut && self.engine_is_gone() {
+            if stop() {
+                return Ok(false);
+            }
+            let Ends { consumer, producer, .. } = &self.ends;
+            // What is to be taken is taken later.
+            let parked = wait_either(consumer, producer, self.spin, LOOK, |_| stop());
+            if parked == Parked::TimedOut && self.engine_is_gone() {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
         }
-        Ok(())
+        Ok(true)
     }
 }

@@ -7,6 +7,7 @@ use crosslane::{Address, ColumnBuilder, DataType, Entry, Failure, Part, batch};
 use crosslane_process::ProcessLane;
 use crosslane_process::guest::{Emitted, GuestLane, Mishaps, Next};
 use crosslane_process::testing::{TYPES, both_ends, long_reply, raw_ends};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -202,6 +203,34 @@ fn the_end_of_a_guest_is_noticed_and_the_end_of_an_engine_too() {
     let (lane, mut guest) = both_ends(4096);
     drop(lane);
     assert!(guest.next_call().unwrap().is_none());
+}
+
+/// A guest may have better things to do than to wait for room.
+#[test]
+fn a_wait_for_room_can_be_stopped() {
+    const SIZE: usize = 1000;
+    let (mut lane, mut guest) = both_ends(4096);
+    let mut answered = 0;
+    while guest.wait_for_room_or(SIZE, || true).unwrap() {
+        lane.submit(CALL, 1, &text(1)).unwrap().unwrap();
+        let call = guest.next_call().unwrap().unwrap();
+        guest.succeed(call, &text(SIZE - 200), Mishaps::default()).unwrap();
+        answered += 1;
+    }
+    assert!(answered > 1, "{answered}");
+    let stop = AtomicBool::new(false);
+    let alarm = guest.alarm();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            stop.store(true, Relaxed);
+            alarm.sound();
+        });
+        assert!(!guest.wait_for_room_or(SIZE, || stop.load(Relaxed)).unwrap());
+    });
+    for _ in 0..answered {
+        assert_eq!(collect(&mut lane), SIZE - 200);
+    }
+    assert!(guest.wait_for_room_or(SIZE, || false).unwrap());
 }
 
 /// An exception may hold a value of any size in its message. What is passed on is what a person can read.

@@ -195,6 +195,17 @@ impl Language for Vm {
         }
     }
 
+    /// Without the GVL: other threads of this process need not wait for the engine.
+    fn wait_for_room(&self, lane: &mut GuestLane, size: usize) -> Result<(), Unwind> {
+        // Mostly there is room.
+        while !lane.wait_for_room_or(size, || true)? {
+            let waited = serve::wait(lane, |lane, stop| lane.wait_for_room_or(size, stop));
+            gvl::check_interrupts()?;
+            waited.transpose()?;
+        }
+        Ok(())
+    }
+
     /// Without the GVL.
     fn pause(&self, time: Duration) -> Result<(), Unwind> {
         let time =

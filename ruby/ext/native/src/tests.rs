@@ -1,16 +1,18 @@
-//! Values on their way through a column, and the entries of aggregates: what Ruby gives and gets, without a database.
+//! Values on their way through a column, the entries of aggregates, and waits: what Ruby gives and gets, without a database.
 
 use crate::aggregate::Aggregate;
 use crate::objects::{self, Fault, Vm};
 use crosslane::batch::{self, BATCH, FAILURE, Header};
 use crosslane::lane::Lane;
 use crosslane::{Address, ColumnBuilder, DataType, Entry};
-use crosslane_guest::Class;
-use crosslane_process::guest::Next;
+use crosslane_guest::{Class, Language};
+use crosslane_process::guest::{Mishaps, Next};
 use crosslane_process::testing::both_ends;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::value::ReprValue;
 use magnus::{Value, eval};
+use std::io::Read;
+use std::os::fd::IntoRawFd;
 
 fn evaluate(text: &str) -> Value {
     eval(&format!("# encoding: utf-8\n{text}")).expect("an expression")
@@ -151,6 +153,32 @@ fn an_aggregate_has_three_entries() {
     }
 }
 
+/// A lane whose engine takes no replies holds up itself alone.
+fn other_threads_run_while_a_lane_waits_for_room() {
+    let (mut engine, mut guest) = both_ends(4096);
+    let mut out = ColumnBuilder::new(&DataType::Blob);
+    out.bytes(&[0; 800]).expect("room");
+    while guest.wait_for_room_or(1000, || true).expect("a lane") {
+        engine.submit(Address::whole(0, Entry::Call), 1, &out).expect("a lane").expect("room");
+        let call = guest.next_call().expect("a lane").expect("a call");
+        guest.succeed(call, &out, Mishaps::default()).expect("a lane");
+    }
+    let (mut told, tell) = std::io::pipe().expect("a pipe");
+    let _: Value = eval(&format!("$told = Thread.new {{ IO.for_fd({}).syswrite('.') }}", tell.into_raw_fd()))
+        .expect("a thread");
+    // It takes the replies when the thread has run.
+    let engine = std::thread::spawn(move || {
+        told.read_exact(&mut [0]).expect("a thread that runs");
+        while engine.in_flight() > 0 {
+            engine.try_collect().expect("a reply");
+        }
+    });
+    // SAFETY: with the GVL.
+    unsafe { Vm::calling(false) }.wait_for_room(&mut guest, 1000).expect("no exception");
+    assert!(guest.wait_for_room_or(1000, || true).expect("a lane"), "it has waited");
+    engine.join().expect("an engine");
+}
+
 /// The VM belongs to the thread that began it, so this is one test.
 #[test]
 fn values() {
@@ -163,4 +191,5 @@ fn values() {
     every_value_survives_its_column();
     what_is_no_value_is_told_and_leaves_no_trace();
     an_aggregate_has_three_entries();
+    other_threads_run_while_a_lane_waits_for_room();
 }
