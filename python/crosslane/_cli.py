@@ -563,10 +563,8 @@ def _check_ruby(file: str) -> list[tuple[str, str, str]]:
 
     if not ruby_path().exists():
         raise _Unloadable("Error", f"{ruby_path()} is missing: the package was built without Ruby", "")
-    script = "Crosslane::Zygote.check(ARGV.first)"
-    return _checked(
-        file, ["ruby", f"-I{ruby_path()}", "-rcrosslane/zygote", "-e", script, str(Path(file).resolve())]
-    )
+    program = ["ruby", f"-I{ruby_path()}", "-rcrosslane/zygote", "-e", "Crosslane::Zygote.run"]
+    return _checked(file, [*program, "check", str(Path(file).resolve())])
 
 
 def _warn(file: str, lost: list[str]) -> None:

@@ -44,6 +44,8 @@ use std::time::Duration;
 const CONTROL: RawFd = 3;
 /// The word behind which a zygote that starts anew finds what it has to know.
 const ANEW: &str = "anew";
+/// The word behind which the name of a file follows that is only looked at.
+const CHECK: &str = "check";
 /// So many names of threads are shown.
 const MOST_NAMES: usize = 8;
 /// Lanes give way before the database does when the system runs out of memory.
@@ -179,8 +181,7 @@ struct Anew {
 pub fn main(mut guest: impl Guest) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] | [ANEW, _] => live(&mut guest, &arguments),
-        ["check", path] => check(&mut guest, path.into()),
+        [] | [ANEW | CHECK, _] => live(&mut guest, &arguments),
         ["version"] => {
             println!("{}", guest.runtime());
             Ok(())
@@ -197,7 +198,7 @@ pub fn main(mut guest: impl Guest) -> ExitCode {
 }
 
 /// The life of a zygote whose process is a language's own program, with the words that follow those of
-/// [`Guest::command`].
+/// [`Guest::command`]; or `check FILE`, as [`main`].
 ///
 /// # Errors
 /// If the engine broke the protocol, or the library keeps the zygote from its work.
@@ -206,6 +207,7 @@ pub fn live(guest: &mut impl Guest, arguments: &[String]) -> io::Result<()> {
         [word, json] if word == ANEW => {
             serde_json::from_str(json).map_err(io::Error::other).and_then(|anew| run_anew(guest, anew))
         }
+        [word, path] if word == CHECK => check(guest, path.into()),
         _ => run(guest),
     };
     match lived {

@@ -28,12 +28,9 @@ module Crosslane
       # Runs a file and collects what it declares, in order.
       #
       # @param path [String]
-      # @return [Array<Declaration>]
+      # @return [Array(Array<Declaration>, String)] also what tells the files that were read from any others: this one,
+      #   and those of its folder that it required
       # @raise [DeclarationError] if it declares nothing, a name twice, or something that cannot work
-      def load(path) = read(path).first
-
-      # @return [Array(Array<Declaration>, String)] as {load}, and what tells the files that were read from any others:
-      #   this one, and those of its folder that it required
       def read(path)
         @current = new(path)
         watch_methods

@@ -12,32 +12,12 @@ module Crosslane
     DISPENSABLE = ["Timeout stdlib thread"].freeze
     private_constant :ROOM, :DISPENSABLE
 
-    # The life of a zygote's process.
+    # The life of a zygote's process; or, with the words `check FILE`, what that file declares on stdout.
     def self.run
       # Files see the same words in each process that loads them.
       arguments = ARGV.dup
       ARGV.clear
       Native.zygote(new, arguments)
-    end
-
-    # The names of the threads that a file has started, and a fork would miss.
-    #
-    # @return [Array<String>]
-    def self.lost_threads
-      threads = Thread.list.reject { |thread| thread == Thread.current || DISPENSABLE.include?(thread.name) }
-      threads.map { |thread| thread.name || thread.inspect[/ (\S+:\d+) /, 1] || "one without a name" }
-    end
-
-    # Prints what a file declares, or why it cannot be loaded, as JSON on a line of its own. What the file itself
-    # prints goes to stderr.
-    def self.check(path)
-      answer = $stdout.dup
-      $stdout.reopen($stderr)
-      functions = Library.load(path).map(&:message)
-      answer.puts JSON.generate(functions: functions, lost: lost_threads)
-    rescue Exception => e # rubocop:disable Lint/RescueException -- the user should read it, whatever it is
-      name, message, traceback = Errors.describe(e)
-      answer.puts JSON.generate(failure: { class: name, message: message, traceback: traceback })
     end
 
     # @return [Array<Declaration>]
@@ -72,7 +52,13 @@ module Crosslane
       $stderr = stream(2) if closed?($stderr)
     end
 
-    def lost_threads = Zygote.lost_threads
+    # The names of the threads that a file has started, and a fork would miss.
+    #
+    # @return [Array<String>]
+    def lost_threads
+      threads = Thread.list.reject { |thread| thread == Thread.current || DISPENSABLE.include?(thread.name) }
+      threads.map { |thread| thread.name || thread.inspect[/ (\S+:\d+) /, 1] || "one without a name" }
+    end
 
     # @param bell [Integer] the descriptor to which the zygote wants a byte when a lane has ended
     def settle(bell)
