@@ -206,6 +206,25 @@ def test_an_end_for_want_of_memory_or_room_says_so(script: Load) -> None:
     assert value(con, "SELECT filled(1)") == 1
 
 
+def test_a_list_of_cpp_for_which_there_is_no_memory_ends_its_call(script: Load) -> None:
+    # V8's parser of JSON has lists outside of V8's heap.
+    con = script(
+        """
+        let text = "";
+        udf("parsed(x BIGINT) -> BIGINT", { memory_limit: "3 GB" }, (x) => {
+          text ||= "[" + "1,".repeat(3e7) + "1]";
+          return x === 1 ? text.charCodeAt(5) : JSON.parse(text).length;
+        });
+        """
+    )
+    assert value(con, "SELECT parsed(1)") == 49
+    host = psutil.Process(lanes(con)[0][1])
+    host.rlimit(psutil.RLIMIT_AS, (host.memory_info().vms + (380 << 20),) * 2)
+    text = error(con, "SELECT parsed(2)")
+    assert "its process had to be ended: the system gives the process no more memory" in text
+    assert value(con, "SELECT parsed(1)") == 49
+
+
 def test_what_a_call_left_in_memory_is_gone_after_the_error(script: Load) -> None:
     con = script(
         """
