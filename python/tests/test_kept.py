@@ -210,6 +210,21 @@ def test_texts_with_a_copy_in_wide_characters(con: duckdb.DuckDBPyConnection) ->
     assert [row[0] for row in rows] == [f"text {i}" for i in range(500)]
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="no layout is known")
+def test_objects_are_used_again(con: duckdb.DuckDBPyConnection) -> None:
+    def held(x: int, y: int, z: float, s: str, t: str) -> str:
+        counts = [sys.getrefcount(value) for value in (x, y, z, s, t)]
+        return str([count - counts[1] for count in counts])
+
+    parameters = "x BIGINT, y BIGINT, z DOUBLE, s VARCHAR, t VARCHAR"
+    crosslane.register(con, held, f"held({parameters}) -> VARCHAR", lane="thread", inline=False)
+    rows = con.execute(
+        "SELECT held(1000 + i, (1::BIGINT << 61) + i, i / 2, 'text ' || i, repeat('text ', 100) || i) FROM range(9) r(i)"
+    ).fetchall()
+    # The reference of who uses it again.
+    assert [row[0] for row in rows] == ["[1, 0, 1, 1, 0]"] * 9
+
+
 def test_arguments_that_are_results(con: duckdb.DuckDBPyConnection) -> None:
     crosslane.register(
         con, lambda x, y: x if x < y else y, "least_of(x BIGINT, y BIGINT) -> BIGINT", lane="thread"

@@ -267,34 +267,48 @@ impl<'a, 'py> Cursor<'a, 'py> {
 
     /// The first value of the next row, or null at the end.
     #[inline(always)]
-    fn begin(&mut self) -> PyResult<*mut ffi::PyObject> {
+    fn begin(&mut self) -> *mut ffi::PyObject {
         if mem::take(&mut self.begun) {
-            let lost = || Err(PyRuntimeError::new_err("the loop over the rows left no result"));
-            self.take().unwrap_or_else(lost)?;
+            match self.take() {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return self.fail(error),
+                None => return self.fail(PyRuntimeError::new_err("the loop over the rows left no result")),
+            }
         }
         let row = self.live.next(self.next);
-        let [first, others @ ..] = &mut self.inputs[..] else { return Ok(ptr::null_mut()) };
+        let [first, others @ ..] = &mut self.inputs[..] else { return ptr::null_mut() };
         if row == self.live.rows() {
-            return Ok(ptr::null_mut());
+            return ptr::null_mut();
         }
         self.next = row + 1;
         self.row = row;
         self.progress.set(self.sequence, row as u32);
-        let value = first.kept.get(self.py, &first.argument, row)?;
+        let value = first.kept.get(self.py, &first.argument, row);
+        if value.is_null() {
+            return self.fail(PyErr::fetch(self.py));
+        }
         for Input { argument, kept, cell } in others {
+            let other = kept.get(self.py, argument, row);
             // SAFETY: as in `empty`; the references are taken over, or let go once.
             unsafe {
-                match kept.get(self.py, argument, row) {
-                    Ok(other) => layout::put(self.layout, *cell, other),
-                    Err(error) => {
-                        ffi::Py_DECREF(value);
-                        return Err(error);
-                    }
+                if other.is_null() {
+                    let error = PyErr::fetch(self.py);
+                    ffi::Py_DECREF(value);
+                    return self.fail(error);
                 }
+                layout::put(self.layout, *cell, other);
             }
         }
         self.begun = true;
-        Ok(value)
+        value
+    }
+
+    /// Ends the iterator as if there were no more rows.
+    #[cold]
+    fn fail(&mut self, error: PyErr) -> *mut ffi::PyObject {
+        self.broken = Some(error);
+        self.next = self.live.rows();
+        ptr::null_mut()
     }
 }
 
@@ -361,11 +375,7 @@ unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
         let object = object.cast::<Object>();
         let place = mem::replace(&mut (*object).cursor, ptr::null_mut());
         let Some(cursor) = place.as_mut() else { return ptr::null_mut() };
-        let value = cursor.begin().unwrap_or_else(|error| {
-            cursor.broken = Some(error);
-            cursor.next = cursor.live.rows();
-            ptr::null_mut()
-        });
+        let value = cursor.begin();
         (*object).cursor = place;
         value
     }

@@ -40,89 +40,101 @@ impl Kept {
         Self { layout, objects: [ptr::null_mut(); 2], room: [0; 2], last: 0 }
     }
 
-    /// A new reference to the value of a row.
+    /// A new reference to the value of a row, or null with an exception set.
     #[inline(always)]
     pub(crate) fn get<'py>(
         &mut self,
         py: Python<'py>,
         argument: &Argument<'_, 'py>,
         row: usize,
-    ) -> PyResult<*mut ffi::PyObject> {
-        let Some(layout) = self.layout else { return argument.get(py, row) };
+    ) -> *mut ffi::PyObject {
+        let Some(layout) = self.layout else { return other(py, argument, row) };
         // SAFETY: what `free` returns is of the type that its function makes, as all objects that one argument gets, and
         // nobody else has it.
         unsafe {
-            let mut integer = |value: i64| {
-                let (int, _) = self.free(py, layout::new_integer)?;
-                layout.set_integer(int, value);
-                Ok(self.give(int))
-            };
-            match argument {
-                Argument::Int32(values) if Layout::takes(values[row].into()) => integer(values[row].into()),
-                Argument::Int64(values) if Layout::takes(values[row]) => integer(values[row]),
+            let integer = match argument {
+                Argument::Int64(values) => values[row],
+                Argument::Int32(values) => values[row].into(),
                 Argument::Float64(values) => {
-                    let (float, _) = self.free(py, || ffi::PyFloat_FromDouble(0.0))?;
-                    *layout::float_in(float) = values[row];
-                    Ok(self.give(float))
+                    let float = self.free(|_| ffi::PyFloat_FromDouble(0.0));
+                    if !float.is_null() {
+                        *layout::float_in(float) = values[row];
+                    }
+                    return self.give(float);
                 }
                 Argument::Ascii { offsets, text } => {
                     let text = &text[offsets[row] as usize..offsets[row + 1] as usize];
                     if !(2..=MOST_TEXT).contains(&text.len()) {
-                        return argument.get(py, row);
+                        return other(py, argument, row);
                     }
                     let next = self.last ^ 1;
                     let kept = self.objects[next];
                     if !kept.is_null() && (self.room[next] < text.len() || !layout.is_bare(kept)) {
                         self.forget(next);
                     }
-                    let room = layout.room(text.len());
-                    let (made, new) = self.free(py, || layout::new_text(room))?;
-                    if new {
-                        self.room[next] = room;
+                    let made = self.free(|room| {
+                        *room = layout.room(text.len());
+                        layout::new_text(*room)
+                    });
+                    if !made.is_null() {
+                        layout.set_text(made, text);
                     }
-                    layout.set_text(made, text);
-                    Ok(self.give(made))
+                    return self.give(made);
                 }
-                _ => argument.get(py, row),
+                Argument::Other { .. } => return other(py, argument, row),
+            };
+            if !Layout::takes(integer) {
+                return other(py, argument, row);
             }
+            let int = self.free(|_| layout::new_integer());
+            if !int.is_null() {
+                layout.set_integer(int, integer);
+            }
+            self.give(int)
         }
     }
 
-    /// The object whose turn it is, if nobody else has it, or one that is made now, and whether it was.
+    /// The object whose turn it is, if nobody else has it, or one that is made now, or null with an exception set. What
+    /// makes one may note its room.
     #[inline(always)]
-    fn free(
-        &mut self,
-        py: Python<'_>,
-        make: impl FnOnce() -> *mut ffi::PyObject,
-    ) -> PyResult<(*mut ffi::PyObject, bool)> {
+    fn free(&mut self, make: impl FnOnce(&mut usize) -> *mut ffi::PyObject) -> *mut ffi::PyObject {
         let next = self.last ^ 1;
         let kept = self.objects[next];
-        // SAFETY: an object that is kept lives; `make` returns a new reference, or null with an exception set.
-        unsafe {
-            if !kept.is_null() && ffi::Py_REFCNT(kept) == 1 {
-                return Ok((kept, false));
-            }
-            self.forget(next);
-            let made = Bound::from_owned_ptr_or_err(py, make())?.into_ptr();
-            self.objects[next] = made;
-            Ok((made, true))
+        // SAFETY: an object that is kept lives.
+        if !kept.is_null() && unsafe { ffi::Py_REFCNT(kept) } == 1 {
+            return kept;
         }
+        self.forget(next);
+        self.objects[next] = make(&mut self.room[next]);
+        self.objects[next]
     }
 
-    /// A new reference to an object that was free.
+    /// A new reference to an object that was free; null if there is none.
     #[inline(always)]
     fn give(&mut self, object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-        self.last ^= 1;
-        // SAFETY: it is kept here, with the only reference to it.
-        unsafe { layout::share(object) };
+        if !object.is_null() {
+            self.last ^= 1;
+            // SAFETY: it is kept here, with the only reference to it.
+            unsafe { layout::share(object) };
+        }
         object
     }
 
+    #[inline(never)]
     fn forget(&mut self, which: usize) {
         let kept = mem::replace(&mut self.objects[which], ptr::null_mut());
         // SAFETY: the reference was this one's own; the interpreter's lock is held, as in all that is done here.
         unsafe { ffi::Py_XDECREF(kept) };
     }
+}
+
+/// A new reference to a value that is not kept, or null with an exception set.
+#[inline(never)]
+fn other<'py>(py: Python<'py>, argument: &Argument<'_, 'py>, row: usize) -> *mut ffi::PyObject {
+    argument.get(py, row).unwrap_or_else(|error| {
+        error.restore(py);
+        ptr::null_mut()
+    })
 }
 
 impl Drop for Kept {

@@ -24,6 +24,8 @@ const INTERNED: u32 = 3;
 pub(crate) struct Layout {
     /// Whether an int's sign and number of digits are a tag, or a signed number.
     tagged: bool,
+    /// What an int has there if it is positive and has one digit, as most are.
+    one: isize,
     /// The bytes of a str before its ASCII text.
     text: usize,
     /// The state of a str of ASCII that is not interned.
@@ -99,7 +101,8 @@ impl Layout {
             return Ok(None);
         }
         let tagged = version.minor >= 12;
-        let mut layout = Self { tagged, text: if tagged { 40 } else { 48 }, ascii: 0 };
+        let (one, text) = if tagged { (1 << 3, 40) } else { (1, 48) };
+        let mut layout = Self { tagged, one, text, ascii: 0 };
         // SAFETY: a str has more bytes than are read here, in any build of these versions.
         let holds = unsafe {
             let text = Bound::from_owned_ptr_or_err(py, PyUnicode_New(5, 127))?;
@@ -149,17 +152,28 @@ impl Layout {
     /// The object is exactly an int.
     #[inline(always)]
     pub(crate) unsafe fn integer(self, object: *mut ffi::PyObject) -> Option<i64> {
-        // SAFETY: the caller says what the object is, and an int has as many digits as it says, and at least room for one.
+        // SAFETY: the caller says what the object is, and it has a digit.
         unsafe {
             let int = object.cast::<Int>();
+            if (*int).size == self.one {
+                return Some(i64::from((&raw const (*int).digits).cast::<u32>().read()));
+            }
+            self.any_integer(int)
+        }
+    }
+
+    /// As [`Layout::integer`].
+    unsafe fn any_integer(self, int: *const Int) -> Option<i64> {
+        // SAFETY: an int has as many digits as it says.
+        unsafe {
             let size = (*int).size;
             let (count, negative) =
                 if self.tagged { (size >> 3, size & 2 != 0) } else { (size.abs(), size < 0) };
-            let low = i64::from((&raw const (*int).digits).cast::<u32>().read());
+            let digit = |place: usize| i64::from((&raw const (*int).digits).cast::<u32>().add(place).read());
             let value = match count {
                 0 => 0,
-                1 => low,
-                2 => i64::from((&raw const (*int).digits).cast::<u32>().add(1).read()) << DIGIT | low,
+                1 => digit(0),
+                2 => digit(1) << DIGIT | digit(0),
                 _ => return None,
             };
             Some(if negative { -value } else { value })
@@ -170,29 +184,42 @@ impl Layout {
     /// one object for.
     #[inline(always)]
     pub(crate) fn takes(value: i64) -> bool {
-        !(-5..=256).contains(&value) && value.unsigned_abs() < 1 << (2 * DIGIT)
+        Self::is_usual(value) || (!(-5..=256).contains(&value) && value.unsigned_abs() < 1 << (2 * DIGIT))
+    }
+
+    /// Whether a value that is taken is positive and has one digit.
+    #[inline(always)]
+    fn is_usual(value: i64) -> bool {
+        (257..1 << DIGIT).contains(&value)
     }
 
     /// # Safety
     /// The object is an int with room for two digits, and nobody else has it. The value is one that is taken.
     #[inline(always)]
     pub(crate) unsafe fn set_integer(self, object: *mut ffi::PyObject, value: i64) {
-        let size = value.unsigned_abs();
-        let digits = [size as u32 & ((1 << DIGIT) - 1), (size >> DIGIT) as u32];
-        let count = 1 + isize::from(digits[1] > 0);
-        let negative = value < 0;
         // SAFETY: as the caller says.
         unsafe {
             let int = object.cast::<Int>();
-            (*int).size = match self.tagged {
-                true => count << 3 | isize::from(negative) << 1,
-                false => {
-                    if negative {
-                        -count
-                    } else {
-                        count
-                    }
-                }
+            if Self::is_usual(value) {
+                (*int).size = self.one;
+                (*int).digits[0] = value as u32;
+            } else {
+                self.set_any_integer(int, value);
+            }
+        }
+    }
+
+    /// As [`Layout::set_integer`].
+    unsafe fn set_any_integer(self, int: *mut Int, value: i64) {
+        let size = value.unsigned_abs();
+        let digits = [size as u32 & ((1 << DIGIT) - 1), (size >> DIGIT) as u32];
+        let count = 1 + isize::from(digits[1] > 0);
+        // SAFETY: as the caller says.
+        unsafe {
+            (*int).size = match (self.tagged, value < 0) {
+                (true, negative) => count << 3 | isize::from(negative) << 1,
+                (false, true) => -count,
+                (false, false) => count,
             };
             (*int).digits = digits;
         }
@@ -278,10 +305,14 @@ pub(crate) unsafe fn release(layout: Option<Layout>, object: *mut ffi::PyObject)
     // SAFETY: as the caller says. An immortal object's word is no such small number. CPython frees its ints like this, too.
     unsafe {
         let count = object.cast::<isize>();
-        match layout.and(i32::try_from(*count).ok()) {
-            Some(2..) => *count -= 1,
-            Some(1) if ffi::PyLong_CheckExact(object) != 0 => ffi::PyObject_Free(object.cast()),
-            _ => ffi::Py_DECREF(object),
+        if layout.is_none() || !(1..=i32::MAX as isize).contains(&*count) {
+            ffi::Py_DECREF(object);
+        } else if *count > 1 {
+            *count -= 1;
+        } else if ffi::PyLong_CheckExact(object) != 0 {
+            ffi::PyObject_Free(object.cast());
+        } else {
+            ffi::Py_DECREF(object);
         }
     }
 }

@@ -138,7 +138,7 @@ fn looped<'py>(
     let mut before = None;
     for row in 0..column.rows {
         // SAFETY: the reference is new.
-        let value = unsafe { Bound::from_owned_ptr(py, kept.get(py, &argument, row).expect("a value")) };
+        let value = unsafe { Bound::from_owned_ptr(py, kept.get(py, &argument, row)) };
         places.push(value.as_ptr() as usize);
         // SAFETY: the interpreter's lock is held.
         assert!(unsafe { plain.add(known, value.as_ptr(), &mut copies) });
@@ -151,7 +151,7 @@ fn looped<'py>(
     let mut kept = Kept::new(known);
     let all = (0..column.rows).map(|row| {
         // SAFETY: as above.
-        unsafe { Bound::from_owned_ptr(py, kept.get(py, &argument, row).expect("a value")) }
+        unsafe { Bound::from_owned_ptr(py, kept.get(py, &argument, row)) }
     });
     (all.collect(), places, equal)
 }
