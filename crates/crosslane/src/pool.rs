@@ -363,30 +363,33 @@ impl<L: Lane> Shared<L> {
         mut state: MutexGuard<'a, State<L>>,
         patience: Duration,
     ) -> MutexGuard<'a, State<L>> {
-        let mut ending = std::mem::take(&mut state.ending);
-        if ending.is_empty() {
+        if state.ending.is_empty() {
             return state;
         }
+        // A look that panics drops them, which ends them, and counts.
+        let mut ending: Vec<_> = std::mem::take(&mut state.ending).into_iter().map(PooledLane::new).collect();
         drop(state);
         let until = Instant::now() + patience;
         let mut free = Vec::new();
         loop {
             let mut at = 0;
             while at < ending.len() {
-                match ending[at].settle() {
+                match ending[at].kept_mut().settle() {
                     Ok(true) => free.push(ending.swap_remove(at)),
-                    Ok(false) if ending[at].may_go_on() => at += 1,
+                    Ok(false) if ending[at].kept().may_go_on() => at += 1,
                     // Dropping it ends the lane, and tells who waits.
-                    Ok(false) | Err(_) => drop(PooledLane::new(ending.swap_remove(at))),
+                    Ok(false) | Err(_) => drop(ending.swap_remove(at)),
                 }
             }
             let rest = until.saturating_duration_since(Instant::now());
             if rest.is_zero() || !free.is_empty() || ending.is_empty() {
                 break;
             }
-            let lanes: Vec<_> = ending.iter_mut().map(|kept| &mut kept.lane).collect();
+            let lanes: Vec<_> = ending.iter_mut().map(|lane| &mut **lane).collect();
             wait_any(&lanes, Patience::Spin, rest);
         }
+        let [ending, free] = [ending, free].map(|lanes| lanes.into_iter().map(PooledLane::into_kept));
+        let (mut ending, free): (Vec<_>, Vec<_>) = (ending.collect(), free.collect());
         state = self.lock();
         if !ending.is_empty() {
             state.ending.append(&mut ending);
@@ -702,6 +705,15 @@ impl<L: Lane> PooledLane<L> {
         self.kept.as_ref().expect("a lane until it is given back")
     }
 
+    fn kept_mut(&mut self) -> &mut Kept<L> {
+        self.kept.as_mut().expect("a lane until it is given back")
+    }
+
+    /// The lane, which is still counted as checked out.
+    fn into_kept(mut self) -> Box<Kept<L>> {
+        self.kept.take().expect("a lane until it is given back")
+    }
+
     /// What the lane has done.
     pub fn stats(&self) -> &LaneStats {
         &self.kept().stats
@@ -752,7 +764,7 @@ impl<L: Lane> std::ops::Deref for PooledLane<L> {
 
 impl<L: Lane> std::ops::DerefMut for PooledLane<L> {
     fn deref_mut(&mut self) -> &mut L {
-        &mut self.kept.as_mut().expect("a lane until it is given back").lane
+        &mut self.kept_mut().lane
     }
 }
 
@@ -787,7 +799,7 @@ mod tests {
         type Lane = IdleLane;
         fn boot(&mut self) -> Result<IdleLane, Error> {
             self.0 += 1;
-            Ok(IdleLane { id: self.0, works: None })
+            Ok(IdleLane { id: self.0, works: None, broken: false })
         }
     }
 
@@ -910,5 +922,19 @@ mod tests {
         pool.give_back(second);
         drop(pool.shared.settle(pool.shared.lock(), Duration::from_millis(200)));
         settles(&pool, |stats| stats.idle == 1 && stats.discarded == 1);
+    }
+
+    #[test]
+    fn a_look_at_ending_lanes_that_panics_leaves_none_counted_as_busy() {
+        let pool = pool(LONG);
+        let mut lanes = [check_out(&pool), check_out(&pool)];
+        lanes.iter_mut().for_each(|lane| lane.works = Some(Instant::now() + LONG));
+        lanes[1].broken = true;
+        let mut state = pool.shared.lock();
+        state.ending.extend(lanes.map(PooledLane::into_kept));
+        assert_eq!(state.out, 2);
+        let look = || drop(pool.shared.settle(state, Duration::ZERO));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(look)).unwrap_err();
+        assert_eq!((pool.stats().busy, pool.stats().discarded), (0, 2));
     }
 }

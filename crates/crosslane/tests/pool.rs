@@ -36,7 +36,7 @@ impl pool::Zygote for SlowZygote {
             }
         }
         self.booted += 1;
-        Ok(IdleLane { id: self.booted, works: None })
+        Ok(IdleLane { id: self.booted, works: None, broken: false })
     }
 }
 

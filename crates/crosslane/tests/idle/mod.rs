@@ -14,6 +14,8 @@ pub(crate) struct IdleLane {
     pub(crate) id: u64,
     /// Until when its guest works on what was cancelled.
     pub(crate) works: Option<Instant>,
+    /// Whether it cannot even be looked at.
+    pub(crate) broken: bool,
 }
 
 impl Lane for IdleLane {
@@ -33,6 +35,7 @@ impl Lane for IdleLane {
         true
     }
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
+        assert!(!self.broken, "a look at a broken lane");
         Ok(None)
     }
     fn frame(&self) -> &[u8] {
