@@ -281,6 +281,7 @@ impl<V: Values> Writer<V> {
     }
 
     /// Adds a DATE, a time of day or an INTERVAL.
+    #[inline]
     fn moment(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Taken<(), V> {
         match (&self.data_type, values.to_moment(value, &self.data_type)?) {
             (DataType::Date, Moment::Infinite(number)) => {
@@ -321,6 +322,7 @@ impl<V: Values> Writer<V> {
     }
 
     /// Units since 1970, rounded down.
+    #[inline]
     fn timestamp(&self, values: &V, value: &V::Value) -> Taken<i64, V> {
         let per_second = units_per_second(&self.data_type).unwrap_or(1);
         match values.to_moment(value, &self.data_type)? {

@@ -1,6 +1,6 @@
 //! What Python's objects are in SQL: `docs/functions.md` has the table. What is the same in all languages is `crosslane-guest`.
 
-use crate::layout::{self, Layout};
+use crate::layout;
 use crate::moments;
 use crate::plain::{double_of, integer_of, text_of};
 use crosslane::builder::Overflow;
@@ -35,7 +35,6 @@ const SECOND: i64 = 1_000_000_000;
 #[derive(Clone, Copy)]
 pub(crate) struct Vm<'py> {
     py: Python<'py>,
-    layout: Option<Layout>,
     source: Source,
 }
 
@@ -89,12 +88,12 @@ impl<'py> Vm<'py> {
     /// For the arguments and results of row functions.
     #[inline(always)]
     pub(crate) fn new(py: Python<'py>) -> Self {
-        Self { py, layout: layout::known(), source: Source::Row }
+        Self { py, source: Source::Row }
     }
 
     /// For objects in the columns that vectorized functions return.
     pub(crate) fn of_columns(py: Python<'py>) -> Self {
-        Self { source: Source::Columns, ..Self::new(py) }
+        Self { py, source: Source::Columns }
     }
 
     /// The shape of a type, and what is wished of its parts.
@@ -154,13 +153,15 @@ impl<'py> Vm<'py> {
         Ok((shape, parts))
     }
 
-    /// What is refused where Python raised an error. What ends a program or a lane is no Exception, and stays.
-    fn instead(self, error: PyErr, refusal: Refusal<PyErr>) -> Refusal<PyErr> {
-        if error.is_instance_of::<PyException>(self.py) { refusal } else { Refusal::Failed(error) }
-    }
-
+    #[cold]
     fn refused(self, class: Class, message: &str) -> Refusal<PyErr> {
         Refusal::Failed(self.error(class, message))
+    }
+
+    /// What is refused where Python raised an error. What ends a program or a lane is no Exception, and stays.
+    #[cold]
+    fn instead(self, error: PyErr, refusal: Refusal<PyErr>) -> Refusal<PyErr> {
+        if error.is_instance_of::<PyException>(self.py) { refusal } else { Refusal::Failed(error) }
     }
 
     /// The value as an int: ints, bools, and numpy's integers, but no float.
@@ -216,12 +217,16 @@ impl<'py> Vm<'py> {
         Ok(i128::from(seconds) * i128::from(SECOND) + i128::from(nanoseconds))
     }
 
+    #[inline]
     fn date(self, value: &Bound<'py, PyAny>) -> Taken<Moment, Self> {
         if let Ok(date) = value.cast::<PyDate>() {
             if value.is_instance_of::<PyDateTime>() {
                 return Err(Refusal::Type(" where DATE is due; return its .date()".into()));
             }
             return moments::days(date).map(Moment::Date).map_err(Refusal::Failed);
+        }
+        if let Ok(number) = value.cast::<PyFloat>() {
+            return Ok(Moment::Infinite(number.value()));
         }
         let nanoseconds = self.numpy(value, "datetime64")?;
         let day = i128::from(DAY * SECOND);
@@ -231,6 +236,7 @@ impl<'py> Vm<'py> {
         i64::try_from(nanoseconds / day).map(Moment::Date).map_err(|_| Refusal::TooLarge)
     }
 
+    #[inline]
     fn time(self, value: &Bound<'py, PyAny>, data_type: &DataType) -> Taken<Moment, Self> {
         let failed = Refusal::Failed;
         let zoned = *data_type == DataType::TimeTz;
@@ -264,9 +270,13 @@ impl<'py> Vm<'py> {
         Ok(Moment::Time { nanoseconds: micros * 1000, offset: Some(days * DAY as i32 + seconds) })
     }
 
+    #[inline]
     fn timestamp(self, value: &Bound<'py, PyAny>, data_type: &DataType) -> Taken<Moment, Self> {
         let zoned = *data_type == DataType::TimestampTz;
         let Ok(moment) = value.cast::<PyDateTime>() else {
+            if let Ok(number) = value.cast::<PyFloat>() {
+                return Ok(Moment::Infinite(number.value()));
+            }
             // numpy knows no zones: in a column, its moments are those of UTC.
             if zoned && self.source == Source::Row {
                 return Err(Refusal::Mismatch);
@@ -302,6 +312,7 @@ impl<'py> Vm<'py> {
         Ok(Moment::Timestamp { seconds: days * DAY + seconds, nanoseconds })
     }
 
+    #[inline]
     fn interval(self, value: &Bound<'py, PyAny>) -> Taken<Moment, Self> {
         if let Ok(delta) = value.cast::<PyDelta>() {
             let (days, seconds, micros) = moments::delta(delta).map_err(Refusal::Failed)?;
@@ -585,7 +596,9 @@ impl<'py> Values for Vm<'py> {
 
     #[inline]
     fn is_null(&self, value: &Bound<'py, PyAny>) -> bool {
-        is_missing(value)
+        // SAFETY: the object lives.
+        let text = unsafe { ffi::PyUnicode_CheckExact(value.as_ptr()) != 0 };
+        !text && is_missing(value)
     }
 
     fn to_boolean(&self, value: &Bound<'py, PyAny>) -> Taken<bool, Self> {
@@ -603,13 +616,13 @@ impl<'py> Values for Vm<'py> {
     #[inline]
     fn quick_integer(&self, value: &Bound<'py, PyAny>) -> Option<i64> {
         // SAFETY: the object lives, and the token says that the interpreter's lock is held.
-        unsafe { integer_of(self.layout, value.as_ptr()) }
+        unsafe { integer_of(layout::known(), value.as_ptr()) }
     }
 
     #[inline]
     fn quick_float(&self, value: &Bound<'py, PyAny>) -> Option<f64> {
         // SAFETY: as above.
-        unsafe { double_of(self.layout, value.as_ptr()) }
+        unsafe { double_of(layout::known(), value.as_ptr()) }
     }
 
     fn to_integer(&self, value: &Bound<'py, PyAny>) -> Taken<Integer, Self> {
@@ -656,7 +669,7 @@ impl<'py> Values for Vm<'py> {
     #[inline]
     fn with_text<R>(&self, value: &Bound<'py, PyAny>, take: impl FnOnce(&[u8], bool) -> R) -> Taken<R, Self> {
         // SAFETY: as above; the object lives until the text was taken.
-        if let Some(text) = unsafe { text_of(self.layout, value.as_ptr()) } {
+        if let Some(text) = unsafe { text_of(layout::known(), value.as_ptr()) } {
             return Ok(take(text, true));
         }
         let text = value.cast::<PyString>().map_err(|_| Refusal::Mismatch)?;
@@ -740,16 +753,13 @@ impl<'py> Values for Vm<'py> {
         }
     }
 
+    #[inline]
     fn to_moment(&self, value: &Bound<'py, PyAny>, data_type: &DataType) -> Taken<Moment, Self> {
         match data_type {
             DataType::Time | DataType::TimeNs | DataType::TimeTz => self.time(value, data_type),
             DataType::Interval => self.interval(value),
-            _ => {
-                if let Ok(number) = value.cast::<PyFloat>() {
-                    return Ok(Moment::Infinite(number.value()));
-                }
-                if *data_type == DataType::Date { self.date(value) } else { self.timestamp(value, data_type) }
-            }
+            DataType::Date => self.date(value),
+            _ => self.timestamp(value, data_type),
         }
     }
 
