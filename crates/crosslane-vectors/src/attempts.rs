@@ -89,11 +89,11 @@ impl Attempts {
     }
 }
 
-/// How long a function took that was called at `begun` and failed: without the boot of its worker, or what else came
-/// before it.
+/// How long a function took that was called at `begun` and failed. Where its guest says so this is without the boot of its
+/// worker, or what else came before it.
 fn taken(error: &Error, begun: Instant) -> Duration {
     match error {
-        Error::Raised { failure, .. } => failure.worked,
+        Error::Raised { failure, .. } if !failure.worked.is_zero() => failure.worked,
         _ => begun.elapsed(),
     }
 }
@@ -179,6 +179,10 @@ mod tests {
         };
         let after_a_boot = || {
             std::thread::sleep(SLOW);
+            raised(Duration::from_nanos(1))
+        };
+        let unfit = || {
+            std::thread::sleep(SLOW);
             raised(Duration::ZERO)
         };
         let (attempts, one) = (Attempts::default(), Bytes(&[1]));
@@ -187,9 +191,10 @@ mod tests {
             attempts.once(None, &one, outcome).unwrap_err();
             attempts.failure(None, &one).is_some()
         };
-        assert!(!kept(&mut || raised(Duration::ZERO)), "it was quick");
+        assert!(!kept(&mut || raised(Duration::from_nanos(1))), "it was quick");
         assert!(!kept(&mut { after_a_boot }), "the function was quick");
         assert!(kept(&mut || raised(SLOW)));
+        assert!(kept(&mut { unfit }), "the engine has refused its result");
         assert!(kept(&mut { late }), "it has not raised: it was waited for");
         attempts.forget();
         attempts.once(None, &one, || Ok(1)).unwrap();

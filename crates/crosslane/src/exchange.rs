@@ -35,6 +35,11 @@ impl Entry {
             .find(|entry| *entry as u32 == number)
     }
 
+    /// Whether it changes what the guest keeps: done twice, or on two lanes at a time, it gives something else.
+    pub(crate) fn changes_states(self) -> bool {
+        matches!(self, Self::Update | Self::Combine)
+    }
+
     /// Whether the guest answers with one batch, which is its last.
     pub(crate) fn is_answered_once(self) -> bool {
         matches!(self, Self::Call | Self::Update | Self::Combine | Self::Finish)

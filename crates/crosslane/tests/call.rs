@@ -6,7 +6,7 @@ use crosslane::call::{self, CallGroup, CallGroups, Caller, Input, Output};
 use crosslane::lane::{Lane, LaneError, Waiter};
 use crosslane::pool::{self, Pool, PoolOptions};
 use crosslane::stats::now;
-use crosslane::{Address, ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
+use crosslane::{Address, ColumnBuilder, DataType, Entry, Error, Failure, Function, FunctionSpec, Library};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -33,8 +33,12 @@ enum Act {
     Hang,
     /// The same, and says now one row and now another.
     Flip,
+    /// Never takes it, and wakes its engine all the time.
+    Ignore,
     /// Takes its time, and answers.
     Slow,
+    /// The same, without results.
+    Done,
 }
 
 /// Nobody wakes who sleeps on it: a reply is there when its batch was submitted.
@@ -164,13 +168,14 @@ impl Lane for FakeLane {
                 *self.alive.lock().unwrap() = false;
                 return Err(Self::died());
             }
-            act @ (Act::Hang | Act::Flip | Act::DieIdle | Act::DieWithGarbage) => {
+            act @ (Act::Hang | Act::Flip | Act::Ignore | Act::DieIdle | Act::DieWithGarbage) => {
                 self.sequence += 1;
                 match act {
                     Act::DieIdle | Act::DieWithGarbage => *self.alive.lock().unwrap() = false,
+                    Act::Ignore => {}
                     _ => self.begun = self.sequence,
                 }
-                self.restless = matches!(act, Act::Hang | Act::Flip);
+                self.restless = matches!(act, Act::Hang | Act::Flip | Act::Ignore);
                 self.flips = matches!(act, Act::Flip).then(AtomicU64::default);
                 self.last_words = matches!(act, Act::DieWithGarbage);
                 return Ok(Some(self.sequence));
@@ -179,6 +184,10 @@ impl Lane for FakeLane {
                 std::thread::sleep(Duration::from_millis(1));
                 let header = Header { worked: 20_000_000 * header.rows as u64, ..header };
                 Ok((header, encoded(&integers(values.iter().map(|value| value * 2)), header)))
+            }
+            Act::Done => {
+                let header = Header { worked: 20_000_000 * header.rows as u64, rows: 0, ..header };
+                Ok((header, encoded(&(), header)))
             }
             Act::Double => Ok((header, encoded(&integers(values.iter().map(|value| value * 2)), header))),
             Act::Raise(row) => {
@@ -317,7 +326,27 @@ fn narrow(
     behaviour: impl Fn(u64, &[i64]) -> Act + Send + Sync + 'static,
 ) -> Fixture {
     let text = format!(r#"{{"signature": "f(x BIGINT) -> BIGINT", "admits_null": [false]{options}}}"#);
-    let spec: FunctionSpec = serde_json::from_str(&text).unwrap();
+    specified(&text, most, shared, behaviour)
+}
+
+/// One with an aggregate, whose states are all that its entries take.
+fn aggregate(
+    options: &str,
+    shared: bool,
+    behaviour: impl Fn(u64, &[i64]) -> Act + Send + Sync + 'static,
+) -> Fixture {
+    let text =
+        format!(r#"{{"signature": "f() -> BIGINT", "kind": "aggregate", "admits_null": []{options}}}"#);
+    specified(&text, usize::MAX, shared, behaviour)
+}
+
+fn specified(
+    text: &str,
+    most: usize,
+    shared: bool,
+    behaviour: impl Fn(u64, &[i64]) -> Act + Send + Sync + 'static,
+) -> Fixture {
+    let spec: FunctionSpec = serde_json::from_str(text).unwrap();
     let booted = Arc::new(AtomicU64::new(0));
     let zygote = FakeZygote {
         behaviour: Arc::new(behaviour),
@@ -345,6 +374,12 @@ impl Fixture {
 
     fn call(&self, values: Range<i64>) -> Result<Vec<Option<i64>>, Error> {
         self.call_of(now(), values)
+    }
+
+    fn update(&self, states: Range<i64>) -> Result<(), Error> {
+        let (input, function) = (Values(states.collect()), &self.library.functions[0]);
+        let caller = Caller::new(&self.group, 2);
+        call::call_entry(&self.library, function, Entry::Update, caller, &input, &mut ())
     }
 
     /// A call of a query that began at this moment.
@@ -644,4 +679,47 @@ fn a_cancellation_ends_the_calls_of_its_connection_and_none_that_begin_later() {
     assert_eq!(second.call(0..5).unwrap(), doubled(0..5));
     drop(second);
     assert!(!groups.cancel(3), "a connection without calls");
+}
+
+/// A lane that was given up may still take what lies in its ring.
+#[test]
+fn an_update_that_nobody_has_begun_in_time_is_not_sent_again() {
+    let sent = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&sent);
+    let fixture = aggregate(r#", "timeout": 0.05"#, false, move |_, _| {
+        counted.fetch_add(1, Relaxed);
+        Act::Ignore
+    });
+    let error = fixture.update(0..1).unwrap_err().to_string();
+    assert!(error.starts_with("f: timed out after 0.05 s"), "{error}");
+    assert_eq!(sent.load(Relaxed), 1);
+}
+
+/// A call would be made again: its lane may not be to blame.
+#[test]
+fn an_update_that_was_begun_is_not_made_again_where_lanes_share_a_process() {
+    let sent = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&sent);
+    let fixture = aggregate("", true, move |_, _| {
+        counted.fetch_add(1, Relaxed);
+        Act::Die
+    });
+    assert!(matches!(fixture.update(0..1), Err(Error::LaneDied { .. })));
+    assert_eq!(sent.load(Relaxed), 1);
+}
+
+#[test]
+fn an_update_is_not_spread_over_lanes() {
+    let lanes = Arc::new(Mutex::new(Vec::new()));
+    let used = Arc::clone(&lanes);
+    let fixture = aggregate("", false, move |id, _| {
+        used.lock().unwrap().push(id);
+        Act::Done
+    });
+    for _ in 0..8 {
+        fixture.update(0..64).unwrap();
+        let mut ids = std::mem::take(&mut *lanes.lock().unwrap());
+        ids.dedup();
+        assert_eq!(ids.len(), 1, "{ids:?}");
+    }
 }

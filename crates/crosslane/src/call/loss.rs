@@ -67,7 +67,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             return Err(self.error(loss, None));
         };
         let replied = matches!(loss, Loss::Failed(LaneError::Corrupt(_)));
-        if !replied && !worker.has_begun(&submitted) {
+        // A lane that is late may still take what it has not begun, before it sees that it is to end.
+        let taken_late = matches!(loss, Loss::Late) && self.entry.changes_states();
+        if !replied && !taken_late && !worker.has_begun(&submitted) {
             return self.not_begun(worker, submitted.slice, loss);
         }
         let row = worker.row(&submitted);
@@ -118,7 +120,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     ) -> Result<(), Error> {
         // A lane that shares its process may have died because of another lane, and so gets another try.
         let mut leniency = self.function.spec.leniency();
-        if let Loss::Failed(_) = loss {
+        if matches!(loss, Loss::Failed(_)) && !self.entry.changes_states() {
             leniency.retries += u32::from(worker.lane.shares_its_process());
         }
         self.end(worker);

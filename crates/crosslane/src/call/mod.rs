@@ -3,7 +3,7 @@
 //! One call of a function with one batch goes over its own lane, and over idle ones if that pays. So does one use of an
 //! aggregate's entry, which is a call with other columns ([`crate::EntryTypes`]).
 //! The batch is cut into slices: [`crate::cost`] says how, and none is larger than what a lane's own memory holds, unless
-//! it is a single row. Each lane holds up to [`DEPTH`] slices, so
+//! it is a single row, or rows that wait together. Each lane holds up to [`DEPTH`] slices, so
 //! that a guest finds its next slice while the engine copies the last results; a lane that is done
 //! early takes the next slice, so that the slowest lane does not decide how long the batch takes.
 //!
@@ -46,6 +46,8 @@ use worker::{Slice, Slices, Submitted, Worker};
 
 /// Slices in flight per lane.
 const DEPTH: usize = 2;
+/// Into so many pieces a slice is cut at a time that is too large.
+const MOST_PIECES: usize = 32;
 /// The first pause before a call is tried again; it doubles with each try.
 const BACKOFF: Duration = Duration::from_millis(50);
 
@@ -122,8 +124,8 @@ pub fn call<Z: Zygote>(
     call_entry(library, function, Entry::Call, caller, input, output)
 }
 
-/// Uses an entry of `function` with all rows of `input`, which has the columns of the entry ([`crate::EntryTypes`]). Rows that
-/// must not be worked on at the same time are for a caller of one lane.
+/// Uses an entry of `function` with all rows of `input`, which has the columns of the entry ([`crate::EntryTypes`]). What
+/// changes states is not spread over lanes. Each use may have another lane: the library's guests must share their states.
 ///
 /// # Errors
 /// As [`call`]; [`Error::Engine`] if the function has no such entry, or it is a scan.
@@ -131,10 +133,13 @@ pub fn call_entry<Z: Zygote>(
     library: &Library<Z>,
     function: &Function,
     entry: Entry,
-    caller: Caller<'_>,
+    mut caller: Caller<'_>,
     input: &dyn Input,
     output: &mut dyn Output,
 ) -> Result<(), Error> {
+    if entry.changes_states() {
+        caller.width = 1;
+    }
     let types = function.entry(entry)?;
     if !entry.is_answered_once() {
         return Err(Error::Engine(format!("{}: {entry:?} has any number of answers", function.name())));
@@ -337,8 +342,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             }
             // Nothing was sent and the lane is whole: smaller slices may fit.
             Err(LaneError::TooLarge(_)) if rows > 1 => {
-                // While one is worked on there is room for the next.
-                let pieces = size.get().div_ceil(most / 2).clamp(2, rows);
+                // While one is worked on there is room for the next. One row may be much larger than the others, so what
+                // is still too large is cut again.
+                let pieces = size.get().div_ceil(most / 2).min(MOST_PIECES).clamp(2, rows);
                 let length = rows.div_ceil(pieces);
                 for start in slice.rows.clone().step_by(length).rev() {
                     let rows = start..slice.rows.end.min(start + length);
