@@ -172,6 +172,34 @@ class TestV8 < CrosslaneTest
     assert_equal "#{told}#{told}2\n", output
   end
 
+  # Each looks for room before it boots; there is room for a few.
+  def test_contexts_made_on_many_threads_without_room_for_all
+    program = <<~'RUBY'
+      require "crosslane/v8"
+      start = Queue.new
+      threads = Array.new(16) do
+        Thread.new do
+          start.pop
+          Crosslane::V8::Context.new.eval("1 + 1")
+        rescue Crosslane::V8::MemoryError
+          :none
+        end
+      end
+      sleep 0.01 until start.num_waiting == 16
+      used = Integer(File.read("/proc/self/status")[/VmSize:\s*(\d+)/, 1]) << 10
+      _, most = Process.getrlimit(:AS)
+      Process.setrlimit(:AS, used + (700 << 20), most)
+      16.times { start << nil }
+      results = threads.map(&:value)
+      print results.tally.keys.sort_by(&:to_s)
+    RUBY
+    library = File.expand_path("../lib", __dir__)
+    6.times do
+      output = IO.popen([RbConfig.ruby, "-I", library, "-e", program], err: File::NULL, &:read)
+      assert_equal "[2, :none]", output
+    end
+  end
+
   # Ruby's code inside of a call may have the context given up, and the call with it.
   def test_output_and_a_signal_handler_whose_calls_are_given_up
     program = <<~'RUBY'

@@ -31,6 +31,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <string>
@@ -869,8 +870,12 @@ void FromJs(v8::Isolate* isolate, v8::Local<v8::Value> value, ClValue* result) {
 constexpr size_t kCode = 128u << 20;
 constexpr size_t kBoot = 24u << 20;
 
+// Held from the look for room until the isolate has booted: else the boot of another thread finds the same
+// room.
+std::mutex one_boots;
+
 // Whether there is room for one more isolate. V8 ends the process where it finds none.
-bool HasRoom(size_t code, ClOutcome* outcome) {
+bool IsRoomToBoot(size_t code, ClOutcome* outcome) {
   *outcome = {};
   if (IsThere((code ? code : kCode) + kBoot, PROT_NONE)) return true;
   outcome->status = CL_TERMINATED;
@@ -1414,7 +1419,8 @@ const char* cl_version() { return v8::V8::GetVersion(); }
 
 ClIsolate* cl_builder(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
                       ClOutcome* outcome) {
-  if (!HasRoom(0, outcome)) return nullptr;
+  std::lock_guard<std::mutex> boots(one_boots);
+  if (!IsRoomToBoot(0, outcome)) return nullptr;
   ClIsolate* self = Allocate(blob, host);
   self->creator = std::make_unique<v8::SnapshotCreator>(self->isolate, external_references,
                                                         blob.length ? &self->blob : nullptr);
@@ -1467,7 +1473,8 @@ ClIsolate* cl_boot(bool shared, ClText blob, ClText prelude, const ClHost* host,
                    size_t hard_limit, size_t stack, ClOutcome* outcome) {
   v8::Isolate::CreateParams parameters;
   parameters.constraints.ConfigureDefaultsFromHeapSize(0, hard_limit);
-  if (!HasRoom(parameters.constraints.code_range_size_in_bytes(), outcome)) return nullptr;
+  std::lock_guard<std::mutex> boots(one_boots);
+  if (!IsRoomToBoot(parameters.constraints.code_range_size_in_bytes(), outcome)) return nullptr;
   ClIsolate* self = Allocate(blob, host);
   self->shared = shared;
   if (blob.length) parameters.snapshot_blob = &self->blob;
