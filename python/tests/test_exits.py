@@ -286,7 +286,10 @@ def test_frames_of_another_package_whose_name_begins_like_this_ones_are_shown() 
         ("ENUM('a')", "__hash__"),
         ("INTEGER[]", "__iter__"),
         ("MAP(INTEGER, INTEGER)", "__iter__"),
+        ("MAP(INTEGER, INTEGER)", "__class__"),
         ("STRUCT(a INTEGER)", "__getattr__"),
+        ("STRUCT(a INTEGER)", "__class__"),
+        ("UNION(a INTEGER)", "__eq__"),
         ("VARCHAR", "__repr__"),
     ],
 )
@@ -298,7 +301,8 @@ def test_what_ends_a_program_ends_the_conversion_of_a_result(
     def leave(*arguments: object) -> None:
         raise SystemExit(3)
 
-    result = type("Leaving", (), {method: leave})()
+    leaving = type("Leaving", (), {method: property(leave) if method == "__class__" else leave})()
+    result = (leaving, 1) if method == "__eq__" else leaving
     crosslane.register(con, lambda x: result, f"leaves(x INTEGER) -> {returns}", lane="thread")
     with pytest.raises(duckdb.Error, match="SystemExit: 3"):
         con.execute("SELECT leaves(1)")

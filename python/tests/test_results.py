@@ -133,6 +133,19 @@ def test_a_value_that_does_not_fit_is_the_functions_error(
     assert value(con, "SELECT errors FROM crosslane_stats() WHERE function = 'g'") == 1
 
 
+def test_a_decimal_whose_class_has_a_text_of_its_own(load: Load) -> None:
+    con = load(
+        """
+        from decimal import Decimal
+        class Money(Decimal):
+            def __str__(self): return f"{self:f} EUR"
+        @udf("f(x BIGINT) -> DECIMAL(9,2)")
+        def f(x): return Money("12.5")
+        """
+    )
+    assert value(con, "SELECT f(1)::VARCHAR") == "12.50"
+
+
 def test_keys_of_maps_are_different_after_they_were_converted(load: Load) -> None:
     con = load(
         """

@@ -242,6 +242,8 @@ class TestControlFlow < CrosslaneTest
         assert_equal 1, calls, "the block was called again"
       end
       once.call(-> { exit(7) }) { assert_equal 7, assert_raises(SystemExit, &query).status }
+      leaving = Class.new { def inspect = exit(7) }.new
+      once.call(-> { leaving }) { assert_equal 7, assert_raises(SystemExit, &query).status }
       once.call(-> { throw(:out, 7) }) { assert_equal(7, catch(:out) { query.call }) }
       once.call(-> { raise Interrupt }) { assert_raises(Interrupt, &query) }
     end

@@ -369,7 +369,7 @@ fn float<V: Values>(values: &V, value: &V::Value) -> Taken<f64, V> {
 /// A decimal text times 10^scale, rounded half away from zero as SQL casts do. `None` if it is none, or too large.
 fn decimal(text: &[u8], scale: usize) -> Option<i128> {
     let (text, exponent) = match text.iter().position(|byte| matches!(byte, b'e' | b'E')) {
-        Some(at) => (&text[..at], std::str::from_utf8(&text[at + 1..]).ok()?.parse::<i32>().ok()?),
+        Some(at) => (&text[..at], std::str::from_utf8(&text[at + 1..]).ok()?.parse::<i64>().ok()?),
         None => (text, 0),
     };
     let (negative, text) = match text {
@@ -382,7 +382,7 @@ fn decimal(text: &[u8], scale: usize) -> Option<i128> {
         return None;
     }
     // So many of the digits are before the rounded point.
-    let kept = point as i64 + i64::from(exponent) + scale as i64;
+    let kept = exponent.saturating_add(point as i64 + scale as i64);
     let mut unscaled = 0i128;
     let mut digits = whole.iter().chain(fraction).map(|digit| i128::from(digit - b'0'));
     for _ in 0..kept {
@@ -416,6 +416,9 @@ mod tests {
             ("5e-1", 0, Some(1)),
             ("5e-2", 0, Some(0)),
             ("0e999999999", 2, Some(0)),
+            ("1e-3000000000", 2, Some(0)),
+            ("1e9223372036854775807", 2, None),
+            ("1e-9223372036854775808", 2, Some(0)),
             (".5", 1, Some(5)),
             ("-0", 1, Some(0)),
             ("1e99", 0, None),

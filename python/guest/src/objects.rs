@@ -15,7 +15,7 @@ use pyo3::types::{
     PyBool, PyByteArray, PyBytes, PyDate, PyDateTime, PyDelta, PyDict, PyFloat, PyInt, PyList, PyMapping,
     PyString, PyTime, PyTuple, PyTzInfo,
 };
-use pyo3::{IntoPyObjectExt, ffi, intern};
+use pyo3::{IntoPyObjectExt, PyTypeInfo, ffi, intern};
 
 /// How columns become objects, and objects columns.
 pub(crate) type Reader<'py> = crosslane_guest::Reader<Vm<'py>>;
@@ -162,6 +162,20 @@ impl<'py> Vm<'py> {
     #[cold]
     fn instead(self, error: PyErr, refusal: Refusal<PyErr>) -> Refusal<PyErr> {
         if error.is_instance_of::<PyException>(self.py) { refusal } else { Refusal::Failed(error) }
+    }
+
+    /// The value as a mapping, if it is one. PyO3's own cast would swallow what ends a lane.
+    fn mapping<'a>(self, value: &'a Bound<'py, PyAny>) -> Taken<Option<&'a Bound<'py, PyMapping>>, Self> {
+        let is_mapping = value.is_instance_of::<PyDict>()
+            || match value.is_instance(&PyMapping::type_object(self.py)) {
+                Ok(is_mapping) => is_mapping,
+                Err(error) => match self.instead(error, Refusal::Mismatch) {
+                    Refusal::Mismatch => false,
+                    failed => return Err(failed),
+                },
+            };
+        // SAFETY: the object was asked for this; the type has no layout of its own.
+        Ok(is_mapping.then(|| unsafe { value.cast_unchecked() }))
     }
 
     /// The value as an int: ints, bools, and numpy's integers, but no float.
@@ -345,9 +359,12 @@ impl<'py> Vm<'py> {
 
     /// Which member of a UNION a tag is of.
     fn tag(self, names: &[Py<PyString>], fields: &[Field], tag: &Bound<'py, PyAny>) -> Taken<usize, Self> {
-        let is_tag = |name: &Py<PyString>| tag.eq(name.bind(self.py)).unwrap_or(false);
-        if let Some(known) = names.iter().position(is_tag) {
-            return Ok(known);
+        for (known, name) in names.iter().enumerate() {
+            match tag.eq(name.bind(self.py)).map_err(|error| self.instead(error, Refusal::Mismatch)) {
+                Ok(true) => return Ok(known),
+                Ok(false) | Err(Refusal::Mismatch) => {}
+                Err(failed) => return Err(failed),
+            }
         }
         let (shown, due) = (self.shown(tag).map_err(Refusal::Failed)?, DataType::Union(fields.into()));
         Err(self.refused(Class::Value, &format!("returned the tag {shown}, which no member of {due} has")))
@@ -656,8 +673,12 @@ impl<'py> Values for Vm<'py> {
         static DECIMAL_OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let failed = Refusal::Failed;
         let class = decimal_class(self.py).map_err(failed)?;
-        let text = if value.is_instance(class).map_err(failed)? {
+        let text = if value.get_type().is(class) {
             value.str()
+        } else if value.is_instance(class).map_err(failed)? {
+            // A subclass may have another text of its own.
+            let text = class.call_method1(intern!(self.py, "__str__"), (value,)).map_err(failed)?;
+            text.cast_into().map_err(PyErr::from)
         } else {
             let convert = DECIMAL_OF.import(self.py, "crosslane.types", "decimal_of").map_err(failed)?;
             let decimal = convert.call1((value,));
@@ -807,7 +828,7 @@ impl<'py> Values for Vm<'py> {
             }
             return Ok(tuple.iter().enumerate().try_for_each(|(at, item)| field(at, &item)));
         }
-        let mapping = value.cast::<PyMapping>().ok();
+        let mapping = self.mapping(value)?;
         for (at, name) in names.iter().enumerate() {
             let name = name.bind(self.py);
             let found = match mapping {
@@ -855,9 +876,9 @@ impl<'py> Values for Vm<'py> {
         value: &Bound<'py, PyAny>,
         mut entry: impl FnMut(usize, &Bound<'py, PyAny>, &Bound<'py, PyAny>) -> Written,
     ) -> Taken<Written, Self> {
-        let pairs = match value.cast::<PyMapping>() {
-            Ok(mapping) => mapping.items().map_err(Refusal::Failed)?.into_any(),
-            Err(_) => value.clone(),
+        let pairs = match self.mapping(value)? {
+            Some(mapping) => mapping.items().map_err(Refusal::Failed)?.into_any(),
+            None => value.clone(),
         };
         let count = pairs.cast::<PyList>().map_or(0, |list| list.len());
         let mismatch = |error| self.instead(error, Refusal::Mismatch);

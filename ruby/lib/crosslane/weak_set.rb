@@ -17,11 +17,13 @@ module Crosslane
 
     # @return [Array] those that live; all others are freed already, and none is about to be
     def to_a
-      # This ends what the collector has begun.
-      enabled = !GC.disable
-      @objects.keys
-    ensure
-      GC.enable if enabled
+      Thread.handle_interrupt(Object => :never) do
+        # This ends what the collector has begun.
+        enabled = !GC.disable
+        @objects.keys
+      ensure
+        GC.enable if enabled
+      end
     end
   end
 end

@@ -248,7 +248,13 @@ impl Values for Vm {
         let value = unsafe { Value::from_raw(*value) };
         // SAFETY: the name is copied at once.
         let class = unsafe { value.classname() }.into_owned();
-        let Ok(text) = value.funcall::<_, _, String>("inspect", ()) else { return Ok(class) };
+        let text: String = match value.funcall("inspect", ()) {
+            Ok(text) => text,
+            Err(error) => {
+                let unwind = Unwind::from(error);
+                return if unwind.is_final() { Err(unwind) } else { Ok(class) };
+            }
+        };
         let mut shown = format!("{class} ");
         shown.extend(text.chars().take(80));
         if text.chars().nth(80).is_some() {
@@ -485,9 +491,9 @@ impl Values for Vm {
                 return Err(Refusal::TooLarge);
             }
             let text = send(number, c"to_s", &[]);
-            let taken = take(bytes(text));
+            let taken = self.with_bytes(&text, take);
             std::hint::black_box(&text);
-            Ok(taken)
+            taken
         }
     }
 
@@ -521,9 +527,9 @@ impl Values for Vm {
         // SAFETY: protected; the text lives until it was taken.
         unsafe {
             let text = send(known().json, c"generate", &[*value]);
-            let taken = take(bytes(text));
+            let taken = self.with_bytes(&text, take);
             std::hint::black_box(&text);
-            Ok(taken)
+            taken
         }
     }
 
