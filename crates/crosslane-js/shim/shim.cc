@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unwind.h>
 #include <v8-array-buffer.h>
 #include <v8-container.h>
 #include <v8-context.h>
@@ -443,13 +444,47 @@ void OutOfMemory(const char* location, bool is_heap) {
   Fatal(location, "the system gives the process no more memory", CL_NO_HEAP);
 }
 
+// What `new` is asked for while V8 holds a lock of the whole process is smaller than this: a task for the
+// platform's threads, or a place in one of its queues.
+constexpr size_t kList = 256u << 10;
+
+// The frames on top of which the handler of `new` runs, as far as they are those of `new` itself.
+struct News {
+  int left = 4;
+  bool nothrow = false;
+};
+
+_Unwind_Reason_Code LookAtNew(_Unwind_Context* frame, void* data) {
+  using Nothrow = void* (*)(size_t, const std::nothrow_t&);
+  auto* news = static_cast<News*>(data);
+  uintptr_t start = _Unwind_GetRegionStart(frame);
+  news->nothrow = start == reinterpret_cast<uintptr_t>(static_cast<Nothrow>(operator new)) ||
+                  start == reinterpret_cast<uintptr_t>(static_cast<Nothrow>(operator new[]));
+  return news->nothrow || --news->left == 0 ? _URC_END_OF_STACK : _URC_NO_REASON;
+}
+
+// Whether V8 may be left where `new` finds no memory. (Its own threads have no isolate, so this is the one
+// that makes the call.)
+bool MayLeave(ClIsolate* self) {
+  if (self->away) return false;
+  // `new (std::nothrow)` turns the exception into null. V8 then frees memory and tries again, and asks
+  // `OutOfMemory` if that does not help.
+  News news;
+  _Unwind_Backtrace(LookAtNew, &news);
+  if (news.nothrow) return false;
+  // A call that is given up keeps its locks for ever, and each isolate would wait for one of the whole
+  // process. If there is memory for something small, then a list that belongs to the isolate was to grow.
+  // Where no call can be given up, the process ends in any case.
+  return !self->entry || IsThere(kList, PROT_READ | PROT_WRITE);
+}
+
 std::new_handler handler_before = nullptr;
 
 // V8 asks no handler of its own where C++ finds no memory for a list or a table, and cannot be left by an
 // exception. Code of others in this process gets the exception that it expects.
 void NoMemory() {
   v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
-  if (isolate && Self(isolate) && !Self(isolate)->away) {
+  if (isolate && Self(isolate) && MayLeave(Self(isolate))) {
     Fatal("operator new", "the system gives the process no more memory", CL_NO_HEAP);
   }
   if (!handler_before) std::__throw_bad_alloc();
