@@ -13,6 +13,7 @@ class TestSignatures < CrosslaneTest
   INTERNAL = %w[
     Crosslane::Accumulators Crosslane::Errors Crosslane::Host Crosslane::Library Crosslane::Native
     Crosslane::Runner Crosslane::Scan Crosslane::Scans Crosslane::ScanEnded Crosslane::Threads Crosslane::V8::Native
+    Crosslane::WeakSet
   ].freeze
 
   # Reads the signatures, and prints for each class its own methods and those of its objects. In a process of its own:

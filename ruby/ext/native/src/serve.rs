@@ -11,7 +11,7 @@ use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, Entry, Failure};
 use crosslane_guest::{Language, Progress, fail};
 use crosslane_gvl::{self as gvl, Me, Unwind};
-use crosslane_process::guest::GuestLane;
+use crosslane_process::guest::{Call, GuestLane};
 use crosslane_ring::ProgressWord;
 use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
@@ -56,26 +56,34 @@ pub(crate) fn serve(
     let vm = unsafe { Vm::calling(host) };
     let mut outs = Outs::default();
     while let Some(call) = vm.next_call(&mut lane)? {
-        let number = call.header.function;
-        let types = lane.types(&call).map_err(io_error)?;
-        let ready = match ready(&vm, functions, number, types) {
-            Ok(ready) => ready,
-            Err(error) => {
-                fail(&vm, &mut lane, call, Unwind::from(error).into())?;
-                continue;
-            }
-        };
-        match (&*ready, call.entry()) {
-            (Ready::Scalar(function), Some(Entry::Call)) => {
-                let out = outs.of(number, &ready, function);
-                function.ready.answer(&vm, &function.callee, &mut lane, call, out)?;
-            }
-            (Ready::Table(table), Some(Entry::Scan)) => table.answer(&mut lane, call, host)?,
-            (Ready::Aggregate(aggregate), _) => aggregate.answer(&mut lane, call, host)?,
-            _ => lane.fail(call, &call.refusal(), None).map_err(io_error)?,
-        }
+        answer(&vm, functions, &mut lane, call, &mut outs)?;
     }
     Ok(())
+}
+
+/// Answers one call. Its frame is gone while the lane waits for the next: the collector takes any word there for an object.
+#[inline(never)]
+fn answer(
+    vm: &Vm,
+    functions: Value,
+    lane: &mut GuestLane,
+    call: Call,
+    outs: &mut Outs,
+) -> Result<(), Unwind> {
+    let number = call.header.function;
+    let ready = match ready(vm, functions, number, lane.types(&call)?) {
+        Ok(ready) => ready,
+        Err(error) => return fail(vm, lane, call, Unwind::from(error).into()),
+    };
+    match (&*ready, call.entry()) {
+        (Ready::Scalar(function), Some(Entry::Call)) => {
+            let out = outs.of(number, &ready, function);
+            function.ready.answer(vm, &function.callee, lane, call, out)
+        }
+        (Ready::Table(table), Some(Entry::Scan)) => Ok(table.answer(lane, call, vm.host)?),
+        (Ready::Aggregate(aggregate), _) => Ok(aggregate.answer(lane, call, vm.host)?),
+        _ => Ok(lane.fail(call, &call.refusal(), None)?),
+    }
 }
 
 /// Waits on the lane without the GVL. `wait` is told when the VM wants the thread: then the caller lets it do what it wants
