@@ -1,5 +1,6 @@
 //! The guest's side of a process lane, for guests of any language.
 
+use crate::placement::{Placement, Side};
 use crate::{EXTERNAL, INLINE, external, identity, is_ready};
 use crosslane::batch::{self, BATCH, CANCEL, Column, Encode, FAILURE, Header, LAST, Plan};
 use crosslane::stats::now;
@@ -24,6 +25,7 @@ pub struct GuestLane {
     ends: Ends,
     socket: OwnedFd,
     spin: Spin,
+    placement: Placement,
     /// The current call's message, if it is none of the ring's.
     external: Option<external::MappedFile>,
     /// The number of the last exchange that this guest has ended.
@@ -168,7 +170,16 @@ impl GuestLane {
         // SAFETY: as the caller says.
         let ends = unsafe { Ends::open(memory) }.map_err(broken)?;
         identity::greet(socket.as_fd())?;
-        Ok(Self { ends, socket, spin: Spin(spin), external: None, ended: 0, mark: now(), waited: 0 })
+        Ok(Self {
+            ends,
+            socket,
+            spin: Spin(spin),
+            placement: Placement::new(Side::Guest),
+            external: None,
+            ended: 0,
+            mark: now(),
+            waited: 0,
+        })
     }
 
     /// Waits for the next call; `None` when the engine has closed the lane. Exchanges for other entries of functions
@@ -252,7 +263,10 @@ impl GuestLane {
         self.waited = taken.saturating_sub(self.mark);
         self.mark = taken;
         match header.kind {
-            BATCH => Ok(Some(Next::Call(Call { header }))),
+            BATCH => {
+                self.placement.met(&self.ends.places);
+                Ok(Some(Next::Call(Call { header })))
+            }
             CANCEL => {
                 self.release();
                 Ok(Some(Next::Cancelled))

@@ -2,6 +2,7 @@
 
 use crate::aligned::Aligned;
 use crate::identity::Process;
+use crate::placement::{Placement, Side};
 use crate::warden::{Ended, LaneRecord};
 use crate::{EXTERNAL, INLINE, external, is_ready};
 use crosslane::batch::{self, CANCEL, Encode, Header, LAST, Plan};
@@ -44,6 +45,7 @@ pub struct ProcessLane {
     record: Arc<LaneRecord>,
     home: Home,
     spin: Duration,
+    placement: Placement,
     exchanges: Exchanges,
     /// That of the last batch sent, whose memory is used again.
     plan: Plan,
@@ -72,6 +74,7 @@ impl ProcessLane {
             record,
             home,
             spin,
+            placement: Placement::new(Side::Engine),
             exchanges: Exchanges::default(),
             plan: Plan::default(),
             reply: Aligned::default(),
@@ -146,6 +149,7 @@ impl ProcessLane {
             self.release();
             return Ok(None);
         }
+        self.placement.met(&self.ends.places);
         Ok(Some(header))
     }
 

@@ -22,6 +22,7 @@ mod identity;
 mod lane;
 pub mod limits;
 mod log;
+mod placement;
 pub mod reaper;
 #[doc(hidden)]
 pub mod testing;

@@ -94,5 +94,5 @@ mod sync;
 pub use heap::{Heap, heap_ring};
 pub use park::{Alarm, Parked, Spin, Waiter, wait_any, wait_either};
 #[cfg(not(loom))]
-pub use region::{Ends, MappedRing, ProgressWord, RegionError};
+pub use region::{Ends, MappedRing, Place, Places, ProgressWord, RegionError};
 pub use ring::{Consumer, END_OF_RING, Frame, Grant, Memory, Producer, RingError, RingHeader};

@@ -1,7 +1,7 @@
 //! A lane's shared memory: a header and two rings in one sealed memfd.
 
-use crate::ring::{Consumer, Grant, Memory, Producer, RingHeader};
-use crate::sync::{AtomicU64, Ordering};
+use crate::ring::{Consumer, Grant, Line, Memory, Producer, RingHeader};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -14,6 +14,10 @@ use std::sync::Arc;
 const MAGIC: u64 = u64::from_le_bytes(*b"xlane\0\0\x02");
 const LANE_HEADER: usize = 4096;
 const HEADER: usize = size_of::<RingHeader>();
+/// The engine's side, and the ring that it produces.
+const ENGINE: usize = 0;
+/// The guest's side, and the ring that it produces.
+const GUEST: usize = 1;
 
 /// Why shared memory could not be made or opened.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +38,8 @@ struct LaneHeader {
     magic: AtomicU64,
     capacity: AtomicU64,
     progress: AtomicU64,
+    /// Where the engine's side runs, then where the guest's does.
+    places: [Line<AtomicU32>; 2],
 }
 
 struct Mapping {
@@ -189,7 +195,52 @@ impl ProgressWord {
     }
 }
 
-/// What one side of a lane holds: a producer, a consumer, the progress word.
+/// Where a side of a lane runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The number of the processor.
+    pub processor: u32,
+    /// Whether the side shares it with threads that are not of this lane.
+    pub is_crowded: bool,
+}
+
+impl Place {
+    const CROWDED: u32 = 1 << 31;
+
+    fn to_word(self) -> u32 {
+        (self.processor + 1) & !Self::CROWDED | if self.is_crowded { Self::CROWDED } else { 0 }
+    }
+
+    fn from_word(word: u32) -> Option<Self> {
+        let processor = (word & !Self::CROWDED).checked_sub(1)?;
+        Some(Self { processor, is_crowded: word & Self::CROWDED != 0 })
+    }
+}
+
+/// Where the two sides of a lane tell each other where they run.
+#[derive(Debug)]
+pub struct Places {
+    mapping: Arc<Mapping>,
+    own: usize,
+}
+
+impl Places {
+    /// Tells the other side.
+    pub fn tell(&self, own: Place) {
+        let word = &self.mapping.header().places[self.own].0;
+        // A store would take the line from the other side's cache.
+        if word.load(Ordering::Relaxed) != own.to_word() {
+            word.store(own.to_word(), Ordering::Relaxed);
+        }
+    }
+
+    /// What the other side told last, if it ever did.
+    pub fn other(&self) -> Option<Place> {
+        Place::from_word(self.mapping.header().places[1 - self.own].0.load(Ordering::Relaxed))
+    }
+}
+
+/// What one side of a lane holds: a producer, a consumer, and the words beside them.
 #[derive(Debug)]
 pub struct Ends {
     /// Where this side writes.
@@ -198,6 +249,8 @@ pub struct Ends {
     pub consumer: Consumer<MappedRing>,
     /// Where the guest reports its progress.
     pub progress: ProgressWord,
+    /// Where both sides tell where they run.
+    pub places: Places,
 }
 
 impl Ends {
@@ -222,7 +275,7 @@ impl Ends {
         let mapping = Mapping::of(&fd, capacity)?;
         mapping.header().capacity.store(capacity as u64, Ordering::Relaxed);
         mapping.header().magic.store(MAGIC, Ordering::Release);
-        Ok((Self::new(mapping, 0, 1), fd))
+        Ok((Self::new(mapping, ENGINE, GUEST), fd))
     }
 
     /// The guest's ends of a lane's memory: it consumes requests and produces replies.
@@ -246,10 +299,10 @@ impl Ends {
         {
             return Err(RegionError::NotALane);
         }
-        Ok(Self::new(mapping, 1, 0))
+        Ok(Self::new(mapping, GUEST, ENGINE))
     }
 
-    fn new(mapping: Mapping, produces: usize, consumes: usize) -> Self {
+    fn new(mapping: Mapping, own: usize, other: usize) -> Self {
         let mapping = Arc::new(mapping);
         let ring = |index: usize| MappedRing {
             mapping: Arc::clone(&mapping),
@@ -257,8 +310,9 @@ impl Ends {
         };
         // SAFETY: the engine's ends are made with the memory; the caller of `open` vouches that the guest's are made
         // once.
-        let (producer, consumer) = unsafe { (Producer::new(ring(produces)), Consumer::new(ring(consumes))) };
-        Self { producer, consumer, progress: ProgressWord(mapping) }
+        let (producer, consumer) = unsafe { (Producer::new(ring(own)), Consumer::new(ring(other))) };
+        let places = Places { mapping: Arc::clone(&mapping), own };
+        Self { producer, consumer, progress: ProgressWord(mapping), places }
     }
 }
 

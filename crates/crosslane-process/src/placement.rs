@@ -1,0 +1,208 @@
+//! Brings the two sides of a lane to one processor while processors are scarce.
+//!
+//! As long as there is a processor for each side, they are best apart: they work at the same time, and the kernel sees to it.
+//! With as many engine threads as processors there is one for each pair. A pair that has one to itself hands over by
+//! yielding, and what is handed over is in the caches. But the kernel may put a guest beside the engine thread of another
+//! lane: then a yield runs a stranger, each handover wakes a thread of another processor by an interrupt, and batches move from
+//! cache to cache. The kernel finds this state balanced, and leaves it so for seconds.
+//!
+//! Each side therefore tells where it runs. One that has met [`STREAK`] batches in a row from another processor, in a short
+//! time, and had to share its own with strangers meanwhile, moves to the other side's. The guest moves first. The engine's
+//! thread moves only to a guest that shares its processor with nobody, after twice as many batches, so that the two do not change
+//! places. A moved thread may run anywhere again at once: the kernel goes on to balance.
+//!
+//! What the other side tells is a hint. If it lies, this side moves at most once in [`STREAK`] batches, and only to where the
+//! kernel may put it anyway.
+
+use crosslane_ring::{Place, Places};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use std::time::{Duration, Instant};
+
+/// After so many batches from elsewhere the guest's side moves.
+const STREAK: u32 = 8;
+/// Batches that take longer each gain nothing: a handover takes microseconds.
+const BATCH: Duration = Duration::from_micros(500);
+
+/// Which side of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Engine,
+    Guest,
+}
+
+/// How one side of a lane decides where it runs.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    side: Side,
+    /// Batches in a row from another processor.
+    streak: u32,
+    /// When the streak began.
+    begun: Instant,
+    /// How often this side's thread had been preempted then.
+    preempted: i64,
+}
+
+impl Placement {
+    pub(crate) fn new(side: Side) -> Self {
+        Self { side, streak: 0, begun: Instant::now(), preempted: 0 }
+    }
+
+    /// To be called for each batch that came, by the thread that works with this side.
+    pub(crate) fn met(&mut self, places: &Places) {
+        let processor = sched_getcpu() as u32;
+        let other = places.other().filter(|other| other.processor != processor);
+        let Some(other) = other else {
+            self.streak = 0;
+            return places.tell(Place { processor, is_crowded: false });
+        };
+        let Some(is_crowded) = self.apart(Instant::now, preemptions) else { return };
+        places.tell(Place { processor, is_crowded });
+        if self.moves(is_crowded, other) {
+            visit(other.processor);
+        }
+    }
+
+    /// Counts a batch from another processor. At the end of a streak: whether strangers ran in between.
+    fn apart(&mut self, now: impl Fn() -> Instant, preemptions: impl Fn() -> i64) -> Option<bool> {
+        if self.streak == 0 {
+            self.begun = now();
+            self.preempted = preemptions();
+        }
+        self.streak += 1;
+        let enough = if self.side == Side::Guest { STREAK } else { 2 * STREAK };
+        if self.streak < enough {
+            return None;
+        }
+        let batches = std::mem::take(&mut self.streak);
+        let is_quick = now().saturating_duration_since(self.begun) < BATCH * batches;
+        Some(is_quick && preemptions() - self.preempted >= i64::from(batches / 2))
+    }
+
+    fn moves(&self, is_crowded: bool, other: Place) -> bool {
+        is_crowded && (self.side == Side::Guest || !other.is_crowded)
+    }
+}
+
+/// Moves this thread to a processor on which it may run, and leaves it free to be moved away again.
+fn visit(processor: u32) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let processor = processor as usize;
+    if processor >= CpuSet::MAX_CPU || !allowed.is_set(processor) {
+        return;
+    }
+    let mut only = CpuSet::new();
+    only.set(processor);
+    if sched_setaffinity(None, &only).is_ok() {
+        // It was allowed before.
+        let _ = sched_setaffinity(None, &allowed);
+    }
+}
+
+/// How often this thread was preempted, or yielded to another.
+fn preemptions() -> i64 {
+    // SAFETY: all zeros are a valid rusage.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes a rusage to the address of one.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nivcsw
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// What a streak says in which each batch took so long and had so many preemptions; `None` if it has not ended.
+    fn streak(placement: &mut Placement, batches: u32, took: Duration, preempted: f64) -> Option<bool> {
+        let begun = Instant::now();
+        let at = Cell::new(0);
+        for batch in 0..batches {
+            at.set(batch);
+            let said =
+                placement.apart(|| begun + took * at.get(), || (preempted * f64::from(at.get())) as i64);
+            if said.is_some() {
+                assert_eq!(batch, batches - 1, "it ended early");
+                return said;
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_side_is_crowded_if_strangers_run_between_quick_batches() {
+        let quick = Duration::from_micros(20);
+        for (side, batches) in [(Side::Guest, STREAK), (Side::Engine, 2 * STREAK)] {
+            let mut placement = Placement::new(side);
+            assert_eq!(streak(&mut placement, batches, quick, 1.0), Some(true));
+            // The next streak has its own start.
+            assert_eq!(
+                streak(&mut placement, batches, quick, 0.0),
+                Some(false),
+                "it has its processor to itself"
+            );
+            assert_eq!(
+                streak(&mut placement, batches, 2 * BATCH, 1.0),
+                Some(false),
+                "there is nothing to gain"
+            );
+            assert_eq!(streak(&mut placement, batches - 1, quick, 1.0), None);
+        }
+    }
+
+    #[test]
+    fn only_one_of_two_crowded_sides_moves() {
+        let (guest, engine) = (Placement::new(Side::Guest), Placement::new(Side::Engine));
+        let place = |is_crowded| Place { processor: 1, is_crowded };
+        assert!(guest.moves(true, place(true)) && !engine.moves(true, place(true)));
+        assert!(guest.moves(true, place(false)) && engine.moves(true, place(false)));
+        assert!(!guest.moves(false, place(true)) && !engine.moves(false, place(false)));
+    }
+
+    #[test]
+    fn a_batch_from_the_same_processor_ends_the_streak() {
+        let (engine, memory) = crosslane_ring::Ends::create(4096).unwrap();
+        // SAFETY: it is opened once.
+        let guest = unsafe { crosslane_ring::Ends::open(memory) }.unwrap();
+        assert_eq!(guest.places.other(), None, "the engine has not told yet");
+        std::thread::spawn(move || {
+            // On one processor, this thread stays there.
+            let here = sched_getcpu();
+            let mut only = CpuSet::new();
+            only.set(here);
+            sched_setaffinity(None, &only).unwrap();
+            let here = Place { processor: here as u32, is_crowded: false };
+            let mut placement = Placement { streak: STREAK - 1, ..Placement::new(Side::Guest) };
+            engine.places.tell(here);
+            placement.met(&guest.places);
+            assert_eq!(placement.streak, 0);
+            assert_eq!(engine.places.other(), Some(here));
+            engine.places.tell(Place { processor: here.processor + 1, is_crowded: true });
+            placement.met(&guest.places);
+            assert_eq!(placement.streak, 1);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_visitor_runs_where_it_went_and_may_leave() {
+        std::thread::spawn(|| {
+            let allowed = sched_getaffinity(None).unwrap();
+            for processor in (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor)) {
+                // The kernel may move a visitor at any time.
+                let came = (0..1000).any(|_| {
+                    visit(processor as u32);
+                    sched_getcpu() == processor
+                });
+                assert!(came, "it never came to processor {processor}");
+                assert_eq!(sched_getaffinity(None).unwrap(), allowed);
+            }
+            // What a lying side may tell.
+            let (last, unknown) = (CpuSet::MAX_CPU as u32 - 1, u32::MAX - 1);
+            [last, CpuSet::MAX_CPU as u32, unknown].into_iter().for_each(visit);
+            assert_eq!(sched_getaffinity(None).unwrap(), allowed);
+        })
+        .join()
+        .unwrap();
+    }
+}
