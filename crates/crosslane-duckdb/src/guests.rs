@@ -61,9 +61,21 @@ static FURTHER: LazyLock<Vec<Manifest>> = LazyLock::new(|| {
     found
 });
 
-/// The settings, those for the programs of further languages among them.
+/// The settings, those for the programs of all languages among them.
 pub(crate) fn settings() -> Settings {
-    Settings::with_programs(FURTHER.iter().map(Manifest::setting))
+    let known = [
+        (
+            "python",
+            "path of the Python interpreter; empty: that of the active virtual environment, that of the installed package, \
+             the first on PATH",
+        ),
+        ("javascript", "path of the JavaScript host; empty: the one that came with Crosslane"),
+        ("ruby", "path of the Ruby interpreter; empty: that of the installed gem, the first on PATH"),
+    ];
+    let known = known.map(|(name, meaning)| (name.to_owned(), meaning.to_owned()));
+    let meaning = "path of the guest; empty: the one that came with Crosslane";
+    let further = FURTHER.iter().map(|manifest| (manifest.setting(), meaning.to_owned()));
+    Settings::with_programs(known.into_iter().chain(further))
 }
 
 /// What functions are written in.
@@ -150,8 +162,8 @@ fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'st
 
 /// The JavaScript host: the setting's, or the one that came with this extension.
 fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
-    if !settings.javascript.is_empty() {
-        let path = PathBuf::from(&settings.javascript);
+    if let Some(path) = settings.program("javascript") {
+        let path = PathBuf::from(path);
         return if is_file(&path) { Ok(path) } else { Err(missing("javascript", &path)) };
     }
     let path = this_file().with_file_name(JAVASCRIPT);
@@ -170,7 +182,7 @@ fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
 /// A further language's guest: the setting's, or the one beside its manifest.
 fn further(manifest: &Manifest, settings: &Settings) -> Result<PathBuf, Error> {
     let setting = manifest.setting();
-    let (given, path) = match settings.programs.get(&setting).filter(|path| !path.is_empty()) {
+    let (given, path) = match settings.program(&setting) {
         Some(path) => (true, PathBuf::from(path)),
         None => (false, manifest.folder.join(&manifest.program)),
     };
@@ -186,9 +198,9 @@ fn further(manifest: &Manifest, settings: &Settings) -> Result<PathBuf, Error> {
 
 /// The Ruby interpreter: the setting's, that which this gem is installed in, or the first on PATH.
 fn ruby(settings: &Settings) -> Result<PathBuf, Error> {
-    if !settings.ruby.is_empty() {
-        let path = PathBuf::from(&settings.ruby);
-        let found = if is_file(&path) { Some(path.clone()) } else { on_path(&settings.ruby) };
+    if let Some(given) = settings.program("ruby") {
+        let path = PathBuf::from(given);
+        let found = if is_file(&path) { Some(path.clone()) } else { on_path(given) };
         return found.ok_or_else(|| missing("ruby", &path));
     }
     installed("ruby").or_else(|| on_path("ruby")).ok_or_else(|| {
@@ -230,12 +242,12 @@ fn installed(language: &str) -> Option<PathBuf> {
 /// The interpreter: the setting's, the active virtual environment's, that which this package is installed in, or the
 /// first on PATH.
 fn python(settings: &Settings) -> Result<PathBuf, Error> {
-    if !settings.python.is_empty() {
-        let path = PathBuf::from(&settings.python);
+    if let Some(given) = settings.program("python") {
+        let path = PathBuf::from(given);
         return if is_file(&path) {
             Ok(path)
         } else {
-            on_path(&settings.python).ok_or_else(|| missing("python", &path))
+            on_path(given).ok_or_else(|| missing("python", &path))
         };
     }
     if let Some(environment) = env::var_os("VIRTUAL_ENV").filter(|path| !path.is_empty()) {

@@ -2,7 +2,6 @@
 
 use crate::error::Error;
 use crate::function::LONGEST_TIMEOUT;
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,18 +9,20 @@ use std::time::Duration;
 /// The most lanes that a library may keep warm: each is a process, and a machine has only so many.
 const MOST_WARM: usize = 1024;
 
-/// The settings of one engine instance. [`Settings::NAMES`] lists them with what they mean.
+/// The setting that says which program runs the functions of a language.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Program {
+    name: String,
+    meaning: String,
+    /// Empty: the engine looks for one.
+    path: String,
+}
+
+/// The settings of one engine instance. [`Settings::names`] lists them with what they mean.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// The Python interpreter; empty: the active virtual environment's, that which the package is installed in, the first
-    /// on PATH.
-    pub python: String,
-    /// The JavaScript host program; empty: the one beside the engine's extension.
-    pub javascript: String,
-    /// The Ruby interpreter; empty: that which the gem is installed in, the first on PATH.
-    pub ruby: String,
-    /// The programs of further languages by their settings' names; empty: the one beside the language's manifest.
-    pub programs: BTreeMap<String, String>,
+    /// Of the engine's guests, in the order in which they are listed.
+    programs: Vec<Program>,
     /// Lanes that a library keeps warm; 0: one per engine thread.
     pub warm_lanes: usize,
     /// After so long without use, idle lanes leave.
@@ -41,10 +42,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            python: String::new(),
-            javascript: String::new(),
-            ruby: String::new(),
-            programs: BTreeMap::new(),
+            programs: Vec::new(),
             warm_lanes: 0,
             idle_timeout: Duration::from_secs(60),
             spin: Duration::from_micros(20),
@@ -57,15 +55,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Names and meanings, for messages and documentation.
-    pub const NAMES: [(&'static str, &'static str); 10] = [
-        (
-            "python",
-            "path of the Python interpreter; empty: that of the active virtual environment, that of the installed \
-             package, the first on PATH",
-        ),
-        ("javascript", "path of the JavaScript host; empty: the one that came with Crosslane"),
-        ("ruby", "path of the Ruby interpreter; empty: that of the installed gem, the first on PATH"),
+    /// Those that every engine has, and what they mean.
+    const COMMON: [(&'static str, &'static str); 7] = [
         ("warm_lanes", "workers that each library keeps ready, at most 1024; 0: one per engine thread"),
         ("idle_timeout", "seconds after which idle workers leave"),
         ("spin", "microseconds that a waiting side spins before it sleeps"),
@@ -75,26 +66,37 @@ impl Settings {
         ("load_timeout", "seconds that a file may take to load"),
     ];
 
-    /// The settings, with those for the programs of further languages.
-    ///
-    /// `languages` are the names of these settings.
-    pub fn with_programs(languages: impl IntoIterator<Item = String>) -> Self {
-        let programs = languages.into_iter().map(|name| (name, String::new())).collect();
-        Self { programs, ..Self::default() }
+    /// The settings, with one for the program of each of the engine's guests: its name, and what it means. Of several with
+    /// the same name the first counts.
+    pub fn with_programs(programs: impl IntoIterator<Item = (String, String)>) -> Self {
+        let mut settings = Self::default();
+        for (name, meaning) in programs {
+            if settings.meaning(&name).is_none() {
+                settings.programs.push(Program { name, meaning, path: String::new() });
+            }
+        }
+        settings
     }
 
     /// All names and meanings.
     pub fn names(&self) -> impl Iterator<Item = (&str, &str)> {
-        let further = self
-            .programs
-            .keys()
-            .map(|name| (&name[..], "path of the guest; empty: the one that came with Crosslane"));
-        Self::NAMES.into_iter().chain(further)
+        let programs = self.programs.iter().map(|program| (&program.name[..], &program.meaning[..]));
+        programs.chain(Self::COMMON)
+    }
+
+    fn meaning(&self, name: &str) -> Option<&str> {
+        self.names().find(|(known, _)| *known == name).map(|(_, meaning)| meaning)
     }
 
     /// Whether a setting says which program is started.
     pub fn is_program(&self, name: &str) -> bool {
-        matches!(name, "python" | "javascript" | "ruby") || self.programs.contains_key(name)
+        self.programs.iter().any(|program| program.name == name)
+    }
+
+    /// The program that was chosen by the setting with this name, if one was.
+    pub fn program(&self, name: &str) -> Option<&str> {
+        let program = self.programs.iter().find(|program| program.name == name)?;
+        Some(&program.path[..]).filter(|path| !path.is_empty())
     }
 
     /// Changes one setting.
@@ -103,30 +105,27 @@ impl Settings {
     /// [`Error::Setting`] if there is no such setting, or it cannot have this value.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
         match name {
-            "python" => self.python = value.to_owned(),
-            "javascript" => self.javascript = value.to_owned(),
-            "ruby" => self.ruby = value.to_owned(),
             "warm_lanes" => {
-                let lanes = parsed(name, value)?;
+                let lanes = self.parsed(name, value)?;
                 if lanes > MOST_WARM {
-                    return Err(refused(name, value));
+                    return Err(self.refused(name, value));
                 }
                 self.warm_lanes = lanes;
             }
-            "idle_timeout" => self.idle_timeout = seconds(name, value)?,
-            "spin" => self.spin = Duration::from_micros(parsed(name, value)?),
+            "idle_timeout" => self.idle_timeout = self.seconds(name, value)?,
+            "spin" => self.spin = Duration::from_micros(self.parsed(name, value)?),
             "ring_size" => {
-                let size: usize = parsed(name, value)?;
+                let size: usize = self.parsed(name, value)?;
                 if !size.is_power_of_two() || !(4096..=1 << 30).contains(&size) {
-                    return Err(refused(name, value));
+                    return Err(self.refused(name, value));
                 }
                 self.ring_size = size;
             }
-            "largest_batch" => self.largest_batch = parsed(name, value)?,
-            "fan_out" => self.fan_out = parsed(name, value)?,
-            "load_timeout" => self.load_timeout = seconds(name, value)?,
-            _ => match self.programs.get_mut(name) {
-                Some(program) => value.clone_into(program),
+            "largest_batch" => self.largest_batch = self.parsed(name, value)?,
+            "fan_out" => self.fan_out = self.parsed(name, value)?,
+            "load_timeout" => self.load_timeout = self.seconds(name, value)?,
+            _ => match self.programs.iter_mut().find(|program| program.name == name) {
+                Some(program) => value.clone_into(&mut program.path),
                 None => {
                     let names: Vec<_> = self.names().map(|(name, _)| name).collect();
                     let names = names.join(", ");
@@ -140,9 +139,6 @@ impl Settings {
     /// The value of a setting, as [`Settings::set`] takes it.
     pub fn get(&self, name: &str) -> Option<String> {
         let text: &dyn Display = match name {
-            "python" => &self.python,
-            "javascript" => &self.javascript,
-            "ruby" => &self.ruby,
             "warm_lanes" => &self.warm_lanes,
             "idle_timeout" => &self.idle_timeout.as_secs_f64(),
             "spin" => &self.spin.as_micros(),
@@ -150,29 +146,29 @@ impl Settings {
             "largest_batch" => &self.largest_batch,
             "fan_out" => &self.fan_out,
             "load_timeout" => &self.load_timeout.as_secs_f64(),
-            _ => self.programs.get(name)?,
+            _ => &self.programs.iter().find(|program| program.name == name)?.path,
         };
         Some(text.to_string())
     }
-}
 
-fn parsed<T: FromStr>(name: &str, value: &str) -> Result<T, Error> {
-    let trimmed = value.trim();
-    // A whole number may come as the text of a DOUBLE or a DECIMAL.
-    let whole = trimmed.split_once('.').filter(|(_, digits)| digits.bytes().all(|digit| digit == b'0'));
-    let number = trimmed.parse().or_else(|error| whole.map_or(Err(error), |(whole, _)| whole.parse()));
-    number.map_err(|_| refused(name, value))
-}
+    fn parsed<T: FromStr>(&self, name: &str, value: &str) -> Result<T, Error> {
+        let trimmed = value.trim();
+        // A whole number may come as the text of a DOUBLE or a DECIMAL.
+        let whole = trimmed.split_once('.').filter(|(_, digits)| digits.bytes().all(|digit| digit == b'0'));
+        let number = trimmed.parse().or_else(|error| whole.map_or(Err(error), |(whole, _)| whole.parse()));
+        number.map_err(|_| self.refused(name, value))
+    }
 
-fn seconds(name: &str, value: &str) -> Result<Duration, Error> {
-    let seconds = parsed(name, value)?;
-    let time = Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds <= LONGEST_TIMEOUT);
-    time.ok_or_else(|| refused(name, value))
-}
+    fn seconds(&self, name: &str, value: &str) -> Result<Duration, Error> {
+        let seconds = self.parsed(name, value)?;
+        let time = Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds <= LONGEST_TIMEOUT);
+        time.ok_or_else(|| self.refused(name, value))
+    }
 
-fn refused(name: &str, value: &str) -> Error {
-    let meaning = Settings::NAMES.iter().find(|(known, _)| *known == name).map_or("", |(_, meaning)| meaning);
-    Error::Setting(format!("the setting {name} cannot be {value:?}: {meaning}"))
+    fn refused(&self, name: &str, value: &str) -> Error {
+        let meaning = self.meaning(name).unwrap_or_default();
+        Error::Setting(format!("the setting {name} cannot be {value:?}: {meaning}"))
+    }
 }
 
 #[cfg(test)]
@@ -181,15 +177,23 @@ mod tests {
 
     #[test]
     fn every_setting_survives_its_own_text() {
-        let new = || Settings::with_programs(["lua".to_owned()]);
+        let programs = [("lua", "the guest"), ("lua", "another"), ("spin", "none")];
+        let new =
+            || Settings::with_programs(programs.map(|(name, meaning)| (name.to_owned(), meaning.to_owned())));
         let mut settings = new();
         for (name, _) in new().names() {
             let value = settings.get(name).unwrap();
             settings.set(name, &value).unwrap();
         }
         assert_eq!(settings, new());
+        assert_eq!(settings.names().filter(|(name, _)| ["lua", "spin"].contains(name)).count(), 2);
+        assert_eq!(settings.program("lua"), None);
         settings.set("lua", "/opt/lua").unwrap();
-        assert!(settings.is_program("lua") && settings.get("lua").unwrap() == "/opt/lua");
+        assert_eq!(
+            (settings.program("lua"), settings.get("lua")),
+            (Some("/opt/lua"), Some("/opt/lua".into()))
+        );
+        assert!(settings.is_program("lua") && !settings.is_program("spin"));
         assert_eq!(Settings::default().get("lua"), None);
     }
 
