@@ -277,3 +277,43 @@ def test_objects_that_ask_for_rows_when_they_go(load: Load) -> None:
     con.execute("SET threads = 1")
     rows = con.execute("SELECT nosy(i, {'x': i}) FROM range(100) r(i) ORDER BY i").fetchall()
     assert [row[0] for row in rows] == [2 * i for i in range(100)]
+
+
+def test_another_thread_that_is_within_the_iterator_when_the_loop_ends(load: Load) -> None:
+    """The row that it took has no result, which is an error; and the batch waits until it has left."""
+    con = load(
+        """
+        import sys, threading, time
+        from dataclasses import dataclass
+        WITHIN, OVER, LEFT = threading.Event(), threading.Event(), threading.Event()
+        @dataclass
+        class Slow:
+            x: int
+            def __post_init__(self):
+                if threading.current_thread().name != "thief": return
+                WITHIN.set()
+                OVER.wait()
+                for _ in range(20): time.sleep(0.001)
+                LEFT.set()
+        def watch(frame, event, _):
+            if frame.f_code.co_name != "called": return None
+            if event == "call":
+                thief = threading.Thread(target=next, args=(frame.f_locals["values"],), name="thief", daemon=True)
+                thief.start()
+                WITHIN.wait()
+            if event == "return":
+                sys.settrace(None)
+                OVER.set()
+            return watch
+        @udf(inline=False, on_error="null")
+        def stolen(x: int, y: Slow) -> int:
+            if x == 0:
+                # The loop over the rows from the next one on is watched.
+                sys.settrace(watch)
+                raise ValueError
+            return x + y.x if LEFT.is_set() else -1
+        """
+    )
+    con.execute("SET threads = 1")
+    rows = con.execute("SELECT stolen(i, {'x': i}) FROM range(4) r(i) ORDER BY i").fetchall()
+    assert [row[0] for row in rows] == [None, None, 4, 6]

@@ -3,7 +3,8 @@
 //! A raw type, because it stands in the guest's hottest loop: its `tp_iternext` takes the result of the row before out of
 //! its cell, makes the next row's values, and tells the engine which row it is. The first value is what it returns, the
 //! others are put into cells: so the loop has no list of results and no tuples of arguments. The iterator borrows the batch:
-//! [`Values::close`] ends that, so that one which outlives its batch is empty.
+//! [`Values::close`] ends that, so that one which outlives its batch is empty. Any thread that finds the iterator may ask it
+//! for rows. It holds the batch's only pointer, and who asks takes that out meanwhile: `close` returns when it has it.
 
 use crate::kept::Kept;
 use crate::layout::{self, Layout};
@@ -20,6 +21,14 @@ use pyo3::types::PyList;
 use std::ffi::c_int;
 use std::mem::{self, ManuallyDrop};
 use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+/// How often is looked whether another thread is done with an iterator.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What is said of a loop that ended before its last row.
+const EARLY: &str = "the loop over the rows ended early: other code has used its iterator";
 
 /// Which rows of a batch are called.
 pub(crate) struct Live {
@@ -220,19 +229,32 @@ impl<'a, 'py> Cursor<'a, 'py> {
         // SAFETY: the cursor stays here, untouched, until the iterator is closed.
         let values = unsafe { Values::open(self.py, self) }.map_err(|error| (error, from))?;
         let outcome = each.call1((values.object(),));
-        values.close();
-        let outcome = match (self.broken.take(), outcome) {
-            (Some(error), _) => Err((error, self.row)),
-            (None, Ok(_)) => Ok(()),
-            // A signal may come between rows.
-            (None, Err(error)) => match self.take() {
-                None => Err((error, self.row)),
-                Some(Ok(())) => Err((error, self.live.next(self.row + 1))),
-                Some(Err(error)) => Err((error, self.row)),
-            },
+        values.close(self.py);
+        let outcome = match self.broken.take() {
+            Some(error) => Err((error, self.row)),
+            None => self.reached().and_then(|row| match outcome {
+                Err(error) => Err((error, row)),
+                Ok(_) if row == self.live.rows() => Ok(()),
+                Ok(_) => Err((PyRuntimeError::new_err(EARLY), row)),
+            }),
         };
         self.empty();
         outcome
+    }
+
+    /// The first row without a result, now that the loop is over: a signal may have come between two rows.
+    ///
+    /// # Errors
+    /// If the last result cannot be taken.
+    fn reached(&mut self) -> Result<usize, (PyErr, usize)> {
+        if mem::take(&mut self.begun) {
+            match self.take() {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return Err((error, self.row)),
+                None => return Ok(self.row),
+            }
+        }
+        Ok(self.live.next(self.next))
     }
 
     pub(crate) fn results(&mut self) -> &mut Results<'a, 'py> {
@@ -315,8 +337,9 @@ impl<'a, 'py> Cursor<'a, 'py> {
 #[repr(C)]
 struct Object {
     base: ffi::PyObject,
-    /// A [`Cursor`] that lives until `close`, then null. Null also while it is used: what runs when an object is let go could
-    /// ask for another row.
+    /// The only pointer to a [`Cursor`] that lives until `close` has taken it. Who uses it takes it out meanwhile, since
+    /// what runs when an object is let go could ask for another row, and another thread could when it gets the
+    /// interpreter's lock.
     cursor: *mut Cursor<'static, 'static>,
 }
 
@@ -341,10 +364,23 @@ impl<'py> Values<'py> {
         &self.0
     }
 
-    fn close(self) {
+    /// Ends the iterator. Waits until no other thread is within it: only then is the cursor not used any more.
+    fn close(self, py: Python<'py>) {
         // SAFETY: the object is ours, of our type, and the interpreter's lock is held.
-        unsafe { (*self.0.as_ptr().cast::<Object>()).cursor = ptr::null_mut() }
+        while unsafe { take(self.0.as_ptr().cast()) }.is_null() {
+            py.detach(|| thread::sleep(LOOK));
+        }
     }
+}
+
+/// Takes the cursor out of an iterator: null if somebody else has it.
+///
+/// # Safety
+/// It must be one, and the interpreter's lock be held.
+#[inline(always)]
+unsafe fn take(object: *mut Object) -> *mut Cursor<'static, 'static> {
+    // SAFETY: as the caller says.
+    unsafe { mem::replace(&mut (*object).cursor, ptr::null_mut()) }
 }
 
 fn class(py: Python<'_>) -> PyResult<*mut ffi::PyObject> {
@@ -370,10 +406,11 @@ fn class(py: Python<'_>) -> PyResult<*mut ffi::PyObject> {
 
 /// `tp_iternext`: the first value of the next row, or null at the end.
 unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: CPython calls this with an instance and with its lock held; the cursor lives until `close`.
+    // SAFETY: CPython calls this with an instance and with its lock held; the cursor lives until `close` has taken it, which
+    // is not before it is put back.
     unsafe {
         let object = object.cast::<Object>();
-        let place = mem::replace(&mut (*object).cursor, ptr::null_mut());
+        let place = take(object);
         let Some(cursor) = place.as_mut() else { return ptr::null_mut() };
         let value = cursor.begin();
         (*object).cursor = place;
