@@ -1,7 +1,7 @@
 //! What a row of a function costs, and what follows for the size of slices.
 //!
 //! Slicing costs a round trip per slice (about 15 us) and occupies idle lanes, so it must pay:
-//! a batch is sliced only if its remaining work is worth [`WORTH_SLICING`]. A slice should be long enough to
+//! a batch is sliced only if its remaining work is worth [`WORTH_SLICING`], or if lanes share it already. A slice should be long enough to
 //! hide its round trip, short enough that the slowest lane does not decide, and an unmeasured
 //! function is approached carefully: the first slice has one row, and no slice exceeds eight times
 //! the rows measured so far, so that a function of a second per row is not sent 2048 of them.
@@ -25,6 +25,13 @@ const ENOUGH: u64 = 1 << 20;
 /// An average that has changed by less than this part of it stays as it is.
 const NOTICEABLE: u64 = 16;
 
+/// Stores an average where it says something new.
+fn note(average: &AtomicU64, old: u64, new: u64) {
+    if new.abs_diff(old) > old / NOTICEABLE {
+        average.store(new, Relaxed);
+    }
+}
+
 /// The measured cost of a function. All workers read it for every batch, so it is written only where that says something
 /// new.
 #[derive(Debug, Default)]
@@ -32,8 +39,9 @@ pub(crate) struct Cost {
     /// Moving average, in picoseconds per row.
     per_row: AtomicU64,
     measured: AtomicU64,
-    /// Bytes of a row's result, if a reply has ever been too large for its lane; else 0.
-    reply: AtomicU64,
+    /// Moving average of a row's bytes, of its arguments or its result, whichever are more; 0 until a batch or a reply is
+    /// too large for its lane.
+    width: AtomicU64,
 }
 
 /// The costs of a function's entries: a row of one says nothing about a row of another.
@@ -73,29 +81,30 @@ impl Cost {
         // The first rows pay for imports and caches: while little is known, the latest slice, which is the
         // longest so far, says most. Later a single slice that was preempted must not say much.
         let average = if measured < SETTLED { fresh } else { (3 * old + fresh.min(2 * old)) / 4 };
-        if average.abs_diff(old) > old / NOTICEABLE {
-            self.per_row.store(average, Relaxed);
-        }
+        note(&self.per_row, old, average);
     }
 
-    /// Learns from a reply of so many bytes over a lane whose own memory holds `most`.
+    /// Learns from a batch or a reply of so many bytes, for a lane whose own memory holds `most`.
     pub(crate) fn weigh(&self, rows: usize, bytes: usize, most: usize) {
-        let old = self.reply.load(Relaxed);
+        let old = self.width.load(Relaxed);
         if rows == 0 || (old == 0 && bytes <= most) {
             return;
         }
-        let fresh = (bytes / rows).max(1) as u64;
-        if fresh.abs_diff(old) > old / NOTICEABLE {
-            self.reply.store(fresh, Relaxed);
-        }
+        // A wider row travels alone in any case, and narrow ones would have to win back more.
+        let fresh = (bytes / rows).min(most / 2).max(1) as u64;
+        // A single huge row must not say much.
+        let average = if old == 0 { fresh } else { (old + fresh.min(2 * old)).div_ceil(2) };
+        note(&self.width, old, average);
     }
 
-    /// The most rows whose results fill no more than half of what a lane's own memory holds.
-    pub(crate) fn fitting(&self, most: usize) -> usize {
-        match self.reply.load(Relaxed) as usize {
-            0 => usize::MAX,
+    /// How many of `rows` rows to send at once, so that neither they nor their results fill more than half of what a lane's
+    /// own memory holds, if `rest` rows are left in all. Slices that are cut for this are equally long.
+    pub(crate) fn fitting(&self, rows: usize, rest: usize, most: usize) -> usize {
+        let fitting = match self.width.load(Relaxed) as usize {
+            0 => return rows,
             bytes => (most / 2 / bytes).max(1),
-        }
+        };
+        if rows <= fitting { rows } else { rest.div_ceil(rest.div_ceil(fitting)) }
     }
 
     /// What `rows` rows will take, if that is known.
@@ -104,8 +113,9 @@ impl Cost {
         (per_row > 0).then(|| Duration::from_nanos(per_row.saturating_mul(rows as u64) / 1000))
     }
 
-    /// How to cut `rest` rows for at most `width` lanes, if `concurrency` rows of a lane run at once.
-    pub(crate) fn advise(&self, rest: usize, width: usize, concurrency: usize) -> Advice {
+    /// How to cut `rest` rows for at most `width` lanes, if `sharing` lanes are at work, and `concurrency` rows of a lane
+    /// run at once.
+    pub(crate) fn advise(&self, rest: usize, width: usize, sharing: usize, concurrency: usize) -> Advice {
         let whole = Advice { rows: rest, lanes: 1, probe: false };
         if width < 2 || rest < 2 {
             return whole;
@@ -117,8 +127,13 @@ impl Cost {
         }
         let per_row = self.per_row.load(Relaxed).max(1);
         let rows_in = |time: Duration| (time.as_nanos() as u64 * 1000 / per_row).max(1);
+        let mut width = width;
         if (rest as u64) < rows_in(WORTH_SLICING) {
-            return whole;
+            if sharing < 2 || concurrency > 1 {
+                return whole;
+            }
+            // No lane is taken for so little, but those that share the batch should be done at the same time.
+            width = width.min(sharing);
         }
         let most = (rest as u64).div_ceil(rows_in(SHORTEST).max(4 * concurrency as u64 - 3)) as usize;
         let lanes = width.min(most).max(1);
@@ -142,15 +157,15 @@ mod tests {
 
     #[test]
     fn a_cheap_function_is_never_sliced() {
-        assert_eq!(measured(50).advise(2048, 8, 1), Advice { rows: 2048, lanes: 1, probe: false });
+        assert_eq!(measured(50).advise(2048, 8, 0, 1), Advice { rows: 2048, lanes: 1, probe: false });
     }
 
     #[test]
     fn an_expensive_function_uses_every_lane() {
-        let advice = measured(20_000).advise(2048, 2, 1);
+        let advice = measured(20_000).advise(2048, 2, 0, 1);
         assert_eq!((advice.lanes, advice.probe), (2, false));
         assert!((64..=512).contains(&advice.rows), "{advice:?}");
-        assert_eq!(measured(1_000_000_000).advise(5, 8, 1), Advice { rows: 1, lanes: 5, probe: false });
+        assert_eq!(measured(1_000_000_000).advise(5, 8, 0, 1), Advice { rows: 1, lanes: 5, probe: false });
     }
 
     #[test]
@@ -159,10 +174,10 @@ mod tests {
         for rows in [1, 8, 72, 648] {
             cost.learn(rows, 60_000 + 50 * rows as u64);
         }
-        assert_eq!(cost.advise(1319, 8, 1).lanes, 1);
+        assert_eq!(cost.advise(1319, 8, 0, 1).lanes, 1);
         (0..5).for_each(|_| cost.learn(2048, 2048 * 50));
         cost.learn(2048, 10_000_000);
-        assert_eq!(cost.advise(2048, 8, 1).lanes, 1);
+        assert_eq!(cost.advise(2048, 8, 0, 1).lanes, 1);
     }
 
     #[test]
@@ -179,38 +194,84 @@ mod tests {
     #[test]
     fn an_unknown_function_is_approached_carefully() {
         let cost = Cost::default();
-        assert_eq!(cost.advise(2048, 2, 1), Advice { rows: 1, lanes: 1, probe: true });
+        assert_eq!(cost.advise(2048, 2, 0, 1), Advice { rows: 1, lanes: 1, probe: true });
         cost.learn(1, 1_000);
-        assert_eq!(cost.advise(2047, 2, 1).rows, 8);
+        assert_eq!(cost.advise(2047, 2, 0, 1).rows, 8);
     }
 
     #[test]
     fn a_guest_that_lies_about_its_time_does_no_harm() {
         let cost = Cost::default();
         (0..10).for_each(|_| cost.learn(1, u64::MAX));
-        assert_eq!(cost.advise(5, 8, 1).rows, 1);
+        assert_eq!(cost.advise(5, 8, 0, 1).rows, 1);
+    }
+
+    /// How many rows of 2,048 go over a lane that holds so many bytes.
+    fn fitting(cost: &Cost, most: usize) -> usize {
+        cost.fitting(2048, 2048, most)
     }
 
     #[test]
-    fn large_results_are_cut_and_small_ones_are_not_even_counted() {
+    fn wide_rows_are_cut_and_narrow_ones_are_not_even_counted() {
         let cost = Cost::default();
         cost.weigh(2048, 500_000, 500_000);
-        assert_eq!((cost.fitting(500_000), cost.reply.load(Relaxed)), (usize::MAX, 0));
+        assert_eq!((fitting(&cost, 500_000), cost.width.load(Relaxed)), (2048, 0));
         cost.weigh(2048, 2_048_000, 500_000);
-        assert_eq!(cost.fitting(500_000), 250);
-        assert_eq!(cost.fitting(usize::MAX), usize::MAX / 2000);
-        // One that was large among small ones.
-        cost.weigh(250, 5_000, 500_000);
-        assert!(cost.fitting(500_000) > 2048);
+        // 250 would fit: nine slices, the last of which is not much shorter.
+        assert_eq!(fitting(&cost, 500_000), 228);
+        assert_eq!(cost.fitting(200, 2048, 500_000), 200, "what fits is as long as it should be");
+        assert_eq!(fitting(&cost, usize::MAX), 2048);
+    }
+
+    #[test]
+    fn narrow_rows_win_back_what_wide_ones_took() {
+        let cost = Cost::default();
+        cost.weigh(2048, 2_048_000, 500_000);
+        let slices = (0..20).take_while(|_| {
+            let rows = fitting(&cost, 500_000);
+            cost.weigh(rows, rows * 10, 500_000);
+            rows < 2048
+        });
+        assert!((1..6).contains(&slices.count()));
+        // And so do wide ones from narrow ones.
+        (0..20).for_each(|_| cost.weigh(100, 100_000, 500_000));
+        assert!((228..=256).contains(&fitting(&cost, 500_000)));
+    }
+
+    #[test]
+    fn a_single_huge_row_does_not_make_later_slices_tiny() {
+        let cost = Cost::default();
+        cost.weigh(2048, 1_024_000, 500_000);
+        let before = fitting(&cost, 500_000);
         cost.weigh(1, 1 << 30, 500_000);
-        assert_eq!(cost.fitting(500_000), 1);
-        cost.weigh(1, 0, 500_000);
-        assert_eq!(cost.fitting(500_000), 250_000);
+        assert!(fitting(&cost, 500_000) > before / 2);
+        // Even if nothing else is known.
+        let cost = Cost::default();
+        cost.weigh(1, 1 << 30, 500_000);
+        let mut rows = 0;
+        for _ in 0..12 {
+            let slice = fitting(&cost, 500_000);
+            cost.weigh(slice, slice * 10, 500_000);
+            rows += slice;
+        }
+        assert!(rows > 2048, "{rows}");
+    }
+
+    #[test]
+    fn lanes_that_share_a_batch_share_its_end() {
+        let cost = measured(1_000);
+        // For 400 us no lane is taken.
+        assert_eq!(cost.advise(400, 8, 1, 1), Advice { rows: 400, lanes: 1, probe: false });
+        assert_eq!(cost.advise(500, 8, 2, 1), Advice { rows: 125, lanes: 2, probe: false });
+        assert_eq!(cost.advise(300, 8, 2, 1).rows, 100);
+        assert_eq!(cost.advise(80, 8, 2, 1).rows, 80);
+        // Rows that wait together stay together.
+        assert_eq!(cost.advise(400, 8, 2, 64).rows, 400);
     }
 
     #[test]
     fn waiting_rows_stay_together() {
-        let advice = measured(20_000).advise(2048, 2, 64);
+        let advice = measured(20_000).advise(2048, 2, 0, 64);
         assert_eq!((advice.lanes, advice.rows), (2, 1024));
     }
 }

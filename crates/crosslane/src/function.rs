@@ -253,7 +253,7 @@ impl Function {
     /// Whether a batch had better go to the lanes, because several would share it, or nobody knows yet what it
     /// costs.
     pub fn wants_lanes(&self, rows: usize, width: usize) -> bool {
-        let advice = self.cost(Entry::Call).advise(rows, width, self.spec.concurrency.max(1) as usize);
+        let advice = self.cost(Entry::Call).advise(rows, width, 0, self.spec.concurrency.max(1) as usize);
         advice.lanes > 1 || advice.probe
     }
 

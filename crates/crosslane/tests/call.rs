@@ -7,9 +7,10 @@ use crosslane::lane::{Lane, LaneError, Waiter};
 use crosslane::pool::{self, Pool, PoolOptions};
 use crosslane::stats::now;
 use crosslane::{Address, ColumnBuilder, DataType, Entry, Error, Failure, Function, FunctionSpec, Library};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,7 +38,9 @@ enum Act {
     Ignore,
     /// Takes its time, and answers.
     Slow,
-    /// The same, without results.
+    /// Answers, and says that each row took a microsecond.
+    Work,
+    /// As `Slow`, without results.
     Done,
 }
 
@@ -183,6 +186,10 @@ impl Lane for FakeLane {
             Act::Slow => {
                 std::thread::sleep(Duration::from_millis(1));
                 let header = Header { worked: 20_000_000 * header.rows as u64, ..header };
+                Ok((header, encoded(&integers(values.iter().map(|value| value * 2)), header)))
+            }
+            Act::Work => {
+                let header = Header { worked: 1_000 * header.rows as u64, ..header };
                 Ok((header, encoded(&integers(values.iter().map(|value| value * 2)), header)))
             }
             Act::Done => {
@@ -465,6 +472,93 @@ fn a_batch_is_cut_into_slices_that_fit_a_lane() {
         assert_eq!(fixture.call(0..rows).unwrap(), doubled(0..rows));
         assert_eq!(*sent.lock().unwrap(), slices);
         assert_eq!(fixture.library.pool.stats().discarded, 0);
+    }
+}
+
+/// Counts how often rows are measured.
+struct Counted<'a>(Values, &'a Cell<usize>);
+
+impl Input for Counted<'_> {
+    fn rows(&self) -> usize {
+        self.0.rows()
+    }
+
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        self.1.set(self.1.get() + 1);
+        self.0.slice(rows, take)
+    }
+}
+
+#[test]
+fn only_the_first_batch_is_measured_before_it_is_cut() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
+    let fixture = sliced("", move |_, _| {
+        count.fetch_add(1, Relaxed);
+        Act::Double
+    });
+    // A frame has bytes that are no row's, and more of them in all the more slices there are.
+    for (slices, in_vain) in [(17, 1), (20, 0), (20, 0)] {
+        let (measured, mut results) = (Cell::new(0), Results(vec![None; 1000]));
+        let input = Counted(Values((0..1000).collect()), &measured);
+        let caller = Caller::new(&fixture.group, 2);
+        call::call(&fixture.library, &fixture.library.functions[0], caller, &input, &mut results).unwrap();
+        assert_eq!(results.0, doubled(0..1000));
+        assert_eq!((sent.swap(0, Relaxed), measured.get()), (slices, slices + in_vain));
+    }
+}
+
+#[test]
+fn a_lane_gets_two_pieces_of_a_batch_before_the_first_is_awaited() {
+    #[derive(Debug, PartialEq)]
+    enum Event {
+        Sent(i64),
+        Accepted(usize),
+    }
+
+    struct Logged(Arc<Mutex<Vec<Event>>>);
+
+    impl Output for Logged {
+        fn accept(&mut self, first: usize, _: &Column<'_>) -> Result<(), Error> {
+            self.0.lock().unwrap().push(Event::Accepted(first));
+            Ok(())
+        }
+
+        fn null(&mut self, _: usize) {}
+    }
+
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let sent = Arc::clone(&log);
+    let fixture = sliced("", move |_, values| {
+        sent.lock().unwrap().push(Event::Sent(values[0]));
+        Act::Double
+    });
+    let (input, caller) = (Values((0..110).collect()), Caller::new(&fixture.group, 2));
+    let output = &mut Logged(Arc::clone(&log));
+    call::call(&fixture.library, &fixture.library.functions[0], caller, &input, output).unwrap();
+    assert_eq!(log.lock().unwrap()[..3], [Event::Sent(0), Event::Sent(37), Event::Accepted(0)]);
+}
+
+#[test]
+fn lanes_that_share_a_batch_get_less_and_less_towards_its_end() {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&sent);
+    let fixture = fixture("", false, move |lane, values| {
+        seen.lock().unwrap().push((lane, values.len()));
+        Act::Work
+    });
+    // Until it is known what a row costs.
+    fixture.call(0..2048).unwrap();
+    fixture.settle();
+    sent.lock().unwrap().clear();
+    assert_eq!(fixture.call(0..2048).unwrap(), doubled(0..2048));
+    let sent = sent.lock().unwrap();
+    assert_ne!(sent[0].0, sent[1].0, "{sent:?}");
+    let mut rest = 2048_usize;
+    for (_, rows) in sent.iter() {
+        // Two slices of what is left for each lane, but none of less than 100 us.
+        assert_eq!(*rows, rest.div_ceil(4).max(100).min(rest), "{sent:?}");
+        rest -= rows;
     }
 }
 

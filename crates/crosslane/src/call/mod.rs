@@ -26,7 +26,7 @@ pub use place::place;
 pub use scan::Scan;
 
 use crate::batch::{Body, Column, Encode, Frame, Plan};
-use crate::cost::Cost;
+use crate::cost::{Advice, Cost};
 use crate::error::Error;
 use crate::exchange::{Address, Entry};
 use crate::function::{Function, Library};
@@ -258,7 +258,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 let worker = &self.lanes[index];
                 if worker.slices.len() <= full && !worker.full {
                     let slice = self.next_slice(self.most(index));
-                    self.submit(index, slice)?;
+                    if !self.submit(index, slice)? {
+                        continue;
+                    }
                 }
                 index += 1;
             }
@@ -286,7 +288,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             let lane = lane.ok_or_else(|| Caller::cancelled(self.function))?;
             (lane, self.caller.group.join(), false)
         } else {
-            let advice = self.cost.advise(self.rest.len(), self.caller.width, self.concurrency());
+            let advice = self.advise();
             if advice.lanes <= self.lanes.len() {
                 return Ok(false);
             }
@@ -300,19 +302,24 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         Ok(true)
     }
 
+    fn advise(&self) -> Advice {
+        self.cost.advise(self.rest.len(), self.caller.width, self.lanes.len(), self.concurrency())
+    }
+
     fn next_slice(&mut self, most: usize) -> Slice {
         if let Some(slice) = self.again.pop_front() {
             return slice;
         }
-        let advice = self.cost.advise(self.rest.len(), self.caller.width, self.concurrency());
+        let advice = self.advise();
         self.probing = advice.probe;
-        let end = self.rest.start + advice.rows.min(self.cost.fitting(most));
+        let end = self.rest.start + self.cost.fitting(advice.rows, self.rest.len(), most);
         let rows = self.rest.start..end;
         self.rest.start = end;
         Slice::new(rows)
     }
 
-    fn submit(&mut self, index: usize, slice: Slice) -> Result<(), Error> {
+    /// Sends a slice over a lane. False if it was cut, so that this lane can take the first of the pieces.
+    fn submit(&mut self, index: usize, slice: Slice) -> Result<bool, Error> {
         let submitting = now();
         let most = self.most(index);
         let worker = &mut self.lanes[index];
@@ -331,14 +338,20 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 if worker.borrowed {
                     self.function.stats.here().fanned_out.add(1);
                 }
-                worker.slices.push(Submitted { slice, exchange, submitting, submitted: now() });
-                Ok(())
+                worker.slices.push(Submitted {
+                    slice,
+                    exchange,
+                    bytes: size.get(),
+                    submitting,
+                    submitted: now(),
+                });
+                Ok(true)
             }
             Ok(None) => {
                 worker.full = true;
                 self.probing = false;
                 self.again.push_front(slice);
-                Ok(())
+                Ok(true)
             }
             // Nothing was sent and the lane is whole: smaller slices may fit.
             Err(LaneError::TooLarge(_)) if rows > 1 => {
@@ -350,17 +363,19 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                     let rows = start..slice.rows.end.min(start + length);
                     self.again.push_front(Slice { rows, ..slice });
                 }
+                // The next slices are as long as the pieces.
+                self.cost.weigh(rows, size.get().min(pieces * (most / 2)), most);
                 self.probing = false;
-                Ok(())
+                Ok(false)
             }
             Err(LaneError::TooLarge(what)) => Err(self.died(what, Some(slice.rows.start))),
             Err(error) if worker.slices.is_empty() => {
                 let worker = self.lanes.remove(index);
-                self.not_begun(worker, slice, Loss::Failed(&error))
+                self.not_begun(worker, slice, Loss::Failed(&error)).map(|()| true)
             }
             Err(error) => {
                 self.again.push_front(slice);
-                self.drain_dead(index, &error)
+                self.drain_dead(index, &error).map(|()| true)
             }
         }
     }

@@ -108,13 +108,13 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         }
         let stats = self.function.stats.here();
         let free = std::mem::replace(&mut self.lanes[index].free, collected);
-        let Submitted { submitting, submitted, .. } = submitted;
+        let Submitted { bytes: sent, submitting, submitted, .. } = submitted;
         stats.record(&header, rows.len(), Times { submitting, submitted, free, collected });
         self.lanes[index].lane.stats().record(&header, rows.len());
         stats.bytes_out.add(bytes as u64);
         stats.copy_out.add(now() - collected);
         self.cost.learn(rows.len(), header.worked);
-        self.cost.weigh(rows.len(), bytes, self.most(index));
+        self.cost.weigh(rows.len(), bytes.max(sent), self.most(index));
         self.probing = false;
         Ok(true)
     }

@@ -34,6 +34,8 @@ impl Slice {
 pub(super) struct Submitted {
     pub(super) slice: Slice,
     pub(super) exchange: u64,
+    /// Of its arguments.
+    pub(super) bytes: usize,
     pub(super) submitting: u64,
     pub(super) submitted: u64,
 }
