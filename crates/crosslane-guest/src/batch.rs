@@ -6,7 +6,8 @@
 //! | whose call or result failed | tried again `retries` times, with growing pauses |
 //! | that failed for good | NULL with `on_error = null`, else the failure of the call |
 //!
-//! A vectorized function is called for all rows together, without those of the first kind.
+//! A vectorized function is called for all rows together, without those of the first kind. Of an entry without results (an
+//! aggregate's update) only the calls and the failures count.
 //!
 //! A language may jump out of its methods within [`Language::enter`]: what runs there holds nothing that is to be dropped.
 
@@ -140,13 +141,16 @@ impl<'a, L: Language> Batch<'a, L> {
         Ok(())
     }
 
-    /// Adds a result.
+    /// Adds a result, if results are wanted.
     ///
     /// # Errors
     /// Why it is none; the column may then hold a part of it.
     #[inline(always)]
     pub fn write(&self, result: &L::Value, out: &mut ColumnBuilder) -> Result<(), Fault<L::Error>> {
-        self.function.writer.write(self.language, result, out)
+        match &self.function.writer {
+            Some(writer) => writer.write(self.language, result, out),
+            None => Ok(()),
+        }
     }
 
     /// What becomes of rows whose call failed, after `tries` more than the first: it pauses before another, and counts.

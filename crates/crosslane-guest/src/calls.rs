@@ -4,7 +4,7 @@ use crate::Declared;
 use crate::batch::{Batch, Mishap};
 use crate::function::Function;
 use crate::values::Values;
-use crosslane::{ColumnBuilder, Failure, Instances};
+use crosslane::{ColumnBuilder, Entry, Failure, Instances};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use crosslane_process::limits::MemoryLimit;
 use std::io;
@@ -116,7 +116,7 @@ impl<L: Language> Known<L> {
         types: Option<&str>,
     ) -> Result<&mut Ready<L>, L::Error> {
         let new = || {
-            let function = Function::new(language, &declared.spec, types)?;
+            let function = Function::new(language, &declared.spec, Entry::Call, types)?;
             let out = function.results();
             Ok::<_, L::Error>((function, out))
         };

@@ -6,14 +6,16 @@ use crate::reader::Reader;
 use crate::values::{Class, Fault};
 use crate::writer::Writer;
 use crosslane::batch::{Column, Encode, Plan};
-use crosslane::{Calling, ColumnBuilder, DataType, FunctionSpec, Leniency, Signature};
+use crosslane::{Calling, ColumnBuilder, DataType, Entry, FunctionSpec, Leniency, Signature};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 
-/// A declared function, ready to be called; for arguments of some types, if it takes any.
+/// An entry of a declared function, ready to be called; for arguments of some types, if it takes any.
 #[derive(Debug)]
 pub struct Function<L: Language> {
+    entry: Entry,
     types: Vec<DataType>,
-    returns: DataType,
+    /// Of the results; what comes back is dropped if none are wanted.
+    returns: Option<DataType>,
     calling: Calling,
     memory_limit: Option<u64>,
     /// Whether the last argument is a LIST of any number of arguments.
@@ -21,15 +23,20 @@ pub struct Function<L: Language> {
     pub(crate) admits_null: Vec<bool>,
     pub(crate) leniency: Leniency,
     pub(crate) readers: Vec<Reader<L>>,
-    pub(crate) writer: Writer<L>,
+    pub(crate) writer: Option<Writer<L>>,
 }
 
 impl<L: Language> Function<L> {
-    /// Prepares a function, for arguments of these types if it takes any.
+    /// Prepares an entry of a function, for arguments of these types if it takes any.
     ///
     /// # Errors
-    /// If it takes no such arguments, or the language cannot have a type.
-    pub fn new(language: &L, spec: &FunctionSpec, types: Option<&str>) -> Result<Self, L::Error> {
+    /// If it takes no such arguments or has no such entry, or the language cannot have a type.
+    pub fn new(
+        language: &L,
+        spec: &FunctionSpec,
+        entry: Entry,
+        types: Option<&str>,
+    ) -> Result<Self, L::Error> {
         let wrong = |what: String| language.error(Class::Value, &what);
         let mut signature: Signature =
             spec.signature.parse().map_err(|error| wrong(format!("{}: {error}", spec.signature)))?;
@@ -42,19 +49,30 @@ impl<L: Language> Function<L> {
             return Err(wrong(format!("a call of {signature} without the types of its arguments")));
         }
         admits_null.resize(signature.parameters.len(), rest);
-        let types: Vec<DataType> = signature.parameters.into_iter().map(|field| field.data_type).collect();
+        let Some(carried) = spec.kind.entry(entry, &signature) else {
+            return Err(wrong(format!("{signature} has no entry {entry:?}")));
+        };
+        let types: Vec<DataType> = carried.takes().cloned().collect();
         let readers = types.iter().map(|data_type| Reader::new(language, data_type));
+        // A state's number is never NULL.
+        let states = carried.states.iter().map(|_| false);
         Ok(Self {
+            entry,
             readers: readers.collect::<Result<_, _>>()?,
-            writer: Writer::new(language, &signature.returns)?,
-            types,
-            returns: signature.returns,
+            writer: carried.returns.map(|returns| Writer::new(language, returns)).transpose()?,
+            returns: carried.returns.cloned(),
             calling: spec.calling,
             memory_limit: spec.memory_limit,
-            variadic: signature.variadic,
-            admits_null,
+            variadic: signature.variadic && !carried.arguments.is_empty(),
+            admits_null: states.chain(admits_null).take(types.len()).collect(),
+            types,
             leniency: spec.leniency(),
         })
+    }
+
+    /// What of the function it is.
+    pub fn entry(&self) -> Entry {
+        self.entry
     }
 
     /// The types of the columns that it is called with.
@@ -62,9 +80,9 @@ impl<L: Language> Function<L> {
         &self.types
     }
 
-    /// A place for its results.
+    /// A place for its results. If none are wanted, it is for NULLs that nobody reads.
     pub fn results(&self) -> ColumnBuilder {
-        ColumnBuilder::new(&self.returns)
+        ColumnBuilder::new(self.returns.as_ref().unwrap_or(&DataType::Boolean))
     }
 
     /// Runs it over a batch, into `out`, and answers with what became of that.
@@ -86,10 +104,12 @@ impl<L: Language> Function<L> {
         };
         match outcome {
             Ok(mishaps) => {
+                let (call, results): (Call, &dyn Encode) =
+                    if self.returns.is_some() { (call, out) } else { (call.with_rows(0), &()) };
                 let mut plan = Plan::default();
-                out.plan(&mut plan);
+                results.plan(&mut plan);
                 language.wait_for_room(lane, plan.size())?;
-                Ok(lane.succeed(call, out, mishaps)?)
+                Ok(lane.succeed(call, results, mishaps)?)
             }
             Err(mishap) => fail(language, lane, call, mishap),
         }

@@ -6,7 +6,7 @@ use crate::concurrent;
 use crate::objects::Vm;
 use crate::serve::{self, describe};
 use crate::values::{Held, intern};
-use crosslane::{Calling, ColumnBuilder, Failure, FunctionSpec};
+use crosslane::{Calling, ColumnBuilder, Entry, Failure, FunctionSpec};
 use crosslane_guest::{Batch, Language};
 use crosslane_gvl::{self as gvl, Unwind, protect};
 use crosslane_process::guest::{Call, GuestLane, Mishaps, Next};
@@ -14,7 +14,7 @@ use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, Value};
 use rb_sys::{Qnil, Qtrue, VALUE};
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::time::Duration;
 
 pub(crate) type Mishap = crosslane_guest::Mishap<Unwind>;
@@ -24,7 +24,11 @@ pub(crate) const PLACES: usize = 66;
 /// The most arguments of a call, where one may be of any type.
 const MOST_ARGUMENTS: usize = 64;
 
-/// A declared function, ready to be called.
+/// The entries of aggregates, and the methods that do what they are for.
+const METHODS: [(Entry, &CStr); 3] =
+    [(Entry::Update, c"update"), (Entry::Combine, c"combine"), (Entry::Finish, c"finish")];
+
+/// An entry of a declared function, ready to be called.
 #[derive(Debug)]
 pub(crate) struct Function {
     pub(crate) ready: crosslane_guest::Function<Vm>,
@@ -32,8 +36,8 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Prepares what Ruby declared (`Crosslane::Declaration`), for arguments of these types if it takes any.
-    pub(crate) fn new(vm: &Vm, declared: Value, types: Option<&str>) -> Result<Self, Error> {
+    /// Prepares a scalar function that Ruby declared (`Crosslane::Declaration`), for arguments of these types if it takes any.
+    pub(crate) fn scalar(vm: &Vm, declared: Value, types: Option<&str>) -> Result<Self, Error> {
         let calling: String = declared.funcall("calling", ())?;
         let on_error: String = declared.funcall("on_error", ())?;
         let spec = FunctionSpec {
@@ -48,7 +52,7 @@ impl Function {
             memory_limit: declared.funcall("memory_limit", ())?,
             ..FunctionSpec::new(declared.funcall("signature", ())?)
         };
-        let ready = crosslane_guest::Function::new(vm, &spec, types)?;
+        let ready = crosslane_guest::Function::new(vm, &spec, Entry::Call, types)?;
         let count = ready.types().len();
         if types.is_some() && count > MOST_ARGUMENTS {
             return Err(crate::argument_error(format!(
@@ -56,6 +60,21 @@ impl Function {
             )));
         }
         Ok(Self { ready, callee: Callee::new(declared.funcall("callee", (vm.host,))?) })
+    }
+
+    /// Prepares the entries of an aggregate (`Crosslane::Accumulators`): methods that find the states by their numbers. No row
+    /// is tried again, because it may have changed a state.
+    pub(crate) fn aggregate(vm: &Vm, declared: Value) -> Result<Vec<Self>, Error> {
+        let spec = FunctionSpec {
+            kind: crosslane::Kind::Aggregate,
+            admits_null: declared.funcall("admits_null", ())?,
+            ..FunctionSpec::new(declared.funcall("signature", ())?)
+        };
+        let entries = METHODS.into_iter().map(|(entry, method)| {
+            let ready = crosslane_guest::Function::new(vm, &spec, entry, None)?;
+            Ok(Self { ready, callee: Callee::of_method(declared, method) })
+        });
+        entries.collect()
     }
 }
 
@@ -70,8 +89,8 @@ pub(crate) struct Callee {
 enum Kind {
     Proc,
     Method,
-    /// What has a method `call`.
-    Other,
+    /// What has a method of this name.
+    Named(rb_sys::ID),
 }
 
 impl Callee {
@@ -84,10 +103,16 @@ impl Callee {
             } else if rb_sys::rb_obj_is_kind_of(raw, rb_sys::rb_cMethod) == Qtrue as VALUE {
                 Kind::Method
             } else {
-                Kind::Other
+                return Self::of_method(object, c"call");
             }
         };
         Self { kind, object: Held::new(object) }
+    }
+
+    /// An object whose method is called.
+    fn of_method(object: Value, name: &CStr) -> Self {
+        // SAFETY: with the GVL.
+        Self { kind: Kind::Named(unsafe { intern(name) }), object: Held::new(object) }
     }
 
     /// The object. With the GVL.
@@ -163,7 +188,7 @@ impl Language for Vm {
             match callee.kind {
                 Kind::Proc => rb_sys::rb_yield_values2(count, values),
                 Kind::Method => rb_sys::rb_method_call(count, values, callee.raw()),
-                Kind::Other => rb_sys::rb_funcallv(callee.raw(), intern(c"call"), count, values),
+                Kind::Named(name) => rb_sys::rb_funcallv(callee.raw(), name, count, values),
             }
         };
         *count = 0;

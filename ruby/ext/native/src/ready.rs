@@ -3,22 +3,29 @@
 //! The first call of a function makes it ready, for all lanes of the process. They hold it only as long as they call it: a
 //! block that no database of the program knows any more can be collected, whichever lanes have called it.
 
-use crate::aggregate::Aggregate;
 use crate::function::Function;
 use crate::objects::Vm;
 use crate::table::Table;
-use crosslane::{Instances, Kind};
+use crosslane::{Entry, Instances, Kind};
 use magnus::value::ReprValue;
 use magnus::{Error, Value};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A function that is ready, by its kind. Dropped with the GVL.
+/// A function that is ready. Dropped with the GVL.
 #[derive(Debug)]
 pub(crate) enum Ready {
-    Scalar(Box<Function>),
+    /// The entries of a scalar function or an aggregate.
+    Rows(Vec<Function>),
     Table(Table),
-    Aggregate(Aggregate),
+}
+
+impl Ready {
+    /// What makes this entry's results of rows; `None` if nothing does.
+    pub(crate) fn entry(&self, entry: Entry) -> Option<&Function> {
+        let Ready::Rows(functions) = self else { return None };
+        functions.iter().find(|function| function.ready.entry() == entry)
+    }
 }
 
 /// The numbers of blocks (`true`) and of a guest's functions are not the same: a guest, too, may open a database.
@@ -77,9 +84,9 @@ pub(crate) fn ready(
     }
     let kind: String = declared.funcall("kind", ())?;
     let made = Arc::new(match kind.parse().map_err(|error: String| crate::argument_error(error))? {
-        Kind::Scalar => Ready::Scalar(Box::new(Function::new(vm, declared, types)?)),
+        Kind::Scalar => Ready::Rows(vec![Function::scalar(vm, declared, types)?]),
         Kind::Table => Ready::Table(Table::new(declared)?),
-        Kind::Aggregate => Ready::Aggregate(Aggregate::new(declared)?),
+        Kind::Aggregate => Ready::Rows(Function::aggregate(vm, declared)?),
     });
     // Dropped when nothing is locked.
     let mut forgotten = Instances::default();

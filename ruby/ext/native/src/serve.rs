@@ -22,17 +22,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Where a lane writes the results of the functions that it has called.
+/// Where a lane writes the results of the functions that it has called, by their numbers and entries.
 #[derive(Default)]
-struct Outs(HashMap<u32, (Weak<Ready>, ColumnBuilder)>);
+pub(crate) struct Outs(HashMap<(u32, u32), (Weak<Ready>, ColumnBuilder)>);
 
 impl Outs {
-    fn of(&mut self, number: u32, ready: &Arc<Ready>, function: &Function) -> &mut ColumnBuilder {
-        if !self.0.contains_key(&number) {
+    fn of(&mut self, call: &Call, ready: &Arc<Ready>, function: &Function) -> &mut ColumnBuilder {
+        let key = (call.header.function, call.header.entry);
+        if !self.0.contains_key(&key) {
             self.0.retain(|_, (ready, _)| ready.strong_count() > 0);
         }
         let new = || (Arc::downgrade(ready), function.ready.results());
-        &mut self.0.entry(number).or_insert_with(new).1
+        &mut self.0.entry(key).or_insert_with(new).1
     }
 }
 
@@ -70,19 +71,29 @@ fn answer(
     call: Call,
     outs: &mut Outs,
 ) -> Result<(), Unwind> {
-    let number = call.header.function;
-    let ready = match ready(vm, functions, number, lane.types(&call)?) {
-        Ok(ready) => ready,
-        Err(error) => return fail(vm, lane, call, Unwind::from(error).into()),
-    };
-    match (&*ready, call.entry()) {
-        (Ready::Scalar(function), Some(Entry::Call)) => {
-            let out = outs.of(number, &ready, function);
+    match ready(vm, functions, call.header.function, lane.types(&call)?) {
+        Ok(ready) => answer_by(vm, &ready, lane, call, outs),
+        Err(error) => fail(vm, lane, call, Unwind::from(error).into()),
+    }
+}
+
+/// Answers one call of a function that is ready.
+pub(crate) fn answer_by(
+    vm: &Vm,
+    ready: &Arc<Ready>,
+    lane: &mut GuestLane,
+    call: Call,
+    outs: &mut Outs,
+) -> Result<(), Unwind> {
+    if let (Ready::Table(table), Some(Entry::Scan)) = (&**ready, call.entry()) {
+        return Ok(table.answer(lane, call, vm.host)?);
+    }
+    match call.entry().and_then(|entry| ready.entry(entry)) {
+        Some(function) => {
+            let out = outs.of(&call, ready, function);
             function.ready.answer(vm, &function.callee, lane, call, out)
         }
-        (Ready::Table(table), Some(Entry::Scan)) => Ok(table.answer(lane, call, vm.host)?),
-        (Ready::Aggregate(aggregate), _) => Ok(aggregate.answer(lane, call, vm.host)?),
-        _ => Ok(lane.fail(call, &call.refusal(), None)?),
+        None => Ok(lane.fail(call, &call.refusal(), None)?),
     }
 }
 

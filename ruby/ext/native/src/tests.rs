@@ -1,7 +1,9 @@
 //! Values on their way through a column, the entries of aggregates, and waits: what Ruby gives and gets, without a database.
 
-use crate::aggregate::Aggregate;
+use crate::function::Function;
 use crate::objects::{self, Fault, Vm};
+use crate::ready::Ready;
+use crate::serve::{Outs, answer_by};
 use crosslane::batch::{self, BATCH, FAILURE, Header};
 use crosslane::lane::Lane;
 use crosslane::{Address, ColumnBuilder, DataType, Entry};
@@ -13,6 +15,7 @@ use magnus::value::ReprValue;
 use magnus::{Value, eval};
 use std::io::Read;
 use std::os::fd::IntoRawFd;
+use std::sync::Arc;
 
 fn evaluate(text: &str) -> Value {
     eval(&format!("# encoding: utf-8\n{text}")).expect("an expression")
@@ -103,9 +106,13 @@ const SUM: &str = "Class.new do
   def signature = 'sum(x BIGINT) -> BIGINT'
   def admits_null = [false]
   def sums = @sums ||= Hash.new(0)
-  def update(state, x) = sums[state] += x
+  def update(state, x)
+    @calls = (@calls || 0) + 1
+    raise \"call #{@calls}: #{x}\" if x == 13
+    sums[state] += x
+  end
   def combine(target, source) = sums[target] += sums[source]
-  def finish(state) = sums[state]
+  def finish(state) = state == 4 ? 'four' : sums[state]
 end.new";
 
 fn numbers(values: &[Option<i64>]) -> ColumnBuilder {
@@ -120,14 +127,17 @@ fn numbers(values: &[Option<i64>]) -> ColumnBuilder {
 }
 
 fn an_aggregate_has_three_entries() {
-    let aggregate = Aggregate::new(evaluate(SUM)).expect("an aggregate");
+    // SAFETY: with the GVL.
+    let vm = unsafe { Vm::calling(false) };
+    let functions = Function::aggregate(&vm, evaluate(SUM)).expect("an aggregate");
+    let (aggregate, mut outs) = (Arc::new(Ready::Rows(functions)), Outs::default());
     let (mut engine, mut guest) = both_ends(4096);
     let mut answer = |entry: Entry, columns: &[&[Option<i64>]]| -> (Header, Vec<u8>) {
         let content: Vec<_> = columns.iter().map(|values| numbers(values)).collect();
         let sent = engine.submit(Address::whole(0, entry), columns[0].len(), &content);
         assert!(matches!(sent, Ok(Some(_))));
         let Ok(Next::Call(call)) = guest.next_call_or(|| false) else { panic!("no message") };
-        aggregate.answer(&mut guest, call, false).expect("an answer");
+        answer_by(&vm, &aggregate, &mut guest, call, &mut outs).expect("an answer");
         let header = engine.try_collect().expect("a sound answer").expect("an answer");
         (header, engine.frame().to_vec())
     };
@@ -145,6 +155,15 @@ fn an_aggregate_has_three_entries() {
     let sums =
         batch::column(&bytemuck::cast_slice(&words)[..frame.len()], &DataType::BigInt).expect("a column");
     assert_eq!(sums.values::<i64>(), Some(&[22, 0, 7][..]));
+    // The row that fails is told, and is called once; those before it have changed their states.
+    let (header, frame) = answer(Entry::Update, &[&[Some(1), Some(2), Some(1)], &[None, Some(1), Some(13)]]);
+    assert_eq!((header.kind, header.row, header.retries), (FAILURE, 2, 0));
+    let text = String::from_utf8_lossy(batch::failure_text(&frame).expect("a text")).into_owned();
+    assert!(text.contains("call 5: 13"), "{text}");
+    let (header, frame) = answer(Entry::Finish, &[&[Some(2), Some(4)]]);
+    assert_eq!((header.kind, header.row), (FAILURE, 1));
+    let text = String::from_utf8_lossy(batch::failure_text(&frame).expect("a text")).into_owned();
+    assert!(text.contains("String"), "{text}");
     for entry in [Entry::Call, Entry::Scan, Entry::SetUp] {
         let (header, frame) = answer(entry, &update);
         assert_eq!(header.kind, FAILURE);
@@ -184,9 +203,10 @@ fn other_threads_run_while_a_lane_waits_for_room() {
 fn values() {
     // SAFETY: the VM is begun once, and lives as long as this frame.
     let _vm = unsafe { magnus::embed::init() };
-    let types = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lib/crosslane/types.rb");
-    let _: Value = eval(&format!("%w[bigdecimal date json {types}].each {{ |name| require name }}"))
-        .expect("Ruby's half of the types");
+    let lib = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lib/crosslane");
+    let files = format!("%w[bigdecimal date json {lib}/types.rb {lib}/errors.rb]");
+    let _: Value =
+        eval(&format!("{files}.each {{ |name| require name }}")).expect("Ruby's half of the types");
     crate::prepare().expect("the names that values need");
     every_value_survives_its_column();
     what_is_no_value_is_told_and_leaves_no_trace();
