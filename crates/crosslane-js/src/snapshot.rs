@@ -39,6 +39,7 @@ const FULL: &str = concat!(
 pub(crate) static SMALL_PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("print", SMALL));
 
 const SMALL: &str = concat!(
+    include_str!("js/primordials.js"),
     include_str!("js/values.js"),
     include_str!("js/missing.js"),
     include_str!("js/console.js"),

@@ -1,14 +1,7 @@
 // structuredClone: a copy of a value and of all that it leads to, what is shared and circles included.
 
 const objectText = uncurried(Object.prototype.toString);
-const mapHas = uncurried(Map.prototype.has);
-const mapGet = uncurried(Map.prototype.get);
-const mapSet = uncurried(Map.prototype.set);
-const setAdd = uncurried(Set.prototype.add);
-const sizeOfMap = uncurried(Object.getOwnPropertyDescriptor(Map.prototype, "size").get);
 const sizeOfSet = uncurried(Object.getOwnPropertyDescriptor(Set.prototype, "size").get);
-const eachOfMap = uncurried(Map.prototype.forEach);
-const eachOfSet = uncurried(Set.prototype.forEach);
 const sourceOf = uncurried(Object.getOwnPropertyDescriptor(RegExp.prototype, "source").get);
 const flagsOf = uncurried(Object.getOwnPropertyDescriptor(RegExp.prototype, "flags").get);
 const numberOf = uncurried(Number.prototype.valueOf);

@@ -8,13 +8,14 @@
 // Typed arrays of the types whose values need nothing done to them.
 const PLAIN = { __proto__: null, ...RULES.arrays };
 const codes = (type) => ["", "Uint8Array", "Uint16Array", "", "Uint32Array"][type.width];
+const WIDE = { __proto__: null, BIGINT: "BigInt64Array", UBIGINT: "BigUint64Array" };
 
 // Collects the source of one function's code, and the constants that it uses.
 class Source {
   constructor(options) {
     this.options = options;
-    this.lines = [];
-    this.constants = [];
+    this.lines = list();
+    this.constants = list();
     this.buffers = 0;
     this.names = 0;
   }
@@ -25,10 +26,11 @@ class Source {
     return `b[${this.buffers++}]`;
   }
   add(line) {
-    this.lines.push(line);
+    this.lines[this.lines.length] = line;
   }
   constant(value) {
-    return `constants[${this.constants.push(value) - 1}]`;
+    this.constants[this.constants.length] = value;
+    return `constants[${this.constants.length - 1}]`;
   }
 }
 
@@ -84,7 +86,9 @@ function reader(type, source) {
     case "VARCHAR":
     case "BIT":
     case "JSON": {
-      const [made, whole, ends] = [source.buffer(), source.buffer(), source.buffer()];
+      const made = source.buffer();
+      const whole = source.buffer();
+      const ends = source.buffer();
       source.add(`const d${id} = ${made}, t${id} = ${whole}, o${id} = ${ends} && new Int32Array(${ends});`);
       const text = (i) =>
         `(d${id} !== undefined && d${id}[${i}] !== undefined ? d${id}[${i}]
@@ -130,7 +134,10 @@ function reader(type, source) {
     }
     case "INTERVAL":
       view("Int32Array");
-      value = (i) => `interval(${[0, 1, 2, 3].map((part) => `d${id}[4 * ${i} + ${part}]`).join()})`;
+      value = (i) => {
+        const part = (part) => `d${id}[4 * ${i} + ${part}]`;
+        return `interval(${part(0)}, ${part(1)}, ${part(2)}, ${part(3)})`;
+      };
       break;
     case "UUID":
       view("Uint8Array");
@@ -150,33 +157,44 @@ function reader(type, source) {
       const child = reader(type.child, source);
       const first = fixed ? `i * ${type.length}` : `o${id}[i]`;
       const end = fixed ? `start + ${type.length}` : `o${id}[i + 1]`;
-      const body =
-        type.kind === "MAP"
-          ? `const r = new Map(); for (let j = start; j < end; j++) { const e = ${child.value("j")}; r.set(e.key, e.value); }`
-          : `const r = []; for (let j = start; j < end; j++) r[j - start] = ${nullable(child)("j")};`;
-      source.add(`function r${id}(i) { const start = ${first}, end = ${end}; ${body} return r; }`);
+      let body;
+      if (type.kind === "MAP") {
+        body = `const r = new Map(); for (let j = start; j < end; j++) { const e = ${child.value("j")}; mapSet(r, e.key, e.value); } return r;`;
+      } else {
+        // What stores in an array with a prototype may call a setter there; a literal does not. Of short lists the
+        // literal is all, because to get a prototype costs an array more than to be made.
+        source.add(`function e${id}(j) { return ${nullable(child)("j")}; }`);
+        body = `switch (end - start) {
+          case 0: return [];
+          case 1: return [e${id}(start)];
+          case 2: return [e${id}(start), e${id}(start + 1)];
+          case 3: return [e${id}(start), e${id}(start + 1), e${id}(start + 2)];
+          case 4: return [e${id}(start), e${id}(start + 1), e${id}(start + 2), e${id}(start + 3)];
+        }
+        const r = list(); for (let j = start; j < end; j++) r[j - start] = e${id}(j); return asArray(r);`;
+      }
+      source.add(`function r${id}(i) { const start = ${first}, end = ${end}; ${body} }`);
       value = (i) => `r${id}(${i})`;
       break;
     }
     case "STRUCT": {
-      const fields = type.fields.map((field) => [
-        stringify(field.name),
-        nullable(reader(field.type, source)),
-      ]);
-      // `["__proto__"]` is a field like any other.
-      const object = fields.map(([field, child]) => `[${field}]: ${child("i")}`).join(", ");
-      const plain = fields.map(([field, child]) => `${field}: ${child("i")}`).join(", ");
-      source.add(`function r${id}(i) { return {${object.includes('"__proto__"') ? object : plain}}; }`);
+      const fields = mapped(type.fields, (field) => {
+        const value = nullable(reader(field.type, source))("i");
+        // `["__proto__"]` is a field like any other.
+        return field.name === "__proto__" ? `["__proto__"]: ${value}` : `${stringify(field.name)}: ${value}`;
+      });
+      source.add(`function r${id}(i) { return {${join(fields, ", ")}}; }`);
       value = (i) => `r${id}(${i})`;
       break;
     }
     case "UNION": {
-      const [tag, ...members] = type.fields.map((field) => reader(field.type, source));
-      const name = (at) => stringify(type.fields[at + 1].name);
-      const cases = members.map(
-        (member, at) => `case ${name(at)}: return { tag: ${name(at)}, value: ${nullable(member)("i")} };`,
-      );
-      source.add(`function r${id}(i) { switch (${tag.value("i")}) { ${join(cases, " ")} } }`);
+      const cases = mapped(type.fields, (field, at) => {
+        const member = reader(field.type, source);
+        if (at === 0) return `switch (${member.value("i")}) {`;
+        const name = stringify(field.name);
+        return `case ${name}: return { tag: ${name}, value: ${nullable(member)("i")} };`;
+      });
+      source.add(`function r${id}(i) { ${join(cases, " ")} } }`);
       value = (i) => `r${id}(${i})`;
       break;
     }
@@ -184,8 +202,7 @@ function reader(type, source) {
       view(PLAIN[type.kind]);
       value = (i) => `d${id}[${i}]`;
   }
-  const wide = { BIGINT: "BigInt64Array", UBIGINT: "BigUint64Array" }[type.kind];
-  return { valid, value, view: `d${id}`, array: PLAIN[type.kind] ?? wide };
+  return { valid, value, view: `d${id}`, array: PLAIN[type.kind] ?? WIDE[type.kind] };
 }
 
 // ---- writing
@@ -234,15 +251,27 @@ const PIECE = 1 << 28;
 // Strings joined, in as few pieces as V8's longest string allows, behind the number of pieces.
 function pieces(strings, offsets) {
   if (offsets[strings.length] <= PIECE) return [1, join(strings, "")];
-  const joined = [0];
-  let first = 0;
+  const joined = list();
+  joined[0] = 0;
+  let part = list();
   for (let index = 1; index <= strings.length; index++) {
-    if (index === strings.length || offsets[index + 1] - offsets[first] > PIECE) {
-      joined[++joined[0]] = join(strings.slice(first, index), "");
-      first = index;
+    part[part.length] = strings[index - 1];
+    if (index === strings.length || offsets[index + 1] - offsets[index - part.length] > PIECE) {
+      joined[++joined[0]] = join(part, "");
+      part = list();
     }
   }
   return joined;
+}
+
+// What a writer gives, with what is in its lists in their place.
+function flat(outputs) {
+  const all = list();
+  for (let i = 0; i < outputs.length; i++) {
+    if (isArray(outputs[i])) addAll(all, outputs[i]);
+    else all[all.length] = outputs[i];
+  }
+  return all;
 }
 
 // Adds a function `w<id>` that appends a value to a column, and what it appends to. `factor` is a guess of
@@ -252,14 +281,17 @@ function writer(type, source, factor = 1) {
   const expected = `${factor} * rows`;
   const id = source.id();
   const name = stringify(type.name);
-  const outputs = [`c${id}`, `z${id}`, `bitmap(v${id}, z${id}, c${id})`];
+  const outputs = addAll(list(), [`c${id}`, `z${id}`, `bitmap(v${id}, z${id}, c${id})`]);
+  const output = (expression) => {
+    outputs[outputs.length] = expression;
+  };
   source.add(`let c${id} = 0, z${id} = 0, v${id};`);
   let append;
   let empty = "";
   const column = (kind, per = 1) => {
     source.add(`let d${id} = new ${kind}(${per} * ${expected});`);
     const room = `d${id} = grown(d${id}, ${per} * (c${id} + 1), ${kind}); `;
-    outputs.push(`prefix(d${id}, ${per} * c${id}, ${kind})`);
+    output(`prefix(d${id}, ${per} * c${id}, ${kind})`);
     empty = room;
     return room;
   };
@@ -271,7 +303,7 @@ function writer(type, source, factor = 1) {
   switch (type.kind) {
     case "BOOLEAN":
       source.add(`let d${id} = new Uint8Array((${expected} >> 3) + 1);`);
-      outputs.push(`prefix(d${id}, (c${id} + 7) >> 3, Uint8Array)`);
+      output(`prefix(d${id}, (c${id} + 7) >> 3, Uint8Array)`);
       append = `d${id} = grown(d${id}, (c${id} >> 3) + 1, Uint8Array);
         if (r === true) d${id}[c${id} >> 3] |= 1 << (c${id} & 7); else if (r !== false) throw wrong(r, ${name}); `;
       empty = `d${id} = grown(d${id}, (c${id} >> 3) + 1, Uint8Array); `;
@@ -298,8 +330,9 @@ function writer(type, source, factor = 1) {
     case "BIT":
     case "JSON":
       offsets();
-      source.add(`const s${id} = [];`);
-      outputs.push(`prefix(o${id}, c${id} + 1, Int32Array)`, `...pieces(s${id}, o${id})`);
+      source.add(`const s${id} = list();`);
+      output(`prefix(o${id}, c${id} + 1, Int32Array)`);
+      output(`pieces(s${id}, o${id})`);
       append =
         (type.kind === "JSON"
           ? `r = toJson(r, ${name}); `
@@ -314,7 +347,8 @@ function writer(type, source, factor = 1) {
       const bytes = type.kind === "BIGNUM" ? "bigBytes" : "toBytes";
       offsets();
       source.add(`let d${id} = new Uint8Array(16 * ${expected});`);
-      outputs.push(`prefix(o${id}, c${id} + 1, Int32Array)`, `prefix(d${id}, o${id}[c${id}], Uint8Array)`);
+      output(`prefix(o${id}, c${id} + 1, Int32Array)`);
+      output(`prefix(d${id}, o${id}[c${id}], Uint8Array)`);
       append =
         `r = ${bytes}(r, ${name}); const from = o${id}[c${id}], to = checkTotal(from + lengthOf(r)); ` +
         `d${id} = grown(d${id}, to, Uint8Array); setIn(d${id}, r, from); ${end("to")}`;
@@ -350,51 +384,63 @@ function writer(type, source, factor = 1) {
       append = `${column("Uint8Array", 16)}toUuid(r, d${id}, 16 * c${id}, ${name}); `;
       break;
     case "ENUM": {
-      const places = source.constant(new Map(type.values.map((value, code) => [value, code])));
+      const places = source.constant(placesOf(type.values));
       append =
         column(codes(type)) +
-        `const code = ${places}.get(r); if (code === undefined) throw unfit(r, ${name}); ${put("code")}`;
+        `const code = mapGet(${places}, r); if (code === undefined) throw unfit(r, ${name}); ${put("code")}`;
       break;
     }
     case "LIST":
     case "MAP": {
       offsets();
-      outputs.push(`prefix(o${id}, c${id} + 1, Int32Array)`);
+      output(`prefix(o${id}, c${id} + 1, Int32Array)`);
       const child = writer(type.child, source, factor > 4 ? factor : 2 * factor);
-      outputs.push(...child.outputs);
-      const [list, element] = type.kind === "LIST" ? ["toList", "r[j]"] : ["toEntries", "entry(r[j])"];
+      addAll(outputs, child.outputs);
+      const isMap = type.kind === "MAP";
       append =
-        `r = ${list}(r, ${name}); ` +
-        `for (let j = 0; j < r.length; j++) ${child.call}(${element}); ${end(child.count)}`;
+        `r = ${isMap ? "toEntries" : "toList"}(r, ${name}); ` +
+        `for (let j = 0; j < r.length; j++) ${child.call}(${isMap ? "entry(r[j])" : "r[j]"}); ${end(child.count)}`;
       empty = end(`o${id}[c${id}]`);
       break;
     }
     case "ARRAY": {
       const child = writer(type.child, source, factor > 4096 ? factor : type.length * factor);
-      outputs.push(...child.outputs);
+      addAll(outputs, child.outputs);
       append = `r = toArray(r, ${type.length}, ${name}); for (let j = 0; j < ${type.length}; j++) ${child.call}(r[j]); `;
       empty = `for (let j = 0; j < ${type.length}; j++) ${child.call}(null); `;
       break;
     }
     case "STRUCT": {
-      const fields = type.fields.map((field) => [field.name, writer(field.type, source, factor)]);
-      for (const [, child] of fields) outputs.push(...child.outputs);
-      const known = source.constant(new Set(type.fields.map((field) => field.name)));
+      const calls = fieldWriters(type, source, factor, outputs);
+      const known = source.constant(placesOf(mapped(type.fields, (field) => field.name)));
       append =
         `checkStruct(r, ${known}, ${name}); ` +
-        fields.map(([field, child]) => `${child.call}(r[${stringify(field)}]); `).join("");
-      empty = fields.map(([, child]) => `${child.call}(null); `).join("");
+        join(
+          mapped(calls, (call, at) => `${call}(r[${stringify(type.fields[at].name)}]); `),
+          "",
+        );
+      empty = join(
+        mapped(calls, (call) => `${call}(null); `),
+        "",
+      );
       break;
     }
     case "UNION": {
-      const fields = type.fields.map((field) => [field.name, writer(field.type, source, factor)]);
-      for (const [, child] of fields) outputs.push(...child.outputs);
-      const [[, tag], ...members] = fields;
-      const places = source.constant(new Map(members.map(([member], at) => [member, at])));
+      const calls = fieldWriters(type, source, factor, outputs);
+      const members = placesOf(mapped(type.fields, (field) => field.name));
+      // The first field is the tag itself.
+      mapDelete(members, type.fields[0].name);
+      const places = source.constant(members);
       append =
-        `const at = toTag(r, ${places}, ${name}); ${tag.call}(r.tag); ` +
-        members.map(([, child], at) => `${child.call}(at === ${at} ? r.value : null); `).join("");
-      empty = fields.map(([, child]) => `${child.call}(null); `).join("");
+        `const at = toTag(r, ${places}, ${name}); ` +
+        join(
+          mapped(calls, (call, at) => `${call}(${at === 0 ? "r.tag" : `at === ${at} ? r.value : null`}); `),
+          "",
+        );
+      empty = join(
+        mapped(calls, (call) => `${call}(null); `),
+        "",
+      );
       break;
     }
     case "FLOAT":
@@ -415,10 +461,27 @@ function writer(type, source, factor = 1) {
   return { call: `w${id}`, count: `c${id}`, outputs };
 }
 
+// The writers of a STRUCT's fields: their functions' names. Their outputs are added to those given.
+function fieldWriters(type, source, factor, outputs) {
+  return mapped(type.fields, (field) => {
+    const child = writer(field.type, source, factor);
+    addAll(outputs, child.outputs);
+    return child.call;
+  });
+}
+
+// The indices of texts, as a Map.
+function placesOf(texts) {
+  const places = new Map();
+  for (let i = 0; i < texts.length; i++) mapSet(places, texts[i], i);
+  return places;
+}
+
+// A field that a prototype has is the result's only if the type has it, too.
 function checkStruct(value, known, type) {
   if (typeof value !== "object" || isArray(value)) throw wrong(value, type);
   for (const name in value) {
-    if (!known.has(name)) {
+    if (!mapHas(known, name) && hasOwn(value, name)) {
       throw new TypeError(`returned ${show(value)}, whose ${show(name)} is no field of ${type}`);
     }
   }

@@ -5,13 +5,13 @@ const LEGIBLE = 4000;
 const DEEPEST_CAUSE = 5;
 
 function cut(text) {
-  return text.length > LEGIBLE ? `${text.slice(0, LEGIBLE)}... (${text.length} characters)` : text;
+  return text.length > LEGIBLE ? `${between(text, 0, LEGIBLE)}... (${text.length} characters)` : text;
 }
 
 // The class, the message and the stack of what was thrown, without the frames of this code.
 function describe(error) {
   try {
-    return [...title(error), error instanceof Error ? cut(stackOf(error, 0)) : ""];
+    return addAll(addAll(list(), title(error)), [error instanceof Error ? cut(stackOf(error, 0)) : ""]);
   } catch {
     return ["Error", "(what was thrown cannot be shown)", ""];
   }
@@ -29,14 +29,23 @@ function title(error) {
 }
 
 function stackOf(error, depth) {
-  const frames = String(error.stack)
-    .split("\n")
-    .filter((line) => /^\s+at /.test(line) && !line.includes("crosslane:"));
+  const stack = String(error.stack);
+  let frames = "";
+  for (let start = 0; start < stack.length; ) {
+    const newline = find(stack, "\n", start);
+    const end = newline < 0 ? stack.length : newline;
+    const line = between(stack, start, end);
+    start = end + 1;
+    if (executed(/^\s+at /, line) !== null && find(line, "crosslane:") < 0) {
+      frames += frames === "" ? line : `\n${line}`;
+    }
+  }
   const { cause } = error;
-  if (cause === undefined || cause === null || depth === DEEPEST_CAUSE) return frames.join("\n");
-  const [name, message] = title(cause);
+  if (cause === undefined || cause === null || depth === DEEPEST_CAUSE) return frames;
+  const made = title(cause);
   const below = cause instanceof Error ? stackOf(cause, depth + 1) : "";
-  return [...frames, `  caused by ${name}: ${message}`, below].join("\n").trimEnd();
+  const caused = `${frames === "" ? "" : `${frames}\n`}  caused by ${made[0]}: ${made[1]}`;
+  return below === "" ? caused : `${caused}\n${below}`;
 }
 
 Error.stackTraceLimit = 20;

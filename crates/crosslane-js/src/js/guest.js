@@ -17,12 +17,15 @@ const help = {
   bitmap,
   bufferOf,
   bytesOf,
+  blank,
+  asArray,
   checkStruct,
   checkTotal,
   columnsOf,
   dayOf,
   decimalText,
   entry,
+  flat,
   floor,
   grown,
   interval,
@@ -30,6 +33,9 @@ const help = {
   isFinite,
   isSafeInteger,
   lengthOf,
+  list,
+  mapGet,
+  mapSet,
   nullRow,
   otherBig,
   otherNumber,
@@ -37,6 +43,7 @@ const help = {
   pieces,
   prefix,
   setIn,
+  sizeOfMap,
   spread,
   timeText,
   timestamp,
@@ -67,11 +74,11 @@ const help = {
 };
 
 // The functions by their indices, and behind them what was prepared for calls with types of their own.
-const prepared = [];
+const prepared = list();
 
 function typed(index, types) {
   const spec = declared[index];
-  const wants = types.parameters.map(() => spec.options.nulls === "call");
+  const wants = mapped(types.parameters, () => spec.options.nulls === "call");
   return prepare({ ...spec, admits: wants }, types);
 }
 
@@ -80,17 +87,18 @@ const methods = {
   declarations,
 
   // Takes the types of all functions, as JSON: null of those whose calls say them.
-  prepare([types]) {
+  prepare(texts) {
     loading = false;
     letGoOfIntl();
-    parse(types).forEach((types, index) => {
-      prepared.push(types === null ? undefined : typed(index, types));
-    });
+    const all = parse(texts[0]);
+    for (let index = 0; index < all.length; index++) {
+      prepared[index] = all[index] === null ? undefined : typed(index, all[index]);
+    }
   },
 
   // Takes types of calls of function `index`, as JSON. What is prepared for them has that number.
-  instance(index, number, [types]) {
-    prepared[number] = typed(index, parse(types));
+  instance(index, number, texts) {
+    prepared[number] = typed(index, parse(texts[0]));
   },
 
   // Calls a function with samples, so that its code is compiled.

@@ -3,21 +3,22 @@
 // real ones are let go.
 
 // What was made while the file was loaded, to be let go of.
-let madeAtLoad = [];
+let madeAtLoad = list();
 // The arguments and the real object of each.
 const intlObjects = new WeakMap();
 
+const intlOf = uncurried(WeakMap.prototype.get);
 const isIntl = uncurried(WeakMap.prototype.has).bind(undefined, intlObjects);
 
 function realIntl(self) {
-  const made = intlObjects.get(self);
+  const made = intlOf(intlObjects, self);
   if (made === undefined) throw new TypeError(`${show(self)} is not an object of Intl`);
-  made.real ??= new made.constructor(...made.passed);
+  made.real ??= construct(made.constructor, made.passed);
   return made.real;
 }
 
 function letGoOfIntl() {
-  for (const made of madeAtLoad) made.real = undefined;
+  for (let i = 0; i < madeAtLoad.length; i++) madeAtLoad[i].real = undefined;
   madeAtLoad = undefined;
 }
 

@@ -14,7 +14,6 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
 const lengthOfTyped = Function.prototype.call.bind(
   Object.getOwnPropertyDescriptor(AnyArray.prototype, "length").get,
 );
-const hasOwn = Function.prototype.call.bind(Object.prototype.hasOwnProperty);
 
 function lengthOfList(list) {
   const length = trunc(list.length) || 0;

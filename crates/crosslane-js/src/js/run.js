@@ -87,13 +87,18 @@ function otherBig(r, i, bits, type) {
 
 // The source that stores a result `r` of row `i`, for types whose column can be filled row by row.
 const STORES = {
+  __proto__: null,
   FLOAT: {
     array: "Float32Array",
+    per: 1,
+    setup: "",
     code: `if (typeof r !== 'number') r = otherNumber(r, i, 'FLOAT');
       out[i] = r; if (isFinite(r) && !isFinite(out[i])) throw unfit(r, 'FLOAT');`,
   },
   DOUBLE: {
     array: "Float64Array",
+    per: 1,
+    setup: "",
     code: `out[i] = typeof r === 'number' ? r : otherNumber(r, i, 'DOUBLE');`,
   },
   BIGINT: {
@@ -114,13 +119,15 @@ const STORES = {
 for (const [kind, array] of Object.entries(PLAIN)) {
   STORES[kind] ??= {
     array,
+    per: 1,
+    setup: "",
     code: `if (typeof r !== 'number') r = otherNumber(r, i, '${kind}'); out[i] = r; if (out[i] !== r) throw unfit(r, '${kind}');`,
   };
 }
 
 // The source of all that a function's code starts with: its columns.
 function columns(spec, source) {
-  return spec.parameters.map((type, index) => ({
+  return mapped(spec.parameters, (type, index) => ({
     ...reader(type, source),
     admits: spec.admits[index],
     type,
@@ -134,25 +141,36 @@ const compile = (source, result) =>
     `'use strict'; const { ${join(keys(help), ", ")} } = help; return ${result};\n//# sourceURL=crosslane:loop`,
   )(source.constants, help);
 
-const skips = (read) => read.filter((column) => !column.admits).map((column) => `!${column.valid("i")}`);
-const passed = (read) =>
-  read.map((column) =>
-    column.admits ? `(${column.valid("i")} ? ${column.value("i")} : null)` : column.value("i"),
+// The condition under which a row is skipped, or nothing if none is.
+const skips = (read) =>
+  join(
+    mapped(
+      chosenOf(read, (column) => !column.admits),
+      (column) => `!${column.valid("i")}`,
+    ),
+    " || ",
   );
+const passed = (column) =>
+  column.admits ? `(${column.valid("i")} ? ${column.value("i")} : null)` : column.value("i");
 
 // The arguments with those of a list behind them.
-function spread(fixed, list) {
-  const count = fixed.length;
-  for (let i = 0; i < list.length; i++) fixed[count + i] = list[i];
-  return fixed;
+function spread(fixed, rest) {
+  return addAll(addAll(list(), fixed), rest);
+}
+
+// The last element of a list, which it loses.
+function withoutLast(list) {
+  const last = list[list.length - 1];
+  list.length--;
+  return last;
 }
 
 // The source of a call of `f` with a row.
 function called(spec, read) {
-  const values = passed(read);
+  const values = mapped(read, passed);
   if (!spec.variadic) return `f(${join(values, ", ")})`;
-  const rest = values.pop();
-  return `apply(f, undefined, spread([${join(values, ", ")}], ${rest}))`;
+  const rest = withoutLast(values);
+  return `apply(f, undefined, ${values.length === 0 ? rest : `spread([${join(values, ", ")}], ${rest})`})`;
 }
 
 // The loop that calls a row function. `kept` makes it keep the results, for types of variable length.
@@ -165,10 +183,10 @@ function rowLoop(spec) {
   return compile(
     source,
     `function loop(f, b, batch, progress, first, end) {
-      const out = batch.out; ${keep ? "" : store.setup || ""}
-      ${source.lines.join("\n")}
+      const out = batch.out; ${keep ? "" : store.setup}
+      ${join(source.lines, "\n")}
       for (let i = first; i < end; i++) {
-        ${skip.length ? `if (${skip.join(" || ")}) { ${keep ? "out[i] = null;" : "nullRow(i);"} continue; }` : ""}
+        ${skip ? `if (${skip}) { ${keep ? "out[i] = null;" : "nullRow(i);"} continue; }` : ""}
         progress[0] = i;
         let r = ${called(spec, read)};
         ${keep ? `if (typeof r === 'object' && r instanceof Promise) promised(r); else out[i] = r;` : store.code}
@@ -188,10 +206,10 @@ function asyncLoop(spec) {
     source,
     `function loop(f, b, batch, progress, first, end, launch) {
       const out = batch.out;
-      ${source.lines.join("\n")}
+      ${join(source.lines, "\n")}
       let i = first;
-      for (; i < end && batch.open.size < batch.concurrency; i++) {
-        ${skip.length ? `if (${skip.join(" || ")}) { out[i] = null; continue; }` : ""}
+      for (; i < end && sizeOfMap(batch.open) < batch.concurrency; i++) {
+        ${skip ? `if (${skip}) { out[i] = null; continue; }` : ""}
         progress[0] = i;
         launch(i, () => ${called(spec, read)});
       }
@@ -205,30 +223,30 @@ function asyncLoop(spec) {
 function vectors(spec) {
   const source = new Source(spec);
   const read = columns(spec, source);
-  const arrays = read.map((column) => {
-    const element = column.admits
-      ? `(${column.valid("i")} ? ${column.value("i")} : null)`
-      : column.value("i");
-    const wide = ["BIGINT", "UBIGINT"].includes(column.type.kind);
+  const arrays = mapped(read, (column) => {
+    const wide = WIDE[column.type.kind] !== undefined;
     const direct = !column.admits && (PLAIN[column.type.kind] !== undefined || (wide && spec.bigint));
-    const list = wide && !spec.bigint && !column.admits ? "new Float64Array(count)" : "new Array(count)";
-    const copy = `(() => { const list = ${direct ? `new ${column.array}(count)` : list};
-      for (let k = 0; k < count; k++) { const i = chosen === undefined ? k : chosen[k]; list[k] = ${element}; } return list; })()`;
+    const doubles = wide && !spec.bigint && !column.admits;
+    const array = direct ? column.array : "Float64Array";
+    const plain = !direct && !doubles;
+    const copy = `(() => { const r = ${plain ? "blank(count)" : `new ${array}(count)`};
+      for (let k = 0; k < count; k++) { const i = chosen === undefined ? k : chosen[k]; r[k] = ${passed(column)}; }
+      return ${plain ? "asArray(r)" : "r"}; })()`;
     // What a try has written is not for the next one to read.
     return direct && spec.retries === 0 ? `chosen === undefined ? ${column.view} : ${copy}` : copy;
   });
   const skip = skips(read);
-  const rest = spec.variadic ? `columnsOf(${arrays.pop()}, ${columnKind(spec)})` : "[]";
+  const rest = spec.variadic ? `columnsOf(${withoutLast(arrays)}, ${columnKind(spec)})` : "[]";
   return compile(
     source,
     `function vectors(b, batch) {
       const rows = batch.rows;
-      ${source.lines.join("\n")}
+      ${join(source.lines, "\n")}
       let chosen;
       ${
-        skip.length
-          ? `let left = 0; for (let i = 0; i < rows; i++) if (${skip.join(" || ")}) left++;
-      if (left > 0) { chosen = new Int32Array(rows - left); let k = 0; for (let i = 0; i < rows; i++) if (!(${skip.join(" || ")})) chosen[k++] = i; }`
+        skip
+          ? `let left = 0; for (let i = 0; i < rows; i++) if (${skip}) left++;
+      if (left > 0) { chosen = new Int32Array(rows - left); let k = 0; for (let i = 0; i < rows; i++) if (!(${skip})) chosen[k++] = i; }`
           : ""
       }
       batch.chosen = chosen;
@@ -243,17 +261,17 @@ function columnKind(spec) {
   const index = spec.parameters.length - 1;
   const { kind } = spec.parameters[index].child;
   if (spec.admits[index]) return "Array";
-  const wide = { BIGINT: "BigInt64Array", UBIGINT: "BigUint64Array" }[kind];
+  const wide = WIDE[kind];
   return wide === undefined ? PLAIN[kind] || "Array" : spec.bigint ? wide : "Float64Array";
 }
 
 // The columns of rows of equally many values.
 function columnsOf(lists, Kind) {
-  const columns = [];
+  const columns = list();
   for (let k = 0; lists.length > 0 && k < lists[0].length; k++) {
-    const column = new Kind(lists.length);
+    const column = Kind === Array ? blank(lists.length) : new Kind(lists.length);
     for (let i = 0; i < lists.length; i++) column[i] = lists[i][k];
-    columns[k] = column;
+    columns[k] = Kind === Array ? asArray(column) : column;
   }
   return columns;
 }
@@ -270,9 +288,9 @@ function columnWriter(spec) {
   return compile(
     source,
     `function write(results, rows, progress) {
-      ${source.lines.join("\n")}
+      ${join(source.lines, "\n")}
       for (let i = 0; i < rows; i++) { progress[0] = ${WRITING} | i; ${root.call}(results[i]); }
-      return [${root.outputs.join(", ")}];
+      return flat([${join(root.outputs, ", ")}]);
     }`,
   );
 }
@@ -283,7 +301,7 @@ const AsyncFunction = getPrototypeOf(async () => {}).constructor;
 
 // Makes what runs a declared function, from its types as the host parsed them.
 function prepare(declared, types) {
-  const spec = { ...declared.options, ...types, admits: declared.admits };
+  const spec = { __proto__: null, ...declared.options, ...types, admits: declared.admits };
   const asynchronous = declared.function instanceof AsyncFunction;
   return {
     __proto__: null,
@@ -330,19 +348,19 @@ function settled() {
   if (prepared.spec.vectorized) return runTimers() ? 0 : settledVector();
   noteRows();
   // A timer that nobody waits for is nobody's; what one resolved runs when this returns.
-  return batch.open.size > 0 && runTimers() ? 0 : settledRows();
+  return sizeOfMap(batch.open) > 0 && runTimers() ? 0 : settledRows();
 }
 
 // How a call ends that takes too long outside of JavaScript's own code.
 function late(timeout) {
   const error = new Error(told(RULES.late, timeout));
-  defineProperty(error, "name", { value: "TimeoutError" });
+  defineProperty(error, "name", { __proto__: null, value: "TimeoutError" });
   return error;
 }
 
-// How long to wait for promises and for rows to be called again: until the first of these times or of the timers.
-function untilNext(...times) {
-  return max(0, apply(min, undefined, [firstTimer(), ...times]) - now());
+// How long to wait for promises and for rows to be called again: until this time or that of the first timer.
+function untilNext(time) {
+  return max(0, min(firstTimer(), time) - now());
 }
 
 const deadline = (since) => since + (batch.prepared.spec.timeout ?? Infinity) * 1000;
@@ -352,7 +370,7 @@ const deadline = (since) => since + (batch.prepared.spec.timeout ?? Infinity) * 
 function beginRows() {
   const { rows, prepared } = batch;
   const store = STORES[prepared.spec.returns.kind];
-  batch.out = store === undefined ? blank(rows) : room(store.array, rows * (store.per || 1));
+  batch.out = store === undefined ? blank(rows) : room(store.array, rows * store.per);
   return loop(0);
 }
 
@@ -402,8 +420,8 @@ function openRows(next) {
   batch.next = next;
   batch.concurrency = concurrency;
   batch.open = new Map();
-  batch.again = [];
-  batch.failed = [];
+  batch.again = list();
+  batch.failed = list();
   batch.settledCount = 0;
   batch.blamed = false;
 }
@@ -411,8 +429,14 @@ function openRows(next) {
 // Tells which row is at work; of several that cannot be told, only that there is progress.
 function noteRows() {
   const { open, settledCount } = batch;
-  if (open.size === 1) progress[0] = open.keys().next().value;
-  else if (open.size > 1) progress[0] = 0x80000000 + settledCount;
+  const size = sizeOfMap(open);
+  if (size === 1) progress[0] = oldestRow(open);
+  else if (size > 1) progress[0] = 0x80000000 + settledCount;
+}
+
+// The row whose promise has been pending for the longest time, if one is.
+function oldestRow(open) {
+  return nextOfMap(keysOfMap(open)).value;
 }
 
 // A row function has returned a promise. From here on it is called as what it is.
@@ -420,9 +444,8 @@ function adopt(row, next = row + 1) {
   const { prepared, out, valid, promise } = batch;
   prepared.asynchronous = true;
   batch.promise = undefined;
-  const { kind } = prepared.spec.returns;
-  const wide = { BIGINT: BigInt64Array, UBIGINT: BigUint64Array }[kind];
-  const done = isView(out) && wide ? new wide(bufferOf(out)) : out;
+  const wide = WIDE[prepared.spec.returns.kind];
+  const done = isView(out) && wide ? new globals[wide](bufferOf(out)) : out;
   openRows(next);
   for (let i = 0; i < next; i++) {
     batch.out[i] = valid === undefined || ((valid[i >> 3] >> (i & 7)) & 1) === 1 ? done[i] : null;
@@ -435,41 +458,52 @@ function adopt(row, next = row + 1) {
 function launch() {
   const { rows, prepared, open } = batch;
   const start = (first, end) => prepared.launches(prepared.f, buffers, batch, progress, first, end, call);
-  const due = batch.again.filter((one) => one.due <= now()).slice(0, batch.concurrency - open.size);
-  batch.again = batch.again.filter((one) => !due.includes(one));
-  for (const { row } of due) start(row, row + 1);
+  const due = list();
+  const places = batch.concurrency - sizeOfMap(open);
+  batch.again = chosenOf(batch.again, (one) => {
+    if (one.due > now() || due.length >= places) return true;
+    due[due.length] = one.row;
+    return false;
+  });
+  for (let i = 0; i < due.length; i++) start(due[i], due[i] + 1);
   batch.next = start(batch.next, rows);
   noteRows();
-  return open.size === 0 ? settledRows() : 0;
+  return sizeOfMap(open) === 0 ? settledRows() : 0;
 }
 
-function call(row, body) {
-  const { open, out, failed } = batch;
+async function call(row, body) {
+  const { open, out } = batch;
   const within = batch;
   const ticket = { since: now() };
-  open.set(row, ticket);
+  mapSet(open, row, ticket);
   // A call that was given up may still settle: its ticket is no longer there.
-  const close = () => open.get(row) === ticket && open.delete(row) && ++within.settledCount;
-  (async () => body())().then(
-    (value) => {
-      if (close()) out[row] = value;
-    },
-    (error) => {
-      if (close()) failed.push({ row, error });
-    },
-  );
+  const close = () => mapGet(open, row) === ticket && mapDelete(open, row) && ++within.settledCount;
+  // `await` asks a promise for no method, of which the user may have another one.
+  try {
+    const value = await body();
+    if (close()) out[row] = value;
+  } catch (error) {
+    if (close()) within.failed[within.failed.length] = { row, error };
+  }
 }
 
 // Gives up the calls for which `why` has a reason.
 function giveUp(why) {
   const { open, failed } = batch;
-  for (const [row, ticket] of open) {
-    const error = why(ticket);
+  for (let row = oldestRow(open); row !== undefined; row = oldestRow(open)) {
+    const error = why(mapGet(open, row));
     if (error === undefined) return;
-    open.delete(row);
+    mapDelete(open, row);
     batch.settledCount++;
-    failed.push({ row, error });
+    failed[failed.length] = { row, error };
   }
+}
+
+// When the first of the rows is due that wait for another call.
+function firstAgain() {
+  let first = Infinity;
+  for (let i = 0; i < batch.again.length; i++) first = min(first, batch.again[i].due);
+  return first;
 }
 
 function settledRows() {
@@ -477,22 +511,23 @@ function settledRows() {
   // The oldest calls are the first to be late.
   giveUp(({ since }) => (deadline(since) <= now() ? late(prepared.spec.timeout) : undefined));
   if (failed.length > 0) {
-    const { row, error } = failed.shift();
+    const { row, error } = failed[0];
+    batch.failed = chosenOf(failed, (one) => one !== failed[0]);
     progress[0] = row;
     batch.blamed = true;
     throw error;
   }
-  const more = open.size < concurrency;
-  if (more && (batch.next < rows || again.some(({ due }) => due <= now()))) return launch();
-  if (open.size === 0 && again.length === 0) return finish();
-  if (open.size > 0 && firstTimer() === Infinity && !(more && again.length > 0)) {
+  const pending = sizeOfMap(open);
+  const more = pending < concurrency;
+  if (more && (batch.next < rows || firstAgain() <= now())) return launch();
+  if (pending === 0 && again.length === 0) return finish();
+  if (pending > 0 && firstTimer() === Infinity && !(more && again.length > 0)) {
     const error = neverSettles();
     giveUp(() => error);
     return settledRows();
   }
-  const tries = more ? again.map(({ due }) => due) : [];
-  const oldest = open.values().next().value;
-  return untilNext(oldest === undefined ? Infinity : deadline(oldest.since), ...tries);
+  const end = pending === 0 ? Infinity : deadline(mapGet(open, oldestRow(open)).since);
+  return untilNext(more ? min(end, firstAgain()) : end);
 }
 
 function resumeAsync(row, isNull, pause) {
@@ -503,14 +538,16 @@ function resumeAsync(row, isNull, pause) {
   } else {
     // The calls were ended together. One by one it will show which of them was to blame, if it is not known.
     clearTimers();
-    for (const ended of open.keys()) if (ended !== row) again.push({ row: ended, due: 0 });
-    const known = open.has(row);
-    open.clear();
+    eachOfMap(open, (_, ended) => {
+      if (ended !== row) again[again.length] = { row: ended, due: 0 };
+    });
+    const known = mapHas(open, row);
+    mapClear(open);
     batch.concurrency = 1;
     if (!known) return settledRows();
   }
   if (isNull) out[row] = null;
-  else again.push({ row, due });
+  else again[again.length] = { row, due };
   return settledRows();
 }
 
@@ -533,17 +570,18 @@ function vector() {
     since: now(),
   };
   batch.pending = pending;
-  result.then(
-    (value) => {
-      pending.done = true;
-      pending.value = value;
-    },
-    (error) => {
-      pending.done = pending.failed = true;
-      pending.error = error;
-    },
-  );
+  settle(pending, result);
   return 0;
+}
+
+async function settle(pending, promise) {
+  try {
+    pending.value = await promise;
+  } catch (error) {
+    pending.failed = true;
+    pending.error = error;
+  }
+  pending.done = true;
 }
 
 function settledVector() {
@@ -569,7 +607,7 @@ function vectorResult(result) {
   if (length !== count) {
     throw new RangeError(`returned ${length} values for ${count} row${count === 1 ? "" : "s"}`);
   }
-  const array = PLAIN[returns.kind] || { BIGINT: "BigInt64Array", UBIGINT: "BigUint64Array" }[returns.kind];
+  const array = PLAIN[returns.kind] || WIDE[returns.kind];
   if (chosen === undefined && array !== undefined && getPrototypeOf(result) === globals[array].prototype) {
     return [rows, 0, undefined, result];
   }
@@ -610,7 +648,7 @@ function resumeWriting(row, isNull) {
     batch.out[row] = null;
   } else if (prepared.asynchronous) {
     batch.writing = false;
-    batch.again.push({ row, due: 0 });
+    batch.again[batch.again.length] = { row, due: 0 };
     return launch();
   } else {
     prepared.rows(prepared.f, buffers, batch, progress, row, row + 1);

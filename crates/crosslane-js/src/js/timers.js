@@ -1,18 +1,18 @@
 // setTimeout for functions that return promises. A timer lives as long as its batch.
 
 const { now } = Date;
-let timers = [];
+let timers = list();
 let lastTimer = 0;
 
 function setTimer(call, milliseconds, repeat, passed) {
   if (typeof call !== "function") throw new TypeError(`a timer calls a function, not ${show(call)}`);
-  const delay = Math.max(0, Number(milliseconds) || 0);
-  timers.push({ id: ++lastTimer, due: now() + delay, delay, repeat, call: () => call(...passed) });
+  const delay = max(0, Number(milliseconds) || 0);
+  timers[timers.length] = { id: ++lastTimer, due: now() + delay, delay, repeat, call, passed };
   return lastTimer;
 }
 
 function clearTimer(id) {
-  timers = timers.filter((timer) => timer.id !== id);
+  timers = chosenOf(timers, (timer) => timer.id !== id);
 }
 
 globalThis.setTimeout = (call, milliseconds, ...passed) => setTimer(call, milliseconds, false, passed);
@@ -20,24 +20,30 @@ globalThis.setInterval = (call, milliseconds, ...passed) => setTimer(call, milli
 globalThis.clearTimeout = globalThis.clearInterval = clearTimer;
 
 function clearTimers() {
-  if (timers.length > 0) timers = [];
+  if (timers.length > 0) timers = list();
 }
 
 // Calls what is due. Whether anything was.
 function runTimers() {
-  const due = timers.filter((timer) => timer.due <= now()).sort((a, b) => a.due - b.due || a.id - b.id);
-  for (const timer of due) {
-    if (!timers.includes(timer)) continue;
-    if (timer.repeat) timer.due = now() + Math.max(1, timer.delay);
+  const due = sortIn(
+    chosenOf(timers, (timer) => timer.due <= now()),
+    (a, b) => a.due - b.due || a.id - b.id,
+  );
+  for (let i = 0; i < due.length; i++) {
+    const timer = due[i];
+    if (chosenOf(timers, (other) => other === timer).length === 0) continue;
+    if (timer.repeat) timer.due = now() + max(1, timer.delay);
     else clearTimer(timer.id);
-    timer.call();
+    apply(timer.call, undefined, timer.passed);
   }
   return due.length > 0;
 }
 
 // When the first timer is due.
 function firstTimer() {
-  return timers.reduce((first, { due }) => Math.min(first, due), Infinity);
+  let first = Infinity;
+  for (let i = 0; i < timers.length; i++) first = min(first, timers[i].due);
+  return first;
 }
 
 function neverSettles() {

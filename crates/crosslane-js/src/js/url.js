@@ -1,7 +1,5 @@
 // URL and URLSearchParams. The host parses and changes URLs (`url.rs`): each answer is the list of all parts of the URL.
 
-const find = uncurried(String.prototype.indexOf);
-const sortIn = uncurried(Array.prototype.sort);
 const { iterator } = Symbol;
 // The places of the parts.
 const [HREF, ORIGIN, PROTOCOL, USERNAME, PASSWORD, HOST, HOSTNAME, PORT, PATHNAME, SEARCH, HASH] =
@@ -90,7 +88,7 @@ function encodeInto(units, text) {
   }
 }
 
-// The pairs of a query. The list has no prototype, as that of `blank`.
+// The pairs of a query. The list's prototype is empty, as that of `blank`.
 function pairsOf(query) {
   const pairs = blank(0);
   const { length } = query;

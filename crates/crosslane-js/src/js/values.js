@@ -9,8 +9,7 @@ const { defineProperty, getPrototypeOf } = Object;
 const { isView } = ArrayBuffer;
 const { asIntN, asUintN } = BigInt;
 const AnyArray = getPrototypeOf(Int8Array);
-const join = Function.prototype.call.bind(Array.prototype.join);
-const getTime = Function.prototype.call.bind(Date.prototype.getTime);
+const getTime = uncurried(Date.prototype.getTime);
 
 const TWO_32 = 4294967296;
 const MILLISECONDS_PER_DAY = RULES.day * 1000;
@@ -44,7 +43,7 @@ function show(value) {
   } else {
     text = String(value);
   }
-  return text.length > 100 ? `${text.slice(0, 100)}...` : text;
+  return text.length > 100 ? `${between(text, 0, 100)}...` : text;
 }
 
 // The words of a rule around these texts.
@@ -113,11 +112,11 @@ function toUnsigned(value, bits, type) {
 // ---- DECIMAL: text with all its digits, or the unscaled BigInt
 
 function decimalText(unscaled, scale) {
-  if (scale === 0) return unscaled.toString();
+  if (scale === 0) return bigText(unscaled);
   const negative = unscaled < 0n;
-  const digits = (negative ? -unscaled : unscaled).toString().padStart(scale + 1, "0");
+  const digits = padded(bigText(negative ? -unscaled : unscaled), scale + 1, "0");
   const point = digits.length - scale;
-  return `${negative ? "-" : ""}${digits.slice(0, point)}.${digits.slice(point)}`;
+  return `${negative ? "-" : ""}${between(digits, 0, point)}.${between(digits, point)}`;
 }
 
 // Rounds half away from zero, as DuckDB's casts do.
@@ -127,14 +126,14 @@ function toDecimal(value, precision, scale, type, unscaledBigInts) {
     unscaled = unscaledBigInts ? value : value * 10n ** BigInt(scale);
   } else {
     if (typeof value !== "string" && typeof value !== "number") throw wrong(value, type);
-    const parts = /^\s*([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d{1,4}))?\s*$/.exec(value);
+    const parts = executed(/^\s*([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d{1,4}))?\s*$/, value);
     if (parts === null || (!parts[2] && !parts[3])) throw unfit(value, type);
     const fraction = parts[3] || "";
     const exponent = Number(parts[4] || 0) + scale - fraction.length;
     unscaled = BigInt(parts[2] + fraction);
     if (exponent >= 0) {
       if (exponent > 100 && unscaled !== 0n) throw unfit(value, type);
-      unscaled *= 10n ** BigInt(Math.min(exponent, 100));
+      unscaled *= 10n ** BigInt(min(exponent, 100));
     } else {
       const divisor = 10n ** BigInt(-exponent);
       unscaled = (unscaled + divisor / 2n) / divisor;
@@ -152,7 +151,12 @@ function toDecimal(value, precision, scale, type, unscaledBigInts) {
 class Timestamp extends Date {
   constructor(milliseconds, nanoseconds = 0) {
     super(milliseconds);
-    defineProperty(this, "nanoseconds", { value: nanoseconds, writable: true, configurable: true });
+    defineProperty(this, "nanoseconds", {
+      __proto__: null,
+      value: nanoseconds,
+      writable: true,
+      configurable: true,
+    });
   }
 }
 defineProperty(globalThis, "Timestamp", { value: Timestamp, writable: true, configurable: true });
@@ -227,7 +231,7 @@ function clockText(value, digits) {
   const seconds = floor(value / unit);
   const rest = value - seconds * unit;
   const text = `${two(floor(seconds / 3600))}:${two(floor(seconds / 60) % 60)}:${two(seconds % 60)}`;
-  return rest === 0 ? text : `${text}.${String(rest).padStart(digits, "0")}`;
+  return rest === 0 ? text : `${text}.${padded(String(rest), digits, "0")}`;
 }
 
 function timeText(low, high, digits) {
@@ -240,9 +244,9 @@ const EASTERNMOST = RULES.easternmost;
 function zonedTimeText(low, high) {
   const offset = EASTERNMOST - (low & 0xffffff);
   const seconds = abs(offset);
-  const parts = [floor(seconds / 3600), floor(seconds / 60) % 60, seconds % 60];
-  const count = parts[2] ? 3 : parts[1] ? 2 : 1;
-  const zone = join(parts.slice(0, count).map(two), ":");
+  let zone = two(floor(seconds / 3600));
+  if (seconds % 3600 !== 0) zone += `:${two(floor(seconds / 60) % 60)}`;
+  if (seconds % 60 !== 0) zone += `:${two(seconds % 60)}`;
   return `${clockText(high * 256 + (low >>> 24), DIGITS.TIMETZ)}${offset < 0 ? "-" : "+"}${zone}`;
 }
 
@@ -251,7 +255,7 @@ const TIME = /^(\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(?:([+-])(\d\d)(?::?(\d\d
 // The parts of a time, of which those of the zone are 5 and following.
 function timeParts(value, zoned, type) {
   if (typeof value !== "string") throw wrong(value, type);
-  const parts = TIME.exec(value);
+  const parts = executed(TIME, value);
   if (parts === null || parts[2] > 59 || (parts[3] || 0) > 59) throw unfit(value, type);
   if (zoned !== (parts[5] !== undefined || parts[9] !== undefined)) {
     throw new TypeError(`returned ${show(value)} ${zoned ? "without" : "with"} a zone where ${type} is due`);
@@ -262,7 +266,9 @@ function timeParts(value, zoned, type) {
 // What a time has of its units; finer fractions are cut.
 function clock(parts, digits, value, type) {
   const seconds = parts[1] * 3600 + parts[2] * 60 + Number(parts[3] || 0);
-  const time = seconds * 10 ** digits + Number((parts[4] || "").slice(0, digits).padEnd(digits, "0"));
+  let fraction = between(parts[4] || "", 0, digits);
+  while (fraction.length < digits) fraction += "0";
+  const time = seconds * 10 ** digits + Number(fraction);
   if (time > RULES.day * 10 ** digits) throw unfit(value, type);
   return BigInt(time);
 }
@@ -308,16 +314,22 @@ function uuidText(bytes, at) {
 
 function toUuid(value, bytes, at, type) {
   if (typeof value !== "string") throw wrong(value, type);
-  if (!/^[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}$/i.test(value)) throw unfit(value, type);
-  const digits = value.replaceAll("-", "");
+  if (executed(/^[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}$/i, value) === null) throw unfit(value, type);
+  let from = 0;
   for (let index = 0; index < 16; index++) {
-    bytes[at + index] = Number.parseInt(digits.slice(2 * index, 2 * index + 2), 16);
+    if (value[from] === "-") from++;
+    bytes[at + index] = parseInt(between(value, from, from + 2), 16);
+    from += 2;
   }
 }
 
 function toBytes(value, type) {
   if (value instanceof Uint8Array) return value;
-  if (isView(value)) return new Uint8Array(value.buffer, value.byteOffset, value.byteLength);
+  if (isView(value)) {
+    return value instanceof AnyArray
+      ? new Uint8Array(bufferOf(value), offsetOf(value), bytesIn(value))
+      : new Uint8Array(bufferOfView(value), offsetOfView(value), lengthOfView(value));
+  }
   if (value instanceof ArrayBuffer) return new Uint8Array(value);
   throw wrong(value, type);
 }
@@ -332,14 +344,13 @@ function bigOf(bytes, from, to) {
 // The two's complement of an integer, the lowest byte first.
 function bigBytes(value, type) {
   const big = toBig(value, type);
-  const digits = (big < 0n ? ~big : big).toString(16).length;
-  const bytes = new Uint8Array((digits >> 1) + 1);
-  const text = asUintN(8 * bytes.length, big)
-    .toString(16)
-    .padStart(2 * bytes.length, "0");
-  for (let index = 0; index < bytes.length; index++) {
+  const digits = bigText(big < 0n ? ~big : big, 16).length;
+  const count = (digits >> 1) + 1;
+  const bytes = new Uint8Array(count);
+  const text = padded(bigText(asUintN(8 * count, big), 16), 2 * count, "0");
+  for (let index = 0; index < count; index++) {
     const at = text.length - 2 * index;
-    bytes[index] = Number.parseInt(text.slice(at - 2, at), 16);
+    bytes[index] = parseInt(between(text, at - 2, at), 16);
   }
   return bytes;
 }
@@ -355,23 +366,35 @@ function tooLong() {
 // What may be a LIST: an Array, a typed array, a Set.
 function toList(value, type) {
   if (isArray(value) || value instanceof AnyArray) return value;
-  if (value instanceof Set) return Array.from(value);
+  if (value instanceof Set) {
+    const elements = list();
+    eachOfSet(value, (element) => {
+      elements[elements.length] = element;
+    });
+    return elements;
+  }
   throw wrong(value, type);
 }
 
 function toArray(value, length, type) {
-  const list = toList(value, type);
-  if (list.length !== length) {
-    throw new RangeError(`returned ${list.length} elements where ${type} has ${length}`);
+  const elements = toList(value, type);
+  if (elements.length !== length) {
+    throw new RangeError(`returned ${elements.length} elements where ${type} has ${length}`);
   }
-  return list;
+  return elements;
 }
 
 // What may be a MAP: a Map, an object, an Array of pairs.
 function toEntries(value, type) {
-  if (value instanceof Map) return Array.from(value);
+  if (value instanceof Map) {
+    const pairs = list();
+    eachOfMap(value, (value, key) => {
+      pairs[pairs.length] = [key, value];
+    });
+    return pairs;
+  }
   if (isArray(value)) return value;
-  if (typeof value === "object") return Object.entries(value);
+  if (typeof value === "object") return entries(value);
   throw wrong(value, type);
 }
 
@@ -380,14 +403,21 @@ function toTag(value, places, type) {
   if (typeof value !== "object" || !("tag" in value)) {
     throw new TypeError(`returned ${show(value)} where ${type} is due; return { tag, value }`);
   }
-  const place = places.get(value.tag);
+  const place = mapGet(places, value.tag);
   if (place === undefined)
     throw new RangeError(`returned ${show(value)}, whose tag no member of ${type} has`);
   return place;
 }
 
 // The STRUCT of a MAP's entry.
-function entry([key, value]) {
+function entry(pair) {
+  let key, value;
+  if (isArray(pair)) {
+    key = pair[0];
+    value = pair[1];
+  } else {
+    [key, value] = pair;
+  }
   if (key === null || key === undefined) {
     throw new TypeError(RULES.nullKey);
   }

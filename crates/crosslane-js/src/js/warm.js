@@ -25,48 +25,60 @@ function sample(type, options) {
     case "LIST":
       return [of(type.child)];
     case "ARRAY":
-      return Array.from({ length: type.length }, () => of(type.child));
+      return asArray(mapped({ __proto__: null, length: type.length }, () => of(type.child)));
     case "MAP":
-      return [type.child.fields.map((field) => of(field.type))];
-    case "STRUCT":
-      return Object.fromEntries(type.fields.map((field) => [field.name, of(field.type)]));
+      return [asArray(mapped(type.child.fields, (field) => of(field.type)))];
+    case "STRUCT": {
+      const made = {};
+      for (let i = 0; i < type.fields.length; i++) {
+        const { name, type: kind } = type.fields[i];
+        defineProperty(made, name, { __proto__: null, value: of(kind), enumerable: true });
+      }
+      return made;
+    }
     default:
-      return type.kind === "DATE" || type.kind.startsWith("TIMESTAMP") ? new Date(1e12) : 1;
+      return type.kind === "DATE" || between(type.kind, 0, 9) === "TIMESTAMP" ? new Date(1e12) : 1;
   }
 }
 
 // The buffers of an argument, from what a writer of its type wrote.
-function asArguments(type, written, buffers) {
-  const next = () => written.shift();
-  const bytes = (view) => view?.slice().buffer;
+function asArguments(type, next, buffers) {
+  const add = (buffer) => {
+    buffers[buffers.length] = buffer;
+  };
+  const bytes = (view) => view && bufferOf(bytesOf(view, 0, bytesIn(view)));
   next();
   next();
-  buffers.push(bytes(next()));
+  add(bytes(next()));
   switch (type.kind) {
     case "VARCHAR":
     case "JSON": {
       const offsets = next();
-      const text = Array.from({ length: next() }, next).join("");
-      const strings = Array.from(offsets.subarray(1), (end, index) => text.slice(offsets[index], end));
-      buffers.push(strings, undefined, undefined);
+      const text = join(mapped({ __proto__: null, length: next() }, next), "");
+      const strings = list();
+      for (let i = 1; i < lengthOf(offsets); i++) strings[i - 1] = between(text, offsets[i - 1], offsets[i]);
+      add(strings);
+      add(undefined);
+      add(undefined);
       break;
     }
     case "BLOB":
-      buffers.push(bytes(next()), bytes(next()));
+      add(bytes(next()));
+      add(bytes(next()));
       break;
     case "LIST":
     case "MAP":
-      buffers.push(bytes(next()));
-      asArguments(type.child, written, buffers);
+      add(bytes(next()));
+      asArguments(type.child, next, buffers);
       break;
     case "ARRAY":
-      asArguments(type.child, written, buffers);
+      asArguments(type.child, next, buffers);
       break;
     case "STRUCT":
-      for (const field of type.fields) asArguments(field.type, written, buffers);
+      for (let i = 0; i < type.fields.length; i++) asArguments(type.fields[i].type, next, buffers);
       break;
     default:
-      buffers.push(bytes(next()));
+      add(bytes(next()));
   }
 }
 
@@ -74,20 +86,21 @@ function warm(rows, prepared) {
   const { spec } = prepared;
   const last = spec.parameters.length - 1;
   const isRest = (index) => spec.variadic && index === last;
-  const samples = () => spec.parameters.map((type, index) => sample(isRest(index) ? type.child : type, spec));
+  const samples = () =>
+    mapped(spec.parameters, (type, index) => sample(isRest(index) ? type.child : type, spec));
   const given = rows.length > 0 ? rows : [samples()];
-  const buffers = [];
-  spec.parameters.forEach((type, index) => {
-    const write = columnWriter({ ...spec, returns: type });
-    asArguments(
-      type,
-      write(
-        given.map((row) => (isRest(index) ? row.slice(index) : row[index])),
-        given.length,
-        [0],
-      ),
-      buffers,
-    );
+  const buffers = list();
+  const restOf = (row, first) => {
+    const rest = list();
+    for (let i = first; i < row.length; i++) rest[i - first] = row[i];
+    return rest;
+  };
+  mapped(spec.parameters, (type, index) => {
+    const write = columnWriter({ __proto__: null, ...spec, returns: type });
+    const values = mapped(given, (row) => (isRest(index) ? restOf(row, index) : row[index]));
+    const written = write(values, given.length, [0]);
+    let at = 0;
+    asArguments(type, () => written[at++], buffers);
   });
   return begin(given.length, prepared, buffers, new Uint32Array(2));
 }
