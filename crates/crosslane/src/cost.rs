@@ -1,10 +1,10 @@
 //! What a row of a function costs, and what follows for the size of slices.
 //!
 //! Slicing costs a round trip per slice (about 15 us) and occupies idle lanes, so it must pay:
-//! a batch is sliced only if its remaining work is worth [`WORTH_SLICING`], or if lanes share it already. A slice should be long enough to
-//! hide its round trip, short enough that the slowest lane does not decide, and an unmeasured
-//! function is approached carefully: the first slice has one row, and no slice exceeds eight times
-//! the rows measured so far, so that a function of a second per row is not sent 2048 of them.
+//! a batch is sliced only if its remaining work is worth [`WORTH_SLICING`], or if lanes share it already.
+//! A slice should be long enough to hide its round trip, short enough that the slowest lane does not decide,
+//! and an unmeasured function is approached carefully: the first slice has one row, and no slice exceeds eight
+//! times the rows measured so far, so that a function of a second per row is not sent 2048 of them.
 
 use crate::exchange::Entry;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,8 +39,8 @@ pub(crate) struct Cost {
     /// Moving average, in picoseconds per row.
     per_row: AtomicU64,
     measured: AtomicU64,
-    /// Moving average of a row's bytes, of its arguments or its result, whichever are more; 0 until a batch or a reply is
-    /// too large for its lane.
+    /// Moving average of a row's bytes, of its arguments or its result, whichever are more; 0 until a batch or
+    /// a reply is too large for its lane.
     width: AtomicU64,
 }
 
@@ -97,8 +97,9 @@ impl Cost {
         note(&self.width, old, average);
     }
 
-    /// How many of `rows` rows to send at once, so that neither they nor their results fill more than half of what a lane's
-    /// own memory holds, if `rest` rows are left in all. Slices that are cut for this are equally long.
+    /// How many of `rows` rows to send at once, so that neither they nor their results fill more than half of
+    /// what a lane's own memory holds, if `rest` rows are left in all. Slices that are cut for this are equally
+    /// long.
     pub(crate) fn fitting(&self, rows: usize, rest: usize, most: usize) -> usize {
         let fitting = match self.width.load(Relaxed) as usize {
             0 => return rows,
@@ -113,8 +114,8 @@ impl Cost {
         (per_row > 0).then(|| Duration::from_nanos(per_row.saturating_mul(rows as u64) / 1000))
     }
 
-    /// How to cut `rest` rows for at most `width` lanes, if `sharing` lanes are at work, and `concurrency` rows of a lane
-    /// run at once.
+    /// How to cut `rest` rows for at most `width` lanes, if `sharing` lanes are at work, and `concurrency` rows
+    /// of a lane run at once.
     pub(crate) fn advise(&self, rest: usize, width: usize, sharing: usize, concurrency: usize) -> Advice {
         let whole = Advice { rows: rest, lanes: 1, probe: false };
         if width < 2 || rest < 2 {
