@@ -39,9 +39,43 @@ pub(crate) struct Cost {
     /// Moving average, in picoseconds per row.
     per_row: AtomicU64,
     measured: AtomicU64,
-    /// Moving average of a row's bytes, of its arguments or its result, whichever are more; 0 until a batch or
-    /// a reply is too large for its lane.
-    width: AtomicU64,
+    pub(crate) arguments: Width,
+    pub(crate) results: Width,
+}
+
+/// Moving average of a row's bytes in batches one way; 0 until one is too large for its lane.
+#[derive(Debug, Default)]
+pub(crate) struct Width(AtomicU64);
+
+impl Width {
+    /// That of `rest` rows, if the first `rows` have so many bytes; 0 if all of them fit a lane that holds `most`.
+    pub(crate) fn of(rows: usize, bytes: usize, rest: usize, most: usize) -> Self {
+        let width = bytes.div_ceil(rows.max(1)).max(1);
+        Self(AtomicU64::new(if width.saturating_mul(rest) > most { width as u64 } else { 0 }))
+    }
+
+    /// Learns from a batch of so many bytes, for a lane whose own memory holds `most`.
+    pub(crate) fn weigh(&self, rows: usize, bytes: usize, most: usize) {
+        let old = self.0.load(Relaxed);
+        if rows == 0 || (old == 0 && bytes <= most) {
+            return;
+        }
+        // A wider row travels alone in any case, and narrow ones would have to win back more.
+        let fresh = (bytes / rows).min(most / 2).max(1) as u64;
+        // A single huge row must not say much.
+        let average = if old == 0 { fresh } else { (old + fresh.min(2 * old)).div_ceil(2) };
+        note(&self.0, old, average);
+    }
+
+    /// How many of `rows` rows to send at once, so that they fill no more than half of what a lane's own memory
+    /// holds, if `rest` rows are left in all. Slices that are cut for this are equally long.
+    pub(crate) fn fitting(&self, rows: usize, rest: usize, most: usize) -> usize {
+        let fitting = match self.0.load(Relaxed) as usize {
+            0 => return rows,
+            bytes => (most / 2 / bytes).max(1),
+        };
+        if rows <= fitting { rows } else { rest.div_ceil(rest.div_ceil(fitting)) }
+    }
 }
 
 /// The costs of a function's entries: a row of one says nothing about a row of another.
@@ -82,30 +116,6 @@ impl Cost {
         // longest so far, says most. Later a single slice that was preempted must not say much.
         let average = if measured < SETTLED { fresh } else { (3 * old + fresh.min(2 * old)) / 4 };
         note(&self.per_row, old, average);
-    }
-
-    /// Learns from a batch or a reply of so many bytes, for a lane whose own memory holds `most`.
-    pub(crate) fn weigh(&self, rows: usize, bytes: usize, most: usize) {
-        let old = self.width.load(Relaxed);
-        if rows == 0 || (old == 0 && bytes <= most) {
-            return;
-        }
-        // A wider row travels alone in any case, and narrow ones would have to win back more.
-        let fresh = (bytes / rows).min(most / 2).max(1) as u64;
-        // A single huge row must not say much.
-        let average = if old == 0 { fresh } else { (old + fresh.min(2 * old)).div_ceil(2) };
-        note(&self.width, old, average);
-    }
-
-    /// How many of `rows` rows to send at once, so that neither they nor their results fill more than half of
-    /// what a lane's own memory holds, if `rest` rows are left in all. Slices that are cut for this are equally
-    /// long.
-    pub(crate) fn fitting(&self, rows: usize, rest: usize, most: usize) -> usize {
-        let fitting = match self.width.load(Relaxed) as usize {
-            0 => return rows,
-            bytes => (most / 2 / bytes).max(1),
-        };
-        if rows <= fitting { rows } else { rest.div_ceil(rest.div_ceil(fitting)) }
     }
 
     /// What `rows` rows will take, if that is known.
@@ -208,51 +218,51 @@ mod tests {
     }
 
     /// How many rows of 2,048 go over a lane that holds so many bytes.
-    fn fitting(cost: &Cost, most: usize) -> usize {
-        cost.fitting(2048, 2048, most)
+    fn fitting(width: &Width, most: usize) -> usize {
+        width.fitting(2048, 2048, most)
     }
 
     #[test]
     fn wide_rows_are_cut_and_narrow_ones_are_not_even_counted() {
-        let cost = Cost::default();
-        cost.weigh(2048, 500_000, 500_000);
-        assert_eq!((fitting(&cost, 500_000), cost.width.load(Relaxed)), (2048, 0));
-        cost.weigh(2048, 2_048_000, 500_000);
+        let width = Width::default();
+        width.weigh(2048, 500_000, 500_000);
+        assert_eq!((fitting(&width, 500_000), width.0.load(Relaxed)), (2048, 0));
+        width.weigh(2048, 2_048_000, 500_000);
         // 250 would fit: nine slices, the last of which is not much shorter.
-        assert_eq!(fitting(&cost, 500_000), 228);
-        assert_eq!(cost.fitting(200, 2048, 500_000), 200, "what fits is as long as it should be");
-        assert_eq!(fitting(&cost, usize::MAX), 2048);
+        assert_eq!(fitting(&width, 500_000), 228);
+        assert_eq!(width.fitting(200, 2048, 500_000), 200, "what fits is as long as it should be");
+        assert_eq!(fitting(&width, usize::MAX), 2048);
     }
 
     #[test]
     fn narrow_rows_win_back_what_wide_ones_took() {
-        let cost = Cost::default();
-        cost.weigh(2048, 2_048_000, 500_000);
+        let width = Width::default();
+        width.weigh(2048, 2_048_000, 500_000);
         let slices = (0..20).take_while(|_| {
-            let rows = fitting(&cost, 500_000);
-            cost.weigh(rows, rows * 10, 500_000);
+            let rows = fitting(&width, 500_000);
+            width.weigh(rows, rows * 10, 500_000);
             rows < 2048
         });
         assert!((1..6).contains(&slices.count()));
         // And so do wide ones from narrow ones.
-        (0..20).for_each(|_| cost.weigh(100, 100_000, 500_000));
-        assert!((228..=256).contains(&fitting(&cost, 500_000)));
+        (0..20).for_each(|_| width.weigh(100, 100_000, 500_000));
+        assert!((228..=256).contains(&fitting(&width, 500_000)));
     }
 
     #[test]
     fn a_single_huge_row_does_not_make_later_slices_tiny() {
-        let cost = Cost::default();
-        cost.weigh(2048, 1_024_000, 500_000);
-        let before = fitting(&cost, 500_000);
-        cost.weigh(1, 1 << 30, 500_000);
-        assert!(fitting(&cost, 500_000) > before / 2);
+        let width = Width::default();
+        width.weigh(2048, 1_024_000, 500_000);
+        let before = fitting(&width, 500_000);
+        width.weigh(1, 1 << 30, 500_000);
+        assert!(fitting(&width, 500_000) > before / 2);
         // Even if nothing else is known.
-        let cost = Cost::default();
-        cost.weigh(1, 1 << 30, 500_000);
+        let width = Width::default();
+        width.weigh(1, 1 << 30, 500_000);
         let mut rows = 0;
         for _ in 0..12 {
-            let slice = fitting(&cost, 500_000);
-            cost.weigh(slice, slice * 10, 500_000);
+            let slice = fitting(&width, 500_000);
+            width.weigh(slice, slice * 10, 500_000);
             rows += slice;
         }
         assert!(rows > 2048, "{rows}");

@@ -1,7 +1,7 @@
 //! A call over lanes that fail in every way a lane can, without processes: no row is lost, healthy lanes are given
 //! back, and others are not used again.
 
-use crosslane::batch::{self, BATCH, Column, Encode, Header, Plan};
+use crosslane::batch::{self, BATCH, Body, Column, Encode, Header, Plan};
 use crosslane::call::{self, CallGroup, CallGroups, Caller, Input, Output};
 use crosslane::lane::{Lane, LaneError, Waiter};
 use crosslane::pool::{self, Pool, PoolOptions};
@@ -505,6 +505,58 @@ fn only_the_first_batch_is_measured_before_it_is_cut() {
         call::call(&fixture.library, &fixture.library.functions[0], caller, &input, &mut results).unwrap();
         assert_eq!(results.0, doubled(0..1000));
         assert_eq!((sent.swap(0, Relaxed), measured.get()), (slices, slices + in_vain));
+    }
+}
+
+/// Rows that have so many bytes more each.
+struct Padded(Values, usize);
+
+impl Input for Padded {
+    fn rows(&self) -> usize {
+        self.0.rows()
+    }
+
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        struct Content(ColumnBuilder, Arc<str>);
+
+        impl Encode for Content {
+            fn plan(&self, plan: &mut Plan) {
+                // The lane does not look at it.
+                plan.types(&self.1);
+                self.0.plan(plan);
+            }
+
+            fn write(&self, body: &mut Body<'_>) {
+                self.0.write(body);
+            }
+        }
+
+        let padding = "x".repeat(rows.len() * self.1).into();
+        take(&Content(integers(self.0.0[rows].iter().copied()), padding));
+        Ok(())
+    }
+}
+
+#[test]
+fn narrow_rows_behind_wide_ones_are_not_cut() {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&sent);
+    let mut fixture = narrow(20_000, "", false, move |_, values| {
+        seen.lock().unwrap().push(values.len());
+        Act::Double
+    });
+    let groups = CallGroups::default();
+    groups.set_fan_out(false);
+    fixture.group = groups.of(1);
+    for (width, longest) in [(92, 200), (0, 1000), (92, 200), (0, 1000)] {
+        let input = Padded(Values((0..1000).collect()), width);
+        let (caller, mut results) = (Caller::new(&fixture.group, 2), Results(vec![None; 1000]));
+        call::call(&fixture.library, &fixture.library.functions[0], caller, &input, &mut results).unwrap();
+        assert_eq!(results.0, doubled(0..1000));
+        let sent = std::mem::take(&mut *sent.lock().unwrap());
+        let most = sent.iter().copied().max();
+        assert!(most <= Some(longest), "{width}: {sent:?}");
+        assert_eq!(sent.len() == 1, width == 0, "{sent:?}");
     }
 }
 

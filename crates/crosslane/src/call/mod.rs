@@ -26,7 +26,7 @@ pub use place::place;
 pub use scan::Scan;
 
 use crate::batch::{Body, Column, Encode, Frame, Plan};
-use crate::cost::{Advice, Cost};
+use crate::cost::{Advice, Cost, Width};
 use crate::error::Error;
 use crate::exchange::{Address, Entry};
 use crate::function::{Function, Library};
@@ -46,6 +46,8 @@ use worker::{Slice, Slices, Submitted, Worker};
 
 /// Slices in flight per lane.
 const DEPTH: usize = 2;
+/// A slice that was cut to fill half of what a lane holds is too short if it fills less than this part.
+const NARROW: usize = 8;
 /// Into so many pieces a slice is cut at a time that is too large.
 const MOST_PIECES: usize = 32;
 /// The first pause before a call is tried again; it doubles with each try.
@@ -162,6 +164,7 @@ pub fn call_entry<Z: Zygote>(
         input,
         output,
         rest: 0..rows,
+        narrow: None,
         again: VecDeque::new(),
         lanes: SmallVec::new(),
         probing: false,
@@ -173,9 +176,10 @@ pub fn call_entry<Z: Zygote>(
     outcome
 }
 
-/// Arguments that are too large if they have more than `most` bytes.
+/// Arguments that are refused as too large unless they have from `least` to `most` bytes.
 struct Bounded<'a> {
     content: &'a dyn Encode,
+    least: usize,
     most: usize,
     /// How many they have.
     size: &'a Cell<usize>,
@@ -185,7 +189,7 @@ impl Encode for Bounded<'_> {
     fn plan(&self, plan: &mut Plan) {
         self.content.plan(plan);
         self.size.set(plan.size());
-        if plan.size() > self.most {
+        if !(self.least..=self.most).contains(&plan.size()) {
             plan.overflow();
         }
     }
@@ -207,6 +211,8 @@ struct ChunkCall<'a, Z: Zygote> {
     output: &'a mut dyn Output,
     /// Rows that have not been cut into slices.
     rest: Range<usize>,
+    /// How wide the arguments' rows are, if they turned out to be narrower than those of earlier calls.
+    narrow: Option<Width>,
     /// Slices that were lost with a lane.
     again: VecDeque<Slice>,
     lanes: SmallVec<[Worker<'a, Z::Lane>; 1]>,
@@ -257,8 +263,8 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 }
                 let worker = &self.lanes[index];
                 if worker.slices.len() <= full && !worker.full {
-                    let slice = self.next_slice(self.most(index));
-                    if !self.submit(index, slice)? {
+                    let (slice, least) = self.next_slice(self.most(index));
+                    if !self.submit(index, slice, least)? {
                         continue;
                     }
                 }
@@ -306,20 +312,27 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         self.cost.advise(self.rest.len(), self.caller.width, self.lanes.len(), self.concurrency())
     }
 
-    fn next_slice(&mut self, most: usize) -> Slice {
+    /// The next slice, and the fewest bytes that it should have: with less, more rows fit than was thought.
+    fn next_slice(&mut self, most: usize) -> (Slice, usize) {
         if let Some(slice) = self.again.pop_front() {
-            return slice;
+            return (slice, 0);
         }
         let advice = self.advise();
         self.probing = advice.probe;
-        let end = self.rest.start + self.cost.fitting(advice.rows, self.rest.len(), most);
+        let rest = self.rest.len();
+        let longest = self.cost.results.fitting(advice.rows, rest, most);
+        let arguments = self.narrow.as_ref().unwrap_or(&self.cost.arguments);
+        let length = arguments.fitting(longest, rest, most);
+        let least = if length < longest && self.narrow.is_none() { most / NARROW } else { 0 };
+        let end = self.rest.start + length;
         let rows = self.rest.start..end;
         self.rest.start = end;
-        Slice::new(rows)
+        (Slice::new(rows), least)
     }
 
-    /// Sends a slice over a lane. False if it was cut, so that this lane can take the first of the pieces.
-    fn submit(&mut self, index: usize, slice: Slice) -> Result<bool, Error> {
+    /// Sends a slice over a lane. False if it was cut, or taken back because it is to be longer, so that this
+    /// lane can take the next one.
+    fn submit(&mut self, index: usize, slice: Slice, least: usize) -> Result<bool, Error> {
         let submitting = now();
         let most = self.most(index);
         let worker = &mut self.lanes[index];
@@ -328,7 +341,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         let mut outcome = Ok(None);
         self.input.slice(slice.rows.clone(), &mut |content| {
             let most = if rows > 1 { most } else { usize::MAX };
-            outcome = worker.lane.submit(address, rows, &Bounded { content, most, size: &size });
+            outcome = worker.lane.submit(address, rows, &Bounded { content, least, most, size: &size });
         })?;
         match outcome {
             Ok(Some(exchange)) => {
@@ -353,6 +366,13 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 self.again.push_front(slice);
                 Ok(true)
             }
+            // Nothing was sent and the lane is whole: these rows are narrower than earlier ones.
+            Err(LaneError::TooLarge(_)) if size.get() < least => {
+                self.rest.start = slice.rows.start;
+                self.narrow = Some(Width::of(rows, size.get(), self.rest.len(), most));
+                self.probing = false;
+                Ok(false)
+            }
             // Nothing was sent and the lane is whole: smaller slices may fit.
             Err(LaneError::TooLarge(_)) if rows > 1 => {
                 // While one is worked on there is room for the next. One row may be much larger than the others, so what
@@ -364,7 +384,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                     self.again.push_front(Slice { rows, ..slice });
                 }
                 // The next slices are as long as the pieces.
-                self.cost.weigh(rows, size.get().min(pieces * (most / 2)), most);
+                self.cost.arguments.weigh(rows, size.get().min(pieces * (most / 2)), most);
                 self.probing = false;
                 Ok(false)
             }

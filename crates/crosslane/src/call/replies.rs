@@ -114,7 +114,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         stats.bytes_out.add(bytes as u64);
         stats.copy_out.add(now() - collected);
         self.cost.learn(rows.len(), header.worked);
-        self.cost.weigh(rows.len(), bytes.max(sent), self.most(index));
+        let most = self.most(index);
+        self.cost.arguments.weigh(rows.len(), sent, most);
+        self.cost.results.weigh(rows.len(), bytes, most);
         self.probing = false;
         Ok(true)
     }
