@@ -6,4 +6,4 @@ mod protect;
 mod tests;
 
 pub use gvl::{Me, Stand, check_interrupts, stand, with, without, without_fail, without_or_raise};
-pub use protect::{Unwind, prepare, protect};
+pub use protect::{Unwind, class_name, made, prepare, protect};

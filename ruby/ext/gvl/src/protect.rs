@@ -2,6 +2,7 @@
 
 use magnus::error::Tag;
 use magnus::rb_sys::FromRawValue;
+use magnus::value::ReprValue;
 use magnus::{Exception, TryConvert, Value};
 use rb_sys::{Qnil, Qtrue, VALUE};
 use std::ffi::{CStr, c_int};
@@ -109,7 +110,6 @@ impl From<std::io::Error> for Unwind {
 impl From<magnus::Error> for Unwind {
     fn from(error: magnus::Error) -> Self {
         use magnus::rb_sys::AsRawValue;
-        use magnus::value::ReprValue;
         let ruby = magnus::Ruby::get().expect("with the GVL");
         match error.error_type() {
             magnus::error::ErrorType::Exception(exception) => Unwind::Raise(exception.as_raw()),
@@ -169,6 +169,27 @@ fn caught_lack() {
 unsafe extern "C" fn rescued(rescue: VALUE) -> VALUE {
     // SAFETY: as the caller says.
     unsafe { rb_sys::rb_proc_call(rescue, rb_sys::rb_ary_new()) }
+}
+
+/// What Ruby makes, for which it may find no memory. What `make` owns is lost then: `make` must hold nothing else that is to be
+/// dropped while it calls into Ruby.
+///
+/// # Errors
+/// What Ruby raised.
+pub fn made<T>(make: impl FnOnce() -> T) -> Result<T, Unwind> {
+    let mut make = Some(make);
+    let mut result = None;
+    protect(|| result = make.take().map(|make| make()))?;
+    Ok(result.expect("it was not left"))
+}
+
+/// The name of an object's class. Ruby makes one for a class without a name.
+///
+/// # Errors
+/// If there is no memory for it.
+pub fn class_name(object: Value) -> Result<String, Unwind> {
+    // SAFETY: the name is copied at once.
+    made(|| unsafe { object.classname() }.into_owned())
 }
 
 /// Runs Ruby code. `body` must hold nothing that is to be dropped while it calls into Ruby.

@@ -1,6 +1,6 @@
 //! Longjmps and the lock in a VM of the test's own.
 
-use crate::{Stand, Unwind, protect, stand, with, without, without_fail, without_or_raise};
+use crate::{Stand, Unwind, class_name, made, protect, stand, with, without, without_fail, without_or_raise};
 use magnus::{Error, Ruby, Value, function};
 use rb_sys::VALUE;
 use std::cell::{Cell, RefCell};
@@ -48,6 +48,28 @@ fn a_panic_goes_through() {
     let caught = catch_unwind(|| protect(|| panic!("a defect")));
     assert_eq!(caught.expect_err("a panic").downcast_ref::<&str>(), Some(&"a defect"));
     assert_eq!(run("1").expect("the VM goes on"), 1 << 1 | 1);
+}
+
+fn what_cannot_be_made_leaves_its_maker_by_a_return() {
+    struct Noted<'a>(&'a Cell<u32>);
+    impl Drop for Noted<'_> {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    let dropped = Cell::new(0);
+    let make = |code: &str| -> Result<VALUE, Unwind> {
+        let _noted = Noted(&dropped);
+        let code = CString::new(code).expect("no zero bytes");
+        // SAFETY: protected, and the closure owns nothing.
+        made(|| unsafe { rb_sys::rb_eval_string(code.as_ptr()) })
+    };
+    assert_eq!(make("40 + 2").expect("an Integer"), 42 << 1 | 1);
+    let error = make("raise NoMemoryError, 'none left'").expect_err("an exception").into_error();
+    assert!(error.to_string().contains("none left"), "{error}");
+    assert_eq!(dropped.get(), 2);
+    let nameless: Value = magnus::eval("Class.new.new").expect("an object");
+    assert!(class_name(nameless).expect("a name").starts_with("#<Class:0x"));
 }
 
 fn the_lock_is_given_up_and_taken_again() {
@@ -122,6 +144,7 @@ fn ruby() {
     let _vm = unsafe { magnus::embed::init() };
     an_exception_is_a_value();
     a_panic_goes_through();
+    what_cannot_be_made_leaves_its_maker_by_a_return();
     the_lock_is_given_up_and_taken_again();
     a_wait_ends_when_its_thread_is_wanted();
     a_throw_is_a_jump_that_goes_on();

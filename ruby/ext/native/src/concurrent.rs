@@ -21,7 +21,7 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Mish
     let mut failed = Qnil as VALUE;
     let progress = batch.progress();
     progress.set(u32::MAX);
-    let clock = Clock::object(progress);
+    let clock = Clock::object(progress)?;
     let clock = clock.as_raw();
     let mut rows = Qnil as VALUE;
     let mut outcome = Qnil as VALUE;

@@ -1,6 +1,7 @@
 //! The control socket of host lanes, as Ruby sees it.
 
 use crate::serve::io_error;
+use crosslane_gvl as gvl;
 use crosslane_process::control::{ControlSocket, Report, Request};
 use magnus::{Error, IntoValue, Ruby, Value};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
@@ -27,16 +28,21 @@ impl Control {
         };
         let Some((request, descriptors)) = received else { return Ok(None) };
         let message = match request {
-            Request::Load { .. } => (ruby.to_symbol("load"),).into_value_with(&ruby),
+            Request::Load { .. } => gvl::made(|| (ruby.to_symbol("load"),).into_value_with(&ruby))?,
             Request::Fork { lane, spin_microseconds } => {
                 let Ok([memory, socket, log]) = <[OwnedFd; 3]>::try_from(descriptors) else {
                     self.unforked(lane, "the process has too few descriptors left".into())?;
-                    return Ok(Some((ruby.to_symbol("refused"), lane).into_value_with(&ruby)));
+                    return Ok(Some(gvl::made(|| (ruby.to_symbol("refused"), lane).into_value_with(&ruby))?));
                 };
                 let [memory, socket, log] = [memory, socket, log].map(OwnedFd::into_raw_fd);
-                (ruby.to_symbol("fork"), lane, spin_microseconds, memory, socket, log).into_value_with(&ruby)
+                gvl::made(|| {
+                    (ruby.to_symbol("fork"), lane, spin_microseconds, memory, socket, log)
+                        .into_value_with(&ruby)
+                })?
             }
-            Request::Unfork { lane } => (ruby.to_symbol("unfork"), lane).into_value_with(&ruby),
+            Request::Unfork { lane } => {
+                gvl::made(|| (ruby.to_symbol("unfork"), lane).into_value_with(&ruby))?
+            }
         };
         Ok(Some(message))
     }

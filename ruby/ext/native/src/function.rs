@@ -59,7 +59,7 @@ impl Function {
                 "called with {count} arguments: where one may be of any type, there are at most {MOST_ARGUMENTS}"
             )));
         }
-        Ok(Self { ready, callee: Callee::new(declared.funcall("callee", (vm.host,))?) })
+        Ok(Self { ready, callee: Callee::new(declared.funcall("callee", (vm.host,))?)? })
     }
 
     /// Prepares the entries of an aggregate (`Crosslane::Accumulators`): methods that find the states by their numbers. No row
@@ -72,7 +72,7 @@ impl Function {
         };
         let entries = METHODS.into_iter().map(|(entry, method)| {
             let ready = crosslane_guest::Function::new(vm, &spec, entry, None)?;
-            Ok(Self { ready, callee: Callee::of_method(declared, method) })
+            Ok(Self { ready, callee: Callee::of_method(declared, method)? })
         });
         entries.collect()
     }
@@ -94,7 +94,7 @@ enum Kind {
 }
 
 impl Callee {
-    fn new(object: Value) -> Self {
+    fn new(object: Value) -> Result<Self, Unwind> {
         let raw = object.as_raw();
         // SAFETY: asking for a class raises nothing.
         let kind = unsafe {
@@ -106,13 +106,14 @@ impl Callee {
                 return Self::of_method(object, c"call");
             }
         };
-        Self { kind, object: Held::new(object) }
+        Ok(Self { kind, object: Held::new(object)? })
     }
 
     /// An object whose method is called.
-    fn of_method(object: Value, name: &CStr) -> Self {
-        // SAFETY: with the GVL.
-        Self { kind: Kind::Named(unsafe { intern(name) }), object: Held::new(object) }
+    fn of_method(object: Value, name: &CStr) -> Result<Self, Unwind> {
+        // SAFETY: protected, with the GVL.
+        let name = gvl::made(|| unsafe { intern(name) })?;
+        Ok(Self { kind: Kind::Named(name), object: Held::new(object)? })
     }
 
     /// The object. With the GVL.

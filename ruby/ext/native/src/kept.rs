@@ -26,10 +26,11 @@ fn lock() -> MutexGuard<'static, Kept> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps an exception, which must be on the caller's stack. Returns its ticket. With the GVL.
+/// Keeps an exception, which must be on the caller's stack. Returns its ticket, or 0 if there is no memory to keep it in. With
+/// the GVL.
 pub(crate) fn keep(exception: VALUE) -> u64 {
     // SAFETY: the exception is alive, as the caller says.
-    let held = Held::new(unsafe { Value::from_raw(exception) });
+    let Ok(held) = Held::new(unsafe { Value::from_raw(exception) }) else { return 0 };
     let mut kept = lock();
     let oldest = if kept.exceptions.len() >= MOST { kept.exceptions.pop_first() } else { None };
     kept.tickets += 1;

@@ -118,8 +118,8 @@ fn define<T: TypedData>(ruby: &Ruby, module: RModule, name: &str) -> Result<RCla
 #[magnus::init(name = "native")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let native = ruby.define_module("Crosslane")?.define_module("Native")?;
-    // SAFETY: the module was just defined; defining a method of it raises nothing but for lack of memory.
-    unsafe { rows::define(native.as_raw()) };
+    // SAFETY: protected, with the GVL; the module was just defined.
+    crosslane_gvl::protect(|| unsafe { rows::define(native.as_raw()) })?;
     native.define_singleton_method("prepare", function!(prepare, 0))?;
     native.define_singleton_method("parse_signature", function!(parse_signature, 1))?;
     native.define_singleton_method("zygote", function!(zygote::zygote, 2))?;

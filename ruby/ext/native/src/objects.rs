@@ -4,7 +4,7 @@ use crate::shapes::{self, Shared};
 use crate::values::{EPOCH, UTC, header, integer, known, send, utf8};
 use crosslane::{ColumnBuilder, DataType, Field};
 use crosslane_guest::{Class, Integer, Moment, Refusal, Taken, Values, decimal_text};
-use crosslane_gvl::{Unwind, protect};
+use crosslane_gvl::{Unwind, class_name, protect};
 use magnus::Value;
 use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
@@ -246,8 +246,7 @@ impl Values for Vm {
     fn shown(&self, value: &VALUE) -> Result<String, Unwind> {
         // SAFETY: the value is alive: it lies on the caller's stack.
         let value = unsafe { Value::from_raw(*value) };
-        // SAFETY: the name is copied at once.
-        let class = unsafe { value.classname() }.into_owned();
+        let class = class_name(value)?;
         let text: String = match value.funcall("inspect", ()) {
             Ok(text) => text,
             Err(error) => {

@@ -139,9 +139,9 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    pub(crate) fn object(progress: Progress<'_>) -> Value {
+    pub(crate) fn object(progress: Progress<'_>) -> Result<Value, Unwind> {
         let clock = Clock { word: progress.word.cloned(), sequence: progress.sequence };
-        Ruby::get().expect("with the GVL").obj_wrap(clock).as_value()
+        gvl::made(|| Ruby::get().expect("with the GVL").obj_wrap(clock).as_value())
     }
 
     pub(crate) fn call(&self, done: u32) {

@@ -2,6 +2,7 @@
 
 use crate::values::Held;
 use crosslane::Field;
+use crosslane_gvl::made;
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, Module, RModule, Ruby, Value};
@@ -53,7 +54,7 @@ fn shared(
     }
     // Without the lock: this calls Ruby, where other threads may run.
     let object = make(&Ruby::get().expect("only called with the GVL"), key.1.clone())?;
-    let new = Shared { object: object.as_raw(), _held: Arc::new(Held::new(object)) };
+    let new = Shared { object: object.as_raw(), _held: Arc::new(Held::new(object)?) };
     let mut places = made();
     let known = places.get_or_insert_default();
     let old = if known.len() >= MOST { std::mem::take(known) } else { Made::new() };
@@ -83,13 +84,13 @@ pub(crate) fn class(fields: &[Field]) -> Result<Shared, Error> {
 
 /// A Symbol.
 pub(crate) fn symbol(name: &str) -> Result<Shared, Error> {
-    shared(Shape::Symbol, vec![name.into()], |ruby, _| Ok(ruby.to_symbol(name).as_value()))
+    shared(Shape::Symbol, vec![name.into()], |ruby, _| Ok(made(|| ruby.to_symbol(name).as_value())?))
 }
 
 /// A frozen String.
 pub(crate) fn string(name: &str) -> Result<Shared, Error> {
     shared(Shape::String, vec![name.into()], |ruby, _| {
-        let string = ruby.str_new(name);
+        let string = made(|| ruby.str_new(name))?;
         string.freeze();
         Ok(string.as_value())
     })

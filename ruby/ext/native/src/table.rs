@@ -76,7 +76,7 @@ impl Table {
         let signature: String = declared.funcall("signature", ())?;
         let signature: Signature = signature.parse().map_err(crate::argument_error)?;
         Ok(Self {
-            declared: Held::new(declared),
+            declared: Held::new(declared)?,
             parameters: signature.parameters.into_iter().map(|field| field.data_type).collect(),
         })
     }
@@ -89,11 +89,15 @@ impl Table {
             Err(error) => return exchange.fail(lane, error.into(), host),
         };
         let ruby = Ruby::get().expect("with the GVL");
-        let taker = ruby.obj_wrap(Taker {
+        let taker = Taker {
             thread: Opaque::from(ruby.thread_current().as_value()),
             lane: Cell::new(lane),
             rows: Cell::new(Some(Box::new(rows))),
-        });
+        };
+        let taker = match gvl::made(|| ruby.obj_wrap(taker)) {
+            Ok(taker) => taker,
+            Err(unwind) => return exchange.fail(lane, unwind, host),
+        };
         let outcome = protect(|| {
             // SAFETY: protected; the VM marks what a block is given, and does not move it.
             unsafe {

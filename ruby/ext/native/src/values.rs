@@ -5,6 +5,7 @@
 //! `rb_protect` in [`crosslane_gvl`]. Their frames therefore hold nothing that must be dropped while they call
 //! into Ruby.
 
+use crosslane_gvl::{Unwind, made};
 use magnus::Value;
 use magnus::value::BoxValue;
 use rb_sys::VALUE;
@@ -78,7 +79,7 @@ pub(crate) unsafe fn prepare() {
 /// The ID of a name.
 ///
 /// # Safety
-/// With the GVL.
+/// With the GVL, protected: there may be no memory for a new name.
 pub(crate) unsafe fn intern(name: &CStr) -> rb_sys::ID {
     // SAFETY: as the caller says.
     unsafe { rb_sys::rb_intern(name.as_ptr()) }
@@ -191,8 +192,10 @@ unsafe impl Send for Held {}
 unsafe impl Sync for Held {}
 
 impl Held {
-    pub(crate) fn new(object: Value) -> Self {
-        Self(BoxValue::new(object))
+    /// # Errors
+    /// If there is no memory.
+    pub(crate) fn new(object: Value) -> Result<Self, Unwind> {
+        made(|| Self(BoxValue::new(object)))
     }
 
     /// The object. With the GVL.

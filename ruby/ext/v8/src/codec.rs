@@ -3,7 +3,7 @@
 //! A value may be as large as a program makes it: what there is no memory for is an exception.
 
 use crate::class_of_v8;
-use crosslane_gvl::protect;
+use crosslane_gvl::{class_name, made, protect};
 use crosslane_js::isolate::Reason;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::value::{Qfalse, Qtrue, ReprValue};
@@ -100,13 +100,6 @@ pub(crate) fn text(string: RString) -> Result<String, Error> {
     copy.try_reserve_exact(text.len()).map_err(|_| no_memory())?;
     copy.push_str(text);
     Ok(copy)
-}
-
-/// What Ruby makes, for which it may find no memory.
-pub(crate) fn made<T>(make: impl Fn() -> T) -> Result<T, Error> {
-    let mut result = None;
-    protect(|| result = Some(make()))?;
-    Ok(result.expect("it was not left"))
 }
 
 /// A value that V8's side encoded.
@@ -247,8 +240,7 @@ fn encode_other(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), Error
         // SAFETY: the bytes are copied before anything else happens.
         return put_bytes(unsafe { string.as_slice() }, out);
     }
-    // SAFETY: the name is copied at once.
-    let class = unsafe { value.classname() }.into_owned();
+    let class = class_name(value)?;
     Err(refused(format!("a {class} cannot be passed to JavaScript; pass its to_h, to_a or to_s")))
 }
 

@@ -8,11 +8,11 @@
 //! A Ruby object of these lives while its method runs, since the VM finds `self` on the stack; a context that the
 //! collector frees is disposed of on a thread of its own, because that takes time.
 
-use crate::codec::{self, PENDING, decode, decode_all, encode, encode_all, made};
+use crate::codec::{self, PENDING, decode, decode_all, encode, encode_all};
 use crate::stack;
 use crate::watch::Watched;
 use crate::{class_of_v8, error};
-use crosslane_gvl::{self as gvl, Me, Unwind, check_interrupts};
+use crosslane_gvl::{self as gvl, Me, Unwind, check_interrupts, made};
 use crosslane_js::embed::{self, Program, Refused, Script};
 use crosslane_js::isolate::{Handle, Reason, Thrown};
 use crosslane_js::snapshot;
@@ -151,7 +151,7 @@ impl Snapshot {
 
     pub(crate) fn dump(&self) -> Result<RString, Error> {
         let dumped = self.0.dump().map_err(|refused| refusal(&refused))?;
-        made(|| ruby().str_from_slice(&dumped))
+        Ok(made(|| ruby().str_from_slice(&dumped))?)
     }
 
     pub(crate) fn size(&self) -> usize {

@@ -6,6 +6,7 @@
 use crate::engine::session::failure;
 use crate::objects::{self, Fault};
 use crosslane::{ColumnBuilder, DataType, Field, MOST_LEVELS};
+use crosslane_gvl::class_name;
 use crosslane_vectors::LogicalType;
 use libduckdb_sys as ffi;
 use magnus::encoding::EncodingCapable;
@@ -190,8 +191,7 @@ impl Kind {
             _ if is(object, "Struct")? => return Kind::structure(object.funcall("to_h", ())?, below()?),
             _ if is(object, "Rational")? => Kind::Float,
             _ => {
-                // SAFETY: the name is copied at once.
-                let class = unsafe { object.classname() }.into_owned();
+                let class = class_name(object)?;
                 let advice = "pass its to_s, or a number, time, Array or Hash";
                 return Err(failure(
                     None,

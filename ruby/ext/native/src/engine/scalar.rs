@@ -150,8 +150,7 @@ fn words(unwind: &Unwind) -> Failure {
         Unwind::Raise(exception) => {
             // SAFETY: the exception is alive: its holder is on this stack.
             let exception = unsafe { magnus::Value::from_raw(*exception) };
-            // SAFETY: the name is copied at once.
-            let class = unsafe { exception.classname() }.into_owned();
+            let class = gvl::class_name(exception).unwrap_or_default();
             let message = exception.funcall::<_, _, String>("message", ()).unwrap_or_default();
             Failure { class, message, ..Failure::default() }
         }
