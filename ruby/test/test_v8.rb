@@ -172,6 +172,32 @@ class TestV8 < CrosslaneTest
     assert_equal "#{told}#{told}2\n", output
   end
 
+  # What is refused is as small as what V8 asks for while it holds a lock of the whole process: all other contexts would
+  # wait for a call that is given up there. What malloc has lasts until JSON's parser makes its list longer.
+  def test_a_call_that_finds_memory_for_nothing_ends_the_process
+    program = <<~'RUBY'
+      require "crosslane/v8"
+      Process.setrlimit(:CORE, 0)
+      js = Crosslane::V8::Context.new(max_memory: 2_000_000_000)
+      js.eval("const text = '[' + '1,'.repeat(3e7) + '1]'; text.charCodeAt(5)")
+      js.eval("const parse = () => JSON.parse(text).length")
+      Thread.new do
+        js.eval("1 + 1")
+        used = Integer(File.read("/proc/self/status")[/VmSize:\s*(\d+)/, 1]) << 10
+        _, most = Process.getrlimit(:AS)
+        Process.setrlimit(:AS, used, most)
+        js.eval("parse()")
+      rescue Crosslane::V8::MemoryError
+        Process.setrlimit(:AS, most, most)
+        puts "given up"
+      end.join
+    RUBY
+    library = File.expand_path("../lib", __dir__)
+    output = IO.popen([RbConfig.ruby, "-I", library, "-e", program], err: %i[child out], &:read)
+    assert_equal Signal.list["ABRT"], $?.termsig, output
+    assert_includes output, "std::bad_alloc"
+  end
+
   # Each looks for room before it boots; there is room for a few.
   def test_contexts_made_on_many_threads_without_room_for_all
     program = <<~'RUBY'
