@@ -4,6 +4,7 @@ use crate::Declared;
 use crate::batch::{Batch, Mishap};
 use crate::function::Function;
 use crate::values::Values;
+use crosslane::batch::Encode;
 use crosslane::{ColumnBuilder, Entry, Failure, Instances};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use crosslane_process::limits::MemoryLimit;
@@ -79,13 +80,13 @@ pub trait Language: Values<Error: From<io::Error>> {
         Ok(lane.next_call()?)
     }
 
-    /// Waits until results of so many bytes fit into the lane ([`GuestLane::wait_for_room`]), for languages that give up a
+    /// Waits until an answer of so many bytes fits into the lane ([`GuestLane::wait_for_room`]), for languages that give up a
     /// lock meanwhile.
     ///
     /// # Errors
     /// As [`Language::next_call`].
-    fn wait_for_room(&self, _lane: &mut GuestLane, _size: usize) -> Result<(), Self::Error> {
-        Ok(())
+    fn wait_for_room(&self, lane: &mut GuestLane, size: usize) -> Result<(), Self::Error> {
+        Ok(lane.wait_for_room(size)?)
     }
 
     /// Waits before another try.
@@ -166,5 +167,33 @@ pub fn fail<L: Language>(
     call: Call,
     mishap: Mishap<L::Error>,
 ) -> Result<(), L::Error> {
-    Ok(lane.fail(call, &language.describe(mishap.error)?, mishap.row)?)
+    refuse(language, lane, call, &language.describe(mishap.error)?, mishap.row)
+}
+
+/// The same, where it is known what the engine's users should read.
+///
+/// # Errors
+/// If the engine is gone or broke the protocol, or what ended the wait for room.
+pub fn refuse<L: Language>(
+    language: &L,
+    lane: &mut GuestLane,
+    call: Call,
+    failure: &Failure,
+    row: Option<usize>,
+) -> Result<(), L::Error> {
+    lane.fail_after(call, failure, row, |lane, size| language.wait_for_room(lane, size))
+}
+
+/// Answers a call with its results.
+///
+/// # Errors
+/// As [`refuse`].
+pub fn succeed<L: Language>(
+    language: &L,
+    lane: &mut GuestLane,
+    call: Call,
+    results: &dyn Encode,
+    mishaps: Mishaps,
+) -> Result<(), L::Error> {
+    lane.succeed_after(call, results, mishaps, |lane, size| language.wait_for_room(lane, size))
 }

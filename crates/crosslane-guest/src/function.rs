@@ -1,11 +1,11 @@
 //! A declared function, ready to be called.
 
 use crate::batch::{Batch, Mishap, Progress};
-use crate::calls::{Language, fail};
+use crate::calls::{Language, fail, succeed};
 use crate::reader::Reader;
 use crate::values::{Class, Fault};
 use crate::writer::Writer;
-use crosslane::batch::{Column, Encode, Plan};
+use crosslane::batch::{Column, Encode};
 use crosslane::{Calling, ColumnBuilder, DataType, Entry, FunctionSpec, Leniency, Signature};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 
@@ -106,10 +106,7 @@ impl<L: Language> Function<L> {
             Ok(mishaps) => {
                 let (call, results): (Call, &dyn Encode) =
                     if self.returns.is_some() { (call, out) } else { (call.with_rows(0), &()) };
-                let mut plan = Plan::default();
-                results.plan(&mut plan);
-                language.wait_for_room(lane, plan.size())?;
-                Ok(lane.succeed(call, results, mishaps)?)
+                succeed(language, lane, call, results, mishaps)
             }
             Err(mishap) => fail(language, lane, call, mishap),
         }

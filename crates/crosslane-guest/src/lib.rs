@@ -22,7 +22,7 @@ mod writer;
 mod zygote;
 
 pub use batch::{Batch, Mishap, Progress};
-pub use calls::{Language, fail, serve};
+pub use calls::{Language, fail, refuse, serve, succeed};
 pub use crosslane_process::guest::GuestLane;
 pub use declared::{Declarations, Declared, SIZE_UNITS};
 pub use function::Function;

@@ -340,8 +340,7 @@ impl GuestLane {
         &self.ends.progress
     }
 
-    /// Waits until the results fit into the ring, for guests that give up a lock meanwhile. The arguments are
-    /// gone then.
+    /// Waits until a message of so many bytes fits into the ring. The arguments are gone then.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
@@ -364,9 +363,24 @@ impl GuestLane {
     /// # Errors
     /// If the engine is gone or broke the protocol.
     pub fn succeed(&mut self, call: Call, results: &dyn Encode, mishaps: Mishaps) -> io::Result<()> {
-        match self.offer(call, results, mishaps)? {
+        self.succeed_after(call, results, mishaps, Self::wait_for_room)
+    }
+
+    /// As [`GuestLane::succeed`], for guests that give up a lock while they wait: `wait` does what
+    /// [`GuestLane::wait_for_room`] does.
+    ///
+    /// # Errors
+    /// As [`GuestLane::succeed`], or what ended the wait: the call is not answered then, and the lane is of no more use.
+    pub fn succeed_after<E: From<io::Error>>(
+        &mut self,
+        call: Call,
+        results: &dyn Encode,
+        mishaps: Mishaps,
+        mut wait: impl FnMut(&mut Self, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self.offer_after(call, results, mishaps, &mut wait)? {
             Ok(()) => Ok(()),
-            Err(failure) => self.fail(call, &failure, None),
+            Err(failure) => self.fail_after(call, &failure, None, wait),
         }
     }
 
@@ -381,17 +395,28 @@ impl GuestLane {
         results: &dyn Encode,
         mishaps: Mishaps,
     ) -> io::Result<Result<(), Failure>> {
+        self.offer_after(call, results, mishaps, Self::wait_for_room)
+    }
+
+    fn offer_after<E: From<io::Error>>(
+        &mut self,
+        call: Call,
+        results: &dyn Encode,
+        mishaps: Mishaps,
+        wait: impl FnOnce(&mut Self, usize) -> Result<(), E>,
+    ) -> Result<Result<(), Failure>, E> {
         let mut plan = Plan::default();
         results.plan(&mut plan);
         let reply = self.reply(&call, BATCH, LAST);
         let reply = Header { errors: mishaps.errors, retries: mishaps.retries, ..reply };
         let size = plan.size();
+        wait(self, size)?;
         let write = |frame: &mut [u8]| results.write(&mut plan.start(frame, reply));
         if size <= self.ends.producer.most() {
-            return self.send(size, write).map(Ok);
+            return Ok(Ok(self.send(size, write)?));
         }
         match external::create(size, write) {
-            Ok(file) => self.send_file(size, &file).map(Ok),
+            Ok(file) => Ok(Ok(self.send_file(size, &file)?)),
             Err(error) => Ok(Err(no_memory(size, &error))),
         }
     }
@@ -529,20 +554,35 @@ impl GuestLane {
     /// # Errors
     /// If the engine is gone or broke the protocol.
     pub fn fail(&mut self, call: Call, failure: &Failure, row: Option<usize>) -> io::Result<()> {
-        let text = serde_json::to_vec(&failure.bounded())?;
+        self.fail_after(call, failure, row, Self::wait_for_room)
+    }
+
+    /// As [`GuestLane::fail`], with a `wait` as of [`GuestLane::succeed_after`].
+    ///
+    /// # Errors
+    /// As [`GuestLane::succeed_after`].
+    pub fn fail_after<E: From<io::Error>>(
+        &mut self,
+        call: Call,
+        failure: &Failure,
+        row: Option<usize>,
+        wait: impl FnOnce(&mut Self, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let text = serde_json::to_vec(&failure.bounded()).map_err(io::Error::from)?;
         let reply =
             Header { row: row.map_or(u32::MAX, |row| row as u32), ..self.reply(&call, FAILURE, LAST) };
         let frame = batch::failure_frame(reply, &text);
+        wait(self, frame.len())?;
+        let write = |bytes: &mut [u8]| bytes.copy_from_slice(&frame);
         if frame.len() <= self.ends.producer.most() {
-            return self.send(frame.len(), |bytes| bytes.copy_from_slice(&frame));
+            return Ok(self.send(frame.len(), write)?);
         }
-        let file = external::create(frame.len(), |bytes| bytes.copy_from_slice(&frame))?;
-        self.send_file(frame.len(), &file)
+        let file = external::create(frame.len(), write).map_err(io::Error::from)?;
+        Ok(self.send_file(frame.len(), &file)?)
     }
 
+    /// Sends a message for which there is room.
     fn send(&mut self, size: usize, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
-        self.release();
-        self.make_room(size, || false)?;
         let Some(mut grant) = self.ends.producer.reserve(size).map_err(broken)? else {
             return Err(broken("a ring that lost its room"));
         };
@@ -551,10 +591,9 @@ impl GuestLane {
         Ok(())
     }
 
+    /// As [`GuestLane::send`], for a message that is none of the ring's.
     fn send_file(&mut self, size: usize, file: &OwnedFd) -> io::Result<()> {
-        self.release();
         let announcement: [u8; ANNOUNCEMENT] = (size as u64).to_le_bytes();
-        self.make_room(ANNOUNCEMENT, || false)?;
         external::send(self.socket.as_fd(), file.as_fd(), SendFlags::empty())?;
         match self.ends.producer.push(&announcement, EXTERNAL).map_err(broken)? {
             true => Ok(()),

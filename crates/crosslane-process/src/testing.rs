@@ -1,6 +1,6 @@
 //! Lanes without a process: for the tests of both ends, and for a guest that writes what a fuzzer says.
 
-use crate::guest::GuestLane;
+use crate::guest::{GuestLane, Mishaps};
 use crate::identity::{self, Process};
 use crate::lane::{Home, ProcessLane};
 use crate::warden::LaneRecord;
@@ -45,7 +45,7 @@ pub fn valid_reply(data_type: &DataType) -> Vec<u8> {
 pub fn long_reply(data_type: &DataType, rows: u32) -> Vec<u8> {
     let mut column = ColumnBuilder::new(data_type);
     for row in 0..rows {
-        if row % 3 == 1 { column.null() } else { fill(&mut column, data_type) }
+        if row % 3 == 1 { column.null() } else { put(&mut column, data_type) }
     }
     let mut plan = Plan::default();
     column.plan(&mut plan);
@@ -55,7 +55,7 @@ pub fn long_reply(data_type: &DataType, rows: u32) -> Vec<u8> {
     frame
 }
 
-fn fill(column: &mut ColumnBuilder, data_type: &DataType) {
+fn put(column: &mut ColumnBuilder, data_type: &DataType) {
     match data_type.layout() {
         Layout::Bits => column.boolean(true),
         Layout::Fixed(1) => column.fixed(1u8),
@@ -67,7 +67,7 @@ fn fill(column: &mut ColumnBuilder, data_type: &DataType) {
         layout => {
             let copies = if let Layout::FixedList(length) = layout { length } else { 1 };
             for (index, child) in data_type.children().enumerate() {
-                (0..copies).for_each(|_| fill(&mut column.children[index], child));
+                (0..copies).for_each(|_| put(&mut column.children[index], child));
             }
             column.nested().unwrap_or_default();
         }
@@ -88,6 +88,24 @@ fn parts(ring: usize) -> ((Ends, OwnedFd), (OwnedFd, OwnedFd)) {
 fn engine_end(ends: Ends, socket: OwnedFd, largest: usize) -> ProcessLane {
     let process = Process::open(std::process::id() as i32).expect("a descriptor of this process");
     ProcessLane::new(ends, socket, process, LaneRecord::new(1), Home::Here, Duration::ZERO, largest)
+}
+
+/// Answers calls until there is no room for another answer, however small: the engine takes none.
+///
+/// # Panics
+/// If the rings are too large for the calls that may be in flight.
+pub fn fill(engine: &mut ProcessLane, guest: &mut GuestLane) {
+    let mut large = ColumnBuilder::new(&DataType::Blob);
+    large.bytes(&[0; 800]).expect("room");
+    for results in [&large as &dyn Encode, &()] {
+        let mut plan = Plan::default();
+        results.plan(&mut plan);
+        while guest.wait_for_room_or(plan.size(), || true).expect("a lane") {
+            engine.submit(Address::call(0), 1, &()).expect("a lane").expect("room");
+            let call = guest.next_call().expect("a lane").expect("a call");
+            guest.succeed(call, results, Mishaps::default()).expect("a lane");
+        }
+    }
 }
 
 /// Both ends of a lane with rings of so many bytes.

@@ -5,7 +5,7 @@ use crate::iterate::{Cursor, Live, Loop, Results as Rows};
 use crate::listwise::Writer;
 use crate::objects::{self, Reader, Vm, Wish, overflow};
 use crate::row::{Argument, RowCaller};
-use crosslane::batch::{Column, Encode, Plan};
+use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{ColumnBuilder, DataType, Failure, Instances, Leniency, Signature, Verdict};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
@@ -46,6 +46,15 @@ pub(crate) fn live(
 ) -> PyResult<()> {
     // SAFETY: an engine sent them for this lane, which is opened here alone.
     let mut lane = unsafe { GuestLane::open(memory, socket, spin) }?;
+    answer_all(py, &mut lane, functions)
+}
+
+/// Answers the calls of a lane until its engine closes it.
+pub(crate) fn answer_all(
+    py: Python<'_>,
+    lane: &mut GuestLane,
+    functions: Vec<Bound<'_, PyAny>>,
+) -> PyResult<()> {
     let mut prepared: Vec<Prepared> = functions.into_iter().map(Prepared::new).collect();
     loop {
         let Some(call) = py.detach(|| lane.next_call())? else { return Ok(()) };
@@ -55,14 +64,20 @@ pub(crate) fn live(
             return Err(PyOSError::new_err(format!("a call of function {index} of {count}")));
         };
         match prepared.get(lane.types(&call)?) {
-            Ok((function, out)) => function.answer(py, &mut lane, call, out)?,
+            Ok((function, out)) => function.answer(py, lane, call, out)?,
             Err(error) if ends_lane(py, &error) => return Err(error),
             Err(error) => {
                 let failure = describe(py, error)?;
-                lane.fail(call, &failure, None)?;
+                lane.fail_after(call, &failure, None, |lane, size| wait_for_room(py, lane, size))?;
             }
         }
     }
+}
+
+/// Waits until an answer of so many bytes fits into the lane. The engine may be slow to take its replies, and other threads
+/// of this process have work to do.
+fn wait_for_room(py: Python<'_>, lane: &mut GuestLane, size: usize) -> PyResult<()> {
+    Ok(py.detach(|| lane.wait_for_room(size))?)
 }
 
 /// A function, and where its results are collected.
@@ -257,22 +272,14 @@ impl<'py> Function<'py> {
             self.run(py, &columns, call, progress, &mut mishaps, out)
         };
         drop(limit);
-        // The engine may be slow to take its replies, and other threads of this process have work to do.
-        let mut plan = Plan::default();
-        match &outcome {
-            Ok(Some(results)) => results.plan(&mut plan),
-            Ok(None) => out.plan(&mut plan),
-            Err(_) => {}
-        }
-        py.detach(|| lane.wait_for_room(plan.size()))?;
+        let wait = |lane: &mut GuestLane, size| wait_for_room(py, lane, size);
         match outcome {
-            Ok(Some(results)) => lane.succeed(call, &results, mishaps)?,
-            Ok(None) => lane.succeed(call, out, mishaps)?,
+            Ok(Some(results)) => lane.succeed_after(call, &results, mishaps, wait),
+            Ok(None) => lane.succeed_after(call, out, mishaps, wait),
             // Further calls may lie in the ring.
-            Err(mishap) if ends_lane(py, &mishap.error) => return Err(mishap.error),
-            Err(mishap) => lane.fail(call, &describe(py, mishap.error)?, mishap.row)?,
+            Err(mishap) if ends_lane(py, &mishap.error) => Err(mishap.error),
+            Err(mishap) => lane.fail_after(call, &describe(py, mishap.error)?, mishap.row, wait),
         }
-        Ok(())
     }
 
     /// Runs the function over a batch, into `out` or as the results that it returns.

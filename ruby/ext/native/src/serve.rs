@@ -9,7 +9,7 @@ use crate::objects::Vm;
 use crate::ready::{Ready, ready};
 use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, Entry, Failure};
-use crosslane_guest::{Language, Progress, fail};
+use crosslane_guest::{Language, Progress, fail, refuse};
 use crosslane_gvl::{self as gvl, Me, Unwind};
 use crosslane_process::guest::{Call, GuestLane};
 use crosslane_ring::ProgressWord;
@@ -86,14 +86,14 @@ pub(crate) fn answer_by(
     outs: &mut Outs,
 ) -> Result<(), Unwind> {
     if let (Ready::Table(table), Some(Entry::Scan)) = (&**ready, call.entry()) {
-        return Ok(table.answer(lane, call, vm.host)?);
+        return Ok(table.answer(vm, lane, call)?);
     }
     match call.entry().and_then(|entry| ready.entry(entry)) {
         Some(function) => {
             let out = outs.of(&call, ready, function);
             function.ready.answer(vm, &function.callee, lane, call, out)
         }
-        None => Ok(lane.fail(call, &call.refusal(), None)?),
+        None => refuse(vm, lane, call, &call.refusal(), None),
     }
 }
 

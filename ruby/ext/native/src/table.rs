@@ -9,10 +9,11 @@
 //! an object of Ruby's ([`Taker`]), which has the rows and the lane only as long as the scan lasts. Who works on the rows
 //! takes them out of it meanwhile; the lane is for the scan's own thread, which is in `each` as long as it uses it.
 
-use crate::objects::{self, Writer};
-use crate::serve::{describe, io_error, wait};
+use crate::objects::{self, Vm, Writer};
+use crate::serve::{io_error, wait};
 use crate::values::Held;
 use crosslane::{ColumnBuilder, DataType, Failure, Signature};
+use crosslane_guest::{fail, succeed};
 use crosslane_gvl::{self as gvl, Unwind, protect};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps};
 use magnus::gc::Marker;
@@ -82,11 +83,11 @@ impl Table {
     }
 
     /// Answers a scan, until it has no more rows or none are wanted.
-    pub(crate) fn answer(&self, lane: &mut GuestLane, call: Call, host: bool) -> Result<(), Error> {
+    pub(crate) fn answer(&self, vm: &Vm, lane: &mut GuestLane, call: Call) -> Result<(), Error> {
         let exchange = Exchange { call, cancelled: false };
         let (scan, rows) = match self.begin(lane, exchange) {
             Ok(begun) => begun,
-            Err(error) => return exchange.fail(lane, error.into(), host),
+            Err(error) => return exchange.fail(vm, lane, error.into()),
         };
         let ruby = Ruby::get().expect("with the GVL");
         let taker = Taker {
@@ -96,7 +97,7 @@ impl Table {
         };
         let taker = match gvl::made(|| ruby.obj_wrap(taker)) {
             Ok(taker) => taker,
-            Err(unwind) => return exchange.fail(lane, unwind, host),
+            Err(unwind) => return exchange.fail(vm, lane, unwind),
         };
         let outcome = protect(|| {
             // SAFETY: protected; the VM marks what a block is given, and does not move it.
@@ -110,11 +111,11 @@ impl Table {
         let Some(mut rows) = taker.rows.take() else {
             // A fiber that nobody may ever resume is in the midst of one.
             let unwind = outcome.err().unwrap_or_else(|| Unwind::new(ERROR, "each ended within a row"));
-            return exchange.fail(lane, unwind, host);
+            return exchange.fail(vm, lane, unwind);
         };
         match outcome.and_then(|()| rows.finish(lane)) {
             Ok(()) => Ok(()),
-            Err(unwind) => rows.exchange.fail(lane, unwind, host),
+            Err(unwind) => rows.exchange.fail(vm, lane, unwind),
         }
     }
 
@@ -177,12 +178,11 @@ impl Exchange {
     }
 
     /// Ends a scan that has failed, and tells the engine how if that still wants to know.
-    fn fail(mut self, lane: &mut GuestLane, mut unwind: Unwind, host: bool) -> Result<(), Error> {
+    fn fail(mut self, vm: &Vm, lane: &mut GuestLane, mut unwind: Unwind) -> Result<(), Error> {
         while !self.cancelled && matches!(unwind, Unwind::Raise(_)) {
             match self.await_taken(lane) {
                 Ok(()) => {
-                    let failure = describe(unwind, host)?;
-                    return lane.fail(self.call, &failure, None).map_err(io_error);
+                    return Ok(fail(vm, lane, self.call, unwind.into())?);
                 }
                 Err(other) if !self.cancelled => unwind = other,
                 Err(_) => {}
@@ -192,7 +192,7 @@ impl Exchange {
             return Err(unwind.into_error());
         }
         let nothing = ColumnBuilder::new(&DataType::Boolean);
-        lane.succeed(self.call.with_rows(0), &nothing, Mishaps::default()).map_err(io_error)
+        Ok(succeed(vm, lane, self.call.with_rows(0), &nothing, Mishaps::default())?)
     }
 }
 
