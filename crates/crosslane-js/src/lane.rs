@@ -45,6 +45,10 @@ const GREEDY: Duration = Duration::from_millis(500);
 /// What a call may fill beside: garbage that V8 has not collected yet, compiled code, room to unwind in.
 const ROOM: u64 = 64 << 20;
 
+/// How long the end of a process waits for an engine that is slow to take its replies. The host's watch waits for nothing
+/// longer: it is there for all lanes.
+const WORDS: Duration = Duration::from_secs(1);
+
 /// What the host's watch knows of a lane.
 #[derive(Debug)]
 pub(crate) struct Watched {
@@ -193,11 +197,14 @@ impl Watched {
         let failure = Failure { class: "RangeError".into(), message, ..Failure::default() };
         // SAFETY: the words are the right to answer, and the lane lives as long as a call is at work in it.
         // Its thread is in V8, and will not touch it again.
-        let _ = unsafe { &mut *lane }.fail(
-            call,
-            &failure,
-            (row & COUNT == 0).then_some((row & !WRITING) as usize),
-        );
+        let lane = unsafe { &mut *lane };
+        let row = (row & COUNT == 0).then_some((row & !WRITING) as usize);
+        let end = Instant::now() + WORDS;
+        // An engine that is not told sees that the process has ended.
+        let _ = lane.fail_after(call, &failure, row, |lane, size| {
+            let has_room = lane.wait_for_room_or(size, || Instant::now() >= end)?;
+            has_room.then_some(()).ok_or(io::Error::from(io::ErrorKind::TimedOut))
+        });
         true
     }
 }
@@ -335,4 +342,35 @@ fn boot(library: &Arc<Library>, log: &Arc<File>, watched: &Arc<Watched>) -> io::
     let guest = Guest::boot(library, Box::new(console)).map_err(io::Error::other)?;
     *lock(&watched.handle) = Some(Arc::clone(guest.handle()));
     Ok(guest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crosslane::Address;
+    use crosslane::batch::BATCH;
+    use crosslane::lane::Lane as _;
+    use crosslane_process::testing::{both_ends, fill};
+
+    /// The watch of all lanes would wait with it.
+    #[test]
+    fn the_end_of_a_process_does_not_wait_for_an_engine_that_takes_nothing() {
+        for is_full in [true, false] {
+            let (mut engine, mut guest) = both_ends(4096);
+            if is_full {
+                fill(&mut engine, &mut guest);
+            }
+            let before = engine.in_flight();
+            engine.submit(Address::call(0), 1, &()).unwrap().unwrap();
+            let call = guest.next_call().unwrap().unwrap();
+            let watched = Watched::new(guest.progress().clone());
+            *lock(&watched.words) = Some(Words { lane: &raw mut guest, call });
+            assert!(watched.speak(Reason::Memory, "it is too large"));
+            for _ in 0..before {
+                assert_eq!(engine.try_collect().unwrap().unwrap().kind, BATCH);
+            }
+            let told = engine.try_collect().unwrap();
+            assert_eq!(told.is_some(), !is_full, "{told:?}");
+        }
+    }
 }
