@@ -16,6 +16,7 @@
 
 use crosslane_ring::{Place, Places};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 /// After so many batches from elsewhere the guest's side moves.
@@ -40,11 +41,13 @@ pub(crate) struct Placement {
     begun: Instant,
     /// How often this side's thread had been preempted then.
     preempted: i64,
+    /// Which thread that was: an engine lends a lane to one thread after the other.
+    thread: ThreadId,
 }
 
 impl Placement {
     pub(crate) fn new(side: Side) -> Self {
-        Self { side, streak: 0, begun: Instant::now(), preempted: 0 }
+        Self { side, streak: 0, begun: Instant::now(), preempted: 0, thread: thread::current().id() }
     }
 
     /// To be called for each batch that came, by the thread that works with this side.
@@ -64,7 +67,9 @@ impl Placement {
 
     /// Counts a batch from another processor. At the end of a streak: whether strangers ran in between.
     fn apart(&mut self, now: impl Fn() -> Instant, preemptions: impl Fn() -> i64) -> Option<bool> {
-        if self.streak == 0 {
+        let thread = thread::current().id();
+        if self.streak == 0 || self.thread != thread {
+            (self.streak, self.thread) = (0, thread);
             self.begun = now();
             self.preempted = preemptions();
         }
@@ -147,6 +152,15 @@ mod tests {
             );
             assert_eq!(streak(&mut placement, batches - 1, quick, 1.0), None);
         }
+    }
+
+    #[test]
+    fn each_thread_has_its_own_streak() {
+        let mut placement = Placement::new(Side::Engine);
+        assert_eq!(streak(&mut placement, 2 * STREAK - 1, Duration::ZERO, 1.0), None);
+        let other = || streak(&mut placement, 2 * STREAK, Duration::ZERO, 0.0);
+        let said = thread::scope(|scope| scope.spawn(other).join().unwrap());
+        assert_eq!(said, Some(false), "it has not been preempted");
     }
 
     #[test]
