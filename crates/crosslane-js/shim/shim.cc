@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unwind.h>
 #include <v8-array-buffer.h>
 #include <v8-container.h>
@@ -209,6 +210,9 @@ struct ClIsolate {
   // When V8 was asked for a sign that it comes to checks, in nanoseconds of the steady clock; 0 if it has
   // given it.
   std::atomic<int64_t> unheard_since{0};
+  // The last sign that was asked for as far as the isolate's thread knows, and for how long it had run then.
+  int64_t counted_for = 0;
+  int64_t worked_before = 0;
   // Whether a method of the prelude runs.
   std::atomic<bool> at_work{false};
   // Whether more memory is in use than may be, where V8 does not come to a check.
@@ -282,7 +286,15 @@ void Spare(ClIsolate* self) {
 
 int64_t Now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-// How long code may not come to a check while it uses more memory than it may.
+// For how long the thread of an isolate has run. Where the machine has more to do than it can, code that
+// comes to a check at once has to wait for a processor.
+int64_t Worked() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
+}
+
+// How long code may run and not come to a check while it uses more memory than it may.
 constexpr int64_t kPatience = 200'000'000;
 
 void GiveUp(ClIsolate* self, uint32_t reason);
@@ -358,12 +370,16 @@ void LowerHardLimit(ClIsolate* self) {
 // and given up, or ended with their process by whoever sees `greedy`.
 void LookForGreed(ClIsolate* self, size_t used, bool all_alive) {
   if (used / 4 <= self->memory_limit / 16) return;
-  if (self->unheard_since == 0) {
-    AskForSign(self);
-    return;
+  bool asks = self->unheard_since == 0;
+  if (asks) AskForSign(self);
+  // The one who asked may have been another thread, whose time says nothing.
+  if (self->unheard_since != self->counted_for) {
+    self->counted_for = self->unheard_since;
+    self->worked_before = Worked();
   }
+  if (asks) return;
   if (!self->unwinding) LowerHardLimit(self);
-  if (used > self->memory_limit && Now() - self->unheard_since > kPatience) {
+  if (used > self->memory_limit && Worked() - self->worked_before > kPatience) {
     self->greedy = true;
     // Beyond 1.5 times the limit V8 has collected by itself, so that nothing of this is dead.
     if (all_alive || used > HardLimit(self)) GiveUp(self, CL_MEMORY);

@@ -38,9 +38,13 @@ use std::time::{Duration, Instant};
 /// How long V8 gets to note where it is before it is stopped wherever that is.
 const NOTE: Duration = Duration::from_millis(100);
 
-/// How long a call may go on after it used up its memory. Where V8 does not come to a check, it may fill
-/// a table for minutes.
+/// For how long a call may go on after it used up its memory. Where V8 does not come to a check, it may fill a table for
+/// minutes. This is time in which its thread runs: where the machine has more to do than it can, a call that comes to a
+/// check at once has to wait for a processor.
 const GREEDY: Duration = Duration::from_millis(500);
+
+/// The same for a thread that does not run: it may wait for something that never happens.
+const WAITING: Duration = Duration::from_secs(60);
 
 /// What a call may fill beside: garbage that V8 has not collected yet, compiled code, room to unwind in.
 const ROOM: u64 = 64 << 20;
@@ -75,7 +79,8 @@ pub(crate) struct Seen {
     attempt: Option<u64>,
     since: u64,
     noting: bool,
-    greedy_since: Option<Instant>,
+    /// When the call at work had used up its memory, and for how long its thread had run then.
+    greedy_since: Option<(Instant, Duration)>,
     /// What the lane's thread had been given when the call at work was asked for a sign.
     given: Option<u64>,
 }
@@ -126,7 +131,7 @@ impl Watched {
         let attempt = handle.as_ref().and_then(|handle| handle.attempt());
         if pending != Some(Reason::Memory) {
             seen.greedy_since = None;
-        } else if too_much || seen.greedy_since.get_or_insert_with(Instant::now).elapsed() > GREEDY {
+        } else if too_much || self.is_greedy_for_long(seen) {
             if self.speak(Reason::Memory, "a call used up its memory and could not be ended") {
                 std::process::abort();
             }
@@ -145,6 +150,13 @@ impl Watched {
             // After this it is either over, or V8 does not come to a check.
             (seen.since, seen.noting) = (now, !seen.noting);
         }
+    }
+
+    /// Whether a call has not ended in the time that it has for that.
+    fn is_greedy_for_long(&self, seen: &mut Seen) -> bool {
+        let worked = pages::worked_by(self.thread);
+        let (since, before) = *seen.greedy_since.get_or_insert_with(|| (Instant::now(), worked));
+        worked.saturating_sub(before) > GREEDY || since.elapsed() > WAITING
     }
 
     /// Ends a call that fills more memory than it may and comes to no check. Whether it is too much to wait for that.

@@ -1,16 +1,32 @@
-//! What the kernel knows of memory: all that V8 takes, also where V8 does not count it.
+//! What the kernel knows of memory and of threads: all that V8 takes, also where V8 does not count it.
 //!
 //! The host takes no huge pages, so that each page that a thread touches first is one fault of that thread.
 
 use rustix::process::Pid;
 use std::fs;
+use std::time::Duration;
 
 /// The bytes of all pages that a thread of this process was given since it began; some may be gone again.
 pub(crate) fn given_to(thread: Pid) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-    // After the name, which may have spaces in it: `minflt` is the eighth field.
-    let faults = stat.ok().and_then(|stat| stat.rsplit_once(')')?.1.split(' ').nth(8)?.parse().ok());
-    in_bytes(faults)
+    in_bytes(told_of(thread, 8).map(|[minflt]| minflt))
+}
+
+/// For how long a thread of this process has run since it began. What it waited for a processor does not count.
+pub(crate) fn worked_by(thread: Pid) -> Duration {
+    let ticks = told_of(thread, 12).map_or(0, |[utime, stime]| utime + stime);
+    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
+}
+
+/// Numbers that the kernel tells of a thread, from the one with this place after the thread's name on. (The name may have
+/// spaces in it.)
+fn told_of<const COUNT: usize>(thread: Pid, place: usize) -> Option<[u64; COUNT]> {
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split(' ').skip(place);
+    let mut told = [0; COUNT];
+    for number in &mut told {
+        *number = fields.next()?.parse().ok()?;
+    }
+    Some(told)
 }
 
 /// The bytes that this process holds, without the memory that it shares with others.
@@ -29,6 +45,18 @@ fn in_bytes(pages: Option<u64>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_that_wait_do_not_work() {
+        let me = rustix::thread::gettid();
+        let before = worked_by(me);
+        let other = std::thread::spawn(|| {
+            let me = rustix::thread::gettid();
+            while worked_by(me) < Duration::from_millis(200) {}
+        });
+        other.join().expect("it only works");
+        assert!(worked_by(me) < before + Duration::from_millis(100));
+    }
 
     #[test]
     fn pages_count_for_the_thread_that_fills_them() {
