@@ -98,8 +98,19 @@ fn visit(processor: u32) {
     let mut only = CpuSet::new();
     only.set(processor);
     if sched_setaffinity(None, &only).is_ok() {
-        // It was allowed before.
-        let _ = sched_setaffinity(None, &allowed);
+        leave_free(&allowed);
+    }
+}
+
+/// Lets this thread run where it was allowed to. The kernel remembers a mask that was asked for, and keeps to it when there
+/// are more processors later, so the mask is asked for only if the thread had one.
+fn leave_free(allowed: &CpuSet) {
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
+    let free = sched_setaffinity(None, &all).and_then(|()| sched_getaffinity(None));
+    if free.as_ref() != Ok(allowed) {
+        // If that is refused, none of these processors is there any more, and the thread keeps the others.
+        let _ = sched_setaffinity(None, allowed);
     }
 }
 
@@ -193,6 +204,19 @@ mod tests {
             engine.places.tell(Place { processor: here.processor + 1, is_crowded: true });
             placement.met(&guest.places);
             assert_eq!(placement.streak, 1);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_visitor_with_a_mask_keeps_it() {
+        std::thread::spawn(|| {
+            let mut only = CpuSet::new();
+            only.set(sched_getcpu());
+            sched_setaffinity(None, &only).unwrap();
+            visit(sched_getcpu() as u32);
+            assert_eq!(sched_getaffinity(None).unwrap(), only);
         })
         .join()
         .unwrap();
