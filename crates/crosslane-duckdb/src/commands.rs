@@ -280,7 +280,7 @@ fn describe(library: &ProcessLibrary, function: &Function) -> Vec<Cell> {
         integer(function.spec.line.into()),
         Cell::Text(language_of(Path::new(&function.spec.file))),
         Cell::Text(function.signature.declared()),
-        Cell::Text(function.signature.returns.to_string()),
+        Cell::Text(function.signature.result()),
         if description.is_empty() { Cell::Null } else { Cell::Text(description.clone()) },
     ]);
     row

@@ -55,7 +55,7 @@ impl<L: Language> Function<L> {
         let types: Vec<DataType> = carried.takes().cloned().collect();
         let readers = types.iter().map(|data_type| Reader::new(language, data_type));
         // A state's number is never NULL.
-        let states = carried.states.iter().map(|_| false);
+        let leading = carried.leading.iter().map(|_| false);
         Ok(Self {
             entry,
             readers: readers.collect::<Result<_, _>>()?,
@@ -64,7 +64,7 @@ impl<L: Language> Function<L> {
             calling: spec.calling,
             memory_limit: spec.memory_limit,
             variadic: signature.variadic && !carried.arguments.is_empty(),
-            admits_null: states.chain(admits_null).take(types.len()).collect(),
+            admits_null: leading.chain(admits_null).take(types.len()).collect(),
             types,
             leniency: spec.leniency(),
         })

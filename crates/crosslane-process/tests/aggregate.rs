@@ -54,7 +54,8 @@ fn taken(lane: &GuestLane, call: &Call) -> Vec<Vec<i64>> {
     let signature = "total(x BIGINT) -> BIGINT".parse().unwrap();
     let types = Kind::Aggregate.entry(call.entry().unwrap(), &signature).unwrap();
     let columns = lane.columns(types.takes()).unwrap();
-    columns.iter().map(|column| (0..column.rows).map(|row| column.value(row)).collect()).collect()
+    let numbers = columns.iter().filter(|column| *column.data_type == NUMBER);
+    numbers.map(|column| (0..column.rows).map(|row| column.value(row)).collect()).collect()
 }
 
 /// A guest that adds.
@@ -88,7 +89,8 @@ fn sums() -> impl Fn(&mut GuestLane, Call) + Send + Sync {
     }
 }
 
-struct Numbers(Vec<Vec<i64>>);
+/// Columns of numbers, and whether one of `true` follows.
+struct Numbers(Vec<Vec<i64>>, bool);
 
 struct Columns(Vec<ColumnBuilder>);
 
@@ -109,7 +111,13 @@ impl Input for Numbers {
         self.0[0].len()
     }
     fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
-        take(&Columns(self.0.iter().map(|values| column(&values[rows.clone()])).collect()));
+        let mut columns: Vec<_> = self.0.iter().map(|values| column(&values[rows.clone()])).collect();
+        if self.1 {
+            let mut keep = ColumnBuilder::new(&DataType::Boolean);
+            rows.for_each(|_| keep.boolean(true));
+            columns.push(keep);
+        }
+        take(&Columns(columns));
         Ok(())
     }
 }
@@ -154,7 +162,8 @@ fn fixture(
 
 impl Fixture {
     fn enter(&self, entry: Entry, columns: &[&[i64]]) -> Result<Vec<i64>, Error> {
-        let input = Numbers(columns.iter().map(|values| values.to_vec()).collect());
+        let numbers = columns.iter().map(|values| values.to_vec()).collect();
+        let input = Numbers(numbers, entry == Entry::Combine);
         let mut results = Results::default();
         let (function, caller) = (&self.library.functions[0], Caller::new(&self.group, 1));
         call_entry(&self.library, function, entry, caller, &input, &mut results)?;
@@ -229,7 +238,7 @@ fn a_failure_shows_the_columns_of_its_row() {
     });
     for (entry, place) in [
         (Entry::Update, "state = 2, x = 40"),
-        (Entry::Combine, "target = 2, source = 40"),
+        (Entry::Combine, "target = 2, source = 40, keep = true"),
         (Entry::Finish, "state = 2"),
     ] {
         let columns: &[&[i64]] = if entry == Entry::Finish { &[&[1, 2]] } else { &[&[1, 2], &[30, 40]] };

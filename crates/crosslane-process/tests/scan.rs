@@ -77,7 +77,7 @@ fn fixture(
     guest: impl Fn(u64, &mut GuestLane, Call) -> bool + Send + Sync + 'static,
 ) -> Fixture {
     let text = format!(
-        r#"{{"signature": "f(x VARCHAR) -> VARCHAR", "kind": "table", "admits_null": [false]{options}}}"#
+        r#"{{"signature": "f(x VARCHAR) -> TABLE(y VARCHAR)", "kind": "table", "admits_null": [false]{options}}}"#
     );
     let spec: FunctionSpec = serde_json::from_str(&text).unwrap();
     let guests = Guests { guest: Arc::new(guest), booted: 0, most };

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"xlane\0\0\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"xlane\0\0\x03");
 const LANE_HEADER: usize = 4096;
 const HEADER: usize = size_of::<RingHeader>();
 /// The engine's side, and the ring that it produces.

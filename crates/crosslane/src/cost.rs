@@ -80,7 +80,7 @@ impl Width {
 
 /// The costs of a function's entries: a row of one says nothing about a row of another.
 #[derive(Debug, Default)]
-pub(crate) struct Costs([Cost; 6]);
+pub(crate) struct Costs([Cost; Entry::COUNT]);
 
 impl Costs {
     pub(crate) fn of(&self, entry: Entry) -> &Cost {

@@ -25,24 +25,47 @@ pub enum Entry {
     Finish = 5,
     /// What the guest prepares before it is used.
     SetUp = 6,
+    /// The arguments in, the partitions of a table out.
+    Partitions = 7,
+    /// The numbers of groups in, their states as bytes out.
+    Save = 8,
+    /// The numbers of groups and saved states in, to be added to these groups' states.
+    Load = 9,
+    /// The numbers of groups that are no more in.
+    Forget = 10,
 }
 
+/// All of them.
+const ENTRIES: [Entry; 10] = [
+    Entry::Call,
+    Entry::Scan,
+    Entry::Update,
+    Entry::Combine,
+    Entry::Finish,
+    Entry::SetUp,
+    Entry::Partitions,
+    Entry::Save,
+    Entry::Load,
+    Entry::Forget,
+];
+
 impl Entry {
+    /// How many there are.
+    pub(crate) const COUNT: usize = ENTRIES.len();
+
     /// The entry of this number in a [`Header`].
     pub fn of(number: u32) -> Option<Self> {
-        [Self::Call, Self::Scan, Self::Update, Self::Combine, Self::Finish, Self::SetUp]
-            .into_iter()
-            .find(|entry| *entry as u32 == number)
+        ENTRIES.into_iter().find(|entry| *entry as u32 == number)
     }
 
     /// Whether it changes what the guest keeps: done twice, or on two lanes at a time, it gives something else.
     pub(crate) fn changes_states(self) -> bool {
-        matches!(self, Self::Update | Self::Combine)
+        matches!(self, Self::Update | Self::Combine | Self::Load | Self::Forget)
     }
 
     /// Whether the guest answers with one batch, which is its last.
     pub(crate) fn is_answered_once(self) -> bool {
-        matches!(self, Self::Call | Self::Update | Self::Combine | Self::Finish)
+        !matches!(self, Self::Scan | Self::Partitions)
     }
 }
 
@@ -307,10 +330,10 @@ mod tests {
 
     #[test]
     fn entries_have_their_numbers() {
-        for number in 0..10 {
+        for number in 0..20 {
             assert_eq!(
                 Entry::of(number).map(|entry| entry as u32),
-                (1..=6).contains(&number).then_some(number)
+                (1..=10).contains(&number).then_some(number)
             );
         }
     }

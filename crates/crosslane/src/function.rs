@@ -77,6 +77,19 @@ pub struct FunctionSpec {
     /// The line of the definition, from 1.
     #[serde(default)]
     pub line: u32,
+    /// For each parameter, whether SQL names it and may leave it out. One that is left out travels as NULL, and the guest
+    /// leaves it out in its turn, so that the function's own default counts.
+    #[serde(default)]
+    pub named: Vec<bool>,
+    /// Whether a table has partitions, which several lanes may scan at once.
+    #[serde(default)]
+    pub partitions: bool,
+    /// How many rows a table has, about.
+    #[serde(default)]
+    pub cardinality: Option<u64>,
+    /// Whether the function prepares something on each lane before its first use.
+    #[serde(default)]
+    pub set_up: bool,
     /// What the user says about it: a docstring, or the comment above it.
     #[serde(default, deserialize_with = "bounded")]
     pub description: String,
@@ -108,6 +121,10 @@ impl FunctionSpec {
             retries: 0,
             file: String::new(),
             line: 0,
+            named: Vec::new(),
+            partitions: false,
+            cardinality: None,
+            set_up: false,
             description: String::new(),
         }
     }
@@ -140,10 +157,10 @@ impl FunctionSpec {
         if self.retries > MOST_RETRIES {
             return Err(format!("retries is 0 to {MOST_RETRIES}, not {}", self.retries));
         }
-        // A row that has changed a state must not change it again, and one that has failed must not be left out.
-        if self.kind != Kind::Scalar && self.leniency() != Leniency::default() {
+        let not_table = self.kind != Kind::Table;
+        if not_table && (self.partitions || self.cardinality.is_some() || self.named.contains(&true)) {
             return Err(format!(
-                "only scalar functions have retries and on_error, and it is of the kind {}",
+                "only table functions have partitions, a cardinality and parameters with defaults, and it is of the kind {}",
                 self.kind.name()
             ));
         }
@@ -193,7 +210,15 @@ impl Function {
                 "only scalar functions take any number or type of arguments, and it is of the kind {kind}"
             )));
         }
+        if signature.table != (spec.kind == Kind::Table) {
+            return Err(wrong(if signature.table {
+                format!("only table functions return TABLE(...), and it is of the kind {}", spec.kind.name())
+            } else {
+                "a table function's signature ends with -> TABLE(column TYPE, ...)".to_owned()
+            }));
+        }
         spec.admits_null.resize(signature.parameters.len(), false);
+        spec.named.resize(signature.parameters.len(), false);
         let timeout = spec.timeout.map(Duration::from_secs_f64);
         let (stats, costs) = Default::default();
         Ok(Self { index, signature, spec, timeout, types: None, stats, costs })
@@ -319,16 +344,15 @@ mod tests {
     #[test]
     fn what_only_scalar_functions_can_is_an_error_of_others() {
         let declared = |kind: &str, parameters: &str, option: Value| {
-            let signature = format!("f({parameters}) -> STRUCT(x BIGINT)");
+            let returns = if kind == "table" { "TABLE" } else { "STRUCT" };
+            let signature = format!("f({parameters}) -> {returns}(x BIGINT)");
             let mut spec = json!({ "signature": signature, "admits_null": [], "kind": kind });
             spec.as_object_mut().unwrap().extend(option.as_object().unwrap().clone());
             let spec: FunctionSpec = serde_json::from_value(spec).map_err(|error| error.to_string())?;
             Function::new(0, spec).map_err(|error| error.to_string())
         };
         for (parameters, option) in [
-            ("x BIGINT", json!({ "retries": 1 })),
-            ("x BIGINT", json!({ "on_error": "null" })),
-            ("x ANY", json!({})),
+            ("x ANY", json!({})), //
             ("*x BIGINT", json!({})),
         ] {
             assert_eq!(declared("scalar", parameters, option.clone()).unwrap().spec.kind, Kind::Scalar);
@@ -342,6 +366,26 @@ mod tests {
         }
         assert_eq!(declared("aggregate", "", json!({})).unwrap().spec.kind, Kind::Aggregate);
         assert!(declared("stream", "", json!({})).is_err());
+        for option in
+            [json!({ "partitions": true }), json!({ "cardinality": 7 }), json!({ "named": [false, true] })]
+        {
+            let spec = declared("table", "x INT, y INT", option.clone()).unwrap().spec;
+            assert_eq!(spec.named.len(), 2);
+            for kind in ["scalar", "aggregate"] {
+                let error = declared(kind, "x INT, y INT", option.clone()).unwrap_err();
+                assert!(
+                    error.starts_with("function f: only table functions ") && error.ends_with(kind),
+                    "{error}"
+                );
+            }
+        }
+        for (kind, result) in
+            [("table", "STRUCT(x INT)"), ("scalar", "TABLE(x INT)"), ("aggregate", "TABLE(x INT)")]
+        {
+            let spec = json!({ "signature": format!("f() -> {result}"), "admits_null": [], "kind": kind });
+            let error = Function::new(0, serde_json::from_value(spec).unwrap()).unwrap_err().to_string();
+            assert!(error.contains("TABLE("), "{error}");
+        }
     }
 
     #[test]

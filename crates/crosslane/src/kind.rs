@@ -3,17 +3,21 @@
 //! | kind | entry | rows of the engine | answer of the guest |
 //! |---|---|---|---|
 //! | scalar | [`Entry::Call`] | the arguments | a result for each row |
-//! | table | [`Entry::Scan`] | the arguments | batches of any number of rows |
+//! | table | [`Entry::Scan`] | a row: the partition (BLOB; NULL without), the wanted columns' places, the arguments | batches of any number of rows: a STRUCT of the wanted columns |
+//! | table | [`Entry::Partitions`] | a row: the arguments | batches of any number of rows: a partition as bytes |
 //! | aggregate | [`Entry::Update`] | a state's number, the arguments | a batch without rows and columns |
-//! | aggregate | [`Entry::Combine`] | the numbers of two states, of which the second is added to the first | the same |
+//! | aggregate | [`Entry::Combine`] | the numbers of two states, of which the second is added to the first; whether the second is kept | the same |
 //! | aggregate | [`Entry::Finish`] | a state's number | a result for each row |
+//! | aggregate | [`Entry::Save`] | a state's number | a state as bytes for each row |
+//! | aggregate | [`Entry::Load`] | a state's number, and a state as bytes that is added to it | a batch without rows and columns |
+//! | aggregate | [`Entry::Forget`] | the number of a state that is no more | the same |
 
 use crate::exchange::Entry;
 use crate::signature::Signature;
 use crate::types::{DataType, Field};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 /// What a function is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
@@ -31,21 +35,34 @@ pub enum Kind {
 /// What an exchange for an entry of a function carries. [`Kind::entry`] is the one that makes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryTypes<'a> {
-    /// The columns of states' numbers, which are the first.
-    pub states: &'a [Field],
+    /// The columns that the engine adds, which are the first.
+    pub leading: &'a [Field],
     /// The columns behind them: the function's parameters, if the entry takes arguments.
     pub arguments: &'a [Field],
     /// The type of the guest's one column; `None` if it answers with an empty batch.
     pub returns: Option<&'a DataType>,
 }
 
-/// Of [`Entry::Update`] and [`Entry::Finish`].
+/// Of [`Entry::Update`], [`Entry::Finish`], [`Entry::Save`] and [`Entry::Forget`].
 static STATE: LazyLock<[Field; 1]> = LazyLock::new(|| [state("state")]);
 /// Of [`Entry::Combine`].
-static STATES: LazyLock<[Field; 2]> = LazyLock::new(|| [state("target"), state("source")]);
+static STATES: LazyLock<[Field; 3]> =
+    LazyLock::new(|| [state("target"), state("source"), field("keep", DataType::Boolean)]);
+/// Of [`Entry::Load`].
+static SAVED: LazyLock<[Field; 2]> = LazyLock::new(|| [state("state"), field("saved", DataType::Blob)]);
+/// Of [`Entry::Scan`].
+static SCAN: LazyLock<[Field; 2]> = LazyLock::new(|| {
+    [field("partition", DataType::Blob), field("wanted", DataType::List(Arc::new(DataType::Integer)))]
+});
+/// What partitions and states travel as.
+const BYTES: DataType = DataType::Blob;
+
+fn field(name: &str, data_type: DataType) -> Field {
+    Field { name: name.into(), data_type }
+}
 
 fn state(name: &str) -> Field {
-    Field { name: name.into(), data_type: DataType::BigInt }
+    field(name, DataType::BigInt)
 }
 
 impl Kind {
@@ -61,16 +78,20 @@ impl Kind {
     /// What an exchange for this entry of a function with this signature carries; `None` if functions of this kind have no
     /// such entry.
     pub fn entry(self, entry: Entry, signature: &Signature) -> Option<EntryTypes<'_>> {
-        let (states, arguments, returns): (&[Field], &[Field], _) = match (self, entry) {
-            (Kind::Scalar, Entry::Call) | (Kind::Table, Entry::Scan) => {
-                (&[], &signature.parameters, Some(&signature.returns))
-            }
-            (Kind::Aggregate, Entry::Update) => (&*STATE, &signature.parameters, None),
+        let (parameters, returns) = (&signature.parameters[..], Some(&signature.returns));
+        let (leading, arguments, returns): (&[Field], &[Field], _) = match (self, entry) {
+            (Kind::Scalar, Entry::Call) => (&[], parameters, returns),
+            (Kind::Table, Entry::Scan) => (&*SCAN, parameters, returns),
+            (Kind::Table, Entry::Partitions) => (&[], parameters, Some(&BYTES)),
+            (Kind::Aggregate, Entry::Update) => (&*STATE, parameters, None),
             (Kind::Aggregate, Entry::Combine) => (&*STATES, &[], None),
-            (Kind::Aggregate, Entry::Finish) => (&*STATE, &[], Some(&signature.returns)),
+            (Kind::Aggregate, Entry::Finish) => (&*STATE, &[], returns),
+            (Kind::Aggregate, Entry::Save) => (&*STATE, &[], Some(&BYTES)),
+            (Kind::Aggregate, Entry::Load) => (&*SAVED, &[], None),
+            (Kind::Aggregate, Entry::Forget) => (&*STATE, &[], None),
             _ => return None,
         };
-        Some(EntryTypes { states, arguments, returns })
+        Some(EntryTypes { leading, arguments, returns })
     }
 }
 
@@ -87,7 +108,7 @@ impl FromStr for Kind {
 impl<'a> EntryTypes<'a> {
     /// The engine's columns.
     pub fn fields(&self) -> impl Iterator<Item = &'a Field> + use<'a> {
-        self.states.iter().chain(self.arguments)
+        self.leading.iter().chain(self.arguments)
     }
 
     /// Their types.
@@ -105,9 +126,6 @@ impl<'a> EntryTypes<'a> {
 mod tests {
     use super::*;
 
-    const ENTRIES: [Entry; 6] =
-        [Entry::Call, Entry::Scan, Entry::Update, Entry::Combine, Entry::Finish, Entry::SetUp];
-
     /// The entries of a kind: the columns in, and the one out.
     fn entries(kind: &str) -> Vec<(Entry, String, Option<String>)> {
         let signature: Signature = "f(x DATE, y VARCHAR[]) -> DOUBLE".parse().unwrap();
@@ -118,20 +136,30 @@ mod tests {
             assert_eq!(types.answer(7), if types.returns.is_some() { 7 } else { 0 });
             Some((entry, fields.join(", "), types.returns.map(DataType::to_string)))
         };
-        ENTRIES.into_iter().filter_map(described).collect()
+        (1..=Entry::COUNT as u32).filter_map(Entry::of).filter_map(described).collect()
     }
 
     #[test]
     fn a_kind_says_which_entries_there_are_and_what_they_carry() {
         let (arguments, returns) = ("x DATE, y VARCHAR[]", || Some("DOUBLE".to_owned()));
         assert_eq!(entries("scalar"), [(Entry::Call, arguments.to_owned(), returns())]);
-        assert_eq!(entries("table"), [(Entry::Scan, arguments.to_owned(), returns())]);
+        let bytes = || Some("BLOB".to_owned());
+        assert_eq!(
+            entries("table"),
+            [
+                (Entry::Scan, format!("partition BLOB, wanted INTEGER[], {arguments}"), returns()),
+                (Entry::Partitions, arguments.to_owned(), bytes()),
+            ]
+        );
         assert_eq!(
             entries("aggregate"),
             [
                 (Entry::Update, format!("state BIGINT, {arguments}"), None),
-                (Entry::Combine, "target BIGINT, source BIGINT".to_owned(), None),
+                (Entry::Combine, "target BIGINT, source BIGINT, keep BOOLEAN".to_owned(), None),
                 (Entry::Finish, "state BIGINT".to_owned(), returns()),
+                (Entry::Save, "state BIGINT".to_owned(), bytes()),
+                (Entry::Load, "state BIGINT, saved BLOB".to_owned(), None),
+                (Entry::Forget, "state BIGINT".to_owned(), None),
             ]
         );
     }

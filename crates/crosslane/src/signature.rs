@@ -30,8 +30,10 @@ pub struct Signature {
     pub parameters: Vec<Field>,
     /// Whether the last parameter stands for any number of arguments.
     pub variadic: bool,
-    /// The type of the result.
+    /// The type of the result. Of a table, a STRUCT of its columns.
     pub returns: DataType,
+    /// Whether the result is a table: `numbers(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)`.
+    pub table: bool,
 }
 
 /// A text that is not a signature (or not a type).
@@ -100,7 +102,8 @@ impl Signature {
             return Err(format!("{self} cannot be called with {}", types_text(&types)));
         }
         let parameters = names.zip(types).map(|(name, data_type)| Field { name, data_type }).collect();
-        Ok(Self { name: self.name.clone(), parameters, variadic: false, returns: self.returns.clone() })
+        let (name, returns) = (self.name.clone(), self.returns.clone());
+        Ok(Self { name, parameters, variadic: false, returns, table: self.table })
     }
 
     /// [`Signature::for_arguments`] for the types of [`types_text`].
@@ -133,11 +136,22 @@ impl Signature {
             self.arguments().enumerate().map(|(at, field)| format!("{}{field}", star(at))).collect();
         texts.join(", ")
     }
+
+    /// The result as a signature has it.
+    pub fn result(&self) -> String {
+        match &self.returns {
+            DataType::Struct(columns) if self.table => {
+                let columns: Vec<_> = columns.iter().map(Field::to_string).collect();
+                format!("TABLE({})", columns.join(", "))
+            }
+            returns => returns.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}({}) -> {}", self.name, self.declared(), self.returns)
+        write!(f, "{}({}) -> {}", self.name, self.declared(), self.result())
     }
 }
 
@@ -217,8 +231,15 @@ fn signature(input: &mut &str) -> Parsed<Signature> {
     let name = identifier.context(expected("a function name")).parse_next(input)?;
     let (parameters, variadic) = parameters.parse_next(input)?;
     cut_err(token("->")).parse_next(input)?;
-    let returns = cut_err(data_type).parse_next(input)?;
-    Ok(Signature { name, parameters, variadic, returns })
+    let (table, returns) =
+        cut_err(alt((table.map(|table| (true, table)), data_type.map(|returns| (false, returns)))))
+            .parse_next(input)?;
+    Ok(Signature { name, parameters, variadic, returns, table })
+}
+
+/// `TABLE(...)`: the columns of a table.
+fn table(input: &mut &str) -> Parsed<DataType> {
+    fields(keyword("TABLE"), usize::MAX).map(|columns| DataType::Struct(columns.into())).parse_next(input)
 }
 
 /// The parameters, and whether the last one stands for any number of arguments.
@@ -549,6 +570,25 @@ mod tests {
             (format!("f(*rest INT{most}[]) -> INT"), "at most 64 levels"),
         ] {
             assert!(text.parse::<Signature>().unwrap_err().what.contains(what), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_result_may_be_a_table() {
+        let parsed: Signature = "f( n int ) -> table ( i int , \"a b\" text [] )".parse().unwrap();
+        assert_eq!(parsed.to_string(), "f(n INTEGER) -> TABLE(i INTEGER, \"a b\" VARCHAR[])");
+        assert_eq!(parsed.to_string().parse(), Ok(parsed.clone()));
+        assert!(parsed.table);
+        assert_eq!(parsed.returns.to_string(), "STRUCT(i INTEGER, \"a b\" VARCHAR[])");
+        assert!(!"f() -> STRUCT(i INTEGER)".parse::<Signature>().unwrap().table);
+        for (text, what) in [
+            ("f() -> TABLE()", "a name"),
+            ("f() -> TABLE(i INT, I INT)", "different names"),
+            ("f() -> TABLE(i INT)[]", "the end"),
+            ("f(x TABLE(i INT)) -> INT", "SQL type"),
+        ] {
+            let error = text.parse::<Signature>().unwrap_err();
+            assert!(error.what.contains(what), "{text}: {error:?}");
         }
     }
 

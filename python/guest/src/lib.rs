@@ -34,7 +34,7 @@ type Parts = (String, Vec<(String, String)>, String, bool);
 #[pyfunction]
 fn parse_signature(text: &str) -> PyResult<Parts> {
     let signature: Signature = text.parse().map_err(value_error)?;
-    Ok((signature.name.clone(), signature.pairs(), signature.returns.to_string(), signature.variadic))
+    Ok((signature.name.clone(), signature.pairs(), signature.result(), signature.variadic))
 }
 
 /// What a signature is for arguments of the types of a text such as `(BIGINT, VARCHAR[])`, and their number.

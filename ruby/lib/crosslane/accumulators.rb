@@ -92,8 +92,8 @@ module Crosslane
       self.class.keep(state, @step.call(VALUES.fetch(state) { begin_state }, *row))
     end
 
-    # Adds what a state has accumulated to another.
-    def combine(target, source)
+    # Adds what a state has accumulated to another, and keeps it.
+    def combine(target, source, _keep)
       return unless VALUES.key?(source)
 
       value = self.class.copy(VALUES[source])

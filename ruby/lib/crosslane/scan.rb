@@ -62,7 +62,7 @@ module Crosslane
       check_keywords(block)
       @type = "STRUCT#{fixed.strip}" if fixed
       # The engine does not look at the type of rows that are decided later.
-      @rows = Rows.new(self, rows_of(@type || "BOOLEAN"), block.source_location&.first || "")
+      @rows = Rows.new(self, rows_of(@type || "STRUCT(decided BOOLEAN)"), block.source_location&.first || "")
     end
 
     # @return [Scan]
@@ -100,7 +100,8 @@ module Crosslane
 
     # The signature of the rows; it is checked here, where its mistake is.
     def rows_of(type)
-      Crosslane.signature(@name, "(scan BIGINT) -> #{type}").tap { |rows| Declaration.new(rows, ->(scan) {}) }
+      rows = Crosslane.signature(@name, "(scan BIGINT) -> TABLE#{type.delete_prefix("STRUCT")}")
+      rows.tap { Declaration.new(rows, ->(scan) {}) }
     end
 
     # The keywords that something callable takes.

@@ -47,7 +47,7 @@ type Parts = (String, Vec<(String, String)>, String, bool);
 /// The parts of a signature, in their normal form.
 fn parse_signature(text: String) -> Result<Parts, Error> {
     let signature: Signature = text.parse().map_err(argument_error)?;
-    Ok((signature.name.clone(), signature.pairs(), signature.returns.to_string(), signature.variadic))
+    Ok((signature.name.clone(), signature.pairs(), signature.result(), signature.variadic))
 }
 
 /// What tells files, as pairs of path and content, from any others.

@@ -12,7 +12,7 @@
 use crate::objects::{self, Vm, Writer};
 use crate::serve::{io_error, wait};
 use crate::values::Held;
-use crosslane::{ColumnBuilder, DataType, Failure, Signature};
+use crosslane::{ColumnBuilder, DataType, Entry, Failure, Kind, Signature};
 use crosslane_guest::{fail, succeed};
 use crosslane_gvl::{self as gvl, Unwind, protect};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps};
@@ -33,7 +33,8 @@ const CHUNK: usize = 2048;
 pub(crate) struct Table {
     /// Its declaration (`Crosslane::Scans::Rows`).
     declared: Held,
-    parameters: Vec<DataType>,
+    /// What a scan is opened with: the number that Ruby gave it is the last.
+    columns: Vec<DataType>,
 }
 
 /// The exchange of a scan.
@@ -76,10 +77,10 @@ impl Table {
     pub(crate) fn new(declared: Value) -> Result<Self, Error> {
         let signature: String = declared.funcall("signature", ())?;
         let signature: Signature = signature.parse().map_err(crate::argument_error)?;
-        Ok(Self {
-            declared: Held::new(declared)?,
-            parameters: signature.parameters.into_iter().map(|field| field.data_type).collect(),
-        })
+        let Some(carried) = Kind::Table.entry(Entry::Scan, &signature) else {
+            return Err(crate::argument_error(format!("{signature} is no table")));
+        };
+        Ok(Self { declared: Held::new(declared)?, columns: carried.takes().cloned().collect() })
     }
 
     /// Answers a scan, until it has no more rows or none are wanted.
@@ -121,8 +122,8 @@ impl Table {
 
     /// The scan that the engine asks for, and its first row's place.
     fn begin(&self, lane: &GuestLane, exchange: Exchange) -> Result<(Value, Rows), Error> {
-        let columns = lane.columns(self.parameters.iter()).map_err(io_error)?;
-        let number: i64 = columns.first().map_or(0, |column| column.value(0));
+        let columns = lane.columns(self.columns.iter()).map_err(io_error)?;
+        let number: i64 = columns.last().map_or(0, |column| column.value(0));
         let scan: Value = self.declared.get().funcall("scan", (number,))?;
         // Scans of a function whose columns are decided when it is used have rows of different types.
         let returns: String = scan.funcall("type", ())?;

@@ -112,7 +112,7 @@ const SUM: &str = "Class.new do
     raise \"call #{@calls}: #{x}\" if x == 13
     sums[state] += x
   end
-  def combine(target, source) = sums[target] += sums[source]
+  def combine(target, source, _keep) = sums[target] += sums[source]
   def finish(state) = state == 4 ? 'four' : sums[state]
 end.new";
 
@@ -134,7 +134,12 @@ fn an_aggregate_has_three_entries() {
     let (aggregate, mut outs) = (Arc::new(Ready::Rows(functions)), Outs::default());
     let (mut engine, mut guest) = both_ends(4096);
     let mut answer = |entry: Entry, columns: &[&[Option<i64>]]| -> (Header, Vec<u8>) {
-        let content: Vec<_> = columns.iter().map(|values| numbers(values)).collect();
+        let mut content: Vec<_> = columns.iter().map(|values| numbers(values)).collect();
+        if entry == Entry::Combine {
+            let mut keep = ColumnBuilder::new(&DataType::Boolean);
+            columns[0].iter().for_each(|_| keep.boolean(true));
+            content.push(keep);
+        }
         let sent = engine.submit(Address::whole(0, entry), columns[0].len(), &content);
         assert!(matches!(sent, Ok(Some(_))));
         let Ok(Next::Call(call)) = guest.next_call_or(|| false) else { panic!("no message") };

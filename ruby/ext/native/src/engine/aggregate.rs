@@ -123,6 +123,22 @@ impl Input for States<'_> {
     }
 }
 
+/// So many times the answer that DuckDB may use a state that was combined once more.
+struct Keep(usize);
+
+impl Input for Keep {
+    fn rows(&self) -> usize {
+        self.0
+    }
+
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        let mut column = ColumnBuilder::new(&DataType::Boolean);
+        rows.for_each(|_| column.boolean(true));
+        take(&column);
+        Ok(())
+    }
+}
+
 struct Joined<'a> {
     numbers: &'a [ColumnBuilder],
     arguments: Option<&'a dyn Encode>,
@@ -203,7 +219,8 @@ unsafe extern "C" fn combine_states(
     unsafe {
         with(info, |registered| {
             let columns = vec![numbers(target, count as usize), numbers(source, count as usize)];
-            registered.enter(Entry::Combine, &States { columns, arguments: None }, &mut ())
+            let keep = Keep(count as usize);
+            registered.enter(Entry::Combine, &States { columns, arguments: Some(&keep) }, &mut ())
         });
     }
 }

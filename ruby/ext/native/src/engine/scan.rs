@@ -91,9 +91,14 @@ impl Input for Ask {
     }
 
     fn slice(&self, _rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        // Opening the scan has seen to its parts, and to the columns that the query wants.
+        let mut partition = ColumnBuilder::new(&DataType::Blob);
+        partition.null();
+        let mut wanted = ColumnBuilder::new(&DataType::List(Arc::new(DataType::Integer)));
+        wanted.null();
         let mut number = ColumnBuilder::new(&DataType::BigInt);
         number.fixed(self.0.0);
-        take(&number);
+        take(&vec![partition, wanted, number]);
         Ok(())
     }
 }
