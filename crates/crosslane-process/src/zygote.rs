@@ -231,6 +231,10 @@ impl pool::Zygote for Zygote {
         }
         booted
     }
+
+    fn set_up(&self) -> Option<Duration> {
+        self.functions.iter().any(|function| function.spec.set_up).then_some(self.options.load_timeout)
+    }
 }
 
 /// Why an answer did not come.

@@ -23,7 +23,7 @@ pub enum Entry {
     Combine = 4,
     /// The numbers of groups in, their results out.
     Finish = 5,
-    /// What the guest prepares before it is used.
+    /// What the guest prepares before any of its functions is used.
     SetUp = 6,
     /// The arguments in, the partitions of a table out.
     Partitions = 7,
@@ -33,10 +33,12 @@ pub enum Entry {
     Load = 9,
     /// The numbers of groups that are no more in.
     Forget = 10,
+    /// The end of what the guest has prepared.
+    TearDown = 11,
 }
 
 /// All of them.
-const ENTRIES: [Entry; 10] = [
+const ENTRIES: [Entry; 11] = [
     Entry::Call,
     Entry::Scan,
     Entry::Update,
@@ -47,6 +49,7 @@ const ENTRIES: [Entry; 10] = [
     Entry::Save,
     Entry::Load,
     Entry::Forget,
+    Entry::TearDown,
 ];
 
 impl Entry {
@@ -333,7 +336,7 @@ mod tests {
         for number in 0..20 {
             assert_eq!(
                 Entry::of(number).map(|entry| entry as u32),
-                (1..=10).contains(&number).then_some(number)
+                (1..=11).contains(&number).then_some(number)
             );
         }
     }

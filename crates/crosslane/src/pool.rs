@@ -15,7 +15,7 @@
 //!
 //! | turn | ended by | becomes |
 //! |---|---|---|
-//! | `Due` | the keeper, which boots a lane as long as a waiter is due | `Served`, or `Refused` if the boot fails |
+//! | `Due` | the keeper, which boots a lane as long as a waiter is due for whom none prepares itself | `Served`, or `Refused` if the boot fails |
 //! | `Refused` | the next lane that is given back | `Served`; an error if none will be |
 //! | `Served` | the waiter: it takes its lane and leaves the line | |
 //!
@@ -23,7 +23,8 @@
 //!
 //! 1. While a waiter is due or refused, no lane is idle: a lane that is booted or given back goes to the first such
 //!    waiter, and later waiters stand behind it. So no thread can take a lane that was made for another.
-//! 2. While a waiter is due, the keeper boots a lane, or has been notified and is about to look.
+//! 2. While a waiter is due, the keeper boots a lane, or has been notified and is about to look, or as many lanes prepare
+//!    themselves as waiters are due.
 //! 3. While there is a line the shelves are closed and empty. A lane that a thread puts on one just then comes back to
 //!    that thread, which gives it to the line.
 //! 4. `out` counts the lanes that are checked out, with those of `Served` and those on shelves. While it is not 0 and
@@ -37,8 +38,16 @@
 //! A lane that is given back may be at work on something that was cancelled. The pool keeps it, and throws away what still
 //! comes: the keeper does every [`GLANCE`], and who finds no idle lane does, too, also in line. It counts as checked out until its guest has
 //! ended the exchange; then it is idle, or goes to the line. A guest that takes longer than [`GRACE`] loses its lane.
+//!
+//! # Set-up
+//! A library may have functions that prepare something on each lane ([`Zygote::set_up`]). A new lane is told to
+//! ([`Entry::SetUp`]), and is looked after like one that is ending until it has answered: so a query finds lanes that
+//! are prepared. What a guest answers does not matter: a function whose preparation failed tries it again when it is called,
+//! and tells its caller. A lane that is lost while it prepares counts as a boot that failed. Before idle lanes end,
+//! their guests are told to end what they have prepared ([`Entry::TearDown`]), for which they have [`GRACE`].
 
 use crate::error::Error;
+use crate::exchange::{Address, Entry};
 use crate::lane::{Lane, LaneError, Patience, wait_any};
 use crate::spread::Shelves;
 use crate::stats::LaneStats;
@@ -71,6 +80,11 @@ pub trait Zygote: 'static {
     /// # Errors
     /// Why no lane can be made.
     fn boot(&mut self) -> Result<Self::Lane, Error>;
+
+    /// How long a new lane may take to prepare its functions; `None` if there is nothing to prepare.
+    fn set_up(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// How a pool behaves.
@@ -114,6 +128,10 @@ struct Kept<L: Lane> {
     stats: Arc<LaneStats>,
     /// When it was given back last.
     since: Instant,
+    /// Until when its guest may go on with what is in flight while nobody has the lane.
+    until: Instant,
+    /// Whether it prepares itself, and nobody had it yet.
+    new: bool,
     shared: Arc<Shared<L>>,
 }
 
@@ -140,9 +158,13 @@ impl<L: Lane> Kept<L> {
         Ok(false)
     }
 
-    /// Whether its guest may still end what was cancelled.
-    fn may_go_on(&self) -> bool {
-        self.since.elapsed() < GRACE && self.lane.lives()
+    /// Why its guest may not go on, if it may not.
+    fn overdue(&mut self) -> Option<String> {
+        if Instant::now() >= self.until {
+            return Some("this took longer than load_timeout".into());
+        }
+        (!self.lane.lives())
+            .then(|| self.lane.check().map_or_else(|error| error.to_string(), |()| "has ended".into()))
     }
 
     /// It has nothing to do from now on.
@@ -168,8 +190,10 @@ struct Place<L: Lane> {
 struct State<L: Lane> {
     /// The lane used last is on top: its memory is the warmest.
     idle: Vec<Box<Kept<L>>>,
-    /// Lanes at work on what was cancelled, since they were given back.
+    /// Lanes at work on what was cancelled, since they were given back, and new ones that prepare themselves.
     ending: Vec<Box<Kept<L>>>,
+    /// How many of the latter there are.
+    preparing: usize,
     /// Lanes that are not in `idle`.
     out: usize,
     /// The living lanes, idle and busy.
@@ -236,8 +260,9 @@ impl<L: Lane> State<L> {
         self.line.iter().any(|place| !matches!(place.turn, Turn::Served(_)))
     }
 
+    /// Whether a waiter is due for whom no lane prepares itself.
     fn is_due(&self) -> bool {
-        self.line.iter().any(|place| matches!(place.turn, Turn::Due))
+        self.line.iter().filter(|place| matches!(place.turn, Turn::Due)).count() > self.preparing
     }
 
     /// Gives a free lane to the first waiter; returns it if there is none.
@@ -370,15 +395,26 @@ impl<L: Lane> Shared<L> {
         let mut ending: Vec<_> = std::mem::take(&mut state.ending).into_iter().map(PooledLane::new).collect();
         drop(state);
         let until = Instant::now() + patience;
-        let mut free = Vec::new();
+        let (mut free, mut unprepared) = (Vec::new(), Vec::new());
         loop {
             let mut at = 0;
             while at < ending.len() {
-                match ending[at].kept_mut().settle() {
-                    Ok(true) => free.push(ending.swap_remove(at)),
-                    Ok(false) if ending[at].kept().may_go_on() => at += 1,
+                let kept = ending[at].kept_mut();
+                let over = match kept.settle() {
+                    Ok(true) => {
+                        free.push(ending.swap_remove(at));
+                        continue;
+                    }
+                    Ok(false) => kept.overdue(),
+                    Err(error) => Some(error.to_string()),
+                };
+                match over {
+                    None => at += 1,
                     // Dropping it ends the lane, and tells who waits.
-                    Ok(false) | Err(_) => drop(ending.swap_remove(at)),
+                    Some(why) => {
+                        unprepared.extend(kept.new.then_some(why));
+                        drop(ending.swap_remove(at));
+                    }
                 }
             }
             let rest = until.saturating_duration_since(Instant::now());
@@ -396,7 +432,14 @@ impl<L: Lane> Shared<L> {
             // It may have found none of them meanwhile.
             self.work.notify_one();
         }
+        for why in unprepared {
+            // Without a waiter, the next check-out that finds no idle lane tries again, and gets the error.
+            state.exhausted = true;
+            state.refuse(Error::Boot(format!("the set-up of its functions: {why}")));
+            self.arrival.notify_all();
+        }
         for mut kept in free {
+            state.preparing -= usize::from(std::mem::take(&mut kept.new));
             kept.rest();
             state.receive(kept);
             self.tell(&state);
@@ -430,6 +473,7 @@ impl<Z: Zygote> Pool<Z> {
         let state = State {
             idle: Vec::new(),
             ending: Vec::new(),
+            preparing: 0,
             out: 0,
             lanes: Vec::new(),
             line: VecDeque::new(),
@@ -630,17 +674,24 @@ fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
         let few = !state.exhausted && state.idle.len() + state.out < wanted;
         if few || state.is_due() {
             drop(state);
-            let booted = zygote.boot();
+            let booted = zygote.boot().and_then(|lane| begin(lane, zygote.set_up()));
             state = shared.lock();
             match booted {
-                Ok(lane) => {
+                Ok((lane, prepares)) => {
                     state.exhausted = false;
                     state.stats.booted += 1;
                     let stats = LaneStats { id: lane.id(), process: lane.process(), ..LaneStats::default() };
                     let stats = Arc::new(stats);
                     state.lanes.push(Arc::clone(&stats));
-                    let (since, shared) = (Instant::now(), Arc::clone(shared));
-                    if let Some(kept) = state.serve(Box::new(Kept { lane, stats, since, shared })) {
+                    let since = Instant::now();
+                    let (until, new) = (prepares.unwrap_or(since), prepares.is_some());
+                    let kept = Box::new(Kept { lane, stats, since, until, new, shared: Arc::clone(shared) });
+                    if new {
+                        kept.stats.busy.store(true, Relaxed);
+                        state.out += 1;
+                        state.preparing += 1;
+                        state.ending.push(kept);
+                    } else if let Some(kept) = state.serve(kept) {
                         state.idle.insert(0, kept);
                     }
                 }
@@ -659,9 +710,12 @@ fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
             state.keep_warm = false;
         }
         if !state.keep_warm && state.out == 0 && !state.idle.is_empty() {
-            let leaving = std::mem::take(&mut state.idle);
+            let mut leaving = std::mem::take(&mut state.idle);
             state.lanes.clear();
             drop(state);
+            if zygote.set_up().is_some() {
+                tear_down(&mut leaving);
+            }
             drop(leaving);
             state = shared.lock();
             continue;
@@ -677,9 +731,41 @@ fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
         let patience = if state.ending.is_empty() { patience.max(GLANCE) } else { GLANCE };
         state = shared.work.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner).0;
     }
-    let leaving = (std::mem::take(&mut state.idle), std::mem::take(&mut state.ending));
+    let mut leaving = (std::mem::take(&mut state.idle), std::mem::take(&mut state.ending));
     drop(state);
+    if zygote.set_up().is_some() {
+        tear_down(&mut leaving.0);
+    }
     drop(leaving);
+}
+
+/// Has a new lane prepare its functions, if there is something to prepare. Returns until when it may.
+fn begin<L: Lane>(mut lane: L, limit: Option<Duration>) -> Result<(L, Option<Instant>), Error> {
+    let Some(limit) = limit else { return Ok((lane, None)) };
+    match lane.submit(Address::whole(0, Entry::SetUp), 0, &()) {
+        Ok(Some(_)) => Ok((lane, Some(Instant::now() + limit))),
+        Ok(None) => Err(Error::Boot("a new worker has no room for a message".into())),
+        Err(error) => Err(Error::Boot(error.to_string())),
+    }
+}
+
+/// Has the guests of idle lanes end what they have prepared, side by side.
+fn tear_down<L: Lane>(lanes: &mut [Box<Kept<L>>]) {
+    let until = Instant::now() + GRACE;
+    let told = lanes.iter_mut().filter_map(|kept| {
+        let sent = kept.lane.submit(Address::whole(0, Entry::TearDown), 0, &());
+        matches!(sent, Ok(Some(_))).then_some(kept)
+    });
+    let mut told: Vec<_> = told.collect();
+    loop {
+        told.retain_mut(|kept| matches!(kept.settle(), Ok(false)) && kept.lane.lives());
+        let rest = until.saturating_duration_since(Instant::now());
+        if told.is_empty() || rest.is_zero() {
+            return;
+        }
+        let lanes: Vec<_> = told.iter_mut().map(|kept| &mut kept.lane).collect();
+        wait_any(&lanes, Patience::Sleep, rest.min(GLANCE));
+    }
 }
 
 /// A lane that is checked out. Dropping it ends the lane; [`PooledLane::give_back`] keeps it warm.
@@ -743,6 +829,7 @@ impl<L: Lane> PooledLane<L> {
     fn cancelled(&mut self) -> Option<Box<Kept<L>>> {
         let mut kept = self.kept.take_if(|kept| kept.lane.is_cancelled() && !kept.lane.has_ended())?;
         kept.since = Instant::now();
+        kept.until = kept.since + GRACE;
         Some(kept)
     }
 
@@ -771,11 +858,12 @@ impl<L: Lane> std::ops::DerefMut for PooledLane<L> {
 impl<L: Lane> Drop for PooledLane<L> {
     fn drop(&mut self) {
         if let Some(kept) = self.kept.take() {
-            let Kept { lane, stats, shared, .. } = *kept;
+            let Kept { lane, stats, new, shared, .. } = *kept;
             let id = lane.id();
             drop(lane);
             let mut state = shared.lock();
             state.out -= 1;
+            state.preparing -= usize::from(new);
             if self.holder.is_some() {
                 state.held.remove(&id);
             }

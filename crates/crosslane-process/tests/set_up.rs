@@ -1,0 +1,157 @@
+//! Lanes that prepare themselves: nobody gets one before it is done, a lane that is lost meanwhile is a boot that failed, and
+//! what was prepared is ended in order. The guests are threads of this process.
+
+use crosslane::lane::Lane;
+use crosslane::pool::{self, Pool, PoolOptions, PooledLane};
+use crosslane::{Entry, Error, Failure};
+use crosslane_process::ProcessLane;
+use crosslane_process::guest::{Call, GuestLane, Mishaps, Next};
+use crosslane_process::testing::both_ends;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(600);
+
+/// What a guest does about a call. `false` if it is to end.
+type Guest = dyn Fn(&mut GuestLane, Call) -> bool + Send + Sync;
+
+struct Guests {
+    guest: Arc<Guest>,
+    limit: Duration,
+}
+
+impl pool::Zygote for Guests {
+    type Lane = ProcessLane;
+
+    fn boot(&mut self) -> Result<ProcessLane, Error> {
+        let (lane, mut end) = both_ends(4096);
+        let guest = Arc::clone(&self.guest);
+        thread::spawn(move || {
+            while let Ok(Next::Call(call)) = end.next_call_or(|| false) {
+                if !guest(&mut end, call) {
+                    break;
+                }
+            }
+        });
+        Ok(lane)
+    }
+
+    fn set_up(&self) -> Option<Duration> {
+        Some(self.limit)
+    }
+}
+
+fn pool(
+    limit: Duration,
+    idle_timeout: Duration,
+    guest: impl Fn(&mut GuestLane, Call) -> bool + Send + Sync + 'static,
+) -> Pool<Guests> {
+    let guests = Guests { guest: Arc::new(guest), limit };
+    Pool::start(PoolOptions { warm: 1, idle_timeout }, move |_| Ok((guests, ()))).unwrap().0
+}
+
+fn check_out(pool: &Pool<Guests>) -> Result<PooledLane<ProcessLane>, Error> {
+    pool.check_out(|| false).map(|lane| lane.expect("nobody ends the wait"))
+}
+
+fn done(lane: &mut GuestLane, call: Call) -> bool {
+    lane.succeed(call.with_rows(0), &(), Mishaps::default()).is_ok()
+}
+
+/// A guest that says which entry it was asked for, and does nothing before it may.
+fn told() -> (impl Fn(&mut GuestLane, Call) -> bool + Send + Sync, Receiver<Entry>, Sender<()>) {
+    let ((say, said), (permit, permits)) = (channel(), channel::<()>());
+    let (say, permits) = (Mutex::new(say), Mutex::new(permits));
+    let guest = move |lane: &mut GuestLane, call: Call| {
+        let _ = say.lock().unwrap().send(call.entry().unwrap());
+        let _ = permits.lock().unwrap().recv();
+        done(lane, call)
+    };
+    (guest, said, permit)
+}
+
+#[test]
+fn a_lane_is_lent_when_it_is_prepared() {
+    let (guest, said, permit) = told();
+    let pool = pool(LONG, LONG, guest);
+    assert_eq!(said.recv().unwrap(), Entry::SetUp);
+    assert_eq!((pool.stats().idle, pool.stats().busy), (0, 1));
+    assert!(pool.try_check_out().is_none());
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| check_out(&pool).unwrap());
+        while pool.stats().waited == 0 {
+            thread::yield_now();
+        }
+        permit.send(()).unwrap();
+        let lane = waiting.join().unwrap();
+        // Another boot would have taken as long.
+        assert_eq!((lane.in_flight(), pool.stats().booted), (0, 1));
+        lane.give_back();
+    });
+    assert_eq!((pool.stats().idle, pool.stats().discarded), (1, 0));
+    // It is told to end what it has prepared, and then gone.
+    drop(permit);
+    drop(pool);
+    assert_eq!(said.try_recv(), Ok(Entry::TearDown));
+    assert!(said.recv().is_err());
+}
+
+#[test]
+fn a_waiter_for_whom_no_lane_prepares_itself_has_one_booted() {
+    let (guest, said, permit) = told();
+    let pool = pool(LONG, LONG, guest);
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..3).map(|_| scope.spawn(|| check_out(&pool).unwrap())).collect();
+        (0..3).for_each(|_| assert_eq!(said.recv().unwrap(), Entry::SetUp));
+        drop(permit);
+        let lanes: Vec<_> = waiting.into_iter().map(|waiting| waiting.join().unwrap()).collect();
+        assert_eq!((lanes.len(), pool.stats().booted), (3, 3));
+        lanes.into_iter().for_each(PooledLane::give_back);
+    });
+}
+
+#[test]
+fn a_failure_leaves_a_lane_that_can_be_used() {
+    let pool = pool(LONG, LONG, |lane, call| {
+        let failure = Failure { class: "Oops".into(), message: "no model".into(), ..Failure::default() };
+        lane.fail(call, &failure, None).is_ok()
+    });
+    check_out(&pool).unwrap().give_back();
+    assert_eq!((pool.stats().booted, pool.stats().discarded), (1, 0));
+}
+
+#[test]
+fn a_guest_that_dies_or_takes_too_long_is_a_boot_that_failed() {
+    let stuck = Mutex::new(Vec::new());
+    let dies = pool(LONG, LONG, |_, _| false);
+    let hangs = pool(Duration::from_millis(50), LONG, move |_, _| {
+        // It lives, and says nothing, for as long as the pool does.
+        let (sender, receiver) = channel::<()>();
+        stuck.lock().unwrap().push(sender);
+        receiver.recv().is_ok()
+    });
+    for (pool, why) in [(dies, "was ended"), (hangs, "this took longer than load_timeout")] {
+        let error = check_out(&pool).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Boot(_)) && text.contains("set-up") && text.contains(why), "{text}");
+        // It is tried again for who needs a lane, and for nobody else.
+        let booted = pool.stats().booted;
+        assert!(check_out(&pool).is_err());
+        assert!(pool.stats().booted <= booted + 1, "{:?}", pool.stats());
+        assert_eq!(pool.stats().busy, 0);
+    }
+}
+
+#[test]
+fn idle_lanes_end_what_they_have_prepared() {
+    let (guest, said, permit) = told();
+    drop(permit);
+    let pool = pool(LONG, Duration::from_millis(20), guest);
+    assert_eq!(said.recv().unwrap(), Entry::SetUp);
+    assert_eq!(said.recv().unwrap(), Entry::TearDown);
+    // The next query finds another one.
+    check_out(&pool).unwrap().give_back();
+    assert_eq!(said.recv().unwrap(), Entry::SetUp);
+}
