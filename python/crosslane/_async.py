@@ -21,7 +21,7 @@ class Runner:
     """
 
     def __init__(self, declared: Declared) -> None:
-        self._function = declared.callable
+        self._function = declared.callee()
         self._concurrency = declared.concurrency
         self._timeout = declared.timeout
         self._retries = declared.retries

@@ -32,7 +32,7 @@ def make(declared: Declared, count: int) -> tuple[Each, CellType, list[CellType]
     Every library function gets its own, because CPython remembers at the place of a call what was called
     there last.
     """
-    function = declared.callable
+    function = declared.callee()
     first, *others = names = [f"value_{number}" for number in range(count)]
     variables = [*others, "result"]
     source = _SOURCE.format(variables=", ".join(variables), first=first, names=", ".join(names))

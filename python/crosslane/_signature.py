@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from crosslane import _guest
+from crosslane._state import Stateful
 from crosslane._udf import Declaration, is_async, underlying
 from crosslane.types import Interval, TimeNs, TimestampNs
 
@@ -109,6 +110,10 @@ class Declared:
     line: int
     description: str
 
+    def callee(self) -> Callable[..., Any]:
+        """What is called with the arguments, on the lane that asks."""
+        return self.callable.callee() if isinstance(self.callable, Stateful) else self.callable
+
     def for_types(self, types: str) -> Declared:
         """What it is for arguments of these types, such as "(BIGINT, VARCHAR[])", if it takes arguments of any.
 
@@ -147,6 +152,7 @@ class Declared:
             "memory_limit": self.memory_limit,
             "on_error": self.on_error,
             "retries": self.retries,
+            "set_up": isinstance(self.callable, Stateful),
             "file": self.file,
             "line": self.line,
             "description": self.description,
@@ -203,7 +209,7 @@ def resolve(declaration: Declaration) -> list[Declared]:
             memory_limit=declaration.memory_limit,
             on_error=declaration.on_error,
             retries=declaration.retries,
-            inline=declaration.inline,
+            inline=declaration.inline and not isinstance(function, Stateful),
             file=declaration.file,
             line=declaration.line,
             description=_description(function),

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
+from crosslane._state import Stateful, is_stateful
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -80,6 +82,9 @@ def udf(signature: str | None = None, /, **options: Unpack[Options]) -> Callable
 def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
     """Declares a function for SQL. The function itself stays as it is, and can be called as before.
 
+    A class whose instances are called is a stateful function: each lane makes an instance, without arguments, before its
+    first row, calls its ``__call__`` for the rows, and its ``close``, if it has one, when the lane is not needed any more.
+
     Use it bare, ``@udf``, with options, ``@udf(timeout=10)``, or with a signature in SQL's types,
     ``@udf("slug(title VARCHAR) -> VARCHAR")``. Without a signature the types come from the
     annotations.
@@ -117,8 +122,9 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
 
 
 def _mark(declaration: Declaration) -> None:
+    function = declaration.function
     try:
-        declaration.function.__crosslane__ = declaration  # type: ignore[attr-defined]
+        (function.made_by if isinstance(function, Stateful) else function).__crosslane__ = declaration  # type: ignore[attr-defined]
     except (AttributeError, TypeError):
         raise declaration.error(
             "nothing can be noted on it; wrap it in a function, or give it to crosslane.register"
@@ -128,9 +134,13 @@ def _mark(declaration: Declaration) -> None:
 def declaration_of(function: object) -> Declaration | None:
     """What a function was declared as. It may be a method or a wrapper of what was declared, and is called as such."""
     declaration = getattr(function, "__crosslane__", None) if callable(function) else None
-    if not isinstance(declaration, Declaration) or declaration.function is function:
-        return declaration if isinstance(declaration, Declaration) else None
-    return replace(declaration, function=function)
+    if not isinstance(declaration, Declaration):
+        return None
+    declared = declaration.function
+    if isinstance(declared, Stateful):
+        # What inherits from a declared class is not declared, nor are instances.
+        return declaration if function is declared.made_by else None
+    return declaration if declared is function else replace(declaration, function=function)
 
 
 def declare(
@@ -150,6 +160,8 @@ def declare(
 ) -> Declaration:
     """The declaration of a function; the options are those of :func:`udf`."""
     given = {key: value for key, value in locals().items() if key in Options.__annotations__}
+    if is_stateful(function):
+        function = Stateful(function)  # type: ignore[arg-type]
     declaration = Declaration(
         function=function,
         name=name or _name_in(signature) or _name_of(function),
@@ -176,6 +188,8 @@ def declare(
     ):
         if not (isinstance(value, type(choices[0])) and value in choices):
             raise declaration.error(f"{option} is {choices[0]!r} or {choices[1]!r}, not {value!r}")
+    if isinstance(function, Stateful) and (needed := function.needed()):
+        raise declaration.error(f"each lane makes an instance without arguments; this class needs {needed}")
     declaration.retries = _count(declaration, "retries", retries, 0, _MOST_RETRIES)
     if concurrency is not None:
         declaration.concurrency = _count(declaration, "concurrency", concurrency, 1, _MOST_CONCURRENCY)

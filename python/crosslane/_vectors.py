@@ -75,7 +75,7 @@ class Caller:
     """Calls a vectorized function with pyarrow arrays, whatever library it is written for."""
 
     def __init__(self, declared: Declared, result: pa.DataType) -> None:
-        self._function = declared.callable
+        self._function = declared.callee()
         self._into = [_INTO[column] for column in declared.columns]
         self._admits_null = declared.admits_null
         self._variadic = declared.variadic

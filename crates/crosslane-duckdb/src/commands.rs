@@ -307,6 +307,9 @@ fn options(function: &Function) -> String {
     if spec.retries > 0 {
         options.push(format!("retries={}", spec.retries));
     }
+    if spec.set_up {
+        options.push("set_up=true".to_owned());
+    }
     options.join(", ")
 }
 

@@ -7,14 +7,14 @@ use crate::objects::{self, Reader, Vm, Wish, overflow};
 use crate::row::{Argument, RowCaller};
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
-use crosslane::{ColumnBuilder, DataType, Failure, Instances, Leniency, Signature, Verdict};
-use crosslane_process::guest::{Call, GuestLane, Mishaps};
+use crosslane::{ColumnBuilder, DataType, Entry, Failure, Instances, Leniency, Signature, Verdict};
+use crosslane_process::guest::{Call, GuestLane, Mishaps, Next};
 use crosslane_process::limits::MemoryLimit;
 use crosslane_ring::ProgressWord;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyList, PyString, PyTuple};
 use std::collections::HashMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -55,9 +55,29 @@ pub(crate) fn answer_all(
     lane: &mut GuestLane,
     functions: Vec<Bound<'_, PyAny>>,
 ) -> PyResult<()> {
+    let library = PyList::new(py, &functions)?;
     let mut prepared: Vec<Prepared> = functions.into_iter().map(Prepared::new).collect();
     loop {
-        let Some(call) = py.detach(|| lane.next_call())? else { return Ok(()) };
+        let call = match py.detach(|| lane.next_call_or(|| false))? {
+            Next::Call(call) => call,
+            Next::Cancelled => continue,
+            Next::Closed | Next::Stopped => return Ok(()),
+        };
+        match call.entry() {
+            Some(Entry::Call) => {}
+            Some(Entry::SetUp) => {
+                run_for_all(lane, call, &library, intern!(py, "set_up"))?;
+                continue;
+            }
+            Some(Entry::TearDown) => {
+                run_for_all(lane, call, &library, intern!(py, "tear_down"))?;
+                continue;
+            }
+            _ => {
+                lane.fail(call, &call.refusal(), None)?;
+                continue;
+            }
+        }
         let index = call.header.function as usize;
         let count = prepared.len();
         let Some(prepared) = prepared.get_mut(index) else {
@@ -71,6 +91,23 @@ pub(crate) fn answer_all(
                 lane.fail_after(call, &failure, None, |lane, size| wait_for_room(py, lane, size))?;
             }
         }
+    }
+}
+
+/// Answers an exchange that is for all functions of the library with what this function of `crosslane._state` does.
+fn run_for_all(
+    lane: &mut GuestLane,
+    call: Call,
+    functions: &Bound<'_, PyList>,
+    name: &Bound<'_, PyString>,
+) -> PyResult<()> {
+    let py = functions.py();
+    let run = py.import("crosslane._state")?.call_method1(name, (functions,));
+    let wait = |lane: &mut GuestLane, size| wait_for_room(py, lane, size);
+    match run {
+        Ok(_) => lane.succeed_after(call.with_rows(0), &(), Mishaps::default(), wait),
+        Err(error) if ends_lane(py, &error) => Err(error),
+        Err(error) => lane.fail_after(call, &describe(py, error)?, None, wait),
     }
 }
 
@@ -219,7 +256,7 @@ impl<'py> Function<'py> {
                     Some(Loop::new(&make.call1((declared, types.len()))?)?)
                 };
                 let kind = Kind::Row { readers: readers()?, writer, each };
-                (kind, declared.getattr("callable")?)
+                (kind, declared.call_method0("callee")?)
             }
             "async" => {
                 let kind =

@@ -1,0 +1,237 @@
+"""Stateful functions: classes whose instance each lane makes once, before its first row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import crosslane
+
+from .conftest import CPUS, Library, Load, error, eventually, value
+
+#: Writes what happens, and where, into a file.
+NOTES = """
+import os
+from pathlib import Path
+NOTES = {notes!r}
+def note(text):
+    with open(NOTES, "a") as file:
+        file.write(f"{{text}} {{os.getpid()}}\\n")
+"""
+COUNTER = (
+    NOTES
+    + """
+@udf
+class RowsSoFar:
+    "Counts the rows of its lane."
+    def __init__(self):
+        note("set-up")
+        self.rows = 0
+    def __call__(self, x: int) -> int:
+        self.rows += 1
+        return self.rows
+    def close(self):
+        note(f"closed after {{self.rows}}")
+"""
+)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    path = tmp_path / "notes"
+    path.touch()
+    return path
+
+
+def lines(notes: Path) -> list[str]:
+    """What was noted, without the processes."""
+    return [line.rsplit(" ", 1)[0] for line in notes.read_text().splitlines()]
+
+
+def settled(con: duckdb.DuckDBPyConnection) -> bool:
+    """Whether the warm lanes are there, and wait for work."""
+    return bool(value(con, "SELECT bool_and(idle >= 1 AND busy = 0) FROM crosslane_pools()"))
+
+
+def test_each_lane_sets_up_once_before_it_is_used(load: Load, notes: Path) -> None:
+    con = load(COUNTER.format(notes=str(notes)))
+    assert eventually(lambda: len(lines(notes)) == CPUS and settled(con))
+    # No row was there yet.
+    assert lines(notes) == ["set-up"] * CPUS
+    assert value(con, "SELECT max(rows_so_far(i)) FROM range(5000) r(i)") == 5000
+    assert value(con, "SELECT max(rows_so_far(i)) FROM range(5000) r(i)") in (5000, 10000)
+    assert lines(notes) == ["set-up"] * CPUS
+    row = con.execute("SELECT signature, options, description FROM crosslane_functions()").fetchone()
+    assert row == ("rows_so_far(x BIGINT) -> BIGINT", "set_up=true", "Counts the rows of its lane.")
+
+
+def test_a_lane_that_is_not_needed_any_more_tears_down(
+    con: duckdb.DuckDBPyConnection, library: Library, notes: Path
+) -> None:
+    path = library(COUNTER.format(notes=str(notes)))
+    con.execute("CALL crosslane_set('warm_lanes', 1)")
+    crosslane.load(con, path)
+    con.execute("SELECT rows_so_far(1)").fetchall()
+    path.write_text(path.read_text() + "\n# changed\n")
+    crosslane.load(con, path)
+    assert eventually(lambda: lines(notes) == ["set-up", "closed after 1", "set-up"] or lines(notes) == [
+        "set-up", "set-up", "closed after 1"
+    ]), lines(notes)  # fmt: skip
+    assert eventually(lambda: settled(con))
+    con.close()
+    assert eventually(lambda: lines(notes).count("closed after 0") == 1), lines(notes)
+
+
+def test_an_idle_lane_tears_down(con: duckdb.DuckDBPyConnection, library: Library, notes: Path) -> None:
+    con.execute("CALL crosslane_set('idle_timeout', '0.05')")
+    con.execute("CALL crosslane_set('warm_lanes', 1)")
+    crosslane.load(con, library(COUNTER.format(notes=str(notes))))
+    con.execute("SELECT rows_so_far(1)").fetchall()
+    assert eventually(lambda: lines(notes) == ["set-up", "closed after 1"])
+    con.execute("SELECT rows_so_far(1)").fetchall()
+    assert lines(notes)[2] == "set-up"
+
+
+@pytest.mark.parametrize("how", ["raise ValueError('cannot close')", "time.sleep(1000)", "os._exit(3)"])
+def test_a_tear_down_that_fails_holds_nothing_up(load: Load, how: str) -> None:
+    con = load(f"""
+    import os, time
+    @udf
+    class F:
+        def __call__(self, x: int) -> int: return x
+        def close(self): {how}
+    """)
+    assert value(con, "SELECT f(7)") == 7
+    con.close()
+
+
+def test_a_set_up_that_fails_is_the_error_of_the_call_and_is_tried_again(load: Load, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    con = load(f"""
+    @udf
+    class Score:
+        def __init__(self):
+            self.model = open({str(model)!r}).read()
+        def __call__(self, x: int) -> str:
+            return self.model * x
+    @udf
+    def other(x: int) -> int: return x
+    """)
+    message = error(con, "SELECT score(2)")
+    assert "FileNotFoundError" in message
+    assert "in the set-up of score" in message
+    assert "functions_1.py:6 in __init__" in message
+    assert value(con, "SELECT other(2)") == 2
+    model.write_text("ab")
+    assert value(con, "SELECT score(2)") == "abab"
+    assert value(con, "SELECT sum(discarded) FROM crosslane_pools()") == 0
+
+
+def test_a_worker_that_dies_in_its_set_up_is_an_error(load: Load) -> None:
+    con = load("""
+    import os
+    @udf
+    class F:
+        def __init__(self): os._exit(3)
+        def __call__(self, x: int) -> int: return x
+    """)
+    for _ in range(2):
+        message = error(con, "SELECT f(1)")
+        assert "the set-up of its functions" in message
+        assert "exit code 3" in message
+
+
+def test_a_set_up_without_end_is_ended(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    con.execute("CALL crosslane_set('load_timeout', '3')")
+    crosslane.load(
+        con,
+        library("""
+        import time
+        @udf
+        class F:
+            def __init__(self): time.sleep(1000)
+            def __call__(self, x: int) -> int: return x
+        """),
+    )
+    message = error(con, "SELECT f(1)")
+    assert "the set-up of its functions: this took longer than load_timeout" in message
+
+
+def test_what_a_set_up_makes_is_the_lanes_own(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    """Functions with defaults, of any types, async and vectorized: one instance each; and close may be missing."""
+    path = library("""
+    from typing import Any
+    import pyarrow as pa
+    made = []
+    class Base:
+        def __init__(self): made.append(type(self).__name__)
+    @udf
+    class WithDefault(Base):
+        def __call__(self, x: int, y: int = 5) -> int: return x + y
+    @udf
+    class OfAny(Base):
+        def __call__(self, x: Any) -> str: return type(x).__name__
+    @udf
+    class Waits(Base):
+        async def __call__(self, x: int) -> int: return x * 2
+    @udf(vectorized=True)
+    class Whole(Base):
+        def __call__(self, x: pa.Int64Array) -> pa.Int64Array: return x
+    @udf(name="renamed", retries=1)
+    class Fails(Base):
+        tries = 0
+        def __call__(self, x: int) -> int:
+            self.tries += 1
+            if self.tries == 1: raise ValueError("once")
+            return self.tries
+    class Heir(OfAny): pass
+    an_instance = OfAny()
+    @udf
+    def made_here() -> str: return ",".join(sorted(made))
+    """)
+    con.execute("CALL crosslane_set('warm_lanes', 1)")
+    con.execute("SET threads = 1")
+    crosslane.load(con, path)
+    row = con.execute("""
+        SELECT with_default(1), with_default(1, 2), of_any(1), of_any('a'), waits(4), whole(9), renamed(1)
+    """).fetchone()
+    assert row == (6, 3, "int", "str", 8, 9, 2)
+    # The file has made one itself.
+    assert value(con, "SELECT made_here()") == "Fails,OfAny,OfAny,Waits,Whole,WithDefault"
+
+
+@pytest.mark.parametrize("lane", ["process", "thread"])
+def test_a_class_is_registered(con: duckdb.DuckDBPyConnection, lane: str) -> None:
+    class AddsUp:
+        def __init__(self) -> None:
+            self.sum = 0
+
+        def __call__(self, x: int) -> int:
+            self.sum += x
+            return self.sum
+
+    con.execute("SET threads = 1")
+    signature = crosslane.register(con, AddsUp, lane=lane)  # type: ignore[arg-type]
+    assert signature == "adds_up(x BIGINT) -> BIGINT"
+    query = "SELECT max(adds_up(i)) FROM range(4) r(i)"
+    assert value(con, query) == 6
+    # The class itself is what it was.
+    assert AddsUp()(5) == 5
+    # An instance is a function like any other.
+    crosslane.register(con, AddsUp(), "one(x BIGINT) -> BIGINT", lane=lane)  # type: ignore[arg-type]
+    assert value(con, "SELECT one(3)") == 3
+
+
+def test_a_class_that_cannot_be_made_without_arguments_is_refused(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    class NeedsPath:
+        def __init__(self, path: str, *, size: int) -> None: ...
+
+        def __call__(self, x: int) -> int:
+            return x
+
+    with pytest.raises(crosslane.DeclarationError, match="without arguments; this class needs path, size"):
+        crosslane.register(con, NeedsPath)
