@@ -306,6 +306,26 @@ class Bench:
         )
         yield Line(*line, ratio(taken["cold"], taken["warm"]), 20)
 
+    def stateful(self) -> Iterator[Line]:
+        """A function with a long set-up on a warm pool, against one without: its first query."""
+
+        def first_query(function: str) -> float:
+            con = crosslane.connect(functions=HERE / "stateful.py")
+            ready = "SELECT bool_and(idle >= 1 AND busy = 0) FROM crosslane_pools()"
+            while not con.execute(ready).fetchall()[0][0]:
+                time.sleep(0.01)
+            taken = self.seconds(con, f"SELECT bit_xor({function}(i)) FROM range(1000000) r(i)", 2)
+            con.close()
+            return taken
+
+        taken = self.alternate(
+            {name: lambda name=name: first_query(name) for name in ("stateful", "stateless")}, 5
+        )
+        texts = (milliseconds(taken[name]) for name in ("stateful", "stateless"))
+        # The same time, within a tenth.
+        line = ("set-up of 1 s, warm pool: its first query", "without set-up")
+        yield Line(*line, *texts, ratio(taken["stateless"], taken["stateful"]), 0.9)
+
     def memory(self) -> Iterator[Line]:
         """The engine's memory over many streamed rows."""
 
@@ -466,7 +486,7 @@ class Bench:
         """All lines whose benchmark's name contains a text."""
         everything = [
             self.bigint, self.varchar, self.wide, self.rows, self.vectorized, self.scaling, self.fan_out, self.waiting,
-            self.spans, self.workers, self.first_call, self.memory, self.interrupt,
+            self.spans, self.workers, self.first_call, self.stateful, self.memory, self.interrupt,
             self.js_numbers, self.js_text, self.js_guests, self.js_memory,
             self.ruby_lanes, self.ruby_v8,
         ]  # fmt: skip
