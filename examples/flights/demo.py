@@ -92,6 +92,14 @@ QUERIES = [
                   count(DISTINCT tail(tailnum).digits) AS planes
            FROM flights GROUP BY year, month, day ORDER BY mean_delay DESC LIMIT 5""",
     ),
+    (
+        "A model, loaded by each worker ahead of queries: percent of flights that leave 30 minutes late",
+        """SELECT floor(risk * 10)::INTEGER * 10 AS risk_from, count(*) AS flights,
+                  round(avg(risk) * 100, 1) AS predicted, round(avg((dep_delay > 30)::INTEGER) * 100, 1) AS late
+           FROM (SELECT late_risk(carrier, f.hour, wind_speed, visib, precip) AS risk, dep_delay
+                 FROM flights f JOIN weather USING (origin, time_hour) WHERE dep_delay IS NOT NULL)
+           WHERE risk IS NOT NULL GROUP BY 1 ORDER BY 1""",
+    ),
 ]
 
 #: (what, the same query for both, the functions that it calls with their DuckDB types)

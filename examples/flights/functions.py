@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
-from math import asin, cos, radians, sin, sqrt
+from math import asin, cos, exp, radians, sin, sqrt
+from pathlib import Path
 
 import aiohttp
 import pyarrow as pa
@@ -81,3 +83,17 @@ async def time_zone(airport_code: str) -> str:
     async with _session.get(f"/zone/{airport_code}") as response:
         response.raise_for_status()
         return (await response.json())["zone"]
+
+
+@udf
+class LateRisk:
+    """How likely a flight leaves more than 30 minutes late (the model that train.py has made)."""
+
+    def __init__(self) -> None:
+        self.weights = json.loads(Path(__file__).with_name("delay_model.json").read_text())
+
+    def __call__(self, carrier: str, hour: int, wind: float, visibility: float, rain: float) -> float:
+        w = self.weights
+        score = w["one"] + w["hour"] * hour / 24 + w["hour_squared"] * (hour / 24) ** 2
+        score += w["wind"] * wind / 10 + w["haze"] * (1 - visibility / 10) + w["wet"] * (rain > 0)
+        return 1 / (1 + exp(-score - w.get(f"carrier {carrier}", 0)))
