@@ -230,6 +230,7 @@ class _Run:
         self._statements = statements
         self._values = _JSON if json else _PRINTED
         self._cancel = con.cursor()
+        self._before = dict(self._cancel.execute("SELECT function, rows FROM crosslane_stats()").fetchall())
         self._stopped = False
         #: For each result its columns, its rows in batches, and an empty batch. None or an error is the last item.
         self._made: queue.Queue[Any] = queue.Queue(maxsize=2)
@@ -292,9 +293,9 @@ class _Run:
     def _wait_at_terminal(self) -> Any:
         with contextlib.suppress(queue.Empty):
             return self._made.get(timeout=_PATIENCE)
-        columns = [TextColumn("running"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()]
+        columns = [TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()]
         progress = Progress(*columns, console=_err, transient=True)
-        task = progress.add_task("query", total=100)
+        task = progress.add_task("running", total=None)
         try:
             while True:
                 with contextlib.suppress(queue.Empty):
@@ -303,9 +304,18 @@ class _Run:
                 # DuckDB does not know it for all queries, and what it has counted is not always the whole work.
                 if 0 < percentage < 100:
                     progress.start()
-                    progress.update(task, completed=percentage)
+                    progress.update(task, description="running", total=100, completed=percentage)
+                elif rows := self._rows_so_far():
+                    progress.start()
+                    progress.update(task, description=f"running, {rows}", total=None)
         finally:
             progress.stop()
+
+    def _rows_so_far(self) -> str:
+        """The rows of the functions that the statements have used, as text; empty if there are none yet."""
+        stats = self._cancel.execute("SELECT function, rows FROM crosslane_stats()").fetchall()
+        more = ((name, rows - self._before.get(name, 0)) for name, rows in stats)
+        return ", ".join(f"{name}: {count:,} rows" for name, count in more if count)
 
     def stop(self) -> None:
         """Ends what still runs."""

@@ -216,6 +216,13 @@ def test_no_bar_where_nothing_is_known_of_the_progress(library: Library) -> None
     assert "running" not in printed
 
 
+def test_rows_are_shown_where_the_part_that_is_done_is_not_known(library: Library) -> None:
+    path = library("import time\n@udf\ndef slow(x: int) -> int: time.sleep(0.2); return x")
+    printed = at_terminal("sql", "-f", str(path), "SELECT sum(slow(x)) FROM (SELECT unnest(range(20)) AS x)")
+    assert "190" in printed
+    assert re.search(r"running, slow: \d+ rows", printed), printed
+
+
 def test_a_database_file_and_the_query_from_the_input(functions: Path, tmp_path: Path) -> None:
     file = tmp_path / "d.duckdb"
     created = crosslane("sql", "-f", functions, "--db", file, "CREATE TABLE t AS SELECT double(21) AS x")
