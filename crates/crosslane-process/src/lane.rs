@@ -303,6 +303,10 @@ impl Lane for ProcessLane {
     }
 
     fn cancel(&mut self) -> Result<(), LaneError> {
+        if self.engine != std::process::id() {
+            // The memory is shared: a fork would end what its parent waits for.
+            return Err(LaneError::System("it is the lane of the process that this is a fork of".into()));
+        }
         let exchange = self.exchanges.cancel();
         let header = Header { kind: CANCEL, flags: LAST, exchange, ..Header::default() };
         match self.ends.producer.push(bytemuck::bytes_of(&header), INLINE).map_err(Self::corrupt)? {

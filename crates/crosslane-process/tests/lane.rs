@@ -429,3 +429,26 @@ fn a_guest_says_which_entries_it_does_not_have() {
     drop(lane);
     assert!(guest.join().unwrap());
 }
+
+/// A fork has the lane's memory, but the lane is its parent's: what the fork drops goes on there.
+#[test]
+fn a_fork_cancels_nothing_of_its_parents() {
+    let (mut lane, mut guest) = both_ends(4096);
+    assert!(lane.submit(SCAN, 1, &text(1)).unwrap().is_some());
+    // SAFETY: the fork runs nothing but the lane's own code, and ends without the rest of this program.
+    unsafe {
+        let fork = libc::fork();
+        if fork == 0 {
+            libc::alarm(10);
+            let refused = matches!(lane.cancel(), Err(LaneError::System(_)));
+            libc::_exit(i32::from(!refused));
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(fork, &raw mut status, 0), fork);
+        assert_eq!(status, 0, "the fork cancelled");
+    }
+    let Next::Call(call) = guest.next_call_or(|| false).unwrap() else { panic!("no scan") };
+    assert!(!guest.has_message(), "a message of the fork");
+    guest.succeed(call, &text(3), Mishaps::default()).unwrap();
+    assert_eq!(collect(&mut lane), 3);
+}

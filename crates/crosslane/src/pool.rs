@@ -336,6 +336,11 @@ impl<L: Lane> Shared<L> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the pool is another process's, of which this one is a fork.
+    fn is_of_a_fork(&self) -> bool {
+        self.process != std::process::id()
+    }
+
     /// Closes the shelves as long as each lane that comes back is to be looked at, and empties them then.
     fn attend(&self, state: &mut State<L>) {
         let closed = !state.line.is_empty() || state.closed || state.options.idle_timeout.is_zero();
@@ -591,10 +596,7 @@ impl<Z: Zygote> Pool<Z> {
     }
 
     fn check_process(&self) -> Result<(), Error> {
-        if self.shared.process != std::process::id() {
-            return Err(Error::Forked);
-        }
-        Ok(())
+        if self.shared.is_of_a_fork() { Err(Error::Forked) } else { Ok(()) }
     }
 
     fn refill(&self, state: &State<Z::Lane>) {
@@ -605,6 +607,9 @@ impl<Z: Zygote> Pool<Z> {
 
     /// Ends the idle lanes whose guest has died, such as those that shared a process with one that died.
     pub fn reap(&self) {
+        if self.check_process().is_err() {
+            return;
+        }
         let mut state = self.shared.lock();
         self.shared.collect(&mut state);
         let (living, dead): (Vec<_>, Vec<_>) =
@@ -640,7 +645,7 @@ impl<Z: Zygote> Pool<Z> {
 
 impl<Z: Zygote> Drop for Pool<Z> {
     fn drop(&mut self) {
-        if self.shared.process != std::process::id() {
+        if self.shared.is_of_a_fork() {
             return;
         }
         self.shared.stop.0.store(true, Relaxed);
@@ -817,6 +822,9 @@ impl<L: Lane> PooledLane<L> {
     /// Returns the lane to the pool, if its guest lives, and all that is left of its last use in it was cancelled; else ends
     /// it.
     pub fn give_back(mut self) {
+        if self.kept().shared.is_of_a_fork() {
+            return;
+        }
         let Some(kept) = self.clean().or_else(|| self.cancelled()) else { return };
         let shared = Arc::clone(&kept.shared);
         if self.holder.is_some() {
@@ -861,6 +869,10 @@ impl<L: Lane> Drop for PooledLane<L> {
             let Kept { lane, stats, new, shared, .. } = *kept;
             let id = lane.id();
             drop(lane);
+            // Another thread may have held the lock when this process was forked, and it is not here to let it go.
+            if shared.is_of_a_fork() {
+                return;
+            }
             let mut state = shared.lock();
             state.out -= 1;
             state.preparing -= usize::from(new);
