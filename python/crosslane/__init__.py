@@ -19,7 +19,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from crosslane._udf import DeclarationError, udf
+from crosslane._udf import DeclarationError, udf, udtf
 from crosslane.types import Interval, Tagged, TimeNs, TimestampNs
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ __all__ = [
     "register",
     "ruby_path",
     "udf",
+    "udtf",
     "unregister",
 ]
 __version__ = "0.1.0"

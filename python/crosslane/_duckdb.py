@@ -151,7 +151,8 @@ def register(
             given["name"] = None if signature.split("(")[0].strip() else declaration.name
         options = {**given, **options}
         signature = signature if signature is not None else declaration.signature
-    declaration = declare(function, signature, **options)
+    kind = declaration.kind if declaration else "table" if "->TABLE(" in _packed(signature) else "scalar"
+    declaration = declare(function, signature, kind=kind, **options)
     declared = resolve(declaration)
     name = declared[0].name
     _prepare(con)
@@ -168,6 +169,11 @@ def register(
     with engine:
         library = f"{getattr(function, '__module__', '') or '__main__'}.{name}"
         return _load(con, "crosslane_load_threads", [library, str(engine.fileno())], replace)[0][1]
+
+
+def _packed(signature: str | None) -> str:
+    """A signature without blanks, in upper case."""
+    return "".join((signature or "").split()).upper()
 
 
 def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:

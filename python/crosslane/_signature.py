@@ -12,12 +12,15 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from crosslane import _guest
 from crosslane._state import Stateful
 from crosslane._udf import Declaration, is_async, underlying
 from crosslane.types import Interval, TimeNs, TimestampNs
+
+if TYPE_CHECKING:
+    from crosslane._tables import Table
 
 #: What the native guest is told beyond the SQL type; see ``reader.rs``.
 Shape = tuple[Any, ...] | None
@@ -109,6 +112,11 @@ class Declared:
     file: str
     line: int
     description: str
+    #: Of a table function.
+    table: Table | None = None
+    #: For each parameter of a table function, whether SQL names it and may leave it out.
+    named: list[bool] = dataclasses.field(default_factory=list)
+    cardinality: int | None = None
 
     def callee(self) -> Callable[..., Any]:
         """What is called with the arguments, on the lane that asks."""
@@ -156,6 +164,17 @@ class Declared:
             "file": self.file,
             "line": self.line,
             "description": self.description,
+            **(self.table_message() if self.table else {}),
+        }
+
+    def table_message(self) -> dict[str, Any]:
+        """What the engine is told of a table function beside what it is told of any."""
+        assert self.table is not None
+        return {
+            "kind": "table",
+            "named": self.named,
+            "partitions": self.table.partition is not None,
+            "cardinality": self.cardinality,
         }
 
 
@@ -166,17 +185,21 @@ def resolve(declaration: Declaration) -> list[Declared]:
     Raises:
         DeclarationError: if a type is missing, cannot be read, or contradicts the function.
     """
+    if declaration.kind == "table":
+        from crosslane._tables import resolve_table
+
+        return resolve_table(declaration)
     function = declaration.function
     asynchronous = is_async(function)
     kind = "vectorized" if declaration.vectorized else "async" if asynchronous else "row"
-    hints = _hints(declaration)
+    hints = hints_of(declaration)
     if declaration.signature is None:
         parameters, required, variadic = _parameters(declaration, hints)
         typed = [
-            _any(hints.get(name)) or _from_hint(declaration, f"parameter {name}", hints.get(name), kind)
+            _any(hints.get(name)) or from_hint(declaration, f"parameter {name}", hints.get(name), kind)
             for name in parameters
         ]
-        result = _from_hint(declaration, "the result", hints.get("return"), kind)
+        result = from_hint(declaration, "the result", hints.get("return"), kind)
         inner = [(name, item.sql) for name, item in zip(parameters, typed)]
         name, returns = declaration.name, result.sql
     else:
@@ -227,10 +250,10 @@ def _description(function: Callable[..., Any]) -> str:
 
 
 def _text(name: str, parameters: list[tuple[str, str]], returns: str, variadic: bool) -> str:
-    inner = [f"{_quoted(parameter)} {sql}" for parameter, sql in parameters]
+    inner = [f"{quoted(parameter)} {sql}" for parameter, sql in parameters]
     if variadic:
         inner[-1] = f"*{inner[-1]}"
-    return f"{_quoted(name)}({', '.join(inner)}) -> {returns}"
+    return f"{quoted(name)}({', '.join(inner)}) -> {returns}"
 
 
 _Parameter = inspect.Parameter
@@ -272,7 +295,7 @@ def _rest(signature: inspect.Signature) -> list[str]:
     return [item.name for item in signature.parameters.values() if item.kind is item.VAR_POSITIONAL]
 
 
-def _hints(declaration: Declaration) -> dict[str, Any]:
+def hints_of(declaration: Declaration) -> dict[str, Any]:
     function = declaration.function
     try:
         hints = typing.get_type_hints(underlying(function), include_extras=True)
@@ -291,9 +314,11 @@ def _explicit(
     if "(" not in text.split("->")[0]:
         raise declaration.error(f"{text!r} is no signature such as 'slug(title VARCHAR) -> VARCHAR'")
     if text.lstrip().startswith("("):
-        text = _quoted(declaration.name) + text.lstrip()
+        text = quoted(declaration.name) + text.lstrip()
     try:
         name, declared, returns, variadic = _guest.parse_signature(text)
+        if _guest.table_columns(text) is not None:
+            raise declaration.error("it returns a table: decorate it with udtf")
     except ValueError as error:
         raise declaration.error(str(error)) from None
 
@@ -306,7 +331,7 @@ def _explicit(
             optional = _is_union(hint) and len(rest) == 1
             column = _column_kind(rest[0] if optional else hint)
             return Typed(sql, column=column or "pyarrow", admits_null=optional)
-        same = _normal(typed.sql) == sql
+        same = normal(typed.sql) == sql
         return typed._replace(sql=sql, shape=typed.shape if same else None)
 
     names = _called_with(declaration, len(declared), variadic)
@@ -338,14 +363,14 @@ def _called_with(declaration: Declaration, count: int, variadic: bool) -> list[s
     return (names + [""] * fixed)[:fixed] + rest[:variadic]
 
 
-def _normal(sql: str) -> str:
+def normal(sql: str) -> str:
     try:
         return _guest.parse_type(sql)
     except ValueError:
         return sql
 
 
-def _from_hint(declaration: Declaration, what: str, hint: Any, kind: str) -> Typed:
+def from_hint(declaration: Declaration, what: str, hint: Any, kind: str) -> Typed:
     if hint is None:
         raise declaration.error(f"{what} has no type; annotate it, or give udf a signature")
     try:
@@ -401,6 +426,11 @@ def from_annotation(hint: Any, kind: str = "row") -> Typed:
     return _value(hint, origin, arguments)
 
 
+def is_optional(hint: Any) -> bool:
+    """Whether an annotation admits None."""
+    return _is_union(hint) and type(None) in get_args(hint)
+
+
 def _is_union(hint: Any) -> bool:
     return get_origin(hint) in (Union, types.UnionType)
 
@@ -423,7 +453,7 @@ def _annotated(hint: Any, arguments: tuple[Any, ...], kind: str) -> Typed:
         column = next(filter(None, map(_column_kind, members)), "pyarrow")
         return Typed(normal, admits_null=type(None) in members, column=column)
     # A shape is made for the annotation's own type, and fits no other.
-    shape = typed.shape if _normal(typed.sql).split("(")[0] == normal.split("(")[0] else None
+    shape = typed.shape if normal(typed.sql).split("(")[0] == normal.split("(")[0] else None
     return typed._replace(sql=normal, shape=shape)
 
 
@@ -450,7 +480,7 @@ def _value(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Typed:
             members = list(hint)
             by_value = all(isinstance(member.value, str) for member in members)
             return Typed(_enum([m.value if by_value else m.name for m in members]), ("enum", members))
-        fields = _fields(hint)
+        fields = fields_of(hint)
         if fields:
             return _struct(hint, fields)
     if hint is decimal.Decimal:
@@ -466,7 +496,7 @@ def _value(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Typed:
     raise TypeError(f"{getattr(hint, '__name__', hint)} has no SQL type; " + _WRITE_INSTEAD.format("..."))
 
 
-def _fields(hint: type) -> dict[str, Any]:
+def fields_of(hint: type) -> dict[str, Any]:
     """The fields of a dataclass, NamedTuple or TypedDict; empty for other classes."""
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint, include_extras=True)
@@ -478,7 +508,7 @@ def _fields(hint: type) -> dict[str, Any]:
 
 def _struct(hint: type, fields: dict[str, Any]) -> Typed:
     typed = {name: from_annotation(field) for name, field in fields.items()}
-    inner = ", ".join(f"{_quoted(name)} {field.sql}" for name, field in typed.items())
+    inner = ", ".join(f"{quoted(name)} {field.sql}" for name, field in typed.items())
     factory = None if typing.is_typeddict(hint) else hint
     return Typed(f"STRUCT({inner})", ("struct", factory, [field.shape for field in typed.values()]))
 
@@ -511,5 +541,5 @@ def _enum(values: Iterable[str]) -> str:
     return "ENUM(" + ", ".join("'" + value.replace("'", "''") + "'" for value in values) + ")"
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

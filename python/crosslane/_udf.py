@@ -6,7 +6,7 @@ import functools
 import inspect
 import numbers
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
@@ -22,6 +22,7 @@ _MOST_CONCURRENCY = 65_536
 _MOST_RETRIES = 1_000_000
 _LONGEST_TIMEOUT = 1_000_000_000
 _LARGEST_MEMORY_LIMIT = 1 << 50
+_MOST_ROWS = (1 << 63) - 1
 
 
 class DeclarationError(Exception):
@@ -43,9 +44,24 @@ class Options(TypedDict, total=False):
     inline: bool
 
 
+class TableOptions(TypedDict, total=False):
+    """The options of a table function; :func:`udtf` says what they mean."""
+
+    name: str | None
+    nulls: Literal["skip", "call"]
+    deterministic: bool
+    vectorized: bool
+    timeout: float | None
+    memory_limit: int | str | None
+    on_error: Literal["fail", "null"]
+    retries: int
+    partitions: Callable[..., Iterable[Any]] | None
+    cardinality: int | None
+
+
 @dataclass
 class Declaration:
-    """What :func:`udf` was told about a function."""
+    """What :func:`udf` or :func:`udtf` was told about a function."""
 
     function: Callable[..., Any]
     name: str
@@ -61,6 +77,10 @@ class Declaration:
     inline: bool
     #: The options as they were given.
     given: Options
+    #: What it is: ``"scalar"`` or ``"table"``.
+    kind: str = "scalar"
+    partitions: Callable[..., Any] | None = None
+    cardinality: int | None = None
     file: str = field(init=False)
     line: int = field(init=False)
 
@@ -121,6 +141,54 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
     return function
 
 
+@overload
+def udtf(function: F, /) -> F: ...
+@overload
+def udtf(signature: str | None = None, /, **options: Unpack[TableOptions]) -> Callable[[F], F]: ...
+def udtf(function: Any = None, /, **options: Unpack[TableOptions]) -> Any:
+    """Declares a table function for SQL: a generator of rows. The function itself stays as it is.
+
+    Its columns come from a signature, ``@udtf("numbers(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)")``, or from its result's
+    annotation: an ``Iterator`` of a dataclass, a NamedTuple or a TypedDict. It yields tuples or lists of the columns' values,
+    dicts, or objects with attributes of the columns' names; for one column also the value itself. An exception that it yields
+    is the error of one row.
+
+    SQL passes parameters without a default by position, and may pass those with a default by name
+    (``numbers(5, step := 2)``). A function with a keyword-only parameter ``wanted`` is told the names of the columns that the
+    query wants; its rows may have these alone.
+
+    Args:
+        name: what SQL calls it; by default the function's own name.
+        nulls: ``"skip"``: a NULL argument gives an empty table without a call, except for parameters whose annotation
+            admits None; ``"call"``: the function sees every NULL as None.
+        deterministic: equal arguments give the same rows in the same order, so that the engine may do a scan again.
+        vectorized: the function yields batches: pyarrow RecordBatches or Tables, polars or pandas frames, whatever has the
+            Arrow PyCapsule interface, or a tuple or dict of columns.
+        timeout: seconds after which a function is ended that makes no row.
+        memory_limit: bytes that the function may allocate, as a number or text such as ``"500 MB"``.
+        on_error: ``"fail"``: an exception ends the query; ``"null"``: a row that is an error is NULL, and an exception ends
+            the table.
+        retries: how often a scan that failed is done again, with growing pauses.
+        partitions: a function of the same parameters, as far as it has them, that returns a list. The table function gets
+            one of its elements as its first argument, and several workers scan at once.
+        cardinality: how many rows there are, about: a hint for the optimizer.
+
+    Raises:
+        DeclarationError: if an option cannot have the value that it was given.
+    """
+    if function is None or isinstance(function, str):
+
+        def decorate(decorated: F) -> F:
+            _mark(declare(decorated, function, kind="table", **options))
+            return decorated
+
+        return decorate
+    if not callable(function):
+        raise DeclarationError(f"udtf decorates a function, not {function!r}")
+    _mark(declare(function, kind="table", **options))
+    return function
+
+
 def _mark(declaration: Declaration) -> None:
     function = declaration.function
     try:
@@ -157,10 +225,14 @@ def declare(
     on_error: str = "fail",
     retries: int = 0,
     inline: bool = True,
+    partitions: Callable[..., Any] | None = None,
+    cardinality: int | None = None,
+    kind: str = "scalar",
 ) -> Declaration:
-    """The declaration of a function; the options are those of :func:`udf`."""
-    given = {key: value for key, value in locals().items() if key in Options.__annotations__}
-    if is_stateful(function):
+    """The declaration of a function; the options are those of :func:`udf`, or of :func:`udtf`."""
+    known = TableOptions if kind == "table" else Options
+    given = {key: value for key, value in locals().items() if key in known.__annotations__}
+    if kind == "scalar" and is_stateful(function):
         function = Stateful(function)  # type: ignore[arg-type]
     declaration = Declaration(
         function=function,
@@ -176,6 +248,8 @@ def declare(
         retries=retries,
         inline=inline,
         given=given,  # type: ignore[arg-type]
+        kind=kind,
+        partitions=partitions,
     )
     if not isinstance(declaration.name, str):
         raise declaration.error(f"name is a text, not {name!r}")
@@ -195,6 +269,12 @@ def declare(
         declaration.concurrency = _count(declaration, "concurrency", concurrency, 1, _MOST_CONCURRENCY)
         if not is_async(function):
             raise declaration.error("concurrency is for async functions; this one is not (`async def`)")
+    if kind != "table" and (partitions is not None or cardinality is not None):
+        raise declaration.error("partitions and cardinality are for table functions; decorate it with udtf")
+    if partitions is not None and not callable(partitions):
+        raise declaration.error(f"partitions is a function that returns a list, not {partitions!r}")
+    if cardinality is not None:
+        declaration.cardinality = _count(declaration, "cardinality", cardinality, 0, _MOST_ROWS)
     if vectorized and is_async(function):
         raise declaration.error("a function is vectorized or async, not both")
     if timeout is not None:

@@ -109,6 +109,8 @@ def _warm_up(functions: list[Any]) -> None:
     from crosslane import _loop
 
     modules = {"row": ["_guest"], "async": ["_guest", "_async"], "vectorized": ["_guest", "_vectors"]}
+    if any(function.table for function in functions):
+        importlib.import_module("crosslane._tables")
     kinds = {function.kind for function in functions}
     for kind in kinds:
         for module in modules[kind]:

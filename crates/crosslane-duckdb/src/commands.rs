@@ -5,7 +5,7 @@ use crate::database::{Database, Permissions, ProcessLibrary};
 use crate::guests::language_of;
 use crate::table::{Argument, Cell, Command, Parameter};
 use crosslane::stats::{Counter, LaneStats};
-use crosslane::{Calling, DataType, Error, Function, OnError};
+use crosslane::{Calling, DataType, Error, Function, Kind, OnError};
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -255,9 +255,19 @@ fn integer(value: u64) -> Cell {
 }
 
 fn basics(function: &Function) -> Vec<Cell> {
-    let calling = function.spec.calling.name().to_owned();
-    let texts = [function.name().to_owned(), function.signature.to_string(), calling, options(function)];
+    let name = function.name().to_owned();
+    let texts = [name, function.signature.to_string(), kind(function), options(function)];
     texts.into_iter().map(Cell::Text).collect()
+}
+
+/// What a function is, and how it is called, as far as it is not called row by row.
+fn kind(function: &Function) -> String {
+    let calling = function.spec.calling;
+    match function.spec.kind {
+        Kind::Scalar => calling.name().to_owned(),
+        kind if calling == Calling::Row => kind.name().to_owned(),
+        kind => format!("{}, {}", kind.name(), calling.name()),
+    }
 }
 
 fn loaded(library: &ProcessLibrary) -> Vec<Vec<Cell>> {
@@ -310,6 +320,15 @@ fn options(function: &Function) -> String {
     if spec.set_up {
         options.push("set_up=true".to_owned());
     }
+    let named = function.signature.parameters.iter().zip(&spec.named).filter(|(_, named)| **named);
+    let named: Vec<_> = named.map(|(parameter, _)| parameter.name.as_str()).collect();
+    if !named.is_empty() {
+        options.push(format!("named={}", named.join(" ")));
+    }
+    if spec.partitions {
+        options.push("partitions=true".to_owned());
+    }
+    options.extend(spec.cardinality.map(|rows| format!("cardinality={rows}")));
     options.join(", ")
 }
 

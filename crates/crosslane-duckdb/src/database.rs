@@ -295,16 +295,23 @@ impl Database {
         let (pool, loaded) = Pool::start(pool_options(&settings), move |stop| Zygote::start(options, stop))?;
         let functions = &loaded.functions;
         // Looked up before the catalog is locked.
-        let ours: HashSet<_> = functions.iter().map(|function| function.name().to_lowercase()).collect();
-        let ours: HashSet<_> = ours.into_iter().filter(|name| self.catalog.knows(name)).collect();
+        let (tables, others): (Vec<_>, Vec<_>) =
+            functions.iter().cloned().partition(|function| function.signature.table);
+        let ours: HashSet<_> = others.iter().map(|function| function.name().to_lowercase()).collect();
+        let ours: HashSet<_> = ours.into_iter().filter(|name| self.catalog.knows(name, false)).collect();
+        let tables: Vec<_> = tables.into_iter().map(|table| names::Table::of(&self.catalog, table)).collect();
         let changed = functions.iter().filter(|function| self.catalog.changes_result(function));
         let changed: Vec<_> = changed.map(|function| function.name().to_owned()).collect();
         self.with_connection(|connection| {
             self.catalog.publish(name, loaded.functions, pool, |registrations| {
                 let kept = connection.transaction(|| {
-                    let functions = registrations.iter().map(|(function, _)| Arc::clone(function));
-                    let kept =
-                        names::take(connection, functions, |name| ours.contains(name), permissions.replace)?;
+                    let kept = names::take(
+                        connection,
+                        others.into_iter(),
+                        |name| ours.contains(name),
+                        permissions.replace,
+                    )?;
+                    names::take_tables(connection, &tables, permissions.replace)?;
                     self.register(connection, registrations)?;
                     if !permissions.outdate {
                         names::tell_apart(connection, &changed)?;
@@ -318,7 +325,10 @@ impl Database {
     }
 
     fn register(&self, connection: &Connection, functions: &[Registration<Zygote>]) -> Result<(), Error> {
-        functions.iter().try_for_each(|(function, entry)| {
+        // DuckDB keeps a table function, and refuses it a second time.
+        let unknown =
+            functions.iter().filter(|(function, entry)| !function.signature.table || entry.is_new());
+        unknown.into_iter().try_for_each(|(function, entry)| {
             let registered = Registered { entry: Arc::clone(entry), groups: Arc::clone(&self.groups) };
             // SAFETY: the connection is open.
             unsafe { scalar::register(connection, function, registered) }

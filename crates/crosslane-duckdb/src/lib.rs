@@ -12,6 +12,7 @@ mod database;
 mod guests;
 mod names;
 mod scalar;
+mod scan;
 mod table;
 
 use crosslane_vectors::guard;

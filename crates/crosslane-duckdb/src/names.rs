@@ -4,7 +4,9 @@
 //! in every query, and one with the name of a macro would never be called, because macros are found first.
 
 use crate::connection::Connection;
+use crosslane::catalog::Catalog;
 use crosslane::{Error, Function};
+use crosslane_process::Zygote;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
@@ -52,6 +54,62 @@ pub(crate) fn take(
         }
     }
     Ok(kept)
+}
+
+/// A table function that is to be loaded.
+pub(crate) struct Table {
+    function: Arc<Function>,
+    /// Whether DuckDB has one of this name that is ours.
+    ours: bool,
+    /// Whether that has just these parameters.
+    same: bool,
+}
+
+impl Table {
+    pub(crate) fn of(catalog: &Catalog<Zygote>, function: Arc<Function>) -> Self {
+        let (ours, same) = (catalog.knows(function.name(), true), catalog.knows_all(&function));
+        Self { function, ours, same }
+    }
+}
+
+/// As [`take`], for table functions: DuckDB has one of a name at most, for ever.
+pub(crate) fn take_tables(connection: &Connection, tables: &[Table], replace: bool) -> Result<(), Error> {
+    for Table { function, ours, same } in tables {
+        let query = format!(
+            "SELECT concat_ws(chr(31), function_type, database_name, schema_name, function_name) FROM duckdb_functions() \
+             WHERE lower(function_name) = {} AND function_type IN ('table', 'table_macro') AND (database_name = 'system' \
+             OR database_name = current_database() AND schema_name = current_schema())",
+            quoted(&function.name().to_lowercase(), '\'')
+        );
+        for row in connection.texts(&query)? {
+            let [kind, database, schema, name] = row.split('\u{1f}').collect::<Vec<_>>()[..] else {
+                continue;
+            };
+            let mine = database != "system";
+            match kind {
+                "table_macro" if mine && replace => {
+                    let place = [database, schema, name].map(|part| quoted(part, '"')).join(".");
+                    connection.run(&format!("DROP MACRO TABLE IF EXISTS {place}"))?;
+                }
+                "table_macro" if mine => {
+                    let what = "a table macro of this database, which would be called instead";
+                    return Err(taken(name, what, true));
+                }
+                "table" if *same => {}
+                "table" if *ours => {
+                    return Err(Error::Engine(format!(
+                        "DuckDB cannot change the parameters of a table function: {name} has others in this database; nothing \
+                         was loaded. Give the function another name, or open the database again"
+                    )));
+                }
+                _ => {
+                    let what = "DuckDB's own table function, which cannot be replaced";
+                    return Err(taken(name, what, false));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn taken(name: &str, what: &str, replaceable: bool) -> Error {

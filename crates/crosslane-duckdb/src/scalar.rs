@@ -1,4 +1,4 @@
-//! Functions as DuckDB's scalar functions.
+//! What is registered of a function, and functions as DuckDB's scalar functions.
 //!
 //! DuckDB cannot forget a registered function, so each registration holds an entry of the catalog, which
 //! says what the function is now.
@@ -8,8 +8,8 @@ use crate::database::{Entry, ProcessLibrary};
 use crosslane::call::{CallGroup, CallGroups, Caller, call};
 use crosslane::catalog::Current;
 use crosslane::stats::now;
-use crosslane::{Error, Function};
-use crosslane_vectors::{Arguments, Callee, Context, Results, Scalar, register_scalar};
+use crosslane::{Error, Function, Kind};
+use crosslane_vectors::{Arguments, Callee, Context, Results, Scalar, register_scalar, register_table};
 use std::sync::Arc;
 
 /// What a registered function carries.
@@ -28,7 +28,12 @@ pub(crate) unsafe fn register(
     registered: Registered,
 ) -> Result<(), Error> {
     // SAFETY: as the caller says.
-    unsafe { register_scalar(connection.raw(), function, registered) }
+    unsafe {
+        match function.spec.kind {
+            Kind::Table => register_table(connection.raw(), function, registered),
+            _ => register_scalar(connection.raw(), function, registered),
+        }
+    }
 }
 
 /// What one worker needs for one occurrence of a function in a query.

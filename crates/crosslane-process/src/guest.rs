@@ -433,11 +433,27 @@ impl GuestLane {
         results: &dyn Encode,
         stop: impl Fn() -> bool,
     ) -> io::Result<Emitted> {
+        self.emit_with(call, rows, results, Mishaps::default(), stop)
+    }
+
+    /// The same, and tells what happened to these rows.
+    ///
+    /// # Errors
+    /// As [`GuestLane::emit`].
+    pub fn emit_with(
+        &mut self,
+        call: &Call,
+        rows: usize,
+        results: &dyn Encode,
+        mishaps: Mishaps,
+        stop: impl Fn() -> bool,
+    ) -> io::Result<Emitted> {
         self.release();
         let mut plan = Plan::default();
         results.plan(&mut plan);
         let begun = self.mark;
         let reply = self.reply(&call.with_rows(rows), BATCH, 0);
+        let reply = Header { errors: mishaps.errors, retries: mishaps.retries, ..reply };
         let size = plan.size();
         let write = |frame: &mut [u8]| results.write(&mut plan.start(frame, reply));
         let inline = size <= self.ends.producer.most();

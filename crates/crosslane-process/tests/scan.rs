@@ -2,7 +2,7 @@
 //! again after its scan was cancelled.
 
 use crosslane::batch::{Column, Encode};
-use crosslane::call::{CallGroup, Caller, Input, Scan};
+use crosslane::call::{CallGroup, Caller, Input, LONGEST_BATCH, Scan};
 use crosslane::pool::{self, Pool, PoolOptions, PoolStats};
 use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
 use crosslane_process::ProcessLane;
@@ -61,9 +61,17 @@ impl Input for Argument {
         1
     }
     fn slice(&self, _: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
-        take(&texts(&[self.0]));
+        let (mut partition, mut wanted) =
+            (ColumnBuilder::new(&DataType::Blob), ColumnBuilder::new(&places()));
+        partition.null();
+        wanted.null();
+        take(&vec![partition, wanted, texts(&[self.0])]);
         Ok(())
     }
+}
+
+fn places() -> DataType {
+    "INTEGER[]".parse().unwrap()
 }
 
 struct Fixture {
@@ -133,7 +141,7 @@ fn read(batch: &Column<'_>) -> Vec<String> {
 }
 
 fn argument(lane: &GuestLane) -> String {
-    read(&lane.columns(std::iter::once(&TEXT)).unwrap()[0]).remove(0)
+    read(&lane.columns([&DataType::Blob, &places(), &TEXT].into_iter()).unwrap()[2]).remove(0)
 }
 
 /// Sends batches of one text until nobody wants more.
@@ -240,7 +248,7 @@ fn a_failure_is_that_of_the_guest_and_the_lane_stays() {
         let failure = Failure { class: "Oops".into(), message: "no".into(), ticket: 7, ..Failure::default() };
         lane.fail(call, &failure, row).is_ok()
     });
-    for (argument, place) in [("x", "\n  in row 1 of the batch, with x = 'x'"), ("y", "")] {
+    for (argument, place) in [("x", "\n  in row 1 of its table, with x = 'x'"), ("y", "")] {
         let (batches, error) = fixture.all(argument);
         assert_eq!(batches, [["before"]]);
         let Some(Error::Raised { function, failure, place: told }) = error else { panic!("{error:?}") };
@@ -362,4 +370,159 @@ fn a_cancellation_ends_the_wait_and_what_comes_later_goes_on() {
     drop(scan);
     assert_eq!(fixture.all("end").0, [["end"]]);
     assert_eq!(fixture.library.pool.stats().booted, 1);
+}
+
+/// A guest whose lanes fail after so many batches of a row each, up to the last of them: by the lane's number.
+fn failing(sent: &'static [usize], dies: bool) -> impl Fn(u64, &mut GuestLane, Call) -> bool {
+    move |number, lane, call| {
+        let batches = ["a", "b", "c", "d"];
+        let Some(sent) = sent.get(number as usize - 1) else { return last(lane, call, &batches) };
+        for batch in &batches[..*sent] {
+            lane.emit(&call, 1, &texts(&[batch]), || false).unwrap();
+        }
+        !dies && lane.fail(call, &Failure { class: "Oops".into(), ..Failure::default() }, None).is_ok()
+    }
+}
+
+#[test]
+fn a_scan_that_fails_is_done_again_without_the_rows_that_were_delivered() {
+    for sent in [&[0][..], &[1], &[3], &[2, 3], &[3, 1]] {
+        let fixture = fixture(r#", "retries": 2"#, 3, failing(sent, true));
+        let (batches, error) = fixture.all("x");
+        assert!(error.is_none(), "{sent:?}: {error:?}");
+        assert_eq!(batches.concat(), ["a", "b", "c", "d"], "{sent:?}");
+        let stats = fixture.library.functions[0].stats.totals();
+        let tries = sent.len() as u64;
+        assert_eq!((stats.rows.get(), stats.retries.get(), stats.deaths.get()), (4, tries, tries));
+    }
+}
+
+#[test]
+fn tries_end() {
+    let fixture = fixture(r#", "retries": 1"#, 3, failing(&[1, 2, 3], true));
+    let (batches, error) = fixture.all("x");
+    assert_eq!(batches, [["a"], ["b"]]);
+    assert!(matches!(error, Some(Error::LaneDied { .. })), "{error:?}");
+}
+
+#[test]
+fn exceptions_are_tried_again_too() {
+    let asked = std::sync::atomic::AtomicU32::new(0);
+    let fixture = fixture(r#", "retries": 1"#, 1, move |_, lane, call| {
+        if asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
+            lane.emit(&call, 2, &texts(&["a", "b"]), || false).unwrap();
+            return lane.fail(call, &Failure::default(), None).is_ok();
+        }
+        // Batches of other lengths.
+        lane.emit(&call, 1, &texts(&["a"]), || false).unwrap();
+        last(lane, call, &["b", "c"])
+    });
+    assert_eq!(fixture.all("x").0, [vec!["a", "b"], vec!["c"]]);
+    let stats = fixture.library.functions[0].stats.totals();
+    assert_eq!((stats.rows.get(), stats.retries.get(), stats.deaths.get()), (3, 1, 0));
+    assert_eq!(fixture.library.pool.stats().discarded, 0);
+}
+
+#[test]
+fn rows_that_may_be_others_are_not_made_again() {
+    for (sent, again) in [(&[0][..], true), (&[1], false)] {
+        let options = r#", "retries": 1, "deterministic": false"#;
+        let fixture = fixture(options, 2, failing(sent, true));
+        let (batches, error) = fixture.all("x");
+        assert_eq!(error.is_none(), again, "{error:?}");
+        assert_eq!(batches.concat().len(), if again { 4 } else { 1 });
+    }
+}
+
+#[test]
+fn a_second_try_with_fewer_rows_is_an_error() {
+    let fixture = fixture(r#", "retries": 1"#, 2, |number, lane, call| {
+        if number > 1 {
+            return last(lane, call, &["a"]);
+        }
+        lane.emit(&call, 2, &texts(&["a", "b"]), || false).unwrap();
+        false
+    });
+    let (batches, error) = fixture.all("x");
+    assert_eq!(batches, [["a", "b"]]);
+    let error = error.unwrap().to_string();
+    assert!(error.contains("fewer rows than the 2") && error.contains("not deterministic"), "{error}");
+}
+
+#[test]
+fn errors_that_become_null_end_the_table() {
+    for dies in [false, true] {
+        let fixture = fixture(r#", "on_error": "null""#, 1, failing(&[3], dies));
+        let (batches, error) = fixture.all("x");
+        assert!(error.is_none(), "{error:?}");
+        assert_eq!(batches, [["a"], ["b"], ["c"]]);
+        let stats = fixture.library.functions[0].stats.totals();
+        assert_eq!((stats.rows.get(), stats.errors.get()), (3, 1));
+    }
+}
+
+#[test]
+fn values_that_do_not_fit_become_null_where_errors_do() {
+    let fixture = fixture(r#", "on_error": "null""#, 1, |_, lane, call| {
+        let mut column = texts(&["good"]);
+        column.bytes(b"\xff").unwrap();
+        column.bytes(b"better").unwrap();
+        lane.emit_with(&call, 3, &column, Mishaps { errors: 4, retries: 2 }, || false).unwrap();
+        last(lane, call, &["end"])
+    });
+    let mut scan = fixture.open("x").unwrap();
+    let batch = scan.next(fixture.caller()).unwrap().unwrap();
+    assert_eq!([0, 1, 2].map(|row| batch.is_valid(row)), [true, false, true]);
+    assert_eq!((batch.bytes(0), batch.bytes(2)), (&b"good"[..], &b"better"[..]));
+    assert_eq!(fixture.next(&mut scan).unwrap().unwrap(), ["end"]);
+    let stats = fixture.library.functions[0].stats.totals();
+    assert_eq!((stats.rows.get(), stats.errors.get(), stats.retries.get()), (4, 5, 2));
+}
+
+#[test]
+fn a_batch_that_no_engine_takes_ends_the_lane() {
+    for (rows, taken) in [(LONGEST_BATCH, true), (LONGEST_BATCH + 1, false)] {
+        let fixture = fixture("", 1, move |_, lane, call| {
+            lane.emit(&call, rows, &texts(&vec!["x"; rows]), || false).is_ok() && last(lane, call, &[])
+        });
+        let (batches, error) = fixture.all("x");
+        assert_eq!((batches.concat().len() == rows, error.is_none()), (taken, taken), "{error:?}");
+        let text = error.map(|error| error.to_string()).unwrap_or_default();
+        assert!(taken || text.contains("a batch of 2049 rows, where 2048 are the most"), "{text}");
+    }
+}
+
+#[test]
+fn a_query_that_is_cancelled_waits_for_no_further_try() {
+    let fixture = fixture(r#", "retries": 1000000"#, u64::MAX, |_, _, _| false);
+    let outcome = thread::scope(|scope| {
+        let scan = scope.spawn(|| fixture.all("x").1);
+        while !scan.is_finished() {
+            fixture.group.cancel();
+            thread::sleep(Duration::from_millis(1));
+        }
+        scan.join().unwrap()
+    });
+    assert!(matches!(outcome, Some(Error::Cancelled { .. })), "{outcome:?}");
+}
+
+#[test]
+fn partitions_are_any_number_of_bytes() {
+    let fixture = fixture(r#", "partitions": true"#, 1, |_, lane, call| {
+        let mut column = ColumnBuilder::new(&DataType::Blob);
+        assert_eq!(call.entry(), Some(crosslane::Entry::Partitions));
+        let rows = LONGEST_BATCH + 1;
+        (0..rows).for_each(|row| column.bytes(&row.to_le_bytes()).unwrap());
+        lane.emit(&call, rows, &column, || false).is_ok()
+            && lane.succeed(call.with_rows(rows), &column, Mishaps::default()).is_ok()
+    });
+    let function = Arc::clone(&fixture.library.functions[0]);
+    let caller = fixture.caller();
+    let mut scan = Scan::partitions(Arc::clone(&fixture.library), function, caller, Argument("x")).unwrap();
+    let mut rows = 0;
+    while let Some(batch) = scan.next(caller).unwrap() {
+        assert_eq!(batch.bytes(7), 7usize.to_le_bytes());
+        rows += batch.rows;
+    }
+    assert_eq!(rows, 2 * (LONGEST_BATCH + 1));
 }

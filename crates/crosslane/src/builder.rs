@@ -74,7 +74,7 @@ impl ColumnBuilder {
     ///
     /// # Errors
     /// As [`ColumnBuilder::lists`].
-    fn copy(&mut self, column: &Column<'_>, row: usize) -> Result<(), Overflow> {
+    pub(crate) fn copy(&mut self, column: &Column<'_>, row: usize) -> Result<(), Overflow> {
         if !column.is_valid(row) {
             self.null();
             return Ok(());
@@ -107,6 +107,12 @@ impl ColumnBuilder {
     /// The rows so far.
     pub fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// How many bytes the rows so far have, about.
+    pub fn size(&self) -> usize {
+        let own = self.offsets.len() * size_of::<i32>() + self.data.len();
+        own + self.children.iter().map(ColumnBuilder::size).sum::<usize>()
     }
 
     /// The rows so far, as a column of the builder's type.

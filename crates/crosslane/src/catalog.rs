@@ -39,8 +39,17 @@ impl<Z: Zygote> fmt::Debug for Current<Z> {
 struct Gone {
     /// What calls are told, with what to do instead.
     message: String,
-    /// Whether the user wanted the name to be unknown.
-    dropped: bool,
+    why: Why,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// It has never stood for anything.
+    New,
+    /// What it stood for is no more.
+    Replaced,
+    /// The user wanted the name to be unknown.
+    Dropped,
 }
 
 /// What a function that an engine was told of stands for.
@@ -61,15 +70,22 @@ impl<Z: Zygote> Entry<Z> {
         (**self.0.load()).clone().map_err(|gone| Error::Engine(gone.message))
     }
 
-    fn end(&self, message: String, dropped: bool) {
-        self.0.store(Arc::new(Err(Gone { message, dropped })));
+    /// Whether no engine was told of it yet.
+    pub fn is_new(&self) -> bool {
+        self.0.load().as_ref().as_ref().is_err_and(|gone| gone.why == Why::New)
+    }
+
+    fn end(&self, message: String, why: Why) {
+        self.0.store(Arc::new(Err(Gone { message, why })));
     }
 }
 
-/// All that an engine is told about a function when it is registered.
+/// All that an engine is told about a function when it is registered. It asks a table function for all else when a statement
+/// uses it.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     name: String,
+    table: bool,
     parameters: String,
     returns: String,
     admits_null: bool,
@@ -79,10 +95,26 @@ struct Key {
 impl Key {
     fn new(function: &Function) -> Self {
         let signature = &function.signature;
+        if signature.table {
+            let parameters = signature.parameters.iter().zip(&function.spec.named);
+            let parameters = parameters.map(|(field, named)| match named {
+                true => format!("{} := {}", field.name.to_lowercase(), field.data_type),
+                false => field.data_type.to_string(),
+            });
+            return Self {
+                name: signature.name.to_lowercase(),
+                table: true,
+                parameters: parameters.collect::<Vec<_>>().join(", "),
+                returns: String::new(),
+                admits_null: false,
+                deterministic: true,
+            };
+        }
         let fixed = signature.fixed().iter().map(|field| field.data_type.to_string());
         let types = fixed.chain(signature.rest().map(|data_type| format!("*{data_type}")));
         Self {
             name: signature.name.to_lowercase(),
+            table: false,
             parameters: types.collect::<Vec<_>>().join(", "),
             returns: signature.returns.to_string(),
             admits_null: function.admits_null(),
@@ -92,7 +124,7 @@ impl Key {
 
     /// Whether an engine cannot tell calls of the two apart.
     fn takes_the_same(&self, other: &Self) -> bool {
-        self.name == other.name && self.parameters == other.parameters
+        self.name == other.name && self.table == other.table && self.parameters == other.parameters
     }
 }
 
@@ -130,16 +162,21 @@ impl<Z: Zygote> Catalog<Z> {
     /// Forgets the libraries. Their processes end when no query uses them any more.
     pub fn clear(&self) {
         for (_, entry) in lock(&self.entries).drain() {
-            entry.end("the database is being closed".into(), false);
+            entry.end("the database is being closed".into(), Why::Replaced);
         }
         let libraries = std::mem::take(&mut *lock(&self.libraries));
         drop(libraries);
     }
 
-    /// Whether an engine was told of a function of this name.
-    pub fn knows(&self, name: &str) -> bool {
+    /// Whether an engine was told of a function of this name that is a table, or none.
+    pub fn knows(&self, name: &str, table: bool) -> bool {
         let name = name.to_lowercase();
-        lock(&self.entries).keys().any(|key| key.name == name)
+        lock(&self.entries).keys().any(|key| key.name == name && key.table == table)
+    }
+
+    /// Whether an engine was told all about this function, as it is.
+    pub fn knows_all(&self, function: &Function) -> bool {
+        lock(&self.entries).contains_key(&Key::new(function))
     }
 
     /// Whether an engine was told that a function of this name and these parameters returns something else.
@@ -157,14 +194,15 @@ impl<Z: Zygote> Catalog<Z> {
     }
 
     /// Names of which an engine was told what stands for nothing any more, and should be forgotten: because the name
-    /// also stands for something, and the engine may choose the other for a call, or because it was dropped.
+    /// also stands for something, and the engine may choose the other for a call, or because it was dropped. No table functions:
+    /// engines keep those.
     pub fn outdated(&self) -> Vec<String> {
         let entries = lock(&self.entries);
         let named = |wanted: fn(&Result<Current<Z>, Gone>) -> bool| -> BTreeSet<&str> {
-            let names = entries.iter().filter(|(_, entry)| wanted(&entry.0.load()));
+            let names = entries.iter().filter(|(key, entry)| !key.table && wanted(&entry.0.load()));
             names.map(|(key, _)| key.name.as_str()).collect()
         };
-        let dropped = named(|state| state.as_ref().is_err_and(|gone| gone.dropped));
+        let dropped = named(|state| state.as_ref().is_err_and(|gone| gone.why == Why::Dropped));
         let mixed: BTreeSet<_> = named(Result::is_ok).intersection(&named(Result::is_err)).copied().collect();
         mixed.union(&dropped).map(|name| (*name).to_owned()).collect()
     }
@@ -190,7 +228,7 @@ impl<Z: Zygote> Catalog<Z> {
                 "{} was dropped; to call it again, load {} or register it anew",
                 current.function.signature, current.library.name
             );
-            entry.end(message, true);
+            entry.end(message, Why::Dropped);
         }
         let unused = self.take_unused(&entries);
         drop(entries);
@@ -224,10 +262,10 @@ impl<Z: Zygote> Catalog<Z> {
         let name = name.to_lowercase();
         let mut entries = lock(&self.entries);
         let current = |entry: &Arc<Entry<Z>>| entry.current().ok().map(|it| (it.function, Arc::clone(entry)));
-        let named = entries.iter().filter(|(key, _)| key.name == name);
+        let named = entries.iter().filter(|(key, _)| key.name == name && !key.table);
         let registrations: Vec<_> = named.filter_map(|(_, entry)| current(entry)).collect();
         register(&registrations)?;
-        entries.retain(|key, entry| key.name != name || entry.0.load().is_ok());
+        entries.retain(|key, entry| key.name != name || key.table || entry.0.load().is_ok());
         Ok(())
     }
 
@@ -249,7 +287,7 @@ impl<Z: Zygote> Catalog<Z> {
         let library = Arc::new(Library { name: name.clone(), version, functions, pool });
         let unloaded = || {
             let message = format!("{name} was not loaded, because of an error at the time");
-            Arc::new(Entry(ArcSwap::from_pointee(Err(Gone { message, dropped: false }))))
+            Arc::new(Entry(ArcSwap::from_pointee(Err(Gone { message, why: Why::New }))))
         };
         let entry_of = |function: &Arc<Function>| {
             let entry = entries.get(&Key::new(function)).cloned().unwrap_or_else(unloaded);
@@ -276,7 +314,7 @@ impl<Z: Zygote> Catalog<Z> {
                     .any(|new| new.takes_the_same(key) && new != *key)
             };
             if old || taken() {
-                entry.end(farewell(function, &library), false);
+                entry.end(farewell(function, &library), Why::Replaced);
             }
         }
         let old = lock(&self.libraries).insert(name, Arc::clone(&library));

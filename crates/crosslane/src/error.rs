@@ -76,14 +76,28 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Where in a batch something went wrong: the row and its arguments, as far as they are known.
+/// Where something went wrong, as far as it is known: the row, and the arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Place(pub(crate) Option<(usize, String)>);
+pub struct Place(pub(crate) Option<Spot>);
+
+/// A row, from 1, and the arguments as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) row: usize,
+    /// Whether the function makes the row, and is not called with it.
+    pub(crate) made: bool,
+    pub(crate) arguments: String,
+}
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Some((row, arguments)) => write!(f, "\n  in row {row} of the batch, with {arguments}"),
+            Some(Spot { row, made: false, arguments }) => {
+                write!(f, "\n  in row {row} of the batch, with {arguments}")
+            }
+            Some(Spot { row, made: true, arguments }) => {
+                write!(f, "\n  in row {row} of its table, with {arguments}")
+            }
             None => Ok(()),
         }
     }

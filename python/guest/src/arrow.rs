@@ -13,6 +13,7 @@ use crosslane::{DataType, Field, Layout, code_width, integer, timetz};
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::ffi::{CString, c_char, c_void};
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::LazyLock;
 
@@ -402,13 +403,51 @@ enum Data {
 impl Results {
     /// Takes an array of the pyarrow type of `data_type` as a result.
     pub(crate) fn new(array: &Bound<'_, PyAny>, data_type: &DataType) -> PyResult<Self> {
-        // SAFETY: all-zero is a valid ArrowArray: null pointers and no release.
-        let mut exported: Box<ArrowArray> = Box::new(unsafe { std::mem::zeroed() });
-        array.call_method1("_export_to_c", (&raw mut *exported as usize,))?;
+        let Exported(exported) = Exported::new(array)?;
         let rows = exported.length as usize;
         // SAFETY: pyarrow just exported the array, and the result keeps it.
         let column = unsafe { Out::read(&exported, data_type, 0, rows)? };
         Ok(Self { column, _array: exported })
+    }
+}
+
+/// A pyarrow array of which parts are results, without copies of it.
+pub(crate) struct Exported(Box<ArrowArray>);
+
+/// Some rows of an array.
+pub(crate) struct Part<'a> {
+    column: Out,
+    _array: PhantomData<&'a Exported>,
+}
+
+// SAFETY: nobody writes to an exported array, and a part only reads it.
+unsafe impl Sync for Part<'_> {}
+
+impl Exported {
+    pub(crate) fn new(array: &Bound<'_, PyAny>) -> PyResult<Self> {
+        // SAFETY: all-zero is a valid ArrowArray: null pointers and no release.
+        let mut exported: Box<ArrowArray> = Box::new(unsafe { std::mem::zeroed() });
+        array.call_method1("_export_to_c", (&raw mut *exported as usize,))?;
+        Ok(Self(exported))
+    }
+
+    /// Some rows, of which there must be as many, of an array of the pyarrow type of `data_type`.
+    pub(crate) fn part(&self, data_type: &DataType, first: usize, rows: usize) -> PyResult<Part<'_>> {
+        if first + rows > self.0.length as usize {
+            return Err(PyRuntimeError::new_err("an array without these rows"));
+        }
+        // SAFETY: pyarrow exported the array, which has these rows and outlives the part.
+        let column = unsafe { Out::read(&self.0, data_type, first, rows)? };
+        Ok(Part { column, _array: PhantomData })
+    }
+}
+
+impl Encode for Part<'_> {
+    fn plan(&self, plan: &mut Plan) {
+        self.column.plan(plan);
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.column.write(body);
     }
 }
 

@@ -14,12 +14,13 @@ mod objects;
 mod plain;
 mod row;
 mod serve;
+mod table;
 #[cfg(test)]
 mod tests;
 mod vectorcall;
 mod zygote;
 
-use crosslane::Signature;
+use crosslane::{DataType, Signature};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -35,6 +36,20 @@ type Parts = (String, Vec<(String, String)>, String, bool);
 fn parse_signature(text: &str) -> PyResult<Parts> {
     let signature: Signature = text.parse().map_err(value_error)?;
     Ok((signature.name.clone(), signature.pairs(), signature.result(), signature.variadic))
+}
+
+/// The columns of a table function's signature as (name, type); None if it returns no table.
+///
+/// Raises ValueError if the text is not a signature.
+#[pyfunction]
+fn table_columns(text: &str) -> PyResult<Option<Vec<(String, String)>>> {
+    let signature: Signature = text.parse().map_err(value_error)?;
+    Ok(match signature.returns {
+        DataType::Struct(columns) if signature.table => {
+            Some(columns.iter().map(|field| (field.name.clone(), field.data_type.to_string())).collect())
+        }
+        _ => None,
+    })
 }
 
 /// What a signature is for arguments of the types of a text such as `(BIGINT, VARCHAR[])`, and their number.
@@ -77,6 +92,7 @@ fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     moments::find(module.py())?;
     layout::find(module.py())?;
     module.add_function(wrap_pyfunction!(parse_signature, module)?)?;
+    module.add_function(wrap_pyfunction!(table_columns, module)?)?;
     module.add_function(wrap_pyfunction!(for_types, module)?)?;
     module.add_function(wrap_pyfunction!(parse_type, module)?)?;
     module.add_function(wrap_pyfunction!(objects::is_missing, module)?)?;

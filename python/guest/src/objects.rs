@@ -85,6 +85,10 @@ pub(crate) fn writer<'py>(vm: Vm<'py>, data_type: &DataType, wish: Wish<'py>) ->
 }
 
 impl<'py> Vm<'py> {
+    pub(crate) fn py(self) -> Python<'py> {
+        self.py
+    }
+
     /// For the arguments and results of row functions.
     #[inline(always)]
     pub(crate) fn new(py: Python<'py>) -> Self {

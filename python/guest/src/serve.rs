@@ -5,6 +5,7 @@ use crate::iterate::{Cursor, Live, Loop, Results as Rows};
 use crate::listwise::Writer;
 use crate::objects::{self, Reader, Vm, Wish, overflow};
 use crate::row::{Argument, RowCaller};
+use crate::table::Table;
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{ColumnBuilder, DataType, Entry, Failure, Instances, Leniency, Signature, Verdict};
@@ -64,7 +65,7 @@ pub(crate) fn answer_all(
             Next::Closed | Next::Stopped => return Ok(()),
         };
         match call.entry() {
-            Some(Entry::Call) => {}
+            Some(Entry::Call | Entry::Scan | Entry::Partitions) => {}
             Some(Entry::SetUp) => {
                 run_for_all(lane, call, &library, intern!(py, "set_up"))?;
                 continue;
@@ -83,6 +84,23 @@ pub(crate) fn answer_all(
         let Some(prepared) = prepared.get_mut(index) else {
             return Err(PyOSError::new_err(format!("a call of function {index} of {count}")));
         };
+        let table = match prepared.table() {
+            Ok(table) => table,
+            Err(error) => {
+                lane.fail_after(call, &describe(py, error)?, None, |lane, size| {
+                    wait_for_room(py, lane, size)
+                })?;
+                continue;
+            }
+        };
+        if let Some(table) = table {
+            table.answer(py, lane, call)?;
+            continue;
+        }
+        if call.entry() != Some(Entry::Call) {
+            lane.fail_after(call, &call.refusal(), None, |lane, size| wait_for_room(py, lane, size))?;
+            continue;
+        }
         match prepared.get(lane.types(&call)?) {
             Ok((function, out)) => function.answer(py, lane, call, out)?,
             Err(error) if ends_lane(py, &error) => return Err(error),
@@ -113,7 +131,7 @@ fn run_for_all(
 
 /// Waits until an answer of so many bytes fits into the lane. The engine may be slow to take its replies, and other threads
 /// of this process have work to do.
-fn wait_for_room(py: Python<'_>, lane: &mut GuestLane, size: usize) -> PyResult<()> {
+pub(crate) fn wait_for_room(py: Python<'_>, lane: &mut GuestLane, size: usize) -> PyResult<()> {
     Ok(py.detach(|| lane.wait_for_room(size))?)
 }
 
@@ -128,16 +146,27 @@ struct Prepared<'py> {
     instances: Instances<Box<str>, Ready<'py>>,
     /// Of an `async` function: what it keeps open from call to call, whatever types these have.
     runner: Option<Py<PyAny>>,
+    /// What it is if it is a table function; unknown before its first use.
+    table: Option<Option<Table<'py>>>,
 }
 
 impl<'py> Prepared<'py> {
     fn new(declared: Bound<'py, PyAny>) -> Self {
-        Self { declared, plain: None, instances: Instances::default(), runner: None }
+        Self { declared, plain: None, instances: Instances::default(), runner: None, table: None }
+    }
+
+    /// The table function, if it is one.
+    fn table(&mut self) -> PyResult<Option<&Table<'py>>> {
+        let table = match &mut self.table {
+            Some(known) => known,
+            none => none.insert(Table::new(&self.declared)?),
+        };
+        Ok(table.as_ref())
     }
 
     /// The function for arguments of these types, if its signature does not say which they are.
     fn get(&mut self, types: Option<&str>) -> PyResult<(&Function<'py>, &mut ColumnBuilder)> {
-        let Self { declared, plain, instances, runner } = self;
+        let Self { declared, plain, instances, runner, .. } = self;
         let mut new = |concrete: &Bound<'py, PyAny>| -> PyResult<_> {
             let function = Function::new(concrete, runner)?;
             let out = ColumnBuilder::new(&function.returns);
@@ -164,7 +193,7 @@ pub(crate) fn describe(py: Python<'_>, error: PyErr) -> PyResult<Failure> {
 }
 
 /// Whether an exception ends the lane: it is no failure of the call that it came to.
-fn ends_lane(py: Python<'_>, error: &PyErr) -> bool {
+pub(crate) fn ends_lane(py: Python<'_>, error: &PyErr) -> bool {
     let class = py.import("crosslane._errors").and_then(|module| module.getattr("LaneEnded"));
     class.is_ok_and(|class| error.is_instance(py, &class))
 }

@@ -9,9 +9,9 @@ use crate::leniency::Verdict;
 use crate::pool::Zygote;
 use std::time::Instant;
 
-/// How often a slice that no guest has begun is sent again. It costs none of the function's tries, and would go on for
+/// How often what no guest has begun is sent again. It costs none of the function's tries, and would go on for
 /// ever with a library whose lanes all die at once.
-const MOST_UNBEGUN: u32 = 3;
+pub(super) const MOST_UNBEGUN: u32 = 3;
 
 /// How a lane was lost.
 #[derive(Debug, Clone, Copy)]

@@ -23,7 +23,7 @@ mod worker;
 pub use deliver::deliver;
 pub use group::{CallGroup, CallGroups, Caller};
 pub use place::place;
-pub use scan::Scan;
+pub use scan::{Asked, LONGEST_BATCH, Row, Scan};
 
 use crate::batch::{Body, Column, Encode, Frame, Plan};
 use crate::cost::{Advice, Cost, Width};

@@ -3,7 +3,7 @@
 use super::{ChunkCall, Input};
 use crate::batch;
 use crate::display;
-use crate::error::{Error, Place};
+use crate::error::{Error, Place, Spot};
 use crate::exchange::Entry;
 use crate::function::Function;
 use crate::kind::EntryTypes;
@@ -15,17 +15,24 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     }
 }
 
-/// The row of an entry and its columns, read back from the engine's own data.
+/// The row of an entry and its columns, read back from the engine's own data. Of an entry that makes rows, it is one of those,
+/// with the function's arguments.
 pub fn place(function: &Function, entry: Entry, input: &dyn Input, row: Option<usize>) -> Place {
-    let types = function.entry(entry).ok();
-    Place(types.zip(row).map(|(types, row)| (row + 1, arguments(types, input, row))))
+    let made = !entry.is_answered_once();
+    let of_input = if made { Some(0) } else { row };
+    let types = function.entry(entry).ok().zip(of_input).zip(row);
+    Place(types.map(|((types, of_input), row)| {
+        let leading = if made { types.leading.len() } else { 0 };
+        Spot { row: row + 1, made, arguments: arguments(types, leading, input, of_input) }
+    }))
 }
 
-fn arguments(types: EntryTypes<'_>, input: &dyn Input, row: usize) -> String {
+/// The columns behind the leading ones as text.
+fn arguments(types: EntryTypes<'_>, leading: usize, input: &dyn Input, row: usize) -> String {
     let frame = input.frame(row..row + 1);
     let shown = frame.as_ref().map_err(Error::clone).and_then(|frame| {
         let columns = batch::columns(frame.bytes(), types.takes())?;
-        Ok(display::arguments(types.fields(), &columns, 0))
+        Ok(display::arguments(types.fields().skip(leading), &columns[leading..], 0))
     });
     shown.unwrap_or_else(|error| error.to_string())
 }

@@ -2,39 +2,82 @@
 //!
 //! The guest works ahead as far as its ring has room. A scan that is dropped before its end is cancelled, and its lane
 //! given back: the pool throws away what still comes, and lends the lane again when the guest has ended the scan.
+//!
+//! A scan that fails is done again, if the function's options say so: on another lane, after a pause, and without the rows that
+//! its caller has already. So the function must give the same rows again, or have given none.
 
-use super::loss::{Loss, died};
+use super::loss::{Loss, MOST_UNBEGUN, died};
 use super::replies::failure;
 use super::wait::{Clock, Seen, Trouble};
-use super::worker::row_at;
 use super::{Caller, Input, place};
-use crate::batch::{self, BATCH, Column, FAILURE, Header};
+use crate::batch::{self, BATCH, Column, Encode, FAILURE, Frame, Header};
+use crate::builder::{ColumnBuilder, Overflow};
 use crate::error::{Error, Failure, Place};
 use crate::exchange::{Address, Entry};
 use crate::function::{Function, Library};
-use crate::lane::{Lane, LaneError, Patience, WRITING};
+use crate::lane::{COUNT, Lane, LaneError, Patience, WRITING};
+use crate::leniency::{OnError, Verdict};
 use crate::pool::{PooledLane, Zygote};
 use crate::stats::now;
 use crate::types::DataType;
 use crate::values::unfit;
+use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A scan may have any number of rows: as many as a guest's progress can tell.
 const MOST_ROWS: usize = WRITING as usize;
+/// The most rows of a batch of a table: engines take no more at once.
+pub const LONGEST_BATCH: usize = 2048;
 
 /// A scan under way. Its lane is the calling thread's until the guest has sent its last batch.
 pub struct Scan<Z: Zygote, I: Input> {
     library: Arc<Library<Z>>,
     function: Arc<Function>,
+    /// What of the function is used: its rows, or its partitions.
+    entry: Entry,
     returns: DataType,
     input: I,
     /// `None` when the guest has ended the scan, or the lane is lost.
     lane: Option<PooledLane<Z::Lane>>,
     exchange: u64,
-    /// Whether the lane must not be used again.
-    corrupt: bool,
+    /// Whether the guest has sent something of it.
+    answered: bool,
     clock: Clock,
+    /// Rows that the caller has.
+    delivered: u64,
+    /// How many of those are still to come once more.
+    skip: u64,
+    /// How often the scan was done again after it had failed.
+    tries: u32,
+    /// How often because no guest had begun with it.
+    unbegun: u32,
+    /// The batch at hand, if it is not as the guest has sent it.
+    changed: ColumnBuilder,
+    over: bool,
+}
+
+/// Why a scan cannot go on as it is.
+struct Stop {
+    error: Error,
+    again: Again,
+}
+
+/// Whether a scan that has failed may be done again.
+enum Again {
+    Never,
+    /// As often as the function's options say, and so often more.
+    Tries(u32),
+    /// No guest has begun with it.
+    Unbegun,
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self { error, again: Again::Never }
+    }
 }
 
 impl<Z: Zygote, I: Input> fmt::Debug for Scan<Z, I> {
@@ -55,41 +98,140 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         returns: DataType,
         input: I,
     ) -> Result<Self, Error> {
-        function.entry(Entry::Scan)?;
-        if caller.was_cancelled() {
-            return Err(Caller::cancelled(&function));
+        Self::of(library, function, Entry::Scan, caller, returns, input)
+    }
+
+    /// Asks for the partitions of a table, which are a BLOB each.
+    ///
+    /// # Errors
+    /// As [`Scan::open`].
+    pub fn partitions(
+        library: Arc<Library<Z>>,
+        function: Arc<Function>,
+        caller: Caller<'_>,
+        input: I,
+    ) -> Result<Self, Error> {
+        Self::of(library, function, Entry::Partitions, caller, DataType::Blob, input)
+    }
+
+    fn of(
+        library: Arc<Library<Z>>,
+        function: Arc<Function>,
+        entry: Entry,
+        caller: Caller<'_>,
+        returns: DataType,
+        input: I,
+    ) -> Result<Self, Error> {
+        function.entry(entry)?;
+        let (clock, changed) = (Clock::new(&function), ColumnBuilder::new(&returns));
+        let mut scan = Self {
+            library,
+            function,
+            entry,
+            returns,
+            input,
+            lane: None,
+            exchange: 0,
+            answered: false,
+            clock,
+            delivered: 0,
+            skip: 0,
+            tries: 0,
+            unbegun: 0,
+            changed,
+            over: false,
+        };
+        if let Err(stop) = scan.begin(caller) {
+            scan.settle(stop, caller)?;
         }
-        let lane = library.pool.check_out(|| caller.should_end())?;
-        let lane = lane.ok_or_else(|| Caller::cancelled(&function))?;
-        let clock = Clock::new(&function);
-        let mut scan =
-            Self { library, function, returns, input, lane: Some(lane), exchange: 0, corrupt: false, clock };
-        scan.begin()?;
         Ok(scan)
     }
 
-    fn begin(&mut self) -> Result<(), Error> {
-        let Some(lane) = &mut self.lane else { return Ok(()) };
+    /// Sends the arguments to a lane.
+    fn begin(&mut self, caller: Caller<'_>) -> Result<(), Stop> {
+        let cancelled = || Caller::cancelled(&self.function);
+        if caller.was_cancelled() {
+            return Err(cancelled().into());
+        }
+        let lane = self.library.pool.check_out(|| caller.should_end())?;
+        let mut lane = lane.ok_or_else(cancelled)?;
         lane.hold();
+        (self.answered, self.skip) = (false, self.delivered);
         let submitting = now();
         let rows = self.input.rows();
-        let address = Address::whole(self.function.index, Entry::Scan);
+        let address = Address::whole(self.function.index, self.entry);
         let mut outcome = Ok(None);
-        self.input.slice(0..rows, &mut |arguments| outcome = lane.submit(address, rows, arguments))?;
-        match outcome {
+        let sliced =
+            self.input.slice(0..rows, &mut |arguments| outcome = lane.submit(address, rows, arguments));
+        self.lane = Some(lane);
+        sliced?;
+        let what = match outcome {
             Ok(Some(exchange)) => {
                 self.exchange = exchange;
                 let stats = self.function.stats.here();
                 stats.calls.add(1);
                 stats.copy_in.add(now() - submitting);
-                Ok(())
+                return Ok(());
             }
-            Ok(None) => Err(self.lose(Loss::Failed(&LaneError::Corrupt(
-                "it has no room for the arguments of a scan".into(),
-            )))),
-            Err(LaneError::TooLarge(what)) => Err(died(&self.function, what, self.place(Some(0)))),
-            Err(error) => Err(self.lose(Loss::Failed(&error))),
+            Ok(None) => LaneError::Corrupt("it has no room for the arguments of a scan".into()),
+            Err(LaneError::TooLarge(what)) => return Err(died(&self.function, what, Place::default()).into()),
+            Err(error) => error,
+        };
+        self.end();
+        Err(Stop {
+            error: Loss::Failed(&what).error(&self.function, Place::default()),
+            again: Again::Unbegun,
+        })
+    }
+
+    /// Does a scan again that has failed, or ends it.
+    ///
+    /// # Errors
+    /// That of the scan, if it is not to be done again.
+    fn settle(&mut self, mut stop: Stop, caller: Caller<'_>) -> Result<(), Error> {
+        loop {
+            let mut leniency = self.function.spec.leniency();
+            let pause = match stop.again {
+                Again::Never => return Err(stop.error),
+                Again::Unbegun if self.unbegun < MOST_UNBEGUN => {
+                    self.unbegun += 1;
+                    Duration::ZERO
+                }
+                Again::Unbegun => return Err(stop.error),
+                Again::Tries(more) => {
+                    // Other rows than before would be thrown away.
+                    let repeats = self.delivered == 0 || self.function.spec.deterministic;
+                    leniency.retries = if repeats { leniency.retries + more } else { 0 };
+                    match leniency.judge(stop.error, self.tries)? {
+                        Verdict::Again(pause) => {
+                            self.tries += 1;
+                            self.function.stats.here().retries.add(1);
+                            pause
+                        }
+                        Verdict::Null => {
+                            self.function.stats.here().errors.add(1);
+                            self.over = true;
+                            return Ok(());
+                        }
+                    }
+                }
+            };
+            self.rest(pause, caller)?;
+            match self.begin(caller) {
+                Ok(()) => return Ok(()),
+                Err(again) => stop = again,
+            }
         }
+    }
+
+    /// Pauses, unless the query should end.
+    fn rest(&mut self, pause: Duration, caller: Caller<'_>) -> Result<(), Error> {
+        let due = Instant::now() + pause;
+        while Instant::now() < due {
+            self.clock.wait::<Z::Lane>(&[], Patience::Sleep);
+            self.clock.due(&self.function, caller)?;
+        }
+        Ok(())
     }
 
     /// The next batch, of one row at least; `None` if there are no more. After an error the scan is of no use.
@@ -98,61 +240,115 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     /// What the function raised, or what became of its lane; see [`Error`].
     pub fn next(&mut self, caller: Caller<'_>) -> Result<Option<Column<'_>>, Error> {
         let mut seen = Seen::now();
-        let header = loop {
-            let Some(header) = self.receive(caller, &mut seen)? else { return Ok(None) };
-            if header.rows > 0 {
-                break header;
+        let changed = loop {
+            if self.over {
+                return Ok(None);
+            }
+            match self.batch(caller, &mut seen) {
+                Ok(Some(changed)) => break changed,
+                Ok(None) => self.over = true,
+                Err(stop) => {
+                    self.settle(stop, caller)?;
+                    seen = Seen::now();
+                }
+            }
+        };
+        if changed {
+            return Ok(Some(self.changed.column(&self.returns)));
+        }
+        let Some(lane) = &self.lane else { return Ok(None) };
+        let read = batch::column(lane.frame(), &self.returns);
+        read.map(Some).map_err(|malformed| Error::Engine(malformed.to_string()))
+    }
+
+    /// Takes the next batch with rows that the caller does not have. Says whether it is in [`Scan::changed`]; `None` if there
+    /// are no more.
+    fn batch(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Option<bool>, Stop> {
+        loop {
+            let Some(header) = self.receive(caller, seen)? else { return Ok(None) };
+            let rows = u64::from(header.rows);
+            if rows > self.skip {
+                let taken = self.take(&header)?;
+                self.skip = 0;
+                return Ok(Some(taken));
+            }
+            self.skip -= rows;
+            if rows > 0 {
+                *seen = Seen::now();
             }
             // A guest that sends nothing but empty batches makes no progress, and is never waited for.
-            self.look(caller, &mut seen)?;
-        };
-        let Some(lane) = &self.lane else { return Ok(None) };
-        let begun = now();
-        let stats = self.function.stats.here();
-        stats.rows.add(u64::from(header.rows));
-        stats.bytes_out.add(lane.frame().len() as u64);
-        match batch::column(lane.frame(), &self.returns) {
-            Ok(column) => {
-                if let Some((row, what)) = unfit(&column).first_key_value() {
-                    let failure = Box::new(Failure::unfit(&format!("{what}, in row {}", row + 1)));
-                    return Err(raised(&self.function, failure, Place::default()));
-                }
-                stats.copy_out.add(now() - begun);
-                Ok(Some(column))
-            }
-            Err(malformed) => {
-                // The column is borrowed from the lane: it ends when the scan is dropped.
-                self.corrupt = true;
-                let error = LaneError::Corrupt(malformed.to_string());
-                Err(Loss::Failed(&error).error(&self.function, Place::default()))
-            }
+            self.look(caller, seen)?;
         }
     }
 
+    /// Checks the batch at hand. Says whether what the caller gets is in [`Scan::changed`].
+    fn take(&mut self, header: &Header) -> Result<bool, Stop> {
+        let begun = now();
+        let rows = header.rows as usize;
+        let Some(lane) = &self.lane else { return Ok(false) };
+        let read = if self.entry == Entry::Scan && rows > LONGEST_BATCH {
+            Err(format!("a batch of {rows} rows, where {LONGEST_BATCH} are the most"))
+        } else {
+            batch::column(lane.frame(), &self.returns).map_err(|malformed| malformed.to_string())
+        };
+        let column = match read {
+            Ok(column) => column,
+            Err(what) => return Err(self.lose(Loss::Failed(&LaneError::Corrupt(what)))),
+        };
+        let unfit = unfit(&column);
+        if let (OnError::Fail, Some((row, what))) = (self.function.spec.on_error, unfit.first_key_value()) {
+            let row = self.delivered - self.skip + *row as u64;
+            let failure = Box::new(Failure::unfit(&format!("{what}, in row {}", row + 1)));
+            return Err(raised(&self.function, failure, Place::default()).into());
+        }
+        let skip = self.skip as usize;
+        // A row that is NULL as a whole has no values that could be looked at.
+        let nulls = matches!(self.returns, DataType::Struct(_)) && column.validity.is_some();
+        let changed = skip > 0 || nulls || !unfit.is_empty();
+        if changed {
+            copied(&mut self.changed, &column, skip, &unfit)
+                .map_err(|error| Error::Engine(error.to_string()))?;
+        }
+        let stats = self.function.stats.here();
+        stats.errors.add(unfit.range(skip..).count() as u64);
+        stats.rows.add((rows - skip) as u64);
+        stats.bytes_out.add(lane.frame().len() as u64);
+        stats.copy_out.add(now() - begun);
+        self.delivered += (rows - skip) as u64;
+        Ok(changed)
+    }
+
     /// Takes the next message, and sees to the end of the scan.
-    fn receive(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Option<Header>, Error> {
+    fn receive(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Option<Header>, Stop> {
         if self.is_over() {
             self.leave();
+            if self.skip > 0 {
+                return Err(self.differs().into());
+            }
             return Ok(None);
         }
         // A query of many quick batches ends between them: none of them is waited for long enough to look.
         if caller.was_cancelled() {
-            return Err(Caller::cancelled(&self.function));
+            return Err(Caller::cancelled(&self.function).into());
         }
         let header = self.wait(caller, seen)?;
+        self.answered = true;
         let Some(lane) = &self.lane else { return Ok(None) };
-        self.function.stats.here().guest.add(header.worked);
+        let stats = self.function.stats.here();
+        stats.guest.add(header.worked);
         let what = match header.kind {
             BATCH if header.exchange == self.exchange => {
+                stats.errors.add(u64::from(header.errors));
+                stats.retries.add(u64::from(header.retries));
                 lane.stats().record(&header, header.rows as usize);
                 return Ok(Some(header));
             }
             FAILURE if header.exchange == self.exchange => match failure(&header, lane.frame()) {
                 Ok(failure) => {
-                    let row = Some(header.row as usize).filter(|row| *row < self.input.rows());
+                    let row = Some(header.row as usize).filter(|row| *row < MOST_ROWS);
                     let error = raised(&self.function, failure, self.place(row));
                     self.leave();
-                    return Err(error);
+                    return Err(Stop { error, again: Again::Tries(0) });
                 }
                 Err(what) => what,
             },
@@ -164,19 +360,31 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         Err(self.lose(Loss::Failed(&LaneError::Corrupt(what))))
     }
 
+    /// What a function is told that was tried again and then made fewer rows than before.
+    fn differs(&self) -> Error {
+        Error::Engine(format!(
+            "{}: it was tried again, and made fewer rows than the {} that the query had already; declare that it is not \
+             deterministic",
+            self.function.name(),
+            self.delivered,
+        ))
+    }
+
     /// Waits for the next message.
-    fn wait(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Header, Error> {
+    fn wait(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Header, Stop> {
         let _slot = caller.group.join();
         let mut dead = None;
         loop {
-            let Some(lane) = &mut self.lane else { return Err(Caller::cancelled(&self.function)) };
+            let Some(lane) = &mut self.lane else { return Err(Caller::cancelled(&self.function).into()) };
             // The engine may have moved the scan to another of its threads.
             lane.hold();
             match lane.try_collect() {
                 Ok(Some(header)) => return Ok(header),
                 Ok(None) => {}
                 // The lane is whole, but nobody can say which rows these were.
-                Err(LaneError::TooLarge(what)) => return Err(died(&self.function, what, Place::default())),
+                Err(LaneError::TooLarge(what)) => {
+                    return Err(died(&self.function, what, Place::default()).into());
+                }
                 Err(error) => return Err(self.lose(Loss::Failed(&error))),
             }
             if let Some(error) = &dead {
@@ -188,7 +396,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     }
 
     /// Looks, if it is time, for what ends the scan. A guest that is dead does not: what it has sent before comes first.
-    fn look(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Option<LaneError>, Error> {
+    fn look(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Option<LaneError>, Stop> {
         let Some(lane) = &mut self.lane else { return Ok(None) };
         let Some(now) = self.clock.due(&self.function, caller)? else { return Ok(None) };
         match self.clock.trouble(now, &mut **lane, seen, (self.exchange, MOST_ROWS)) {
@@ -204,14 +412,32 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     }
 
     fn place(&self, row: Option<usize>) -> Place {
-        place(&self.function, Entry::Scan, &self.input, row)
+        place(&self.function, self.entry, &self.input, row)
+    }
+
+    /// The row of the table at which the guest is, by what it says.
+    fn row(&self, lane: &Z::Lane) -> Option<usize> {
+        let (at, row) = lane.progress();
+        let counts = row != u32::MAX && row & COUNT != 0;
+        (at == self.exchange as u32 && counts).then_some((row & !COUNT) as usize)
     }
 
     /// Gives up the lane.
-    fn lose(&mut self, loss: Loss<'_>) -> Error {
-        let row = self.lane.as_ref().and_then(|lane| row_at(&**lane, self.exchange, self.input.rows()));
+    fn lose(&mut self, loss: Loss<'_>) -> Stop {
+        let (mut row, mut again) = (None, Again::Tries(0));
+        if let Some(lane) = &self.lane {
+            row = self.row(lane);
+            let begun = lane.progress().0.wrapping_sub(self.exchange as u32) < 1 << 31;
+            again = match loss {
+                Loss::Failed(LaneError::Corrupt(_)) => Again::Tries(0),
+                _ if !begun && !self.answered => Again::Unbegun,
+                // It may have died because of another lane.
+                Loss::Failed(_) => Again::Tries(u32::from(lane.shares_its_process())),
+                Loss::Late => Again::Tries(0),
+            };
+        }
         self.end();
-        loss.error(&self.function, self.place(row))
+        Stop { error: loss.error(&self.function, self.place(row)), again }
     }
 
     /// Ends the lane.
@@ -224,9 +450,6 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
 
     /// Gives the lane back, wherever the scan is.
     fn leave(&mut self) {
-        if self.corrupt {
-            return self.end();
-        }
         let Some(mut lane) = self.lane.take() else { return };
         if lane.in_flight() > 0 && lane.cancel().is_err() {
             return self.end();
@@ -245,4 +468,90 @@ impl<Z: Zygote, I: Input> Drop for Scan<Z, I> {
 
 fn raised(function: &Function, failure: Box<Failure>, place: Place) -> Error {
     Error::Raised { function: function.name().into(), failure, place }
+}
+
+/// Puts the rows of a batch from `from` on into `out`, those of `unfit` as NULLs.
+fn copied(
+    out: &mut ColumnBuilder,
+    column: &Column<'_>,
+    from: usize,
+    unfit: &BTreeMap<usize, String>,
+) -> Result<(), Overflow> {
+    out.clear();
+    out.reserve(column.rows - from)?;
+    for row in from..column.rows {
+        if unfit.contains_key(&row) { out.null() } else { out.copy(column, row)? }
+    }
+    Ok(())
+}
+
+/// The arguments of a table function: one row, which all parts of a query share.
+#[derive(Debug, Clone)]
+pub struct Row {
+    frame: Arc<Frame>,
+    types: Arc<[DataType]>,
+}
+
+impl Row {
+    /// The only row of an input with columns of these types.
+    ///
+    /// # Errors
+    /// As [`Input::frame`].
+    pub fn of(input: &dyn Input, types: impl IntoIterator<Item = DataType>) -> Result<Self, Error> {
+        Ok(Self { frame: Arc::new(input.frame(0..1)?), types: types.into_iter().collect() })
+    }
+
+    /// Its values.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if it was not made of an input with these columns.
+    pub fn columns(&self) -> Result<Vec<Column<'_>>, Error> {
+        let columns = batch::columns(self.frame.bytes(), self.types.iter());
+        columns.map_err(|malformed| Error::Engine(malformed.to_string()))
+    }
+}
+
+impl Input for Row {
+    fn rows(&self) -> usize {
+        1
+    }
+
+    fn slice(&self, _rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        take(&self.columns()?);
+        Ok(())
+    }
+}
+
+/// What a scan of a table function is opened with.
+#[derive(Debug)]
+pub struct Asked {
+    /// The partition that is to be scanned, if the table has some.
+    pub partition: Option<Vec<u8>>,
+    /// The places of the columns that the query wants, ascending.
+    pub wanted: Arc<[usize]>,
+    /// The function's arguments.
+    pub arguments: Row,
+}
+
+impl Input for Asked {
+    fn rows(&self) -> usize {
+        1
+    }
+
+    fn slice(&self, _rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        let full = |error: Overflow| Error::Engine(error.to_string());
+        let mut partition = ColumnBuilder::new(&DataType::Blob);
+        match &self.partition {
+            Some(bytes) => partition.bytes(bytes).map_err(full)?,
+            None => partition.null(),
+        }
+        let mut wanted = ColumnBuilder::new(&DataType::List(Arc::new(DataType::Integer)));
+        self.wanted.iter().for_each(|place| wanted.children[0].fixed(*place as i32));
+        wanted.nested().map_err(full)?;
+        let (types, data_type) = (DataType::Blob, DataType::List(Arc::new(DataType::Integer)));
+        let mut columns = vec![partition.column(&types), wanted.column(&data_type)];
+        columns.extend(self.arguments.columns()?);
+        take(&columns);
+        Ok(())
+    }
 }

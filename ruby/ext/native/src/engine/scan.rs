@@ -108,7 +108,7 @@ impl Input for Ask {
 enum Part {
     #[default]
     New,
-    Open(call::Scan<Zygote, Ask>),
+    Open(Box<call::Scan<Zygote, Ask>>),
     Over,
 }
 
@@ -389,7 +389,7 @@ impl Part {
             let (host, function) = (Arc::clone(&scan.host), Arc::clone(&registered.rows.function));
             let rows = scan.projection.rows.clone();
             let ask = Ask(Arc::clone(&scan.number));
-            *self = Part::Open(call::Scan::open(host, function, caller, rows, ask)?);
+            *self = Part::Open(Box::new(call::Scan::open(host, function, caller, rows, ask)?));
         }
         let Part::Open(rows) = self else { return Ok(0) };
         let Some(batch) = rows.next(caller)? else {

@@ -1,0 +1,47 @@
+//! Functions as DuckDB's table functions.
+//!
+//! DuckDB keeps the first table function of a name, and takes no other: neither in its place nor beside it. So a registration
+//! stands for whatever the catalog says, with any columns; only its parameters stay as they are.
+
+use crate::database::ProcessLibrary;
+use crate::scalar::Registered;
+use crosslane::call::CallGroup;
+use crosslane::catalog::Current;
+use crosslane::{Error, Function};
+use crosslane_process::Zygote;
+use crosslane_vectors::{Context, Query, Table};
+use std::sync::Arc;
+
+/// A table function in a query that runs.
+pub(crate) struct Scanned {
+    current: Current<Zygote>,
+    /// That of the query's connection.
+    group: Arc<CallGroup>,
+}
+
+impl Table for Registered {
+    type Zygote = Zygote;
+    type Query = Scanned;
+
+    fn function(&self) -> Result<Arc<Function>, Error> {
+        Ok(self.entry.current()?.function)
+    }
+
+    fn begin(&self, context: Context) -> Result<Scanned, Error> {
+        Ok(Scanned { current: self.entry.current()?, group: self.groups.of(context.connection) })
+    }
+}
+
+impl Query<Zygote> for Scanned {
+    fn library(&self) -> &Arc<ProcessLibrary> {
+        &self.current.library
+    }
+
+    fn function(&self) -> &Arc<Function> {
+        &self.current.function
+    }
+
+    fn group(&self) -> &CallGroup {
+        &self.group
+    }
+}

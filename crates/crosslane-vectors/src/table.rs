@@ -1,0 +1,487 @@
+//! Functions as DuckDB's table functions: what all adapters do alike.
+//!
+//! Binding reads the arguments and says the columns; it happens for EXPLAIN and PREPARE too, and calls nothing. When the query
+//! begins, the function's partitions are asked for, if it has some. Each worker then holds a lane as long as it scans one of them
+//! ([`Scan`]), and the next rows are made while DuckDB uses the last. A query that ends early drops its scans, which cancels them.
+
+use crate::guard::{drop_box, error_text, guard};
+use crate::input::Arguments;
+use crate::output::Results;
+use crate::projection::Projection;
+use crate::scalar::Context;
+use crate::types::LogicalType;
+use crosslane::batch::Column;
+use crosslane::call::{Asked, CallGroup, Caller, Output, Row, Scan};
+use crosslane::pool::Zygote;
+use crosslane::stats::now;
+use crosslane::{DataType, Entry, Error, Field, Function, Library};
+use libduckdb_sys as ffi;
+use std::ffi::CString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// A table has no more partitions than this.
+const MOST_PARTITIONS: usize = 1 << 20;
+/// All partitions of a table have no more bytes than this.
+const LARGEST_PARTITIONS: usize = 1 << 30;
+
+/// What an adapter knows of a registered table function.
+pub trait Table: Send + Sync + 'static {
+    /// What runs the functions.
+    type Zygote: Zygote;
+    /// What one query needs of the function, from its begin to its end.
+    type Query: Query<Self::Zygote>;
+
+    /// The function, as a statement is bound to it.
+    ///
+    /// # Errors
+    /// If it is no more.
+    fn function(&self) -> Result<Arc<Function>, Error>;
+
+    /// The parameters that SQL knows of, which are the first.
+    fn parameters<'a>(&self, function: &'a Function) -> &'a [Field] {
+        &function.signature.parameters
+    }
+
+    /// One use of the function, with the arguments of its [`Table::parameters`].
+    ///
+    /// # Errors
+    /// If it cannot be said which columns that has.
+    fn bind(&self, function: &Function, arguments: Row, context: Context) -> Result<Bound, Error> {
+        Ok(Bound { arguments, rows: function.signature.returns.clone(), context })
+    }
+
+    /// A query begins.
+    ///
+    /// # Errors
+    /// If there is nothing that could run the function.
+    fn begin(&self, context: Context) -> Result<Self::Query, Error>;
+}
+
+/// A table function in a query that runs.
+pub trait Query<Z: Zygote>: Send + Sync + 'static {
+    /// What runs it.
+    fn library(&self) -> &Arc<Library<Z>>;
+
+    /// The function.
+    fn function(&self) -> &Arc<Function>;
+
+    /// What it is cancelled with.
+    fn group(&self) -> &CallGroup;
+
+    /// What DuckDB is told of how something ended.
+    ///
+    /// # Errors
+    /// If it failed.
+    fn settle<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        outcome
+    }
+}
+
+/// One use of a table function in a statement.
+#[derive(Debug)]
+pub struct Bound {
+    /// What the function is scanned with.
+    pub arguments: Row,
+    /// A STRUCT of its columns.
+    pub rows: DataType,
+    /// The statement's connection.
+    pub context: Context,
+}
+
+/// Makes a table function callable on all connections of the database, from the next statement on.
+///
+/// # Errors
+/// [`Error::Engine`] if it is no table function, or DuckDB refuses it, as it does where it knows a table function of this name.
+///
+/// # Safety
+/// The connection must be open.
+pub unsafe fn register_table<T: Table>(
+    connection: ffi::duckdb_connection,
+    function: &Function,
+    extra: T,
+) -> Result<(), Error> {
+    function.entry(Entry::Scan)?;
+    let name = c_string(function.name())?;
+    let parameters = extra
+        .parameters(function)
+        .iter()
+        .zip(&function.spec.named)
+        .map(|(field, named)| {
+            let name = named.then(|| c_string(&field.name)).transpose()?;
+            Ok((name, LogicalType::new(&field.data_type)?))
+        })
+        .collect::<Result<Vec<_>, Error>>()?;
+    // SAFETY: all handles live across the calls; what is registered is freed by DuckDB through `drop_box`.
+    let state = unsafe {
+        let mut table = ffi::duckdb_create_table_function();
+        ffi::duckdb_table_function_set_name(table, name.as_ptr());
+        for (name, data_type) in &parameters {
+            match name {
+                None => ffi::duckdb_table_function_add_parameter(table, data_type.raw()),
+                Some(name) => {
+                    ffi::duckdb_table_function_add_named_parameter(table, name.as_ptr(), data_type.raw());
+                }
+            }
+        }
+        let extra = Box::into_raw(Box::new(extra)).cast();
+        ffi::duckdb_table_function_set_extra_info(table, extra, Some(drop_box::<T>));
+        ffi::duckdb_table_function_set_bind(table, Some(bind::<T>));
+        ffi::duckdb_table_function_set_init(table, Some(init::<T>));
+        ffi::duckdb_table_function_set_local_init(table, Some(local_init::<T>));
+        ffi::duckdb_table_function_set_function(table, Some(execute::<T>));
+        ffi::duckdb_table_function_supports_projection_pushdown(table, true);
+        let state = ffi::duckdb_register_table_function(connection, table);
+        ffi::duckdb_destroy_table_function(&raw mut table);
+        state
+    };
+    if state != ffi::duckdb_state_DuckDBSuccess {
+        return Err(Error::Engine(format!(
+            "DuckDB refused {}; it has a table function of this name",
+            function.signature
+        )));
+    }
+    Ok(())
+}
+
+fn c_string(name: &str) -> Result<CString, Error> {
+    CString::new(name).map_err(|error| Error::Engine(format!("{name:?}: {error}")))
+}
+
+unsafe extern "C" fn bind<T: Table>(info: ffi::duckdb_bind_info) {
+    // SAFETY: DuckDB passes its own info and the extra info that was registered, and copies what it is given.
+    let outcome = guard(|| unsafe {
+        let table = &*ffi::duckdb_bind_get_extra_info(info).cast::<T>();
+        let function = table.function()?;
+        let parameters = table.parameters(&function);
+        let arguments = arguments(info, parameters, &function.spec.named)?;
+        let types = || parameters.iter().map(|field| &field.data_type);
+        let row = Row::of(&Arguments::new(arguments.0, types()), types().cloned())?;
+        let bound = table.bind(&function, row, Context::of_bind(info))?;
+        let DataType::Struct(columns) = &bound.rows else {
+            return Err(Error::Engine(format!("{} has no columns", bound.rows)));
+        };
+        for column in &**columns {
+            let logical = LogicalType::new(&column.data_type)?;
+            ffi::duckdb_bind_add_result_column(info, c_string(&column.name)?.as_ptr(), logical.raw());
+        }
+        if let Some(rows) = function.spec.cardinality {
+            ffi::duckdb_bind_set_cardinality(info, rows, false);
+        }
+        let bound = Box::into_raw(Box::new(bound)).cast();
+        ffi::duckdb_bind_set_bind_data(info, bound, Some(drop_box::<Bound>));
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        // SAFETY: as above; DuckDB copies the text.
+        unsafe { ffi::duckdb_bind_set_error(info, error_text(&error).as_ptr()) };
+    }
+}
+
+/// The arguments of one use of a table function as a chunk of one row. A parameter that SQL names and that was not given is
+/// NULL. Without parameters the chunk has a column that means nothing.
+///
+/// # Errors
+/// [`Error::Engine`] for a LIST that is none of the parameter's type, or if there is no memory.
+///
+/// # Safety
+/// The info must be that of a `bind` callback of a function that was registered with these parameters.
+pub unsafe fn arguments(
+    info: ffi::duckdb_bind_info,
+    parameters: &[Field],
+    named: &[bool],
+) -> Result<Chunk, Error> {
+    let filler = [DataType::Boolean];
+    let types = parameters.iter().map(|field| &field.data_type);
+    let types: Vec<_> = if parameters.is_empty() { filler.iter().collect() } else { types.collect() };
+    let logical = types.into_iter().map(LogicalType::new).collect::<Result<Vec<_>, _>>()?;
+    let chunk = Chunk::new(&logical)?;
+    let mut position = 0;
+    for (index, (parameter, named)) in parameters.iter().zip(named).enumerate() {
+        // SAFETY: as the caller says; the vector is new, and of the parameter's type.
+        unsafe {
+            let value = if *named {
+                ffi::duckdb_bind_get_named_parameter(info, c_string(&parameter.name)?.as_ptr())
+            } else {
+                position += 1;
+                ffi::duckdb_bind_get_parameter(info, position - 1)
+            };
+            let vector = ffi::duckdb_data_chunk_get_vector(chunk.0, index as ffi::idx_t);
+            put(Argument(value), parameter, vector)?;
+        }
+    }
+    // SAFETY: the chunk has room for a row.
+    unsafe { ffi::duckdb_data_chunk_set_size(chunk.0, 1) };
+    Ok(chunk)
+}
+
+/// A chunk of rows, destroyed when dropped.
+#[derive(Debug)]
+pub struct Chunk(pub ffi::duckdb_data_chunk);
+
+impl Chunk {
+    /// An empty one with columns of these types.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if there is no memory for it.
+    pub fn new(types: &[LogicalType]) -> Result<Self, Error> {
+        let mut raw: Vec<_> = types.iter().map(LogicalType::raw).collect();
+        // SAFETY: the types live across the call.
+        let chunk = unsafe { ffi::duckdb_create_data_chunk(raw.as_mut_ptr(), raw.len() as ffi::idx_t) };
+        if chunk.is_null() {
+            return Err(Error::Engine("out of memory: no room for a chunk".into()));
+        }
+        Ok(Self(chunk))
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        // SAFETY: ours, destroyed once.
+        unsafe { ffi::duckdb_destroy_data_chunk(&raw mut self.0) };
+    }
+}
+
+/// The value of a parameter, or null if it was not given.
+struct Argument(ffi::duckdb_value);
+
+impl Drop for Argument {
+    fn drop(&mut self) {
+        // SAFETY: ours, destroyed once.
+        unsafe { ffi::duckdb_destroy_value(&raw mut self.0) };
+    }
+}
+
+/// Puts an argument into the row of its column. DuckDB has cast it to the parameter's type, unless that is a LIST.
+///
+/// # Safety
+/// The vector must be of the parameter's type, and new.
+unsafe fn put(argument: Argument, parameter: &Field, vector: ffi::duckdb_vector) -> Result<(), Error> {
+    // SAFETY: as the caller says; what DuckDB allocates is destroyed, and it copies what it takes.
+    unsafe {
+        if argument.0.is_null() || ffi::duckdb_is_null_value(argument.0) {
+            Results::new(vector, &parameter.data_type, 1).null(0);
+            return Ok(());
+        }
+        let DataType::List(element) = &parameter.data_type else {
+            ffi::duckdb_vector_reference_value(vector, argument.0);
+            return Ok(());
+        };
+        let refused = || {
+            let (name, due) = (&parameter.name, &parameter.data_type);
+            Error::Engine(format!("the argument for {name} is no {due}; cast it: value::{due}"))
+        };
+        let given = ffi::duckdb_get_type_id(ffi::duckdb_get_value_type(argument.0));
+        if given != ffi::DUCKDB_TYPE_DUCKDB_TYPE_LIST {
+            return Err(refused());
+        }
+        let child = |index| Argument(ffi::duckdb_get_list_child(argument.0, index));
+        let elements: Vec<_> = (0..ffi::duckdb_get_list_size(argument.0)).map(child).collect();
+        let mut values: Vec<_> = elements.iter().map(|element| element.0).collect();
+        let element = LogicalType::new(element)?;
+        let count = values.len() as ffi::idx_t;
+        let list = Argument(ffi::duckdb_create_list_value(element.raw(), values.as_mut_ptr(), count));
+        if list.0.is_null() {
+            return Err(refused());
+        }
+        ffi::duckdb_vector_reference_value(vector, list.0);
+    }
+    Ok(())
+}
+
+/// A table function in a query that runs, for all its workers.
+struct Running<T: Table> {
+    query: T::Query,
+    arguments: Row,
+    projection: Projection,
+    parts: Parts,
+    begun: u64,
+}
+
+/// What the workers of a query share out among themselves.
+#[derive(Debug)]
+struct Parts {
+    /// The partitions; `None` if the table has none, and is one.
+    partitions: Option<Vec<Vec<u8>>>,
+    next: AtomicUsize,
+}
+
+impl Parts {
+    fn of(partitions: Option<Vec<Vec<u8>>>) -> Self {
+        Self { partitions, next: AtomicUsize::new(0) }
+    }
+
+    fn count(&self) -> usize {
+        self.partitions.as_ref().map_or(1, Vec::len)
+    }
+
+    /// The next part that no worker has: a partition, if the table has some.
+    fn next(&self) -> Option<Option<Vec<u8>>> {
+        let at = self.next.fetch_add(1, Relaxed);
+        match &self.partitions {
+            None => (at == 0).then_some(None),
+            Some(partitions) => partitions.get(at).cloned().map(Some),
+        }
+    }
+}
+
+impl<T: Table> Running<T> {
+    fn new(query: T::Query, bound: &Bound, projection: Projection) -> Result<Self, Error> {
+        let parts = Parts::of(None);
+        let mut this = Self { query, arguments: bound.arguments.clone(), projection, parts, begun: now() };
+        let spec = &this.query.function().spec;
+        let columns = this.arguments.columns()?;
+        let mut parameters = columns.iter().zip(&spec.admits_null).zip(&spec.named);
+        let is_empty = parameters.any(|((column, admits), named)| !admits && !named && !column.is_valid(0));
+        if is_empty {
+            this.parts = Parts::of(Some(Vec::new()));
+        } else if spec.partitions {
+            this.parts = Parts::of(Some(this.query.settle(this.partitions())?));
+        }
+        Ok(this)
+    }
+
+    fn caller(&self) -> Caller<'_> {
+        Caller::since(self.query.group(), 1, self.begun)
+    }
+
+    /// Asks the function for its partitions.
+    fn partitions(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let (library, function) = (Arc::clone(self.query.library()), Arc::clone(self.query.function()));
+        let refused = |what: &str| Error::Engine(format!("{}: {what}", function.name()));
+        let arguments = self.arguments.clone();
+        let mut scan = Scan::partitions(library, Arc::clone(&function), self.caller(), arguments)?;
+        let (mut partitions, mut size) = (Vec::new(), 0);
+        while let Some(batch) = scan.next(self.caller())? {
+            for row in 0..batch.rows {
+                if !batch.is_valid(row) {
+                    return Err(refused("a partition is NULL"));
+                }
+                let bytes = batch.bytes(row);
+                size += bytes.len();
+                if partitions.len() == MOST_PARTITIONS || size > LARGEST_PARTITIONS {
+                    return Err(refused("more than 1,048,576 partitions, or more than 1 GiB of them"));
+                }
+                partitions.push(bytes.to_vec());
+            }
+        }
+        Ok(partitions)
+    }
+}
+
+/// What one worker scans.
+enum Part<T: Table> {
+    /// The next part, if there is one.
+    Next,
+    Open(Box<Scan<T::Zygote, Asked>>),
+    Over,
+}
+
+impl<T: Table> Part<T> {
+    /// Puts the next rows into a chunk. Returns how many; 0 if there are no more.
+    ///
+    /// # Safety
+    /// The chunk must be an empty one of the scan's columns.
+    unsafe fn next(&mut self, running: &Running<T>, output: ffi::duckdb_data_chunk) -> Result<usize, Error> {
+        let Running { query, arguments, projection, parts, .. } = running;
+        loop {
+            match self {
+                Part::Over => return Ok(0),
+                Part::Next => {
+                    let Some(partition) = parts.next() else {
+                        *self = Part::Over;
+                        continue;
+                    };
+                    let (wanted, arguments) = (Arc::clone(&projection.wanted), arguments.clone());
+                    let asked = Asked { partition, wanted, arguments };
+                    let (library, function) = (Arc::clone(query.library()), Arc::clone(query.function()));
+                    let rows = projection.rows.clone();
+                    let scan = Scan::open(library, function, running.caller(), rows, asked)?;
+                    *self = Part::Open(Box::new(scan));
+                }
+                Part::Open(scan) => {
+                    if let Some(batch) = scan.next(running.caller())? {
+                        // SAFETY: as the caller says.
+                        unsafe { write(&batch, projection, output)? };
+                        return Ok(batch.rows);
+                    }
+                    *self = Part::Next;
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The chunk must be an empty one of the projection's columns.
+unsafe fn write(
+    batch: &Column<'_>,
+    projection: &Projection,
+    output: ffi::duckdb_data_chunk,
+) -> Result<(), Error> {
+    for (index, column) in (0..).zip(projection.vectors(batch)) {
+        // SAFETY: the chunk's vectors are of the columns' types, as the caller says, and have so many rows.
+        unsafe {
+            let room = ffi::duckdb_vector_size() as usize;
+            let vector = ffi::duckdb_data_chunk_get_vector(output, index);
+            Results::new(vector, column.data_type, room).accept(0, column)?;
+        }
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn init<T: Table>(info: ffi::duckdb_init_info) {
+    // SAFETY: DuckDB passes its own info, and what was registered and bound.
+    let outcome = guard(|| unsafe {
+        let table = &*ffi::duckdb_init_get_extra_info(info).cast::<T>();
+        let bound = &*ffi::duckdb_init_get_bind_data(info).cast::<Bound>();
+        let projection = Projection::of(info, &bound.rows)?;
+        let running = Running::<T>::new(table.begin(bound.context)?, bound, projection)?;
+        let threads = running.parts.count().clamp(1, bound.context.threads);
+        let running = Box::into_raw(Box::new(running)).cast();
+        ffi::duckdb_init_set_init_data(info, running, Some(drop_box::<Running<T>>));
+        ffi::duckdb_init_set_max_threads(info, threads as ffi::idx_t);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        // SAFETY: as above; DuckDB copies the text.
+        unsafe { ffi::duckdb_init_set_error(info, error_text(&error).as_ptr()) };
+    }
+}
+
+unsafe extern "C" fn local_init<T: Table>(info: ffi::duckdb_init_info) {
+    let part = Box::into_raw(Box::new(Part::<T>::Next)).cast();
+    // SAFETY: DuckDB passes its own info, and frees the part.
+    unsafe { ffi::duckdb_init_set_init_data(info, part, Some(drop_box::<Part<T>>)) };
+}
+
+unsafe extern "C" fn execute<T: Table>(info: ffi::duckdb_function_info, output: ffi::duckdb_data_chunk) {
+    // SAFETY: DuckDB passes its own info, what `init` made, this worker's part (to one thread at a time), and a chunk of
+    // the declared columns.
+    let outcome = guard(|| unsafe {
+        let running = &*ffi::duckdb_function_get_init_data(info).cast::<Running<T>>();
+        let part = &mut *ffi::duckdb_function_get_local_init_data(info).cast::<Part<T>>();
+        let rows = running.query.settle(part.next(running, output)).inspect_err(|_| *part = Part::Over)?;
+        ffi::duckdb_data_chunk_set_size(output, rows as ffi::idx_t);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        // SAFETY: as above; DuckDB copies the text.
+        unsafe { ffi::duckdb_function_set_error(info, error_text(&error).as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_is_for_one_worker() {
+        let whole = Parts::of(None);
+        assert_eq!((whole.count(), whole.next(), whole.next()), (1, Some(None), None));
+        let parts = Parts::of(Some(vec![b"a".to_vec(), b"b".to_vec()]));
+        let taken = [parts.next(), parts.next(), parts.next()];
+        assert_eq!(taken, [Some(Some(b"a".to_vec())), Some(Some(b"b".to_vec())), None]);
+        assert_eq!(Parts::of(Some(Vec::new())).next(), None);
+    }
+}
