@@ -526,13 +526,10 @@ impl<'py> Rows<'_, 'py> {
         value: &Bound<'py, PyAny>,
         out: &mut ColumnBuilder,
     ) -> PyResult<()> {
-        target.writer.write(value, out).map_err(|error| {
-            let py = value.py();
+        target.writer.write(value, out).inspect_err(|error| {
+            let note = format!("in column {}", target.name);
             // What it cannot be noted on is told without.
-            let _ = error
-                .value(py)
-                .call_method1(intern!(py, "add_note"), (format!("in column {}", target.name),));
-            error
+            let _ = error.value(value.py()).call_method1(intern!(value.py(), "add_note"), (note,));
         })
     }
 
