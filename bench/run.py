@@ -73,7 +73,7 @@ class Bench:
     """Both engines with the same tables and functions."""
 
     def __init__(self) -> None:
-        self.ours = crosslane.connect(functions=[FUNCTIONS, SCRIPTS])
+        self.ours = crosslane.connect(functions=[FUNCTIONS, SCRIPTS, HERE / "tables.py"])
         self.theirs = duckdb.connect()
         self._tables()
         self._native()
@@ -326,6 +326,42 @@ class Bench:
         line = ("set-up of 1 s, warm pool: its first query", "without set-up")
         yield Line(*line, *texts, ratio(taken["stateless"], taken["stateful"]), 0.9)
 
+    def tables(self) -> Iterator[Line]:
+        """Python generators of rows and of batches against the same ones, read by DuckDB through pyarrow's RecordBatchReader."""
+        import tables
+
+        rows = 5_000_000
+        for name, read, target in (
+            ("some_rows", tables.read_rows, 2),
+            ("some_batches", tables.read_batches, 0.9),
+        ):
+            query = "SELECT bit_xor(i), max(s) FROM "
+
+            def theirs(read: Callable[[int], object] = read, query: str = query) -> float:
+                self.theirs.register("reader", read(rows))
+                return self.seconds(self.theirs, f"{query} reader", 2)
+
+            def ours(name: str = name, query: str = query) -> float:
+                return self.seconds(self.ours, f"{query} {name}({rows})", 2)
+
+            taken = self.alternate({"theirs": theirs, "ours": ours}, 7)
+            texts = (milliseconds(taken[side]) for side in ("ours", "theirs"))
+            what = name.removeprefix("some_")
+            line = (f"Python table function, {what}, 2 threads", "the generator in pyarrow's reader")
+            yield Line(*line, *texts, ratio(taken["theirs"], taken["ours"]), target)
+        limit = statistics.median(
+            self.seconds(self.ours, "FROM billion() LIMIT 10", 2) for _ in range(ROUNDS)
+        )
+        yield Line(
+            "LIMIT 10 of a billion rows",
+            "a limit",
+            milliseconds([limit]),
+            "the median",
+            limit * 1e3,
+            50,
+            "ms",
+        )
+
     def memory(self) -> Iterator[Line]:
         """The engine's memory over many streamed rows."""
 
@@ -486,7 +522,7 @@ class Bench:
         """All lines whose benchmark's name contains a text."""
         everything = [
             self.bigint, self.varchar, self.wide, self.rows, self.vectorized, self.scaling, self.fan_out, self.waiting,
-            self.spans, self.workers, self.first_call, self.stateful, self.memory, self.interrupt,
+            self.spans, self.workers, self.first_call, self.stateful, self.tables, self.memory, self.interrupt,
             self.js_numbers, self.js_text, self.js_guests, self.js_memory,
             self.ruby_lanes, self.ruby_v8,
         ]  # fmt: skip
