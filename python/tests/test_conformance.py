@@ -207,3 +207,82 @@ def test_a_string_larger_than_the_ring(engine: duckdb.DuckDBPyConnection) -> Non
     for name in KINDS.values():
         query = f"SELECT y = x, length(y) FROM (SELECT x, {name}_{index}(x) AS y FROM data)"
         assert engine.execute(query).fetchall() == [(True, 40_000_000)]
+
+
+#: Languages with table functions, and how one that yields the values of a list in turn is declared.
+TABLES = {
+    "python": (
+        "from crosslane import udtf\n",
+        """@udtf({signature!r})
+def rows_{index}(values, n):
+    for i in range(n):
+        yield (values[i % len(values)],)
+""",
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=[*TABLES, "thread"])
+def tables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A connection with the table functions of a language."""
+    language = "python" if request.param == "thread" else request.param
+    suffix = LANGUAGES[language]
+    head, declaration = TABLES[language]
+    declared = [
+        declaration.format(
+            signature=f"rows_{index}(xs {case['type']}[], n BIGINT) -> TABLE(x {case['type']})", index=index
+        )
+        for index, case in enumerate(CASES)
+    ]
+    path = tmp_path_factory.mktemp("tables") / f"rows.{suffix}"
+    path.write_text(head + "".join(declared))
+    con = crosslane.connect(config={"threads": 2})
+    con.execute("SET TimeZone = 'UTC'")
+    if request.param == "thread":
+        for file in (path, FOLDER / "tables.py"):
+            names: dict[str, Any] = {}
+            exec(file.read_text(), names)
+            for function in names.values():
+                if hasattr(function, "__crosslane__"):
+                    crosslane.register(con, function, lane="thread")
+    else:
+        crosslane.load(con, path)
+        crosslane.load(con, FOLDER / f"tables.{suffix}")
+    yield con
+    con.close()
+
+
+@pytest.mark.parametrize("case", TABLE["tables"], ids=[case["query"][:60] for case in TABLE["tables"]])
+def test_table_functions(tables: duckdb.DuckDBPyConnection, case: dict[str, Any]) -> None:
+    if "error" in case:
+        with pytest.raises(duckdb.Error) as failed:
+            tables.execute(case["query"]).fetchall()
+        assert case["error"] in str(failed.value)
+        assert f"in row {case['row']} of its table" in str(failed.value)
+    else:
+        rows = tables.execute(f"SELECT COLUMNS(*)::VARCHAR FROM ({case['query']})").fetchall()
+        assert rows == [tuple(row) for row in case["rows"]]
+    ((busy, discarded),) = tables.execute(
+        "SELECT sum(busy) FILTER (busy > 1), sum(discarded) FROM crosslane_pools()"
+    ).fetchall()
+    assert (busy, discarded) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [pytest.param(index, id=case["type"][:40]) for index, case in enumerate(CASES) if not case.get("large")],
+)
+def test_table_functions_yield_values_unchanged(tables: duckdb.DuckDBPyConnection, index: int) -> None:
+    case = CASES[index]
+    texts = [text_of(value) for value in case["values"]]
+    size, count = 2049, len(texts) + 1
+    sql = [text if case.get("expressions") else quoted(text) for text in texts]
+    values = ", ".join(f"CAST({value} AS {case['type']})" for value in sql)
+    x, y = ("x", "y") if case["type"].startswith(("UHUGEINT", "UNION")) else ("x::VARCHAR", "y::VARCHAR")
+    # The values of each round, beside those of the list itself.
+    query = (
+        f"SELECT count(*), count(*) FILTER ({x} IS DISTINCT FROM {y}) FROM"
+        f" (SELECT x, ((row_number() OVER () - 1) % {count}) + 1 AS place FROM rows_{index}([{values}, NULL], {size}))"
+        f" JOIN (SELECT unnest([{values}, NULL]) AS y, unnest(range(1, {count + 1})) AS place) USING (place)"
+    )
+    assert tables.execute(query).fetchall() == [(size, 0)]
