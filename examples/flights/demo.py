@@ -55,6 +55,13 @@ QUERIES = [
            GROUP BY 1 ORDER BY flights DESC""",
     ),
     (
+        "A table function: the way from JFK to Honolulu, and the airport that is nearest every 1,000 miles",
+        """SELECT round(mile)::INTEGER AS mile, round(w.lat, 1) AS lat, round(w.lon, 1) AS lon,
+                  arg_min(name, great_circle(w.lat, w.lon, a.lat, a.lon)) AS nearest
+           FROM waypoints(40.64, -73.78, 21.32, -157.92, every := 1000) w, airports a
+           GROUP BY ALL ORDER BY mile""",
+    ),
+    (
         "A column at a time: wind chill with pyarrow",
         """SELECT month, round(min(wind_chill(temp, wind_speed)), 1) AS felt, round(min(temp), 1) AS measured
            FROM weather GROUP BY month ORDER BY felt LIMIT 4""",

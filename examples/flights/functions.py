@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import asin, cos, exp, radians, sin, sqrt
+from math import asin, atan2, cos, degrees, exp, radians, sin, sqrt
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from crosslane import udf
+from crosslane import udf, udtf
 
 EARTH_RADIUS_MILES = 3958.7613
 SHORT = {"intl": "International", "rgnl": "Regional", "muni": "Municipal", "co": "County", "fld": "Field"}
@@ -40,6 +42,31 @@ def registration(tailnum: str | None) -> str:
     digits = tailnum[1:].rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
     letters = tailnum[1 + len(digits) :]
     return f"N-{digits}-{letters}" if letters else f"N-{digits}"
+
+
+class Waypoint(NamedTuple):
+    """A place on the way."""
+
+    mile: float
+    lat: float
+    lon: float
+
+
+@udtf
+def waypoints(lat1: float, lon1: float, lat2: float, lon2: float, every: float = 500) -> Iterator[Waypoint]:
+    """The places along the great circle between two, so many miles apart."""
+    miles = great_circle(lat1, lon1, lat2, lon2)
+    arc = miles / EARTH_RADIUS_MILES
+    start, end = _on_sphere(lat1, lon1), _on_sphere(lat2, lon2)
+    for mile in (*range(0, int(miles), int(every)), miles):
+        part = mile / EARTH_RADIUS_MILES
+        x, y, z = ((sin(arc - part) * a + sin(part) * b) / sin(arc) for a, b in zip(start, end, strict=True))
+        yield Waypoint(float(mile), degrees(asin(z)), degrees(atan2(y, x)))
+
+
+def _on_sphere(lat: float, lon: float) -> tuple[float, float, float]:
+    a, b = radians(lat), radians(lon)
+    return cos(a) * cos(b), cos(a) * sin(b), sin(a)
 
 
 @dataclass

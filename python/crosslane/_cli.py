@@ -556,7 +556,7 @@ def _check_python(file: str) -> list[tuple[str, str, str]]:
     except BaseException as error:
         raise _Unloadable(*_errors.describe(error)) from None
     _warn(file, _forks.lost_threads())
-    return [(f"{_relative(item.file)}:{item.line}", item.signature, item.kind) for item in declared]
+    return [_declared(item.message()) for item in declared]
 
 
 def _check_javascript(file: str) -> list[tuple[str, str, str]]:
@@ -598,10 +598,14 @@ def _checked(file: str, command: list[str]) -> list[tuple[str, str, str]]:
         failure = answer["failure"]
         raise _Unloadable(failure["class"], failure["message"], failure["traceback"])
     _warn(file, answer.get("lost", []))
-    return [
-        (f"{_relative(item['file'])}:{item['line']}", item["signature"], item["calling"])
-        for item in answer["functions"]
-    ]
+    return [_declared(function) for function in answer["functions"]]
+
+
+def _declared(function: dict[str, Any]) -> tuple[str, str, str]:
+    """The place, signature and kind of a function, of which this is what the engine is told."""
+    kind, calling = function.get("kind", "scalar"), function["calling"]
+    said = ([kind] if kind != "scalar" else []) + ([calling] if kind == "scalar" or calling != "row" else [])
+    return f"{_relative(function['file'])}:{function['line']}", function["signature"], ", ".join(said)
 
 
 def _plain_signature(signature: str) -> str:

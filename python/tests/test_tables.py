@@ -705,3 +705,122 @@ def wide(n):
     found = con.execute("SELECT count(*), sum(strlen(s)), max(most) FROM wide(1000)").fetchall()[0]
     assert found[:2] == (1000, 1_000_499_500)
     assert found[2] < 500_000
+
+
+HOSTILE = (
+    HEAD
+    + """
+import os, time
+class Evil(tuple):
+    def __len__(self): return 1
+    def __getitem__(self, i): raise RuntimeError("evil")
+    def __iter__(self): raise RuntimeError("evil")
+class Number(int):
+    def __index__(self): raise RuntimeError("evil")
+class Silent(Exception):
+    def __str__(self): raise RuntimeError("evil")
+class Clears:
+    def __init__(self): self.row = [self, "x"]
+    def __index__(self):
+        self.row.clear()
+        return 5
+class Iterator7:
+    def __iter__(self): return 7
+@udtf("object(kind VARCHAR) -> TABLE(i BIGINT, s VARCHAR)")
+def object(kind):
+    yield {
+        "tuple": lambda: Evil((1, "x")), "int": lambda: (Number(3), "x"), "clears": lambda: Clears().row,
+        "silent": Silent, "stop": StopIteration, "exit": SystemExit, "half": lambda: (1, "\\ud800"),
+    }[kind]()
+@udtf("raised(kind VARCHAR) -> TABLE(i BIGINT)")
+def raised(kind):
+    yield 1
+    raise {"exit": SystemExit(3), "interrupt": KeyboardInterrupt(), "close": GeneratorExit(), "stop": StopIteration()}[kind]
+@udtf("no_iterator() -> TABLE(i BIGINT)")
+def no_iterator():
+    return Iterator7()
+@udtf("closed(how VARCHAR) -> TABLE(i BIGINT)")
+def closed(how):
+    try:
+        yield from range(1_000_000_000)
+    finally:
+        if how == "hangs":
+            time.sleep(600)
+        elif how == "dies":
+            os._exit(3)
+        elif how == "raises":
+            raise ValueError("at the end")
+        else:
+            yield 7
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "outcome"),
+    [
+        ("FROM object('tuple')", [(1, "x")]),
+        ("FROM object('int')", [(3, "x")]),
+        ("FROM object('clears')", [(5, "x")]),
+        ("FROM object('silent')", "its message cannot be shown: RuntimeError"),
+        ("FROM object('stop')", "object: StopIteration"),
+        ("FROM object('exit')", "yielded SystemExit SystemExit() where a row is due"),
+        ("FROM object('half')", "half a surrogate pair"),
+        ("FROM raised('exit')", "raised: SystemExit: 3"),
+        ("FROM raised('interrupt')", "raised: KeyboardInterrupt"),
+        ("FROM raised('close')", "raised: GeneratorExit"),
+        ("FROM raised('stop')", "RuntimeError: generator raised StopIteration"),
+        ("FROM no_iterator()", "TypeError: iter() returned non-iterator of type 'int'"),
+    ],
+)
+def test_objects_that_are_not_what_they_seem(load: Load, query: str, outcome: object) -> None:
+    con = load(HOSTILE)
+    if isinstance(outcome, str):
+        assert outcome in error(con, query)
+    else:
+        assert rows(con, query) == outcome
+    assert pool(con) == (0, 0)
+
+
+@pytest.mark.parametrize(("how", "lost"), [("raises", 0), ("yields", 0), ("hangs", 1), ("dies", 1)])
+def test_generators_that_do_not_end_when_they_are_closed(load: Load, how: str, lost: int) -> None:
+    con = load(HOSTILE)
+    assert rows(con, f"FROM closed('{how}') LIMIT 2") == [(0,), (1,)]
+    assert eventually(lambda: pool(con) == (0, lost))
+    assert rows(con, "FROM object('int')") == [(3, "x")]
+
+
+def test_a_partition_whose_worker_dies_is_scanned_again(load: Load, tmp_path: Path) -> None:
+    con = load(
+        HEAD
+        + f"""
+import os
+from dataclasses import dataclass
+@dataclass
+class Part:
+    start: int
+@udtf("f() -> TABLE(i BIGINT)", partitions=lambda: [Part(i * 10_000) for i in range(10)], retries=1)
+def f(part):
+    mark = {str(tmp_path)!r} + f"/{{part.start}}"
+    for i in range(10_000):
+        if i == 7_000 and part.start % 20_000 and not os.path.exists(mark):
+            open(mark, "w").close()
+            os._exit(9)
+        yield part.start + i
+"""
+    )
+    assert rows(con, "SELECT count(*), count(DISTINCT i), sum(i) FROM f()") == [
+        (100_000, 100_000, 4999950000)
+    ]
+    assert rows(con, "SELECT rows, retries, lanes_lost FROM crosslane_stats()") == [(100_000, 5, 5)]
+
+
+def test_check_says_what_is_a_table(library: Library) -> None:
+    from click.testing import CliRunner
+
+    from crosslane._cli import main
+
+    path = library(NUMBERS + "\n@udtf('b() -> TABLE(i BIGINT)', vectorized=True)\ndef b(): yield ([1],)\n")
+    result = CliRunner().invoke(main, ["check", str(path)], env={"COLUMNS": "200"})
+    kinds = [line.rsplit("│", 2)[1].strip() for line in result.output.splitlines() if "TABLE" in line]
+    assert kinds == ["table", "table, vectorized"]

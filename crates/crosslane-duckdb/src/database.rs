@@ -325,7 +325,7 @@ impl Database {
     }
 
     fn register(&self, connection: &Connection, functions: &[Registration<Zygote>]) -> Result<(), Error> {
-        // DuckDB keeps a table function, and refuses it a second time.
+        // DuckDB keeps the first table function of a name.
         let unknown =
             functions.iter().filter(|(function, entry)| !function.signature.table || entry.is_new());
         unknown.into_iter().try_for_each(|(function, entry)| {

@@ -525,4 +525,5 @@ fn partitions_are_any_number_of_bytes() {
         rows += batch.rows;
     }
     assert_eq!(rows, 2 * (LONGEST_BATCH + 1));
+    assert_eq!(fixture.library.functions[0].stats.totals().rows.get(), 0);
 }

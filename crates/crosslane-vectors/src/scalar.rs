@@ -326,8 +326,9 @@ mod tests {
     /// A guest may say of its functions that they are of any kind.
     #[test]
     fn other_functions_are_refused() {
-        for kind in ["table", "aggregate"] {
-            let spec = serde_json::json!({ "signature": "f() -> BIGINT", "kind": kind, "admits_null": [] });
+        for (kind, returns) in [("table", "TABLE(x BIGINT)"), ("aggregate", "BIGINT")] {
+            let signature = format!("f() -> {returns}");
+            let spec = serde_json::json!({ "signature": signature, "kind": kind, "admits_null": [] });
             let function = Function::new(0, serde_json::from_value(spec).unwrap()).unwrap();
             // SAFETY: it is refused before the connection is used.
             let refused = unsafe { register_scalar(ptr::null_mut(), &function, Nobody) };

@@ -89,10 +89,11 @@ pub struct Bound {
     pub context: Context,
 }
 
-/// Makes a table function callable on all connections of the database, from the next statement on.
+/// Makes a table function callable on all connections of the database, from the next statement on. Where DuckDB has a table
+/// function of this name, it keeps that and says nothing: the caller must have looked.
 ///
 /// # Errors
-/// [`Error::Engine`] if it is no table function, or DuckDB refuses it, as it does where it knows a table function of this name.
+/// [`Error::Engine`] if it is no table function, or DuckDB refuses it.
 ///
 /// # Safety
 /// The connection must be open.
@@ -136,10 +137,7 @@ pub unsafe fn register_table<T: Table>(
         state
     };
     if state != ffi::duckdb_state_DuckDBSuccess {
-        return Err(Error::Engine(format!(
-            "DuckDB refused {}; it has a table function of this name",
-            function.signature
-        )));
+        return Err(Error::Engine(format!("DuckDB refused {}", function.signature)));
     }
     Ok(())
 }
@@ -474,6 +472,43 @@ unsafe extern "C" fn execute<T: Table>(info: ffi::duckdb_function_info, output: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Nobody;
+
+    impl Table for Nobody {
+        type Zygote = crosslane_process::Zygote;
+        type Query = Nobody;
+        fn function(&self) -> Result<Arc<Function>, Error> {
+            unreachable!()
+        }
+        fn begin(&self, _: Context) -> Result<Nobody, Error> {
+            unreachable!()
+        }
+    }
+
+    impl Query<crosslane_process::Zygote> for Nobody {
+        fn library(&self) -> &Arc<Library<crosslane_process::Zygote>> {
+            unreachable!()
+        }
+        fn function(&self) -> &Arc<Function> {
+            unreachable!()
+        }
+        fn group(&self) -> &CallGroup {
+            unreachable!()
+        }
+    }
+
+    #[test]
+    fn other_functions_are_refused() {
+        for kind in ["scalar", "aggregate"] {
+            let spec = serde_json::json!({ "signature": "f() -> BIGINT", "kind": kind, "admits_null": [] });
+            let function = Function::new(0, serde_json::from_value(spec).unwrap()).unwrap();
+            // SAFETY: it is refused before the connection is used.
+            let refused = unsafe { register_table(std::ptr::null_mut(), &function, Nobody) };
+            let text = refused.unwrap_err().to_string();
+            assert_eq!(text, format!("f is of the kind {kind}, which has no entry Scan"));
+        }
+    }
 
     #[test]
     fn each_part_is_for_one_worker() {

@@ -311,7 +311,8 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         }
         let stats = self.function.stats.here();
         stats.errors.add(unfit.range(skip..).count() as u64);
-        stats.rows.add((rows - skip) as u64);
+        // Partitions are no rows of the table.
+        stats.rows.add(if self.entry == Entry::Scan { (rows - skip) as u64 } else { 0 });
         stats.bytes_out.add(lane.frame().len() as u64);
         stats.copy_out.add(now() - begun);
         self.delivered += (rows - skip) as u64;
