@@ -40,7 +40,7 @@ PAGES = {
     "docs/from-mini-racer.md": 2,
     "docs/from-ruby-duckdb.md": 2,
     "docs/functions.md": 13,
-    "docs/javascript.md": 5,
+    "docs/javascript.md": 7,
     "docs/lua.md": 2,
     "docs/ruby.md": 6,
 }

@@ -1,15 +1,16 @@
 //! A guest: an isolate that answers calls of its library's functions.
 
 use crate::columns;
-use crate::isolate::{Argument, Handle, Host, Isolate, Reason, Thrown, Value};
+use crate::isolate::{Argument, Handle, Host, Isolate, Part, Reason, Thrown, Value};
 use crate::library::{Function, Library};
 use crate::results::Results;
 use crate::rules;
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
-use crosslane::{DataType, Failure, Instances, Leniency, Verdict};
+use crosslane::{DataType, Entry, Failure, Instances, Leniency, Verdict};
 use crosslane_process::guest::Mishaps;
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -28,6 +29,37 @@ pub enum Answer<'a> {
     Closed,
 }
 
+/// What became of a scan.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// It was begun, or ended.
+    Done,
+    /// So many rows, and how many of them failed and are NULL.
+    Rows {
+        /// The rows.
+        results: Results<'a>,
+        /// How many.
+        rows: usize,
+        /// How many of them failed and are NULL.
+        errors: u32,
+        /// Whether no more come.
+        last: bool,
+    },
+    /// It waits, and there is news.
+    Interrupted,
+    /// Why it failed. There may be rows from before.
+    Failed(Failure),
+    /// Nobody waits for it any more.
+    Closed,
+}
+
+/// How a guest learns in the midst of a scan that it was sent something: the word and what it was when there was nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct News<'a>(pub &'a AtomicU64, pub u64);
+
+/// How often a scan that waits for a timer looks for news.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// An isolate with a library in it.
 #[derive(Debug)]
 pub struct Guest {
@@ -41,6 +73,8 @@ pub struct Guest {
     /// What the isolate has prepared for calls of functions that take arguments of any type: the number there, by the
     /// function's index and the types.
     instances: Instances<(usize, Vec<DataType>), usize>,
+    /// The function of the scan under way, and the type of its rows.
+    scan: (usize, DataType),
 }
 
 impl Guest {
@@ -60,6 +94,7 @@ impl Guest {
             limit: 0,
             spent: false,
             instances: Instances::default(),
+            scan: (0, DataType::Varchar),
         })
     }
 
@@ -71,6 +106,116 @@ impl Guest {
     /// Whether a call exceeded its memory, so that the guest should be replaced by a fresh one.
     pub fn is_spent(&self) -> bool {
         self.spent
+    }
+
+    /// Begins a scan of the table function of this index, or lists its partitions, with the columns of the entry.
+    pub fn open(
+        &mut self,
+        index: usize,
+        entry: Entry,
+        columns: &[Column<'_>],
+        progress: &AtomicU64,
+    ) -> Step<'static> {
+        let function = &Arc::clone(&self.library).functions[index];
+        self.limit_memory(function);
+        let is_table = entry == Entry::Scan;
+        self.scan = (index, if is_table { wanted(&function.returns, columns) } else { DataType::Varchar });
+        let mut arguments = vec![Argument::Word(progress)];
+        columns.iter().for_each(|column| columns::add(column, Argument::Reused, &mut arguments));
+        let numbers = [index as f64, f64::from(u8::from(is_table))];
+        self.step(c"openScan", &numbers, &arguments, None).map_or_else(|step| step, |_| Step::Done)
+    }
+
+    /// The next rows of the scan: `most` at most, and fewer if there is news.
+    pub fn rows(&mut self, most: usize, progress: &AtomicU64, news: News<'_>) -> Step<'_> {
+        let arguments = [Argument::Word(progress), Argument::Word(news.0), Argument::None];
+        let numbers = [most as f64, f64::from(news.1 as u32)];
+        match self.step(c"scanRows", &numbers, &arguments, Some(news)) {
+            Ok(true) => self.batch(),
+            Ok(false) => Step::Interrupted,
+            Err(step) => step,
+        }
+    }
+
+    /// The rows from before a failure, if it left the isolate whole.
+    pub fn rest(&mut self) -> Step<'_> {
+        if self.spent {
+            return Step::Done;
+        }
+        match self.step(c"restOfScan", &[], &[], None) {
+            Ok(_) => self.batch(),
+            Err(step) => step,
+        }
+    }
+
+    /// Ends the scan, wherever it is.
+    pub fn close(&mut self, progress: &AtomicU64) -> Step<'static> {
+        let arguments = [Argument::Word(progress), Argument::None];
+        self.step(c"closeScan", &[], &arguments, None).map_or_else(|step| step, |_| Step::Done)
+    }
+
+    /// The batch in the isolate's reply.
+    fn batch(&self) -> Step<'_> {
+        let reply = self.isolate.reply();
+        let number = |place| match reply.part(place) {
+            Part::Number(number) => number as usize,
+            _ => 0,
+        };
+        match Results::after(3, &self.scan.1, reply) {
+            Ok(results) => {
+                Step::Rows { results, rows: number(2), errors: number(1) as u32, last: number(0) == 1 }
+            }
+            Err(failure) => Step::Failed(failure),
+        }
+    }
+
+    /// Calls a method of a scan until it is done. `false` if there is news before.
+    fn step(
+        &mut self,
+        method: &CStr,
+        numbers: &[f64],
+        arguments: &[Argument<'_>],
+        news: Option<News<'_>>,
+    ) -> Result<bool, Step<'static>> {
+        let mut step = self.isolate.call(method, numbers, arguments);
+        loop {
+            let pause = match step {
+                Ok(value) if value.array => return Ok(true),
+                Ok(value) => Duration::from_secs_f64(value.number.clamp(0.0, 1e6) / 1000.0),
+                Err(thrown) => {
+                    let function = &Arc::clone(&self.library).functions[self.scan.0];
+                    return Err(self.failure(function, thrown).map_or(Step::Closed, Step::Failed));
+                }
+            };
+            if news.is_some_and(|News(word, seen)| word.load(Relaxed) != seen) {
+                return Ok(false);
+            }
+            if !self.handle().rest(pause.min(LOOK)) {
+                return Err(Step::Closed);
+            }
+            step = self.isolate.call(c"settled", &[], &[]);
+        }
+    }
+
+    /// What a call that was ended says; `None` if nobody waits for it.
+    fn failure(&mut self, function: &Function, thrown: Thrown) -> Option<Failure> {
+        match thrown {
+            Thrown::Exception(failure) => Some(failure),
+            Thrown::Ended(Reason::Closed, _) => None,
+            Thrown::Ended(Reason::Timeout, traceback) => {
+                let message = rules::late(function.timeout.unwrap_or_default());
+                Some(Failure { class: "TimeoutError".into(), message, traceback, ..Failure::default() })
+            }
+            Thrown::Ended(
+                reason @ (Reason::Memory | Reason::NoMemory | Reason::NoHeap | Reason::Stuck),
+                traceback,
+            ) => {
+                self.spent = true;
+                let message =
+                    if reason == Reason::Memory { memory_message(function) } else { reason.to_string() };
+                Some(Failure { class: "RangeError".into(), message, traceback, ..Failure::default() })
+            }
+        }
     }
 
     /// Calls the function of this index with a batch. The low half of `progress` is where the guest notes the
@@ -192,23 +337,7 @@ impl BatchRun<'_> {
         row: usize,
         rows: usize,
     ) -> Result<Verdict, Option<(Failure, Option<usize>)>> {
-        let failure = match thrown {
-            Thrown::Exception(failure) => failure,
-            Thrown::Ended(Reason::Closed, _) => return Err(None),
-            Thrown::Ended(Reason::Timeout, traceback) => {
-                let message = rules::late(self.function.timeout.unwrap_or_default());
-                Failure { class: "TimeoutError".into(), message, traceback, ..Failure::default() }
-            }
-            Thrown::Ended(
-                reason @ (Reason::Memory | Reason::NoMemory | Reason::NoHeap | Reason::Stuck),
-                traceback,
-            ) => {
-                self.guest.spent = true;
-                let message =
-                    if reason == Reason::Memory { self.memory_message() } else { reason.to_string() };
-                Failure { class: "RangeError".into(), message, traceback, ..Failure::default() }
-            }
-        };
+        let failure = self.guest.failure(self.function, thrown).ok_or(None)?;
         let vectorized = self.function.vectorized;
         let leniency = Leniency { retries: self.function.retries, on_error: self.function.on_error };
         if !vectorized && row >= rows {
@@ -222,14 +351,25 @@ impl BatchRun<'_> {
         let rows = if vectorized { rows } else { 1 };
         self.mishaps.judge(leniency, Some((failure, Some(row))), tries, rows)
     }
+}
 
-    fn memory_message(&self) -> String {
-        match self.function.memory_limit {
-            Some(limit) => format!("more than {} were used, the function's memory_limit", megabytes(limit)),
-            None => format!(
-                "more than {} were used; the option memory_limit changes this limit",
-                megabytes(MEMORY as u64)
-            ),
+/// The rows of a scan with these columns: of a table's columns those that are wanted.
+fn wanted(table: &DataType, columns: &[Column<'_>]) -> DataType {
+    let DataType::Struct(fields) = table else { return table.clone() };
+    let Some(places) = columns.get(1).filter(|places| places.rows > 0 && places.is_valid(0)) else {
+        return table.clone();
+    };
+    let range = places.offsets[0] as usize..places.offsets[1] as usize;
+    let places = range.map(|at| places.children[0].value::<i32>(at) as usize);
+    DataType::Struct(places.filter_map(|place| fields.get(place).cloned()).collect())
+}
+
+fn memory_message(function: &Function) -> String {
+    match function.memory_limit {
+        Some(limit) => format!("more than {} were used, the function's memory_limit", megabytes(limit)),
+        None => {
+            let limit = megabytes(MEMORY as u64);
+            format!("more than {limit} were used; the option memory_limit changes this limit")
         }
     }
 }

@@ -131,7 +131,9 @@ fn declarations(library: &Library) -> Value {
         let mut spec = function.options.clone();
         for (key, value) in [
             ("signature", json!(function.signature)),
+            ("kind", json!(function.kind)),
             ("admits_null", json!(admits_null)),
+            ("named", json!(function.named())),
             ("on_error", json!(function.on_error)),
             ("retries", json!(function.retries)),
             ("timeout", json!(function.timeout)),

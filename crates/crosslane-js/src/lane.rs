@@ -16,15 +16,15 @@
 //! Pages that were given back count, too; so what counts is at most what the process holds. Before the process ends, the
 //! caller of this call is told why. Calls of other lanes are made again elsewhere.
 
-use crate::guest::{Answer, Guest, MEMORY};
+use crate::guest::{Answer, Guest, MEMORY, News, Step};
 use crate::host::Bell;
 use crate::isolate::{Handle, Host, Reason};
 use crate::library::{Function, Library};
 use crate::pages;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::stats::now;
-use crosslane::{DataType, Failure, Instances};
-use crosslane_process::guest::{Call, GuestLane};
+use crosslane::{DataType, Entry, Failure, Instances};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next};
 use crosslane_ring::ProgressWord;
 use rustix::process::Pid;
 use std::collections::HashMap;
@@ -48,6 +48,12 @@ const WAITING: Duration = Duration::from_secs(60);
 
 /// What a call may fill beside: garbage that V8 has not collected yet, compiled code, room to unwind in.
 const ROOM: u64 = 64 << 20;
+
+/// How long the end of a generator may take that has more rows, in seconds. The engine ends the lane after two.
+const CLOSING: f64 = 1.0;
+
+/// The most rows of a scan's batch.
+const MOST_ROWS: usize = 2048;
 
 /// How long the end of a process waits for an engine that is slow to take its replies. The host's watch waits for nothing
 /// longer: it is there for all lanes.
@@ -285,14 +291,17 @@ impl Lane {
         Ok(Self { lane, library, guest, log, bell, watched, types })
     }
 
-    /// Answers calls until the engine closes the lane.
+    /// Answers the exchanges until the engine closes the lane.
     pub(crate) fn serve(mut self) -> io::Result<()> {
-        while let Some(call) = self.lane.next_call()? {
-            if self.watched.closed.load(Relaxed) {
-                break;
-            }
-            if !self.answer(call)? {
-                break;
+        loop {
+            let call = match self.lane.next_call_or(|| false)? {
+                Next::Call(call) => call,
+                // Of something that has ended.
+                Next::Cancelled => continue,
+                Next::Closed | Next::Stopped => return Ok(()),
+            };
+            if self.watched.closed.load(Relaxed) || !self.serve_one(call)? {
+                return Ok(());
             }
             if self.guest.is_spent() {
                 // Its heap may be full of what a call left behind, and there may be no room for two.
@@ -300,7 +309,102 @@ impl Lane {
                 self.guest = boot(&self.library, &self.log, &self.watched)?;
             }
         }
-        Ok(())
+    }
+
+    /// False if the engine no longer waits.
+    fn serve_one(&mut self, call: Call) -> io::Result<bool> {
+        let index = call.header.function as usize;
+        let library = Arc::clone(&self.library);
+        let Some(function) = library.functions.get(index) else {
+            return Err(io::Error::other(format!("a call of function {index}")));
+        };
+        let entry = call.entry().and_then(|entry| Some((entry, function.takes(entry)?)));
+        match entry {
+            Some((Entry::Call, _)) => self.answer(call),
+            Some((entry @ (Entry::Scan | Entry::Partitions), types)) => {
+                self.scan(call, function, entry, &types)
+            }
+            _ => {
+                self.lane.fail(call, &call.refusal(), None)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Sends batch after batch, until there are no more or the engine wants none. False if it no longer waits.
+    fn scan(
+        &mut self,
+        call: Call,
+        function: &Function,
+        entry: Entry,
+        types: &[DataType],
+    ) -> io::Result<bool> {
+        let progress = self.lane.progress().clone();
+        let progress = progress.word();
+        let lane = &raw mut self.lane;
+        let columns = self.lane.columns(types.iter())?;
+        begin(&self.watched, &self.bell, lane, call, function, function.timeout);
+        let mut step = self.guest.open(call.header.function as usize, entry, &columns, progress);
+        end(&self.watched);
+        drop(columns);
+        let mut pace = Pace::default();
+        let mut failure: Option<(Failure, usize)> = None;
+        let mut cancelled = false;
+        loop {
+            match step {
+                Step::Done | Step::Interrupted => {}
+                Step::Rows { results, rows, errors, last } => {
+                    let mishaps = Mishaps { errors, ..Mishaps::default() };
+                    if last && failure.is_none() {
+                        self.lane.succeed(call.with_rows(rows), &results, mishaps)?;
+                        return Ok(true);
+                    }
+                    if rows > 0 {
+                        let closed = || self.watched.closed.load(Relaxed);
+                        match self.lane.emit_with(&call, rows, &results, mishaps, closed)? {
+                            Emitted::Sent => pace.sent(rows),
+                            Emitted::Cancelled => cancelled = true,
+                            Emitted::Stopped => return Ok(false),
+                            Emitted::Failed(no_memory) => failure = Some((no_memory, row_at(progress))),
+                        }
+                    }
+                }
+                Step::Failed(why) if failure.is_none() => {
+                    failure = Some((why, row_at(progress)));
+                    begin(&self.watched, &self.bell, &raw mut self.lane, call, function, Some(CLOSING));
+                    step = self.guest.rest();
+                    end(&self.watched);
+                    continue;
+                }
+                Step::Failed(_) => {}
+                Step::Closed => return Ok(false),
+            }
+            cancelled = cancelled || self.lane.has_message() && self.lane.is_cancelled(&call)?;
+            if cancelled || failure.is_some() {
+                break;
+            }
+            begin(&self.watched, &self.bell, &raw mut self.lane, call, function, function.timeout);
+            pace.begin();
+            let (word, seen) = self.lane.news();
+            step = self.guest.rows(pace.rows(), progress, News(word, seen));
+            end(&self.watched);
+            pace.end();
+        }
+        if !self.guest.is_spent() {
+            let limit = function.timeout.map_or(CLOSING, |timeout| timeout.min(CLOSING));
+            begin(&self.watched, &self.bell, &raw mut self.lane, call, function, Some(limit));
+            let closed = self.guest.close(progress);
+            end(&self.watched);
+            // What its `finally` blocks throw is nobody's.
+            if matches!(closed, Step::Closed) {
+                return Ok(false);
+            }
+        }
+        match failure {
+            Some((failure, row)) => self.lane.fail(call, &failure, Some(row))?,
+            None => self.lane.succeed(call.with_rows(0), &(), Mishaps::default())?,
+        }
+        Ok(true)
     }
 
     /// False if the engine no longer waits.
@@ -321,31 +425,90 @@ impl Lane {
                 }
             },
         };
-        let limit = function.timeout.map_or(0, |seconds| (seconds * 1e9) as u64);
         let progress = self.lane.progress().clone();
-        let lane: *mut GuestLane = &mut self.lane;
+        let lane = &raw mut self.lane;
         let columns = self.lane.columns(types.unwrap_or(&function.parameters).iter())?;
-        // Set only after the call was read: a lane that cannot read its call ends, and must not answer it.
-        *lock(&self.watched.words) = Some(Words { lane, call });
-        self.watched.limit.store(limit, Relaxed);
-        self.watched.memory.store(function.memory_limit.unwrap_or(MEMORY as u64), Relaxed);
-        // The watch sees the words above, and does not sleep while they are there.
-        self.bell.call();
+        begin(&self.watched, &self.bell, lane, call, function, function.timeout);
         let answer = self.guest.answer(index, &columns, call.header.rows as usize, progress.word());
-        self.watched.limit.store(0, Relaxed);
+        end(&self.watched);
         drop(columns);
-        if lock(&self.watched.words).take().is_none() {
-            // Someone has answered, and is about to end the process.
-            loop {
-                std::thread::park();
-            }
-        }
         match answer {
             Answer::Done(results, mishaps) => self.lane.succeed(call, &results, mishaps)?,
             Answer::Failed(failure, row) => self.lane.fail(call, &failure, row)?,
             Answer::Closed => return Ok(false),
         }
         Ok(true)
+    }
+}
+
+/// The isolate begins to work on a call, within `limit` seconds. Only then may someone else answer it: a lane that cannot read
+/// its call ends, and must not answer it.
+fn begin(
+    watched: &Watched,
+    bell: &Bell,
+    lane: *mut GuestLane,
+    call: Call,
+    function: &Function,
+    limit: Option<f64>,
+) {
+    *lock(&watched.words) = Some(Words { lane, call });
+    watched.limit.store(limit.map_or(0, |seconds| (seconds * 1e9) as u64), Relaxed);
+    watched.memory.store(function.memory_limit.unwrap_or(MEMORY as u64), Relaxed);
+    // The watch sees the words above, and does not sleep while they are there.
+    bell.call();
+}
+
+/// The isolate works no longer.
+fn end(watched: &Watched) {
+    watched.limit.store(0, Relaxed);
+    if lock(&watched.words).take().is_none() {
+        // Someone has answered, and is about to end the process.
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// The row of a scan that its progress tells.
+fn row_at(progress: &AtomicU64) -> usize {
+    progress.load(Relaxed) as u32 as usize
+}
+
+/// How many rows the next batch of a scan has: few at first, and where they take long, so that who wants only some, or no
+/// more, does not wait for many.
+#[derive(Debug)]
+struct Pace {
+    rows: usize,
+    begun: Instant,
+    took: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { rows: 8, begun: Instant::now(), took: Duration::ZERO }
+    }
+}
+
+impl Pace {
+    /// About how long a batch may take.
+    const LONG: Duration = Duration::from_millis(10);
+
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn begin(&mut self) {
+        self.begun = Instant::now();
+    }
+
+    fn end(&mut self) {
+        self.took = self.begun.elapsed();
+    }
+
+    /// Learns from a batch of so many rows.
+    fn sent(&mut self, rows: usize) {
+        let in_time = Self::LONG.as_secs_f64() / self.took.as_secs_f64().max(1e-9) * rows as f64;
+        self.rows = (in_time as usize).min(2 * self.rows).clamp(1, MOST_ROWS);
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::isolate::{Host, Isolate, Reason, Thrown};
 use crate::snapshot::{self, Builder, Snapshot};
 use crate::source;
-use crosslane::{DataType, Failure, OnError, Signature};
+use crosslane::{DataType, Entry, Failure, Kind, OnError, Signature};
 use crosslane_process::control;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -14,15 +14,20 @@ use std::time::Duration;
 
 /// What loading may use, in bytes.
 const MEMORY: usize = 512 << 20;
-/// The module that gives `udf` to editors and type checkers, which do not know globals.
+/// The module that gives `udf` and its like to editors and type checkers, which do not know globals.
 const OURS: &str = "crosslane";
-const OURS_SOURCE: &[u8] = b"export const { udf, Timestamp } = globalThis; export default udf;";
+const OURS_SOURCE: &[u8] = b"export const { udf, udtf, Timestamp } = globalThis; export default udf;";
 
 /// A function that a file declared.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Function {
     /// As it was written.
     pub signature: String,
+    /// What it is.
+    pub kind: Kind,
+    /// How many of a table's parameters have no default.
+    #[serde(default)]
+    pub required: i64,
     /// What the engine is told: all options by name.
     #[serde(flatten)]
     pub options: serde_json::Map<String, Value>,
@@ -54,6 +59,9 @@ pub struct Function {
     /// The type of the result.
     #[serde(skip, default = "unknown")]
     pub returns: DataType,
+    /// Of what kind and type its batches are.
+    #[serde(skip)]
+    parsed: Option<Signature>,
 }
 
 impl Function {
@@ -65,6 +73,23 @@ impl Function {
         let declared: Signature = self.signature.parse().map_err(|error| format!("{error}"))?;
         let concrete = declared.for_types(types)?;
         Ok(concrete.parameters.into_iter().map(|field| field.data_type).collect())
+    }
+
+    /// The types of the columns of an entry's batches; `None` if it has no such entry. What travels as bytes between isolates
+    /// is text.
+    pub(crate) fn takes(&self, entry: Entry) -> Option<Vec<DataType>> {
+        let entry = self.kind.entry(entry, self.parsed.as_ref()?)?;
+        let of_bytes = entry.leading.iter().map(|field| match field.data_type {
+            DataType::Blob => DataType::Varchar,
+            ref other => other.clone(),
+        });
+        Some(of_bytes.chain(entry.arguments.iter().map(|field| field.data_type.clone())).collect())
+    }
+
+    /// For each parameter, whether it has a default.
+    pub(crate) fn named(&self) -> Vec<bool> {
+        let count = self.parameters.len();
+        (0..count).map(|place| self.kind == Kind::Table && place as i64 >= self.required).collect()
     }
 
     /// Its types, as the prelude wants them, for arguments of these.
@@ -267,12 +292,36 @@ fn functions(declared: &str) -> Result<Vec<Function>, Failure> {
             traceback: format!("    at {}:{}", function.file, function.line),
             ..Failure::default()
         })?;
+        check(function, &signature).map_err(|message| Failure {
+            class: "DeclarationError".into(),
+            message,
+            traceback: format!("    at {}:{}", function.file, function.line),
+            ..Failure::default()
+        })?;
+        function.parsed = Some(signature.clone());
         function.takes_any = signature.takes_any();
         function.variadic = signature.variadic;
         function.parameters = signature.parameters.into_iter().map(|field| field.data_type).collect();
         function.returns = signature.returns;
     }
     Ok(functions)
+}
+
+/// Whether what declares the function fits its signature.
+fn check(function: &Function, signature: &Signature) -> Result<(), String> {
+    let Signature { name, .. } = signature;
+    match (function.kind, signature.table) {
+        (Kind::Table, false) => Err(format!(
+            "{name}: the signature of a udtf ends with -> TABLE(column TYPE, ...); a function with one result is declared with udf"
+        )),
+        (Kind::Scalar, true) => {
+            Err(format!("{name}: a function that returns TABLE(...) is declared with udtf, not with udf"))
+        }
+        (Kind::Table | Kind::Aggregate, _) if signature.variadic || signature.takes_any() => {
+            Err(format!("{name}: only a udf takes any number or type of arguments"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn internal(message: &str) -> Failure {

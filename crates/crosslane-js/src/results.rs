@@ -50,7 +50,12 @@ impl Buffer<'_> {
 
 impl<'a> Results<'a> {
     pub(crate) fn new(data_type: &DataType, reply: Reply<'a>) -> Result<Self, Failure> {
-        let mut reader = Reader { reply, next: 0, nodes: Vec::new() };
+        Self::after(0, data_type, reply)
+    }
+
+    /// As [`Results::new`], of a reply that begins with so many parts of another kind.
+    pub(crate) fn after(next: usize, data_type: &DataType, reply: Reply<'a>) -> Result<Self, Failure> {
+        let mut reader = Reader { reply, next, nodes: Vec::new() };
         match reader.column(data_type) {
             Some(()) if reader.next == reply.len() => Ok(Self { reply, nodes: reader.nodes }),
             Some(()) | None => Err(Failure {

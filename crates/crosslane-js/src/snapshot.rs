@@ -27,6 +27,8 @@ const FULL: &str = concat!(
     include_str!("js/timers.js"),
     include_str!("js/run.js"),
     include_str!("js/clone.js"),
+    include_str!("js/saved.js"),
+    include_str!("js/scan.js"),
     include_str!("js/console.js"),
     include_str!("js/declare.js"),
     include_str!("js/warm.js"),

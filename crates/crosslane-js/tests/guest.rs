@@ -1,8 +1,8 @@
 //! The guest in this process: batches in, results or failures out. (`python/tests` has it behind an engine.)
 
 use crosslane::batch::{self, Encode, Header, Plan};
-use crosslane::{ColumnBuilder, DataType, Failure};
-use crosslane_js::guest::{Answer, Guest};
+use crosslane::{ColumnBuilder, DataType, Entry, Failure};
+use crosslane_js::guest::{Answer, Guest, News, Step};
 use crosslane_js::isolate::{Host, Reason};
 use crosslane_js::library::Library;
 use std::sync::atomic::AtomicU64;
@@ -298,4 +298,92 @@ fn a_file_that_cannot_be_loaded_says_where() {
     assert_eq!(failure.class, "TypeError");
     assert!(failure.traceback.contains(":2:6"), "{failure}");
     assert!(load("udf('f(x BIGINT) -> BIGINT', (x) => x);").is_ok());
+}
+
+/// Opens a scan of a table function of one BIGINT, of the columns at these places.
+fn open(guest: &mut Guest, function: usize, wanted: Option<&[i32]>, n: i64) -> Result<(), String> {
+    let list = DataType::List(Arc::new(DataType::Integer));
+    let mut places = ColumnBuilder::new(&list);
+    match wanted {
+        Some(wanted) => {
+            wanted.iter().for_each(|place| places.children[0].fixed(*place));
+            places.nested().unwrap();
+        }
+        None => places.null(),
+    }
+    let request = frame(&[&texts(&[None]), &places, &integers(&[Some(n)])], 1);
+    let types = [DataType::Varchar, list, DataType::BigInt];
+    let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
+    match guest.open(function, Entry::Scan, &columns, &AtomicU64::new(0)) {
+        Step::Done => Ok(()),
+        Step::Failed(failure) => Err(failure.to_string()),
+        step => panic!("{step:?}"),
+    }
+}
+
+/// Columns of BIGINTs, how many rows failed, and whether there are no more.
+type Rows = (Vec<Vec<Option<i64>>>, u32, bool);
+
+/// The next batch of a scan.
+fn rows(guest: &mut Guest, most: usize, columns: usize) -> Result<Rows, String> {
+    let progress = AtomicU64::new(0);
+    match guest.rows(most, &progress, News(&AtomicU64::new(0), 0)) {
+        Step::Rows { results, rows, errors, last } => {
+            let field = |at: usize| crosslane::Field { name: format!("c{at}"), data_type: DataType::BigInt };
+            let table = DataType::Struct((0..columns).map(field).collect());
+            let reply = frame(&[&results], rows);
+            let column = batch::column(bytemuck::cast_slice(&reply), &table).unwrap();
+            assert_eq!(column.rows, rows);
+            let of = |child: &batch::Column<'_>| {
+                (0..rows).map(|row| child.is_valid(row).then(|| child.value(row))).collect()
+            };
+            Ok((column.children.iter().map(of).collect(), errors, last))
+        }
+        Step::Failed(failure) => Err(failure.to_string()),
+        step => panic!("{step:?}"),
+    }
+}
+
+#[test]
+fn a_scan_gives_batches_until_the_end() {
+    let text = "let ended = 0;
+        udtf('f(n BIGINT) -> TABLE(a BIGINT, b BIGINT)', function* (n) {
+          try { for (let i = 0; i < n; i++) yield i % 2 ? [i, -i] : { b: -i, a: i }; } finally { ended++; }
+        });
+        udf('ended(x BIGINT) -> BIGINT', () => ended);";
+    let mut fixture = load(text).unwrap();
+    let guest = &mut fixture.guest;
+    open(guest, 0, None, 3).unwrap();
+    assert_eq!(rows(guest, 2, 2).unwrap(), (vec![vec![Some(0), Some(1)], vec![Some(0), Some(-1)]], 0, false));
+    assert_eq!(rows(guest, 2, 2).unwrap(), (vec![vec![Some(2)], vec![Some(-2)]], 0, true));
+    open(guest, 0, Some(&[1]), i64::from(u32::MAX)).unwrap();
+    assert_eq!(rows(guest, 2, 1).unwrap(), (vec![vec![Some(0), Some(-1)]], 0, false));
+    assert!(matches!(guest.close(&AtomicU64::new(0)), Step::Done));
+    open(guest, 0, Some(&[]), 5).unwrap();
+    assert_eq!(rows(guest, 9, 0).unwrap(), (vec![], 0, true));
+    assert_eq!(call(guest, 1, &[Some(1)]).unwrap(), [Some(3)]);
+}
+
+#[test]
+fn a_row_that_fails_is_the_end_or_null() {
+    for on_error in ["fail", "null"] {
+        let text = format!(
+            "udtf('f(n BIGINT) -> TABLE(a BIGINT, b BIGINT)', {{ on_error: '{on_error}' }}, function* (n) {{
+               yield [1, 2]; yield [3, 'four']; yield new Error('mine'); yield [5]; yield [7, 8]; throw new Error('over');
+             }});"
+        );
+        let mut fixture = load(&text).unwrap();
+        let guest = &mut fixture.guest;
+        open(guest, 0, None, 3).unwrap();
+        let batch = rows(guest, 10, 2).unwrap();
+        if on_error == "fail" {
+            assert_eq!(batch, (vec![vec![Some(1)], vec![Some(2)]], 0, false));
+            assert!(rows(guest, 10, 2).unwrap_err().contains("returned \"four\""));
+        } else {
+            let column = |first, last| vec![Some(first), None, None, None, Some(last)];
+            assert_eq!(batch, (vec![column(1, 7), column(2, 8)], 3, false));
+            assert!(rows(guest, 10, 2).unwrap_err().contains("over"));
+        }
+        assert!(matches!(guest.close(&AtomicU64::new(0)), Step::Done));
+    }
 }

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::SendFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// How often a waiting guest looks whether its engine lives. (The kernel kills it too, if its
@@ -512,6 +513,12 @@ impl GuestLane {
     #[inline]
     pub fn has_message(&self) -> bool {
         self.ends.consumer.has_news()
+    }
+
+    /// What [`GuestLane::has_message`] compares: a word, and what it is while there is nothing. The arguments are gone then.
+    pub fn news(&mut self) -> (&AtomicU64, u64) {
+        self.release();
+        self.ends.consumer.news()
     }
 
     /// What is at the beginning of the request ring. A cancel is taken from it.

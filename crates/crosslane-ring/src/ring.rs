@@ -393,6 +393,13 @@ impl<M: Memory> Consumer<M> {
     pub fn has_news(&self) -> bool {
         self.memory.header().write.0.load(Ordering::Acquire) != self.read
     }
+
+    /// What [`Consumer::has_news`] compares: a word, and what it is while there is nothing. For who looks in the midst of work
+    /// that cannot ask here.
+    #[cfg(not(loom))]
+    pub fn news(&self) -> (&AtomicU64, u64) {
+        (&self.memory.header().write.0, self.read)
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -18,6 +18,9 @@ class Source {
     this.constants = list();
     this.buffers = 0;
     this.names = 0;
+    // What takes written columns back to fewer rows, and the sizes of what grows with the values: a writer's.
+    this.backs = list();
+    this.sizes = list();
   }
   id() {
     return this.names++;
@@ -27,6 +30,12 @@ class Source {
   }
   add(line) {
     this.lines[this.lines.length] = line;
+  }
+  back(line) {
+    this.backs[this.backs.length] = line;
+  }
+  size(expression) {
+    this.sizes[this.sizes.length] = expression;
   }
   constant(value) {
     this.constants[this.constants.length] = value;
@@ -219,6 +228,26 @@ function without(valid, i) {
   return valid;
 }
 
+// Makes all rows from this one on not NULL. Gives how many rows before it are NULL.
+function restored(valid, rows) {
+  if (valid === undefined) return 0;
+  let nulls = 0;
+  for (let index = 0; index < lengthOf(valid); index++) {
+    const kept = rows - 8 * index;
+    if (kept < 8) valid[index] |= kept > 0 ? 0xff << kept : 0xff;
+    for (let bits = ~valid[index] & 0xff; bits !== 0; bits &= bits - 1) nulls++;
+  }
+  return nulls;
+}
+
+// Makes all bits from this one on 0.
+function cleared(bits, from) {
+  const first = from >> 3;
+  if (first >= lengthOf(bits)) return;
+  bits[first] &= (1 << (from & 7)) - 1;
+  fillIn(bits, 0, first + 1);
+}
+
 function grown(array, length, Kind) {
   if (length <= lengthOf(array)) return array;
   const larger = new Kind(max(length, 2 * lengthOf(array)));
@@ -276,8 +305,9 @@ function flat(outputs) {
 
 // Adds a function `w<id>` that appends a value to a column, and what it appends to. `factor` is a guess of
 // how many rows there will be for one of the batch; it stays small in lists of lists. Gives the function's name, and the sources of what `finish` gives: rows, NULLs,
-// bitmap, buffers, and then the children's.
-function writer(type, source, factor = 1) {
+// bitmap, buffers, and then the children's. `kept` is the source of how many rows the column keeps where the source's `backs`
+// run.
+function writer(type, source, factor = 1, kept = "n") {
   const expected = `${factor} * rows`;
   const id = source.id();
   const name = stringify(type.name);
@@ -286,6 +316,7 @@ function writer(type, source, factor = 1) {
     outputs[outputs.length] = expression;
   };
   source.add(`let c${id} = 0, z${id} = 0, v${id};`);
+  source.back(`const t${id} = ${kept}; z${id} = restored(v${id}, t${id}); c${id} = t${id};`);
   let append;
   let empty = "";
   const column = (kind, per = 1) => {
@@ -295,24 +326,37 @@ function writer(type, source, factor = 1) {
     empty = room;
     return room;
   };
-  const offsets = () => source.add(`let o${id} = new Int32Array(${expected} + 1);`);
+  const offsets = (bytes) => {
+    source.add(`let o${id} = new Int32Array(${expected} + 1);`);
+    source.size(`${bytes} * o${id}[c${id}]`);
+  };
   const end = (total) => `o${id} = grown(o${id}, c${id} + 2, Int32Array); o${id}[c${id} + 1] = ${total}; `;
   const put = (expression) => `d${id}[c${id}] = ${expression}; `;
   const halves = (expression) =>
     `const x = ${expression}; d${id}[2 * c${id}] = x; d${id}[2 * c${id} + 1] = x >> 64n; `;
+  // A number goes into the two halves of its place: a BigInt of it would be an allocation.
+  const words = (wide, half, condition, big) => {
+    source.add(`let d${id} = new ${wide}(${expected}), h${id} = new ${half}(bufferOf(d${id}));`);
+    output(`prefix(d${id}, c${id}, ${wide})`);
+    empty = `if (c${id} >= lengthOf(d${id})) { d${id} = grown(d${id}, c${id} + 1, ${wide}); h${id} = new ${half}(bufferOf(d${id})); } `;
+    return `${empty}if (typeof r === 'number' && isSafeInteger(r) ${condition}) {
+        h${id}[2 * c${id}] = r; h${id}[2 * c${id} + 1] = floor(r * ${1 / TWO_32});
+      } else d${id}[c${id}] = ${big}; `;
+  };
   switch (type.kind) {
     case "BOOLEAN":
       source.add(`let d${id} = new Uint8Array((${expected} >> 3) + 1);`);
+      source.back(`cleared(d${id}, t${id});`);
       output(`prefix(d${id}, (c${id} + 7) >> 3, Uint8Array)`);
       append = `d${id} = grown(d${id}, (c${id} >> 3) + 1, Uint8Array);
         if (r === true) d${id}[c${id} >> 3] |= 1 << (c${id} & 7); else if (r !== false) throw wrong(r, ${name}); `;
       empty = `d${id} = grown(d${id}, (c${id} >> 3) + 1, Uint8Array); `;
       break;
     case "BIGINT":
-      append = column("BigInt64Array") + put(`toSigned(r, 64, ${name})`);
+      append = words("BigInt64Array", "Int32Array", "", `toSigned(r, 64, ${name})`);
       break;
     case "UBIGINT":
-      append = column("BigUint64Array") + put(`toUnsigned(r, 64, ${name})`);
+      append = words("BigUint64Array", "Uint32Array", "&& r >= 0 ", `toUnsigned(r, 64, ${name})`);
       break;
     case "HUGEINT":
       append = column("BigUint64Array", 2) + halves(`asUintN(128, toSigned(r, 128, ${name}))`);
@@ -329,8 +373,10 @@ function writer(type, source, factor = 1) {
     case "VARCHAR":
     case "BIT":
     case "JSON":
-      offsets();
-      source.add(`const s${id} = list();`);
+      offsets(1);
+      source.add(`let s${id} = list();`);
+      // What was joined has a prototype from then on.
+      source.back(`if (t${id} === 0) s${id} = list(); else s${id}.length = t${id};`);
       output(`prefix(o${id}, c${id} + 1, Int32Array)`);
       output(`pieces(s${id}, o${id})`);
       append =
@@ -345,7 +391,7 @@ function writer(type, source, factor = 1) {
     case "BLOB":
     case "GEOMETRY": {
       const bytes = type.kind === "BIGNUM" ? "bigBytes" : "toBytes";
-      offsets();
+      offsets(1);
       source.add(`let d${id} = new Uint8Array(16 * ${expected});`);
       output(`prefix(o${id}, c${id} + 1, Int32Array)`);
       output(`prefix(d${id}, o${id}[c${id}], Uint8Array)`);
@@ -392,9 +438,9 @@ function writer(type, source, factor = 1) {
     }
     case "LIST":
     case "MAP": {
-      offsets();
+      offsets(8);
       output(`prefix(o${id}, c${id} + 1, Int32Array)`);
-      const child = writer(type.child, source, factor > 4 ? factor : 2 * factor);
+      const child = writer(type.child, source, factor > 4 ? factor : 2 * factor, `o${id}[t${id}]`);
       addAll(outputs, child.outputs);
       const isMap = type.kind === "MAP";
       append =
@@ -404,14 +450,15 @@ function writer(type, source, factor = 1) {
       break;
     }
     case "ARRAY": {
-      const child = writer(type.child, source, factor > 4096 ? factor : type.length * factor);
+      const most = factor > 4096 ? factor : type.length * factor;
+      const child = writer(type.child, source, most, `${type.length} * t${id}`);
       addAll(outputs, child.outputs);
       append = `r = toArray(r, ${type.length}, ${name}); for (let j = 0; j < ${type.length}; j++) ${child.call}(r[j]); `;
       empty = `for (let j = 0; j < ${type.length}; j++) ${child.call}(null); `;
       break;
     }
     case "STRUCT": {
-      const calls = fieldWriters(type, source, factor, outputs);
+      const calls = fieldWriters(type, source, factor, outputs, `t${id}`);
       const known = source.constant(placesOf(mapped(type.fields, (field) => field.name)));
       append =
         `checkStruct(r, ${known}, ${name}); ` +
@@ -426,7 +473,7 @@ function writer(type, source, factor = 1) {
       break;
     }
     case "UNION": {
-      const calls = fieldWriters(type, source, factor, outputs);
+      const calls = fieldWriters(type, source, factor, outputs, `t${id}`);
       const members = placesOf(mapped(type.fields, (field) => field.name));
       // The first field is the tag itself.
       mapDelete(members, type.fields[0].name);
@@ -462,9 +509,9 @@ function writer(type, source, factor = 1) {
 }
 
 // The writers of a STRUCT's fields: their functions' names. Their outputs are added to those given.
-function fieldWriters(type, source, factor, outputs) {
+function fieldWriters(type, source, factor, outputs, kept) {
   return mapped(type.fields, (field) => {
-    const child = writer(field.type, source, factor);
+    const child = writer(field.type, source, factor, kept);
     addAll(outputs, child.outputs);
     return child.call;
   });

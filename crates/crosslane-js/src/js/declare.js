@@ -3,12 +3,11 @@
 const declared = list();
 let loading = true;
 
-const DEFAULTS = {
+const ANY_KIND = {
   __proto__: null,
   nulls: "skip",
   deterministic: true,
   vectorized: false,
-  concurrency: 1,
   timeout: null,
   memory_limit: null,
   on_error: "fail",
@@ -16,6 +15,24 @@ const DEFAULTS = {
   bigint: false,
   decimal: "text",
   warmup: [],
+};
+
+// What declares each kind of function, with the options that it has.
+const KINDS = {
+  __proto__: null,
+  scalar: {
+    __proto__: null,
+    declares: "udf",
+    options: { __proto__: null, ...ANY_KIND, concurrency: 1 },
+    usage: 'use udf("name(parameter TYPE) -> TYPE", { options }, function), the options as you need them',
+  },
+  table: {
+    __proto__: null,
+    declares: "udtf",
+    options: { __proto__: null, ...ANY_KIND, partitions: null, projection: false, cardinality: null },
+    usage:
+      'use udtf("name(parameter TYPE) -> TABLE(column TYPE)", { options }, function*), the options as you need them',
+  },
 };
 
 class DeclarationError extends Error {}
@@ -45,6 +62,7 @@ function checkOptions(options) {
   one("deterministic", true, false);
   one("vectorized", true, false);
   one("bigint", true, false);
+  if ("projection" in options) one("projection", true, false);
   const whole = (count, least) => {
     if (!isInteger(options[count]) || options[count] < least || options[count] > RULES.most[count]) {
       throw error(
@@ -52,13 +70,20 @@ function checkOptions(options) {
       );
     }
   };
-  whole("concurrency", 1);
+  if ("concurrency" in options) whole("concurrency", 1);
   whole("retries", 0);
   const { timeout } = options;
   if (timeout !== null && !(typeof timeout === "number" && timeout > 0 && timeout <= RULES.most.timeout)) {
     throw error(
       `timeout is a positive number of seconds, at most ${RULES.most.timeout}, not ${show(timeout)}`,
     );
+  }
+  const { cardinality = null, partitions = null } = options;
+  if (cardinality !== null && !(isSafeInteger(cardinality) && cardinality >= 0)) {
+    throw error(`cardinality is a whole number of rows, not ${show(cardinality)}`);
+  }
+  if (partitions !== null && typeof partitions !== "function") {
+    throw error(`partitions is a function that returns a list of partitions, not ${show(partitions)}`);
   }
   if (!isArray(options.warmup) || chosenOf(options.warmup, isArray).length < options.warmup.length) {
     throw error(`warmup is an array of rows, each an array of arguments, not ${show(options.warmup)}`);
@@ -85,47 +110,72 @@ function caller() {
   return { file: "", line: 0 };
 }
 
-function udf(signature, ...rest) {
+// The options of a kind, as they were given.
+function optionsOf(kind, given) {
+  const { declares, options } = KINDS[kind];
+  const names = keys(given);
+  for (let i = 0; i < names.length; i++) {
+    const name = names[i];
+    if (name in options) continue;
+    const others = chosenOf(keys(KINDS), (other) => name in KINDS[other].options);
+    throw new DeclarationError(
+      others.length > 0
+        ? `${name} is an option of ${KINDS[others[0]].declares}, and not of ${declares}`
+        : `there is no option ${show(name)}; the options are ${join(keys(options), ", ")}`,
+    );
+  }
+  return checkOptions({ __proto__: null, ...options, ...given });
+}
+
+function declare(kind, signature, rest) {
   const f = rest[rest.length - 1];
   const given = (rest.length > 1 ? rest[0] : undefined) ?? {};
-  if (!loading) throw new DeclarationError("udf declares functions while their file is loaded, not later");
+  const { declares, usage } = KINDS[kind];
+  if (!loading) {
+    throw new DeclarationError(`${declares} declares functions while their file is loaded, not later`);
+  }
   if (
     typeof signature !== "string" ||
     typeof f !== "function" ||
     typeof given !== "object" ||
     rest.length > 2
   ) {
-    throw new DeclarationError(
-      'use udf("name(parameter TYPE) -> TYPE", { options }, function), the options as you need them',
-    );
+    throw new DeclarationError(usage);
   }
-  const names = keys(given);
-  for (let i = 0; i < names.length; i++) {
-    if (!(names[i] in DEFAULTS)) {
-      throw new DeclarationError(
-        `there is no option ${show(names[i])}; the options are ${join(keys(DEFAULTS), ", ")}`,
-      );
-    }
-  }
-  declared[declared.length] = {
-    signature,
-    options: checkOptions({ __proto__: null, ...DEFAULTS, ...given }),
-    function: f,
-    ...caller(),
-  };
+  declared[declared.length] = { kind, signature, options: optionsOf(kind, given), function: f, ...caller() };
   return f;
 }
-defineProperty(globalThis, "udf", { value: udf, writable: true, configurable: true });
+
+function udf(signature, ...rest) {
+  return declare("scalar", signature, rest);
+}
+function udtf(signature, ...rest) {
+  return declare("table", signature, rest);
+}
+for (const [name, value] of [
+  ["udf", udf],
+  ["udtf", udtf],
+]) {
+  defineProperty(globalThis, name, { value, writable: true, configurable: true });
+}
 
 function declarations() {
   return stringify(
-    mapped(declared, ({ signature, options, file, line, function: f }) => ({
+    mapped(declared, ({ kind, signature, options, file, line, function: f }) => ({
       __proto__: null,
+      kind,
       signature,
       file,
       line,
-      calling: options.vectorized ? "vectorized" : f instanceof AsyncFunction ? "async" : "row",
+      calling: options.vectorized
+        ? "vectorized"
+        : kind === "scalar" && f instanceof AsyncFunction
+          ? "async"
+          : "row",
       ...options,
+      // Positions from here on are those of parameters with a default.
+      required: kind === "table" ? f.length - (options.partitions === null ? 0 : 1) : undefined,
+      partitions: kind === "table" ? options.partitions !== null : undefined,
       warmup: undefined,
     })),
   );

@@ -24,24 +24,38 @@ const help = {
   columnsOf,
   dayOf,
   decimalText,
+  AnyArray,
+  Error,
+  callOn,
+  checkColumn,
+  checkRow,
+  cleared,
   entry,
   flat,
+  forgiveRow,
   floor,
   grown,
   interval,
   intervalPart,
+  isArray,
+  isBare,
   isFinite,
   isSafeInteger,
   lengthOf,
   list,
   mapGet,
   mapSet,
+  noColumns,
+  noRow,
+  noStep,
   nullRow,
   otherBig,
   otherNumber,
   parseJson,
   pieces,
   prefix,
+  restored,
+  saved,
   setIn,
   sizeOfMap,
   spread,
@@ -69,6 +83,7 @@ const help = {
   wideUnsigned,
   without,
   wrong,
+  wrongLength,
   zonedTimeText,
   promised,
 };
@@ -78,6 +93,7 @@ const prepared = list();
 
 function typed(index, types) {
   const spec = declared[index];
+  if (spec.kind === "table") return prepareTable(spec, types);
   const wants = mapped(types.parameters, () => spec.options.nulls === "call");
   return prepare({ ...spec, admits: wants }, types);
 }
@@ -102,10 +118,16 @@ const methods = {
   },
 
   // Calls a function with samples, so that its code is compiled.
-  warm: (index) => prepared[index] && warm(declared[index].options.warmup, prepared[index]),
+  warm: (index) => prepared[index] && warm(declared[index], prepared[index]),
 
   // Calls what has that number with a batch: the word for its progress, and the memory of its columns.
   begin: (rows, index, word, memory) => begin(rows, prepared[index], memory, word),
   resume: (row, isNull, pause) => resume(row, isNull === 1, pause),
-  settled,
+  settled: () => (scan === undefined ? settled() : settledScan()),
+
+  // Scans a table: what yields its rows is opened, gives batches, and is closed before its end.
+  openScan: (index, isTable, word, memory) => openScan(prepared[index], isTable === 1, word, memory),
+  scanRows,
+  restOfScan,
+  closeScan,
 };

@@ -71,6 +71,13 @@ const keysOfMap = uncurried(Map.prototype.keys);
 const nextOfMap = uncurried(Object.getPrototypeOf(new Map().keys()).next);
 const hasOwn = uncurried(Object.prototype.hasOwnProperty);
 
+// What iterates, whatever is done to the prototypes of generators later.
+const { asyncIterator: ASYNC_ITERATOR, iterator: ITERATOR } = Symbol;
+const { prototype: Generator } = Object.getPrototypeOf(function* () {});
+const { prototype: AsyncGenerator } = Object.getPrototypeOf(async function* () {});
+const { next: nextOfGenerator, return: returnOfGenerator } = Generator;
+const { next: nextOfAsync, return: returnOfAsync } = AsyncGenerator;
+
 // The first elements of an array of this kind, in place.
 function prefix(array, length, Kind) {
   return length === lengthOf(array) ? array : new Kind(bufferOf(array), 0, length);

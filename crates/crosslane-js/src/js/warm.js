@@ -82,25 +82,52 @@ function asArguments(type, next, buffers) {
   }
 }
 
-function warm(rows, prepared) {
-  const { spec } = prepared;
-  const last = spec.parameters.length - 1;
-  const isRest = (index) => spec.variadic && index === last;
-  const samples = () =>
-    mapped(spec.parameters, (type, index) => sample(isRest(index) ? type.child : type, spec));
-  const given = rows.length > 0 ? rows : [samples()];
+// The buffers of columns of these types, of these rows.
+function buffersOf(types, rows, spec) {
   const buffers = list();
-  const restOf = (row, first) => {
-    const rest = list();
-    for (let i = first; i < row.length; i++) rest[i - first] = row[i];
-    return rest;
-  };
-  mapped(spec.parameters, (type, index) => {
+  mapped(types, (type, index) => {
     const write = columnWriter({ __proto__: null, ...spec, returns: type });
-    const values = mapped(given, (row) => (isRest(index) ? restOf(row, index) : row[index]));
-    const written = write(values, given.length, [0]);
+    const values = mapped(rows, (row) => row[index]);
+    const written = write(values, rows.length, [0]);
     let at = 0;
     asArguments(type, () => written[at++], buffers);
   });
-  return begin(given.length, prepared, buffers, new Uint32Array(2));
+  return buffers;
+}
+
+function warm({ kind, options }, prepared) {
+  const { spec } = prepared;
+  const { parameters, variadic } = spec;
+  const last = parameters.length - 1;
+  const samples = mapped(parameters, (type, index) =>
+    sample(variadic && index === last ? type.child : type, spec),
+  );
+  const given = options.warmup.length > 0 ? options.warmup : [samples];
+  if (kind === "table") return warmTable(given, prepared);
+  const rows = mapped(given, (row) => {
+    if (!variadic) return row;
+    const made = list();
+    const rest = list();
+    for (let i = 0; i < row.length; i++) {
+      if (i < last) made[i] = row[i];
+      else rest[i - last] = row[i];
+    }
+    made[last] = rest;
+    return made;
+  });
+  return begin(rows.length, prepared, buffersOf(parameters, rows, spec), new Uint32Array(2));
+}
+
+// Takes some rows of the table for each row of samples. One that is partitioned has no partition to be scanned.
+function warmTable(given, prepared) {
+  const { spec } = prepared;
+  const word = new Uint32Array(2);
+  const isTable = spec.partitions === null;
+  const types = isTable ? addAll([TEXT, PLACES], spec.parameters) : spec.parameters;
+  for (let i = 0; i < given.length; i++) {
+    const row = isTable ? addAll([null, null], given[i]) : given[i];
+    openScan(prepared, isTable, word, buffersOf(types, [row], spec));
+    for (let batches = 0; batches < 4; batches++) scanRows(256, 0, word, word);
+    closeScan(word);
+  }
 }

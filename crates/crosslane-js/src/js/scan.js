@@ -1,0 +1,568 @@
+// Table functions: takes rows from what a function yields, and writes them into columns.
+//
+// The host calls `openScan` with the arguments, and then `scanRows` for one batch after the other. Both give an array when
+// they are done, or, while a promise is pending, how many milliseconds there is nothing to do, as `begin` does (`run.js`).
+// A batch is [whether it is the last, rows that became NULL, rows, NULLs, bitmap, buffers...]. If a row fails, those before
+// it are a batch, and the next call throws. `closeScan` ends a generator that has more.
+
+const TEXT = { __proto__: null, kind: "VARCHAR", name: "VARCHAR" };
+const PLACES = {
+  __proto__: null,
+  kind: "LIST",
+  name: "INTEGER[]",
+  child: { __proto__: null, kind: "INTEGER", name: "INTEGER" },
+};
+
+// The most rows of a batch, and about how many bytes of texts and lists it has: it is to stay in the caches.
+const MOST_ROWS = 2048;
+const MOST_WIDTH = 1 << 18;
+// Loops for so many choices of columns are kept.
+const MOST_CHOICES = 64;
+// How long a generator that waits for a timer has to end, in milliseconds.
+const CLOSING = 1000;
+// The progress has so many bits for a row.
+const ROW = 0x3fffffff;
+
+// The scan under way; there is one at a time.
+let scan;
+
+class Scan {
+  iterator;
+  next;
+  end;
+  // What the function has promised to return.
+  promise;
+  // Whether its steps are promises, whether one is awaited, and since when.
+  asynchronous = false;
+  pending = false;
+  since = 0;
+  // Rows that were sent; those of the next batch, at most; those that became NULL and were not told.
+  sent = 0;
+  most = 0;
+  errors = 0;
+  // Whether the rows in the columns are sent.
+  taken = false;
+  // Whether there are no more rows, or why.
+  done = false;
+  failed = false;
+  error;
+  closing;
+  // A batch of columns of which the rows from `first` on are still to be written.
+  columns;
+  first = 0;
+  count = 0;
+
+  constructor(prepared, sink, vectorized) {
+    this.prepared = prepared;
+    this.sink = sink;
+    this.vectorized = vectorized;
+  }
+}
+setPrototypeOf(Scan.prototype, null);
+
+// The memory that the host looks at, and looks into: each call has its own.
+let scanProgress, scanNews, scanSeen;
+
+// ---- rows into columns
+
+function noRow(row, columns) {
+  if (row instanceof Promise) {
+    return new TypeError("yielded a promise where a row is due: await it, in an `async function*`");
+  }
+  return new TypeError(
+    `yielded ${show(row)}, which is no row: yield an array of ${countOf(columns, "value")}, or an object with the names ${namesOf(columns)}`,
+  );
+}
+
+const countOf = (columns, what) => `${columns.length} ${what}${columns.length === 1 ? "" : "s"}`;
+const namesOf = (columns) =>
+  join(
+    mapped(columns, (column) => column.name),
+    ", ",
+  );
+
+function wrongLength(row, columns) {
+  const given = row.length;
+  return new RangeError(
+    `yielded ${show(row)}: ${given} value${given === 1 ? "" : "s"}, where a row has ${countOf(columns, "column")} (${namesOf(columns)})`,
+  );
+}
+
+// That an object is a row: that it has a column, and no name that is none.
+function checkRow(row, known, columns) {
+  if (row instanceof Promise || typeof row === "function") throw noRow(row, columns);
+  for (const name in row) {
+    if (!mapHas(known, name) && hasOwn(row, name)) {
+      throw new TypeError(`yielded ${show(row)}, whose ${show(name)} is no column (${namesOf(columns)})`);
+    }
+  }
+  for (let at = 0; at < columns.length; at++) if (columns[at].name in row) return;
+  throw noRow(row, columns);
+}
+
+// Whether an object is the value of a table's only column, and no row by names.
+function isBare(value, name) {
+  return (
+    isView(value) ||
+    value instanceof ArrayBuffer ||
+    value instanceof Date ||
+    value instanceof Map ||
+    value instanceof Set ||
+    !(name in value)
+  );
+}
+
+// A column of a batch.
+function checkColumn(column, name) {
+  if (isArray(column) || column instanceof AnyArray) return column;
+  throw new TypeError(
+    `yielded ${show(column)} for the column ${name}, which is no array: a vectorized function yields columns`,
+  );
+}
+
+function noColumns(given, columns) {
+  if (given instanceof Promise) return noRow(given, columns);
+  return new TypeError(
+    `yielded ${show(given)}, which is no batch: yield an array of ${countOf(columns, "column")}, or an object of them with the names ${namesOf(columns)}`,
+  );
+}
+
+// How many rows columns have, of these names.
+function evenLength(columns, names) {
+  const count = columns[0].length;
+  for (let at = 1; at < columns.length; at++) {
+    const { length } = columns[at];
+    if (length !== count) {
+      throw new RangeError(
+        `yielded columns of different lengths: ${names[at]} has ${length}, and ${names[0]} has ${count}`,
+      );
+    }
+  }
+  return count;
+}
+
+// Makes what writes rows into the chosen columns of all: `chosen` are their places. What the partitions of a table are is
+// written as it is saved.
+function sinkOf(spec, all, chosen, isTable) {
+  const source = new Source(spec);
+  const writers = mapped(chosen, (place) => {
+    const { name, type } = all[place];
+    return { __proto__: null, place, name: stringify(name), ...writer(type, source) };
+  });
+  const names = source.constant(all);
+  const write = (of) =>
+    join(
+      mapped(writers, (column, at) => `${column.call}(${of(column, at)});`),
+      " ",
+    );
+  const fewer = spec.projection && chosen.length < all.length;
+  const isLength = `r.length === ${all.length}`;
+  const outputs = isTable ? addAll(list(), ["n", "0", "undefined"]) : list();
+  for (let at = 0; at < writers.length; at++) addAll(outputs, writers[at].outputs);
+  const bare = all.length === 1 ? `{ ${write(() => "r")} return; }` : `throw noRow(r, ${names});`;
+  const known = source.constant(placesOf(mapped(all, ({ name }) => name)));
+  const check = `checkRow(r, ${known}, ${names});`;
+  const single = stringify(all[0].name);
+  const put = isTable
+    ? `if (typeof r !== 'object' || r === null) ${bare}
+      if (isArray(r)) {
+        if (${isLength}) { ${write(({ place }) => `r[${place}]`)} return; }
+        ${fewer ? `if (r.length === ${chosen.length}) { ${write((_, at) => `r[${at}]`)} return; }` : ""}
+        throw wrongLength(r, ${names});
+      }
+      if (r instanceof Error) throw r;
+      ${all.length === 1 ? `if (isBare(r, ${single})) ${bare}` : ""}
+      ${check} ${write(({ name }) => `r[${name}]`)}`
+    : `if (r instanceof Error) throw r; ${write(() => "saved(r)")}`;
+  const columnOf = ({ place, name }, at) =>
+    `isArray(r) ? r[${fewer ? `${isLength} ? ${place} : ${at}` : place}] : r[${name}]`;
+  const columns = `
+      if (typeof r !== 'object' || r === null) throw noColumns(r, ${names});
+      if (r instanceof Error) throw r;
+      ${all.length === 1 ? `if (r instanceof AnyArray) r = [r];` : ""}
+      if (isArray(r)) { if (!(${isLength}${fewer ? ` || r.length === ${chosen.length}` : ""})) throw wrongLength(r, ${names}); }
+      else ${check}
+      const k = list();
+      ${join(
+        mapped(writers, (column, at) => `k[${at}] = checkColumn(${columnOf(column, at)}, ${column.name});`),
+        "\n",
+      )}
+      ${chosen.length === 0 ? `k[0] = checkColumn(isArray(r) ? r[0] : r[${single}], ${single});` : ""}
+      return k;`;
+  const isWide = source.sizes.length === 0 ? "false" : `${join(source.sizes, " + ")} >= ${MOST_WIDTH}`;
+  return compile(
+    source,
+    `function sink() {
+      const rows = ${MOST_ROWS};
+      let n = 0;
+      ${join(source.lines, "\n")}
+      function put(r) { ${put} }
+      function restore(n) { ${join(source.backs, "\n")} }
+      function add(r) {
+        try { put(r); } catch (error) {
+          restore(n);
+          forgiveRow(error);
+          ${write(() => "null")}
+        }
+        n++;
+      }
+      return {
+        __proto__: null,
+        names: ${source.constant(chosen.length === 0 ? [all[0].name] : mapped(writers, ({ place }) => all[place].name))},
+        // Takes rows until there are \`most\`, or something else ends the batch. Whether that is the iterator's end.
+        run(iterator, next, progress, news, seen, sent, most) {
+          while (n < most) {
+            progress[0] = (sent + n) & ${ROW};
+            const step = callOn(next, iterator);
+            if (typeof step !== 'object' || step === null) throw noStep(step);
+            if (step.done) return true;
+            add(step.value);
+            if (news[0] !== seen || ${isWide}) return false;
+          }
+          return false;
+        },
+        add,
+        columns(r) { ${isTable ? columns : ""} },
+        // Adds rows of columns.
+        slice(k, from, to) {
+          ${join(
+            mapped(
+              writers,
+              ({ call }, at) =>
+                `const k${at} = k[${at}]; for (let i = from; i < to; i++) ${call}(k${at}[i]);`,
+            ),
+            "\n",
+          )}
+          n += to - from;
+        },
+        // Adds a row of columns, or one of NULLs.
+        sliceRow(k, i) {
+          try { ${write((_, at) => `k[${at}][i]`)} } catch (error) {
+            restore(n);
+            forgiveRow(error);
+            ${write(() => "null")}
+          }
+          n++;
+        },
+        addNull() { ${write(() => "null")} n++; },
+        rows: () => n,
+        isWide: () => ${isWide},
+        restore(rows) { n = rows; restore(rows); },
+        outputs() { return [${join(outputs, ", ")}]; },
+      };
+    }`,
+  )();
+}
+
+function noStep(step) {
+  return new TypeError(`an iterator gave ${show(step)} where an object with \`done\` and \`value\` is due`);
+}
+
+// ---- the function
+
+const PARTITION = asArray(mapped([TEXT], (type) => ({ __proto__: null, name: "partition", type })));
+
+// Makes what runs a table function, from its types as the host parsed them.
+function prepareTable(declared, types) {
+  const { options, function: f } = declared;
+  const offset = options.partitions === null ? 0 : 1;
+  const spec = { __proto__: null, ...options, ...types };
+  const leading = [TEXT, PLACES];
+  return {
+    __proto__: null,
+    f,
+    spec,
+    named: mapped(types.parameters, (_, at) => at + offset >= f.length),
+    scanned: argumentsOf(spec, addAll(addAll(list(), leading), types.parameters)),
+    listed: argumentsOf(spec, types.parameters),
+    sinks: new Map(),
+  };
+}
+
+// Gives the first row of columns of these types as a list.
+function argumentsOf(spec, parameters) {
+  const source = new Source(spec);
+  const values = mapped(parameters, (type, at) => {
+    const { valid, value } = reader(type, source);
+    return `r[${at}] = ${valid("i")} ? ${value("i")} : null;`;
+  });
+  return compile(
+    source,
+    `function values(b) { ${join(source.lines, "\n")} const i = 0, r = list(); ${join(values, "\n")} return r; }`,
+  );
+}
+
+// What writes the wanted columns, or the partitions.
+function sinkFor({ sinks, spec }, wanted, isTable) {
+  const all = isTable ? spec.returns.fields : PARTITION;
+  const chosen = wanted === null ? mapped(all, (_, at) => at) : addAll(list(), wanted);
+  const key = isTable ? join(addAll(list(), chosen), ",") : "partitions";
+  let sink = mapGet(sinks, key);
+  if (sink === undefined) {
+    if (sizeOfMap(sinks) >= MOST_CHOICES) mapClear(sinks);
+    sink = sinkOf(spec, all, chosen, isTable);
+    mapSet(sinks, key, sink);
+  }
+  sink.restore(0);
+  return sink;
+}
+
+// Begins a scan, or lists the partitions if it is not for the table.
+function openScan(prepared, isTable, word, memory) {
+  clearTimers();
+  const { f, spec, named } = prepared;
+  const values = (isTable ? prepared.scanned : prepared.listed)(memory);
+  const wanted = isTable ? values[1] : null;
+  scan = new Scan(prepared, sinkFor(prepared, wanted, isTable), isTable && spec.vectorized);
+  const given = list();
+  if (isTable && spec.partitions !== null) given[0] = values[0] === null ? undefined : loaded(values[0]);
+  const first = isTable ? 2 : 0;
+  for (let at = 0; at < named.length; at++) {
+    const value = values[first + at];
+    if (value === null && !named[at] && spec.nulls !== "call") {
+      scan.done = true;
+      return [0];
+    }
+    given[given.length] = value === null && named[at] ? undefined : value;
+  }
+  if (isTable && spec.projection) {
+    const names = list();
+    const { fields } = spec.returns;
+    const count = wanted === null ? fields.length : wanted.length;
+    for (let i = 0; i < count; i++) names[i] = fields[wanted === null ? i : wanted[i]].name;
+    given[given.length] = { wanted: asArray(names) };
+  }
+  word[0] = 0;
+  const result = apply(isTable ? f : spec.partitions, undefined, given);
+  if (result instanceof Promise) {
+    scan.asynchronous = true;
+    scan.promise = result;
+  } else {
+    adoptRows(result);
+  }
+  return [0];
+}
+
+// Looks how to take rows from what a function returned.
+function adoptRows(result) {
+  const no = () =>
+    new TypeError(
+      `returned ${show(result)} where rows are due: yield them, in a \`function*\`, or return what can be iterated`,
+    );
+  if (typeof result !== "object" || result === null) throw no();
+  if (isArray(result)) {
+    let at = 0;
+    scan.next = () => ({ done: at >= result.length, value: result[at++] });
+    return;
+  }
+  const isSync = isAbove(Generator, result);
+  if (isSync || isAbove(AsyncGenerator, result)) {
+    scan.iterator = result;
+    scan.asynchronous ||= !isSync;
+    scan.next = isSync ? nextOfGenerator : nextOfAsync;
+    scan.end = isSync ? returnOfGenerator : returnOfAsync;
+    return;
+  }
+  const later = result[ASYNC_ITERATOR] ?? undefined;
+  const iterate = later ?? result[ITERATOR];
+  const iterator = typeof iterate === "function" ? callOn(iterate, result) : undefined;
+  const next = iterator?.next;
+  if (typeof next !== "function") throw no();
+  scan.iterator = iterator;
+  scan.asynchronous ||= later !== undefined;
+  scan.next = next;
+  scan.end = iterator.return;
+}
+
+// ---- batches
+
+// Gives the next batch, of so many rows at most; fewer if the host has news for who sends them.
+function scanRows(most, seen, word, news) {
+  scanProgress = word;
+  scanNews = news;
+  scanSeen = seen;
+  scan.most = most;
+  if (scan.taken) {
+    scan.taken = false;
+    scan.sink.restore(0);
+  }
+  if (scan.failed) throw scan.error;
+  if (scan.done) return takeRows();
+  if (scan.asynchronous) {
+    if (!scan.pending) pumpRows(scan);
+    return 0;
+  }
+  try {
+    if (scan.vectorized) {
+      runColumns();
+    } else {
+      const { sink, iterator, next, sent } = scan;
+      scan.done = sink.run(iterator, next, word, news, seen, sent, most);
+    }
+  } catch (error) {
+    failScan(error);
+  }
+  return endBatch();
+}
+
+// Whether a row that failed becomes one of NULLs. If not, throws why.
+function forgiveRow(error) {
+  if (scan.prepared.spec.on_error !== "null") throw error;
+  scan.errors++;
+}
+
+function noteRow() {
+  scanProgress[0] = (scan.sent + scan.sink.rows()) & ROW;
+}
+
+const isBatchOver = () => scan.sink.rows() >= scan.most || scanNews[0] !== scanSeen || scan.sink.isWide();
+
+// What a step of the iterator gives is a row or a batch. Whether there is none, because it is the end.
+function takeStep(step) {
+  if (typeof step !== "object" || step === null) throw noStep(step);
+  if (step.done) {
+    scan.done = true;
+    return true;
+  }
+  if (scan.vectorized) takeColumns(step.value);
+  else scan.sink.add(step.value);
+  return false;
+}
+
+function runColumns() {
+  const { iterator, next } = scan;
+  for (writeColumns(); !isBatchOver(); writeColumns()) {
+    noteRow();
+    if (takeStep(callOn(next, iterator))) return;
+  }
+}
+
+function takeColumns(value) {
+  const { sink } = scan;
+  try {
+    const columns = sink.columns(value);
+    scan.count = evenLength(columns, sink.names);
+    scan.columns = columns;
+    scan.first = 0;
+  } catch (error) {
+    forgiveRow(error);
+    sink.addNull();
+  }
+}
+
+// Writes rows of the batch of columns, as many as there is room for.
+function writeColumns() {
+  const { sink, columns, count, first, most } = scan;
+  if (columns === undefined) return;
+  const before = sink.rows();
+  const end = min(count, first + most - before);
+  scan.first = end;
+  if (end === count) scan.columns = undefined;
+  try {
+    sink.slice(columns, first, end);
+  } catch {
+    // One by one, they show which row it is.
+    sink.restore(before);
+    for (let i = first; i < end; i++) {
+      noteRow();
+      sink.sliceRow(columns, i);
+    }
+  }
+}
+
+// Takes steps that are promises, until the batch is over or the host has given up the scan.
+async function pumpRows(within) {
+  within.pending = true;
+  try {
+    within.since = now();
+    if (within.promise !== undefined) {
+      const { promise } = within;
+      within.promise = undefined;
+      const result = await promise;
+      if (scan !== within) return;
+      adoptRows(result);
+    }
+    for (writeColumns(); !isBatchOver(); writeColumns()) {
+      noteRow();
+      within.since = now();
+      const step = await callOn(within.next, within.iterator);
+      if (scan !== within || within.closing !== undefined) return;
+      if (takeStep(step)) break;
+    }
+  } catch (error) {
+    if (scan === within) failScan(error);
+  }
+  within.pending = false;
+}
+
+// No more rows come. Those before are a batch.
+function failScan(error) {
+  const { sink } = scan;
+  sink.restore(sink.rows());
+  scan.failed = true;
+  scan.error = error;
+}
+
+function endBatch() {
+  if (scan.failed && scan.sink.rows() === 0) throw scan.error;
+  return takeRows();
+}
+
+function takeRows() {
+  const { sink, errors, done, columns } = scan;
+  const rows = sink.rows();
+  scan.taken = true;
+  scan.sent += rows;
+  scan.errors = 0;
+  return flat(addAll([done && columns === undefined ? 1 : 0, errors, rows], sink.outputs()));
+}
+
+// The rows that were written before the clock has ended the function.
+function restOfScan() {
+  failScan(undefined);
+  return takeRows();
+}
+
+const timeLimit = () => (scan.prepared.spec.timeout ?? Infinity) * 1000;
+
+// Microtasks have run, as for `settled`.
+function settledScan() {
+  if (runTimers()) return 0;
+  const waits = firstTimer() !== Infinity;
+  const { closing, since, pending, sink } = scan;
+  if (closing !== undefined) {
+    const end = since + min(CLOSING, timeLimit());
+    return closing.done || !waits || end <= now() ? leaveScan() : untilNext(end);
+  }
+  if (!pending) return endBatch();
+  const end = since + timeLimit();
+  if (end <= now()) throw late(scan.prepared.spec.timeout);
+  if (!waits) throw neverSettles();
+  const pause = untilNext(end);
+  // Who wants few rows need not wait for more.
+  return pause > 0 && sink.rows() > 0 ? takeRows() : pause;
+}
+
+function leaveScan() {
+  scan = undefined;
+  clearTimers();
+  return [0];
+}
+
+// Ends what has more rows, so that its `finally` blocks run.
+function closeScan(word) {
+  if (scan === undefined) return [0];
+  const { iterator, end, done, asynchronous } = scan;
+  word[0] = scan.sent & ROW;
+  if (done || typeof end !== "function") return leaveScan();
+  if (!asynchronous) {
+    leaveScan();
+    callOn(end, iterator);
+    return [0];
+  }
+  const closing = { __proto__: null, done: false, failed: false, error: undefined, value: undefined };
+  scan.closing = closing;
+  scan.since = now();
+  settle(closing, callOn(end, iterator));
+  return 0;
+}
