@@ -91,24 +91,41 @@ pub(crate) struct Raw<T>(pub(crate) T);
 // SAFETY: made for DuckDB's handles, which may be used by any thread, one at a time.
 unsafe impl<T> Send for Raw<T> {}
 
+type Closing = Box<dyn FnOnce() + Send>;
+
+/// The thread that closes things for those that hold the GVL, and its process: a fork has no such thread.
+static REAPER: OnceLock<(u32, Mutex<mpsc::Sender<Closing>>)> = OnceLock::new();
+
 /// Closes something: here, or on a thread of its own if this one holds the GVL, or never if this is a fork.
 pub(crate) fn in_own_process(process: u32, close: impl FnOnce() + Send + 'static) {
-    type Work = Box<dyn FnOnce() + Send>;
-    static REAPER: OnceLock<Mutex<mpsc::Sender<Work>>> = OnceLock::new();
     if process != std::process::id() {
         return;
     }
     if stand() != Stand::Locked {
         return close();
     }
-    let reaper = REAPER.get_or_init(|| {
-        let (sender, receiver) = mpsc::channel::<Work>();
+    let (_, reaper) = REAPER.get_or_init(|| {
+        let (sender, receiver) = mpsc::channel::<Closing>();
         let run = move || receiver.iter().for_each(|work| work());
         // Without a thread nothing is closed, which only costs memory.
         let _ = std::thread::Builder::new().name("crosslane-reaper".into()).spawn(run);
-        Mutex::new(sender)
+        (std::process::id(), Mutex::new(sender))
     });
     let _ = lock(reaper).send(Box::new(close));
+}
+
+/// Waits until the thread of [`in_own_process`] has closed what it was given, so that the process does not end before. That may
+/// wait for other threads of Ruby, and this one may hold the GVL: so not for long.
+fn await_closed() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let Some((_, reaper)) = REAPER.get().filter(|(process, _)| *process == std::process::id()) else {
+        return;
+    };
+    let (done, closed) = mpsc::channel();
+    let _ = lock(reaper).send(Box::new(move || {
+        let _ = done.send(());
+    }));
+    let _ = closed.recv_timeout(PATIENCE);
 }
 
 pub(crate) fn c_string(text: &str) -> Result<CString, Error> {
@@ -234,6 +251,7 @@ impl Database {
     pub(crate) fn close(&self) {
         let handle = lock(&self.0).take();
         briefly(move || drop(handle));
+        briefly(await_closed);
     }
 }
 
