@@ -219,6 +219,11 @@ def rows_{index}(values, n):
         yield (values[i % len(values)],)
 """,
     ),
+    "ruby": (
+        "",
+        """udtf({signature!r}) {{ |values, n| n.times.lazy.map {{ |i| [values[i % values.size]] }} }}
+""",
+    ),
 }
 
 

@@ -42,7 +42,7 @@ PAGES = {
     "docs/functions.md": 13,
     "docs/javascript.md": 7,
     "docs/lua.md": 2,
-    "docs/ruby.md": 6,
+    "docs/ruby.md": 8,
 }
 #: These pages have drawings and a grammar, in blocks without a language, and no programs.
 DRAWN = ("docs/architecture.md", "docs/protocol.md")

@@ -16,6 +16,7 @@ require "crosslane/weak_set"
 require "crosslane/native"
 require "crosslane/errors"
 require "crosslane/declaration"
+require "crosslane/table"
 require "crosslane/runner"
 require "crosslane/library"
 

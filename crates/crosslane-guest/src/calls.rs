@@ -6,7 +6,7 @@ use crate::function::Function;
 use crate::values::Values;
 use crosslane::batch::Encode;
 use crosslane::{ColumnBuilder, Entry, Failure, Instances};
-use crosslane_process::guest::{Call, GuestLane, Mishaps};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps};
 use crosslane_process::limits::MemoryLimit;
 use std::io;
 use std::time::Duration;
@@ -87,6 +87,15 @@ pub trait Language: Values<Error: From<io::Error>> {
     /// As [`Language::next_call`].
     fn wait_for_room(&self, lane: &mut GuestLane, size: usize) -> Result<(), Self::Error> {
         Ok(lane.wait_for_room(size)?)
+    }
+
+    /// Waits until the engine has taken all that was sent of an exchange ([`GuestLane::await_taken`]), for languages that give
+    /// up a lock meanwhile. Returns whether it wants more; an engine that is gone wants nothing.
+    ///
+    /// # Errors
+    /// What ended the wait.
+    fn await_taken(&self, lane: &mut GuestLane, call: &Call) -> Result<bool, Self::Error> {
+        Ok(matches!(lane.await_taken(call, || false), Ok(Emitted::Sent)))
     }
 
     /// Waits before another try.

@@ -17,6 +17,7 @@ mod numbers;
 mod parts;
 mod places;
 mod reader;
+mod scan;
 mod values;
 mod writer;
 mod zygote;
@@ -29,6 +30,7 @@ pub use function::Function;
 pub use numbers::decimal_text;
 pub use places::traceback;
 pub use reader::{Argument, Reader};
+pub use scan::Rows;
 pub use values::{
     Class, DAY, Fault, Integer, Moment, NULL_KEY, Refusal, Taken, Values, Wrong, units_per_second,
 };

@@ -132,6 +132,33 @@ impl<V: Values> Writer<V> {
         }
     }
 
+    /// Adds rows of a STRUCT by its columns: a list of lists, one for each field that is written, of so many values each.
+    ///
+    /// # Errors
+    /// Why they are no such columns; the column may then hold a part of them.
+    pub fn write_columns(
+        &self,
+        values: &V,
+        columns: &V::Value,
+        count: usize,
+        out: &mut ColumnBuilder,
+    ) -> Written<V> {
+        let mut fields = self.children.iter().zip(&mut out.children);
+        let taken = values.with_elements(columns, |_, column| {
+            let Some((writer, out)) = fields.next() else { return Ok(()) };
+            out.reserve(count)?;
+            let taken = values.with_elements(column, |_, value| writer.write(values, value, out));
+            taken.unwrap_or_else(|refusal| Err(writer.fault(values, column, refusal)))
+        });
+        taken.unwrap_or_else(|refusal| Err(self.fault(values, columns, refusal)))?;
+        let lengths = out.children.iter().map(|child| child.rows());
+        if lengths.into_iter().any(|rows| rows != out.rows() + count) {
+            return Err(Fault::refused(Class::Value, format!("columns of other lengths than {count}")));
+        }
+        (0..count).try_for_each(|_| out.nested())?;
+        Ok(())
+    }
+
     /// What a refusal says.
     #[cold]
     fn fault(&self, values: &V, value: &V::Value, refusal: Refusal<V::Error>) -> Fault<V::Error> {

@@ -47,6 +47,7 @@ module Crosslane
       types = @parameters.map { |name, type| "#{quoted(name)} #{type}" }
       types[-1] = "*#{types.last}" if @variadic
       @signature = "#{quoted(@name)}(#{types.join(", ")}) -> #{@returns}"
+      check_result
       set(options)
       check_parameters
     end
@@ -125,13 +126,21 @@ module Crosslane
       raise error("a signature is a text such as \"slug(title VARCHAR) -> VARCHAR\", not #{signature.inspect}")
     end
 
+    # What a call returns.
+    def check_result
+      raise error("what returns a table is declared with udtf, or db.table") if @returns.start_with?("TABLE(")
+    end
+
+    # The options that there are, and what they are if they are not given.
+    def defaults = DEFAULTS
+
     def quoted(name) = name.match?(/\A[[:alpha:]_][[:alnum:]_]*\z/) ? name : "\"#{name.gsub('"', '""')}\""
 
     def set(options)
-      unknown = options.keys - DEFAULTS.keys
-      raise error("there is no option #{unknown.first}; there are #{DEFAULTS.keys.join(", ")}") unless unknown.empty?
+      unknown = options.keys - defaults.keys
+      raise error("there is no option #{unknown.first}; there are #{defaults.keys.join(", ")}") unless unknown.empty?
 
-      options = DEFAULTS.merge(options)
+      options = Declaration::DEFAULTS.merge(defaults, options)
       @nulls = choice(options, :nulls, :skip, :call)
       @on_error = choice(options, :on_error, :fail, :null)
       @deterministic = choice(options, :deterministic, true, false)
@@ -231,7 +240,7 @@ module Crosslane
     # @raise [DeclarationError] if this cannot work
     # @return [Declaration, nil]
     def udf(signature, method = nil, **options, &block)
-      Library.current.declare(signature, method, options, block, caller_locations(1, 1).first)
+      Library.current.declare(Declaration, signature, method, options, block, caller_locations(1, 1).first)
     end
   end
 end

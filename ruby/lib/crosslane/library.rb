@@ -3,7 +3,7 @@
 module Crosslane
   # The functions of a file.
   class Library
-    Pending = Struct.new(:signature, :options, :location)
+    Pending = Struct.new(:kind, :signature, :options, :location)
     private_constant :Pending
 
     class << self
@@ -107,13 +107,13 @@ module Crosslane
     end
 
     # @api private
-    def declare(signature, method, options, block, location)
+    def declare(kind, signature, method, options, block, location)
       forgotten
       if block || method
         callable = block || TOPLEVEL_BINDING.receiver.method(method)
-        add(Declaration.new(signature, callable, **options))
+        add(kind.new(signature, callable, **options))
       else
-        @pending = Pending.new(signature, options, location)
+        @pending = Pending.new(kind, signature, options, location)
         nil
       end
     end
@@ -124,7 +124,7 @@ module Crosslane
       return unless pending
 
       @pending = nil
-      add(Declaration.new(pending.signature, TOPLEVEL_BINDING.receiver.method(name), **pending.options))
+      add(pending.kind.new(pending.signature, TOPLEVEL_BINDING.receiver.method(name), **pending.options))
     end
 
     # @api private

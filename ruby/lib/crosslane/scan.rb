@@ -16,9 +16,12 @@ module Crosslane
 
       def kind = "table"
 
-      def scan(number) = @scans[number]
+      # What opens a scan gives its number, which stands for the arguments and the wanted columns.
+      def scan(_partition, _wanted, number) = @scans[number]
 
       def message = { signature: signature, kind: kind, admits_null: [false], file: file }
+
+      def specification = JSON.generate(message)
     end
 
     # What opens a scan: its arguments, and two parameters that SQL does not see.
@@ -101,7 +104,7 @@ module Crosslane
     # The signature of the rows; it is checked here, where its mistake is.
     def rows_of(type)
       rows = Crosslane.signature(@name, "(scan BIGINT) -> TABLE#{type.delete_prefix("STRUCT")}")
-      rows.tap { Declaration.new(rows, ->(scan) {}) }
+      rows.tap { Table.new(rows, ->(scan) { [scan] }) }
     end
 
     # The keywords that something callable takes.

@@ -9,7 +9,7 @@ use crate::values::{Held, intern};
 use crosslane::{Calling, ColumnBuilder, Entry, Failure, FunctionSpec};
 use crosslane_guest::{Batch, Language};
 use crosslane_gvl::{self as gvl, Unwind, protect};
-use crosslane_process::guest::{Call, GuestLane, Mishaps, Next};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next};
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, Value};
@@ -230,6 +230,20 @@ impl Language for Vm {
             waited.transpose()?;
         }
         Ok(())
+    }
+
+    /// Without the GVL. A cancel is told at once: it was taken from the lane.
+    fn await_taken(&self, lane: &mut GuestLane, call: &Call) -> Result<bool, Unwind> {
+        loop {
+            let taken = serve::wait(lane, |lane, stop| lane.await_taken(call, stop));
+            if matches!(taken, Some(Ok(Emitted::Cancelled) | Err(_))) {
+                return Ok(false);
+            }
+            gvl::check_interrupts()?;
+            if matches!(taken, Some(Ok(Emitted::Sent))) {
+                return Ok(true);
+            }
+        }
     }
 
     /// Without the GVL.

@@ -70,7 +70,7 @@ pub(crate) fn writer_of_wanted(
     let DataType::Struct(fields) = data_type else { return writer(data_type) };
     let parts = wanted.iter().filter_map(|place| Some(Part::new(*place, fields.get(*place)?)));
     let parts = parts.collect::<Result<_, _>>()?;
-    let shape = Shape::Fields { class: OnceLock::new(), parts, narrow };
+    let shape = Shape::Fields { class: OnceLock::new(), parts, narrow, bare: fields.len() == 1 };
     // SAFETY: as above.
     Writer::of_fields(&unsafe { Vm::new() }, data_type, wanted, shape)
 }
@@ -81,6 +81,20 @@ pub(crate) fn write_row(writer: &Writer, object: VALUE, out: &mut ColumnBuilder)
     let mut written = Ok(());
     // SAFETY: protected, with the GVL, and nothing in the closure is to be dropped.
     protect(|| written = writer.write(&unsafe { Vm::new() }, &object, out)).map_err(Fault::Failed)?;
+    written
+}
+
+/// Adds rows by an Array of columns, which lies on the caller's stack. With the GVL.
+pub(crate) fn write_columns(
+    writer: &Writer,
+    columns: VALUE,
+    count: usize,
+    out: &mut ColumnBuilder,
+) -> Written {
+    let mut written = Ok(());
+    // SAFETY: protected, with the GVL, and nothing in the closure is to be dropped.
+    protect(|| written = writer.write_columns(&unsafe { Vm::new() }, &columns, count, out))
+        .map_err(Fault::Failed)?;
     written
 }
 
@@ -114,6 +128,8 @@ pub(crate) enum Shape {
         parts: Vec<Part>,
         /// Whether an Array may have only those.
         narrow: bool,
+        /// Whether it is a row of one column, for which the column's value may stand.
+        bare: bool,
     },
 }
 
@@ -225,7 +241,7 @@ impl Values for Vm {
             DataType::Struct(fields) => {
                 let parts = fields.iter().enumerate().map(|(place, field)| Part::new(place, field));
                 let parts = parts.collect::<Result<_, _>>()?;
-                Shape::Fields { class: shapes::class(fields)?.into(), parts, narrow: false }
+                Shape::Fields { class: shapes::class(fields)?.into(), parts, narrow: false, bare: false }
             }
             DataType::Any => return Err(crate::argument_error("a column has a type, and ANY is none").into()),
             _ => Shape::None,
@@ -600,9 +616,13 @@ impl Values for Vm {
         mut field: impl FnMut(usize, &VALUE) -> Written,
     ) -> Taken<Written, Self> {
         let value = *value;
-        let Shape::Fields { class, parts, narrow } = shape else { return Err(Refusal::Mismatch) };
+        let Shape::Fields { class, parts, narrow, bare } = shape else { return Err(Refusal::Mismatch) };
         // SAFETY: protected.
         unsafe {
+            if *bare && !is_row(value, all) {
+                // The column may not be wanted.
+                return Ok(if parts.is_empty() { Ok(()) } else { field(0, &value) });
+            }
             if rb_sys::SPECIAL_CONST_P(value)
                 || is(value, kind::RUBY_T_STRING)
                 || is(value, kind::RUBY_T_FLOAT)
@@ -689,6 +709,28 @@ impl Values for Vm {
             }
         }
         Ok(Ok(()))
+    }
+}
+
+/// Whether an object is a row of a table with one column, and not that column's value: an Array, a Hash, or an object of a Ruby
+/// class with a method of the column's name.
+///
+/// # Safety
+/// With the GVL, protected.
+unsafe fn is_row(value: VALUE, all: &[Field]) -> bool {
+    // SAFETY: as the caller says.
+    unsafe {
+        if is(value, kind::RUBY_T_ARRAY) || is(value, kind::RUBY_T_HASH) {
+            return true;
+        }
+        let has_parts = is(value, kind::RUBY_T_STRUCT) || is(value, kind::RUBY_T_OBJECT);
+        let name = &all[0].name;
+        has_parts
+            && rb_sys::rb_obj_respond_to(
+                value,
+                rb_sys::rb_intern2(name.as_ptr().cast(), name.len() as i64),
+                0,
+            ) != 0
     }
 }
 

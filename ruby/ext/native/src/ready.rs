@@ -85,7 +85,7 @@ pub(crate) fn ready(
     let kind: String = declared.funcall("kind", ())?;
     let made = Arc::new(match kind.parse().map_err(|error: String| crate::argument_error(error))? {
         Kind::Scalar => Ready::Rows(vec![Function::scalar(vm, declared, types)?]),
-        Kind::Table => Ready::Table(Table::new(declared)?),
+        Kind::Table => Ready::Table(Table::new(vm, declared)?),
         Kind::Aggregate => Ready::Rows(Function::aggregate(vm, declared)?),
     });
     // Dropped when nothing is locked.

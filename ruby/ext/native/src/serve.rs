@@ -85,8 +85,8 @@ pub(crate) fn answer_by(
     call: Call,
     outs: &mut Outs,
 ) -> Result<(), Unwind> {
-    if let (Ready::Table(table), Some(Entry::Scan)) = (&**ready, call.entry()) {
-        return Ok(table.answer(vm, lane, call)?);
+    if let (Ready::Table(table), Some(Entry::Scan | Entry::Partitions)) = (&**ready, call.entry()) {
+        return table.answer(vm, lane, call);
     }
     match call.entry().and_then(|entry| ready.entry(entry)) {
         Some(function) => {

@@ -1,55 +1,50 @@
-//! The rows of a table function: the block yields them, the engine takes them chunk by chunk.
+//! The rows of a table function: the block yields them, the engine takes them batch by batch ([`crosslane_guest::Rows`]).
 //!
-//! A scan is an exchange: the block's `each` runs until it has no more rows, on one thread, without fibers. When a chunk is
-//! full, the engine must have taken the one before; then the chunk is sent, and the next is made. So rows are made as they are
-//! wanted, and while the engine uses the last. A scan that ends early (a LIMIT) is cancelled, and the `each` is left by an
-//! exception, which runs its `ensure` clauses.
+//! The block's `each` runs until it has no more rows, on the lane's thread, without fibers. A scan that ends early (a LIMIT) is
+//! cancelled, and the `each` is left by an exception, which runs its `ensure` clauses.
 //!
 //! An `each` may keep its block, call it when the scan is over, or have another thread or fiber call it. So the block knows
 //! an object of Ruby's ([`Taker`]), which has the rows and the lane only as long as the scan lasts. Who works on the rows
 //! takes them out of it meanwhile; the lane is for the scan's own thread, which is in `each` as long as it uses it.
 
-use crate::objects::{self, Vm, Writer};
-use crate::serve::{io_error, wait};
-use crate::values::Held;
-use crosslane::{ColumnBuilder, DataType, Entry, Failure, Kind, Signature};
-use crosslane_guest::{fail, succeed};
+use crate::objects::{self, Reader, Vm};
+use crate::serve::io_error;
+use crate::values::{Held, intern};
+use crosslane::{DataType, Entry, FunctionSpec, Kind, OnError, Signature};
+use crosslane_guest::{Language, Mishap};
 use crosslane_gvl::{self as gvl, Unwind, protect};
-use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps};
+use crosslane_process::guest::{Call, GuestLane};
 use magnus::gc::Marker;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::typed_data::Obj;
 use magnus::value::{Opaque, ReprValue};
-use magnus::{DataTypeFunctions, Error, Ruby, TryConvert, TypedData, Value};
-use rb_sys::{Qnil, VALUE};
+use magnus::{DataTypeFunctions, Error, RArray, Ruby, TryConvert, TypedData, Value};
+use rb_sys::{Qnil, Qtrue, VALUE};
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 
-/// Rows of a chunk: DuckDB's vector size.
-const CHUNK: usize = 2048;
+type Rows = crosslane_guest::Rows<Vm>;
 
 /// A table function, ready to be asked for rows.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// Its declaration (`Crosslane::Scans::Rows`).
+    /// Its declaration (`Crosslane::Table`, or `Crosslane::Scans::Rows`).
     declared: Held,
-    /// What a scan is opened with: the number that Ruby gave it is the last.
-    columns: Vec<DataType>,
+    scan: Opening,
+    partitions: Opening,
+    on_error: OnError,
+    memory_limit: Option<u64>,
+    /// Whether what it yields is batches.
+    vectorized: bool,
 }
 
-/// The exchange of a scan.
-#[derive(Debug, Clone, Copy)]
-struct Exchange {
-    call: Call,
-    /// Whether the engine wants no more of it.
-    cancelled: bool,
-}
-
-/// The rows of a scan that were not sent yet.
-struct Rows {
-    exchange: Exchange,
-    writer: Writer,
-    out: ColumnBuilder,
+/// How an exchange with a table is opened.
+#[derive(Debug)]
+struct Opening {
+    types: Vec<DataType>,
+    readers: Vec<Reader>,
+    /// What of the declaration says what there is to be yielded.
+    method: &'static CStr,
 }
 
 /// What the block of `each_row` knows: `Crosslane::Native::Taker`.
@@ -62,6 +57,7 @@ pub(crate) struct Taker {
     lane: Cell<*mut GuestLane>,
     /// `None` while they are worked on.
     rows: Cell<Option<Box<Rows>>>,
+    vectorized: bool,
 }
 
 // SAFETY: only used with the GVL; the lane only by the scan's own thread.
@@ -73,37 +69,84 @@ impl DataTypeFunctions for Taker {
     }
 }
 
-impl Table {
-    pub(crate) fn new(declared: Value) -> Result<Self, Error> {
-        let signature: String = declared.funcall("signature", ())?;
-        let signature: Signature = signature.parse().map_err(crate::argument_error)?;
-        let Some(carried) = Kind::Table.entry(Entry::Scan, &signature) else {
+impl Opening {
+    fn new(vm: &Vm, signature: &Signature, entry: Entry, method: &'static CStr) -> Result<Self, Error> {
+        let Some(carried) = Kind::Table.entry(entry, signature) else {
             return Err(crate::argument_error(format!("{signature} is no table")));
         };
-        Ok(Self { declared: Held::new(declared)?, columns: carried.takes().cloned().collect() })
+        let types: Vec<DataType> = carried.takes().cloned().collect();
+        let readers = types.iter().map(|data_type| Reader::new(vm, data_type));
+        Ok(Self { readers: readers.collect::<Result<_, _>>()?, types, method })
     }
 
-    /// Answers a scan, until it has no more rows or none are wanted.
-    pub(crate) fn answer(&self, vm: &Vm, lane: &mut GuestLane, call: Call) -> Result<(), Error> {
-        let exchange = Exchange { call, cancelled: false };
-        let (scan, rows) = match self.begin(lane, exchange) {
+    /// Asks the declaration, with what the engine has sent.
+    fn ask(&self, vm: &Vm, lane: &GuestLane, declared: Value) -> Result<Value, Error> {
+        let columns = lane.columns(self.types.iter()).map_err(io_error)?;
+        let mut asked = Qnil as VALUE;
+        let mut failed = None;
+        protect(|| {
+            // SAFETY: protected, with the GVL, and nothing in the closure is to be dropped. The collector sees the Array.
+            unsafe {
+                let arguments = rb_sys::rb_ary_new_capa(columns.len() as i64);
+                for (reader, column) in self.readers.iter().zip(&columns) {
+                    match reader.read(vm, column, 0) {
+                        Ok(value) => drop(rb_sys::rb_ary_push(arguments, value)),
+                        Err(unwind) => return failed = Some(unwind),
+                    }
+                }
+                asked = rb_sys::rb_apply(declared.as_raw(), intern(self.method), arguments);
+            }
+        })?;
+        // SAFETY: the object lies on this stack.
+        failed.map_or_else(|| Ok(unsafe { Value::from_raw(asked) }), |unwind| Err(unwind.into()))
+    }
+}
+
+impl Table {
+    pub(crate) fn new(vm: &Vm, declared: Value) -> Result<Self, Error> {
+        let spec: String = declared.funcall("specification", ())?;
+        let spec: FunctionSpec = serde_json::from_str(&spec).map_err(crate::argument_error)?;
+        let signature: Signature = spec.signature.parse().map_err(crate::argument_error)?;
+        Ok(Self {
+            declared: Held::new(declared)?,
+            scan: Opening::new(vm, &signature, Entry::Scan, c"scan")?,
+            partitions: Opening::new(vm, &signature, Entry::Partitions, c"parts")?,
+            on_error: spec.on_error,
+            memory_limit: spec.memory_limit,
+            vectorized: spec.calling == crosslane::Calling::Vectorized,
+        })
+    }
+
+    /// Answers a scan, or what asks for the partitions, until there is no more to be yielded or none is wanted.
+    pub(crate) fn answer(&self, vm: &Vm, lane: &mut GuestLane, call: Call) -> Result<(), Unwind> {
+        match self.memory_limit {
+            Some(bytes) => vm.limited(bytes, || self.answer_within(vm, lane, call)),
+            None => self.answer_within(vm, lane, call),
+        }
+    }
+
+    fn answer_within(&self, vm: &Vm, lane: &mut GuestLane, call: Call) -> Result<(), Unwind> {
+        let partitions = call.entry() == Some(Entry::Partitions);
+        let begun = self.begin(vm, lane, call, if partitions { &self.partitions } else { &self.scan });
+        let (scan, rows) = match begun {
             Ok(begun) => begun,
-            Err(error) => return exchange.fail(vm, lane, error.into()),
+            Err(error) => return crosslane_guest::fail(vm, lane, call, Unwind::from(error).into()),
         };
         let ruby = Ruby::get().expect("with the GVL");
         let taker = Taker {
             thread: Opaque::from(ruby.thread_current().as_value()),
             lane: Cell::new(lane),
             rows: Cell::new(Some(Box::new(rows))),
+            vectorized: self.vectorized && !partitions,
         };
         let taker = match gvl::made(|| ruby.obj_wrap(taker)) {
             Ok(taker) => taker,
-            Err(unwind) => return exchange.fail(vm, lane, unwind),
+            Err(unwind) => return crosslane_guest::fail(vm, lane, call, unwind.into()),
         };
         let outcome = protect(|| {
             // SAFETY: protected; the VM marks what a block is given, and does not move it.
             unsafe {
-                let each = crate::values::intern(c"each_row");
+                let each = intern(c"each_row");
                 let data = taker.as_raw();
                 rb_sys::rb_block_call(scan.as_raw(), each, 0, std::ptr::null(), Some(take), data);
             }
@@ -112,89 +155,47 @@ impl Table {
         let Some(mut rows) = taker.rows.take() else {
             // A fiber that nobody may ever resume is in the midst of one.
             let unwind = outcome.err().unwrap_or_else(|| Unwind::new(ERROR, "each ended within a row"));
-            return exchange.fail(vm, lane, unwind);
+            return crosslane_guest::fail(vm, lane, call, unwind.into());
         };
-        match outcome.and_then(|()| rows.finish(lane)) {
-            Ok(()) => Ok(()),
-            Err(unwind) => rows.exchange.fail(vm, lane, unwind),
+        match outcome.and_then(|()| rows.finish(vm, lane)) {
+            Ok(true) => Ok(()),
+            Ok(false) => rows.leave(vm, lane, None),
+            Err(Unwind::Jump(state)) => Err(Unwind::Jump(state)),
+            Err(error) => {
+                // What opens a scan of the host is a number, which says nothing to anybody.
+                let row = (!vm.host).then(|| rows.made());
+                rows.leave(vm, lane, Some(Mishap { error, row }))
+            }
         }
     }
 
-    /// The scan that the engine asks for, and its first row's place.
-    fn begin(&self, lane: &GuestLane, exchange: Exchange) -> Result<(Value, Rows), Error> {
-        let columns = lane.columns(self.columns.iter()).map_err(io_error)?;
-        let number: i64 = columns.last().map_or(0, |column| column.value(0));
-        let scan: Value = self.declared.get().funcall("scan", (number,))?;
+    /// What yields the rows that the engine asks for, and the first row's place.
+    fn begin(
+        &self,
+        vm: &Vm,
+        lane: &GuestLane,
+        call: Call,
+        opening: &Opening,
+    ) -> Result<(Value, Rows), Error> {
+        let scan = opening.ask(vm, lane, self.declared.get())?;
         // Scans of a function whose columns are decided when it is used have rows of different types.
         let returns: String = scan.funcall("type", ())?;
         let returns: DataType = returns.parse().map_err(crate::argument_error)?;
         // Columns that the query does not want are not even looked at.
         let wanted: Vec<usize> = scan.funcall("wanted", ())?;
         let writer = objects::writer_of_wanted(&returns, &wanted, scan.funcall("narrow?", ())?)?;
-        let out = ColumnBuilder::new(&projected(&returns, &wanted)?);
-        Ok((scan, Rows { exchange, writer, out }))
+        let on_error = if opening.method == c"scan" { self.on_error } else { OnError::Fail };
+        Ok((scan, Rows::new(call, writer, &projected(&returns, &wanted)?, on_error)))
     }
 }
 
-/// A STRUCT of the wanted fields of one.
+/// A STRUCT of the wanted fields of one. What is no STRUCT has none.
 fn projected(data_type: &DataType, wanted: &[usize]) -> Result<DataType, Error> {
-    let fields = match data_type {
-        DataType::Struct(fields) => wanted.iter().map(|place| fields.get(*place).cloned()).collect(),
-        _ => None,
-    };
+    let DataType::Struct(fields) = data_type else { return Ok(data_type.clone()) };
+    let fields = wanted.iter().map(|place| fields.get(*place).cloned()).collect::<Option<_>>();
     fields
         .map(DataType::Struct)
         .ok_or_else(|| crate::argument_error(format!("{data_type} has no columns {wanted:?}")))
-}
-
-impl Exchange {
-    /// What the block is left by if no more rows are wanted. It may have rescued that before.
-    fn go_on(&self) -> Result<(), Unwind> {
-        if self.cancelled {
-            return Err(Unwind::new(c"Crosslane::ScanEnded", "the query needs no more rows"));
-        }
-        Ok(())
-    }
-
-    /// Asks without waiting whether more rows are wanted.
-    fn look(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
-        if lane.has_message() && !self.cancelled {
-            self.cancelled = lane.is_cancelled(&self.call).map_err(io_error)?;
-        }
-        self.go_on()
-    }
-
-    /// Waits until the engine has taken the rows that were sent.
-    fn await_taken(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
-        loop {
-            self.go_on()?;
-            let taken = wait(lane, |lane, stop| lane.await_taken(&self.call, stop));
-            // An engine that is gone wants nothing, either.
-            self.cancelled = matches!(taken, Some(Ok(Emitted::Cancelled) | Err(_)));
-            gvl::check_interrupts()?;
-            if matches!(taken, Some(Ok(Emitted::Sent))) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Ends a scan that has failed, and tells the engine how if that still wants to know.
-    fn fail(mut self, vm: &Vm, lane: &mut GuestLane, mut unwind: Unwind) -> Result<(), Error> {
-        while !self.cancelled && matches!(unwind, Unwind::Raise(_)) {
-            match self.await_taken(lane) {
-                Ok(()) => {
-                    return Ok(fail(vm, lane, self.call, unwind.into())?);
-                }
-                Err(other) if !self.cancelled => unwind = other,
-                Err(_) => {}
-            }
-        }
-        if let Unwind::Jump(_) = unwind {
-            return Err(unwind.into_error());
-        }
-        let nothing = ColumnBuilder::new(&DataType::Boolean);
-        Ok(succeed(vm, lane, self.call.with_rows(0), &nothing, Mishaps::default())?)
-    }
 }
 
 const ERROR: &CStr = c"Crosslane::Error";
@@ -215,57 +216,48 @@ impl Taker {
         let Some(mut rows) = self.rows.take() else {
             return Err(Unwind::new(ERROR, "a row was yielded while another was being read"));
         };
-        // SAFETY: the scan's own thread is in `each`, and with it the lane's borrower; no other code of Ruby runs on this
-        // thread until this is done with the lane.
-        let outcome = match unsafe { rows.exchange.look(&mut *self.lane.get()) } {
-            Ok(()) => rows.add(row),
-            Err(unwind) => Err(unwind),
-        };
-        // What the row is made of may have been anything, such as a fiber that outlived the scan.
-        let outcome = outcome.and_then(|()| match self.lane.get() {
-            lane if lane.is_null() || rows.out.rows() < CHUNK => Ok(()),
-            // SAFETY: as above.
-            lane => rows.turn(unsafe { &mut *lane }),
-        });
+        let outcome = self.take_into(&mut rows, row);
         self.rows.set(Some(rows));
         outcome
     }
-}
 
-impl Rows {
-    fn add(&mut self, row: VALUE) -> Result<(), Unwind> {
-        objects::write_row(&self.writer, row, &mut self.out).map_err(objects::exception)
-    }
-
-    /// Sends the rows so far, when those before are taken.
-    fn turn(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
-        loop {
-            self.exchange.await_taken(lane)?;
-            // There is room in a ring of which all was taken, so that nothing is waited for with the GVL.
-            match lane.emit(&self.exchange.call, self.out.rows(), &self.out, || true).map_err(io_error)? {
-                Emitted::Sent => {
-                    self.out.clear();
-                    return Ok(());
-                }
-                Emitted::Cancelled => self.exchange.cancelled = true,
-                Emitted::Stopped => {}
-                Emitted::Failed(failure) => return Err(no_memory(&failure)),
-            }
+    fn take_into(&self, rows: &mut Rows, row: VALUE) -> Result<(), Unwind> {
+        // SAFETY: with the GVL, as the caller.
+        let vm = unsafe { Vm::new() };
+        // SAFETY: the scan's own thread is in `each`, and with it the lane's borrower; no other code of Ruby runs on this
+        // thread until this is done with the lane.
+        let lane = unsafe { &mut *self.lane.get() };
+        if !rows.look(lane).map_err(io_error)? {
+            return Err(ended());
         }
-    }
-
-    /// Sends the last rows.
-    fn finish(&mut self, lane: &mut GuestLane) -> Result<(), Unwind> {
-        self.exchange.await_taken(lane)?;
-        let call = self.exchange.call.with_rows(self.out.rows());
-        let sent = lane.offer(call, &self.out, Mishaps::default()).map_err(io_error)?;
-        sent.map_err(|failure| no_memory(&failure))
+        // SAFETY: asking for a class raises nothing.
+        if unsafe { rb_sys::rb_obj_is_kind_of(row, rb_sys::rb_eException) == Qtrue as VALUE } {
+            rows.refuse(&vm, Unwind::Raise(row), 1)?;
+        } else if self.vectorized {
+            // SAFETY: the batch lies on this stack.
+            let batch = RArray::try_convert(unsafe { Value::from_raw(row) })?;
+            let (count, columns): (usize, Value) = (batch.entry(0)?, batch.entry(1)?);
+            if rows.overflows(count) && !rows.turn(&vm, lane)? {
+                return Err(ended());
+            }
+            rows.add(&vm, count, |writer, out| objects::write_columns(writer, columns.as_raw(), count, out))?;
+        } else {
+            rows.add(&vm, 1, |writer, out| objects::write_row(writer, row, out))?;
+        }
+        // What the row is made of may have been anything, such as a fiber that outlived the scan.
+        if self.lane.get().is_null() {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        let lane = unsafe { &mut *self.lane.get() };
+        rows.tell(lane);
+        if !rows.is_full() || rows.turn(&vm, lane)? { Ok(()) } else { Err(ended()) }
     }
 }
 
-/// The block is left by what the engine will be told: the scan must be over for both.
-fn no_memory(failure: &Failure) -> Unwind {
-    Unwind::new(c"NoMemoryError", &failure.message)
+/// What the block is left by if no more rows are wanted. It may have rescued that before.
+fn ended() -> Unwind {
+    Unwind::new(c"Crosslane::ScanEnded", "the query needs no more rows")
 }
 
 /// The block of `each_row`.

@@ -178,6 +178,185 @@ fn an_aggregate_has_three_entries() {
     }
 }
 
+/// Tables as files declare them.
+const TABLES: &str = "
+  class Tables
+    def self.declared = @declared ||= []
+    def self.udtf(signature, **options, &block)
+      declared << Crosslane::Table.new(signature, block, **options)
+    end
+    @left = []
+    def self.left = @left
+
+    udtf('numbers(n BIGINT, step BIGINT) -> TABLE(i BIGINT)') { |n, step: 1| 0.step(n - 1, step) }
+    udtf('shapes(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)', on_error: :null) do |n|
+      pair = Struct.new(:i, :s)
+      [[1, 'a'], { i: 2, s: 'b' }, { 's' => 'c', 'i' => 3 }, pair.new(4, 'd'), nil, StandardError.new('x'), [7, 8]]
+    end
+    udtf('batches(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)', vectorized: true) do |n|
+      [[[*0...n], (0...n).map(&:to_s)], { s: %w[x y], i: [-1, -2] }]
+    end
+    udtf('parts(n BIGINT) -> TABLE(i BIGINT)', partitions: ->(n) { [*1..n] }) { |part, n| [part * n] }
+    udtf('endless() -> TABLE(i BIGINT)') do
+      Enumerator.new { |rows| loop { rows << 1 } }.lazy.map { |i| i }.each_entry
+    end
+    udtf('wide() -> TABLE(a BIGINT, b BIGINT, c BIGINT)') { |wanted:| [wanted.map { |name| name.ord }] }
+    udtf('fails() -> TABLE(i BIGINT)') do
+      Enumerator.new { |rows| rows << 1; rows << 'two' }
+    end
+    udtf('yields() -> TABLE(i BIGINT)') { [1, ArgumentError.new('no second')] }
+  end
+  Tables.declared";
+
+/// A batch, on the boundaries of words.
+type Message = (Header, Vec<u64>);
+
+/// An engine of tables.
+struct Tables {
+    vm: Vm,
+    declared: Value,
+    engine: crosslane_process::ProcessLane,
+    guest: GuestLane,
+}
+
+impl Tables {
+    /// Scans a function, or asks for its partitions, with one argument: the batches until the last, the mishaps, and the text of
+    /// a failure. No more than `most` batches are wanted.
+    fn scan(
+        &mut self,
+        number: u32,
+        (entry, partition): (Entry, Option<&[u8]>),
+        wanted: Option<&[i32]>,
+        arguments: &[Option<i64>],
+        most: usize,
+    ) -> (Vec<Message>, Option<(Header, String)>) {
+        let mut content = Vec::new();
+        if entry == Entry::Scan {
+            let mut column = ColumnBuilder::new(&DataType::Blob);
+            match partition {
+                None => column.null(),
+                Some(bytes) => column.bytes(bytes).expect("room"),
+            }
+            content.push(column);
+            let mut column = ColumnBuilder::new(&DataType::List(Arc::new(DataType::Integer)));
+            match wanted {
+                None => column.null(),
+                Some(places) => {
+                    column.children[0].fixed_all(places);
+                    column.nested().expect("room");
+                }
+            }
+            content.push(column);
+        }
+        content.extend(arguments.iter().map(|value| numbers(&[*value])));
+        let sent = self.engine.submit(Address::whole(number, entry), 1, &content);
+        assert!(matches!(sent, Ok(Some(_))));
+        let Ok(Next::Call(call)) = self.guest.next_call_or(|| false) else { panic!("no message") };
+        let (mut batches, mut failure) = (Vec::new(), None);
+        std::thread::scope(|scope| {
+            let engine = &mut self.engine;
+            let taken = scope.spawn(move || {
+                let (mut batches, mut failure) = (Vec::new(), None);
+                while engine.in_flight() > 0 {
+                    let Some(header) = engine.try_collect().expect("a sound message") else { continue };
+                    let frame = engine.frame();
+                    if header.kind == FAILURE {
+                        let text = String::from_utf8_lossy(batch::failure_text(frame).expect("a text"));
+                        failure = Some((header, text.into_owned()));
+                        continue;
+                    }
+                    let mut words = vec![0u64; frame.len().div_ceil(8)];
+                    bytemuck::cast_slice_mut(&mut words)[..frame.len()].copy_from_slice(frame);
+                    batches.push((header, words));
+                    if batches.len() == most {
+                        engine.cancel().expect("a lane");
+                    }
+                }
+                (batches, failure)
+            });
+            let ready = crate::ready::ready(&self.vm, self.declared, number, None).expect("a table");
+            answer_by(&self.vm, &ready, &mut self.guest, call, &mut Outs::default()).expect("an answer");
+            (batches, failure) = taken.join().expect("an engine");
+        });
+        (batches, failure)
+    }
+}
+
+/// The rows of batches, each as its values.
+fn shown(batches: &[Message], returns: &str) -> Vec<String> {
+    let returns: DataType = returns.parse().expect("a type");
+    let mut rows = Vec::new();
+    for (header, words) in batches {
+        let column = batch::column(bytemuck::cast_slice(words), &returns).expect("a column");
+        assert_eq!(column.rows, header.rows as usize);
+        rows.extend((0..column.rows).map(|row| crosslane::display::value(&column, row)));
+    }
+    rows
+}
+
+fn tables_are_scanned() {
+    // SAFETY: with the GVL.
+    let vm = unsafe { Vm::calling(false) };
+    let (engine, guest) = both_ends(1 << 16);
+    let mut tables = Tables { vm, declared: evaluate(TABLES), engine, guest };
+    let scan = (Entry::Scan, None);
+    let sizes = |batches: &[Message]| batches.iter().map(|(header, _)| header.rows).collect::<Vec<_>>();
+    // Bare values, a parameter that is left out, and batches that grow.
+    let (batches, failure) = tables.scan(0, scan, None, &[Some(5000), None], 100);
+    let made = sizes(&batches);
+    assert!(
+        made[0] <= 16 && made[1] <= 64 && made.iter().sum::<u32>() == 5000 && failure.is_none(),
+        "{made:?}"
+    );
+    let (batches, _) = tables.scan(0, scan, None, &[Some(5), Some(2)], 100);
+    assert_eq!(shown(&batches, "STRUCT(i BIGINT)"), ["{i = 0}", "{i = 2}", "{i = 4}"]);
+    // No column is wanted, or the second one alone.
+    let (batches, _) = tables.scan(0, scan, Some(&[]), &[Some(3), None], 100);
+    assert_eq!(sizes(&batches), [3]);
+    let (batches, failure) = tables.scan(1, scan, Some(&[1]), &[Some(1)], 100);
+    assert_eq!(failure, None);
+    let names = shown(&batches, "STRUCT(s VARCHAR)").join(" ");
+    assert_eq!(names, "{s = 'a'} {s = 'b'} {s = 'c'} {s = 'd'} NULL NULL NULL");
+    // The exception and what is no VARCHAR, but not the row that is nil.
+    assert_eq!(batches.iter().map(|(header, _)| header.errors).sum::<u32>(), 2);
+    // Batches are cut to what the engine takes.
+    let (batches, _) = tables.scan(2, scan, None, &[Some(5000)], 100);
+    let made = sizes(&batches);
+    assert!(made[..2] == [2048, 2048] && made.iter().sum::<u32>() == 5002, "{made:?}");
+    let rows = shown(&batches, "STRUCT(i BIGINT, s VARCHAR)");
+    assert_eq!((&rows[4999][..], &rows[5001][..]), ("{i = 4999, s = '4999'}", "{i = -2, s = 'y'}"));
+    let (batches, _) = tables.scan(2, scan, Some(&[]), &[Some(3)], 100);
+    assert_eq!(sizes(&batches).iter().sum::<u32>(), 5);
+    // Partitions go out and come back.
+    let (batches, failure) = tables.scan(3, (Entry::Partitions, None), None, &[Some(3)], 100);
+    assert_eq!((sizes(&batches), failure), (vec![3], None));
+    let column = batch::column(bytemuck::cast_slice(&batches[0].1), &DataType::Blob).expect("a column");
+    let (batches, _) = tables.scan(3, (Entry::Scan, Some(column.bytes(1))), None, &[Some(10)], 100);
+    assert_eq!(shown(&batches, "STRUCT(i BIGINT)"), ["{i = 20}"]);
+    // Who wants no more is told no more, and the lane goes on.
+    let (batches, failure) = tables.scan(4, scan, None, &[], 2);
+    assert!(batches.len() < 6 && failure.is_none(), "{}", batches.len());
+    let (batches, _) = tables.scan(5, scan, Some(&[0, 2]), &[], 100);
+    assert_eq!(shown(&batches, "STRUCT(a BIGINT, c BIGINT)"), ["{a = 97, c = 99}"]);
+    // A row that is none, and one that is an exception, with their numbers.
+    let (batches, failure) = tables.scan(6, scan, None, &[], 100);
+    let (header, text) = failure.expect("a failure");
+    assert_eq!(shown(&batches, "STRUCT(i BIGINT)"), ["{i = 1}"]);
+    assert!(header.row == 1 && text.contains("where BIGINT is due"), "{text}");
+    let (_, failure) = tables.scan(7, scan, None, &[], 100);
+    assert!(matches!(failure, Some((header, text)) if header.row == 1 && text.contains("no second")));
+    // It has no other entries.
+    for entry in [Entry::Call, Entry::Update, Entry::SetUp] {
+        let sent = tables.engine.submit(Address::whole(0, entry), 1, &());
+        assert!(matches!(sent, Ok(Some(_))));
+        let Ok(Next::Call(call)) = tables.guest.next_call_or(|| false) else { panic!("no message") };
+        let ready = crate::ready::ready(&tables.vm, tables.declared, 0, None).expect("a table");
+        answer_by(&tables.vm, &ready, &mut tables.guest, call, &mut Outs::default()).expect("an answer");
+        let header = tables.engine.try_collect().expect("a sound answer").expect("an answer");
+        assert_eq!(header.kind, FAILURE, "{entry:?}");
+    }
+}
+
 /// A lane whose engine takes no replies holds up itself alone, whatever it answers.
 fn other_threads_run_while_a_lane_waits_for_room() {
     // SAFETY: with the GVL.
@@ -219,12 +398,15 @@ fn values() {
     // SAFETY: the VM is begun once, and lives as long as this frame.
     let _vm = unsafe { magnus::embed::init() };
     let lib = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lib/crosslane");
-    let files = format!("%w[bigdecimal date json {lib}/types.rb {lib}/errors.rb]");
+    crate::init(&magnus::Ruby::get().expect("with the GVL")).expect("the native half");
+    let files = "bigdecimal date json {lib}/types.rb {lib}/errors.rb {lib}/declaration.rb {lib}/table.rb";
+    let files = format!("%w[{}]", files.replace("{lib}", lib));
     let _: Value =
         eval(&format!("{files}.each {{ |name| require name }}")).expect("Ruby's half of the types");
     crate::prepare().expect("the names that values need");
     every_value_survives_its_column();
     what_is_no_value_is_told_and_leaves_no_trace();
     an_aggregate_has_three_entries();
+    tables_are_scanned();
     other_threads_run_while_a_lane_waits_for_room();
 }

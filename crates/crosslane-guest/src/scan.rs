@@ -1,0 +1,209 @@
+//! The rows of a table on their way to the engine.
+//!
+//! A scan is an exchange: the function makes rows, and they are sent batch by batch. When a batch is full, the engine must have
+//! taken the one before; then it is sent, and the next is made. So rows are made as they are wanted, and while the engine uses
+//! the last ones. The first batches are small: a query that wants a few rows (LIMIT) gets them soon.
+//!
+//! [`Rows`] does all but the function's own part. A language adds rows to it as they are made, looks for a cancel between them
+//! ([`Rows::look`]), and has a batch sent when it [is full](Rows::is_full).
+
+use crate::batch::Mishap;
+use crate::calls::{Language, refuse, succeed};
+use crate::values::{Class, Fault};
+use crate::writer::Writer;
+use crosslane::lane::{COUNT, WRITING};
+use crosslane::{ColumnBuilder, DataType, Failure, OnError};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// The most rows of a batch: DuckDB's vector size.
+const CHUNK: usize = 2048;
+/// The rows of the first batch, and by how much the next ones are larger.
+const FIRST: usize = 16;
+const GROWTH: usize = 4;
+/// After so long a batch is sent as it is.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// The rows of a scan that were not sent yet, and how it stands.
+#[derive(Debug)]
+pub struct Rows<L: Language> {
+    call: Call,
+    /// Whether the engine wants no more of it.
+    cancelled: bool,
+    writer: Writer<L>,
+    out: ColumnBuilder,
+    on_error: OnError,
+    /// Of rows that were not sent yet.
+    mishaps: Mishaps,
+    /// How many rows make a batch now, and since when it is filled.
+    enough: usize,
+    since: Instant,
+    /// The rows that were made, as far as progress can count.
+    made: u32,
+}
+
+impl<L: Language> Rows<L> {
+    /// No rows yet, of columns that the writer writes: those of a table that the engine wants.
+    pub fn new(call: Call, writer: Writer<L>, columns: &DataType, on_error: OnError) -> Self {
+        let out = ColumnBuilder::new(columns);
+        Self {
+            call,
+            cancelled: false,
+            writer,
+            out,
+            on_error,
+            mishaps: Mishaps::default(),
+            enough: FIRST,
+            since: Instant::now(),
+            made: 0,
+        }
+    }
+
+    /// Adds rows by `write`. Rows that are none are the function's error; with `on_error` they are NULL, `count` of them.
+    ///
+    /// # Errors
+    /// Why they are none.
+    pub fn add(
+        &mut self,
+        language: &L,
+        count: usize,
+        write: impl FnOnce(&Writer<L>, &mut ColumnBuilder) -> Result<(), Fault<L::Error>>,
+    ) -> Result<(), L::Error> {
+        let begun = self.out.rows();
+        let room = self.out.reserve(count).map_err(Fault::from);
+        if let Err(fault) = room.and_then(|()| write(&self.writer, &mut self.out)) {
+            self.out.truncate(begun);
+            return self.refuse(language, fault.into_error(language), count);
+        }
+        self.made = self.made.saturating_add(count as u32).min(WRITING - 1);
+        Ok(())
+    }
+
+    /// An error that stands for rows.
+    ///
+    /// # Errors
+    /// With the error, if they do not become NULL.
+    pub fn refuse(&mut self, language: &L, error: L::Error, count: usize) -> Result<(), L::Error> {
+        if self.on_error == OnError::Fail || language.is_final(&error) {
+            return Err(error);
+        }
+        (0..count).for_each(|_| self.out.null());
+        self.mishaps.errors += count as u32;
+        self.made = self.made.saturating_add(count as u32).min(WRITING - 1);
+        Ok(())
+    }
+
+    /// Whether there are enough rows for a batch.
+    pub fn is_full(&self) -> bool {
+        let rows = self.out.rows();
+        rows >= self.enough || rows > 0 && self.since.elapsed() > PATIENCE
+    }
+
+    /// Whether so many rows more are too many for the batch.
+    pub fn overflows(&self, count: usize) -> bool {
+        self.out.rows() + count > CHUNK
+    }
+
+    /// Tells the engine how many rows were made, by which it tells slow from stuck.
+    pub fn tell(&self, lane: &GuestLane) {
+        lane.progress().set(self.call.header.exchange as u32, COUNT | self.made);
+    }
+
+    /// Asks without waiting whether the engine wants more rows.
+    ///
+    /// # Errors
+    /// If the engine broke the protocol.
+    pub fn look(&mut self, lane: &mut GuestLane) -> io::Result<bool> {
+        if lane.has_message() && !self.cancelled {
+            self.cancelled = lane.is_cancelled(&self.call)?;
+        }
+        Ok(!self.cancelled)
+    }
+
+    /// Sends the rows so far, when those before are taken. Returns whether the engine wants more.
+    ///
+    /// # Errors
+    /// If the engine broke the protocol, what ended the wait, or that there is no memory.
+    pub fn turn(&mut self, language: &L, lane: &mut GuestLane) -> Result<bool, L::Error> {
+        while self.await_taken(language, lane)? {
+            // There is room in a ring of which all was taken, so that nothing is waited for with a lock.
+            match lane.emit_with(&self.call, self.out.rows(), &self.out, self.mishaps, || true)? {
+                Emitted::Sent => {
+                    self.out.clear();
+                    self.mishaps = Mishaps::default();
+                    self.enough = (self.enough * GROWTH).min(CHUNK);
+                    self.since = Instant::now();
+                    return Ok(true);
+                }
+                Emitted::Cancelled => self.cancelled = true,
+                Emitted::Stopped => {}
+                Emitted::Failed(failure) => return Err(no_memory(language, &failure)),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Ends a scan that has no more rows. Returns whether the engine was told: it is not if it wants no more.
+    ///
+    /// # Errors
+    /// As [`Rows::turn`].
+    pub fn finish(&mut self, language: &L, lane: &mut GuestLane) -> Result<bool, L::Error> {
+        if !self.await_taken(language, lane)? {
+            return Ok(false);
+        }
+        let call = self.call.with_rows(self.out.rows());
+        let sent = lane.offer(call, &self.out, self.mishaps)?;
+        sent.map_err(|failure| no_memory(language, &failure))?;
+        Ok(true)
+    }
+
+    /// The row that is being made, from 0.
+    pub fn made(&self) -> usize {
+        self.made as usize
+    }
+
+    /// Ends a scan whose function was left: by an error, which the engine is told behind the rows so far if it still wants to
+    /// know, or because it wants no more rows.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol, or the error itself if it ends the lane.
+    pub fn leave(
+        &mut self,
+        language: &L,
+        lane: &mut GuestLane,
+        mishap: Option<Mishap<L::Error>>,
+    ) -> Result<(), L::Error> {
+        let mut failure = match mishap {
+            Some(Mishap { error, row }) if !self.cancelled => Some((language.describe(error)?, row)),
+            _ => None,
+        };
+        while let Some((known, row)) = &failure {
+            // The rows before it are rows of the table: with `on_error` it ends there.
+            let sent = if self.out.rows() > 0 { self.turn(language, lane) } else { Ok(true) };
+            match sent.and_then(|wanted| Ok(wanted && self.await_taken(language, lane)?)) {
+                Ok(true) => return refuse(language, lane, self.call, known, *row),
+                Ok(false) => break,
+                Err(error) => {
+                    self.out.clear();
+                    failure = Some((language.describe(error)?, None));
+                }
+            }
+        }
+        self.out.clear();
+        succeed(language, lane, self.call.with_rows(0), &self.out, Mishaps::default())
+    }
+
+    /// Waits until the engine has taken the rows that were sent. Returns whether it wants more.
+    fn await_taken(&mut self, language: &L, lane: &mut GuestLane) -> Result<bool, L::Error> {
+        if !self.cancelled {
+            self.cancelled = !language.await_taken(lane, &self.call)?;
+        }
+        Ok(!self.cancelled)
+    }
+}
+
+/// The function is left by what the engine will be told: the scan must be over for both.
+fn no_memory<L: Language>(language: &L, failure: &Failure) -> L::Error {
+    language.error(Class::NoMemory, &failure.message)
+}
