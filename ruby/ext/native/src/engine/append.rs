@@ -5,12 +5,11 @@
 
 use crate::engine::database::{Link, OK, c_string, text};
 use crate::engine::import::ArrowStream;
-use crate::engine::rows::Chunk;
 use crate::engine::session::failure;
 use crate::objects::{self, Fault, Writer};
 use crosslane::call::Output;
 use crosslane::{ColumnBuilder, DataType, values};
-use crosslane_vectors::{LogicalType, Results, data_type};
+use crosslane_vectors::{Chunk, LogicalType, Results, data_type};
 use libduckdb_sys as ffi;
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;

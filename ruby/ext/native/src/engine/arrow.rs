@@ -1,8 +1,9 @@
 //! A result as an Arrow C stream (the Arrow C stream interface, `ArrowArrayStream`).
 
 use crate::engine::database::text;
-use crate::engine::rows::{Chunk, Rows};
+use crate::engine::rows::Rows;
 use crate::engine::session::failure;
+use crosslane_vectors::Chunk;
 use libduckdb_sys as ffi;
 use magnus::Error;
 use magnus::typed_data::Obj;

@@ -13,13 +13,13 @@
 //! nothing is closed, because DuckDB's threads are not there.
 
 use crate::engine::bind::Parameter;
-use crate::engine::rows::{Chunk, Rows};
+use crate::engine::rows::Rows;
 use crate::engine::session::{Session, Sessions, failure, lock};
 use crate::engine::states::Running;
 use crate::engine::{append, bind};
 use crosslane::DataType;
 use crosslane_gvl::{self as gvl, Stand, check_interrupts, stand};
-use crosslane_vectors::data_type;
+use crosslane_vectors::{Chunk, data_type};
 use libduckdb_sys as ffi;
 use magnus::{Error, RArray, RHash};
 use std::ffi::{CStr, CString, c_char};

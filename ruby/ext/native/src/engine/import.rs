@@ -7,14 +7,13 @@
 
 use crate::engine::arrow::Stream;
 use crate::engine::database::text;
-use crate::engine::rows::Chunk;
 use crate::engine::session::failure;
 use crosslane::builder::Overflow;
 use crosslane::call::Output;
 use crosslane::{ColumnBuilder, DataType, values};
 use crosslane_gvl::{Unwind, protect};
 use crosslane_vectors::arrow::{Batch, Refusal, Schema};
-use crosslane_vectors::{LogicalType, Results};
+use crosslane_vectors::{Chunk, LogicalType, Results};
 use libduckdb_sys as ffi;
 use magnus::Error;
 use std::cell::{RefCell, RefMut};

@@ -8,7 +8,7 @@ use crosslane::DataType;
 use crosslane::batch;
 use crosslane::call::Input;
 use crosslane_gvl::protect;
-use crosslane_vectors::{Arguments, LogicalType, data_type};
+use crosslane_vectors::{Arguments, Chunk, data_type};
 use libduckdb_sys as ffi;
 use magnus::rb_sys::FromRawValue;
 use magnus::{Error, RArray, TryConvert, Value};
@@ -58,32 +58,6 @@ impl Inner {
             }
             drop((stream, link));
         });
-    }
-}
-
-/// A chunk of rows, destroyed when dropped.
-pub(crate) struct Chunk(pub(crate) ffi::duckdb_data_chunk);
-
-impl Chunk {
-    /// An empty one with columns of these types.
-    ///
-    /// # Errors
-    /// [`crosslane::Error::Engine`] if there is no memory for it.
-    pub(crate) fn new(types: &[LogicalType]) -> Result<Self, crosslane::Error> {
-        let mut raw: Vec<_> = types.iter().map(LogicalType::raw).collect();
-        // SAFETY: the types live across the call.
-        let chunk = unsafe { ffi::duckdb_create_data_chunk(raw.as_mut_ptr(), raw.len() as ffi::idx_t) };
-        if chunk.is_null() {
-            return Err(crosslane::Error::Engine("out of memory: no room for a chunk".into()));
-        }
-        Ok(Self(chunk))
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        // SAFETY: ours, destroyed once.
-        unsafe { ffi::duckdb_destroy_data_chunk(&raw mut self.0) };
     }
 }
 

@@ -8,8 +8,7 @@
 use crate::engine::database::c_string;
 use crate::engine::database::{Connection, OK};
 use crate::engine::host::{self, Block};
-use crate::engine::projection::{Opening, Projection};
-use crate::engine::rows::Chunk;
+use crate::engine::projection::Opening;
 use crate::engine::scalar;
 use crate::engine::session::{Session, Sessions, failure, lock};
 use crosslane::batch::{Column, Encode};
@@ -19,7 +18,7 @@ use crosslane::{ColumnBuilder, DataType, Error, Field, Function, Library};
 use crosslane_gvl::{Stand, stand};
 use crosslane_process::Zygote;
 use crosslane_vectors::guard::{drop_box, error_text, guard};
-use crosslane_vectors::{Arguments, Context, LogicalType, Results};
+use crosslane_vectors::{Arguments, Chunk, Context, LogicalType, Projection, Results};
 use libduckdb_sys as ffi;
 use magnus::{RHash, Value};
 use std::ffi::CString;
@@ -37,8 +36,8 @@ struct Registered {
     rows: Block,
     /// Returns the columns of one use, as a signature has them; without, they are those of the rows.
     columns: Option<Block>,
-    /// The names of the parameters that SQL names.
-    named: Vec<Option<CString>>,
+    /// For each parameter, whether SQL names it.
+    named: Vec<bool>,
     parallel: bool,
     sessions: Arc<Sessions>,
 }
@@ -160,7 +159,8 @@ pub(crate) fn register(
                 }
             }
         }
-        let registered = Registered { open, rows, columns, named: names, parallel, sessions };
+        let named = names.iter().map(Option::is_some).collect();
+        let registered = Registered { open, rows, columns, named, parallel, sessions };
         let registered = Box::into_raw(Box::new(registered)).cast();
         ffi::duckdb_table_function_set_extra_info(function, registered, Some(drop_box::<Registered>));
         ffi::duckdb_table_function_set_bind(function, Some(bind));
@@ -185,24 +185,7 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
         let registered = &*ffi::duckdb_bind_get_extra_info(info).cast::<Registered>();
         let context = Context::of_bind(info);
         let parameters = registered.parameters();
-        // A chunk needs a column, also if there are no parameters.
-        let filler = [DataType::Boolean];
-        let types = parameters.iter().map(|field| &field.data_type);
-        let types: Vec<&DataType> =
-            if parameters.is_empty() { filler.iter().collect() } else { types.collect() };
-        let logical = types.into_iter().map(LogicalType::new).collect::<Result<Vec<_>, _>>()?;
-        let arguments = Chunk::new(&logical)?;
-        let mut position = 0;
-        for (index, named) in registered.named.iter().enumerate() {
-            let value = match named {
-                Some(name) => ffi::duckdb_bind_get_named_parameter(info, name.as_ptr()),
-                None => ffi::duckdb_bind_get_parameter(info, position),
-            };
-            position += ffi::idx_t::from(named.is_none());
-            let vector = ffi::duckdb_data_chunk_get_vector(arguments.0, index as ffi::idx_t);
-            put(Argument(value), &parameters[index], vector)?;
-        }
-        ffi::duckdb_data_chunk_set_size(arguments.0, 1);
+        let arguments = crosslane_vectors::arguments(info, parameters, &registered.named)?;
         let rows = match &registered.columns {
             None => registered.rows.function.signature.returns.clone(),
             Some(decide) => registered.decide(&decide.function, &arguments, context.connection)?,
@@ -223,53 +206,6 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
         // SAFETY: as above; DuckDB copies the text.
         unsafe { ffi::duckdb_bind_set_error(info, error_text(&error).as_ptr()) };
     }
-}
-
-/// The value of a parameter, or null if it was not given.
-struct Argument(ffi::duckdb_value);
-
-impl Drop for Argument {
-    fn drop(&mut self) {
-        // SAFETY: ours, destroyed once.
-        unsafe { ffi::duckdb_destroy_value(&raw mut self.0) };
-    }
-}
-
-/// Puts an argument into the row of its column. DuckDB has cast it to the parameter's type, unless that is a LIST.
-///
-/// # Safety
-/// The vector must be of the parameter's type, and new.
-unsafe fn put(argument: Argument, parameter: &Field, vector: ffi::duckdb_vector) -> Result<(), Error> {
-    // SAFETY: as the caller says; what DuckDB allocates is destroyed, and it copies what it takes.
-    unsafe {
-        if argument.0.is_null() || ffi::duckdb_is_null_value(argument.0) {
-            Results::new(vector, &parameter.data_type, 1).null(0);
-            return Ok(());
-        }
-        let DataType::List(element) = &parameter.data_type else {
-            ffi::duckdb_vector_reference_value(vector, argument.0);
-            return Ok(());
-        };
-        let refused = || {
-            let (name, due) = (&parameter.name, &parameter.data_type);
-            Error::Engine(format!("the argument for {name} is no {due}; cast it: value::{due}"))
-        };
-        let given = ffi::duckdb_get_type_id(ffi::duckdb_get_value_type(argument.0));
-        if given != ffi::DUCKDB_TYPE_DUCKDB_TYPE_LIST {
-            return Err(refused());
-        }
-        let child = |index| Argument(ffi::duckdb_get_list_child(argument.0, index));
-        let elements: Vec<_> = (0..ffi::duckdb_get_list_size(argument.0)).map(child).collect();
-        let mut values: Vec<_> = elements.iter().map(|element| element.0).collect();
-        let element = LogicalType::new(element)?;
-        let count = values.len() as ffi::idx_t;
-        let list = Argument(ffi::duckdb_create_list_value(element.raw(), values.as_mut_ptr(), count));
-        if list.0.is_null() {
-            return Err(refused());
-        }
-        ffi::duckdb_vector_reference_value(vector, list.0);
-    }
-    Ok(())
 }
 
 impl Registered {
@@ -331,7 +267,8 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
         let host = host::current()?;
         let projection = Projection::of(info, &bound.rows)?;
         let types = registered.parameters().iter().map(|field| &field.data_type);
-        let arguments = Opening::new(Arguments::new(bound.arguments.0, types), &projection)?;
+        let arguments = Arguments::new(bound.arguments.0, types);
+        let arguments = Opening::new(&arguments, &projection)?;
         let (begun, mut number) = (now(), Opened(0));
         let caller = Caller::since(&session.group, 1, begun);
         let opened = call(&host, &registered.open.function, caller, &arguments, &mut number);
