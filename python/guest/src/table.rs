@@ -22,7 +22,8 @@ use pyo3::exceptions::{PyException, PyOSError, PyRuntimeError, PyTypeError, PyVa
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyIterator, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyList, PyString, PyTuple, PyType};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -238,6 +239,7 @@ impl<'py> Table<'py> {
             layout: layout::known(),
             targets: columns.collect::<PyResult<Vec<_>>>()?,
             whole: asked.wanted.len() == self.columns.len(),
+            values: RefCell::default(),
         };
         sink.out.reserve(LONGEST_BATCH).map_err(overflow)?;
         while let Some(row) = next(&iterator)? {
@@ -481,6 +483,8 @@ struct Rows<'a, 'py> {
     targets: Vec<Target<'py>>,
     /// Whether all columns are wanted.
     whole: bool,
+    /// A type whose objects are values of the only column.
+    values: RefCell<Option<Bound<'py, PyType>>>,
 }
 
 impl<'py> Rows<'_, 'py> {
@@ -491,10 +495,28 @@ impl<'py> Rows<'_, 'py> {
         if unsafe { ffi::PyTuple_Check(row.as_ptr()) } != 0 {
             // SAFETY: it is a tuple.
             self.tuple(unsafe { row.cast_unchecked::<PyTuple>() }, out)?;
-        } else {
+        } else if !self.alone(row, out)? {
             self.other(row, out)?;
         }
         out.nested().map_err(overflow)
+    }
+
+    /// Adds a row that is the value of the only column, if it is of a type of which that is known.
+    #[inline]
+    fn alone(&self, row: &Bound<'py, PyAny>, out: &mut ColumnBuilder) -> PyResult<bool> {
+        let ([_], [target], [child]) = (&*self.table.columns, &self.targets[..], &mut out.children[..])
+        else {
+            return Ok(false);
+        };
+        // SAFETY: the object lives, and `Bound` says that the interpreter's lock is held.
+        if unsafe { target.plain.add(self.layout, row.as_ptr(), child) } {
+            return Ok(true);
+        }
+        let known = self.values.borrow().as_ref().is_some_and(|known| row.get_type().is(known));
+        if known {
+            self.value(target, row, child)?;
+        }
+        Ok(known)
     }
 
     #[inline]
@@ -555,6 +577,7 @@ impl<'py> Rows<'_, 'py> {
         }
         let fields = row.getattr_opt(intern!(py, "__dataclass_fields__"))?;
         if self.table.columns.len() == 1 && fields.is_none() {
+            *self.values.borrow_mut() = Some(row.get_type());
             let mut columns = self.targets.iter().zip(&mut out.children);
             return columns.try_for_each(|(target, child)| self.value(target, row, child));
         }
