@@ -19,7 +19,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from crosslane._udf import DeclarationError, udf, udtf
+from crosslane._udf import DeclarationError, udaf, udf, udtf
 from crosslane.types import Interval, Tagged, TimeNs, TimestampNs
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ __all__ = [
     "load",
     "register",
     "ruby_path",
+    "udaf",
     "udf",
     "udtf",
     "unregister",

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import duckdb
 
+from crosslane._aggregate import is_aggregate
 from crosslane._library import refuse_while_loading
 from crosslane._udf import DeclarationError, Options, declaration_of, declare
 
@@ -119,7 +120,7 @@ def register(
 
     Args:
         con: the connection; Crosslane is loaded into it if necessary.
-        function: any callable, such as a function, plain or decorated with :func:`crosslane.udf`, a bound method, a
+        function: a class that is an aggregate (:func:`crosslane.udaf`), or any callable, such as a function, plain or decorated with :func:`crosslane.udf`, a bound method, a
             class, or a built-in function. Nothing is changed about it.
         signature: the types, if annotations do not tell; a lambda needs one.
         lane: ``"process"`` or ``"thread"``. All functions in processes share them; each registration starts them anew.
@@ -151,7 +152,10 @@ def register(
             given["name"] = None if signature.split("(")[0].strip() else declaration.name
         options = {**given, **options}
         signature = signature if signature is not None else declaration.signature
-    kind = declaration.kind if declaration else "table" if "->TABLE(" in _packed(signature) else "scalar"
+    kind = (
+        "table" if "->TABLE(" in _packed(signature) else "aggregate" if is_aggregate(function) else "scalar"
+    )
+    kind = declaration.kind if declaration else kind
     declaration = declare(function, signature, kind=kind, **options)
     declared = resolve(declaration)
     name = declared[0].name

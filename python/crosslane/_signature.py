@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from crosslane import _guest
+from crosslane._aggregate import Aggregate
 from crosslane._state import Stateful
 from crosslane._udf import Declaration, is_async, underlying
 from crosslane.types import Interval, TimeNs, TimestampNs
@@ -160,6 +161,7 @@ class Declared:
             "memory_limit": self.memory_limit,
             "on_error": self.on_error,
             "retries": self.retries,
+            "kind": "aggregate" if isinstance(self.callable, Aggregate) else "scalar",
             "set_up": isinstance(self.callable, Stateful),
             "file": self.file,
             "line": self.line,
@@ -193,17 +195,19 @@ def resolve(declaration: Declaration) -> list[Declared]:
     asynchronous = is_async(function)
     kind = "vectorized" if declaration.vectorized else "async" if asynchronous else "row"
     hints = hints_of(declaration)
+    # An aggregate takes columns of rows, and gives one value.
+    result_kind = "row" if isinstance(function, Aggregate) else kind
     if declaration.signature is None:
         parameters, required, variadic = _parameters(declaration, hints)
         typed = [
             _any(hints.get(name)) or from_hint(declaration, f"parameter {name}", hints.get(name), kind)
             for name in parameters
         ]
-        result = from_hint(declaration, "the result", hints.get("return"), kind)
+        result = from_hint(declaration, "the result", hints.get("return"), result_kind)
         inner = [(name, item.sql) for name, item in zip(parameters, typed)]
         name, returns = declaration.name, result.sql
     else:
-        name, inner, returns, typed, result, variadic = _explicit(declaration, hints, kind)
+        name, inner, returns, typed, result, variadic = _explicit(declaration, hints, kind, result_kind)
         required = len(inner)
     if variadic:
         typed[-1] = typed[-1]._replace(shape=typed[-1].shape and ("list", typed[-1].shape))
@@ -232,12 +236,15 @@ def resolve(declaration: Declaration) -> list[Declared]:
             memory_limit=declaration.memory_limit,
             on_error=declaration.on_error,
             retries=declaration.retries,
-            inline=declaration.inline and not isinstance(function, Stateful),
+            inline=declaration.inline and not isinstance(function, (Stateful, Aggregate)),
             file=declaration.file,
             line=declaration.line,
             description=_description(function),
         )
 
+    if declaration.kind == "aggregate":
+        # DuckDB takes one aggregate of a name.
+        return [declared(len(typed))]
     # Any number of arguments behind the fixed ones may be none.
     fewer = range(len(typed) - 1 - variadic, required - 1, -1)
     return [declared(count) for count in (len(typed), *fewer)]
@@ -299,6 +306,9 @@ def hints_of(declaration: Declaration) -> dict[str, Any]:
     function = declaration.function
     try:
         hints = typing.get_type_hints(underlying(function), include_extras=True)
+        if isinstance(function, Aggregate):
+            finish = typing.get_type_hints(function.made_by.finish, include_extras=True)
+            hints["return"] = finish.get("return")
     except Exception as error:
         if declaration.signature is not None:
             return {}
@@ -307,7 +317,7 @@ def hints_of(declaration: Declaration) -> dict[str, Any]:
 
 
 def _explicit(
-    declaration: Declaration, hints: dict[str, Any], kind: str
+    declaration: Declaration, hints: dict[str, Any], kind: str, result_kind: str
 ) -> tuple[str, list[tuple[str, str]], str, list[Typed], Typed, bool]:
     """What a signature says, and what the annotations add to it."""
     text = declaration.signature or ""
@@ -322,7 +332,7 @@ def _explicit(
     except ValueError as error:
         raise declaration.error(str(error)) from None
 
-    def shaped(sql: str, hint: Any) -> Typed:
+    def shaped(sql: str, hint: Any, kind: str) -> Typed:
         # The annotation only says how values look in Python, and only if it means the same type.
         try:
             typed = from_annotation(hint, kind)
@@ -335,8 +345,8 @@ def _explicit(
         return typed._replace(sql=sql, shape=typed.shape if same else None)
 
     names = _called_with(declaration, len(declared), variadic)
-    typed = [shaped(sql, hints.get(name)) for name, (_, sql) in zip(names, declared)]
-    result = shaped(returns, hints.get("return"))
+    typed = [shaped(sql, hints.get(name), kind) for name, (_, sql) in zip(names, declared)]
+    result = shaped(returns, hints.get("return"), result_kind)
     return declaration.given["name"] or name, declared, returns, typed, result, variadic
 
 

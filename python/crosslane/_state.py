@@ -42,17 +42,6 @@ class Stateful:
     def __call__(self, *arguments: Any) -> Any:
         return self.callee()(*arguments)
 
-    def needed(self) -> str:
-        """The parameters that an instance cannot be made without."""
-        try:
-            parameters = inspect.signature(self.made_by).parameters.values()
-        except (TypeError, ValueError):
-            return ""
-        by_itself = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        return ", ".join(
-            item.name for item in parameters if item.default is item.empty and item.kind not in by_itself
-        )
-
     def callee(self) -> Callable[..., Any]:
         """The method of this lane's instance, which is made now if there is none."""
         if not hasattr(self._lane, "instance"):
@@ -71,6 +60,18 @@ class Stateful:
         close = getattr(instance, "close", None)
         if close is not None:
             close()
+
+
+def needed(made_by: type) -> str:
+    """The parameters that an instance of a class cannot be made without."""
+    try:
+        parameters = inspect.signature(made_by).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    by_itself = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return ", ".join(
+        item.name for item in parameters if item.default is item.empty and item.kind not in by_itself
+    )
 
 
 def sql_name(made_by: type) -> str:

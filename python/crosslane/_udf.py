@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
-from crosslane._state import Stateful, is_stateful
+from crosslane._aggregate import Aggregate
+from crosslane._state import Stateful, is_stateful, needed
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 #: Rows of a batch that an ``async`` function works on at once, unless it says otherwise.
@@ -59,9 +61,21 @@ class TableOptions(TypedDict, total=False):
     cardinality: int | None
 
 
+class AggregateOptions(TypedDict, total=False):
+    """The options of an aggregate; :func:`udaf` says what they mean."""
+
+    name: str | None
+    nulls: Literal["skip", "call"]
+    vectorized: bool
+    timeout: float | None
+    memory_limit: int | str | None
+    on_error: Literal["fail", "null"]
+    retries: int
+
+
 @dataclass
 class Declaration:
-    """What :func:`udf` or :func:`udtf` was told about a function."""
+    """What :func:`udf`, :func:`udtf` or :func:`udaf` was told about a function."""
 
     function: Callable[..., Any]
     name: str
@@ -189,10 +203,52 @@ def udtf(function: Any = None, /, **options: Unpack[TableOptions]) -> Any:
     return function
 
 
+@overload
+def udaf(made_by: C, /) -> C: ...
+@overload
+def udaf(signature: str | None = None, /, **options: Unpack[AggregateOptions]) -> Callable[[C], C]: ...
+def udaf(made_by: Any = None, /, **options: Unpack[AggregateOptions]) -> Any:
+    """Declares a class as an aggregate for SQL. The class itself stays as it is.
+
+    Each group has an instance, which is made without arguments. ``update(self, x, ...)`` adds a row to it, ``merge(self, other)``
+    what another instance holds, and ``finish(self)`` gives the result. What ``other`` holds may become a part of the instance: nobody
+    else uses it afterwards. ``finish`` changes nothing, because it may be called more than once.
+
+    Use it bare, ``@udaf``, with options, ``@udaf(timeout=10)``, or with a signature in SQL's types,
+    ``@udaf("total(x BIGINT) -> BIGINT")``. Without a signature the types come from the annotations of ``update`` and ``finish``.
+
+    Args:
+        name: what SQL calls it; by default the class's name, in snake case.
+        nulls: ``"skip"``: rows with a NULL are left out, except for parameters whose annotation admits None; ``"call"``:
+            ``update`` sees every NULL as None.
+        vectorized: ``update`` takes columns, with many rows of a group at once: pyarrow arrays, or numpy, pandas or polars by
+            annotation.
+        timeout: seconds after which a call is ended (a row's; vectorized, that of many rows).
+        memory_limit: bytes that a worker may allocate within a batch of rows, as a number or text such as ``"500 MB"``.
+        on_error: ``"fail"``: an exception ends the query; ``"null"``: a row whose ``update`` raises is left out, and a group
+            whose ``finish`` raises is NULL. A ``merge`` that raises always ends the query.
+        retries: how often ``update`` and ``finish`` are tried again when they raise, with growing pauses.
+
+    Raises:
+        DeclarationError: if the class can be no aggregate, or an option cannot have the value that it was given.
+    """
+    if made_by is None or isinstance(made_by, str):
+
+        def decorate(decorated: C) -> C:
+            _mark(declare(decorated, made_by, kind="aggregate", **options))
+            return decorated
+
+        return decorate
+    _mark(declare(made_by, kind="aggregate", **options))
+    return made_by
+
+
 def _mark(declaration: Declaration) -> None:
     function = declaration.function
     try:
-        (function.made_by if isinstance(function, Stateful) else function).__crosslane__ = declaration  # type: ignore[attr-defined]
+        (
+            function.made_by if isinstance(function, (Stateful, Aggregate)) else function
+        ).__crosslane__ = declaration  # type: ignore[attr-defined]
     except (AttributeError, TypeError):
         raise declaration.error(
             "nothing can be noted on it; wrap it in a function, or give it to crosslane.register"
@@ -205,7 +261,7 @@ def declaration_of(function: object) -> Declaration | None:
     if not isinstance(declaration, Declaration):
         return None
     declared = declaration.function
-    if isinstance(declared, Stateful):
+    if isinstance(declared, (Stateful, Aggregate)):
         # What inherits from a declared class is not declared, nor are instances.
         return declaration if function is declared.made_by else None
     return declaration if declared is function else replace(declaration, function=function)
@@ -229,11 +285,15 @@ def declare(
     cardinality: int | None = None,
     kind: str = "scalar",
 ) -> Declaration:
-    """The declaration of a function; the options are those of :func:`udf`, or of :func:`udtf`."""
-    known = TableOptions if kind == "table" else Options
+    """The declaration of a function; the options are those of :func:`udf`, :func:`udtf` or :func:`udaf`."""
+    known = {"table": TableOptions, "aggregate": AggregateOptions}.get(kind, Options)
     given = {key: value for key, value in locals().items() if key in known.__annotations__}
     if kind == "scalar" and is_stateful(function):
         function = Stateful(function)  # type: ignore[arg-type]
+    if kind == "aggregate":
+        if not isinstance(function, type):
+            raise DeclarationError(f"udaf decorates a class, not {function!r}")
+        function = Aggregate(function)
     declaration = Declaration(
         function=function,
         name=name or _name_in(signature) or _name_of(function),
@@ -262,13 +322,19 @@ def declare(
     ):
         if not (isinstance(value, type(choices[0])) and value in choices):
             raise declaration.error(f"{option} is {choices[0]!r} or {choices[1]!r}, not {value!r}")
-    if isinstance(function, Stateful) and (needed := function.needed()):
-        raise declaration.error(f"each lane makes an instance without arguments; this class needs {needed}")
+    if isinstance(function, Stateful) and (missing := needed(function.made_by)):
+        raise declaration.error(f"each lane makes an instance without arguments; this class needs {missing}")
+    if isinstance(function, Aggregate) and (wrong := function.wrong()):
+        raise declaration.error(wrong)
     declaration.retries = _count(declaration, "retries", retries, 0, _MOST_RETRIES)
     if concurrency is not None:
         declaration.concurrency = _count(declaration, "concurrency", concurrency, 1, _MOST_CONCURRENCY)
         if not is_async(function):
             raise declaration.error("concurrency is for async functions; this one is not (`async def`)")
+    if kind == "aggregate" and not (deterministic and inline):
+        raise declaration.error("an aggregate has no options deterministic and inline")
+    if kind == "aggregate" and vectorized:
+        raise declaration.error("an aggregate cannot be vectorized yet")
     if kind != "table" and (partitions is not None or cardinality is not None):
         raise declaration.error("partitions and cardinality are for table functions; decorate it with udtf")
     if partitions is not None and not callable(partitions):

@@ -8,13 +8,14 @@
 //! libraries and their processes. At the end of the process the watchdog is stopped first, because
 //! DuckDB's own static data goes away.
 
+use crate::aggregate::{self, Known};
 use crate::connection::Connection;
 use crate::scalar::{self, Registered};
 use crate::{commands, guests, names};
 use crosslane::call::CallGroups;
 use crosslane::catalog::{self, Catalog, Registration};
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{Error, Function, Library, Settings};
+use crosslane::{Error, Function, Kind, Library, Settings};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
 use libduckdb_sys as ffi;
 use std::collections::HashSet;
@@ -54,6 +55,7 @@ pub(crate) struct Database {
     loading: Mutex<Vec<(String, Vec<u8>)>>,
     /// Names that others' functions have beside ours.
     shared_names: Mutex<HashSet<String>>,
+    aggregates: Mutex<Known>,
     pub(crate) groups: Arc<CallGroups>,
 }
 
@@ -83,6 +85,7 @@ impl Database {
             catalog: Catalog::default(),
             loading: Mutex::default(),
             shared_names: Mutex::default(),
+            aggregates: Mutex::default(),
             groups: Arc::default(),
         });
         let installed = this.begin();
@@ -141,6 +144,7 @@ impl Database {
             // The user may have a function of this name, too.
             let count = open.number("SELECT count::BIGINT FROM system.main.duckdb_connection_count()");
             drop(connection);
+            crosslane_vectors::sweep();
             match count {
                 Ok(1) => return self.close(),
                 // DuckDB has given the database up; holding on to it would only keep the file locked.
@@ -329,6 +333,11 @@ impl Database {
         let unknown =
             functions.iter().filter(|(function, entry)| !function.signature.table || entry.is_new());
         unknown.into_iter().try_for_each(|(function, entry)| {
+            if function.spec.kind == Kind::Aggregate {
+                let (entry, mut known) = (Arc::clone(entry), lock(&self.aggregates));
+                // SAFETY: the connection is open.
+                return unsafe { aggregate::register(connection, function, entry, &self.groups, &mut known) };
+            }
             let registered = Registered { entry: Arc::clone(entry), groups: Arc::clone(&self.groups) };
             // SAFETY: the connection is open.
             unsafe { scalar::register(connection, function, registered) }
@@ -352,8 +361,8 @@ impl Database {
     /// Names of functions of which DuckDB should forget what was loaded before, and can.
     pub(crate) fn outdated(&self) -> Vec<String> {
         let mut names = self.catalog.outdated();
-        let shared = lock(&self.shared_names);
-        names.retain(|name| !shared.contains(name));
+        let (shared, aggregates) = (lock(&self.shared_names), lock(&self.aggregates));
+        names.retain(|name| !shared.contains(name) && !aggregates.contains_key(name));
         names
     }
 
@@ -422,6 +431,7 @@ mod exit {
                 catalog: Catalog::default(),
                 loading: Mutex::default(),
                 shared_names: Mutex::default(),
+                aggregates: Mutex::default(),
                 groups: Arc::default(),
             });
             stop_at_exit(Arc::clone(&database));

@@ -6,6 +6,7 @@
 //!
 //! No panic leaves a callback: [`crosslane_vectors::guard`] turns it into an error of the query.
 
+mod aggregate;
 mod commands;
 mod connection;
 mod database;

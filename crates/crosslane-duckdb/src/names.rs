@@ -140,6 +140,15 @@ pub(crate) fn tell_apart(connection: &Connection, names: &[String]) -> Result<()
     Ok(())
 }
 
+/// Whether DuckDB knows an aggregate of this name, which is in lower case.
+pub(crate) fn is_aggregate(connection: &Connection, name: &str) -> Result<bool, Error> {
+    let query = format!(
+        "SELECT count(*)::BIGINT FROM duckdb_functions() WHERE lower(function_name) = {} AND function_type = 'aggregate'",
+        quoted(name, '\'')
+    );
+    Ok(connection.number(&query)? > 0)
+}
+
 /// Says that none of our functions has the name, and which have one like it.
 pub(crate) fn unknown(connection: &Connection, name: &str, ours: &BTreeSet<String>) -> Error {
     let names = ours.iter().map(|name| quoted(name, '\'')).collect::<Vec<_>>().join(", ");

@@ -1,6 +1,7 @@
 //! DuckDB's vectors and types as Crosslane's columns and types, and back, and Arrow arrays as columns: what every engine
 //! adapter around DuckDB needs, the extension as well as a client that embeds the database.
 
+mod aggregate;
 pub mod arrow;
 mod attempts;
 pub mod guard;
@@ -15,6 +16,7 @@ mod table;
 mod types;
 mod validity;
 
+pub use aggregate::{Aggregate, register_aggregate, sweep};
 pub use attempts::Attempts;
 pub use input::Arguments;
 pub use output::Results;

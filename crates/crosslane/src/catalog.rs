@@ -8,6 +8,7 @@
 
 use crate::error::Error;
 use crate::function::{Function, Library};
+use crate::kind::Kind;
 use crate::pool::{Pool, Zygote};
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -90,6 +91,7 @@ struct Key {
     returns: String,
     admits_null: bool,
     deterministic: bool,
+    kind: Kind,
 }
 
 impl Key {
@@ -108,6 +110,7 @@ impl Key {
                 returns: String::new(),
                 admits_null: false,
                 deterministic: true,
+                kind: function.spec.kind,
             };
         }
         let fixed = signature.fixed().iter().map(|field| field.data_type.to_string());
@@ -119,6 +122,7 @@ impl Key {
             returns: signature.returns.to_string(),
             admits_null: function.admits_null(),
             deterministic: function.spec.deterministic,
+            kind: function.spec.kind,
         }
     }
 

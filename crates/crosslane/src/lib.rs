@@ -30,6 +30,7 @@ pub mod pool;
 pub mod settings;
 pub mod signature;
 mod spread;
+pub mod states;
 pub mod stats;
 mod types;
 mod unread;

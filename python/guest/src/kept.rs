@@ -81,6 +81,10 @@ impl Kept {
                     }
                     return self.give(made);
                 }
+                Argument::Object { objects } => {
+                    ffi::Py_INCREF(objects[row]);
+                    return objects[row];
+                }
                 Argument::Other { .. } => return other(py, argument, row),
             };
             if !Layout::takes(integer) {

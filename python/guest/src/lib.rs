@@ -4,6 +4,7 @@
 //! per row or per batch, and writes the results. Row values are made and read here, without pyarrow.
 //! The interpreter's lock is released while the lane waits.
 
+mod aggregate;
 mod arrow;
 mod iterate;
 mod kept;

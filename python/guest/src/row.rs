@@ -28,8 +28,18 @@ pub(crate) enum Argument<'a, 'py> {
     Int32(&'a [i32]),
     Int64(&'a [i64]),
     Float64(&'a [f64]),
-    Ascii { offsets: &'a [i32], text: &'a [u8] },
-    Other { reader: &'a Reader<'py>, column: &'a Column<'a> },
+    Ascii {
+        offsets: &'a [i32],
+        text: &'a [u8],
+    },
+    Other {
+        reader: &'a Reader<'py>,
+        column: &'a Column<'a>,
+    },
+    /// Objects that live longer than the batch; not null in rows that are called.
+    Object {
+        objects: &'a [*mut ffi::PyObject],
+    },
 }
 
 impl<'a, 'py> Argument<'a, 'py> {
@@ -68,6 +78,11 @@ impl<'a, 'py> Argument<'a, 'py> {
                     let length = text.len() as ffi::Py_ssize_t;
                     ffi::PyUnicode_DecodeLatin1(text.as_ptr().cast(), length, ptr::null())
                 }
+            }
+            Argument::Object { objects } => {
+                // SAFETY: it lives.
+                unsafe { ffi::Py_INCREF(objects[row]) };
+                objects[row]
             }
             Argument::Other { reader, column } => {
                 return Ok(reader.read(&Vm::new(py), column, row)?.into_ptr());

@@ -1,5 +1,6 @@
 //! The guest's loop: take a batch, call the function, answer.
 
+use crate::aggregate::Aggregate;
 use crate::arrow::{self, Direction, Results};
 use crate::iterate::{Cursor, Live, Loop, Results as Rows};
 use crate::listwise::Writer;
@@ -17,6 +18,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -57,6 +59,7 @@ pub(crate) fn answer_all(
     functions: Vec<Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let library = PyList::new(py, &functions)?;
+    let mut aggregates = HashMap::new();
     let mut prepared: Vec<Prepared> = functions.into_iter().map(Prepared::new).collect();
     loop {
         let call = match py.detach(|| lane.next_call_or(|| false))? {
@@ -66,6 +69,12 @@ pub(crate) fn answer_all(
         };
         match call.entry() {
             Some(Entry::Call | Entry::Scan | Entry::Partitions) => {}
+            Some(
+                Entry::Update | Entry::Combine | Entry::Finish | Entry::Save | Entry::Load | Entry::Forget,
+            ) => {
+                aggregate(lane, call, &library, &mut aggregates)?;
+                continue;
+            }
             Some(Entry::SetUp) => {
                 run_for_all(lane, call, &library, intern!(py, "set_up"))?;
                 continue;
@@ -108,6 +117,31 @@ pub(crate) fn answer_all(
                 let failure = describe(py, error)?;
                 lane.fail_after(call, &failure, None, |lane, size| wait_for_room(py, lane, size))?;
             }
+        }
+    }
+}
+
+/// Answers an exchange of an aggregate.
+fn aggregate<'py>(
+    lane: &mut GuestLane,
+    call: Call,
+    functions: &Bound<'py, PyList>,
+    aggregates: &mut HashMap<u32, Aggregate<'py>>,
+) -> PyResult<()> {
+    let (py, index) = (functions.py(), call.header.function);
+    let known = match aggregates.entry(index) {
+        Occupied(known) => Ok(known.into_mut()),
+        Vacant(place) => functions
+            .get_item(index as usize)
+            .and_then(|declared| Aggregate::new(&declared))
+            .map(|new| place.insert(new)),
+    };
+    match known {
+        Ok(known) => known.answer(py, lane, call),
+        Err(error) if ends_lane(py, &error) => Err(error),
+        Err(error) => {
+            let failure = describe(py, error)?;
+            lane.fail_after(call, &failure, None, |lane, size| wait_for_room(py, lane, size))
         }
     }
 }
@@ -199,9 +233,9 @@ pub(crate) fn ends_lane(py: Python<'_>, error: &PyErr) -> bool {
 }
 
 /// What went wrong, and for which row if one is to blame.
-struct Mishap {
-    error: PyErr,
-    row: Option<usize>,
+pub(crate) struct Mishap {
+    pub(crate) error: PyErr,
+    pub(crate) row: Option<usize>,
 }
 
 impl From<PyErr> for Mishap {
@@ -605,16 +639,28 @@ impl<'py> Function<'py> {
         rows: usize,
         mishaps: &mut Mishaps,
     ) -> Result<Verdict, Mishap> {
-        if ends_lane(py, &mishap.error) {
-            return Err(mishap);
-        }
-        let verdict = mishaps.judge(self.leniency, mishap, tries, rows)?;
-        if let Verdict::Again(pause) = verdict {
-            // It lets signals through.
-            py.import(intern!(py, "time"))?.call_method1(intern!(py, "sleep"), (pause.as_secs_f64(),))?;
-        }
-        Ok(verdict)
+        forgive(py, self.leniency, mishap, tries, rows, mishaps)
     }
+}
+
+/// As [`Function::forgive`], for anything with such options.
+pub(crate) fn forgive(
+    py: Python<'_>,
+    leniency: Leniency,
+    mishap: Mishap,
+    tries: &mut u32,
+    rows: usize,
+    mishaps: &mut Mishaps,
+) -> Result<Verdict, Mishap> {
+    if ends_lane(py, &mishap.error) {
+        return Err(mishap);
+    }
+    let verdict = mishaps.judge(leniency, mishap, tries, rows)?;
+    if let Verdict::Again(pause) = verdict {
+        // It lets signals through.
+        py.import(intern!(py, "time"))?.call_method1(intern!(py, "sleep"), (pause.as_secs_f64(),))?;
+    }
+    Ok(verdict)
 }
 
 /// The row whose call failed, and its exception.

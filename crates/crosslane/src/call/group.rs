@@ -143,15 +143,15 @@ impl<'a> Caller<'a> {
     }
 
     /// Whether a cancellation came after the query's begin. It costs no more than to read a number.
-    pub(super) fn was_cancelled(&self) -> bool {
+    pub(crate) fn was_cancelled(&self) -> bool {
         self.group.was_cancelled(self.begun)
     }
 
-    pub(super) fn should_end(&self) -> bool {
+    pub(crate) fn should_end(&self) -> bool {
         self.group.should_end(self.begun)
     }
 
-    pub(super) fn cancelled(function: &Function) -> Error {
+    pub(crate) fn cancelled(function: &Function) -> Error {
         Error::Cancelled { function: function.name().into() }
     }
 }

@@ -102,7 +102,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         loss: Loss<'_>,
     ) -> Result<(), Error> {
         self.end(worker);
-        if slice.unbegun == MOST_UNBEGUN {
+        if self.held || slice.unbegun == MOST_UNBEGUN {
             return Err(self.error(loss, None));
         }
         slice.unbegun += 1;
@@ -124,6 +124,10 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             leniency.retries += u32::from(worker.lane.shares_its_process());
         }
         self.end(worker);
+        if self.held {
+            // With it everything is lost that it had kept.
+            return Err(self.error(loss, row));
+        }
         match leniency.judge(loss, slice.lost) {
             Ok(Verdict::Null) => {}
             Ok(Verdict::Again(pause)) => {

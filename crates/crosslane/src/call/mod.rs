@@ -32,7 +32,7 @@ use crate::exchange::{Address, Entry};
 use crate::function::{Function, Library};
 use crate::kind::EntryTypes;
 use crate::lane::{Lane, LaneError};
-use crate::pool::Zygote;
+use crate::pool::{PooledLane, Zygote};
 use crate::stats::now;
 use crate::unread::Unread;
 use loss::Loss;
@@ -42,7 +42,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 use wait::{Clock, Seen};
-use worker::{Slice, Slices, Submitted, Worker};
+use worker::{Slice, Submitted, Worker};
 
 /// Slices in flight per lane.
 const DEPTH: usize = 2;
@@ -142,37 +142,37 @@ pub fn call_entry<Z: Zygote>(
     if entry.changes_states() {
         caller.width = 1;
     }
-    let types = function.entry(entry)?;
-    if !entry.is_answered_once() {
-        return Err(Error::Engine(format!("{}: {entry:?} has any number of answers", function.name())));
-    }
-    let rows = input.rows();
-    if rows == 0 {
+    let Some(mut call) = ChunkCall::new(library, function, entry, caller, input, output)? else {
         return Ok(());
-    }
-    // A query of many short calls ends between them: none of these waits long enough to look.
-    if caller.was_cancelled() {
-        return Err(Caller::cancelled(function));
-    }
-    let mut call = ChunkCall {
-        library,
-        function,
-        entry,
-        types,
-        cost: function.cost(entry),
-        caller,
-        input,
-        output,
-        rest: 0..rows,
-        narrow: None,
-        again: VecDeque::new(),
-        lanes: SmallVec::new(),
-        probing: false,
-        clock: Clock::new(function),
     };
     let outcome = call.run();
     // Those that failed are gone already; one that still works is ended by this.
     call.lanes.into_iter().for_each(|worker| library.pool.give_back(worker.lane));
+    outcome
+}
+
+/// The same over the one lane that the caller has, which holds what the entry works on. It is taken if it is lost, or still
+/// works; nothing is sent again then.
+///
+/// # Errors
+/// As [`call_entry`]; [`Error::LaneDied`] if there is no lane.
+pub fn call_on<Z: Zygote>(
+    library: &Library<Z>,
+    function: &Function,
+    entry: Entry,
+    caller: Caller<'_>,
+    lane: &mut Option<PooledLane<Z::Lane>>,
+    input: &dyn Input,
+    output: &mut dyn Output,
+) -> Result<(), Error> {
+    let Some(mut call) = ChunkCall::new(library, function, entry, caller, input, output)? else {
+        return Ok(());
+    };
+    let Some(held) = lane.take() else { return Err(call.died("its worker is gone".into(), None)) };
+    call.held = true;
+    call.lanes.push(Worker::new(held, caller.group.join(), false));
+    let outcome = call.run();
+    *lane = call.lanes.pop().map(|worker| worker.lane).filter(|lane| lane.in_flight() == 0);
     outcome
 }
 
@@ -216,9 +216,53 @@ struct ChunkCall<'a, Z: Zygote> {
     /// Slices that were lost with a lane.
     again: VecDeque<Slice>,
     lanes: SmallVec<[Worker<'a, Z::Lane>; 1]>,
+    /// Whether the only lane is the caller's.
+    held: bool,
     /// Whether a slice is in flight whose reply will show what a row costs.
     probing: bool,
     clock: Clock,
+}
+
+impl<'a, Z: Zygote> ChunkCall<'a, Z> {
+    /// A call of all rows; `None` if there are none.
+    fn new(
+        library: &'a Library<Z>,
+        function: &'a Function,
+        entry: Entry,
+        caller: Caller<'a>,
+        input: &'a dyn Input,
+        output: &'a mut dyn Output,
+    ) -> Result<Option<Self>, Error> {
+        let types = function.entry(entry)?;
+        if !entry.is_answered_once() {
+            return Err(Error::Engine(format!("{}: {entry:?} has any number of answers", function.name())));
+        }
+        let rows = input.rows();
+        if rows == 0 {
+            return Ok(None);
+        }
+        // A query of many short calls ends between them: none of these waits long enough to look.
+        if caller.was_cancelled() {
+            return Err(Caller::cancelled(function));
+        }
+        Ok(Some(Self {
+            library,
+            function,
+            entry,
+            types,
+            cost: function.cost(entry),
+            caller,
+            input,
+            output,
+            rest: 0..rows,
+            narrow: None,
+            again: VecDeque::new(),
+            lanes: SmallVec::new(),
+            held: false,
+            probing: false,
+            clock: Clock::new(function),
+        }))
+    }
 }
 
 impl<Z: Zygote> ChunkCall<'_, Z> {
@@ -288,6 +332,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
 
     /// Takes one more lane: the call's own, or a borrowed one. False if there is none to be had.
     fn add_worker(&mut self) -> Result<bool, Error> {
+        if self.held {
+            return Ok(false);
+        }
         let pool = &self.library.pool;
         let (lane, slot, borrowed) = if self.lanes.is_empty() {
             let lane = pool.check_out(|| self.caller.should_end())?;
@@ -302,9 +349,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             let Some(lane) = pool.try_check_out() else { return Ok(false) };
             (lane, slot, true)
         };
-        let seen = Seen::now();
-        let slices = Slices::new();
-        self.lanes.push(Worker { lane, slices, seen, full: false, borrowed, free: 0, _slot: slot });
+        self.lanes.push(Worker::new(lane, slot, borrowed));
         Ok(true)
     }
 

@@ -57,7 +57,12 @@ pub(super) struct Worker<'a, L: Lane> {
     pub(super) _slot: Taken<'a>,
 }
 
-impl<L: Lane> Worker<'_, L> {
+impl<'a, L: Lane> Worker<'a, L> {
+    pub(super) fn new(lane: PooledLane<L>, slot: Taken<'a>, borrowed: bool) -> Self {
+        let (slices, seen) = (Slices::new(), Seen::now());
+        Self { lane, slices, seen, full: false, borrowed, free: 0, _slot: slot }
+    }
+
     /// Takes the oldest slice from it.
     pub(super) fn oldest(&mut self) -> Option<Submitted> {
         (!self.slices.is_empty()).then(|| self.slices.remove(0))

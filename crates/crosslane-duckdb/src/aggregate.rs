@@ -1,0 +1,64 @@
+//! Functions as DuckDB's aggregates.
+//!
+//! DuckDB does not say which connection an aggregate works for, so that all are cancelled together. And it cannot replace one:
+//! a name that it knows stays what it is, with these types, as long as the database is open.
+
+use crate::connection::Connection;
+use crate::database::Entry;
+use crate::names;
+use crosslane::call::{CallGroup, CallGroups};
+use crosslane::catalog::Current;
+use crosslane::states::{Accumulates, Accumulation};
+use crosslane::{Error, Function};
+use crosslane_vectors::register_aggregate;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The number of a connection that none has.
+const NOBODY: u64 = u64::MAX;
+
+/// What a registered function carries.
+struct Registered {
+    entry: Arc<Entry>,
+    group: Arc<CallGroup>,
+}
+
+impl crosslane_vectors::Aggregate for Registered {
+    fn begin(&self) -> Result<Arc<dyn Accumulates>, Error> {
+        let Current { library, function } = self.entry.current()?;
+        Ok(Arc::new(Accumulation::new(library, function, Arc::clone(&self.group))))
+    }
+}
+
+/// The aggregates that DuckDB was told of, by name in lower case: what it knows of each.
+pub(crate) type Known = HashMap<String, String>;
+
+/// Makes a function callable on all connections of the database, from the next statement on.
+///
+/// # Safety
+/// The connection must be open.
+pub(crate) unsafe fn register(
+    connection: &Connection,
+    function: &Function,
+    entry: Arc<Entry>,
+    groups: &CallGroups,
+    known: &mut Known,
+) -> Result<(), Error> {
+    let name = function.name().to_lowercase();
+    let types = format!("{}, NULL: {}", function.signature, function.admits_null());
+    if names::is_aggregate(connection, &name)? {
+        if known.get(&name) == Some(&types) {
+            return Ok(());
+        }
+        return Err(Error::Engine(format!(
+            "this version of DuckDB cannot change an aggregate: {} has other types in this database; nothing was loaded. \
+             Give the function another name, or open the database again",
+            function.name()
+        )));
+    }
+    let registered = Registered { entry, group: groups.of(NOBODY) };
+    // SAFETY: as the caller says.
+    unsafe { register_aggregate(connection.raw(), function, registered)? };
+    known.insert(name, types);
+    Ok(())
+}
