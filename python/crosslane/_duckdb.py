@@ -120,13 +120,14 @@ def register(
 
     Args:
         con: the connection; Crosslane is loaded into it if necessary.
-        function: a class that is an aggregate (:func:`crosslane.udaf`), or any callable, such as a function, plain or decorated with :func:`crosslane.udf`, a bound method, a
-            class, or a built-in function. Nothing is changed about it.
+        function: any callable, such as a function, plain or decorated with :func:`crosslane.udf`, a bound method, a
+            class, or a built-in function. Nothing is changed about it. It is a table function if it is decorated with
+            :func:`crosslane.udtf` or its signature says so, and a class may be an aggregate (:func:`crosslane.udaf`).
         signature: the types, if annotations do not tell; a lambda needs one.
         lane: ``"process"`` or ``"thread"``. All functions in processes share them; each registration starts them anew.
         replace: whether it may take the name of a macro, which is dropped, or of a built-in function, which changes
             for the whole database.
-        options: those of :func:`crosslane.udf`. A decorated function keeps its own, except for what is said here.
+        options: those of :func:`crosslane.udf`, or of :func:`crosslane.udtf`. A decorated function keeps its own, except for what is said here.
 
     Raises:
         DeclarationError: if its types are missing or cannot work, or if something that it refers to cannot be pickled.
@@ -184,7 +185,7 @@ def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
     """Makes SQL forget a function that was registered or loaded from a file, whatever its parameters.
 
     Queries that run already finish. A file's other functions stay; when none is left, its processes or threads end. The
-    name can be registered or loaded again, with any types. If the function had replaced one of DuckDB's own, that is
+    name can be registered or loaded again, with any types; that of a table function with the same parameters. If the function had replaced one of DuckDB's own, that is
     back when the database is opened again, and until then calls of the name are an error that says so.
 
     Args:
