@@ -40,7 +40,7 @@ PAGES = {
     "docs/from-mini-racer.md": 2,
     "docs/from-ruby-duckdb.md": 2,
     "docs/functions.md": 15,
-    "docs/javascript.md": 7,
+    "docs/javascript.md": 9,
     "docs/lua.md": 2,
     "docs/ruby.md": 8,
 }

@@ -23,6 +23,8 @@ pub const MEMORY: usize = 512 << 20;
 pub enum Answer<'a> {
     /// Its results.
     Done(Results<'a>, Mishaps),
+    /// It has none.
+    Nothing(Mishaps),
     /// Why it failed, and for which row if one is to blame.
     Failed(Failure, Option<usize>),
     /// Nobody waits for it any more.
@@ -70,6 +72,8 @@ pub struct Guest {
     limit: usize,
     /// Whether its heap may still hold what exceeded the limit.
     spent: bool,
+    /// Whether it may hold states of aggregates.
+    states: bool,
     /// What the isolate has prepared for calls of functions that take arguments of any type: the number there, by the
     /// function's index and the types.
     instances: Instances<(usize, Vec<DataType>), usize>,
@@ -93,6 +97,7 @@ impl Guest {
             base,
             limit: 0,
             spent: false,
+            states: false,
             instances: Instances::default(),
             scan: (0, DataType::Varchar),
         })
@@ -106,6 +111,92 @@ impl Guest {
     /// Whether a call exceeded its memory, so that the guest should be replaced by a fresh one.
     pub fn is_spent(&self) -> bool {
         self.spent
+    }
+
+    /// Whether states of aggregates may have been lost with what a call has used up.
+    pub fn has_states(&self) -> bool {
+        self.states
+    }
+
+    /// Does what an entry of the aggregate of this index says.
+    pub fn enter(
+        &mut self,
+        index: usize,
+        entry: Entry,
+        columns: &[Column<'_>],
+        rows: usize,
+        progress: &AtomicU64,
+    ) -> Answer<'_> {
+        let library = Arc::clone(&self.library);
+        let function = &library.functions[index];
+        self.limit_memory(function);
+        self.states |= matches!(entry, Entry::Update | Entry::Combine | Entry::Load);
+        // Those of a vectorized update are tried again and left out where the columns of a group are made.
+        let lenient = entry == Entry::Finish || entry == Entry::Update && !function.vectorized;
+        let leniency = if lenient { function.leniency() } else { Leniency::default() };
+        let mut arguments = vec![Argument::Word(progress)];
+        columns.iter().for_each(|column| columns::add(column, Argument::Reused, &mut arguments));
+        let mut call = BatchRun {
+            function,
+            guest: self,
+            progress,
+            mishaps: Mishaps::default(),
+            tries: HashMap::new(),
+            leniency,
+            vectorized: false,
+        };
+        // What waits comes before anything else.
+        let mut ended = Ok(());
+        if function.vectorized && !matches!(entry, Entry::Update | Entry::Forget) {
+            ended = call.flush(index);
+        }
+        if ended.is_ok() {
+            let numbers = [rows as f64, index as f64, f64::from(entry as u32)];
+            let begun = call.guest.isolate.call(c"enter", &numbers, &arguments);
+            ended = call.finish(begun, rows);
+        }
+        if ended.is_ok() && entry == Entry::Update && call.guest.first() == 1 {
+            ended = call.flush(index);
+        }
+        let mishaps = call.mishaps;
+        self.isolate.detach();
+        let returns = match entry {
+            Entry::Finish => &function.returns,
+            Entry::Save => &DataType::Varchar,
+            _ => {
+                return match ended {
+                    Ok(()) => Answer::Nothing(mishaps),
+                    Err(Some((failure, row))) => Answer::Failed(failure, row.filter(|row| *row < rows)),
+                    Err(None) => Answer::Closed,
+                };
+            }
+        };
+        self.answered(ended, returns, rows, mishaps)
+    }
+
+    /// The first part of the isolate's reply, a number.
+    fn first(&self) -> u32 {
+        match self.isolate.reply().part(0) {
+            Part::Number(number) => number as u32,
+            _ => 0,
+        }
+    }
+
+    fn answered(
+        &self,
+        ended: Result<(), Option<(Failure, Option<usize>)>>,
+        returns: &DataType,
+        rows: usize,
+        mishaps: Mishaps,
+    ) -> Answer<'_> {
+        match ended {
+            Ok(()) => match Results::new(returns, self.isolate.reply()) {
+                Ok(results) => Answer::Done(results, mishaps),
+                Err(failure) => Answer::Failed(failure, None),
+            },
+            Err(Some((failure, row))) => Answer::Failed(failure, row.filter(|row| *row < rows)),
+            Err(None) => Answer::Closed,
+        }
     }
 
     /// Begins a scan of the table function of this index, or lists its partitions, with the columns of the entry.
@@ -246,20 +337,20 @@ impl Guest {
         let mut arguments = vec![Argument::Word(progress)];
         let bytes = if function.vectorized { Argument::Bytes } else { Argument::Reused };
         columns.iter().for_each(|column| columns::add(column, bytes, &mut arguments));
-        let mut call =
-            BatchRun { function, guest: self, progress, mishaps: Mishaps::default(), tries: HashMap::new() };
+        let mut call = BatchRun {
+            function,
+            guest: self,
+            progress,
+            mishaps: Mishaps::default(),
+            tries: HashMap::new(),
+            leniency: function.leniency(),
+            vectorized: function.vectorized,
+        };
         let begun = call.guest.isolate.call(c"begin", &[rows as f64, number as f64], &arguments);
         let ended = call.finish(begun, rows);
         let mishaps = call.mishaps;
         self.isolate.detach();
-        match ended {
-            Ok(()) => match Results::new(&function.returns, self.isolate.reply()) {
-                Ok(results) => Answer::Done(results, mishaps),
-                Err(failure) => Answer::Failed(failure, None),
-            },
-            Err(Some((failure, row))) => Answer::Failed(failure, row.filter(|row| *row < rows)),
-            Err(None) => Answer::Closed,
-        }
+        self.answered(ended, &function.returns, rows, mishaps)
     }
 
     /// The number of what the isolate has prepared for a call with these columns.
@@ -296,6 +387,9 @@ struct BatchRun<'a> {
     mishaps: Mishaps,
     /// How often rows that failed were called again: several rows run at once, and fail in turns.
     tries: HashMap<usize, u32>,
+    leniency: Leniency,
+    /// Whether the rows are called at once.
+    vectorized: bool,
 }
 
 impl BatchRun<'_> {
@@ -330,6 +424,18 @@ impl BatchRun<'_> {
         }
     }
 
+    /// Has the rows that wait for updates by columns done.
+    fn flush(&mut self, index: usize) -> Result<(), Option<(Failure, Option<usize>)>> {
+        let arguments = [Argument::Word(self.progress)];
+        let done = self.guest.isolate.call(c"flush", &[index as f64], &arguments);
+        if let Err(thrown) = done {
+            let failure = self.guest.failure(self.function, thrown);
+            return Err(failure.map(|failure| (failure, None)));
+        }
+        self.mishaps.errors += self.guest.first();
+        Ok(())
+    }
+
     /// What becomes of a row that failed.
     fn forgive(
         &mut self,
@@ -338,8 +444,11 @@ impl BatchRun<'_> {
         rows: usize,
     ) -> Result<Verdict, Option<(Failure, Option<usize>)>> {
         let failure = self.guest.failure(self.function, thrown).ok_or(None)?;
-        let vectorized = self.function.vectorized;
-        let leniency = Leniency { retries: self.function.retries, on_error: self.function.on_error };
+        if self.guest.spent && self.guest.states {
+            let message = format!("{}; the states of this worker's groups are lost with it", failure.message);
+            return Err(Some((Failure { message, ..failure }, None)));
+        }
+        let Self { vectorized, leniency, .. } = *self;
         if !vectorized && row >= rows {
             if row == u32::MAX as usize || leniency == Leniency::default() {
                 return Err(Some((failure, None)));

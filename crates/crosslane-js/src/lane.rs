@@ -304,6 +304,10 @@ impl Lane {
                 return Ok(());
             }
             if self.guest.is_spent() {
+                // An engine that asks for states that are gone has to learn it.
+                if self.guest.has_states() {
+                    return Ok(());
+                }
                 // Its heap may be full of what a call left behind, and there may be no room for two.
                 drop(self.guest);
                 self.guest = boot(&self.library, &self.log, &self.watched)?;
@@ -324,11 +328,31 @@ impl Lane {
             Some((entry @ (Entry::Scan | Entry::Partitions), types)) => {
                 self.scan(call, function, entry, &types)
             }
-            _ => {
+            Some((entry, types)) => self.enter(call, function, entry, &types),
+            None => {
                 self.lane.fail(call, &call.refusal(), None)?;
                 Ok(true)
             }
         }
+    }
+
+    /// Does what an entry of an aggregate says. False if the engine no longer waits.
+    fn enter(
+        &mut self,
+        call: Call,
+        function: &Function,
+        entry: Entry,
+        types: &[DataType],
+    ) -> io::Result<bool> {
+        let progress = self.lane.progress().clone();
+        let (index, rows) = (call.header.function as usize, call.header.rows as usize);
+        let lane = &raw mut self.lane;
+        let columns = self.lane.columns(types.iter())?;
+        begin(&self.watched, &self.bell, lane, call, function, function.timeout);
+        let answer = self.guest.enter(index, entry, &columns, rows, progress.word());
+        end(&self.watched);
+        drop(columns);
+        tell(&mut self.lane, call, answer)
     }
 
     /// Sends batch after batch, until there are no more or the engine wants none. False if it no longer waits.
@@ -432,13 +456,19 @@ impl Lane {
         let answer = self.guest.answer(index, &columns, call.header.rows as usize, progress.word());
         end(&self.watched);
         drop(columns);
-        match answer {
-            Answer::Done(results, mishaps) => self.lane.succeed(call, &results, mishaps)?,
-            Answer::Failed(failure, row) => self.lane.fail(call, &failure, row)?,
-            Answer::Closed => return Ok(false),
-        }
-        Ok(true)
+        tell(&mut self.lane, call, answer)
     }
+}
+
+/// Sends an answer. False if the engine no longer waits.
+fn tell(lane: &mut GuestLane, call: Call, answer: Answer<'_>) -> io::Result<bool> {
+    match answer {
+        Answer::Done(results, mishaps) => lane.succeed(call, &results, mishaps)?,
+        Answer::Nothing(mishaps) => lane.succeed(call.with_rows(0), &(), mishaps)?,
+        Answer::Failed(failure, row) => lane.fail(call, &failure, row)?,
+        Answer::Closed => return Ok(false),
+    }
+    Ok(true)
 }
 
 /// The isolate begins to work on a call, within `limit` seconds. Only then may someone else answer it: a lane that cannot read

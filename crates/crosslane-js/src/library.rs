@@ -3,7 +3,7 @@
 use crate::isolate::{Host, Isolate, Reason, Thrown};
 use crate::snapshot::{self, Builder, Snapshot};
 use crate::source;
-use crosslane::{DataType, Entry, Failure, Kind, OnError, Signature};
+use crosslane::{DataType, Entry, Failure, Kind, Leniency, OnError, Signature};
 use crosslane_process::control;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use std::time::Duration;
 const MEMORY: usize = 512 << 20;
 /// The module that gives `udf` and its like to editors and type checkers, which do not know globals.
 const OURS: &str = "crosslane";
-const OURS_SOURCE: &[u8] = b"export const { udf, udtf, Timestamp } = globalThis; export default udf;";
+const OURS_SOURCE: &[u8] = b"export const { udf, udtf, udaf, Timestamp } = globalThis; export default udf;";
 
 /// A function that a file declared.
 #[derive(Debug, Clone, Deserialize)]
@@ -73,6 +73,11 @@ impl Function {
         let declared: Signature = self.signature.parse().map_err(|error| format!("{error}"))?;
         let concrete = declared.for_types(types)?;
         Ok(concrete.parameters.into_iter().map(|field| field.data_type).collect())
+    }
+
+    /// What becomes of calls that fail.
+    pub(crate) fn leniency(&self) -> Leniency {
+        Leniency { retries: self.retries, on_error: self.on_error }
     }
 
     /// The types of the columns of an entry's batches; `None` if it has no such entry. What travels as bytes between isolates
@@ -314,6 +319,7 @@ fn check(function: &Function, signature: &Signature) -> Result<(), String> {
         (Kind::Table, false) => Err(format!(
             "{name}: the signature of a udtf ends with -> TABLE(column TYPE, ...); a function with one result is declared with udf"
         )),
+        (Kind::Aggregate, true) => Err(format!("{name}: an aggregate has one result, and no TABLE(...)")),
         (Kind::Scalar, true) => {
             Err(format!("{name}: a function that returns TABLE(...) is declared with udtf, not with udf"))
         }

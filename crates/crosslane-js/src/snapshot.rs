@@ -29,6 +29,7 @@ const FULL: &str = concat!(
     include_str!("js/clone.js"),
     include_str!("js/saved.js"),
     include_str!("js/scan.js"),
+    include_str!("js/aggregate.js"),
     include_str!("js/console.js"),
     include_str!("js/declare.js"),
     include_str!("js/warm.js"),

@@ -82,6 +82,7 @@ fn call(
         }
         Answer::Failed(failure, row) => Err((failure.to_string(), row)),
         Answer::Closed => Err(("closed".into(), None)),
+        Answer::Nothing(_) => Ok(Vec::new()),
     }
 }
 
@@ -115,6 +116,7 @@ fn call_with_texts(
         }
         Answer::Failed(failure, _) => Err(failure.to_string()),
         Answer::Closed => Err("closed".into()),
+        Answer::Nothing(_) => Ok(Vec::new()),
     }
 }
 
@@ -385,5 +387,110 @@ fn a_row_that_fails_is_the_end_or_null() {
             assert!(rows(guest, 10, 2).unwrap_err().contains("over"));
         }
         assert!(matches!(guest.close(&AtomicU64::new(0)), Step::Done));
+    }
+}
+
+/// Does an entry of an aggregate with columns; its results as integers, or the failure's text.
+fn enter(guest: &mut Guest, entry: Entry, columns: &[Vec<i64>]) -> Result<(Vec<Option<i64>>, u32), String> {
+    let rows = columns[0].len();
+    let built: Vec<ColumnBuilder> = columns
+        .iter()
+        .map(|column| integers(&column.iter().copied().map(Some).collect::<Vec<_>>()))
+        .collect();
+    let built: Vec<&dyn Encode> = built.iter().map(|column| column as &dyn Encode).collect();
+    let request = frame(&built, rows);
+    let types = vec![DataType::BigInt; columns.len()];
+    let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
+    match guest.enter(0, entry, &columns, rows, &AtomicU64::new(0)) {
+        Answer::Done(results, mishaps) => {
+            let reply = frame(&[&results], rows);
+            let columns = batch::columns(bytemuck::cast_slice(&reply), types[..1].iter()).unwrap();
+            let value = |row| columns[0].is_valid(row).then(|| columns[0].value(row));
+            Ok(((0..rows).map(value).collect(), mishaps.errors))
+        }
+        Answer::Nothing(mishaps) => Ok((Vec::new(), mishaps.errors)),
+        Answer::Failed(failure, _) => Err(failure.to_string()),
+        Answer::Closed => Err("closed".into()),
+    }
+}
+
+/// Combines two states.
+fn combine(guest: &mut Guest, target: i64, source: i64, keep: bool) {
+    let mut flag = ColumnBuilder::new(&DataType::Boolean);
+    flag.boolean(keep);
+    let request = frame(&[&integers(&[Some(target)]), &integers(&[Some(source)]), &flag], 1);
+    let types = [DataType::BigInt, DataType::BigInt, DataType::Boolean];
+    let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
+    let done = guest.enter(0, Entry::Combine, &columns, 1, &AtomicU64::new(0));
+    assert!(matches!(done, Answer::Nothing(_)), "{done:?}");
+}
+
+const TOTALS: [&str; 3] = [
+    "class Total { sum = [0]; update(x) { if (x < 0) throw new Error('below'); this.sum[0] += x; }
+       merge(other) { this.sum[0] += other.sum[0]; } finish() { return this.sum[0]; } }
+     udaf('total(x BIGINT) -> BIGINT', { on_error: 'null' }, Total);",
+    "udaf('total(x BIGINT) -> BIGINT', { on_error: 'null' }, { start: () => 0,
+       update(s, x) { if (x < 0) throw new Error('below'); return s + x; }, merge: (a, b) => a + b, finish: (s) => s });",
+    "class Total { sum = 0n; update(x) { for (const one of x) if (one < 0) throw new Error('below');
+         x.forEach((one) => { this.sum += BigInt(one); }); }
+       merge(other) { this.sum += other.sum; } finish() { return this.sum; } }
+     udaf('total(x BIGINT) -> BIGINT', { vectorized: true, on_error: 'null' }, Total);",
+];
+
+#[test]
+fn states_are_updated_combined_and_finished() {
+    for text in TOTALS {
+        let mut fixture = load(text).unwrap();
+        let guest = &mut fixture.guest;
+        assert_eq!(enter(guest, Entry::Update, &[vec![0, 1, 0, 2], vec![1, 10, 2, 100]]).unwrap().1, 0);
+        assert_eq!(
+            enter(guest, Entry::Finish, &[vec![0, 1, 2, 7]]).unwrap().0,
+            [Some(3), Some(10), Some(100), Some(0)]
+        );
+        // A source that is kept is another value from then on.
+        combine(guest, 3, 1, true);
+        enter(guest, Entry::Update, &[vec![3], vec![5]]).unwrap();
+        combine(guest, 0, 2, false);
+        assert_eq!(
+            enter(guest, Entry::Finish, &[vec![0, 1, 2, 3, 0]]).unwrap().0,
+            [Some(103), Some(10), Some(0), Some(15), Some(103)]
+        );
+        enter(guest, Entry::Forget, &[vec![0, 1, 3]]).unwrap();
+        assert_eq!(enter(guest, Entry::Finish, &[vec![0, 3]]).unwrap().0, [Some(0), Some(0)]);
+        // A row that fails is left out.
+        let mut errors = enter(guest, Entry::Update, &[vec![4, 5], vec![-1, 6]]).unwrap().1;
+        let (sums, late) = enter(guest, Entry::Finish, &[vec![4, 5]]).unwrap();
+        errors += late;
+        assert_eq!((sums, errors), (vec![Some(0), Some(6)], 1));
+    }
+}
+
+#[test]
+fn states_travel_as_text() {
+    for text in TOTALS {
+        let mut fixture = load(text).unwrap();
+        let mut other = Guest::boot(&fixture.library, Box::new(Log(mpsc::channel().0))).unwrap();
+        let guest = &mut fixture.guest;
+        enter(guest, Entry::Update, &[vec![1, 1], vec![4, 5]]).unwrap();
+        let request = frame(&[&integers(&[Some(0), Some(1)])], 2);
+        let types = [DataType::BigInt];
+        let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
+        let Answer::Done(saved, _) = guest.enter(0, Entry::Save, &columns, 2, &AtomicU64::new(0)) else {
+            panic!("no states");
+        };
+        let saved = frame(&[&saved], 2);
+        let saved = batch::column(bytemuck::cast_slice(&saved), &DataType::Varchar).unwrap();
+        assert!(!saved.is_valid(0) && saved.is_valid(1));
+        let text = std::str::from_utf8(saved.bytes(1)).unwrap();
+        for expected in [9, 18] {
+            let request = frame(&[&integers(&[Some(0)]), &texts(&[Some(text)])], 1);
+            let types = [DataType::BigInt, DataType::Varchar];
+            let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
+            assert!(matches!(
+                other.enter(0, Entry::Load, &columns, 1, &AtomicU64::new(0)),
+                Answer::Nothing(_)
+            ));
+            assert_eq!(enter(&mut other, Entry::Finish, &[vec![0]]).unwrap().0, [Some(expected)]);
+        }
     }
 }

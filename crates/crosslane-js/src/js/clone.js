@@ -148,17 +148,28 @@ function clonedSpecial(value, seen) {
   return undefined;
 }
 
+// The prototypes that copies keep.
+let keptPrototypes = list();
+
+const isKept = (prototype) => {
+  for (let index = 0; index < keptPrototypes.length; index++)
+    if (keptPrototypes[index] === prototype) return true;
+  return false;
+};
+
 function cloned(value, seen) {
   if (typeof value === "symbol" || typeof value === "function") throw uncloneable(value);
   if (typeof value !== "object" || value === null) return value;
   if (mapHas(seen, value)) return mapGet(seen, value);
-  const simple = isArray(value) || getPrototypeOf(value) === plain;
+  const prototype = getPrototypeOf(value);
+  const kept = isKept(prototype);
+  const simple = isArray(value) || prototype === plain || kept;
   const copied = simple ? undefined : clonedSpecial(value, seen);
   if (copied !== undefined) {
     mapSet(seen, value, copied);
     return copied;
   }
-  const copy = isArray(value) ? new Array(value.length) : {};
+  const copy = isArray(value) ? new Array(value.length) : kept ? setPrototypeOf({}, prototype) : {};
   mapSet(seen, value, copy);
   const names = keys(value);
   for (let index = 0; index < names.length; index++) {

@@ -67,7 +67,7 @@ function reader(type, source) {
     case "BIGINT":
     case "UBIGINT": {
       const signed = type.kind === "BIGINT";
-      if (source.options.bigint) {
+      if (source.options.bigint && !type.isNumber) {
         view(signed ? "BigInt64Array" : "BigUint64Array");
         value = (i) => `d${id}[${i}]`;
       } else {

@@ -35,6 +35,14 @@ const KINDS = {
   },
 };
 
+KINDS.aggregate = {
+  __proto__: null,
+  declares: "udaf",
+  options: { __proto__: null, ...ANY_KIND, classes: [] },
+  usage:
+    'use udaf("name(parameter TYPE) -> TYPE", { options }, class), with a class or an object of the methods',
+};
+
 class DeclarationError extends Error {}
 defineProperty(DeclarationError.prototype, "name", { __proto__: null, value: "DeclarationError" });
 
@@ -85,6 +93,10 @@ function checkOptions(options) {
   if (partitions !== null && typeof partitions !== "function") {
     throw error(`partitions is a function that returns a list of partitions, not ${show(partitions)}`);
   }
+  const { classes = [] } = options;
+  if (!isArray(classes) || chosenOf(classes, (made) => typeof made === "function").length < classes.length) {
+    throw error(`classes is an array of the classes that states are made of, not ${show(classes)}`);
+  }
   if (!isArray(options.warmup) || chosenOf(options.warmup, isArray).length < options.warmup.length) {
     throw error(`warmup is an array of rows, each an array of arguments, not ${show(options.warmup)}`);
   }
@@ -127,6 +139,47 @@ function optionsOf(kind, given) {
   return checkOptions({ __proto__: null, ...options, ...given });
 }
 
+const sourceOfFunction = uncurried(Function.prototype.toString);
+
+// Whether an aggregate has all methods, and its states can be copied and sent to other workers.
+function checkAggregate(made, { classes }) {
+  const isClass = typeof made === "function";
+  const name = (isClass && made.name) || "the aggregate";
+  const methods = isClass ? made.prototype : made;
+  const needed = isClass ? ["update", "merge", "finish"] : ["start", "update", "merge", "finish"];
+  for (let i = 0; i < needed.length; i++) {
+    const method = methods?.[needed[i]];
+    if (typeof method !== "function") {
+      throw new DeclarationError(
+        `${name} has no method ${needed[i]}: an aggregate has ${join(mapped(needed, String), ", ")}`,
+      );
+    }
+    if (method instanceof AsyncFunction) {
+      throw new DeclarationError(`${name}: ${needed[i]} is async, and an aggregate waits for no promise`);
+    }
+  }
+  const all = addAll(addAll(list(), isClass ? [made] : []), classes);
+  for (let i = 0; i < all.length; i++) {
+    for (let one = all[i]; typeof one === "function"; one = getPrototypeOf(one)) {
+      const found = executed(/[.]\s*(#[\p{ID_Start}$_][\p{ID_Continue}$]*)/u, sourceOfFunction(one));
+      if (found !== null) {
+        throw new DeclarationError(
+          `${one.name} has private fields (${found[1]}), which copies of a state and what is sent to other workers have not: use properties without #`,
+        );
+      }
+    }
+  }
+  const state = isClass ? construct(made, []) : made.start();
+  if (state === undefined) throw new DeclarationError(`${name}: start gives undefined, which is no state`);
+  try {
+    saved(state, prototypesOf(made, classes));
+  } catch (error) {
+    throw new DeclarationError(
+      `${name}: in a new state, ${error.message}; the option classes names the classes of objects in it`,
+    );
+  }
+}
+
 function declare(kind, signature, rest) {
   const f = rest[rest.length - 1];
   const given = (rest.length > 1 ? rest[0] : undefined) ?? {};
@@ -136,13 +189,15 @@ function declare(kind, signature, rest) {
   }
   if (
     typeof signature !== "string" ||
-    typeof f !== "function" ||
+    (typeof f !== "function" && !(kind === "aggregate" && typeof f === "object" && f !== null)) ||
     typeof given !== "object" ||
     rest.length > 2
   ) {
     throw new DeclarationError(usage);
   }
-  declared[declared.length] = { kind, signature, options: optionsOf(kind, given), function: f, ...caller() };
+  const options = optionsOf(kind, given);
+  if (kind === "aggregate") checkAggregate(f, options);
+  declared[declared.length] = { kind, signature, options, function: f, ...caller() };
   return f;
 }
 
@@ -152,9 +207,13 @@ function udf(signature, ...rest) {
 function udtf(signature, ...rest) {
   return declare("table", signature, rest);
 }
+function udaf(signature, ...rest) {
+  return declare("aggregate", signature, rest);
+}
 for (const [name, value] of [
   ["udf", udf],
   ["udtf", udtf],
+  ["udaf", udaf],
 ]) {
   defineProperty(globalThis, name, { value, writable: true, configurable: true });
 }
@@ -177,6 +236,7 @@ function declarations() {
       required: kind === "table" ? f.length - (options.partitions === null ? 0 : 1) : undefined,
       partitions: kind === "table" ? options.partitions !== null : undefined,
       warmup: undefined,
+      classes: undefined,
     })),
   );
 }

@@ -94,6 +94,7 @@ const prepared = list();
 function typed(index, types) {
   const spec = declared[index];
   if (spec.kind === "table") return prepareTable(spec, types);
+  if (spec.kind === "aggregate") return prepareAggregate(spec, types);
   const wants = mapped(types.parameters, () => spec.options.nulls === "call");
   return prepare({ ...spec, admits: wants }, types);
 }
@@ -122,6 +123,9 @@ const methods = {
 
   // Calls what has that number with a batch: the word for its progress, and the memory of its columns.
   begin: (rows, index, word, memory) => begin(rows, prepared[index], memory, word),
+  // The same for an entry of an aggregate. `flush` does what waits for it.
+  enter: (rows, index, entry, word, memory) => enter(rows, prepared[index], entry, memory, word),
+  flush: (index, word) => flush(prepared[index], word),
   resume: (row, isNull, pause) => resume(row, isNull === 1, pause),
   settled: () => (scan === undefined ? settled() : settledScan()),
 

@@ -116,6 +116,8 @@ const STORES = {
       else wideOut[i] = otherBig(r, i, toUnsigned, 'UBIGINT');`,
   },
 };
+// What has no results.
+STORES.NOTHING = { array: "Uint8Array", per: 1, setup: "", code: "" };
 for (const [kind, array] of Object.entries(PLAIN)) {
   STORES[kind] ??= {
     array,
@@ -174,7 +176,7 @@ function called(spec, read) {
 }
 
 // The loop that calls a row function. `kept` makes it keep the results, for types of variable length.
-function rowLoop(spec) {
+function rowLoop(spec, before = () => "", call = called) {
   const source = new Source(spec);
   const read = columns(spec, source);
   const store = STORES[spec.returns.kind];
@@ -188,7 +190,8 @@ function rowLoop(spec) {
       for (let i = first; i < end; i++) {
         ${skip ? `if (${skip}) { ${keep ? "out[i] = null;" : "nullRow(i);"} continue; }` : ""}
         progress[0] = i;
-        let r = ${called(spec, read)};
+        ${before(read)}
+        let r = ${call(spec, read)};
         ${keep ? `if (typeof r === 'object' && r instanceof Promise) promised(r); else out[i] = r;` : store.code}
         if (batch.promise !== undefined) return i;
       }

@@ -514,7 +514,7 @@ function takeRows() {
   scan.taken = true;
   scan.sent += rows;
   scan.errors = 0;
-  return flat(addAll([done && columns === undefined ? 1 : 0, errors, rows], sink.outputs()));
+  return flat(addAll(addAll(list(), [done && columns === undefined ? 1 : 0, errors, rows]), sink.outputs()));
 }
 
 // The rows that were written before the clock has ended the function.

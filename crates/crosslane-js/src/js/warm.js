@@ -104,6 +104,7 @@ function warm({ kind, options }, prepared) {
   );
   const given = options.warmup.length > 0 ? options.warmup : [samples];
   if (kind === "table") return warmTable(given, prepared);
+  if (kind === "aggregate") return warmAggregate(given, prepared);
   const rows = mapped(given, (row) => {
     if (!variadic) return row;
     const made = list();
@@ -123,11 +124,23 @@ function warmTable(given, prepared) {
   const { spec } = prepared;
   const word = new Uint32Array(2);
   const isTable = spec.partitions === null;
-  const types = isTable ? addAll([TEXT, PLACES], spec.parameters) : spec.parameters;
+  const types = isTable ? addAll(addAll(list(), [TEXT, PLACES]), spec.parameters) : spec.parameters;
   for (let i = 0; i < given.length; i++) {
-    const row = isTable ? addAll([null, null], given[i]) : given[i];
+    const row = isTable ? addAll(addAll(list(), [null, null]), given[i]) : given[i];
     openScan(prepared, isTable, word, buffersOf(types, [row], spec));
     for (let batches = 0; batches < 4; batches++) scanRows(256, 0, word, word);
     closeScan(word);
   }
+}
+
+// Updates a state with the samples, and finishes it.
+function warmAggregate(given, prepared) {
+  const { spec, entries } = prepared;
+  const word = new Uint32Array(2);
+  const numbered = mapped(given, (row) => addAll(addAll(list(), [0]), row));
+  const { parameters } = entries[UPDATE].spec;
+  enter(numbered.length, prepared, UPDATE, buffersOf(parameters, numbered, { ...spec, bigint: false }), word);
+  flush(prepared, word);
+  const states = mapped([0], (number) => addAll(list(), [number]));
+  return enter(1, prepared, FINISH, buffersOf([STATE], states, spec), word);
 }

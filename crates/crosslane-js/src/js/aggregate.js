@@ -1,0 +1,254 @@
+// Aggregates: states under numbers of the engine's, and what is done with them. Each entry is a function that is called
+// row by row (`run.js`), of which some have no results.
+
+const STATE = { __proto__: null, kind: "BIGINT", name: "BIGINT", isNumber: true };
+const FLAG = { __proto__: null, kind: "BOOLEAN", name: "BOOLEAN" };
+const NOTHING = { __proto__: null, kind: "NOTHING", name: "" };
+// The entries' numbers.
+const [UPDATE, COMBINE, FINISH, SAVE, LOAD, FORGET] = [3, 4, 5, 8, 9, 10];
+// So many rows wait for a vectorized update.
+const MOST_WAITING = 16384;
+// The most that a batch adds.
+const MOST_ADDED = 2048;
+
+// What a class or an object of methods does, as functions of a state, which they give.
+function methodsOf(made) {
+  if (typeof made === "function") {
+    const Class = made;
+    return {
+      __proto__: null,
+      start: () => new Class(),
+      merge(state, other) {
+        state.merge(other);
+      },
+      finish: (state) => state.finish(),
+      updated: "(s.update(",
+    };
+  }
+  return {
+    __proto__: null,
+    start: () => made.start(),
+    merge: (state, other) => made.merge(state, other),
+    finish: (state) => made.finish(state),
+    updated: "f.keep(n, f.made.update(s, ",
+  };
+}
+
+// Makes what runs an aggregate, from its types as the host parsed them.
+function prepareAggregate(declared, types) {
+  const { options, function: made } = declared;
+  const { start, merge, finish, updated } = methodsOf(made);
+  const prototypes = prototypesOf(made, options.classes);
+  const states = list();
+  const spec = { __proto__: null, ...options, concurrency: 1, vectorized: false, variadic: false };
+  const admits = mapped(types.parameters, () => options.nulls === "call");
+  const keep = (number, state) => {
+    // What gives nothing has changed the state itself.
+    if (state !== undefined) states[number] = state;
+  };
+  const merged = (number, other) => {
+    if (states[number] === undefined) states[number] = other;
+    else keep(number, merge(states[number], other));
+  };
+  const forget = (number) => {
+    waiting?.forget(number);
+    states[number] = undefined;
+    while (states.length > 0 && states[states.length - 1] === undefined) states.length--;
+  };
+  const aggregate = { __proto__: null, made, states, keep, start };
+  const entries = list();
+  const add = (entry, f, parameters, returns) => {
+    const of = { __proto__: null, ...spec, parameters, returns, admits: mapped(parameters, () => false) };
+    entries[entry] = { ...preparedRows(f, of), rows: rowLoop(of) };
+  };
+  const given = addAll(addAll(list(), [STATE]), types.parameters);
+  const update = {
+    ...spec,
+    __proto__: null,
+    parameters: given,
+    returns: NOTHING,
+    admits: addAll(addAll(list(), [false]), admits),
+  };
+  const waiting = options.vectorized ? waitingRows(types.parameters, options, aggregate) : undefined;
+  const begin = (read) =>
+    options.vectorized
+      ? ""
+      : `const n = ${passed(read[0])}; let s = f.states[n]; if (s === undefined) s = f.states[n] = f.start();`;
+  const call = (_, read) => {
+    const values = mapped(read, passed);
+    if (options.vectorized) return `f.add(${join(values, ", ")})`;
+    const behind = list();
+    for (let at = 1; at < values.length; at++) behind[at - 1] = values[at];
+    return `${updated}${join(behind, ", ")}))`;
+  };
+  entries[UPDATE] = {
+    ...preparedRows(waiting ?? aggregate, update),
+    rows: rowLoop(update, begin, call),
+    waiting,
+  };
+  const combine = (target, source, isKept) => {
+    const from = states[source];
+    if (from === undefined) return;
+    if (isKept || target === source) return merged(target, copied(from, prototypes));
+    states[source] = undefined;
+    merged(target, from);
+  };
+  add(COMBINE, combine, [STATE, STATE, FLAG], NOTHING);
+  add(
+    FINISH,
+    (number) => finish(states[number] === undefined ? start() : states[number]),
+    [STATE],
+    types.returns,
+  );
+  const savedState = (number) => (states[number] === undefined ? null : saved(states[number], prototypes));
+  add(SAVE, savedState, [STATE], TEXT);
+  add(LOAD, (number, text) => merged(number, loaded(text, prototypes)), [STATE, TEXT], NOTHING);
+  add(FORGET, forget, [STATE], NOTHING);
+  return { __proto__: null, spec: { ...types, ...spec, __proto__: null }, entries, waiting };
+}
+
+const preparedRows = (f, spec) => ({
+  __proto__: null,
+  f,
+  spec,
+  asynchronous: false,
+  write: spec.returns === NOTHING ? undefined : columnWriter(spec),
+  vectors: undefined,
+  launches: spec.returns === NOTHING ? undefined : asyncLoop(spec),
+});
+
+// The prototypes that objects in states keep.
+function prototypesOf(made, classes) {
+  const prototypes = list();
+  if (typeof made === "function") prototypes[0] = made.prototype;
+  for (let i = 0; i < classes.length; i++) prototypes[prototypes.length] = classes[i].prototype;
+  return prototypes;
+}
+
+// A copy of a state that shares nothing with it.
+function copied(state, prototypes) {
+  if (typeof state !== "object") return state;
+  keptPrototypes = prototypes;
+  try {
+    return cloned(state, new Map());
+  } finally {
+    keptPrototypes = NO_CLASSES;
+  }
+}
+
+// ---- whole columns at once
+
+// Rows that wait until there are enough of them for updates by columns.
+function waitingRows(parameters, options, { states, start, made, keep }) {
+  const numbers = new Int32Array(MOST_WAITING + MOST_ADDED);
+  const kinds = mapped(parameters, ({ kind }) => {
+    if (options.nulls === "call") return undefined;
+    const wide = WIDE[kind];
+    return wide === undefined ? PLAIN[kind] : options.bigint ? wide : "Float64Array";
+  });
+  const isClass = typeof made === "function";
+  let columns;
+  let count = 0;
+  const clear = () => {
+    columns = mapped(kinds, (kind) => (kind === undefined ? list() : new globals[kind](lengthOf(numbers))));
+    count = 0;
+  };
+  clear();
+  const add = (number, ...values) => {
+    numbers[count] = number;
+    for (let at = 0; at < values.length; at++) columns[at][count] = values[at];
+    count++;
+  };
+  // The rows of each state in their order: how many there are before it, and then where the next one goes.
+  const sorted = () => {
+    let most = 0;
+    for (let i = 0; i < count; i++) most = max(most, numbers[i]);
+    const ends = new Int32Array(most + 2);
+    for (let i = 0; i < count; i++) ends[numbers[i] + 1]++;
+    for (let i = 0; i <= most; i++) ends[i + 1] += ends[i];
+    const order = new Int32Array(count);
+    for (let i = 0; i < count; i++) order[ends[numbers[i]]++] = i;
+    return order;
+  };
+  const update = (number, given) => {
+    if (states[number] === undefined) states[number] = start();
+    const state = states[number];
+    if (isClass) apply(state.update, state, given);
+    else keep(number, apply(made.update, made, addAll(addAll(list(), [state]), given)));
+  };
+  // Updates all states for which rows wait. Gives how many rows were left out.
+  const flush = () => {
+    const order = sorted();
+    const all = columns;
+    const total = count;
+    let errors = 0;
+    clear();
+    const rowNumbers = firstOf(numbers, total);
+    for (let from = 0; from < total; ) {
+      const number = rowNumbers[order[from]];
+      let to = from + 1;
+      while (to < total && rowNumbers[order[to]] === number) to++;
+      for (let tries = 0; ; tries++) {
+        try {
+          update(
+            number,
+            mapped(kinds, (kind, at) => taken(all[at], kind, order, from, to)),
+          );
+          break;
+        } catch (error) {
+          if (tries < options.retries) continue;
+          if (options.on_error !== "null") throw error;
+          errors += to - from;
+          break;
+        }
+      }
+      from = to;
+    }
+    return errors;
+  };
+  // Rows of states that are no more are left out when the entry that says so is done.
+  const forgotten = new Map();
+  const forget = (number) => {
+    if (count > 0) mapSet(forgotten, number, true);
+  };
+  const sweep = () => {
+    if (sizeOfMap(forgotten) === 0) return;
+    let left = 0;
+    for (let i = 0; i < count; i++) {
+      if (mapHas(forgotten, numbers[i])) continue;
+      numbers[left] = numbers[i];
+      for (let at = 0; at < columns.length; at++) columns[at][left] = columns[at][i];
+      left++;
+    }
+    count = left;
+    mapClear(forgotten);
+  };
+  return { __proto__: null, add, flush, forget, sweep, count: () => count };
+}
+
+function firstOf(numbers, count) {
+  const copy = new Int32Array(count);
+  for (let i = 0; i < count; i++) copy[i] = numbers[i];
+  return copy;
+}
+
+// The rows of a column at these places.
+function taken(column, kind, order, from, to) {
+  const part = kind === undefined ? blank(to - from) : new globals[kind](to - from);
+  for (let i = from; i < to; i++) part[i - from] = column[order[i]];
+  return kind === undefined ? asArray(part) : part;
+}
+
+// Does what an entry says. Without results it gives whether too many rows wait.
+function enter(rows, prepared, entry, memory, word) {
+  const done = begin(rows, prepared.entries[entry], memory, word);
+  if (entry === FORGET) prepared.waiting?.sweep();
+  return entry === UPDATE && typeof done !== "number" ? tooMany(prepared) : done;
+}
+
+const tooMany = ({ waiting }) => [waiting !== undefined && waiting.count() >= MOST_WAITING ? 1 : 0];
+
+function flush(prepared, word) {
+  word[0] = 0;
+  return [prepared.waiting === undefined ? 0 : prepared.waiting.flush()];
+}
