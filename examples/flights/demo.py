@@ -100,6 +100,20 @@ QUERIES = [
            FROM flights GROUP BY year, month, day ORDER BY mean_delay DESC LIMIT 5""",
     ),
     (
+        "An aggregate: the delay that nine of ten flights stay below, by carrier",
+        """SELECT carrier, count(*) AS flights, round(median(dep_delay)) AS half, delay_of_nine_in_ten(dep_delay) AS nine_in_ten
+           FROM flights GROUP BY carrier ORDER BY nine_in_ten DESC LIMIT 5""",
+    ),
+    (
+        "The same in a window: the worst months of the daily flight to Honolulu",
+        """SELECT strftime(time_hour, '%B') AS month, max(of_30_flights) AS nine_in_ten_of_30_flights
+           FROM (SELECT time_hour, delay_of_nine_in_ten(dep_delay)
+                        OVER (ORDER BY time_hour ROWS 29 PRECEDING) AS of_30_flights,
+                        row_number() OVER (ORDER BY time_hour) AS flight
+                 FROM flights WHERE carrier = 'HA')
+           WHERE flight >= 30 GROUP BY month ORDER BY 2 DESC LIMIT 4""",
+    ),
+    (
         "A model, loaded by each worker ahead of queries: percent of flights that leave 30 minutes late",
         """SELECT floor(risk * 10)::INTEGER * 10 AS risk_from, count(*) AS flights,
                   round(avg(risk) * 100, 1) AS predicted, round(avg((dep_delay > 30)::INTEGER) * 100, 1) AS late

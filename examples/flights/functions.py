@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import asin, atan2, cos, degrees, exp, radians, sin, sqrt
@@ -14,7 +15,7 @@ import aiohttp
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from crosslane import udf, udtf
+from crosslane import udaf, udf, udtf
 
 EARTH_RADIUS_MILES = 3958.7613
 SHORT = {"intl": "International", "rgnl": "Regional", "muni": "Municipal", "co": "County", "fld": "Field"}
@@ -110,6 +111,28 @@ async def time_zone(airport_code: str) -> str:
     async with _session.get(f"/zone/{airport_code}") as response:
         response.raise_for_status()
         return (await response.json())["zone"]
+
+
+@udaf
+class DelayOfNineInTen:
+    """The delay that nine of ten flights stay below. What it keeps grows with the delays that there are, not with the flights."""
+
+    def __init__(self) -> None:
+        self.flights: Counter[int] = Counter()
+
+    def update(self, delay: float) -> None:
+        self.flights[round(delay)] += 1
+
+    def merge(self, other: DelayOfNineInTen) -> None:
+        self.flights.update(other.flights)
+
+    def finish(self) -> float | None:
+        below, nine_in_ten = 0, 0.9 * self.flights.total()
+        for delay in sorted(self.flights):
+            below += self.flights[delay]
+            if below >= nine_in_ten:
+                return float(delay)
+        return None
 
 
 @udf

@@ -540,6 +540,14 @@ impl<'py> Rows<'_, 'py> {
         Ok(())
     }
 
+    /// Adds a value of any kind.
+    #[inline]
+    fn any(&self, target: &Target<'py>, value: &Bound<'py, PyAny>, out: &mut ColumnBuilder) -> PyResult<()> {
+        // SAFETY: the object lives, and `Bound` says that the interpreter's lock is held.
+        let plain = unsafe { target.plain.add(self.layout, value.as_ptr(), out) };
+        if plain { Ok(()) } else { self.value(target, value, out) }
+    }
+
     /// Adds a value that is none of the usual.
     #[cold]
     fn value(
@@ -571,7 +579,7 @@ impl<'py> Rows<'_, 'py> {
                     let keys: Vec<_> = row.keys().iter().map(|key| key.to_string()).collect();
                     self.wrong(&format!("a row without {}; it has {}", target.name, keys.join(", ")))
                 })?;
-                self.value(target, &value, child)?;
+                self.any(target, &value, child)?;
             }
             return Ok(());
         }
@@ -597,7 +605,7 @@ impl<'py> Rows<'_, 'py> {
                     "yielded {shown} where a row is due: a tuple, a dict or an object of {names}"
                 )));
             };
-            self.value(target, &value, child)?;
+            self.any(target, &value, child)?;
         }
         Ok(())
     }
