@@ -219,6 +219,13 @@ def rows_{index}(values, n):
         yield (values[i % len(values)],)
 """,
     ),
+    "js": (
+        "",
+        """udtf({signature!r}, {{ bigint: true }}, function* (values, n) {{
+  for (let i = 0; i < n; i++) yield [values[i % values.length]];
+}});
+""",
+    ),
     "ruby": (
         "",
         """udtf({signature!r}) {{ |values, n| n.times.lazy.map {{ |i| [values[i % values.size]] }} }}

@@ -494,3 +494,14 @@ fn states_travel_as_text() {
         }
     }
 }
+
+#[test]
+fn rows_of_a_large_batch_wait_for_their_columns() {
+    let mut fixture = load(TOTALS[2]).unwrap();
+    let guest = &mut fixture.guest;
+    let rows = 50_000;
+    for _ in 0..2 {
+        enter(guest, Entry::Update, &[vec![3; rows], vec![1; rows]]).unwrap();
+    }
+    assert_eq!(enter(guest, Entry::Finish, &[vec![3]]).unwrap().0, [Some(2 * rows as i64)]);
+}

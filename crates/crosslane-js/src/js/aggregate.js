@@ -8,7 +8,7 @@ const NOTHING = { __proto__: null, kind: "NOTHING", name: "" };
 const [UPDATE, COMBINE, FINISH, SAVE, LOAD, FORGET] = [3, 4, 5, 8, 9, 10];
 // So many rows wait for a vectorized update.
 const MOST_WAITING = 16384;
-// The most that a batch adds.
+// What a batch of the engine's usual size adds.
 const MOST_ADDED = 2048;
 
 // What a class or an object of methods does, as functions of a state, which they give.
@@ -140,7 +140,7 @@ function copied(state, prototypes) {
 
 // Rows that wait until there are enough of them for updates by columns.
 function waitingRows(parameters, options, { states, start, made, keep }) {
-  const numbers = new Int32Array(MOST_WAITING + MOST_ADDED);
+  let numbers = new Int32Array(MOST_WAITING + MOST_ADDED);
   const kinds = mapped(parameters, ({ kind }) => {
     if (options.nulls === "call") return undefined;
     const wide = WIDE[kind];
@@ -158,6 +158,15 @@ function waitingRows(parameters, options, { states, start, made, keep }) {
     numbers[count] = number;
     for (let at = 0; at < values.length; at++) columns[at][count] = values[at];
     count++;
+  };
+  // Makes room for so many rows.
+  const reserve = (rows) => {
+    const room = count + rows;
+    if (room <= lengthOf(numbers)) return;
+    numbers = grown(numbers, room, Int32Array);
+    for (let at = 0; at < columns.length; at++) {
+      if (kinds[at] !== undefined) columns[at] = grown(columns[at], lengthOf(numbers), globals[kinds[at]]);
+    }
   };
   // The rows of each state in their order: how many there are before it, and then where the next one goes.
   const sorted = () => {
@@ -223,7 +232,7 @@ function waitingRows(parameters, options, { states, start, made, keep }) {
     count = left;
     mapClear(forgotten);
   };
-  return { __proto__: null, add, flush, forget, sweep, count: () => count };
+  return { __proto__: null, add, flush, forget, sweep, reserve, count: () => count };
 }
 
 function firstOf(numbers, count) {
@@ -241,6 +250,7 @@ function taken(column, kind, order, from, to) {
 
 // Does what an entry says. Without results it gives whether too many rows wait.
 function enter(rows, prepared, entry, memory, word) {
+  if (entry === UPDATE) prepared.waiting?.reserve(rows);
   const done = begin(rows, prepared.entries[entry], memory, word);
   if (entry === FORGET) prepared.waiting?.sweep();
   return entry === UPDATE && typeof done !== "number" ? tooMany(prepared) : done;
