@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ruby_path,
         unregister,
     )
+    from crosslane._map import map
 
 __all__ = [
     "DeclarationError",
@@ -47,6 +48,7 @@ __all__ = [
     "extension_path",
     "javascript_path",
     "load",
+    "map",
     "register",
     "ruby_path",
     "udaf",
@@ -60,7 +62,8 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # Lanes import this package too, and need no DuckDB.
     if name in __all__:
-        return getattr(import_module("crosslane._duckdb"), name)
+        # Streams need no DuckDB either.
+        return getattr(import_module("crosslane._map" if name == "map" else "crosslane._duckdb"), name)
     raise AttributeError(f"module 'crosslane' has no attribute {name!r}")
 
 

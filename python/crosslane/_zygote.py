@@ -108,7 +108,12 @@ def _warm_up(functions: list[Any]) -> None:
     """Imports what lanes would import at their first call, and compiles what they all need."""
     from crosslane import _loop
 
-    modules = {"row": ["_guest"], "async": ["_guest", "_async"], "vectorized": ["_guest", "_vectors"]}
+    modules = {
+        "row": ["_guest"],
+        "async": ["_guest", "_async"],
+        "vectorized": ["_guest", "_vectors"],
+        "stream": ["_streams"],
+    }
     if any(function.table for function in functions):
         importlib.import_module("crosslane._tables")
     kinds = {function.kind for function in functions}
@@ -116,7 +121,7 @@ def _warm_up(functions: list[Any]) -> None:
         for module in modules[kind]:
             importlib.import_module(f"crosslane.{module}")
     _loop.prepare(functions)
-    if "vectorized" in kinds:
+    if kinds & {"vectorized", "stream"}:
         for library in {column for function in functions for column in function.columns}:
             importlib.import_module(library)
 

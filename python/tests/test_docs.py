@@ -43,6 +43,7 @@ PAGES = {
     "docs/javascript.md": 9,
     "docs/lua.md": 2,
     "docs/ruby.md": 8,
+    "docs/streams.md": 1,
 }
 #: These pages have drawings and a grammar, in blocks without a language, and no programs.
 DRAWN = ("docs/architecture.md", "docs/protocol.md")

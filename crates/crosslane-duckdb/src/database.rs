@@ -298,6 +298,10 @@ impl Database {
         };
         let (pool, loaded) = Pool::start(pool_options(&settings), move |stop| Zygote::start(options, stop))?;
         let functions = &loaded.functions;
+        if let Some(stream) = functions.iter().find(|function| function.spec.kind == Kind::Stream) {
+            let what = "SQL has no calls of stream functions; Python's crosslane.map has";
+            return Err(Error::Declaration(format!("function {}: {what}", stream.name())));
+        }
         // Looked up before the catalog is locked.
         let (tables, others): (Vec<_>, Vec<_>) =
             functions.iter().cloned().partition(|function| function.signature.table);

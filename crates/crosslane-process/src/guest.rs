@@ -27,6 +27,9 @@ pub struct GuestLane {
     socket: OwnedFd,
     spin: Spin,
     placement: Placement,
+    /// Whether the oldest message of the request ring is the current call's. The one behind it may have been looked at
+    /// while there was no room for results, and is not to be given back with it.
+    held: bool,
     /// The current call's message, if it is none of the ring's.
     external: Option<external::MappedFile>,
     /// The number of the last exchange that this guest has ended.
@@ -176,6 +179,7 @@ impl GuestLane {
             socket,
             spin: Spin(spin),
             placement: Placement::new(Side::Guest),
+            held: false,
             external: None,
             ended: 0,
             mark: now(),
@@ -236,6 +240,7 @@ impl GuestLane {
         let taken = loop {
             if let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
                 let taken = now();
+                self.held = true;
                 self.external = match frame.tag() {
                     INLINE => None,
                     EXTERNAL => {
@@ -334,6 +339,11 @@ impl GuestLane {
             return Ok(None);
         }
         batch::types(self.bytes()).map_err(broken)
+    }
+
+    /// The most bytes of an answer that need no memory but the lane's own.
+    pub fn most(&self) -> usize {
+        self.ends.producer.most()
     }
 
     /// Where progress is reported.
@@ -627,7 +637,9 @@ impl GuestLane {
     /// Ends the use of the arguments: they are no longer needed, and the engine may wait for their space.
     fn release(&mut self) {
         self.external = None;
-        self.ends.consumer.release();
+        if std::mem::take(&mut self.held) {
+            self.ends.consumer.release();
+        }
     }
 
     /// Waits until the reply ring has room for a frame of so many bytes, or until `stop` says so; whether it has.

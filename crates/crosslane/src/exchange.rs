@@ -35,10 +35,12 @@ pub enum Entry {
     Forget = 10,
     /// The end of what the guest has prepared.
     TearDown = 11,
+    /// A batch of a stream in, batches of another out.
+    Map = 12,
 }
 
 /// All of them.
-const ENTRIES: [Entry; 11] = [
+const ENTRIES: [Entry; 12] = [
     Entry::Call,
     Entry::Scan,
     Entry::Update,
@@ -50,6 +52,7 @@ const ENTRIES: [Entry; 11] = [
     Entry::Load,
     Entry::Forget,
     Entry::TearDown,
+    Entry::Map,
 ];
 
 impl Entry {
@@ -68,7 +71,12 @@ impl Entry {
 
     /// Whether the guest answers with one batch, which is its last.
     pub(crate) fn is_answered_once(self) -> bool {
-        !matches!(self, Self::Scan | Self::Partitions)
+        !matches!(self, Self::Scan | Self::Partitions | Self::Map)
+    }
+
+    /// Whether exchanges for it may follow one another before the guest has ended the first.
+    fn follows_itself(self) -> bool {
+        matches!(self, Self::Call | Self::Map)
     }
 }
 
@@ -120,7 +128,8 @@ impl Address {
 
 /// The exchanges of a lane, as its engine counts them, whatever the lane is made of.
 ///
-/// Calls may follow one another before their results are there. Any other exchange has its lane for itself.
+/// Calls may follow one another before their results are there, and so may the batches of a stream. Any other exchange has
+/// its lane for itself.
 #[derive(Debug, Default)]
 pub struct Exchanges {
     /// The number of the last that was opened.
@@ -153,8 +162,8 @@ impl Exchanges {
     pub fn header(&self, address: Address, rows: usize) -> Option<Header> {
         let Address { function, entry, part } = address;
         assert_eq!(part.opens(), !self.sending, "a batch of {part:?} out of turn");
-        let calls = entry == Entry::Call && self.entry == Entry::Call;
-        if part.opens() && self.open > 0 && !calls {
+        let follows = entry == self.entry && entry.follows_itself();
+        if part.opens() && self.open > 0 && !follows {
             return None;
         }
         Some(Header {
@@ -243,6 +252,18 @@ mod tests {
         let header = exchanges.header(address, 1).expect("its turn");
         assert_eq!(exchanges.sent(address), header.exchange);
         header.exchange
+    }
+
+    #[test]
+    fn batches_of_a_stream_follow_one_another_and_have_many_answers() {
+        const MAP: Address = Address { entry: Entry::Map, ..SCAN };
+        let mut exchanges = Exchanges::default();
+        assert_eq!((open(&mut exchanges, MAP), open(&mut exchanges, MAP)), (1, 2));
+        assert_eq!(exchanges.header(Address::call(0), 1), None);
+        for (exchange, flags) in [(1, 0), (1, LAST), (2, 0), (2, 0), (2, LAST)] {
+            assert!(exchanges.received(&batch(exchange, flags)).unwrap());
+        }
+        assert_eq!(exchanges.in_flight(), 0);
     }
 
     #[test]

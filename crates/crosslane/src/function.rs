@@ -204,17 +204,28 @@ impl Function {
         let signature: Signature = spec.signature.parse()?;
         let wrong = |what: String| Error::Declaration(format!("function {}: {what}", signature.name));
         spec.check().map_err(wrong)?;
-        if spec.kind != Kind::Scalar && (signature.variadic || signature.takes_any()) {
+        let takes_any = signature.takes_any() && !signature.stream;
+        if spec.kind != Kind::Scalar && (signature.variadic || takes_any) {
             let kind = spec.kind.name();
             return Err(wrong(format!(
                 "only scalar functions take any number or type of arguments, and it is of the kind {kind}"
             )));
         }
-        if signature.table != (spec.kind == Kind::Table) {
+        if signature.stream != (spec.kind == Kind::Stream) {
+            return Err(wrong(if signature.stream {
+                format!("only a stream function takes a TABLE, and it is of the kind {}", spec.kind.name())
+            } else {
+                "a stream function's signature begins with its input: (rows TABLE) or (rows TABLE(column TYPE, ...))".to_owned()
+            }));
+        }
+        if signature.table != matches!(spec.kind, Kind::Table | Kind::Stream) {
             return Err(wrong(if signature.table {
                 format!("only table functions return TABLE(...), and it is of the kind {}", spec.kind.name())
             } else {
-                "a table function's signature ends with -> TABLE(column TYPE, ...)".to_owned()
+                format!(
+                    "the signature of a function of the kind {} ends with -> TABLE(column TYPE, ...)",
+                    spec.kind.name()
+                )
             }));
         }
         spec.admits_null.resize(signature.parameters.len(), false);
@@ -365,7 +376,7 @@ mod tests {
             }
         }
         assert_eq!(declared("aggregate", "", json!({})).unwrap().spec.kind, Kind::Aggregate);
-        assert!(declared("stream", "", json!({})).is_err());
+        assert!(declared("window", "", json!({})).is_err());
         for option in
             [json!({ "partitions": true }), json!({ "cardinality": 7 }), json!({ "named": [false, true] })]
         {

@@ -5,6 +5,7 @@
 //! | scalar | [`Entry::Call`] | the arguments | a result for each row |
 //! | table | [`Entry::Scan`] | a row: the partition (BLOB; NULL without), the wanted columns' places, the arguments | batches of any number of rows: a STRUCT of the wanted columns |
 //! | table | [`Entry::Partitions`] | a row: the arguments | batches of any number of rows: a partition as bytes |
+//! | stream | [`Entry::Map`] | rows: a STRUCT of the input's columns | batches of any number of rows: a STRUCT of the output's columns |
 //! | aggregate | [`Entry::Update`] | a state's number, the arguments | a batch without rows and columns |
 //! | aggregate | [`Entry::Combine`] | the numbers of two states, of which the second is added to the first; whether the second is kept | the same |
 //! | aggregate | [`Entry::Finish`] | a state's number | a result for each row |
@@ -30,6 +31,8 @@ pub enum Kind {
     Table,
     /// It makes a value of many rows.
     Aggregate,
+    /// It makes batches of a batch.
+    Stream,
 }
 
 /// What an exchange for an entry of a function carries. [`Kind::entry`] is the one that makes it.
@@ -72,6 +75,7 @@ impl Kind {
             Kind::Scalar => "scalar",
             Kind::Table => "table",
             Kind::Aggregate => "aggregate",
+            Kind::Stream => "stream",
         }
     }
 
@@ -89,6 +93,7 @@ impl Kind {
             (Kind::Aggregate, Entry::Save) => (&*STATE, &[], Some(&BYTES)),
             (Kind::Aggregate, Entry::Load) => (&*SAVED, &[], None),
             (Kind::Aggregate, Entry::Forget) => (&*STATE, &[], None),
+            (Kind::Stream, Entry::Map) => (&[], parameters, returns),
             _ => return None,
         };
         Some(EntryTypes { leading, arguments, returns })
@@ -99,9 +104,9 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let kinds = [Kind::Scalar, Kind::Table, Kind::Aggregate];
+        let kinds = [Kind::Scalar, Kind::Table, Kind::Aggregate, Kind::Stream];
         let kind = kinds.into_iter().find(|kind| kind.name() == name);
-        kind.ok_or_else(|| format!("a function's kind is scalar, table or aggregate, not {name:?}"))
+        kind.ok_or_else(|| format!("a function's kind is scalar, table, aggregate or stream, not {name:?}"))
     }
 }
 
@@ -162,11 +167,12 @@ mod tests {
                 (Entry::Forget, "state BIGINT".to_owned(), None),
             ]
         );
+        assert_eq!(entries("stream"), [(Entry::Map, arguments.to_owned(), returns())]);
     }
 
     #[test]
     fn kinds_have_their_names() {
-        for kind in [Kind::Scalar, Kind::Table, Kind::Aggregate] {
+        for kind in [Kind::Scalar, Kind::Table, Kind::Aggregate, Kind::Stream] {
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }

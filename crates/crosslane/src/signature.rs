@@ -1,6 +1,6 @@
 //! The grammar of signatures: `slug(title VARCHAR) -> VARCHAR`, in SQL's types, for all languages.
 
-use crate::types::{DataType, Field, MOST_LEVELS, MOST_MEMBERS};
+use crate::types::{DataType, Field, Identifier, MOST_LEVELS, MOST_MEMBERS};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -32,8 +32,12 @@ pub struct Signature {
     pub variadic: bool,
     /// The type of the result. Of a table, a STRUCT of its columns.
     pub returns: DataType,
-    /// Whether the result is a table: `numbers(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)`.
+    /// Whether the result is a table: `numbers(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)`. One whose columns its function
+    /// decides has the type ANY.
     pub table: bool,
+    /// Whether the only parameter is a table, which comes in batches: `clean(rows TABLE(a BIGINT)) -> TABLE(x BIGINT)`. Its
+    /// type is a STRUCT of the columns, or ANY for any columns.
+    pub stream: bool,
 }
 
 /// A text that is not a signature (or not a type).
@@ -103,7 +107,7 @@ impl Signature {
         }
         let parameters = names.zip(types).map(|(name, data_type)| Field { name, data_type }).collect();
         let (name, returns) = (self.name.clone(), self.returns.clone());
-        Ok(Self { name, parameters, variadic: false, returns, table: self.table })
+        Ok(Self { name, parameters, variadic: false, returns, table: self.table, stream: self.stream })
     }
 
     /// [`Signature::for_arguments`] for the types of [`types_text`].
@@ -132,20 +136,20 @@ impl Signature {
     pub fn declared(&self) -> String {
         let rest = self.parameters.len() - usize::from(self.variadic);
         let star = |at: usize| if at == rest { "*" } else { "" };
-        let texts: Vec<_> =
-            self.arguments().enumerate().map(|(at, field)| format!("{}{field}", star(at))).collect();
+        let texts: Vec<_> = self
+            .arguments()
+            .enumerate()
+            .map(|(at, field)| match at {
+                0 if self.stream => format!("{} {}", Identifier(&field.name), table_text(&field.data_type)),
+                _ => format!("{}{field}", star(at)),
+            })
+            .collect();
         texts.join(", ")
     }
 
     /// The result as a signature has it.
     pub fn result(&self) -> String {
-        match &self.returns {
-            DataType::Struct(columns) if self.table => {
-                let columns: Vec<_> = columns.iter().map(Field::to_string).collect();
-                format!("TABLE({})", columns.join(", "))
-            }
-            returns => returns.to_string(),
-        }
+        if self.table { table_text(&self.returns) } else { self.returns.to_string() }
     }
 }
 
@@ -175,6 +179,17 @@ impl FromStr for DataType {
 pub fn types_text(types: &[DataType]) -> String {
     let texts: Vec<_> = types.iter().map(DataType::to_string).collect();
     format!("({})", texts.join(", "))
+}
+
+/// A table of these columns as a signature has it.
+fn table_text(columns: &DataType) -> String {
+    match columns {
+        DataType::Struct(columns) => {
+            let columns: Vec<_> = columns.iter().map(Field::to_string).collect();
+            format!("TABLE({})", columns.join(", "))
+        }
+        _ => "TABLE".to_owned(),
+    }
 }
 
 type Parsed<T> = Result<T, ErrMode<ContextError>>;
@@ -229,12 +244,27 @@ fn token<'a>(symbol: &'static str) -> impl Parser<&'a str, &'a str, ErrMode<Cont
 
 fn signature(input: &mut &str) -> Parsed<Signature> {
     let name = identifier.context(expected("a function name")).parse_next(input)?;
-    let (parameters, variadic) = parameters.parse_next(input)?;
+    cut_err(token("(")).parse_next(input)?;
+    let first = opt(rows).parse_next(input)?;
+    let stream = first.is_some();
+    let (parameters, variadic) = match first {
+        Some(rows) => cut_err(token(")")).map(|_| (vec![rows.clone()], false)).parse_next(input)?,
+        None => parameters.parse_next(input)?,
+    };
     cut_err(token("->")).parse_next(input)?;
+    let any = a_word("TABLE").verify(|_: &str| stream).value(DataType::Any);
+    let table = alt((table, any)).map(|table| (true, table));
     let (table, returns) =
-        cut_err(alt((table.map(|table| (true, table)), data_type.map(|returns| (false, returns)))))
-            .parse_next(input)?;
-    Ok(Signature { name, parameters, variadic, returns, table })
+        cut_err(alt((table, data_type.map(|returns| (false, returns))))).parse_next(input)?;
+    Ok(Signature { name, parameters, variadic, returns, table, stream })
+}
+
+/// The only parameter of a function whose input is a table.
+fn rows(input: &mut &str) -> Parsed<Field> {
+    let any = terminated(a_word("TABLE"), (multispace0, peek(one_of([',', ')'])))).value(DataType::Any);
+    let name = terminated(identifier, multispace0).parse_next(input)?;
+    let data_type = alt((table, any)).parse_next(input)?;
+    Ok(Field { name, data_type })
 }
 
 /// `TABLE(...)`: the columns of a table.
@@ -242,12 +272,11 @@ fn table(input: &mut &str) -> Parsed<DataType> {
     fields(keyword("TABLE"), usize::MAX).map(|columns| DataType::Struct(columns.into())).parse_next(input)
 }
 
-/// The parameters, and whether the last one stands for any number of arguments.
+/// The parameters behind the parenthesis, and whether the last one stands for any number of arguments.
 fn parameters(input: &mut &str) -> Parsed<(Vec<Field>, bool)> {
     let parameter = (opt(terminated('*', multispace0)).map(|star| star.is_some()), parameter);
     let all = separated(0.., parameter, token(","));
-    let all: Vec<(bool, Field)> =
-        delimited(cut_err(token("(")), all, cut_err(token(")"))).parse_next(input)?;
+    let all: Vec<(bool, Field)> = terminated(all, cut_err(token(")"))).parse_next(input)?;
     let variadic = all.last().is_some_and(|(star, _)| *star);
     if all.iter().filter(|(star, _)| *star).count() > usize::from(variadic) {
         return Err(cut("no parameter behind the one with a star"));
@@ -654,6 +683,30 @@ mod tests {
             assert!(error.what.contains(advice), "{text}: {error:?}");
         }
         assert!("f(x INT ARRAYS) -> INT".parse::<Signature>().is_err());
+    }
+
+    #[test]
+    fn a_stream_takes_a_table() {
+        for (text, rows, returns) in [
+            ("f(rows TABLE) -> TABLE", "ANY", "ANY"),
+            ("f(rows TABLE(a BIGINT, \"b c\" VARCHAR)) -> TABLE(x DATE)", "STRUCT", "STRUCT"),
+            ("f(\"all rows\" TABLE) -> TABLE", "ANY", "ANY"),
+        ] {
+            let signature: Signature = text.parse().unwrap();
+            assert!(signature.stream && signature.table);
+            assert!(signature.parameters[0].data_type.to_string().starts_with(rows), "{text}");
+            assert!(signature.returns.to_string().starts_with(returns), "{text}");
+            assert_eq!(signature.to_string(), text);
+        }
+        assert!(!"f(n BIGINT) -> TABLE(x DATE)".parse::<Signature>().unwrap().stream);
+        for text in [
+            "f(n BIGINT) -> TABLE",
+            "f(rows TABLE, n BIGINT) -> TABLE",
+            "f(n INT, rows TABLE) -> TABLE",
+            "f(x TABLE[]) -> TABLE",
+        ] {
+            assert!(text.parse::<Signature>().is_err(), "{text}");
+        }
     }
 
     #[test]

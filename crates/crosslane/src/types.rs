@@ -192,6 +192,15 @@ pub fn code_width(values: usize) -> usize {
     }
 }
 
+/// A name as SQL has it.
+pub(crate) struct Identifier<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Identifier<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        identifier(f, self.0)
+    }
+}
+
 /// Writes an identifier, quoted where SQL needs it.
 fn identifier(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
     let plain = name.starts_with(|c: char| c.is_alphabetic() || c == '_')

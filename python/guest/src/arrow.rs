@@ -385,6 +385,11 @@ pub(crate) struct Results {
     _array: Box<ArrowArray>,
 }
 
+// SAFETY: it is memory that nobody changes, and that pyarrow releases from whatever thread; no Python object is touched.
+unsafe impl Send for Results {}
+// SAFETY: as above.
+unsafe impl Sync for Results {}
+
 /// One column of results: what is as on the wire stays in pyarrow's memory.
 struct Out {
     rows: usize,

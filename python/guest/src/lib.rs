@@ -10,11 +10,13 @@ mod iterate;
 mod kept;
 mod layout;
 mod listwise;
+mod map;
 mod moments;
 mod objects;
 mod plain;
 mod row;
 mod serve;
+mod stream;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -100,6 +102,8 @@ fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(serve::backoff, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
     module.add_function(wrap_pyfunction!(zygote::zygote, module)?)?;
+    module.add_function(wrap_pyfunction!(stream::table_type, module)?)?;
+    module.add_class::<map::Map>()?;
     module.add_function(wrap_pyfunction!(note, module)?)?;
     module.add_function(wrap_pyfunction!(text, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))

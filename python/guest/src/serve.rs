@@ -6,6 +6,7 @@ use crate::iterate::{Cursor, Live, Loop, Results as Rows};
 use crate::listwise::Writer;
 use crate::objects::{self, Reader, Vm, Wish, overflow};
 use crate::row::{Argument, RowCaller};
+use crate::stream::Streams;
 use crate::table::Table;
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
@@ -60,6 +61,7 @@ pub(crate) fn answer_all(
 ) -> PyResult<()> {
     let library = PyList::new(py, &functions)?;
     let mut aggregates = HashMap::new();
+    let mut streams = Streams::default();
     let mut prepared: Vec<Prepared> = functions.into_iter().map(Prepared::new).collect();
     loop {
         let call = match py.detach(|| lane.next_call_or(|| false))? {
@@ -81,6 +83,10 @@ pub(crate) fn answer_all(
             }
             Some(Entry::TearDown) => {
                 run_for_all(lane, call, &library, intern!(py, "tear_down"))?;
+                continue;
+            }
+            Some(Entry::Map) => {
+                streams.answer(lane, call, &library)?;
                 continue;
             }
             _ => {

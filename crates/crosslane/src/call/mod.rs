@@ -14,6 +14,7 @@
 mod deliver;
 mod group;
 mod loss;
+mod map;
 mod place;
 mod replies;
 mod scan;
@@ -22,6 +23,7 @@ mod worker;
 
 pub use deliver::deliver;
 pub use group::{CallGroup, CallGroups, Caller};
+pub use map::{Map, MapInput, MapOptions, MapStep, map_types, table_of};
 pub use place::place;
 pub use scan::{Asked, LONGEST_BATCH, Row, Scan};
 

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A scan may have any number of rows: as many as a guest's progress can tell.
-const MOST_ROWS: usize = WRITING as usize;
+pub(super) const MOST_ROWS: usize = WRITING as usize;
 /// The most rows of a batch of a table: engines take no more at once.
 pub const LONGEST_BATCH: usize = 2048;
 

@@ -87,6 +87,7 @@ pub(crate) fn ready(
         Kind::Scalar => Ready::Rows(vec![Function::scalar(vm, declared, types)?]),
         Kind::Table => Ready::Table(Table::new(vm, declared)?),
         Kind::Aggregate => Ready::Rows(Function::aggregate(vm, declared)?),
+        Kind::Stream => return Err(crate::argument_error("Ruby has no stream functions".to_owned())),
     });
     // Dropped when nothing is locked.
     let mut forgotten = Instances::default();

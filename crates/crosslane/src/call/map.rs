@@ -1,0 +1,642 @@
+//! A stream through a function: batches in, any number of batches out for each, over all lanes.
+//!
+//! Each batch of the input is an exchange of its own. It goes to the lane that has fewest, and no lane has more than
+//! `depth`: a guest finds the next batch in its ring when it is done with one. Results are taken in the order of the input,
+//! or as they come. What nobody takes stays in the rings, where guests wait for room; so a slow consumer slows down the guests, and
+//! then the reader, and memory stays constant.
+//!
+//! A batch is kept until its last result was taken. If its lane dies, or its function fails and has `retries`, it is sent again,
+//! and as many rows are left out as were delivered.
+//!
+//! In order, results are taken from the lane alone that has the batch which is due. So no lane may have a batch behind a
+//! later one, or that lane's guest could wait for room for ever. New batches are later than all others, and a batch that is sent again
+//! goes to a lane that has nothing: one more than there are else, if need be.
+
+use super::Caller;
+use super::loss::MOST_UNBEGUN;
+use super::replies::failure;
+use super::scan::MOST_ROWS;
+use super::wait::{Clock, Seen, Trouble};
+use crate::batch::{self, BATCH, Column, Encode, FAILURE, Header};
+use crate::error::{Error, Failure, Place};
+use crate::exchange::{Address, Entry};
+use crate::function::{Function, Library};
+use crate::lane::{Lane, LaneError, Patience};
+use crate::leniency::Verdict;
+use crate::pool::{PooledLane, Zygote};
+use crate::stats::now;
+use crate::types::DataType;
+use crate::values::unfit;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How a stream goes over its lanes.
+#[derive(Debug, Clone, Copy)]
+pub struct MapOptions {
+    /// The most lanes at work.
+    pub lanes: usize,
+    /// The most batches of a lane.
+    pub depth: usize,
+    /// Whether results come in the order of the input.
+    pub ordered: bool,
+}
+
+/// A batch of the input. Its content is one column, and says of which type ([`batch::Plan::types`]).
+pub struct MapInput {
+    /// How many rows it has.
+    pub rows: usize,
+    /// The column.
+    pub content: Box<dyn Encode + Send>,
+}
+
+impl fmt::Debug for MapInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MapInput").field("rows", &self.rows).finish_non_exhaustive()
+    }
+}
+
+/// What comes next of a stream.
+#[derive(Debug)]
+pub enum MapStep<'a> {
+    /// It can take another batch: [`Map::put`], or [`Map::end`] if there is none.
+    Wants,
+    /// Results: the rows of this column from the given one on, which are STRUCTs of the output's columns.
+    Output(Column<'a>, usize),
+    /// There are no more.
+    Done,
+}
+
+/// A batch on its way.
+struct Job {
+    /// Its place in the input, from 1.
+    number: u64,
+    input: MapInput,
+    /// Rows that were delivered.
+    delivered: u64,
+    /// Rows that this try has to repeat before others come.
+    skip: u64,
+    /// How often it failed, or was lost with a lane that had begun it.
+    lost: u32,
+    unbegun: u32,
+    /// When it may be sent again.
+    due: Option<Instant>,
+}
+
+impl Job {
+    fn is_due(&self) -> bool {
+        self.due.is_none_or(|due| due <= Instant::now())
+    }
+}
+
+struct Worker<L: Lane> {
+    lane: PooledLane<L>,
+    /// What it works on, the oldest first, with the numbers of the exchanges.
+    jobs: VecDeque<(u64, Job)>,
+    seen: Seen,
+    /// Whether the last batch found no room.
+    full: bool,
+    /// Why nothing more is sent to it. What it has sent is still there.
+    dead: Option<LaneError>,
+}
+
+/// A stream under way. It ends with its lanes when it is dropped.
+pub struct Map<Z: Zygote> {
+    library: Arc<Library<Z>>,
+    function: Arc<Function>,
+    options: MapOptions,
+    workers: Vec<Worker<Z::Lane>>,
+    /// What is to be sent again, in order.
+    again: VecDeque<Job>,
+    /// The next of the input.
+    pending: Option<Job>,
+    /// How many the input had.
+    taken: u64,
+    ended: bool,
+    /// The type of the results, when it is known.
+    returns: Option<Arc<DataType>>,
+    /// The same as it travels.
+    text: Option<Arc<str>>,
+    clock: Clock,
+}
+
+impl<Z: Zygote> fmt::Debug for Map<Z> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Map").field("function", &self.function.name()).finish_non_exhaustive()
+    }
+}
+
+/// What a look at all workers' replies gave.
+enum Collected {
+    Nothing,
+    Progress,
+    /// Rows: of which worker, and how many of them were delivered before.
+    Rows(usize, usize),
+}
+
+/// What a look at a worker's replies gave.
+enum Taken {
+    Nothing,
+    /// A message without rows, or what ended a batch or a lane.
+    Progress,
+    /// Rows, of which the first so many were delivered before.
+    Rows(usize),
+}
+
+impl<Z: Zygote> Map<Z> {
+    /// A stream through a function of a library.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the function takes no stream.
+    pub fn new(
+        library: Arc<Library<Z>>,
+        function: Arc<Function>,
+        options: MapOptions,
+    ) -> Result<Self, Error> {
+        let declared = function.entry(Entry::Map)?.returns.filter(|returns| **returns != DataType::Any);
+        let declared = declared.cloned().map(Arc::new);
+        let text = declared.as_ref().map(|returns| map_types(returns).into());
+        let options = MapOptions { lanes: options.lanes.max(1), depth: options.depth.max(1), ..options };
+        let clock = Clock::new(&function);
+        Ok(Self {
+            library,
+            function,
+            options,
+            workers: Vec::new(),
+            again: VecDeque::new(),
+            pending: None,
+            taken: 0,
+            ended: false,
+            returns: declared,
+            text,
+            clock,
+        })
+    }
+
+    /// The type of the results, if the function's signature or a batch has said it.
+    pub fn returns(&self) -> Option<&Arc<DataType>> {
+        self.returns.as_ref()
+    }
+
+    /// Gives it the next batch of the input.
+    ///
+    /// # Panics
+    /// If it did not ask for one.
+    pub fn put(&mut self, input: MapInput) {
+        assert!(self.pending.is_none() && !self.ended, "a batch that was not asked for");
+        self.taken += 1;
+        let number = self.taken;
+        self.pending = Some(Job { number, input, delivered: 0, skip: 0, lost: 0, unbegun: 0, due: None });
+    }
+
+    /// Says that the input has no more batches.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// The next results, or what it needs for them. After an error it is of no use.
+    ///
+    /// # Errors
+    /// What the function raised, or what became of its lane, with the number of the batch; see [`Error`].
+    pub fn next(&mut self, caller: Caller<'_>) -> Result<MapStep<'_>, Error> {
+        // What many quick batches are waited for is never long enough to look.
+        if caller.was_cancelled() {
+            return Err(Caller::cancelled(&self.function));
+        }
+        let (index, first) = loop {
+            self.feed(caller)?;
+            if self.pending.is_none() && !self.ended && self.has_room() {
+                return Ok(MapStep::Wants);
+            }
+            if self.is_done() {
+                self.leave();
+                return Ok(MapStep::Done);
+            }
+            match self.collect()? {
+                Collected::Rows(index, first) => break (index, first),
+                Collected::Progress => {}
+                Collected::Nothing => self.wait(),
+            }
+            self.look(caller)?;
+        };
+        let (Some(returns), Some(worker)) = (&self.returns, self.workers.get(index)) else {
+            return Ok(MapStep::Done);
+        };
+        // It was read before, to be checked.
+        Ok(MapStep::Output(batch::column(worker.lane.frame(), returns)?, first))
+    }
+
+    fn is_done(&self) -> bool {
+        let idle = self.workers.iter().all(|worker| worker.jobs.is_empty());
+        self.ended && idle && self.again.is_empty() && self.pending.is_none()
+    }
+
+    /// Whether another batch could be sent. Nothing new is sent while what was lost waits: what its lane died of may befall
+    /// the others.
+    fn has_room(&self) -> bool {
+        self.again.is_empty() && (self.best().is_some() || self.workers.len() < self.options.lanes)
+    }
+
+    /// The worker that takes the next batch.
+    fn best(&self) -> Option<usize> {
+        let open = |worker: &Worker<Z::Lane>| {
+            worker.jobs.len() < self.options.depth && !worker.full && worker.dead.is_none()
+        };
+        let open = self.workers.iter().enumerate().filter(|(_, worker)| open(worker));
+        open.min_by_key(|(_, worker)| worker.jobs.len()).map(|(index, _)| index)
+    }
+
+    /// Sends what can be sent.
+    fn feed(&mut self, caller: Caller<'_>) -> Result<(), Error> {
+        let ended = |worker: &Worker<Z::Lane>| worker.jobs.is_empty() && worker.dead.is_some();
+        while let Some(index) = self.workers.iter().position(ended) {
+            self.remove(index);
+        }
+        while self.again.front().is_some_and(Job::is_due) {
+            let idle = |worker: &Worker<Z::Lane>| worker.jobs.is_empty() && worker.dead.is_none();
+            let index = match self.workers.iter().position(idle) {
+                Some(index) => index,
+                None => self.add_worker(caller)?,
+            };
+            let Some(job) = self.again.pop_front() else { break };
+            self.submit(index, job)?;
+        }
+        if !self.again.is_empty() {
+            return Ok(());
+        }
+        let idle = |worker: &Worker<Z::Lane>| worker.jobs.is_empty() && worker.dead.is_none();
+        if let Some(index) =
+            self.workers.iter().position(idle).filter(|_| self.workers.len() > self.options.lanes)
+        {
+            // It was one more for what was lost.
+            let worker = self.workers.remove(index);
+            self.library.pool.give_back(worker.lane);
+        }
+        if self.pending.is_none() {
+            return Ok(());
+        }
+        let best = self.best();
+        let idle = best.is_some_and(|index| self.workers[index].jobs.is_empty());
+        let mut chosen = best;
+        if !idle && self.workers.len() < self.options.lanes {
+            chosen = match best {
+                None if self.workers.is_empty() => Some(self.add_worker(caller)?),
+                // A lane that is not booted yet is not waited for: others are at work.
+                _ => self.library.pool.try_check_out().map(|lane| self.adopt(lane)).or(best),
+            };
+        }
+        if let (Some(index), Some(job)) = (chosen, self.pending.take_if(|_| chosen.is_some())) {
+            self.submit(index, job)?;
+        }
+        Ok(())
+    }
+
+    fn add_worker(&mut self, caller: Caller<'_>) -> Result<usize, Error> {
+        let lane = self.library.pool.check_out(|| caller.should_end())?;
+        let lane = lane.ok_or_else(|| Caller::cancelled(&self.function))?;
+        Ok(self.adopt(lane))
+    }
+
+    fn adopt(&mut self, lane: PooledLane<Z::Lane>) -> usize {
+        let (jobs, seen) = (VecDeque::new(), Seen::now());
+        self.workers.push(Worker { lane, jobs, seen, full: false, dead: None });
+        self.workers.len() - 1
+    }
+
+    fn submit(&mut self, index: usize, job: Job) -> Result<(), Error> {
+        let submitting = now();
+        let address = Address::whole(self.function.index, Entry::Map);
+        let worker = &mut self.workers[index];
+        worker.lane.hold();
+        match worker.lane.submit(address, job.input.rows, &*job.input.content) {
+            Ok(Some(exchange)) => {
+                if worker.jobs.is_empty() {
+                    worker.seen = Seen::now();
+                }
+                worker.jobs.push_back((exchange, job));
+                self.function.stats.here().copy_in.add(now() - submitting);
+            }
+            Ok(None) => {
+                worker.full = true;
+                if job.number == self.taken && self.pending.is_none() {
+                    self.pending = Some(job);
+                } else {
+                    self.send_again(job);
+                }
+            }
+            Err(LaneError::TooLarge(what)) => return Err(self.died(what, job.number)),
+            Err(error) => {
+                let lost = self.died(error.to_string(), job.number);
+                // What it has sent is taken in its turn.
+                self.workers[index].dead = Some(error);
+                if self.workers[index].jobs.is_empty() {
+                    self.remove(index);
+                }
+                self.not_begun(job, lost)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a lane that cannot be used any more.
+    fn remove(&mut self, index: usize) {
+        drop(self.workers.remove(index));
+        self.function.stats.here().deaths.add(1);
+        // Others may have died with it, or of the same cause.
+        self.library.pool.reap();
+    }
+
+    /// Has a batch sent before any new one.
+    fn send_again(&mut self, job: Job) {
+        let place = self.again.partition_point(|other| other.number < job.number);
+        self.again.insert(place, job);
+    }
+
+    /// The workers whose messages may be taken now.
+    fn sources(&self) -> Vec<usize> {
+        let heads = self.workers.iter().enumerate();
+        let heads = heads.filter_map(|(index, worker)| Some((index, worker.jobs.front()?.1.number)));
+        if !self.options.ordered {
+            return heads.map(|(index, _)| index).collect();
+        }
+        let oldest = heads.min_by_key(|(_, number)| *number);
+        let before = |number: u64| self.again.front().is_none_or(|job| number < job.number);
+        oldest.filter(|(_, number)| before(*number)).map(|(index, _)| index).into_iter().collect()
+    }
+
+    /// Takes the first message that there is.
+    fn collect(&mut self) -> Result<Collected, Error> {
+        for index in self.sources() {
+            match self.take(index)? {
+                Taken::Nothing => {}
+                Taken::Progress => return Ok(Collected::Progress),
+                Taken::Rows(first) => return Ok(Collected::Rows(index, first)),
+            }
+        }
+        Ok(Collected::Nothing)
+    }
+
+    /// Takes one message.
+    fn take(&mut self, index: usize) -> Result<Taken, Error> {
+        let worker = &mut self.workers[index];
+        worker.lane.hold();
+        let header = match worker.lane.try_collect() {
+            Ok(Some(header)) => header,
+            Ok(None) => {
+                let Some(error) = worker.dead.take() else { return Ok(Taken::Nothing) };
+                self.lose(index, &error)?;
+                return Ok(Taken::Progress);
+            }
+            Err(LaneError::TooLarge(what)) => {
+                let number = worker.jobs.front().map_or(0, |(_, job)| job.number);
+                return Err(self.died(what, number));
+            }
+            Err(error) => {
+                self.lose(index, &error)?;
+                return Ok(Taken::Progress);
+            }
+        };
+        worker.seen = Seen::now();
+        worker.full = false;
+        let exchange = worker.jobs.front().map(|(exchange, _)| *exchange);
+        let outcome = if exchange != Some(header.exchange) {
+            Err(format!("a message of exchange {}, where {exchange:?} is due", header.exchange))
+        } else if header.kind == FAILURE {
+            return self.failed(index, &header);
+        } else if header.kind == BATCH {
+            self.rows(index, &header)?
+        } else {
+            Err(format!("a message of kind {}", header.kind))
+        };
+        match outcome {
+            Ok(taken) => Ok(taken),
+            Err(what) => {
+                self.lose(index, &LaneError::Corrupt(what))?;
+                Ok(Taken::Progress)
+            }
+        }
+    }
+
+    /// Takes a batch of results; what is wrong with it if its lane cannot be used any more.
+    fn rows(&mut self, index: usize, header: &Header) -> Result<Result<Taken, String>, Error> {
+        let begun = now();
+        let worker = &self.workers[index];
+        let number = worker.jobs[0].1.number;
+        let bytes = worker.lane.frame();
+        let said = match batch::types(bytes) {
+            Ok(said) => said,
+            Err(malformed) => return Ok(Err(malformed.to_string())),
+        };
+        match (said, &self.text) {
+            // Nothing came, and the function has not said of which type it would be.
+            (None, _) if header.rows == 0 => {
+                if let Err(malformed) = batch::columns(bytes, std::iter::empty()) {
+                    return Ok(Err(malformed.to_string()));
+                }
+            }
+            (None, _) => return Ok(Err("results without their types".into())),
+            (Some(said), None) => {
+                let Some(data_type) = table_of(said) else {
+                    return Ok(Err(format!("results of the types {said:.200}, which are no table")));
+                };
+                (self.text, self.returns) = (Some(said.into()), Some(Arc::new(data_type)));
+            }
+            (Some(said), Some(known)) if said != &**known => {
+                let message = format!("gave {said}, where batches have {known}; give map a schema");
+                return Err(self.raised(Box::new(Failure::unfit(&message)), number));
+            }
+            (Some(_), Some(_)) => {}
+        }
+        if let (Some(_), Some(returns)) = (said, &self.returns) {
+            match batch::column(bytes, returns) {
+                Ok(column) => {
+                    if let Some((row, what)) = unfit(&column).first_key_value() {
+                        let what = format!("{what}, in row {}", row + 1);
+                        return Err(self.raised(Box::new(Failure::unfit(&what)), number));
+                    }
+                    // The rows of a table are there: only their columns may be NULL.
+                    if column.validity.is_some_and(|_| (0..column.rows).any(|row| !column.is_valid(row))) {
+                        return Ok(Err("a row of a table that is NULL".into()));
+                    }
+                }
+                Err(malformed) => return Ok(Err(malformed.to_string())),
+            }
+        }
+        let stats = self.function.stats.here();
+        stats.rows.add(u64::from(header.rows));
+        stats.guest.add(header.worked);
+        stats.errors.add(u64::from(header.errors));
+        stats.retries.add(u64::from(header.retries));
+        stats.bytes_out.add(bytes.len() as u64);
+        stats.copy_out.add(now() - begun);
+        let worker = &mut self.workers[index];
+        worker.lane.stats().record(header, header.rows as usize);
+        let rows = u64::from(header.rows);
+        let job = &mut worker.jobs[0].1;
+        let skipped = job.skip.min(rows);
+        job.skip -= skipped;
+        job.delivered += rows - skipped;
+        if header.flags & batch::LAST != 0 {
+            worker.jobs.pop_front();
+            stats.calls.add(1);
+        }
+        Ok(Ok(if rows > skipped { Taken::Rows(skipped as usize) } else { Taken::Progress }))
+    }
+
+    /// The function failed with the oldest batch of a worker.
+    fn failed(&mut self, index: usize, header: &Header) -> Result<Taken, Error> {
+        let worker = &mut self.workers[index];
+        let failure = match failure(header, worker.lane.frame()) {
+            Ok(failure) => failure,
+            Err(what) => {
+                self.lose(index, &LaneError::Corrupt(what))?;
+                return Ok(Taken::Progress);
+            }
+        };
+        let Some((_, job)) = worker.jobs.pop_front() else { return Ok(Taken::Progress) };
+        self.function.stats.here().guest.add(header.worked);
+        let error = self.raised(failure, job.number);
+        self.judge(job, 0, error)?;
+        Ok(Taken::Progress)
+    }
+
+    /// What becomes of a batch that failed, or was lost with a lane that had begun it.
+    fn judge(&mut self, mut job: Job, more: u32, error: Error) -> Result<(), Error> {
+        let mut leniency = self.function.spec.leniency();
+        leniency.retries += more;
+        if job.delivered > 0 && !self.function.spec.deterministic {
+            // Other rows could come.
+            leniency.retries = 0;
+        }
+        let stats = self.function.stats.here();
+        match leniency.judge(error, job.lost)? {
+            Verdict::Null => stats.errors.add(1),
+            Verdict::Again(pause) => {
+                stats.retries.add(1);
+                job.lost += 1;
+                job.skip = job.delivered;
+                job.due = Some(Instant::now() + pause);
+                self.send_again(job);
+            }
+        }
+        Ok(())
+    }
+
+    /// A batch that no guest has begun is sent again, whatever the function's options.
+    fn not_begun(&mut self, mut job: Job, error: Error) -> Result<(), Error> {
+        if job.unbegun == MOST_UNBEGUN {
+            return Err(error);
+        }
+        job.unbegun += 1;
+        self.send_again(job);
+        Ok(())
+    }
+
+    /// Gives up a lane that failed.
+    fn lose(&mut self, index: usize, error: &LaneError) -> Result<(), Error> {
+        let replied = matches!(error, LaneError::Corrupt(_));
+        self.give_up(index, replied, |map, number| map.died(error.to_string(), number))
+    }
+
+    /// Gives up a lane, with what it had.
+    fn give_up(
+        &mut self,
+        index: usize,
+        replied: bool,
+        error: impl FnOnce(&Self, u64) -> Error,
+    ) -> Result<(), Error> {
+        let worker = &mut self.workers[index];
+        let shared = worker.lane.shares_its_process();
+        let (at, _) = worker.lane.progress();
+        let mut jobs = std::mem::take(&mut worker.jobs).into_iter();
+        self.remove(index);
+        let Some((exchange, oldest)) = jobs.next() else { return Ok(()) };
+        // What was queued behind the oldest is not to blame.
+        jobs.for_each(|(_, job)| self.send_again(job));
+        let error = error(self, oldest.number);
+        if replied || oldest.delivered > 0 || at.wrapping_sub(exchange as u32) < 1 << 31 {
+            self.judge(oldest, u32::from(shared), error)
+        } else {
+            self.not_begun(oldest, error)
+        }
+    }
+
+    /// Waits for a message, or until it is time to look.
+    fn wait(&mut self) {
+        let sources = self.sources();
+        let workers = self.workers.iter_mut().enumerate().filter(|(index, _)| sources.contains(index));
+        let lanes: Vec<_> = workers.map(|(_, worker)| &mut *worker.lane).collect();
+        self.clock.wait(&lanes, Patience::Spin);
+    }
+
+    /// Looks for cancellation, deaths and deadlines whenever it is time.
+    fn look(&mut self, caller: Caller<'_>) -> Result<(), Error> {
+        let Some(now) = self.clock.due(&self.function, caller)? else { return Ok(()) };
+        let mut index = 0;
+        while index < self.workers.len() {
+            let worker = &mut self.workers[index];
+            index += 1;
+            let Some((exchange, _)) = worker.jobs.front().filter(|_| worker.dead.is_none()) else { continue };
+            if worker.lane.has_news() {
+                // Its guest may wait until what it has sent is taken.
+                worker.seen = Seen::now();
+            }
+            match self.clock.trouble(now, &mut *worker.lane, &mut worker.seen, (*exchange, MOST_ROWS)) {
+                None => {}
+                // What it has sent before comes first.
+                Some(Trouble::Dead(error)) => worker.dead = Some(error),
+                Some(Trouble::Late) => {
+                    index -= 1;
+                    self.give_up(index, true, |map, number| map.late(number))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&self, number: u64) -> String {
+        format!("{}, batch {number}", self.function.name())
+    }
+
+    fn raised(&self, failure: Box<Failure>, number: u64) -> Error {
+        Error::Raised { function: self.name(number), failure, place: Place::default() }
+    }
+
+    fn died(&self, how: String, number: u64) -> Error {
+        Error::LaneDied { function: self.name(number), how, place: Place::default() }
+    }
+
+    fn late(&self, number: u64) -> Error {
+        let seconds = self.function.spec.timeout.unwrap_or_default();
+        Error::TimedOut { function: self.name(number), seconds, place: Place::default() }
+    }
+
+    /// Gives the lanes back.
+    fn leave(&mut self) {
+        for mut worker in self.workers.drain(..) {
+            let busy = worker.lane.in_flight() > 0;
+            if worker.dead.is_some() || busy && worker.lane.cancel().is_err() {
+                continue;
+            }
+            self.library.pool.give_back(worker.lane);
+        }
+    }
+}
+
+impl<Z: Zygote> Drop for Map<Z> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// The types of a batch of a stream as text: those of its one column.
+pub fn map_types(table: &DataType) -> String {
+    crate::signature::types_text(std::slice::from_ref(table))
+}
+
+/// The columns of a batch of a stream by the text of its types; `None` if that is not a table.
+pub fn table_of(types: &str) -> Option<DataType> {
+    let table = types.strip_prefix('(')?.strip_suffix(')')?.parse().ok()?;
+    matches!(table, DataType::Struct(_)).then_some(table)
+}

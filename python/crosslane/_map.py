@@ -1,0 +1,219 @@
+"""Streams through functions, over all cores: :func:`map`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Literal, TypedDict, Unpack
+
+import pyarrow as pa
+
+from crosslane import _guest, _pickles
+from crosslane._library import refuse_while_loading
+from crosslane._signature import hints_of
+from crosslane._streams import Encoder, Stream, batches, is_batch
+from crosslane._udf import Declaration, DeclarationError, declare
+
+
+class MapOptions(TypedDict, total=False):
+    """The options of a function of a stream; :func:`map` says what they mean."""
+
+    name: str | None
+    deterministic: bool
+    timeout: float | None
+    memory_limit: int | str | None
+    on_error: Literal["fail", "null"]
+    retries: int
+
+
+def map(
+    reader: Any,
+    function: Callable[..., Any],
+    *,
+    ordered: bool = True,
+    depth: int = 2,
+    lanes: int | None = None,
+    schema: Any = None,
+    **options: Unpack[MapOptions],
+) -> MappedStream:
+    """Calls a function with each batch of a stream, in worker processes on all cores, and gives the stream of its results.
+
+    The function gets a pyarrow RecordBatch (by annotation a pyarrow Table, or a DataFrame of pandas or polars) of at most
+    65,536 rows. It returns a batch of any number of rows, yields batches, or returns None for none. A class whose
+    instances are called is a stateful function: each worker makes an instance, before its first batch.
+
+    Memory is constant, however long the stream is: who takes results slowly slows down the workers, and they the reader.
+
+    Args:
+        reader: anything with the Arrow C stream interface (a DuckDB relation, a polars or pandas DataFrame, a pyarrow Table
+            or RecordBatchReader, an ADBC result), or an iterable of batches. It is read while results are taken, by the
+            thread that takes them.
+        function: any callable; it is pickled, with what it refers to.
+        ordered: whether results come in the order of the input; else they come as they are ready.
+        depth: how many batches a worker has at most: with 2 it finds the next when it is done with one.
+        lanes: how many workers there are; by default one per processor that this process may use.
+        schema: the columns of the results, as a pyarrow schema; by default those of the first batch that the function gives. The
+            function's batches are cast to it.
+        name: what errors call the function; by default its own name.
+        deterministic: equal batches give equal results, so that a batch whose results were partly taken may be tried again.
+        timeout: seconds after which a batch for which nothing came is given up.
+        memory_limit: bytes that the function may allocate, as a number or text such as ``"500 MB"``.
+        on_error: ``"fail"``: an exception ends the stream; ``"null"``: it ends the results of its batch.
+        retries: how often a batch is tried again that failed, or whose worker died.
+
+    Returns:
+        A stream: it has the Arrow C stream interface itself, can be iterated over, and is a context manager.
+
+    Raises:
+        DeclarationError: if an option cannot have its value, or the function cannot be sent to workers.
+
+    >>> import pyarrow as pa
+    >>> table = pa.table({"n": range(5)})
+    >>> def odd(batch: pa.RecordBatch) -> pa.RecordBatch:
+    ...     return batch.filter([n % 2 == 1 for n in batch["n"].to_pylist()])
+    >>> pa.table(map(table, odd))["n"].to_pylist()
+    [1, 3]
+    """
+    refuse_while_loading()
+    known = MapOptions.__annotations__
+    for option in options:
+        if option not in known:
+            raise TypeError(f"map has no option {option}; the function's are {', '.join(known)}")
+    if not callable(function):
+        raise DeclarationError(f"map calls a function, and {function!r} is none")
+    declaration = declare(function, **options)
+    lanes = len(os.sched_getaffinity(0)) if lanes is None else lanes
+    for option, value, most in (("depth", depth, 64), ("lanes", lanes, 1024)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise declaration.error(f"{option} is a whole number from 1 to {most}, not {value!r}")
+    if schema is not None:
+        schema = pa.schema(schema)
+        try:
+            Encoder(schema)
+        except (TypeError, ValueError) as error:
+            raise declaration.error(f"schema: {error}") from None
+    stream = Stream(
+        name=declaration.name,
+        callable=declaration.function,
+        wish=_wish(declaration),
+        schema=schema,
+        deterministic=declaration.deterministic,
+        timeout=declaration.timeout,
+        memory_limit=declaration.memory_limit,
+        on_error=declaration.on_error,
+        retries=declaration.retries,
+        file=declaration.file,
+        line=declaration.line,
+    )
+    pickles = _pickles.dump(declaration, [stream])  # type: ignore[list-item]
+    command = [sys.executable, "-P", "-m", "crosslane._zygote"]
+    source = _source(reader)
+    native = _guest.Map(command, declaration.name, pickles, lanes, depth, bool(ordered))
+    return MappedStream(native, source)
+
+
+def _wish(declaration: Declaration) -> str:
+    """What the function's first parameter is to be."""
+    hints = [hint for name, hint in hints_of(declaration).items() if name != "return"]
+    if not hints:
+        return "pyarrow"
+    if hints[0] is pa.Table:
+        return "pyarrow.Table"
+    library = getattr(hints[0], "__module__", "").split(".")[0]
+    return library if library in ("pandas", "polars") else "pyarrow"
+
+
+def _source(reader: Any) -> Iterator[pa.RecordBatch]:
+    if is_batch(reader):
+        return batches(reader)
+    if not isinstance(reader, Iterable):
+        raise TypeError(
+            "map reads what has __arrow_c_stream__ (a relation of DuckDB, a data frame, a pyarrow Table, ...), or an iterable "
+            f"of batches, not {type(reader).__name__}"
+        )
+    return (batch for item in reader for batch in batches(item))
+
+
+class MappedStream:
+    """The results of :func:`map`: a stream of batches, to be read once."""
+
+    def __init__(self, native: Any, source: Iterator[pa.RecordBatch]) -> None:
+        self._native = native
+        self._input = self._encoded(source)
+        self._ahead: pa.RecordBatch | None = None
+
+    def _encoded(self, source: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.StructArray]]:
+        encoder = Encoder()
+        for batch in source:
+            if batch.num_rows:
+                yield from encoder.encode(batch, self._native.most)
+
+    def _pull(self) -> tuple[str, pa.StructArray] | None:
+        return next(self._input, None)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the results. If they are not declared, the first of the results are waited for.
+
+        Raises:
+            ValueError: if the function gave no batch from which they could be known.
+        """
+        if self._native.columns() is None and self._ahead is None:
+            self._ahead = next(self, None)
+        columns = self._native.columns()
+        if columns is None:
+            raise ValueError(
+                "the function gave no batch, so that its columns are not known; give map a schema"
+            )
+        return pa.schema(list(_guest.table_type(columns)))
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._ahead is not None:
+            batch, self._ahead = self._ahead, None
+            return batch
+        array = self._native.next(self._pull)
+        if array is None:
+            raise StopIteration
+        return pa.RecordBatch.from_struct_array(array)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        reader = pa.RecordBatchReader.from_batches(self.schema, _Reading(self))
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def close(self) -> None:
+        """Ends the stream and its workers. It may be called twice, and by another thread than the one that reads."""
+        self._ahead = None
+        self._native.close()
+
+    def __enter__(self) -> MappedStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Reading:
+    """Who reads a stream through the C interface. When that is released, the stream ends."""
+
+    def __init__(self, stream: MappedStream) -> None:
+        self._stream = stream
+        #: Some ask for the schema by an interface that they release unread.
+        self._begun = False
+
+    def __iter__(self) -> _Reading:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        self._begun = True
+        return next(self._stream)
+
+    def __del__(self) -> None:
+        if self._begun:
+            self._stream.close()
