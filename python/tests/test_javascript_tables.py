@@ -325,6 +325,7 @@ def test_partitions_are_scanned_by_several_workers(script: Load) -> None:
         });
         udtf("nothing() -> TABLE(i BIGINT)", { partitions: () => [] }, function* () { yield 1; });
         udtf("bad() -> TABLE(i BIGINT)", { partitions: () => [() => 1] }, function* () { yield 1; });
+        udtf("none() -> TABLE(i BIGINT)", { partitions: () => [() => 1], on_error: "null" }, function* () { yield 1; });
         """
     )
     con.execute("SET threads = 4")
@@ -333,6 +334,7 @@ def test_partitions_are_scanned_by_several_workers(script: Load) -> None:
     ]
     assert rows(con, "FROM nothing()") == []
     assert "cannot be sent to another worker" in error(con, "FROM bad()")
+    assert rows(con, 'FROM "none"()') == []
 
 
 def test_a_function_may_learn_which_columns_are_wanted(script: Load) -> None:

@@ -52,10 +52,11 @@ class Scan {
   first = 0;
   count = 0;
 
-  constructor(prepared, sink, vectorized) {
+  constructor(prepared, sink, isTable) {
     this.prepared = prepared;
     this.sink = sink;
-    this.vectorized = vectorized;
+    this.isTable = isTable;
+    this.vectorized = isTable && prepared.spec.vectorized;
   }
 }
 setPrototypeOf(Scan.prototype, null);
@@ -313,7 +314,7 @@ function openScan(prepared, isTable, word, memory) {
   const { f, spec, named } = prepared;
   const values = (isTable ? prepared.scanned : prepared.listed)(memory);
   const wanted = isTable ? values[1] : null;
-  scan = new Scan(prepared, sinkFor(prepared, wanted, isTable), isTable && spec.vectorized);
+  scan = new Scan(prepared, sinkFor(prepared, wanted, isTable), isTable);
   const given = list();
   if (isTable && spec.partitions !== null) given[0] = values[0] === null ? undefined : loaded(values[0]);
   const first = isTable ? 2 : 0;
@@ -405,9 +406,9 @@ function scanRows(most, seen, word, news) {
   return endBatch();
 }
 
-// Whether a row that failed becomes one of NULLs. If not, throws why.
+// Whether a row that failed becomes one of NULLs. If not, throws why. A partition is no row.
 function forgiveRow(error) {
-  if (scan.prepared.spec.on_error !== "null") throw error;
+  if (!scan.isTable || scan.prepared.spec.on_error !== "null") throw error;
   scan.errors++;
 }
 
