@@ -77,15 +77,50 @@ class States:
         assert isinstance(aggregate, Aggregate)
         self.new: Callable[[], Any] = aggregate.made_by
         self._class = aggregate.made_by
+        self._declared = declared
+        own = [base for base in self._class.__mro__ if base is not object]
+        special = (
+            "__reduce__",
+            "__reduce_ex__",
+            "__getstate__",
+            "__setstate__",
+            "__getnewargs__",
+            "__getnewargs_ex__",
+        )
+        #: Whether all that an instance holds is in its ``__dict__``.
+        self._is_plain = self._class.__new__ is object.__new__ and not any(
+            name in vars(base) or "__slots__" in vars(base) for base in own for name in special
+        )
+        #: Of the groups of :meth:`run`, the one at work.
+        self.at = 0
+
+    def sorted(self, chunks: list[list[Any]], order: bytes) -> list[Any]:
+        """Columns as the class wants them, with the rows of these arrays in this order, which is of 32-bit numbers."""
+        import pyarrow as pa
+
+        from crosslane._vectors import into
+
+        places = pa.Array.from_buffers(pa.uint32(), len(order) // 4, [None, pa.py_buffer(order)])
+        columns = [pa.concat_arrays(arrays).take(places) for arrays in zip(*chunks)]
+        return into(self._declared, columns)
+
+    def run(self, columns: list[Any], groups: list[tuple[Callable[..., Any], int, int]], first: int) -> None:
+        """Gives each group, from one on, its part of the columns."""
+        for at in range(first, len(groups)):
+            self.at = at
+            update, begin, end = groups[at]
+            update(*[column[begin:end] for column in columns])
 
     def save(self, state: Any) -> bytes:
         """An instance as bytes, for :meth:`load` on any lane."""
-        reduced = state.__reduce_ex__(4)
         try:
+            if self._is_plain and type(state) is self._class:
+                return b"p" + pickle.dumps(state.__dict__, pickle.HIGHEST_PROTOCOL)
+            reduced = state.__reduce_ex__(4)
             if (
                 type(state) is self._class
                 and reduced[:2] == (__newobj__, (self._class,))
-                and len(reduced) < 4
+                and not any(reduced[3:])
             ):
                 # Nearly all: what the instance holds. Its class is known, and need not be found by its name.
                 return b"s" + pickle.dumps(reduced[2] if len(reduced) > 2 else None, pickle.HIGHEST_PROTOCOL)
@@ -108,6 +143,10 @@ class States:
 
     def load(self, saved: bytes) -> Any:
         """A new instance from bytes that :meth:`save` gave."""
+        if saved[0] == ord("p"):
+            state = self._class.__new__(self._class)
+            state.__dict__.update(pickle.loads(memoryview(saved)[1:]))
+            return state
         how, content = saved[:1], io.BytesIO(saved[1:])
         if how == b"w":
             return pickle.load(content)

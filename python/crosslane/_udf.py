@@ -333,8 +333,6 @@ def declare(
             raise declaration.error("concurrency is for async functions; this one is not (`async def`)")
     if kind == "aggregate" and not (deterministic and inline):
         raise declaration.error("an aggregate has no options deterministic and inline")
-    if kind == "aggregate" and vectorized:
-        raise declaration.error("an aggregate cannot be vectorized yet")
     if kind != "table" and (partitions is not None or cardinality is not None):
         raise declaration.error("partitions and cardinality are for table functions; decorate it with udtf")
     if partitions is not None and not callable(partitions):

@@ -71,6 +71,15 @@ _INTO: dict[str, Callable[[pa.Array, bool], Any] | None] = {
 }
 
 
+def into(declared: Declared, arrays: list[pa.Array]) -> list[Any]:
+    """Arrays in the libraries that a function's parameters are written for."""
+    made = [_INTO[column] for column in declared.columns]
+    return [
+        make(array, nullable) if make else array
+        for make, array, nullable in zip(made, arrays, declared.admits_null)
+    ]
+
+
 class Caller:
     """Calls a vectorized function with pyarrow arrays, whatever library it is written for."""
 

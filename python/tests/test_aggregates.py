@@ -493,3 +493,76 @@ def test_declarations_that_cannot_work(con: duckdb.DuckDBPyConnection) -> None:
         crosslane.register(con, aggregate(finish=lambda self: 1))
     with pytest.raises(crosslane.DeclarationError, match="the signature has 2 parameters"):
         crosslane.register(con, Multiplied, "p(x BIGINT, y BIGINT) -> BIGINT")
+
+
+VECTORS = """
+from crosslane import udaf
+from typing import Annotated
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+@udaf(vectorized=True)
+class Sums:
+    def __init__(self):
+        self.sum = 0
+    def update(self, x: pa.Int64Array) -> None:
+        assert len(x) > 0 and x.null_count == 0
+        self.sum += pc.sum(x).as_py()
+    def merge(self, other) -> None:
+        self.sum += other.sum
+    def finish(self) -> int:
+        return self.sum
+
+@udaf("lists(x VARCHAR[]) -> VARCHAR[][]", vectorized=True)
+class Lists:
+    def __init__(self):
+        self.all = []
+    def update(self, x):
+        self.all += x.to_pylist()
+    def merge(self, other):
+        self.all += other.all
+    def finish(self):
+        return self.all
+
+@udaf(vectorized=True, on_error="null", retries=1)
+class Positive:
+    def __init__(self):
+        self.sum = 0
+    def update(self, x: Annotated[np.ndarray, "BIGINT"], y: Annotated[np.ndarray, "DOUBLE"]) -> None:
+        if x[0] == -1:
+            raise ValueError("minus one")
+        self.sum += float((x * y).sum())
+    def merge(self, other) -> None:
+        self.sum += other.sum
+    def finish(self) -> float:
+        return self.sum
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_vectorized_aggregates(totals: duckdb.DuckDBPyConnection, load: Load, threads: int) -> None:
+    load(VECTORS)
+    totals.execute(f"SET threads = {threads}")
+    totals.execute("PRAGMA verify_parallelism")
+    for query in QUERIES:
+        expected = totals.execute(query.format(total="sum")).fetchall()
+        assert totals.execute(query.format(total="sums")).fetchall() == expected, query
+    query = "SELECT few, list_sort({}([x::VARCHAR, few::VARCHAR])) FROM data GROUP BY few ORDER BY few"
+    assert totals.execute(query.format("lists")).fetchall() == totals.execute(query.format("list")).fetchall()
+    frame = "OVER (ORDER BY i ROWS BETWEEN 40 PRECEDING AND 3 FOLLOWING)"
+    query = f"SELECT i, {{}}([i::VARCHAR]) {frame} FROM data WHERE i < 500 ORDER BY i"
+    assert totals.execute(query.format("lists")).fetchall() == totals.execute(query.format("list")).fetchall()
+    # More rows than are collected.
+    query = "SELECT sum(hash(g, t::BIGINT)) FROM (SELECT i % 999 AS g, {}(i) AS t FROM range(700000) t(i) GROUP BY g)"
+    assert value(totals, query.format("sums")) == value(totals, query.format("sum"))
+    assert eventually(lambda: at_rest(totals))
+
+
+def test_vectorized_errors(totals: duckdb.DuckDBPyConnection, load: Load) -> None:
+    load(VECTORS)
+    totals.execute("SET threads = 1")
+    query = "SELECT i % 2 AS g, positive(CASE WHEN i % 2 = 0 THEN -1 ELSE i END, 0.5) FROM range(2000) t(i) GROUP BY g ORDER BY g"
+    assert totals.execute(query).fetchall() == [(0, 0.0), (1, 500_000.0)]
+    counted = "SELECT errors, retries FROM crosslane_stats() WHERE function = 'positive'"
+    assert totals.execute(counted).fetchall() == [(1000, 1)]

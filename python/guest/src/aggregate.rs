@@ -3,6 +3,7 @@
 //! Rows are added by a loop in Python, as those of [`crate::iterate`]: its iterator gives the `update` of the instance that a row
 //! is for, which is kept beside the instance, and puts the arguments into their cells.
 
+use crate::arrow::{self, Direction};
 use crate::iterate::{Cursor, Live, Loop, Results as Rows};
 use crate::listwise::Writer;
 use crate::objects::{self, Reader, Wish, overflow};
@@ -18,12 +19,31 @@ use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+use std::collections::HashSet;
 use std::ptr;
 
 /// An instance, and its method `update`.
 struct State {
     instance: Py<PyAny>,
     update: Py<PyAny>,
+}
+
+/// So many rows are collected for a vectorized aggregate, or arguments of so many bytes, until they are added to their groups.
+const MOST_ROWS: usize = 1 << 18;
+const MOST_BYTES: usize = 64 << 20;
+/// The state of a row that is left out.
+const NOBODY: u32 = u32::MAX;
+
+/// The rows that a vectorized aggregate was sent, and that are not yet added to their groups.
+struct Collected<'py> {
+    /// pyarrow's types of the arguments.
+    types: Vec<Bound<'py, PyAny>>,
+    /// The arguments of each batch: a list of arrays.
+    chunks: Bound<'py, PyList>,
+    /// The states of the rows of all batches.
+    states: Vec<u32>,
+    bytes: usize,
 }
 
 /// An aggregate on one lane.
@@ -37,6 +57,8 @@ pub(crate) struct Aggregate<'py> {
     writer: Writer<'py>,
     admits_null: Vec<bool>,
     each: Loop,
+    /// If it is vectorized.
+    collected: Option<Collected<'py>>,
     /// The answers of one batch.
     results: ColumnBuilder,
     saved: ColumnBuilder,
@@ -56,7 +78,20 @@ impl<'py> Aggregate<'py> {
         let readers = parameters.map(|(field, shape)| objects::reader(py, &field.data_type, shape));
         let module = py.import("crosslane._aggregate")?;
         let on_error: String = declared.getattr("on_error")?.extract()?;
+        let kind: String = declared.getattr("kind")?.extract()?;
+        let types = signature.parameters.iter().map(|field| &field.data_type);
+        let types = types.map(|data_type| arrow::pyarrow_type(py, data_type, Direction::Argument));
+        let collected = match kind.as_str() {
+            "vectorized" => Some(Collected {
+                types: types.collect::<PyResult<_>>()?,
+                chunks: PyList::empty(py),
+                states: Vec::new(),
+                bytes: 0,
+            }),
+            _ => None,
+        };
         Ok(Self {
+            collected,
             states: module.getattr("States")?.call1((declared,))?,
             living: Vec::new(),
             readers: readers.collect::<PyResult<_>>()?,
@@ -110,7 +145,12 @@ impl<'py> Aggregate<'py> {
         rows: &Exchange<'_>,
         mishaps: &mut Mishaps,
     ) -> Result<(), Mishap> {
+        // Those that are forgotten need their rows no more.
+        if !matches!(entry, Entry::Update | Entry::Forget) {
+            self.flush(py, rows, mishaps)?;
+        }
         match entry {
+            Entry::Update if self.collected.is_some() => self.collect(py, rows, mishaps),
             Entry::Update => self.update(py, rows, mishaps),
             Entry::Combine => rows.each(|row| {
                 let keep = bit(rows.columns[2].data, row);
@@ -133,11 +173,102 @@ impl<'py> Aggregate<'py> {
                 }
                 Ok(())
             }),
-            _ => rows.each(|row| {
-                drop(self.take(rows.state(0, row)));
-                Ok(())
-            }),
+            _ => {
+                if let Some(collected) = self.collected.as_mut().filter(|all| !all.states.is_empty()) {
+                    let gone: HashSet<u32> = (0..rows.count()).map(|row| rows.state(0, row) as u32).collect();
+                    let gone = collected.states.iter_mut().filter(|state| gone.contains(state));
+                    gone.for_each(|state| *state = NOBODY);
+                }
+                rows.each(|row| {
+                    drop(self.take(rows.state(0, row)));
+                    Ok(())
+                })
+            }
         }
+    }
+
+    /// Keeps rows until there are many.
+    fn collect(&mut self, py: Python<'py>, rows: &Exchange<'_>, mishaps: &mut Mishaps) -> Result<(), Mishap> {
+        let columns = &rows.columns[1..];
+        let live = self.live(rows);
+        for row in (0..rows.count()).filter(|row| live.is_live(*row)) {
+            rows.at(row);
+            self.method(py, rows.state(0, row)).map_err(|error| (error, row))?;
+        }
+        let Some(collected) = &mut self.collected else { return Ok(()) };
+        let arrays = columns.iter().zip(&collected.types);
+        let arrays = arrays.map(|(column, data_type)| arrow::to_pyarrow(column, data_type));
+        collected.chunks.append(PyList::new(py, arrays.collect::<PyResult<Vec<_>>>()?)?)?;
+        let states =
+            (0..rows.count()).map(|row| if live.is_live(row) { rows.state(0, row) as u32 } else { NOBODY });
+        collected.states.extend(states);
+        collected.bytes += columns.iter().map(bytes).sum::<usize>();
+        if collected.states.len() >= MOST_ROWS || collected.bytes >= MOST_BYTES {
+            self.flush(py, rows, mishaps)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the collected rows to their groups, all of a group at once.
+    fn flush(&mut self, py: Python<'py>, rows: &Exchange<'_>, mishaps: &mut Mishaps) -> Result<(), Mishap> {
+        let Some(collected) = &mut self.collected else { return Ok(()) };
+        let states = std::mem::take(&mut collected.states);
+        let chunks = std::mem::replace(&mut collected.chunks, PyList::empty(py));
+        collected.bytes = 0;
+        if states.is_empty() {
+            return Ok(());
+        }
+        // Where the rows of each state begin, by counting.
+        let mut places = vec![0u32; self.living.len() + 1];
+        let live = || (0u32..).zip(&states).filter(|(_, state)| **state != NOBODY);
+        live().for_each(|(_, state)| places[*state as usize + 1] += 1);
+        let mut groups = Vec::new();
+        for state in 0..self.living.len() {
+            let (begin, count) = (places[state], places[state + 1]);
+            places[state + 1] += begin;
+            if let Some(living) = self.living[state].as_ref().filter(|_| count > 0) {
+                groups.push((living.update.clone_ref(py), begin, begin + count));
+            }
+        }
+        let mut order = vec![0u32; places.last().copied().unwrap_or_default() as usize];
+        for (row, state) in live() {
+            let place = &mut places[*state as usize];
+            order[*place as usize] = row;
+            *place += 1;
+        }
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let counts: Vec<u32> = groups.iter().map(|(_, begin, end)| end - begin).collect();
+        rows.progress.set(rows.sequence(), u32::MAX);
+        let order = PyBytes::new(py, bytemuck::cast_slice(&order));
+        let columns = self.states.call_method1(intern!(py, "sorted"), (chunks, order))?;
+        let groups = PyList::new(py, groups)?;
+        let (mut first, mut tries) = (0, 0);
+        while let Err(error) =
+            self.states.call_method1(intern!(py, "run"), (&columns, &groups, first)).map(drop)
+        {
+            let at: usize = self.states.getattr(intern!(py, "at"))?.extract()?;
+            if at != first {
+                tries = 0;
+            }
+            first = at;
+            let count = counts.get(at).copied().unwrap_or_default() as usize;
+            if let Verdict::Null = forgive(py, self.leniency, error.into(), &mut tries, count, mishaps)? {
+                first += 1;
+                tries = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows that are added.
+    fn live(&self, rows: &Exchange<'_>) -> Live {
+        let columns = rows.columns[1..].iter().zip(&self.admits_null);
+        let skipping: Vec<&Column<'_>> = columns
+            .filter_map(|(column, admits)| (!admits && column.validity.is_some()).then_some(column))
+            .collect();
+        Live::new(rows.count(), &skipping)
     }
 
     /// The place of a number.
@@ -167,12 +298,7 @@ impl<'py> Aggregate<'py> {
     fn update(&mut self, py: Python<'py>, rows: &Exchange<'_>, mishaps: &mut Mishaps) -> Result<(), Mishap> {
         let count = rows.count();
         let columns = &rows.columns[1..];
-        let skipping: Vec<&Column<'_>> = columns
-            .iter()
-            .zip(&self.admits_null)
-            .filter_map(|(column, admits)| (!admits && column.validity.is_some()).then_some(column))
-            .collect();
-        let live = Live::new(count, &skipping);
+        let live = self.live(rows);
         // Each is kept by its state until all rows are done: nothing else changes the states meanwhile.
         let mut methods = vec![ptr::null_mut(); count];
         let mut row = live.next(0);
@@ -284,6 +410,11 @@ impl<'py> Aggregate<'py> {
             }
         }
     }
+}
+
+/// How many bytes a column's values have.
+fn bytes(column: &Column<'_>) -> usize {
+    size_of_val(column.data) + size_of_val(column.offsets) + column.children.iter().map(bytes).sum::<usize>()
 }
 
 impl State {
