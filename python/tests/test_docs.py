@@ -42,7 +42,7 @@ PAGES = {
     "docs/functions.md": 15,
     "docs/javascript.md": 9,
     "docs/lua.md": 2,
-    "docs/ruby.md": 8,
+    "docs/ruby.md": 10,
     "docs/streams.md": 1,
 }
 #: These pages have drawings and a grammar, in blocks without a language, and no programs.

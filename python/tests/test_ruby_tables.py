@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from .conftest import CPUS, Load, error, eventually, value
+from .conftest import Load, error, eventually, value
 
 
 def rows(con: duckdb.DuckDBPyConnection, query: str) -> list[tuple[object, ...]]:
@@ -160,9 +160,9 @@ def test_columns_that_a_query_wants(ruby: Load) -> None:
 def test_a_limit_ends_the_each_and_gives_the_worker_back(ruby: Load, tmp_path: Path) -> None:
     con = ruby(
         f"""
-        udtf "endless() -> TABLE(i BIGINT, pid BIGINT)" do
+        udtf "endless() -> TABLE(i BIGINT)" do
           Enumerator.new do |rows|
-            (0..).each {{ |i| rows << [i, Process.pid] }}
+            (0..).each {{ |i| rows << i }}
           ensure
             File.write({str(tmp_path / "ended")!r}, "ended")
           end
@@ -171,12 +171,11 @@ def test_a_limit_ends_the_each_and_gives_the_worker_back(ruby: Load, tmp_path: P
     )
     assert rows(con, "SELECT i FROM endless() LIMIT 3") == [(0,), (1,), (2,)]
     assert eventually((tmp_path / "ended").exists)
-    pids = set()
     for _ in range(20):
-        ((count, pid),) = rows(con, "SELECT count(*), max(pid) FROM (FROM endless() LIMIT 5000)")
-        assert count == 5000
-        pids.add(pid)
-    assert len(pids) <= CPUS
+        assert value(con, "SELECT count(*) FROM (FROM endless() LIMIT 5000)") == 5000
+    assert eventually(
+        lambda: rows(con, "SELECT sum(busy), sum(discarded) FROM crosslane_pools()") == [(0, 0)]
+    )
 
 
 def test_errors(ruby: Load) -> None:

@@ -17,7 +17,7 @@ use crate::reader::{Argument, Reader};
 use crate::values::{Class, Fault, Refusal};
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
-use crosslane::{ColumnBuilder, Verdict};
+use crosslane::{ColumnBuilder, Entry, Verdict};
 use crosslane_process::guest::Mishaps;
 use crosslane_ring::ProgressWord;
 
@@ -141,6 +141,33 @@ impl<'a, L: Language> Batch<'a, L> {
         Ok(())
     }
 
+    /// The same behind so many columns, of a function with any fixed number of them.
+    ///
+    /// # Errors
+    /// As [`Batch::arguments`].
+    #[inline(always)]
+    pub(crate) fn arguments_behind(
+        &self,
+        count: usize,
+        row: usize,
+        mut take: impl FnMut(L::Value),
+    ) -> Result<(), L::Error> {
+        for argument in &self.arguments[count..] {
+            take(argument.get(self.language, row)?);
+        }
+        Ok(())
+    }
+
+    /// An argument of a row.
+    pub(crate) fn argument(&self, column: usize, row: usize) -> Result<L::Value, L::Error> {
+        self.arguments[column].get(self.language, row)
+    }
+
+    /// What of the function is used.
+    pub(crate) fn entry(&self) -> Entry {
+        self.function.entry()
+    }
+
     /// Adds a result, if results are wanted.
     ///
     /// # Errors
@@ -176,6 +203,15 @@ impl<'a, L: Language> Batch<'a, L> {
 
     /// Calls for one row after the other.
     pub(crate) fn run_rows(&self, out: &mut ColumnBuilder) -> Result<Mishaps, Mishap<L::Error>> {
+        self.run_rows_by(out, |row, values, out| self.run_row(row, values, out))
+    }
+
+    /// Does `work` for one row after the other, which are not NULL.
+    pub(crate) fn run_rows_by(
+        &self,
+        out: &mut ColumnBuilder,
+        mut work: impl FnMut(usize, &mut L::Arguments, &mut ColumnBuilder) -> Result<(), Fault<L::Error>>,
+    ) -> Result<Mishaps, Mishap<L::Error>> {
         let language = self.language;
         let mut mishaps = Mishaps::default();
         let mut row = 0;
@@ -190,7 +226,7 @@ impl<'a, L: Language> Batch<'a, L> {
                         continue;
                     }
                     self.progress.set(row as u32);
-                    if let Err(what) = self.run_row(row, values, out) {
+                    if let Err(what) = work(row, values, out) {
                         fault = Some(what);
                         return;
                     }

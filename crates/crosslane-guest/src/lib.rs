@@ -13,11 +13,13 @@ mod batch;
 mod calls;
 mod declared;
 mod function;
+mod groups;
 mod numbers;
 mod parts;
 mod places;
 mod reader;
 mod scan;
+mod states;
 mod values;
 mod writer;
 mod zygote;
@@ -27,10 +29,12 @@ pub use calls::{Language, fail, refuse, serve, succeed};
 pub use crosslane_process::guest::GuestLane;
 pub use declared::{Declarations, Declared, SIZE_UNITS};
 pub use function::Function;
+pub use groups::{Collected, Groups, Sorted};
 pub use numbers::decimal_text;
 pub use places::traceback;
 pub use reader::{Argument, Reader};
 pub use scan::Rows;
+pub use states::{Accumulated, Aggregate, Aggregates};
 pub use values::{
     Class, DAY, Fault, Integer, Moment, NULL_KEY, Refusal, Taken, Values, Wrong, units_per_second,
 };

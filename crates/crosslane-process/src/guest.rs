@@ -330,6 +330,11 @@ impl GuestLane {
         batch::columns(self.bytes(), types).map_err(broken)
     }
 
+    /// The message of the current call, of which the columns are: for guests that keep it.
+    pub fn message(&self) -> &[u8] {
+        self.bytes()
+    }
+
     /// The types of the arguments of the current call, if its function takes any: for [`crosslane::Signature::for_types`].
     ///
     /// # Errors

@@ -119,6 +119,17 @@ module Crosslane
     end
 
     # @api private
+    def declare_states(signature, states, options, block, location)
+      forgotten
+      unless states.is_a?(Class) ? !block : block && !states
+        place = "#{location.path}:#{location.lineno}"
+        raise DeclarationError, "#{place}: udaf #{signature.inspect} takes a class or a block"
+      end
+
+      add(Aggregate.new(signature, states || block, **options))
+    end
+
+    # @api private
     def defined(name)
       pending = @pending
       return unless pending

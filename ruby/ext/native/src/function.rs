@@ -91,6 +91,8 @@ enum Kind {
     Method,
     /// What has a method of this name.
     Named(rb_sys::ID),
+    /// An aggregate: the method that adds a row, and whose it is if it is not the state's own.
+    States(rb_sys::ID, Option<Held>),
 }
 
 impl Callee {
@@ -116,6 +118,23 @@ impl Callee {
         Ok(Self { kind: Kind::Named(name), object: Held::new(object)? })
     }
 
+    /// An aggregate, of which `step` is what is called with a state and a row; nil if states take rows themselves.
+    pub(crate) fn of_states(declared: Value, step: Value) -> Result<Self, Unwind> {
+        let (name, step) = if step.is_nil() { (c"update", None) } else { (c"call", Some(Held::new(step)?)) };
+        // SAFETY: protected, with the GVL.
+        let name = gvl::made(|| unsafe { intern(name) })?;
+        Ok(Self { kind: Kind::States(name, step), object: Held::new(declared)? })
+    }
+
+    /// The method that adds a row to a state, and whose it is if it is not the state's own. With the GVL.
+    pub(crate) fn update(&self) -> (rb_sys::ID, Option<VALUE>) {
+        match &self.kind {
+            Kind::States(name, step) => (*name, step.as_ref().map(|step| step.get().as_raw())),
+            Kind::Named(name) => (*name, None),
+            Kind::Proc | Kind::Method => unreachable!("a scalar function has no states"),
+        }
+    }
+
     /// The object. With the GVL.
     #[inline(always)]
     pub(crate) fn raw(&self) -> VALUE {
@@ -132,6 +151,16 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
+    /// Those of a function with a fixed number of parameters.
+    pub(crate) fn taken(&self) -> (usize, &[VALUE; PLACES]) {
+        (self.count, &self.values)
+    }
+
+    /// Empties them.
+    pub(crate) fn clear(&mut self) {
+        self.count = 0;
+    }
+
     /// # Safety
     /// With the GVL, protected.
     #[cold]
@@ -189,7 +218,9 @@ impl Language for Vm {
             match callee.kind {
                 Kind::Proc => rb_sys::rb_yield_values2(count, values),
                 Kind::Method => rb_sys::rb_method_call(count, values, callee.raw()),
-                Kind::Named(name) => rb_sys::rb_funcallv(callee.raw(), name, count, values),
+                Kind::Named(name) | Kind::States(name, _) => {
+                    rb_sys::rb_funcallv(callee.raw(), name, count, values)
+                }
             }
         };
         *count = 0;

@@ -2,7 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`serve`], [`ready`], [`function`], [`concurrent`], [`table`] | calls, in forked workers and in host lanes |
+//! | [`serve`], [`ready`], [`function`], [`concurrent`], [`table`], [`aggregate`] | calls, in forked workers and in host lanes |
 //! | [`objects`], [`shapes`], [`values`] | what Ruby's objects are in SQL |
 //! | [`zygote`] | loads a file, and forks workers |
 //! | [`control`] | the host's side of the control socket |
@@ -10,6 +10,7 @@
 
 #![allow(missing_docs, reason = "the only thing to be seen is Ruby's entry point, which a macro makes")]
 
+mod aggregate;
 mod concurrent;
 mod control;
 mod engine;

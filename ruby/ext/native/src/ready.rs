@@ -3,6 +3,7 @@
 //! The first call of a function makes it ready, for all lanes of the process. They hold it only as long as they call it: a
 //! block that no database of the program knows any more can be collected, whichever lanes have called it.
 
+use crate::aggregate::Aggregate;
 use crate::function::Function;
 use crate::objects::Vm;
 use crate::table::Table;
@@ -15,9 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A function that is ready. Dropped with the GVL.
 #[derive(Debug)]
 pub(crate) enum Ready {
-    /// The entries of a scalar function or an aggregate.
+    /// The entries of a scalar function or an aggregate of the host.
     Rows(Vec<Function>),
     Table(Table),
+    /// An aggregate of a file, whose states are each lane's own.
+    Aggregate(Aggregate),
 }
 
 impl Ready {
@@ -86,6 +89,7 @@ pub(crate) fn ready(
     let made = Arc::new(match kind.parse().map_err(|error: String| crate::argument_error(error))? {
         Kind::Scalar => Ready::Rows(vec![Function::scalar(vm, declared, types)?]),
         Kind::Table => Ready::Table(Table::new(vm, declared)?),
+        Kind::Aggregate if !vm.host => Ready::Aggregate(Aggregate::new(vm, declared)?),
         Kind::Aggregate => Ready::Rows(Function::aggregate(vm, declared)?),
         Kind::Stream => return Err(crate::argument_error("Ruby has no stream functions".to_owned())),
     });

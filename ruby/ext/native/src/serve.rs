@@ -3,6 +3,7 @@
 //!
 //! The GVL is given up while a lane waits; a signal, `Timeout` or `Thread#kill` ends the wait at once.
 
+use crate::aggregate::Accumulated;
 use crate::function::Function;
 use crate::kept;
 use crate::objects::Vm;
@@ -17,23 +18,29 @@ use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, Module, RModule, Ruby, Value};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Where a lane writes the results of the functions that it has called, by their numbers and entries.
+/// What a lane keeps of the functions that it has called.
 #[derive(Default)]
-pub(crate) struct Outs(HashMap<(u32, u32), (Weak<Ready>, ColumnBuilder)>);
+pub(crate) struct Outs {
+    /// Where it writes the results, by their numbers and entries.
+    columns: HashMap<(u32, u32), (Weak<Ready>, ColumnBuilder)>,
+    /// What it has accumulated of aggregates, by their numbers.
+    accumulated: HashMap<u32, Accumulated>,
+}
 
 impl Outs {
     fn of(&mut self, call: &Call, ready: &Arc<Ready>, function: &Function) -> &mut ColumnBuilder {
         let key = (call.header.function, call.header.entry);
-        if !self.0.contains_key(&key) {
-            self.0.retain(|_, (ready, _)| ready.strong_count() > 0);
+        if !self.columns.contains_key(&key) {
+            self.columns.retain(|_, (ready, _)| ready.strong_count() > 0);
         }
         let new = || (Arc::downgrade(ready), function.ready.results());
-        &mut self.0.entry(key).or_insert_with(new).1
+        &mut self.columns.entry(key).or_insert_with(new).1
     }
 }
 
@@ -87,6 +94,16 @@ pub(crate) fn answer_by(
 ) -> Result<(), Unwind> {
     if let (Ready::Table(table), Some(Entry::Scan | Entry::Partitions)) = (&**ready, call.entry()) {
         return table.answer(vm, lane, call);
+    }
+    if let Ready::Aggregate(aggregate) = &**ready {
+        let accumulated = match outs.accumulated.entry(call.header.function) {
+            Occupied(known) => known.into_mut(),
+            Vacant(place) => match Accumulated::new(vm) {
+                Ok(nothing) => place.insert(nothing),
+                Err(unwind) => return fail(vm, lane, call, unwind.into()),
+            },
+        };
+        return aggregate.answer(vm, accumulated, lane, call);
     }
     match call.entry().and_then(|entry| ready.entry(entry)) {
         Some(function) => {

@@ -4,7 +4,7 @@ use crate::function::Function;
 use crate::objects::{self, Fault, Vm};
 use crate::ready::Ready;
 use crate::serve::{Outs, answer_by};
-use crosslane::batch::{self, BATCH, FAILURE, Header};
+use crosslane::batch::{self, BATCH, Body, Encode, FAILURE, Header, Plan};
 use crosslane::lane::Lane;
 use crosslane::{Address, ColumnBuilder, DataType, Entry};
 use crosslane_guest::{Class, fail, succeed};
@@ -357,6 +357,134 @@ fn tables_are_scanned() {
     }
 }
 
+/// Aggregates as files declare them: of a class, of a block, and vectorized.
+const AGGREGATES: &str = "
+  class Sum
+    attr_reader :all
+    def initialize = @all = []
+    def update(x) = x == 13 ? raise('no 13') : @all << x
+    def merge(other) = @all.concat(other.all)
+    def finish = @all.sum
+  end
+  class Sums < Sum
+    def update(xs) = @all.concat(xs.empty? ? raise('no rows') : [xs.sum, xs.size])
+    def finish = @all.sum
+  end
+  class Closed < Sum
+    def initialize = @all = [-> {}]
+    def update(x) = nil
+  end
+  add = ->(a, b) { (a || 0) + (b || 0) }
+  # The numbers of tables are others.
+  [*[nil] * 20, Crosslane::Aggregate.new('total(x BIGINT) -> BIGINT', Sum, on_error: :null),
+   Crosslane::Aggregate.new('added(x BIGINT) -> BIGINT', ->(sum, x) { x == 1 ? nil : add.(sum, x) }, combine: add),
+   Crosslane::Aggregate.new('sums(x BIGINT) -> BIGINT', Sums, vectorized: true),
+   Crosslane::Aggregate.new('closed(x BIGINT) -> BIGINT', Closed)]";
+
+/// What aggregates of files answer: the results, or a failure's text, and the header.
+struct Uses {
+    vm: Vm,
+    declared: Value,
+    engine: crosslane_process::ProcessLane,
+    guest: GuestLane,
+    outs: Outs,
+}
+
+impl Uses {
+    fn of(&mut self, number: u32, entry: Entry, columns: &[&dyn Encode], rows: usize) -> (Header, Vec<u64>) {
+        struct All<'a>(&'a [&'a dyn Encode]);
+        impl Encode for All<'_> {
+            fn plan(&self, plan: &mut Plan) {
+                self.0.iter().for_each(|column| column.plan(plan));
+            }
+            fn write(&self, body: &mut Body<'_>) {
+                self.0.iter().for_each(|column| column.write(body));
+            }
+        }
+        let sent = self.engine.submit(Address::whole(number, entry), rows, &All(columns));
+        assert!(matches!(sent, Ok(Some(_))));
+        let Ok(Next::Call(call)) = self.guest.next_call_or(|| false) else { panic!("no message") };
+        let ready = crate::ready::ready(&self.vm, self.declared, number, None).expect("an aggregate");
+        answer_by(&self.vm, &ready, &mut self.guest, call, &mut self.outs).expect("an answer");
+        let header = self.engine.try_collect().expect("a sound answer").expect("an answer");
+        let frame = self.engine.frame();
+        let mut words = vec![0u64; frame.len().div_ceil(8)];
+        bytemuck::cast_slice_mut(&mut words)[..frame.len()].copy_from_slice(frame);
+        (header, words)
+    }
+
+    fn update(&mut self, number: u32, states: &[Option<i64>], values: &[Option<i64>]) -> Header {
+        self.of(number, Entry::Update, &[&numbers(states), &numbers(values)], states.len()).0
+    }
+
+    fn combine(&mut self, number: u32, target: i64, source: i64, keep: bool) -> (Header, Vec<u64>) {
+        let mut kept = ColumnBuilder::new(&DataType::Boolean);
+        kept.boolean(keep);
+        let [target, source] = [target, source].map(|state| numbers(&[Some(state)]));
+        self.of(number, Entry::Combine, &[&target, &source, &kept], 1)
+    }
+
+    fn finish(&mut self, number: u32, states: &[i64]) -> Vec<Option<i64>> {
+        let column = numbers(&states.iter().map(|state| Some(*state)).collect::<Vec<_>>());
+        let (header, words) = self.of(number, Entry::Finish, &[&column], states.len());
+        assert_eq!(header.kind, BATCH);
+        let column = batch::column(bytemuck::cast_slice(&words), &DataType::BigInt).expect("a column");
+        (0..column.rows).map(|row| column.is_valid(row).then(|| column.value(row))).collect()
+    }
+}
+
+fn aggregates_of_files_keep_states() {
+    // SAFETY: with the GVL.
+    let vm = unsafe { Vm::calling(false) };
+    let (engine, guest) = both_ends(1 << 16);
+    let (declared, outs) = (evaluate(AGGREGATES), Outs::default());
+    let mut uses = Uses { vm, declared, engine, guest, outs };
+    let some = |values: &[i64]| values.iter().map(|value| Some(*value)).collect::<Vec<_>>();
+    // NULL is left out, and so is the row that fails.
+    let header = uses.update(20, &some(&[0, 1, 0, 2]), &[Some(10), None, Some(5), Some(13)]);
+    assert_eq!((header.kind, header.rows, header.errors), (BATCH, 0, 1));
+    assert_eq!(uses.finish(20, &[0, 1, 2, 0]), some(&[15, 0, 0, 15]));
+    // A kept state is copied, and one that is not is gone.
+    uses.combine(20, 5, 0, true);
+    uses.update(20, &some(&[0]), &some(&[100]));
+    assert_eq!(uses.finish(20, &[5, 0]), some(&[15, 115]));
+    uses.combine(20, 5, 0, false);
+    assert_eq!(uses.finish(20, &[5, 0]), some(&[130, 0]));
+    // States go as bytes; one that has nothing does not.
+    let (_, words) = uses.of(20, Entry::Save, &[&numbers(&some(&[5, 0]))], 2);
+    let column = batch::column(bytemuck::cast_slice(&words), &DataType::Blob).expect("a column");
+    assert!(column.is_valid(0) && !column.is_valid(1));
+    let mut saved = ColumnBuilder::new(&DataType::Blob);
+    (0..2).for_each(|_| saved.bytes(column.bytes(0)).expect("room"));
+    uses.of(20, Entry::Load, &[&numbers(&some(&[7, 5])), &saved], 2);
+    assert_eq!(uses.finish(20, &[7, 5]), some(&[130, 260]));
+    uses.of(20, Entry::Forget, &[&numbers(&some(&[5]))], 1);
+    assert_eq!(uses.finish(20, &[7, 5]), some(&[130, 0]));
+    // A block's state may be nil, which is a state.
+    uses.update(21, &some(&[0, 0, 1]), &some(&[2, 3, 1]));
+    uses.combine(21, 2, 1, false);
+    assert_eq!(uses.finish(21, &[0, 1, 2]), [Some(5), None, None]);
+    // All rows of a group come at once, and those that are forgotten not at all.
+    uses.update(22, &some(&[0, 1, 0]), &some(&[1, 2, 3]));
+    uses.update(22, &some(&[1, 0, 3]), &[Some(4), None, Some(5)]);
+    uses.of(22, Entry::Forget, &[&numbers(&some(&[3]))], 1);
+    assert_eq!(uses.finish(22, &[0, 1, 3]), some(&[4 + 2, 6 + 2, 0]));
+    uses.update(22, &some(&[0]), &some(&[10]));
+    uses.combine(22, 1, 0, false);
+    assert_eq!(uses.finish(22, &[1]), some(&[6 + 8 + 11]));
+    // What Marshal cannot have can be merged, but not kept meanwhile.
+    uses.update(23, &some(&[0]), &some(&[1]));
+    assert_eq!(uses.combine(23, 1, 0, false).0.kind, BATCH);
+    let (header, words) = uses.combine(23, 2, 1, true);
+    let text = String::from_utf8_lossy(bytemuck::cast_slice(&words)).into_owned();
+    assert!(
+        header.kind == FAILURE && text.contains("a state of closed has to be copied, by Marshal"),
+        "{text}"
+    );
+    let (header, _) = uses.of(20, Entry::Scan, &[], 1);
+    assert_eq!(header.kind, FAILURE);
+}
+
 /// A lane whose engine takes no replies holds up itself alone, whatever it answers.
 fn other_threads_run_while_a_lane_waits_for_room() {
     // SAFETY: with the GVL.
@@ -399,7 +527,7 @@ fn values() {
     let _vm = unsafe { magnus::embed::init() };
     let lib = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lib/crosslane");
     crate::init(&magnus::Ruby::get().expect("with the GVL")).expect("the native half");
-    let files = "bigdecimal date json {lib}/types.rb {lib}/errors.rb {lib}/declaration.rb {lib}/table.rb";
+    let files = "bigdecimal date json {lib}/types.rb {lib}/errors.rb {lib}/declaration.rb {lib}/aggregate.rb {lib}/table.rb";
     let files = format!("%w[{}]", files.replace("{lib}", lib));
     let _: Value =
         eval(&format!("{files}.each {{ |name| require name }}")).expect("Ruby's half of the types");
@@ -408,5 +536,6 @@ fn values() {
     what_is_no_value_is_told_and_leaves_no_trace();
     an_aggregate_has_three_entries();
     tables_are_scanned();
+    aggregates_of_files_keep_states();
     other_threads_run_while_a_lane_waits_for_room();
 }

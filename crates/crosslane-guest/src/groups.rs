@@ -1,0 +1,199 @@
+//! Rows of groups that wait for their groups' next update: what vectorized aggregates do, in whatever language.
+//!
+//! An update of one group is called with all its new rows at once, so rows are collected until there are enough. They are kept
+//! as the messages that brought them, and sorted by group when they are taken.
+
+use crosslane::DataType;
+use crosslane::batch::{self, Column, Malformed};
+use std::collections::HashSet;
+use std::ops::Range;
+
+/// So many rows are collected at least, or one for each group: then what a group costs is less than what its rows do.
+const ENOUGH_ROWS: usize = 1 << 16;
+/// Or so many bytes.
+const ENOUGH_BYTES: usize = 64 << 20;
+
+/// Rows sorted by their groups' numbers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    order: Vec<u32>,
+    groups: Vec<(usize, Range<usize>)>,
+}
+
+impl Groups {
+    /// Sorts rows by the numbers of their groups, which are dense. Rows of a group stay in their order.
+    pub fn new(numbers: &[u32]) -> Self {
+        let count = numbers.iter().max().map_or(0, |most| *most as usize + 1);
+        let mut ends = vec![0u32; count];
+        numbers.iter().for_each(|number| ends[*number as usize] += 1);
+        let (mut groups, mut end) = (Vec::new(), 0);
+        for (number, place) in ends.iter_mut().enumerate() {
+            let rows = std::mem::replace(place, end) as usize;
+            if rows > 0 {
+                groups.push((number, end as usize..end as usize + rows));
+            }
+            end += rows as u32;
+        }
+        let mut order = vec![0; numbers.len()];
+        for (row, number) in numbers.iter().enumerate() {
+            let place = &mut ends[*number as usize];
+            order[*place as usize] = row as u32;
+            *place += 1;
+        }
+        Self { order, groups }
+    }
+
+    /// The groups that have rows, in the order of their numbers, each with these.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &[u32])> {
+        self.groups.iter().map(|(number, range)| (*number, &self.order[range.clone()]))
+    }
+}
+
+/// The rows that were collected.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// Messages as they came, on the boundaries of words.
+    messages: Vec<(Box<[u64]>, usize)>,
+    bytes: usize,
+    /// Of each row the number of its group, its message, and its place there.
+    numbers: Vec<u32>,
+    places: Vec<(u32, u32)>,
+    /// One more than the highest number so far.
+    groups: usize,
+}
+
+impl Collected {
+    /// Adds rows of a message, each with the number of its group.
+    pub fn add(&mut self, message: &[u8], rows: impl Iterator<Item = (usize, usize)>) {
+        let index = self.messages.len() as u32;
+        for (number, row) in rows {
+            self.groups = self.groups.max(number + 1);
+            self.numbers.push(number as u32);
+            self.places.push((index, row as u32));
+        }
+        let mut words = vec![0u64; message.len().div_ceil(size_of::<u64>())].into_boxed_slice();
+        bytemuck::cast_slice_mut(&mut words)[..message.len()].copy_from_slice(message);
+        self.messages.push((words, message.len()));
+        self.bytes += message.len();
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// Whether the rows are enough for their groups' updates.
+    pub fn is_full(&self) -> bool {
+        self.numbers.len() >= ENOUGH_ROWS.max(self.groups) || self.bytes >= ENOUGH_BYTES
+    }
+
+    /// Drops the rows of groups that are no more.
+    pub fn forget(&mut self, gone: impl Iterator<Item = usize>) {
+        if self.is_empty() {
+            return;
+        }
+        let gone: HashSet<u32> = gone.map(|number| number as u32).collect();
+        let kept = self.numbers.iter().zip(&self.places).filter(|(number, _)| !gone.contains(number));
+        let (numbers, places) = kept.unzip();
+        (self.numbers, self.places) = (numbers, places);
+        if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    /// The rows by their groups; the messages' columns are of these types.
+    ///
+    /// # Errors
+    /// If a message has no such columns.
+    pub fn sorted<'a>(&'a self, types: &'a [DataType]) -> Result<Sorted<'a>, Malformed> {
+        let columns = self
+            .messages
+            .iter()
+            .map(|(words, length)| batch::columns(&bytemuck::cast_slice(words)[..*length], types.iter()));
+        let columns = columns.collect::<Result<_, _>>()?;
+        Ok(Sorted { groups: Groups::new(&self.numbers), columns, places: &self.places })
+    }
+}
+
+/// Collected rows, by their groups.
+#[derive(Debug)]
+pub struct Sorted<'a> {
+    /// The groups, with the numbers of their rows.
+    pub groups: Groups,
+    columns: Vec<Vec<Column<'a>>>,
+    places: &'a [(u32, u32)],
+}
+
+impl<'a> Sorted<'a> {
+    /// Where a row's value of a column is: the column of its message, and the place there.
+    pub fn value(&self, row: u32, column: usize) -> (&Column<'a>, usize) {
+        let (message, place) = self.places[row as usize];
+        (&self.columns[message as usize][column], place as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crosslane::ColumnBuilder;
+    use crosslane::batch::{Encode, Header, Plan};
+
+    fn groups(numbers: &[u32]) -> Vec<(usize, Vec<u32>)> {
+        Groups::new(numbers).iter().map(|(number, rows)| (number, rows.to_vec())).collect()
+    }
+
+    #[test]
+    fn rows_of_a_group_are_together_and_in_their_order() {
+        assert_eq!(groups(&[]), []);
+        assert_eq!(groups(&[7]), [(7, vec![0])]);
+        assert_eq!(groups(&[2, 0, 2, 5, 0, 2]), [(0, vec![1, 4]), (2, vec![0, 2, 5]), (5, vec![3])]);
+    }
+
+    fn message(values: &[i64]) -> Vec<u8> {
+        let mut column = ColumnBuilder::new(&DataType::BigInt);
+        column.fixed_all(values);
+        let mut plan = Plan::default();
+        column.plan(&mut plan);
+        let mut frame = vec![0; plan.size()];
+        column.write(&mut plan.start(&mut frame, Header { rows: values.len() as u32, ..Header::default() }));
+        frame
+    }
+
+    fn values(collected: &Collected) -> Vec<(usize, Vec<i64>)> {
+        let sorted = collected.sorted(&[DataType::BigInt]).unwrap();
+        let value = |row: &u32| {
+            let (column, place) = sorted.value(*row, 0);
+            column.value(place)
+        };
+        sorted.groups.iter().map(|(number, rows)| (number, rows.iter().map(value).collect())).collect()
+    }
+
+    #[test]
+    fn rows_of_several_messages_come_by_their_groups_and_can_be_forgotten() {
+        let mut collected = Collected::default();
+        assert!(collected.is_empty() && values(&collected).is_empty());
+        collected.add(&message(&[10, 11, 12]), [(1, 0), (0, 2)].into_iter());
+        collected.add(&message(&[20, 21]), [(1, 0), (3, 1)].into_iter());
+        assert_eq!(values(&collected), [(0, vec![12]), (1, vec![10, 20]), (3, vec![21])]);
+        collected.forget([1].into_iter());
+        assert_eq!(values(&collected), [(0, vec![12]), (3, vec![21])]);
+        collected.forget([0, 3].into_iter());
+        assert!(collected.is_empty() && collected.bytes == 0 && collected.messages.is_empty());
+    }
+
+    #[test]
+    fn enough_rows_or_bytes_are_enough() {
+        let mut collected = Collected::default();
+        let one = message(&[1]);
+        collected.add(&one, (0..ENOUGH_ROWS - 1).map(|row| (row % 5, 0)));
+        assert!(!collected.is_full());
+        collected.add(&one, [(0, 0)].into_iter());
+        assert!(collected.is_full());
+        // Of more groups more rows.
+        collected.add(&one, [(2 * ENOUGH_ROWS, 0)].into_iter());
+        assert!(!collected.is_full());
+        let mut collected = Collected::default();
+        collected.add(&vec![0; ENOUGH_BYTES], [(0, 0)].into_iter());
+        assert!(collected.is_full());
+    }
+}

@@ -1,0 +1,343 @@
+//! Aggregates: what a guest accumulates, by the numbers that its engine gives the states.
+//!
+//! A language says in [`Aggregates`] how a state begins, takes rows and others, and what it results in. Everything else is
+//! here: which state a row is for, NULLs, retries, rows that wait for a vectorized update, copies, and the end of states.
+
+use crate::batch::{Batch, Mishap, Progress};
+use crate::calls::{Language, fail, succeed};
+use crate::function::Function;
+use crate::groups::Collected;
+use crate::values::Fault;
+use crosslane::batch::{Column, Encode};
+use crosslane::lane::COUNT;
+use crosslane::{Calling, ColumnBuilder, Entry, FunctionSpec, Leniency, Verdict};
+use crosslane_process::guest::{Call, GuestLane, Mishaps};
+use std::io;
+
+/// How a language accumulates. All but [`Aggregates::states`] is called within [`Language::enter`].
+pub trait Aggregates: Language {
+    /// Where states are, by their numbers, so that the language's collector sees them.
+    type States;
+
+    /// A place for states.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    fn states(&self) -> Result<Self::States, Self::Error>;
+
+    /// The state of a number, if it has one.
+    fn state(&self, states: &Self::States, number: usize) -> Option<Self::Value>;
+
+    /// Keeps the state of a number, or forgets it.
+    fn keep(&self, states: &mut Self::States, number: usize, state: Option<Self::Value>);
+
+    /// A state without anything.
+    ///
+    /// # Errors
+    /// What was raised.
+    fn start(&self, callee: &Self::Callee) -> Result<Self::Value, Self::Error>;
+
+    /// Adds to a state what the arguments hold, which are emptied: a row, or columns of rows. Returns the state.
+    ///
+    /// # Errors
+    /// What was raised.
+    fn update(
+        &self,
+        callee: &Self::Callee,
+        state: Self::Value,
+        arguments: &mut Self::Arguments,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// Adds another state, which is of no more use, to a state. Returns the state.
+    ///
+    /// # Errors
+    /// What was raised.
+    fn merge(
+        &self,
+        callee: &Self::Callee,
+        state: Self::Value,
+        other: Self::Value,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// A copy of a state that shares nothing with it that may change.
+    ///
+    /// # Errors
+    /// What was raised.
+    fn copy(&self, callee: &Self::Callee, state: Self::Value) -> Result<Self::Value, Self::Error> {
+        let saved = self.save(callee, state)?;
+        self.load(callee, saved)
+    }
+
+    /// The result of a state, which stays as it is.
+    ///
+    /// # Errors
+    /// What was raised.
+    fn finish(&self, callee: &Self::Callee, state: Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// A state as bytes.
+    ///
+    /// # Errors
+    /// What was raised.
+    fn save(&self, callee: &Self::Callee, state: Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// The state that was saved as these bytes.
+    ///
+    /// # Errors
+    /// What was raised.
+    fn load(&self, callee: &Self::Callee, saved: Self::Value) -> Result<Self::Value, Self::Error>;
+}
+
+/// The entries of an aggregate.
+const ENTRIES: [Entry; 6] =
+    [Entry::Update, Entry::Combine, Entry::Finish, Entry::Save, Entry::Load, Entry::Forget];
+
+/// An aggregate, ready to be used.
+#[derive(Debug)]
+pub struct Aggregate<L: Aggregates> {
+    entries: Vec<Function<L>>,
+    calling: Calling,
+    memory_limit: Option<u64>,
+}
+
+/// What a lane has accumulated of an aggregate.
+#[derive(Debug)]
+pub struct Accumulated<L: Aggregates> {
+    states: L::States,
+    /// Rows of a vectorized aggregate that are in no state yet.
+    collected: Collected,
+    /// Results of the call at hand.
+    out: ColumnBuilder,
+}
+
+impl<L: Aggregates> Accumulated<L> {
+    /// Nothing.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new(language: &L) -> Result<Self, L::Error> {
+        let out = ColumnBuilder::new(&crosslane::DataType::Boolean);
+        Ok(Self { states: language.states()?, collected: Collected::default(), out })
+    }
+}
+
+/// The number of a row's state, in the column of so many places.
+fn number(columns: &[Column<'_>], place: usize, row: usize) -> usize {
+    columns[place].value::<i64>(row) as usize
+}
+
+impl<L: Aggregates> Aggregate<L> {
+    /// Prepares an aggregate.
+    ///
+    /// # Errors
+    /// If the language cannot have a type.
+    pub fn new(language: &L, spec: &FunctionSpec) -> Result<Self, L::Error> {
+        let entries = ENTRIES.into_iter().map(|entry| Function::new(language, spec, entry, None));
+        let mut entries = entries.collect::<Result<Vec<_>, _>>()?;
+        for function in &mut entries {
+            // What was done half can be done again by who declares so for rows, and by nobody for states.
+            if !matches!(function.entry(), Entry::Update | Entry::Finish) {
+                function.leniency = Leniency::default();
+            }
+        }
+        Ok(Self { entries, calling: spec.calling, memory_limit: spec.memory_limit })
+    }
+
+    /// Does what a call asks for, and answers it.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol, or what ended the lane.
+    pub fn answer(
+        &self,
+        language: &L,
+        callee: &L::Callee,
+        accumulated: &mut Accumulated<L>,
+        lane: &mut GuestLane,
+        call: Call,
+    ) -> Result<(), L::Error> {
+        let function = call.entry().and_then(|entry| self.entry(entry));
+        let Some(function) = function else {
+            return crate::refuse(language, lane, call, &call.refusal(), None);
+        };
+        let outcome = match self.memory_limit {
+            Some(bytes) => {
+                language.limited(bytes, || self.run(language, callee, accumulated, function, lane, call))
+            }
+            None => self.run(language, callee, accumulated, function, lane, call),
+        };
+        match outcome {
+            Ok(mishaps) => {
+                let (call, results): (Call, &dyn Encode) = if function.writer.is_some() {
+                    (call, &accumulated.out)
+                } else {
+                    (call.with_rows(0), &())
+                };
+                succeed(language, lane, call, results, mishaps)
+            }
+            Err(mishap) => fail(language, lane, call, mishap),
+        }
+    }
+
+    fn entry(&self, entry: Entry) -> Option<&Function<L>> {
+        self.entries.iter().find(|function| function.entry() == entry)
+    }
+
+    fn run(
+        &self,
+        language: &L,
+        callee: &L::Callee,
+        accumulated: &mut Accumulated<L>,
+        function: &Function<L>,
+        lane: &GuestLane,
+        call: Call,
+    ) -> Result<Mishaps, Mishap<L::Error>> {
+        let broken = |error: io::Error| Mishap::from(L::Error::from(error));
+        let columns = lane.columns(function.types().iter()).map_err(broken)?;
+        let rows = call.header.rows as usize;
+        let progress = Progress { word: Some(lane.progress()), sequence: call.header.exchange as u32 };
+        let mut mishaps = Mishaps::default();
+        if function.entry() == Entry::Forget {
+            accumulated.collected.forget((0..rows).map(|row| number(&columns, 0, row)));
+        }
+        let batch = Batch::new(function, language, callee, &columns, rows, progress);
+        if function.entry() == Entry::Update && self.calling == Calling::Vectorized {
+            let taken = (0..rows).filter(|row| !batch.skips(*row));
+            let taken = taken.map(|row| (number(&columns, 0, row), row));
+            accumulated.collected.add(lane.message(), taken);
+            if accumulated.collected.is_full() {
+                self.flush(language, callee, accumulated, progress, &mut mishaps)?;
+            }
+            return Ok(mishaps);
+        }
+        self.flush(language, callee, accumulated, progress, &mut mishaps)?;
+        let Accumulated { states, out, .. } = accumulated;
+        *out = function.results();
+        out.reserve(rows).map_err(|overflow| Fault::from(overflow).into_error(language))?;
+        let done = batch.run_rows_by(out, |row, values, out| {
+            self.step(language, callee, states, &batch, &columns, row, values, out)
+        })?;
+        Ok(Mishaps { errors: mishaps.errors + done.errors, retries: mishaps.retries + done.retries })
+    }
+
+    /// Does what a row asks for. Nothing is to be dropped here: the language may jump out.
+    #[allow(clippy::too_many_arguments, reason = "a jump must not leave a structure of these half-used")]
+    #[inline(always)]
+    fn step(
+        &self,
+        language: &L,
+        callee: &L::Callee,
+        states: &mut L::States,
+        batch: &Batch<'_, L>,
+        columns: &[Column<'_>],
+        row: usize,
+        values: &mut L::Arguments,
+        out: &mut ColumnBuilder,
+    ) -> Result<(), Fault<L::Error>> {
+        let at = number(columns, 0, row);
+        let failed = Fault::Failed;
+        let state = language.state(states, at);
+        match batch.entry() {
+            Entry::Update => {
+                let state = state.map_or_else(|| language.start(callee), Ok).map_err(failed)?;
+                batch.arguments_behind(1, row, |value| language.argument(values, value)).map_err(failed)?;
+                let state = language.update(callee, state, values).map_err(failed)?;
+                language.keep(states, at, Some(state));
+            }
+            Entry::Combine => {
+                let source = number(columns, 1, row);
+                let Some(other) = language.state(states, source) else { return Ok(()) };
+                let keep = crosslane::batch::bit(columns[2].data, row);
+                let other = if keep { language.copy(callee, other).map_err(failed)? } else { other };
+                self.add(language, callee, states, at, state, other)?;
+                if !keep {
+                    language.keep(states, source, None);
+                }
+            }
+            Entry::Load => {
+                let saved = batch.argument(1, row).map_err(failed)?;
+                let other = language.load(callee, saved).map_err(failed)?;
+                self.add(language, callee, states, at, state, other)?;
+            }
+            Entry::Finish => {
+                let state = state.map_or_else(|| language.start(callee), Ok).map_err(failed)?;
+                return batch.write(&language.finish(callee, state).map_err(failed)?, out);
+            }
+            Entry::Save => match state {
+                Some(state) => return batch.write(&language.save(callee, state).map_err(failed)?, out),
+                None => out.null(),
+            },
+            _ => language.keep(states, at, None),
+        }
+        Ok(())
+    }
+
+    /// Adds a state to that of a number.
+    fn add(
+        &self,
+        language: &L,
+        callee: &L::Callee,
+        states: &mut L::States,
+        at: usize,
+        state: Option<L::Value>,
+        other: L::Value,
+    ) -> Result<(), Fault<L::Error>> {
+        let sum = match state {
+            Some(state) => language.merge(callee, state, other).map_err(Fault::Failed)?,
+            None => other,
+        };
+        language.keep(states, at, Some(sum));
+        Ok(())
+    }
+
+    /// Adds the rows that were collected to their states: one update for each group.
+    fn flush(
+        &self,
+        language: &L,
+        callee: &L::Callee,
+        accumulated: &mut Accumulated<L>,
+        progress: Progress<'_>,
+        mishaps: &mut Mishaps,
+    ) -> Result<(), Mishap<L::Error>> {
+        let collected = std::mem::take(&mut accumulated.collected);
+        let Some(function) = self.entry(Entry::Update).filter(|_| !collected.is_empty()) else {
+            return Ok(());
+        };
+        let sorted = collected.sorted(function.types());
+        let sorted =
+            sorted.map_err(|error| Mishap::from(L::Error::from(io::Error::other(error.to_string()))))?;
+        let states = &mut accumulated.states;
+        for (done, (at, rows)) in sorted.groups.iter().enumerate() {
+            let mut tries = 0;
+            loop {
+                progress.set(COUNT | done as u32);
+                let mut fault = None;
+                let entered = language.enter(callee, |values| {
+                    let mut update = || -> Result<(), L::Error> {
+                        for (column, reader) in function.readers.iter().enumerate().skip(1) {
+                            let list = language.list(rows.len(), |row| {
+                                let (column, place) = sorted.value(rows[row], column);
+                                reader.read(language, column, place)
+                            })?;
+                            language.argument(values, list);
+                        }
+                        let state = language.state(states, at);
+                        let state = state.map_or_else(|| language.start(callee), Ok)?;
+                        let state = language.update(callee, state, values)?;
+                        language.keep(states, at, Some(state));
+                        Ok(())
+                    };
+                    fault = update().err();
+                });
+                let Some(error) = entered.err().or(fault) else { break };
+                let mishap = Mishap { error, row: None };
+                if language.is_final(&mishap.error) {
+                    return Err(mishap);
+                }
+                match mishaps.judge(function.leniency, mishap, &mut tries, rows.len())? {
+                    Verdict::Again(pause) => language.pause(pause)?,
+                    Verdict::Null => break,
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+# frozen_string_literal: true
+
+module Crosslane
+  # An aggregate of a file: what `udaf` declares. Its states are objects of a class, or what its block returns.
+  class Aggregate < Declaration
+    DEFAULTS = {
+      nulls: :skip, vectorized: false, start: nil, combine: nil, finish: nil, timeout: nil, memory_limit: nil,
+      on_error: :fail, retries: 0
+    }.freeze
+    PARTS = %i[start combine finish].freeze
+    METHODS = %i[update merge finish].freeze
+    private_constant :PARTS, :METHODS
+
+    # @param signature [String]
+    # @param states [Class, Proc] the class of its states, or the block that adds a row to one
+    # @param options [Hash] see {DSL#udaf}
+    # @raise [DeclarationError]
+    def initialize(signature, states, **options)
+      @class = states if states.is_a?(Class)
+      super(signature, @class ? adding(signature, states) : states, **options)
+    end
+
+    def kind = "aggregate"
+
+    # What follows is called by the native half.
+
+    # @api private
+    # @return [String] what it is, as JSON
+    def specification = JSON.generate(message)
+
+    # @api private
+    # @return [#call, nil] what adds a row to a state, if the state itself does not
+    def step = @class ? nil : callable
+
+    # @api private
+    def start = @class ? @class.new : @start&.call
+
+    # @api private
+    def merge(state, other)
+      return @combine.call(state, other) unless @class
+
+      state.merge(other)
+      state
+    end
+
+    # @api private
+    def finish(state)
+      return state.finish if @class
+
+      @finish ? @finish.call(state) : state
+    end
+
+    # @api private
+    def save(state)
+      Marshal.dump(state)
+    rescue TypeError => e
+      raise TypeError, "a state of #{name} has to be copied, by Marshal, which cannot have it: #{e.message}"
+    end
+
+    # @api private
+    def load(saved)
+      # This library has dumped it, here or in another worker.
+      Marshal.load(saved) # rubocop:disable Security/MarshalLoad
+    end
+
+    private
+
+    def defaults = DEFAULTS
+
+    # The method that adds a row.
+    def adding(signature, states)
+      @file, @line = Object.const_source_location(states.name) if states.name
+      @name = signature.to_s[/\A\s*\w+/].to_s.strip
+      missing = METHODS.reject { |method| states.method_defined?(method) }
+      raise error("#{states} has no method #{missing.first}") if missing.any?
+      raise error("#{states}.new needs arguments") unless [0, -1].include?(states.instance_method(:initialize).arity)
+
+      states.instance_method(:update)
+    end
+
+    def set(options)
+      super
+      @start, @combine, @finish = options.values_at(*PARTS)
+      given = PARTS.select { |part| options[part] }
+      raise error("#{given.first} is for a block; #{@class} has methods") if @class && given.any?
+      return if @class
+
+      raise error("a block needs combine: what makes one state of two") unless @combine
+
+      wrong = given.find { |part| !options[part].respond_to?(:call) }
+      raise error("#{wrong} is called, and #{options[wrong].inspect} cannot be") if wrong
+    end
+
+    def check_parameters
+      fixed("an aggregate")
+      super
+    end
+
+    # What a block is given: a state, and a row.
+    def given = super + (@class ? 0 : 1)
+  end
+
+  module DSL
+    # Declares an aggregate for SQL: a class whose objects accumulate, with methods `update`, `merge` and `finish`.
+    #
+    #   class Total
+    #     def initialize = @sum = 0
+    #     def update(x) = @sum += x
+    #     def merge(other) = @sum += other.sum
+    #     def finish = @sum
+    #     attr_reader :sum
+    #   end
+    #
+    #   udaf "total(x BIGINT) -> BIGINT", Total
+    #
+    # Or a block, which is given what was accumulated so far and a row, and returns what is accumulated then.
+    #
+    #   udaf "total(x BIGINT) -> BIGINT", start: -> { 0 }, combine: :+.to_proc do |sum, x|
+    #     sum + x
+    #   end
+    #
+    # @param signature [String] name, parameters and result, in SQL's types
+    # @param states [Class, nil] without a block
+    # @param vectorized [Boolean] an update is given Arrays: all new rows of a group at once
+    # @param start [#call, nil] makes the first accumulated value; nil without
+    # @param combine [#call, nil] makes one of two accumulated values
+    # @param finish [#call, nil] makes the result of the accumulated value, which it does not change; itself without
+    # @param options [Hash] `nulls`, `timeout`, `memory_limit`, `on_error` and `retries`, as of {#udf}
+    # @raise [DeclarationError] if this cannot work
+    # @return [Aggregate]
+    def udaf(signature, states = nil, **options, &block)
+      Library.current.declare_states(signature, states, options, block, caller_locations(1, 1).first)
+    end
+  end
+end
