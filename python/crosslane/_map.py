@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -144,7 +145,7 @@ class MappedStream:
         self._input = self._encoded(source)
         self._ahead: pa.RecordBatch | None = None
 
-    def _encoded(self, source: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.StructArray]]:
+    def _encoded(self, source: Iterator[pa.RecordBatch]) -> Generator[tuple[str, pa.StructArray], None, None]:
         encoder = Encoder()
         for batch in source:
             if batch.num_rows:
@@ -189,6 +190,9 @@ class MappedStream:
         """Ends the stream and its workers. It may be called twice, and by another thread than the one that reads."""
         self._ahead = None
         self._native.close()
+        # Whoever keeps the stream keeps no input. Another thread that reads it at this moment ends it by itself.
+        with contextlib.suppress(ValueError):
+            self._input.close()
 
     def __enter__(self) -> MappedStream:
         return self

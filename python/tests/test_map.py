@@ -42,9 +42,9 @@ def column(stream: object, name: str = "n") -> list[object]:
 
 
 def children() -> set[int]:
-    return {
-        int(pid) for pid in Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
-    }
+    """Of all threads."""
+    lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    return {int(pid) for text in lists for pid in text.split()}
 
 
 def test_every_kind_of_reader() -> None:
@@ -405,6 +405,8 @@ def test_memory_stays_constant() -> None:
 
 
 def test_what_is_released_early_ends() -> None:
+    kept: list[crosslane._map.MappedStream] = []
+
     def ends(start: object) -> None:
         before = children()
         closed: list[bool] = []
@@ -427,6 +429,11 @@ def test_what_is_released_early_ends() -> None:
         with pytest.raises(ValueError, match="was closed"):
             next(stream)
 
+    def closes_what_is_kept(reader: Iterator[pa.RecordBatch]) -> None:
+        kept.append(crosslane.map(reader, same))
+        next(kept[-1])
+        kept[-1].close()
+
     def leaves(reader: Iterator[pa.RecordBatch]) -> None:
         with crosslane.map(reader, same) as stream:
             next(stream)
@@ -440,9 +447,10 @@ def test_what_is_released_early_ends() -> None:
 
     def limits(reader: Iterator[pa.RecordBatch]) -> None:
         stream = crosslane.map(reader, same)  # noqa: F841
-        assert duckdb.sql("SELECT n FROM stream LIMIT 3").fetchall() == [(0,), (1,), (2,)]
+        with duckdb.connect() as con:
+            assert con.sql("SELECT n FROM stream LIMIT 3").fetchall() == [(0,), (1,), (2,)]
 
-    for start in (closes, leaves, drops, drops_its_reader, limits):
+    for start in (closes, closes_what_is_kept, leaves, drops, drops_its_reader, limits):
         ends(start)
 
 

@@ -357,7 +357,7 @@ mod tests {
         for number in 0..20 {
             assert_eq!(
                 Entry::of(number).map(|entry| entry as u32),
-                (1..=11).contains(&number).then_some(number)
+                (1..=12).contains(&number).then_some(number)
             );
         }
     }

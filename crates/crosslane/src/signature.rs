@@ -252,10 +252,13 @@ fn signature(input: &mut &str) -> Parsed<Signature> {
         None => parameters.parse_next(input)?,
     };
     cut_err(token("->")).parse_next(input)?;
-    let any = a_word("TABLE").verify(|_: &str| stream).value(DataType::Any);
-    let table = alt((table, any)).map(|table| (true, table));
-    let (table, returns) =
-        cut_err(alt((table, data_type.map(|returns| (false, returns))))).parse_next(input)?;
+    let (table, returns) = if stream {
+        let any = a_word("TABLE").context(expected("TABLE")).value(DataType::Any);
+        cut_err(alt((table, any)).map(|table| (true, table))).parse_next(input)?
+    } else {
+        let table = table.map(|table| (true, table));
+        cut_err(alt((table, data_type.map(|returns| (false, returns))))).parse_next(input)?
+    };
     Ok(Signature { name, parameters, variadic, returns, table, stream })
 }
 
@@ -614,7 +617,7 @@ mod tests {
             ("f() -> TABLE()", "a name"),
             ("f() -> TABLE(i INT, I INT)", "different names"),
             ("f() -> TABLE(i INT)[]", "the end"),
-            ("f(x TABLE(i INT)) -> INT", "SQL type"),
+            ("f(x TABLE(i INT)) -> INT", "TABLE"),
         ] {
             let error = text.parse::<Signature>().unwrap_err();
             assert!(error.what.contains(what), "{text}: {error:?}");
