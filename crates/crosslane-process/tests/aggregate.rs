@@ -146,7 +146,8 @@ fn fixture(
     options: &str,
     guest: impl Fn(u64, &mut GuestLane, Call) + Send + Sync + 'static,
 ) -> Fixture {
-    let signature = "total(x BIGINT) -> BIGINT";
+    let returns = if kind == "table" { "TABLE(y BIGINT)" } else { "BIGINT" };
+    let signature = format!("total(x BIGINT) -> {returns}");
     let text =
         format!(r#"{{"signature": "{signature}", "kind": "{kind}", "admits_null": [false]{options}}}"#);
     let spec: FunctionSpec = serde_json::from_str(&text).unwrap();
