@@ -84,11 +84,11 @@ pub unsafe fn register_aggregate(
         ffi::duckdb_aggregate_function_set_extra_info(raw, registered, Some(drop_box::<Registered>));
         ffi::duckdb_aggregate_function_set_functions(
             raw,
-            Some(size),
-            Some(init),
-            Some(update),
-            Some(combine),
-            Some(finalize),
+            Some(CALLBACKS.size),
+            Some(CALLBACKS.init),
+            Some(CALLBACKS.update),
+            Some(CALLBACKS.combine),
+            Some(CALLBACKS.finalize),
         );
         ffi::duckdb_aggregate_function_set_destructor(raw, Some(destroyed));
         let state = ffi::duckdb_register_aggregate_function(connection, raw);
@@ -111,15 +111,38 @@ unsafe extern "C" fn init(_info: ffi::duckdb_function_info, state: ffi::duckdb_a
     unsafe { state.cast::<State>().write_unaligned(State::default()) };
 }
 
-/// The callbacks that DuckDB's object for our aggregates has, one behind the other.
-fn callbacks() -> [usize; 5] {
-    [
-        size as *const () as usize,
-        init as *const () as usize,
-        update as *const () as usize,
-        combine as *const () as usize,
-        finalize as *const () as usize,
-    ]
+/// Our callbacks, in the order in which DuckDB's object for our aggregates has them. They are told from those of others by their
+/// addresses, and a function may have another one wherever it is named: here it has one.
+struct Callbacks {
+    size: unsafe extern "C" fn(ffi::duckdb_function_info) -> ffi::idx_t,
+    init: unsafe extern "C" fn(ffi::duckdb_function_info, ffi::duckdb_aggregate_state),
+    update: unsafe extern "C" fn(
+        ffi::duckdb_function_info,
+        ffi::duckdb_data_chunk,
+        *mut ffi::duckdb_aggregate_state,
+    ),
+    combine: unsafe extern "C" fn(
+        ffi::duckdb_function_info,
+        *mut ffi::duckdb_aggregate_state,
+        *mut ffi::duckdb_aggregate_state,
+        ffi::idx_t,
+    ),
+    finalize: unsafe extern "C" fn(
+        ffi::duckdb_function_info,
+        *mut ffi::duckdb_aggregate_state,
+        ffi::duckdb_vector,
+        ffi::idx_t,
+        ffi::idx_t,
+    ),
+}
+
+static CALLBACKS: Callbacks = Callbacks { size, init, update, combine, finalize };
+
+impl Callbacks {
+    fn addresses(&self) -> [usize; 5] {
+        let Self { size, init, update, combine, finalize } = *self;
+        [size as usize, init as usize, update as usize, combine as usize, finalize as usize]
+    }
 }
 
 /// # Safety
@@ -461,7 +484,7 @@ unsafe fn is_ours(bound: *const usize) -> bool {
     // SAFETY: as the caller says.
     unsafe {
         let info = *bound.cast::<*const usize>().add(1);
-        std::slice::from_raw_parts(info.add(1), 5) == callbacks()
+        std::slice::from_raw_parts(info.add(1), 5) == CALLBACKS.addresses()
     }
 }
 
