@@ -150,6 +150,8 @@ class TestMemory < CrosslaneTest
   def test_rows_of_table_functions_and_appenders_find_no_room
     failures = run_alone("-e", SHORT + ROWS).lines.to_h { |line| line.split(": ") }
     assert_equal 4, failures.size
+    # A scan's rows travel in small batches, so that there is room for them, however many they are.
+    assert_equal 0, failures.delete("rows without a value").to_i
     failures.each { |what, failed| assert_operator failed.to_i, :>=, 1, what }
   end
 

@@ -80,6 +80,7 @@ module Crosslane
 
       def each_row(&take) = @each.call(take)
     end
+    private_constant :Rows
 
     private
 
