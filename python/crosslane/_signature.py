@@ -451,20 +451,20 @@ def _annotated(hint: Any, arguments: tuple[Any, ...], kind: str) -> Typed:
     if sql is None:
         return from_annotation(inner, kind)
     try:
-        normal = _guest.parse_type(sql)
+        declared = _guest.parse_type(sql)
     except ValueError as error:
         raise TypeError(f"{hint}: {error}") from None
-    if normal == "JSON":
+    if declared == "JSON":
         return Typed("JSON", ("text",) if inner is str else None)
     try:
         typed = from_annotation(inner, kind)
     except TypeError:
         members = get_args(inner) if _is_union(inner) else (inner,)
         column = next(filter(None, map(_column_kind, members)), "pyarrow")
-        return Typed(normal, admits_null=type(None) in members, column=column)
+        return Typed(declared, admits_null=type(None) in members, column=column)
     # A shape is made for the annotation's own type, and fits no other.
-    shape = typed.shape if normal(typed.sql).split("(")[0] == normal.split("(")[0] else None
-    return typed._replace(sql=normal, shape=shape)
+    shape = typed.shape if normal(typed.sql).split("(")[0] == declared.split("(")[0] else None
+    return typed._replace(sql=declared, shape=shape)
 
 
 def _value(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Typed:

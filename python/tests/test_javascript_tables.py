@@ -71,7 +71,7 @@ def test_rows_may_have_any_shape_that_names_their_columns(script: Load) -> None:
         udtf("array() -> TABLE(i BIGINT)", () => [[1], 2, { i: 3 }, null]);
         udtf("set() -> TABLE(s VARCHAR)", () => new Set(["a", "b"]));
         udtf("later() -> TABLE(s VARCHAR)", async () => ["c"]);
-        udtf("date() -> TABLE(d DATE)", function* () { yield new Date(0); yield { d: new Date(0) }; });
+        udtf("a_date() -> TABLE(d DATE)", function* () { yield new Date(0); yield { d: new Date(0) }; });
         udtf("json() -> TABLE(j JSON)", function* () { yield { a: 1 }; yield { j: [2] }; yield "text"; });
         udtf("lists() -> TABLE(a BIGINT[], b STRUCT(x BIGINT))", function* () {
           const list = [];
@@ -90,7 +90,7 @@ def test_rows_may_have_any_shape_that_names_their_columns(script: Load) -> None:
     assert rows(con, 'FROM "array"()') == [(1,), (2,), (3,), (None,)]
     assert rows(con, 'FROM "set"()') == [("a",), ("b",)]
     assert rows(con, "FROM later()") == [("c",)]
-    assert value(con, "SELECT count(*) FROM \"date\"() WHERE d = DATE '1970-01-01'") == 2
+    assert value(con, "SELECT count(*) FROM a_date() WHERE d = DATE '1970-01-01'") == 2
     assert rows(con, 'SELECT j::VARCHAR FROM "json"()') == [('{"a":1}',), ("[2]",), ('"text"',)]
     assert rows(con, "SELECT a, b.x FROM lists()") == [([0], 0), ([0, 1], 1), ([0, 1, 2], 2)]
 
@@ -223,14 +223,14 @@ def test_async_generators_wait_between_rows(script: Load) -> None:
         udtf("rows(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)", async function* (n) {
           for (let i = 0; i < n; i++) { if (i % 1000 === 0) await pause(); yield [i, `n${i}`]; }
         });
-        udtf("columns(n BIGINT) -> TABLE(i BIGINT)", { vectorized: true }, async function* (n) {
+        udtf("whole(n BIGINT) -> TABLE(i BIGINT)", { vectorized: true }, async function* (n) {
           for (let i = 0; i < n; i++) { await pause(); yield [new Float64Array(1000).fill(i)]; }
         });
         udtf("fails() -> TABLE(i BIGINT)", async function* () { yield 1; throw new Error("mine"); });
         """
     )
     assert rows(con, "SELECT sum(i), max(s) FROM rows(5000)") == [(12497500, "n999")]
-    assert rows(con, "SELECT sum(i), count(*) FROM columns(5)") == [(10000, 5000)]
+    assert rows(con, "SELECT sum(i), count(*) FROM whole(5)") == [(10000, 5000)]
     assert "mine" in error(con, "FROM fails()")
 
 
