@@ -1,14 +1,17 @@
 # make demo   sets up and runs the main job on real data
 # make test   sets up and runs all tests and linters
+# make test-spark  sets up and runs Spark's tests only, on both versions of Spark
+# make test-sparks  the same on the four versions of Spark that the jar runs on
 # make soak   kills workers at random under a running engine and checks every answer; SECONDS=600 for ten minutes
 # make bench  sets up and measures against the peers
 # make bench-sched  the scheduler's echo server beside tokio's and a bare one; SECONDS=1 ROUNDS=3 for a short run
+# make bench-spark  Spark's functions over lanes beside its own; ROUNDS=2 for a short run, BENCH=vectorized for some works
 # make pictures  draws the documentation's pictures again, from the figures in bench/
 # make bench-versions OTHER=/another/checkout   the same queries in this version and another, in turns
 # make miri   the ring and the dispatchers' queue under Miri (needs a nightly toolchain with Miri)
 # make tsan   the scheduler under the thread sanitizer (needs a nightly toolchain with rust-src)
 # make stress  the dispatchers' queue, preempted and resumed 100,000,000 times
-.PHONY: setup demo test lint soak bench bench-sched pictures bench-versions fuzz miri tsan stress clean
+.PHONY: setup demo test test-spark test-sparks lint soak bench bench-sched bench-spark pictures bench-versions fuzz miri tsan stress clean
 
 setup:
 	@tools/setup test
@@ -19,6 +22,13 @@ demo:
 
 test: setup
 	@tools/test
+
+test-spark: setup
+	@tools/test spark
+
+test-sparks:
+	@tools/setup sparks
+	@tools/test sparks
 
 lint: setup
 	@tools/lint
@@ -34,10 +44,15 @@ bench-sched:
 	@tools/setup bench
 	@.venv/bin/python bench/sched.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
+bench-spark:
+	@tools/setup bench
+	@.venv/bin/python bench/spark.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(BENCH)
+
 pictures:
 	@tools/setup bench
 	@.venv/bin/python bench/draw.py
 	@[ ! -e bench/sched.json ] || .venv/bin/python bench/draw_sched.py
+	@[ ! -e bench/spark.json ] || .venv/bin/python bench/draw_spark.py
 
 bench-versions:
 	@tools/setup bench
@@ -60,4 +75,4 @@ stress:
 	@SCHED_ROUNDS=100000000 cargo test --locked --release -p crosslane-sched --lib -q no_dispatcher_is_lost
 
 clean:
-	rm -rf target .v8 .duckdb .jdbc .venv .venv-* python/build bench/results
+	rm -rf target .v8 .duckdb .jdbc .venv .venv-* python/build spark/target python/crosslane/crosslane-spark.jar bench/results

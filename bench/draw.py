@@ -1,6 +1,6 @@
 """The pictures of the benchmark, from the figures of a run.
 
-make pictures                       docs/peers.png and docs/targets.png, from bench/figures.json
+make pictures                       docs/peers.png, docs/targets.png and docs/depths.png, from bench/figures.json
 python bench/draw.py FILE FOLDER    from the figures in FILE, into FOLDER
 """
 
@@ -62,6 +62,8 @@ class Figures:
     machine: str
     date: str
     lines: list[Line] = field(default_factory=list)
+    #: Rows per second of a stream, by how many batches a worker has at most.
+    depths: dict[int, float] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Writes the figures as JSON."""
@@ -74,6 +76,7 @@ class Figures:
         for line in saved["lines"]:
             line["story"] = line["story"] and Story(**line["story"])
         saved["lines"] = [Line(**line) for line in saved["lines"]]
+        saved["depths"] = {int(depth): rate for depth, rate in saved.get("depths", {}).items()}
         return cls(**saved)
 
     @property
@@ -145,6 +148,24 @@ def draw_targets(figures: Figures, path: Path) -> None:
     save("Crosslane beside its targets", figures.where, path)
 
 
+def draw_depths(figures: Figures, path: Path) -> None:
+    """A bar for each depth, as long as the rows per second."""
+    axes, save = _picture(len(figures.depths), 0.6)
+    for index, (depth, rate) in enumerate(reversed(figures.depths.items())):
+        axes.barh(index, rate, color=THEIRS if depth == 1 else OURS, height=0.6)
+        label = f"{rate / 1e6:.0f} M rows/s   ({rate / figures.depths[1]:.2f} times depth 1)"
+        axes.text(
+            rate * 0.99, index, label, va="center", ha="right", fontsize=9.5, color=INK, fontweight="bold"
+        )
+    names = [f"depth {depth}" for depth in reversed(figures.depths)]
+    axes.set_yticks(range(len(names)), names, fontsize=10)
+    save(
+        "crosslane.map, light function, one worker: rows per second by the batches that it has",
+        figures.where,
+        path,
+    )
+
+
 def _picture(rows: int, height: float):
     """Bare axes for so many rows, and what writes the picture with its titles."""
     import matplotlib
@@ -174,6 +195,9 @@ def draw(figures: Figures, folder: Path) -> list[Path]:
     if any(line.story for line in figures.lines):
         pictures.append(folder / "peers.png")
         draw_peers(figures, pictures[1])
+    if figures.depths:
+        pictures.append(folder / "depths.png")
+        draw_depths(figures, pictures[-1])
     return pictures
 
 

@@ -53,7 +53,7 @@ end
 # Blocks that wait, with four threads against one.
 def waiting(db)
   db.udf(:nap, "(x BIGINT) -> BIGINT") { |x| nap(x) }
-  db.table(:naps, "(n BIGINT) -> (x BIGINT)", split: ->(n) { (0...n).step(1000).to_a }) do |first|
+  db.table(:naps, "(n BIGINT) -> (x BIGINT)", partitions: ->(n) { (0...n).step(1000).to_a }) do |first, _|
     (first...first + 1000).map { |x| [nap(x)] }
   end
   { scalar: "SELECT sum(nap(x)) FROM numbers", table: "SELECT sum(x) FROM naps(500000)" }.to_h do |kind, sql|

@@ -20,7 +20,9 @@ from datetime import date
 from pathlib import Path
 
 import duckdb
+import numpy
 import psutil
+import pyarrow as pa
 import pyarrow.compute as pc
 from draw import Figures, Line, Story, draw, machine
 from rich.console import Console
@@ -73,7 +75,11 @@ class Bench:
     """Both engines with the same tables and functions."""
 
     def __init__(self) -> None:
-        self.ours = crosslane.connect(functions=[FUNCTIONS, SCRIPTS, HERE / "tables.py"])
+        self.ours = crosslane.connect(
+            functions=[FUNCTIONS, SCRIPTS, HERE / "tables.py", HERE / "aggregates.py"]
+        )
+        #: Rows per second of streams, by their depths.
+        self.depths: dict[int, float] = {}
         self.theirs = duckdb.connect()
         self._tables()
         self._native()
@@ -93,6 +99,10 @@ class Bench:
             con.execute("CREATE TABLE doubles AS SELECT random() AS a, random() AS b FROM range(10000000)")
             con.execute(
                 "CREATE TABLE titles AS SELECT 'Hello, World: this is title ' || i AS s FROM range(1000000) r(i)"
+            )
+            con.execute(
+                "CREATE TABLE grouped AS SELECT i, (hash(i) % 1000)::BIGINT AS few, (hash(i) % 1000000)::BIGINT AS many "
+                "FROM range(5000000) r(i)"
             )
             con.execute("CREATE TABLE quarter AS SELECT i FROM range(245760) r(i)")
             con.execute("CREATE TABLE small AS SELECT i FROM range(5000) r(i)")
@@ -362,6 +372,83 @@ class Bench:
             "ms",
         )
 
+    def aggregates(self) -> Iterator[Line]:
+        """Sums of groups against pandas, against a loop in Python, and of many groups against few."""
+        import aggregates
+
+        expected = self.theirs.execute("SELECT sum(i) FROM grouped").fetchall()[0][0]
+
+        def ours(function: str, groups: str) -> float:
+            query = f"SELECT sum(s) FROM (SELECT {function}(i) AS s FROM grouped GROUP BY {groups})"
+            self.ours.execute("SET threads = 2")
+            started = time.perf_counter()
+            ((total,),) = self.ours.execute(query).fetchall()
+            seconds = time.perf_counter() - started
+            assert total == expected, f"{function} by {groups}: {total} is not {expected}"
+            return seconds
+
+        def theirs(sum_all: Callable[[duckdb.DuckDBPyConnection], int]) -> float:
+            self.theirs.execute("SET threads = 2")
+            started = time.perf_counter()
+            total = sum_all(self.theirs.execute("SELECT few, i FROM grouped"))
+            seconds = time.perf_counter() - started
+            assert total == expected, f"the peer: {total} is not {expected}"
+            return seconds
+
+        def by_pandas(rows: duckdb.DuckDBPyConnection) -> int:
+            return int(rows.df().groupby("few")["i"].apply(lambda x: x.sum()).sum())
+
+        def by_python(rows: duckdb.DuckDBPyConnection) -> int:
+            return aggregates.in_python(rows.fetchall())
+
+        for name, function, against, peer, target in (
+            ("vectorized", "sum_of_columns", "pandas, groupby-apply", by_pandas, 2),
+            ("row-wise", "sum_of_rows", "the loop in Python", by_python, 1.5),
+        ):
+            taken = self.alternate(
+                {
+                    "theirs": lambda peer=peer: theirs(peer),
+                    "ours": lambda function=function: ours(function, "few"),
+                },
+                7,
+            )
+            texts = (milliseconds(taken[side]) for side in ("ours", "theirs"))
+            line = (f"Python aggregate, {name}, 1,000 groups", f"{against}, rows exported")
+            yield Line(*line, *texts, ratio(taken["theirs"], taken["ours"]), target)
+        taken = self.alternate(
+            {groups: lambda groups=groups: ours("sum_of_rows", groups) for groups in ("few", "many")}, 5
+        )
+        texts = (milliseconds(taken[groups]) for groups in ("many", "few"))
+        line = ("Python aggregate, row-wise, 1,000,000 groups", "1,000 groups")
+        yield Line(*line, *texts, ratio(taken["many"], taken["few"]), 3, "times")
+
+    def streams(self) -> Iterator[Line]:
+        """A light function of a stream whose worker finds the next batch when it is done with one, or not."""
+        import aggregates
+
+        rows = 20_000_000
+        table = pa.table({"i": numpy.arange(rows)})
+
+        def run(depth: int) -> float:
+            with crosslane.map(table, aggregates.light, depth=depth, lanes=1) as results:
+                batches = iter(results)
+                # The worker starts before the first one.
+                first = next(batches)
+                started = time.perf_counter()
+                total, count = pc.sum(first["i"]).as_py(), first.num_rows
+                for batch in batches:
+                    total += pc.sum(batch["i"]).as_py()
+                    count += batch.num_rows
+            seconds = time.perf_counter() - started
+            assert (total, count) == (rows * (rows + 1) // 2, rows), f"depth {depth}: {total} of {count} rows"
+            return seconds
+
+        taken = self.alternate({str(depth): lambda depth=depth: run(depth) for depth in (1, 2, 4, 8)}, 7)
+        self.depths = {int(depth): rows / statistics.median(times) for depth, times in taken.items()}
+        texts = (f"{self.depths[depth] / 1e6:.0f} M rows/s" for depth in (2, 1))
+        line = ("crosslane.map, light function, one worker, depth 2", "depth 1")
+        yield Line(*line, *texts, ratio(taken["1"], taken["2"]), 1.3)
+
     def memory(self) -> Iterator[Line]:
         """The engine's memory over many streamed rows."""
 
@@ -522,7 +609,8 @@ class Bench:
         """All lines whose benchmark's name contains a text."""
         everything = [
             self.bigint, self.varchar, self.wide, self.rows, self.vectorized, self.scaling, self.fan_out, self.waiting,
-            self.spans, self.workers, self.first_call, self.stateful, self.tables, self.memory, self.interrupt,
+            self.spans, self.workers, self.first_call, self.stateful, self.tables, self.aggregates,
+            self.streams, self.memory, self.interrupt,
             self.js_numbers, self.js_text, self.js_guests, self.js_memory,
             self.ruby_lanes, self.ruby_v8,
         ]  # fmt: skip
@@ -555,6 +643,7 @@ def main() -> None:
             line.name, line.against, line.ours, line.theirs, line.shown, f"{sign} {line.target:g}", mark
         )
     console.print(table)
+    figures.depths = bench.depths
     if figures.lines:
         saved = RESULTS / "figures.json"
         figures.save(saved)

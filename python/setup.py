@@ -1,4 +1,4 @@
-"""Builds the native parts with cargo: the guests of all languages, and the DuckDB extension."""
+"""Builds the native parts with cargo: the guests of all languages, the DuckDB extension, and the native half of Spark's plugin."""
 
 import json
 import os
@@ -23,10 +23,13 @@ PLATFORMS = {"x86_64": "linux_amd64", "aarch64": "linux_arm64"}
 SOURCES = [
     *("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "crates"),
     *(f"python/{name}" for name in ("README.md", "crosslane", "guest", "pyproject.toml", "setup.py")),
-    *("ruby/ext", "ruby/lib", "tools/bundle.py", "tools/root_build.py", "tools/v8"),
+    *("ruby/ext", "ruby/lib", "spark/pom.xml", "spark/src"),
+    *(f"tools/{name}" for name in ("bundle.py", "root_build.py", "spark", "v8")),
 ]
 #: What builds leave in these folders, and what is built by itself.
-UNNEEDED = shutil.ignore_patterns(".*", "__pycache__", "*.so", "*.duckdb_extension", "fuzz", "guests")
+UNNEEDED = shutil.ignore_patterns(
+    ".*", "__pycache__", "*.so", "*.duckdb_extension", "*.jar", "fuzz", "guests"
+)
 
 
 def footer() -> bytes:
@@ -64,7 +67,7 @@ class CargoBuild(build_ext):
         if shutil.which("cargo") is None:
             sys.exit("crosslane needs Rust to build: install rustup (https://rustup.rs), then try again")
         profile = os.environ.get("CROSSLANE_PROFILE", "release")
-        crates = ["crosslane-python", "crosslane-duckdb"]
+        crates = ["crosslane-python", "crosslane-duckdb", "crosslane-jni"]
         # Without V8 everything but JavaScript works.
         javascript = subprocess.run([ROOT / "tools" / "v8"]).returncode == 0
         if javascript:
@@ -102,6 +105,7 @@ class CargoBuild(build_ext):
         self._place((built / "lib_guest.so").read_bytes(), guest)
         extension = (built / "libcrosslane_duckdb.so").read_bytes()
         self._place(extension + footer(), package / "crosslane.duckdb_extension")
+        self._place((built / "libcrosslane_jni.so").read_bytes(), package / "libcrosslane_jni.so")
         if ruby:
             self._place_gem(built, package, javascript)
         if javascript:
@@ -114,6 +118,7 @@ class CargoBuild(build_ext):
             if guest["build"]["crate"] in crates:
                 self._place((built / guest["program"]).read_bytes(), folder / guest["program"], mode=0o755)
         if not self.inplace:
+            self._place_plugin(package)
             subprocess.run([sys.executable, ROOT / "tools" / "bundle.py", package], check=True)
 
     @staticmethod
@@ -155,6 +160,14 @@ class CargoBuild(build_ext):
         shutil.rmtree(folder, ignore_errors=True)
         if self.inplace:
             folder.symlink_to(ROOT / ".v8" / "lib")
+
+    def _place_plugin(self, package: Path) -> None:
+        """Puts Spark's plugin into a wheel, if it can be built. In the source tree, `tools/spark` does that when asked."""
+        if subprocess.run([ROOT / "tools" / "spark"]).returncode == 0:
+            plugin = ROOT / "spark" / "target" / "crosslane-spark.jar"
+            self._place(plugin.read_bytes(), package / plugin.name)
+        else:
+            print("crosslane: building without Spark's plugin", file=sys.stderr)
 
     def get_outputs(self) -> list[str]:
         return [self.get_ext_fullpath("crosslane._guest")]

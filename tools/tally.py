@@ -1,4 +1,4 @@
-"""Adds up what the test runners printed: how many tests passed, failed and were skipped.
+"""Adds up what the test runners printed: how many tests passed, failed and were skipped, and which ones failed.
 
     python tools/tally.py FILE...
 
@@ -20,6 +20,12 @@ MINITEST = re.compile(
     r"^(?P<runs>\d+) runs, \d+ assertions, (?P<failures>\d+) failures, (?P<errors>\d+) errors, (?P<skipped>\d+) skips"
 )
 PYTEST = re.compile(r"(?P<count>\d+) (?P<what>passed|failed|errors?|skipped|deselected|xfailed|xpassed)\b")
+#: Where each runner names a test that failed. Minitest and cargo say on the next line why it did.
+PYTEST_FAILED = re.compile(r"^(?P<test>(?:FAILED|ERROR) .+)$")
+MINITEST_FAILED = re.compile(r"^(?P<test>\w+#test_\w+(?: \[[^\]]+\])?):$")
+CARGO_FAILED = re.compile(r"^thread '(?P<test>[^']+)'.* panicked at .+:$")
+#: How many characters of a failure are shown at the end; the whole of it stands above.
+SHOWN = 300
 #: A part that says itself that it was left out.
 SKIPPED = re.compile(r"^skipped: ")
 
@@ -44,9 +50,25 @@ def tally(text: str) -> Counter[str]:
     return counts
 
 
+def failures(text: str) -> list[str]:
+    """A line for each test that failed: its name, and the first words of why."""
+    found = []
+    lines = text.splitlines()
+    for line, following in zip(lines, [*lines[1:], ""]):
+        if match := PYTEST_FAILED.match(line):
+            found.append(match["test"][:SHOWN])
+        elif match := MINITEST_FAILED.match(line) or CARGO_FAILED.match(line):
+            found.append(f"FAILED {match['test']} - {following}"[:SHOWN])
+    return found
+
+
 def main() -> None:
     """The program."""
-    counts = tally("\n".join(Path(path).read_text(errors="replace") for path in sys.argv[1:]))
+    text = "\n".join(Path(path).read_text(errors="replace") for path in sys.argv[1:])
+    counts = tally(text)
+    if counts["failed"]:
+        # Tests that expect a panic print one too: it is the count that says whether a test failed.
+        print("", *failures(text), sep="\n")
     print(f"\n{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     if counts["failed"] or not counts["passed"] or (counts["skipped"] and os.environ.get("CI")):
         sys.exit(1)

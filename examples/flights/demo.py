@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
@@ -29,6 +30,7 @@ HERE = Path(__file__).parent
 FUNCTIONS = HERE / "functions.py"
 SCRIPTS = HERE / "functions.js"
 BLOCKS = HERE / "functions.rb"
+STREAM = HERE / "streams.py"
 #: What the HTTP service takes to answer, in seconds.
 SERVICE_DELAY = 0.005
 ROUNDS = 3
@@ -211,6 +213,23 @@ def show(con: duckdb.DuckDBPyConnection, title: str, query: str) -> None:
     console.print(table)
 
 
+def stream(con: duckdb.DuckDBPyConnection) -> None:
+    """The flights through a function on all cores, from DuckDB into DuckDB: two queries that run at the same time."""
+    flights = con.cursor().sql(
+        "SELECT time_hour::TIMESTAMP + to_minutes((minute + dep_delay)::BIGINT) AS took_off, air_time AS minutes"
+        " FROM flights WHERE air_time IS NOT NULL"
+    )
+    aloft = crosslane.map(flights, f"{STREAM}:aloft", ordered=False)
+    con.register("aloft", pa.RecordBatchReader.from_stream(aloft))
+    show(
+        con,
+        "A stream: flights in, their minutes in each hour out; when the most planes were in the air (UTC)",
+        """SELECT hour, round(sum(minutes) / 60, 1) AS planes, count(*) AS flights
+           FROM aloft GROUP BY hour ORDER BY planes DESC LIMIT 4""",
+    )
+    con.unregister("aloft")
+
+
 def native(con: duckdb.DuckDBPyConnection, service: str) -> None:
     """The same functions as DuckDB's own Python functions."""
     from urllib.request import urlopen
@@ -286,6 +305,7 @@ def main() -> None:
         console.print(f"  {signature}  [dim]{kind}[/]", highlight=False, soft_wrap=True)
     for title, query in QUERIES:
         show(con, title, query)
+    stream(con)
     show(
         con,
         "What it cost (FROM crosslane_stats())",

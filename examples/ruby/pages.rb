@@ -62,7 +62,7 @@ puts "#{calls} calls of #{SERVICE_DELAY} s took #{format("%.1f", time)} s: worke
 
 # A table function: workers take its parts in turns.
 shelves = ->(count) { (1..count) }
-db.table(:shelf, "(count BIGINT) -> (shelf BIGINT, place BIGINT)", split: shelves) do |number, _count|
+db.table(:shelf, "(count BIGINT) -> TABLE(shelf BIGINT, place BIGINT)", partitions: shelves) do |number, _count|
   Array.new(10) { |place| [number, place] }
 end
 puts "#{db.value("SELECT count(*) FROM shelf(25)")} places on 25 shelves"

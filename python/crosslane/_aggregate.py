@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 import io
 import pickle
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from copyreg import __newobj__  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any
 
 from crosslane._state import needed, sql_name
 
 if TYPE_CHECKING:
+    from crosslane._parts import Part
     from crosslane._signature import Declared
 
 _METHODS = {
@@ -68,6 +71,10 @@ class Aggregate:
             return f"each group makes an instance without arguments; this class needs {missing}"
         return None
 
+    def takes_any(self) -> bool:
+        """Whether its update has parameters beside the instance."""
+        return len(inspect.signature(self.made_by.update).parameters) > 1
+
 
 class States:
     """What a lane does with the instances of an aggregate beside their methods."""
@@ -75,7 +82,6 @@ class States:
     def __init__(self, declared: Declared) -> None:
         aggregate = declared.callable
         assert isinstance(aggregate, Aggregate)
-        self.new: Callable[[], Any] = aggregate.made_by
         self._class = aggregate.made_by
         self._declared = declared
         own = [base for base in self._class.__mro__ if base is not object]
@@ -91,31 +97,35 @@ class States:
         self._is_plain = self._class.__new__ is object.__new__ and not any(
             name in vars(base) or "__slots__" in vars(base) for base in own for name in special
         )
-        #: Of the groups of :meth:`run`, the one at work.
-        self.at = 0
+        self.new: Callable[[], Any] = self._class
+        #: Makes an instance of a class that holds nothing, if instances say nothing themselves of how they are saved.
+        self.blank: Callable[[type], Any] | None = object.__new__ if self._is_plain else None
+        self.of = self._class
 
-    def sorted(self, chunks: list[list[Any]], order: bytes) -> list[Any]:
-        """Columns as the class wants them, with the rows of these arrays in this order, which is of 32-bit numbers."""
+    def blame(self, error: BaseException, names: list[str], values: list[Any]) -> None:
+        """Says with which values an exception was raised, for a row that had waited: nobody else knows that any more."""
+        shown = ", ".join(f"{name} = {value!r}" for name, value in zip(names, values))
+        error.add_note(f"in a row that waited, with {shown}")
+
+    def sorted(self, chunks: list[list[Any]], order: bytes) -> list[Part]:
+        """The columns of these arrays, with their rows in this order, which is of 32-bit numbers."""
         import pyarrow as pa
 
-        from crosslane._vectors import into
+        from crosslane._parts import parts
 
         places = pa.Array.from_buffers(pa.uint32(), len(order) // 4, [None, pa.py_buffer(order)])
-        columns = [pa.concat_arrays(arrays).take(places) for arrays in zip(*chunks)]
-        return into(self._declared, columns)
+        return parts(self._declared, [pa.concat_arrays(arrays).take(places) for arrays in zip(*chunks)])
 
-    def run(self, columns: list[Any], groups: list[tuple[Callable[..., Any], int, int]], first: int) -> None:
-        """Gives each group, from one on, its part of the columns."""
-        for at in range(first, len(groups)):
-            self.at = at
-            update, begin, end = groups[at]
-            update(*[column[begin:end] for column in columns])
+    def run(self, parts: list[Part], groups: Iterator[tuple[Any, int, int]]) -> None:
+        """Gives each group, which has so many rows from one on, its part of the columns."""
+        for state, begin, count in groups:
+            state.update(*[part(begin, count) for part in parts])
 
     def save(self, state: Any) -> bytes:
         """An instance as bytes, for :meth:`load` on any lane."""
         try:
             if self._is_plain and type(state) is self._class:
-                return b"p" + pickle.dumps(state.__dict__, pickle.HIGHEST_PROTOCOL)
+                return b"p" + _held(state, state.__dict__)
             reduced = state.__reduce_ex__(4)
             if (
                 type(state) is self._class
@@ -123,8 +133,8 @@ class States:
                 and not any(reduced[3:])
             ):
                 # Nearly all: what the instance holds. Its class is known, and need not be found by its name.
-                return b"s" + pickle.dumps(reduced[2] if len(reduced) > 2 else None, pickle.HIGHEST_PROTOCOL)
-            return b"w" + pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
+                return b"s" + _held(state, reduced[2] if len(reduced) > 2 else None)
+            return b"w" + _pickled(_Pickler, state)
         except (pickle.PicklingError, AttributeError, TypeError):
             # Of classes that cannot be found by name.
             import cloudpickle
@@ -133,9 +143,12 @@ class States:
                 def persistent_id(self, thing: Any) -> int | None:
                     return 0 if thing is known else None
 
-            known, buffer = self._class, io.BytesIO()
-            Pickler(buffer).dump(state)
-            return b"v" + buffer.getvalue()
+                def reducer_override(self, thing: Any) -> Any:
+                    reduced = _compact(thing)
+                    return super().reducer_override(thing) if reduced is NotImplemented else reduced
+
+            known = self._class
+            return b"v" + _pickled(Pickler, state)
 
     def copy(self, state: Any) -> Any:
         """A copy of an instance that shares nothing with it that may change."""
@@ -145,7 +158,7 @@ class States:
         """A new instance from bytes that :meth:`save` gave."""
         if saved[0] == ord("p"):
             state = self._class.__new__(self._class)
-            state.__dict__.update(pickle.loads(memoryview(saved)[1:]))
+            state.__dict__.update(_into(state, saved))
             return state
         how, content = saved[:1], io.BytesIO(saved[1:])
         if how == b"w":
@@ -154,8 +167,8 @@ class States:
             unpickler = _Unpickler(content)
             unpickler.known = self._class
             return unpickler.load()
-        held = pickle.load(content)
         state = self._class.__new__(self._class)
+        held = _into(state, saved)
         if held is None:
             return state
         if hasattr(state, "__setstate__"):
@@ -169,6 +182,63 @@ class States:
         return state
 
 
+class _Pickler(pickle.Pickler):
+    """Writes what an instance holds."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        return _compact(thing)
+
+
+class _OwnPickler(_Pickler):
+    """The same, where it may refer to the instance."""
+
+    state: Any
+
+    def reducer_override(self, thing: Any) -> Any:
+        return (_itself, ()) if thing is self.state else _compact(thing)
+
+
+def _compact(thing: Any) -> Any:
+    """How arrays of pyarrow are pickled: by themselves they are with all that they were cut off from."""
+    pyarrow = sys.modules.get("pyarrow")
+    if pyarrow is None or not isinstance(thing, pyarrow.Array):
+        return NotImplemented
+    return pyarrow.concat_arrays([thing]).__reduce__()
+
+
+def _pickled(pickler: Callable[[io.BytesIO, int], Any], thing: Any) -> bytes:
+    buffer = io.BytesIO()
+    pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(thing)
+    return buffer.getvalue()
+
+
+#: The instance that is loaded by a thread.
+_loading = threading.local()
+
+
+def _itself() -> Any:
+    return _loading.state
+
+
+def _held(state: Any, held: Any) -> bytes:
+    buffer = io.BytesIO()
+    pickler = _OwnPickler(buffer, pickle.HIGHEST_PROTOCOL)
+    pickler.state = state
+    pickler.dump(held)
+    return buffer.getvalue()
+
+
+def _into(state: Any, saved: bytes) -> Any:
+    """What was held by an instance that becomes this one."""
+    # What is loaded may load other things so.
+    around = getattr(_loading, "state", None)
+    _loading.state = state
+    try:
+        return pickle.loads(memoryview(saved)[1:])
+    finally:
+        _loading.state = around
+
+
 class _Unpickler(pickle.Unpickler):
     known: type
 
@@ -178,18 +248,18 @@ class _Unpickler(pickle.Unpickler):
 
 _SOURCE = """\
 def around({variables}):
-    def called(updates):
+    def called(states):
         nonlocal result
-        for update in updates:
-            update({names})
+        for state in states:
+            state.update({names})
             result = None
     return called
 """
 
 
 def loop(count: int) -> tuple[Any, Any, list[Any]]:
-    """A new loop over rows of so many arguments, as those of :mod:`crosslane._loop`: its iterator gives the method that a row is
-    for, and puts the arguments into their cells."""
+    """A new loop over rows of so many arguments, as those of :mod:`crosslane._loop`: its iterator gives the instance that a row
+    is for, and puts the arguments into their cells."""
     names = [f"value_{number}" for number in range(count)]
     variables = [*names, "result"]
     source = _SOURCE.format(variables=", ".join(variables), names=", ".join(names))

@@ -526,19 +526,12 @@ _Check = Callable[[str], list[tuple[str, str, str]]]
 
 def _checks() -> dict[str, _Check]:
     """How to check a file that is not Python's, by its suffix."""
-    from crosslane._languages import Guest, guests
+    from crosslane._languages import guests
 
-    def by(guest: Guest) -> _Check:
-        def check(file: str) -> list[tuple[str, str, str]]:
-            if not guest.program.exists():
-                raise _Unloadable("Error", f"{guest.program} is missing: {guest.missing}", "")
-            return _checked(file, [str(guest.program), "check", file])
-
-        return check
-
-    checks: dict[str, _Check] = dict.fromkeys((".js", ".mjs", ".cjs", ".ts"), _check_javascript)
-    checks[".rb"] = _check_ruby
-    return checks | {suffix: by(guest) for guest in guests() for suffix in guest.suffixes}
+    checks: dict[str, _Check] = dict.fromkeys((".js", ".mjs", ".cjs", ".ts"), _check_guest)
+    # Ruby looks for a relative path in its own folders.
+    checks[".rb"] = lambda file: _check_guest(str(Path(file).resolve()))
+    return checks | {suffix: _check_guest for guest in guests() for suffix in guest.suffixes}
 
 
 class _Unloadable(Exception):
@@ -559,22 +552,14 @@ def _check_python(file: str) -> list[tuple[str, str, str]]:
     return [_declared(item.message()) for item in declared]
 
 
-def _check_javascript(file: str) -> list[tuple[str, str, str]]:
-    from crosslane import javascript_path
+def _check_guest(file: str) -> list[tuple[str, str, str]]:
+    from crosslane._languages import command
 
-    host = javascript_path()
-    if not host.exists():
-        raise _Unloadable("Error", f"{host} is missing: the package was built without V8", "")
-    return _checked(file, [str(host), "check", file])
-
-
-def _check_ruby(file: str) -> list[tuple[str, str, str]]:
-    from crosslane import ruby_path
-
-    if not ruby_path().exists():
-        raise _Unloadable("Error", f"{ruby_path()} is missing: the package was built without Ruby", "")
-    program = ["ruby", f"-I{ruby_path()}", "-rcrosslane/zygote", "-e", "Crosslane::Zygote.run"]
-    return _checked(file, [*program, "check", str(Path(file).resolve())])
+    try:
+        program = command(Path(file))
+    except FileNotFoundError as error:
+        raise _Unloadable("Error", str(error), "") from None
+    return _checked(file, [*program, "check", file])
 
 
 def _warn(file: str, lost: list[str]) -> None:

@@ -12,9 +12,10 @@ from weakref import WeakKeyDictionary
 
 import duckdb
 
-from crosslane._aggregate import is_aggregate
+from crosslane._languages import JAVASCRIPT, RUBY
 from crosslane._library import refuse_while_loading
-from crosslane._udf import DeclarationError, Options, declaration_of, declare
+from crosslane._programs import of_program
+from crosslane._udf import DeclarationError, Options
 
 #: A file of functions, or a function.
 Functions = str | PathLike[str] | Callable[..., Any]
@@ -27,12 +28,12 @@ def extension_path() -> Path:
 
 def javascript_path() -> Path:
     """The JavaScript host that comes with this package; it does not exist if V8 was missing when it was built."""
-    return Path(__file__).with_name("crosslane-js")
+    return JAVASCRIPT
 
 
 def ruby_path() -> Path:
     """The Ruby files that come with this package; they do not exist if Ruby was missing when it was built."""
-    return Path(__file__).with_name("ruby")
+    return RUBY
 
 
 def connect(
@@ -139,26 +140,9 @@ def register(
     >>> con.execute("SELECT increment(41)").fetchall()
     [(42,)]
     """
-    from crosslane._signature import resolve
-
     if lane not in ("process", "thread"):
         raise DeclarationError(f"lane is 'process' or 'thread', not {lane!r}")
-    if not callable(function):
-        raise DeclarationError(f"register takes a function, not {function!r}")
-    declaration = declaration_of(function)
-    if declaration:
-        given = declaration.given.copy()
-        if signature is not None:
-            # It says the name, too.
-            given["name"] = None if signature.split("(")[0].strip() else declaration.name
-        options = {**given, **options}
-        signature = signature if signature is not None else declaration.signature
-    kind = (
-        "table" if "->TABLE(" in _packed(signature) else "aggregate" if is_aggregate(function) else "scalar"
-    )
-    kind = declaration.kind if declaration else kind
-    declaration = declare(function, signature, kind=kind, **options)
-    declared = resolve(declaration)
+    declaration, declared = of_program(function, signature, options)
     name = declared[0].name
     _prepare(con)
     if lane == "process":
@@ -174,11 +158,6 @@ def register(
     with engine:
         library = f"{getattr(function, '__module__', '') or '__main__'}.{name}"
         return _load(con, "crosslane_load_threads", [library, str(engine.fileno())], replace)[0][1]
-
-
-def _packed(signature: str | None) -> str:
-    """A signature without blanks, in upper case."""
-    return "".join((signature or "").split()).upper()
 
 
 def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:

@@ -6,16 +6,19 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypedDict, Unpack
 
 import pyarrow as pa
 
 from crosslane import _guest, _pickles
+from crosslane._languages import command
 from crosslane._library import refuse_while_loading
-from crosslane._signature import hints_of
-from crosslane._streams import Encoder, Stream, batches, is_batch
-from crosslane._udf import Declaration, DeclarationError, declare
+from crosslane._signature import resolve
+from crosslane._stream_tables import takes_table, wish_of
+from crosslane._streams import Chooser, Encoder, Stream, batches, is_batch
+from crosslane._udf import DeclarationError, declaration_of, declare
 
 
 class MapOptions(TypedDict, total=False):
@@ -31,7 +34,7 @@ class MapOptions(TypedDict, total=False):
 
 def map(
     reader: Any,
-    function: Callable[..., Any],
+    function: Callable[..., Any] | str | os.PathLike[str],
     *,
     ordered: bool = True,
     depth: int = 2,
@@ -51,7 +54,9 @@ def map(
         reader: anything with the Arrow C stream interface (a DuckDB relation, a polars or pandas DataFrame, a pyarrow Table
             or RecordBatchReader, an ADBC result), or an iterable of batches. It is read while results are taken, by the
             thread that takes them.
-        function: any callable; it is pickled, with what it refers to.
+        function: any callable; it is pickled, with what it refers to. Or a stream function of a file in any language, such as
+            ``"functions.js:late"`` (``"functions.js"`` for the only one), or one that is declared with :func:`crosslane.udtf`: then its
+            declaration says the columns and the options. It gets its columns by name, cast to their types.
         ordered: whether results come in the order of the input; else they come as they are ready.
         depth: how many batches a worker has at most: with 2 it finds the next when it is done with one.
         lanes: how many workers there are; by default one per processor that this process may use.
@@ -68,7 +73,9 @@ def map(
         A stream: it has the Arrow C stream interface itself, can be iterated over, and is a context manager.
 
     Raises:
-        DeclarationError: if an option cannot have its value, or the function cannot be sent to workers.
+        DeclarationError: if an option cannot have its value, the function cannot be sent to workers, or the file has no such
+            function.
+        FileNotFoundError: if there is no such file, or no guest for its language.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"n": range(5)})
@@ -82,13 +89,30 @@ def map(
     for option in options:
         if option not in known:
             raise TypeError(f"map has no option {option}; the function's are {', '.join(known)}")
-    if not callable(function):
-        raise DeclarationError(f"map calls a function, and {function!r} is none")
-    declaration = declare(function, **options)
     lanes = len(os.sched_getaffinity(0)) if lanes is None else lanes
     for option, value, most in (("depth", depth, 64), ("lanes", lanes, 1024)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise declaration.error(f"{option} is a whole number from 1 to {most}, not {value!r}")
+            raise DeclarationError(f"{option} is a whole number from 1 to {most}, not {value!r}")
+    declared = isinstance(function, (str, os.PathLike)) or _is_declared(function)
+    if declared and (options or schema is not None):
+        given = next(iter(options), "schema")
+        raise DeclarationError(
+            f"the option {given} belongs to the function's declaration; map takes it of other functions"
+        )
+    workers = (lanes, depth, bool(ordered))
+    if isinstance(function, (str, os.PathLike)):
+        source = _source(reader)
+        return MappedStream(_of_file(os.fspath(function), *workers), source)
+    if not callable(function):
+        raise DeclarationError(f"map calls a function, and {function!r} is none")
+    source = _source(reader)
+    python = [sys.executable, "-P", "-m", "crosslane._zygote"]
+    if declared:
+        declaration = declaration_of(function)
+        assert declaration is not None
+        pickles = _pickles.dump(declaration, resolve(declaration))
+        return MappedStream(_guest.Map(python, declaration.name, pickles, *workers), source)
+    declaration = declare(function, **options)
     if schema is not None:
         schema = pa.schema(schema)
         try:
@@ -98,7 +122,7 @@ def map(
     stream = Stream(
         name=declaration.name,
         callable=declaration.function,
-        wish=_wish(declaration),
+        wish=wish_of(declaration),
         schema=schema,
         deterministic=declaration.deterministic,
         timeout=declaration.timeout,
@@ -109,21 +133,29 @@ def map(
         line=declaration.line,
     )
     pickles = _pickles.dump(declaration, [stream])  # type: ignore[list-item]
-    command = [sys.executable, "-P", "-m", "crosslane._zygote"]
-    source = _source(reader)
-    native = _guest.Map(command, declaration.name, pickles, lanes, depth, bool(ordered))
-    return MappedStream(native, source)
+    return MappedStream(_guest.Map(python, declaration.name, pickles, *workers), source)
 
 
-def _wish(declaration: Declaration) -> str:
-    """What the function's first parameter is to be."""
-    hints = [hint for name, hint in hints_of(declaration).items() if name != "return"]
-    if not hints:
-        return "pyarrow"
-    if hints[0] is pa.Table:
-        return "pyarrow.Table"
-    library = getattr(hints[0], "__module__", "").split(".")[0]
-    return library if library in ("pandas", "polars") else "pyarrow"
+def _is_declared(function: object) -> bool:
+    """Whether a function is declared as a stream function."""
+    declaration = declaration_of(function)
+    return declaration is not None and declaration.kind == "table" and takes_table(declaration.signature)
+
+
+def _of_file(text: str, *workers: int) -> Any:
+    """A stream through a function of a file, such as ``functions.py:late``."""
+    path, name = Path(text), None
+    if not path.is_file() and ":" in text:
+        path, _, name = text.rpartition(":")
+        path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"map calls a function, such as 'functions.py:late', and there is no file {path}"
+        )
+    try:
+        return _guest.Map(command(path), str(path), (path.resolve(), name), *workers)
+    except LookupError as error:
+        raise DeclarationError(str(error)) from None
 
 
 def _source(reader: Any) -> Iterator[pa.RecordBatch]:
@@ -144,9 +176,12 @@ class MappedStream:
         self._native = native
         self._input = self._encoded(source)
         self._ahead: pa.RecordBatch | None = None
+        #: What ended it.
+        self._error: BaseException | None = None
 
     def _encoded(self, source: Iterator[pa.RecordBatch]) -> Generator[tuple[str, pa.StructArray], None, None]:
-        encoder = Encoder()
+        takes = self._native.takes
+        encoder = Encoder() if takes is None else Chooser(takes)
         for batch in source:
             if batch.num_rows:
                 yield from encoder.encode(batch, self._native.most)
@@ -177,8 +212,19 @@ class MappedStream:
         if self._ahead is not None:
             batch, self._ahead = self._ahead, None
             return batch
-        array = self._native.next(self._pull)
+        if self._error is not None:
+            # Another end would look like that of the results.
+            raise self._error
+        try:
+            array = self._native.next(self._pull)
+        except BaseException as error:
+            # It is not over if another thread reads it, or if this is a fork.
+            if self._native.is_over:
+                self._error = error
+                self._input.close()
+            raise
         if array is None:
+            self._input.close()
             raise StopIteration
         return pa.RecordBatch.from_struct_array(array)
 

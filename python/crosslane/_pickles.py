@@ -71,6 +71,10 @@ class _Pickler(cloudpickle.Pickler):
         elif isinstance(obj, _Cached):
             # It would pickle itself as a name, which nobody finds in a worker if it is of `__main__`.
             return _cached, (obj.__wrapped__, obj.cache_parameters())
+        elif isinstance(obj, CodeType):
+            # cloudpickle leaves out the file, which errors are to name.
+            make, parts = self.dispatch_table[CodeType](obj)
+            return _of_file, (obj.co_filename, make, parts)
         return super().reducer_override(obj)
 
     def _look(self, name: str) -> None:
@@ -89,6 +93,10 @@ class _Pickler(cloudpickle.Pickler):
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
     return functools.lru_cache(**parameters)(function)
+
+
+def _of_file(file: str, make: Callable[..., CodeType], parts: tuple[Any, ...]) -> CodeType:
+    return make(*parts).replace(co_filename=file)
 
 
 def _is_importable(module: ModuleType, name: str) -> bool:

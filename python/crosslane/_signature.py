@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, ge
 from crosslane import _guest
 from crosslane._aggregate import Aggregate
 from crosslane._state import Stateful
-from crosslane._udf import Declaration, is_async, underlying
+from crosslane._udf import Declaration, is_async, is_generator, underlying
 from crosslane.types import Interval, TimeNs, TimestampNs
 
 if TYPE_CHECKING:
+    from crosslane._stream_tables import StreamTable
     from crosslane._tables import Table
 
 #: What the native guest is told beyond the SQL type; see ``reader.rs``.
@@ -113,11 +114,15 @@ class Declared:
     file: str
     line: int
     description: str
-    #: Of a table function.
-    table: Table | None = None
+    #: Of a table function, or a stream function.
+    table: Table | StreamTable | None = None
     #: For each parameter of a table function, whether SQL names it and may leave it out.
     named: list[bool] = dataclasses.field(default_factory=list)
     cardinality: int | None = None
+    #: Whether it is a generator, which is called once with an iterator of batches.
+    iterates: bool = False
+    #: Whether what it makes of a row may depend on the others, so that the engine does not cut a batch.
+    whole_batches: bool = False
 
     def callee(self) -> Callable[..., Any]:
         """What is called with the arguments, on the lane that asks."""
@@ -163,6 +168,7 @@ class Declared:
             "retries": self.retries,
             "kind": "aggregate" if isinstance(self.callable, Aggregate) else "scalar",
             "set_up": isinstance(self.callable, Stateful),
+            "whole_batches": self.whole_batches,
             "file": self.file,
             "line": self.line,
             "description": self.description,
@@ -170,8 +176,11 @@ class Declared:
         }
 
     def table_message(self) -> dict[str, Any]:
-        """What the engine is told of a table function beside what it is told of any."""
-        assert self.table is not None
+        """What the engine is told of a table function, or a stream function, beside what it is told of any."""
+        from crosslane._tables import Table
+
+        if not isinstance(self.table, Table):
+            return {"kind": "stream"}
         return {
             "kind": "table",
             "named": self.named,
@@ -197,6 +206,9 @@ def resolve(declaration: Declaration) -> list[Declared]:
     hints = hints_of(declaration)
     # An aggregate takes columns of rows, and gives one value.
     result_kind = "row" if isinstance(function, Aggregate) else kind
+    iterates = declaration.vectorized and is_generator(function)
+    if iterates:
+        hints = _of_batches(declaration, hints)
     if declaration.signature is None:
         parameters, required, variadic = _parameters(declaration, hints)
         typed = [
@@ -207,7 +219,9 @@ def resolve(declaration: Declaration) -> list[Declared]:
         inner = [(name, item.sql) for name, item in zip(parameters, typed)]
         name, returns = declaration.name, result.sql
     else:
-        name, inner, returns, typed, result, variadic = _explicit(declaration, hints, kind, result_kind)
+        name, inner, returns, typed, result, variadic = _explicit(
+            declaration, hints, kind, result_kind, iterates
+        )
         required = len(inner)
     if variadic:
         typed[-1] = typed[-1]._replace(shape=typed[-1].shape and ("list", typed[-1].shape))
@@ -237,6 +251,7 @@ def resolve(declaration: Declaration) -> list[Declared]:
             on_error=declaration.on_error,
             retries=declaration.retries,
             inline=declaration.inline and not isinstance(function, (Stateful, Aggregate)),
+            iterates=iterates,
             file=declaration.file,
             line=declaration.line,
             description=_description(function),
@@ -317,7 +332,7 @@ def hints_of(declaration: Declaration) -> dict[str, Any]:
 
 
 def _explicit(
-    declaration: Declaration, hints: dict[str, Any], kind: str, result_kind: str
+    declaration: Declaration, hints: dict[str, Any], kind: str, result_kind: str, iterates: bool
 ) -> tuple[str, list[tuple[str, str]], str, list[Typed], Typed, bool]:
     """What a signature says, and what the annotations add to it."""
     text = declaration.signature or ""
@@ -344,10 +359,54 @@ def _explicit(
         same = normal(typed.sql) == sql
         return typed._replace(sql=sql, shape=typed.shape if same else None)
 
-    names = _called_with(declaration, len(declared), variadic)
+    if iterates:
+        names = list(hints)[:-1]
+        if variadic or not declared:
+            raise declaration.error(
+                "a generator of columns takes at least one, and no variable number of them"
+            )
+        if len(names) == 1:
+            # They are not annotated one by one.
+            names *= len(declared)
+        elif len(names) != len(declared):
+            raise declaration.error(
+                f"the signature has {len(declared)} parameters ({declaration.signature}), and its batches {len(names)} columns"
+            )
+    else:
+        names = _called_with(declaration, len(declared), variadic)
     typed = [shaped(sql, hints.get(name), kind) for name, (_, sql) in zip(names, declared)]
     result = shaped(returns, hints.get("return"), result_kind)
     return declaration.given["name"] or name, declared, returns, typed, result, variadic
+
+
+def _of_batches(declaration: Declaration, hints: dict[str, Any]) -> dict[str, Any]:
+    """The annotations of a generator of columns by its parameter: those of each column of a batch, and of the result, the last."""
+    signature = inspect.signature(declaration.function)
+    parameters = [item for item in signature.parameters.values() if item.kind in _BY_POSITION]
+    names = [item.name for item in parameters if item.default is _Parameter.empty]
+    if len(names) != 1:
+        raise declaration.error(
+            "a generator of columns has one parameter, the iterator of batches: each is a column, or a tuple of them"
+        )
+    (name,) = names
+
+    def element(hint: Any) -> Any:
+        arguments = get_args(hint)
+        return arguments[0] if arguments else None
+
+    batch, result = element(hints.get(name)), element(hints.get("return"))
+    if get_origin(batch) is not tuple:
+        return {name: batch, "return": result}
+    if declaration.signature is None:
+        raise declaration.error(
+            "its columns have no names; give it a signature, such as 'f(x BIGINT, y BIGINT) -> BIGINT'"
+        )
+    columns = [column for column in get_args(batch) if column is not Ellipsis]
+    if len(get_args(batch)) == 1:
+        raise declaration.error(
+            "a batch of one column is the column itself: its iterator is no iterator of tuples"
+        )
+    return {**{f"{name}[{place}]": column for place, column in enumerate(columns)}, "return": result}
 
 
 def _called_with(declaration: Declaration, count: int, variadic: bool) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from crosslane._errors import LaneEnded
+from crosslane._errors import LaneEnded, describe
 
 if TYPE_CHECKING:
     from crosslane._signature import Declared
@@ -99,11 +101,28 @@ def tear_down(functions: Iterable[Declared]) -> None:
     """Ends what they have prepared on this lane, in the opposite order.
 
     Raises:
-        BaseException: what the first of them raised, after all were ended.
+        BaseException: what the first of them raised, after all were ended. The log has all of it: who ends a lane waits for it alone.
     """
-    failures = _each(reversed(list(functions)), Stateful.close)
+    failures = _each(reversed(list(functions)), _close)
     if failures:
         raise failures[0]
+
+
+def _close(function: Stateful) -> None:
+    try:
+        function.close()
+    except LaneEnded:
+        raise
+    except BaseException as error:
+        kind, message, shown = describe(error)
+        # The function may have put anything in the place of the log.
+        with contextlib.suppress(Exception):
+            print(
+                f"{function.__name__}: {kind}: {message}\n  in the tear-down\n{shown}",
+                file=sys.stderr,
+                flush=True,
+            )
+        raise
 
 
 def _each(functions: Iterable[Declared], do: Callable[[Stateful], Any]) -> list[BaseException]:

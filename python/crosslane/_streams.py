@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from crosslane import _guest
+from crosslane._arrays import fitting
 from crosslane._signature import quoted
 from crosslane._state import Stateful
 
@@ -45,6 +48,8 @@ _PLAIN = {
     # A column of NULLs alone, as DuckDB has it.
     pa.null(): "INTEGER",
 }
+#: Arrow's type of a UUID.
+_UUID = pa.binary(16)
 #: Digits of a DECIMAL.
 _MOST_DIGITS = 38
 
@@ -141,18 +146,151 @@ class Encoder:
         self._last: Table | None = None
 
     def encode(self, batch: pa.RecordBatch, most: int) -> Iterator[tuple[str, pa.StructArray]]:
-        """A batch as those that travel, each of at most so many bytes, if one row has no more."""
+        """A batch as those that travel, with their types, each of at most so many bytes, if one row has no more."""
         if self._declared:
             table, batch = self._declared, _chosen(batch, self._declared.given.names)
         elif self._last is None or self._last.given != batch.schema:
             self._last = table = Table(batch.schema)
         else:
             table = self._last
-        rows = batch.num_rows
-        fitting = rows * most // max(batch.nbytes, 1)
-        length = max(1, min(MOST_ROWS, fitting))
-        for start in range(0, max(rows, 1), length):
-            yield table.text, table.array(batch.slice(start, length))
+        for part in _parts(batch, most):
+            for piece in _pieces(table.array(part), most):
+                yield table.text, piece
+
+
+def _parts(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """A batch, cut into parts that have about so many bytes at most when they travel, if one row has no more."""
+    weighers = [_weigher(column) for column in batch.columns]
+
+    def cut(start: int, rows: int) -> Iterator[pa.RecordBatch]:
+        weight = sum(weigh(start, rows) for weigh in weighers)
+        if rows <= 1 or (weight <= most and rows <= MOST_ROWS):
+            part = batch.slice(start, rows)
+            yield part if rows == batch.num_rows else _compact(part)
+            return
+        length = max(1, min(MOST_ROWS, rows * most // max(weight, 1)))
+        for first in range(start, start + rows, length):
+            yield from cut(first, min(length, start + rows - first))
+
+    return cut(0, batch.num_rows)
+
+
+def _compact(part: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows. A cast of a part of lists makes the elements of all rows longer, also of those that are not in it."""
+    if not any(map(_has_nested_dictionary, part.schema.types)):
+        return part
+    rows = pa.array(range(part.num_rows), pa.int32())
+    columns = [
+        column.take(rows) if _has_nested_dictionary(column.type) else column for column in part.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=part.schema)
+
+
+def _pieces(array: pa.StructArray, most: int) -> Iterator[pa.StructArray]:
+    """What a cast has made longer than so many bytes, cut again."""
+    if array.nbytes <= most or len(array) <= 1:
+        yield array
+        return
+    middle = len(array) // 2
+    yield from _pieces(array[:middle], most)
+    yield from _pieces(array[middle:], most)
+
+
+def _weigher(column: pa.Array) -> Callable[[int, int], int]:
+    """Says how many bytes so many rows of a column from one on have, with their values in the place of a dictionary's codes."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if isinstance(column, pa.DictionaryArray) and _has_lengths(column.type.value_type):
+        lengths = pc.binary_length(column.dictionary).cast(pa.int64()).take(column.indices)
+        return lambda start, rows: 5 * rows + (pc.sum(lengths.slice(start, rows)).as_py() or 0)
+    return lambda start, rows: _weight(column.slice(start, rows))
+
+
+def _weight(column: pa.Array) -> int:
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if isinstance(column, pa.DictionaryArray):
+        values = column.dictionary
+        return len(column) * -(-_weight(values) // max(len(values), 1))
+    if not _has_dictionary(column.type):
+        return column.nbytes  # type: ignore[no-any-return]
+    if pa.types.is_struct(column.type):
+        return sum(map(_weight, column.flatten()))
+    if pa.types.is_map(column.type):
+        first, *_, last = column.offsets.to_pylist() or [0, 0]
+        entries = (column.keys.slice(first, last - first), column.items.slice(first, last - first))
+        return 4 * len(column) + sum(map(_weight, entries))
+    return 4 * len(column) + _weight(column.flatten())
+
+
+def _has_dictionary(data_type: pa.DataType) -> bool:
+    fields = (data_type.field(place).type for place in range(data_type.num_fields))
+    return pa.types.is_dictionary(data_type) or any(map(_has_dictionary, fields))
+
+
+def _has_nested_dictionary(data_type: pa.DataType) -> bool:
+    return not pa.types.is_dictionary(data_type) and _has_dictionary(data_type)
+
+
+def _has_lengths(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return any(
+        is_of(data_type)
+        for is_of in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    )
+
+
+class Chooser:
+    """Makes batches what travels to a function that declares the columns of its input: these, of just their types."""
+
+    def __init__(self, columns: str) -> None:
+        self._text = f"({columns})"
+        self._type: pa.StructType = _guest.table_type(columns, sent=True)
+        self._schema = pa.schema(list(self._type))
+
+    def encode(self, batch: pa.RecordBatch, most: int) -> Iterator[tuple[str, pa.StructArray]]:
+        """As :meth:`Encoder.encode`.
+
+        Raises:
+            ValueError: if a column is missing.
+            TypeError, ValueError, OverflowError: if a column cannot become what is declared; it names the column.
+        """
+        places = self._places(batch.schema.names)
+        for part in _parts(batch.select(places), most):
+            columns = [_fitted(column, field) for column, field in zip(part.columns, self._type)]
+            fitted = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            for piece in _pieces(fitted.to_struct_array(), most):
+                yield self._text, piece
+
+    def _places(self, names: list[str]) -> list[int]:
+        """Where the declared columns are, as SQL finds them: whatever their case."""
+        lower = [name.lower() for name in names]
+        places, missing = [], []
+        for field in self._type:
+            found = [place for place, name in enumerate(names) if name == field.name]
+            found = found or [place for place, name in enumerate(lower) if name == field.name.lower()]
+            if len(found) > 1:
+                raise ValueError(f"the input has {len(found)} columns {field.name}")
+            places += found
+            missing += [] if found else [field.name]
+        if missing:
+            raise ValueError(f"the input has no column {', '.join(missing)}; it has {', '.join(names)}")
+        return places
+
+
+def _fitted(column: pa.Array, field: pa.Field) -> pa.Array:
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if column.type == field.type:
+        return column
+    try:
+        if field.type == _UUID and pa.types.is_string(column.type):
+            values = [None if text is None else uuid.UUID(text).bytes for text in column.to_pylist()]
+            return pa.array(values, _UUID)
+        return fitting(column, field.type)  # type: ignore[return-value]
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        kind = ValueError if isinstance(error, pa.ArrowException) else type(error)
+        raise kind(f"column {field.name}: {str(error).removeprefix('returned ')}") from None
 
 
 def _chosen(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
@@ -266,6 +404,11 @@ class Stream:
             "file": self.file,
             "line": self.line,
         }
+
+    def set_up(self) -> None:
+        """Prepares what the function needs before its first batch. Called by the native guest, before each."""
+        if isinstance(self.callable, Stateful):
+            self.callable.callee()
 
     def answers(
         self, array: pa.StructArray, most: int

@@ -7,7 +7,7 @@ import inspect
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin
 
 from crosslane import _guest
 from crosslane._signature import (
@@ -51,6 +51,8 @@ class Parameter:
 class Table:
     """What a lane needs to know of a table function."""
 
+    kind: ClassVar[str] = "table"
+
     function: Callable[..., Any]
     parameters: list[Parameter]
     columns: list[str]
@@ -71,11 +73,7 @@ class Table:
         made = self.function(*leading, *positional, **named)
         if self.vectorized and (hasattr(made, "__arrow_c_array__") or hasattr(made, "__arrow_c_stream__")):
             return iter([made])
-        if isinstance(made, (str, bytes, dict)) or not hasattr(made, "__iter__"):
-            raise TypeError(
-                f"returned {type(made).__name__} where rows are due: yield them, or return an iterable"
-            )
-        return iter(made)
+        return iterated(made)
 
     def partitions(self, values: list[Any]) -> list[bytes]:
         """The partitions for these arguments, as bytes each."""
@@ -99,6 +97,19 @@ class Table:
         return positional, named
 
 
+def iterated(made: Any) -> Iterator[Any]:
+    """The rows (or batches) that a function has returned, if it did not yield them.
+
+    Raises:
+        TypeError: if it returned something else.
+    """
+    if isinstance(made, (str, bytes, dict)) or not hasattr(made, "__iter__"):
+        raise TypeError(
+            f"returned {type(made).__name__} where rows are due: yield them, or return an iterable"
+        )
+    return iter(made)
+
+
 def resolve_table(declaration: Declaration) -> list[Declared]:
     """As :func:`crosslane._signature.resolve`, for a table function: it is one function for SQL.
 
@@ -108,6 +119,11 @@ def resolve_table(declaration: Declaration) -> list[Declared]:
     function = declaration.function
     if is_async(function) or inspect.isasyncgenfunction(underlying(function)):
         raise declaration.error("a table function cannot be async")
+    if declaration.signature is not None:
+        from crosslane._stream_tables import resolve_stream, takes_table
+
+        if takes_table(declaration.signature):
+            return resolve_stream(declaration)
     parameters, projects = _parameters(declaration)
     hints = hints_of(declaration)
     if declaration.signature is None:
@@ -118,7 +134,7 @@ def resolve_table(declaration: Declaration) -> list[Declared]:
         name, inner = declaration.name, [(item.name, one.sql) for item, one in zip(parameters, typed)]
         columns = _annotated(declaration, hints.get("return"))
     else:
-        name, inner, columns = _explicit(declaration)
+        name, inner, declared = explicit(declaration)
         least = sum(not item.named for item in parameters)
         if not least <= len(inner) <= len(parameters):
             raise declaration.error(
@@ -127,14 +143,7 @@ def resolve_table(declaration: Declaration) -> list[Declared]:
             )
         parameters = parameters[: len(inner)]
         typed = [_shaped(sql, hints.get(item.name)) for item, (_, sql) in zip(parameters, inner)]
-        row = _row(hints.get("return"))
-        if row is not None and list(fields_of(row)) == [column for column, _ in columns]:
-            known = {
-                column: _shaped(sql, hint) for (column, sql), hint in zip(columns, fields_of(row).values())
-            }
-            columns = [(column, known[column]) for column, _ in columns]
-        else:
-            columns = [(column, _shaped(sql, None)) for column, sql in columns]
+        columns = result_columns(hints, declared)
     arguments = ", ".join(f"{quoted(parameter)} {sql}" for parameter, sql in inner)
     returns = ", ".join(f"{quoted(column)} {one.sql}" for column, one in columns)
     text = f"{quoted(name)}({arguments}) -> TABLE({returns})"
@@ -214,7 +223,15 @@ def _parameters(declaration: Declaration) -> tuple[list[Parameter], bool]:
     return sorted(parameters, key=lambda item: item.named), projects
 
 
-def _explicit(declaration: Declaration) -> tuple[str, list[tuple[str, str]], list[tuple[str, str]]]:
+def result_columns(hints: dict[str, Any], columns: list[tuple[str, str]]) -> list[tuple[str, Typed]]:
+    """The columns that a signature says, with what the annotation of the result adds to them."""
+    row = _row(hints.get("return"))
+    if row is not None and list(fields_of(row)) == [column for column, _ in columns]:
+        return [(column, _shaped(sql, hint)) for (column, sql), hint in zip(columns, fields_of(row).values())]
+    return [(column, _shaped(sql, None)) for column, sql in columns]
+
+
+def explicit(declaration: Declaration) -> tuple[str, list[tuple[str, str]], list[tuple[str, str]]]:
     """The name, the parameters and the columns that a signature says."""
     text = declaration.signature or ""
     if text.lstrip().startswith("("):

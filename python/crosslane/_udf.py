@@ -25,6 +25,8 @@ _MOST_RETRIES = 1_000_000
 _LONGEST_TIMEOUT = 1_000_000_000
 _LARGEST_MEMORY_LIMIT = 1 << 50
 _MOST_ROWS = (1 << 63) - 1
+#: A signature of no parameters, with a name or without.
+_NO_PARAMETERS = re.compile(r'\s*("([^"]|"")*"|[^"(]*)\s*\(\s*\)')
 
 
 class DeclarationError(Exception):
@@ -130,7 +132,8 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
         deterministic: equal arguments give equal results, so that the engine may call once for
             many rows; ``False`` for functions such as a random number.
         vectorized: the function takes and returns whole columns: pyarrow arrays, or numpy, pandas
-            or polars by annotation.
+            or polars by annotation. A generator is called once per worker: with an iterator of batches, each a column, or a tuple of
+            them; it yields a column for each before it asks for the next.
         concurrency: rows that an ``async`` function works on at once in each worker; 16 by default.
         timeout: seconds after which a call is ended (a row's; a vectorized function's batch).
         memory_limit: bytes that the function may allocate, as a number or text such as ``"500 MB"``.
@@ -170,6 +173,12 @@ def udtf(function: Any = None, /, **options: Unpack[TableOptions]) -> Any:
     SQL passes parameters without a default by position, and may pass those with a default by name
     (``numbers(5, step := 2)``). A function with a keyword-only parameter ``wanted`` is told the names of the columns that the
     query wants; its rows may have these alone.
+
+    A function whose one parameter is a table, ``@udtf("late(flights TABLE(id BIGINT)) -> TABLE(id BIGINT)")``, is a stream
+    function, for :func:`crosslane.map`. It is called with each batch of its input: with a list of rows, which are named tuples, or
+    with ``vectorized=True`` with a pyarrow RecordBatch (by annotation a pyarrow Table, or a DataFrame of pandas or polars). It yields
+    rows or batches as other table functions do, or returns None for none. A class whose instances are called is a stateful one, as for
+    :func:`udf`.
 
     Args:
         name: what SQL calls it; by default the function's own name.
@@ -223,8 +232,8 @@ def udaf(made_by: Any = None, /, **options: Unpack[AggregateOptions]) -> Any:
             ``update`` sees every NULL as None.
         vectorized: ``update`` takes columns, with many rows of a group at once: pyarrow arrays, or numpy, pandas or polars by
             annotation.
-        timeout: seconds after which a call is ended (a row's; vectorized, that of many rows).
-        memory_limit: bytes that a worker may allocate within a batch of rows, as a number or text such as ``"500 MB"``.
+        timeout: seconds after which a call is ended (a row's; vectorized, that of a group's rows).
+        memory_limit: bytes that all instances of a worker may take together, as a number or text such as ``"500 MB"``.
         on_error: ``"fail"``: an exception ends the query; ``"null"``: a row whose ``update`` raises is left out, and a group
             whose ``finish`` raises is NULL. A ``merge`` that raises always ends the query.
         retries: how often ``update`` and ``finish`` are tried again when they raise, with growing pauses.
@@ -290,6 +299,15 @@ def declare(
     given = {key: value for key, value in locals().items() if key in known.__annotations__}
     if kind == "scalar" and is_stateful(function):
         function = Stateful(function)  # type: ignore[arg-type]
+    of_plain_table = False
+    if kind == "table" and isinstance(function, type):
+        from crosslane._stream_tables import takes_table
+
+        if takes_table(signature):
+            function = Stateful(function) if is_stateful(function) else function
+        else:
+            # Its instances are the rows, if they can be.
+            of_plain_table = not hasattr(function, "__iter__")
     if kind == "aggregate":
         if not isinstance(function, type):
             raise DeclarationError(f"udaf decorates a class, not {function!r}")
@@ -311,6 +329,10 @@ def declare(
         kind=kind,
         partitions=partitions,
     )
+    if of_plain_table:
+        raise declaration.error(
+            "a table function is a generator; a class is for udf, and for a udtf whose parameter is a TABLE"
+        )
     if not isinstance(declaration.name, str):
         raise declaration.error(f"name is a text, not {name!r}")
     for option, value, choices in (
@@ -326,6 +348,9 @@ def declare(
         raise declaration.error(f"each lane makes an instance without arguments; this class needs {missing}")
     if isinstance(function, Aggregate) and (wrong := function.wrong()):
         raise declaration.error(wrong)
+    takes_nothing = _NO_PARAMETERS.match(signature or "") is not None
+    if isinstance(function, Aggregate) and vectorized and (takes_nothing or not function.takes_any()):
+        raise declaration.error("a vectorized aggregate needs a parameter: its update is given columns")
     declaration.retries = _count(declaration, "retries", retries, 0, _MOST_RETRIES)
     if concurrency is not None:
         declaration.concurrency = _count(declaration, "concurrency", concurrency, 1, _MOST_CONCURRENCY)
@@ -385,6 +410,14 @@ def _name_of(function: Callable[..., Any]) -> str:
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a call of the function gives an awaitable."""
     return inspect.iscoroutinefunction(underlying(function))
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Whether a call of the function gives a generator. What a decorator wraps may give one, and the decorator something else."""
+    if isinstance(function, Stateful):
+        return is_generator(function.made_by.__call__)
+    called = inspect.isroutine(function) or isinstance(function, functools.partial)
+    return inspect.isgeneratorfunction(function if called else type(function).__call__)
 
 
 def _is_number(value: object, kind: type) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -80,11 +80,50 @@ def into(declared: Declared, arrays: list[pa.Array]) -> list[Any]:
     ]
 
 
+class Steps:
+    """A generator of columns, called batch by batch: it begins with the first, and goes on with each further one."""
+
+    def __init__(self, function: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
+        self._function = function
+        self._results: Iterator[Any] | None = None
+        #: The batch that it has not taken.
+        self._batch: Any = None
+
+    def __call__(self, *columns: Any) -> Any:
+        """What it yields for a batch. After an exception it begins anew.
+
+        Raises:
+            RuntimeError: if it ends, or does not yield one column for each batch.
+        """
+        self._batch = columns if len(columns) > 1 else columns[0]
+        if self._results is None:
+            self._results = self._function(self._batches())
+        try:
+            result = next(self._results)
+        except BaseException as error:
+            self._results = None
+            if isinstance(error, StopIteration):
+                raise RuntimeError("ended, where it yields a column for each batch of its iterator") from None
+            raise
+        if self._batch is not None:
+            self._results = None
+            raise RuntimeError("yielded a column without a batch: it takes one from its iterator before each")
+        return result
+
+    def _batches(self) -> Iterator[Any]:
+        while True:
+            if self._batch is None:
+                raise RuntimeError("asked for another batch before it yielded the column for the last")
+            batch, self._batch = self._batch, None
+            yield batch
+
+
 class Caller:
     """Calls a vectorized function with pyarrow arrays, whatever library it is written for."""
 
     def __init__(self, declared: Declared, result: pa.DataType) -> None:
-        self._function = declared.callee()
+        function = declared.callee()
+        self._function = Steps(function) if declared.iterates else function
         self._into = [_INTO[column] for column in declared.columns]
         self._admits_null = declared.admits_null
         self._variadic = declared.variadic

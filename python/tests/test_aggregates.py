@@ -360,7 +360,7 @@ def test_memory_goes_with_the_query(load: Load) -> None:
             return pages * os.sysconf("SC_PAGE_SIZE")
         """
     )
-    con.execute("SET threads = 2")
+    con.execute("SET threads = 1")
 
     def largest() -> int:
         # As many rows at once as there are workers would not all come to different ones.
@@ -372,9 +372,51 @@ def test_memory_goes_with_the_query(load: Load) -> None:
         == 200_000_000
     )
     assert eventually(lambda: at_rest(con) and largest() < before + 50_000_000)
+    # Nor is anything kept for as many groups.
+    assert (
+        value(con, "SELECT sum(h) FROM (SELECT i, heavy(1) AS h FROM range(900000) t(i) GROUP BY i)")
+        == 900_000
+    )
+    assert eventually(lambda: at_rest(con) and largest() < before + 50_000_000)
     failing = "SELECT i, heavy(1000000), sum(CASE WHEN i = 199 THEN error('no') ELSE 1 END) FROM range(200) t(i) GROUP BY i"
     assert "no" in error(con, failing)
     assert eventually(lambda: at_rest(con) and largest() < before + 50_000_000)
+
+
+def test_a_memory_limit_is_one_for_all_states(load: Load) -> None:
+    con = load(
+        """
+        from crosslane import udaf
+
+        class Blocks:
+            def __init__(self):
+                self.blocks = []
+            def update(self, x):
+                self.blocks.append(bytes(10_000))
+            def merge(self, other):
+                self.blocks += other.blocks
+            def finish(self):
+                return len(self.blocks)
+
+        blocks = udaf("blocks(x BIGINT) -> BIGINT", memory_limit="50 MB")(type("Blocks", (Blocks,), {}))
+        in_columns = udaf("in_columns(x BIGINT) -> BIGINT", memory_limit="50 MB", vectorized=True)(type("Columns", (Blocks,), {}))
+        """
+    )
+    con.execute("SET threads = 1")
+    # Each exchange would have room for itself. What an earlier query has freed may be used again, and does not count.
+    few = "SELECT sum(b) FROM (SELECT i AS g, {}(i) AS b FROM range(200) t(i) GROUP BY g)"
+    many = (
+        "SELECT sum(b) FROM (SELECT i // 16 AS g, {}(i) AS b FROM generate_series(1, 40000) t(i) GROUP BY g)"
+    )
+    rows = "SELECT in_columns(i) FROM range(3000000) t(i)"
+    for _ in range(3):
+        # What a query has taken is free for the next one.
+        for function in ("blocks", "in_columns"):
+            assert value(con, few.format(function)) == 200
+        assert "blocks: MemoryError" in error(con, many.format("blocks"))
+        # What is collected takes a part of it.
+        assert int(str(value(con, rows))) > 3
+    assert eventually(lambda: at_rest(con))
 
 
 def test_a_cancelled_query(load: Load) -> None:
@@ -489,6 +531,15 @@ def test_declarations_that_cannot_work(con: duckdb.DuckDBPyConnection) -> None:
         udaf(len)  # type: ignore[type-var]
     with pytest.raises(crosslane.DeclarationError, match="no options deterministic and inline"):
         udaf(deterministic=False)(Multiplied)  # type: ignore[call-arg]
+    nothing = aggregate(update=lambda self: None)
+    udaf("f() -> BIGINT")(nothing)
+    for update in (lambda self: None, lambda self, *all: None):
+        with pytest.raises(
+            crosslane.DeclarationError, match="a vectorized aggregate needs a parameter: its upd"
+        ):
+            udaf("f() -> BIGINT", vectorized=True)(aggregate(update=update))
+    with pytest.raises(crosslane.DeclarationError, match="a vectorized aggregate needs a parameter: its upd"):
+        udaf(vectorized=True)(nothing)
     with pytest.raises(crosslane.DeclarationError, match="the result has no type"):
         crosslane.register(con, aggregate(finish=lambda self: 1))
     with pytest.raises(crosslane.DeclarationError, match="the signature has 2 parameters"):
@@ -554,7 +605,7 @@ def test_vectorized_aggregates(totals: duckdb.DuckDBPyConnection, load: Load, th
     query = f"SELECT i, {{}}([i::VARCHAR]) {frame} FROM data WHERE i < 500 ORDER BY i"
     assert totals.execute(query.format("lists")).fetchall() == totals.execute(query.format("list")).fetchall()
     # More rows than are collected.
-    query = "SELECT sum(hash(g, t::BIGINT)) FROM (SELECT i % 999 AS g, {}(i) AS t FROM range(700000) t(i) GROUP BY g)"
+    query = "SELECT sum(hash(g, t::BIGINT)) FROM (SELECT i % 999 AS g, {}(i) AS t FROM range(2500000) t(i) GROUP BY g)"
     assert value(totals, query.format("sums")) == value(totals, query.format("sum"))
     assert eventually(lambda: at_rest(totals))
 
@@ -566,3 +617,471 @@ def test_vectorized_errors(totals: duckdb.DuckDBPyConnection, load: Load) -> Non
     assert totals.execute(query).fetchall() == [(0, 0.0), (1, 500_000.0)]
     counted = "SELECT errors, retries FROM crosslane_stats() WHERE function = 'positive'"
     assert totals.execute(counted).fetchall() == [(1000, 1)]
+
+
+PARTS = """
+from crosslane import udaf
+from typing import Annotated
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pickle
+
+class Kept:
+    "Keeps all columns."
+    def __init__(self):
+        self.parts = []
+    def merge(self, other):
+        self.parts += other.parts
+
+@udaf(vectorized=True)
+class Labels(Kept):
+    def update(self, x: Annotated[pd.Series, "DOUBLE"], text: Annotated[pd.Series, "VARCHAR"], n: Annotated[pd.Series, "BIGINT"] | None) -> None:
+        for column in (x, text, n):
+            assert list(column.index) == list(range(len(column))), column.index
+            assert column[0] == column.iloc[0]
+        assert str(n.dtype) == "Int64"
+        self.parts.append(float((x * pd.Series(np.ones(len(x)))).sum()))
+    def finish(self) -> float:
+        return sum(self.parts)
+
+def most(arrays):
+    return max((array.nbytes if array.base is None else array.base.nbytes) // len(array) for array in arrays)
+
+@udaf("numpys(x BIGINT) -> BIGINT", vectorized=True)
+class Numpys(Kept):
+    "The most memory of an array, in bytes a row."
+    def update(self, x: Annotated[np.ndarray, "BIGINT"]) -> None:
+        self.parts.append(x)
+    def finish(self):
+        return most(self.parts)
+
+@udaf("pandases(x BIGINT) -> BIGINT", vectorized=True)
+class Pandases(Kept):
+    def update(self, x: Annotated[pd.Series, "BIGINT"]) -> None:
+        self.parts.append(x)
+    def finish(self):
+        return most([x.to_numpy() for x in self.parts])
+
+@udaf("polarses(x BIGINT) -> VARCHAR", vectorized=True)
+class Polarses(Kept):
+    "What they hold."
+    def update(self, x: Annotated[pl.Series, "BIGINT"]) -> None:
+        self.parts.append(x)
+    def finish(self):
+        return str(sorted(pl.concat(self.parts).to_list()))
+
+@udaf("arrows(x BIGINT) -> BIGINT", vectorized=True)
+class Arrows(Kept):
+    "How many bytes there are of its arrays, and of their pickles."
+    def update(self, x) -> None:
+        self.parts.append(x)
+    def finish(self):
+        return sum(buffer.size for array in self.parts for buffer in array.buffers() if buffer)
+    def __getstate__(self):
+        return self.__dict__
+
+@udaf("pickled(x BIGINT) -> BIGINT", vectorized=True)
+class Pickled(Kept):
+    "How many bytes of arrays arrived."
+    def update(self, x) -> None:
+        self.parts.append(x[:1])
+        self.arrived = 0
+    def __getstate__(self):
+        return self.parts
+    def __setstate__(self, parts):
+        self.parts = parts
+        self.arrived = sum(buffer.size for array in parts for buffer in array.buffers() if buffer)
+    def merge(self, other):
+        self.arrived = max(self.arrived, other.arrived)
+    def finish(self):
+        return self.arrived
+"""
+
+
+def test_groups_have_columns_of_their_own(totals: duckdb.DuckDBPyConnection, load: Load) -> None:
+    con = load(PARTS)
+    for groups in (1, 3, 700, 5000):
+        query = f"SELECT i % {groups} AS g, {{}} FROM range(10000) t(i) GROUP BY g ORDER BY g"
+        assert (
+            con.execute(query.format("labels(i, i::VARCHAR, i)")).fetchall()
+            == con.execute(query.format("sum(i)::DOUBLE")).fetchall()
+        )
+        con.execute("SET threads = 1")
+        # A group may share what is as large as a few rows.
+        query = (
+            f"SELECT max(b) FROM (SELECT i % {groups} AS g, {{}}(i) AS b FROM range(200000) t(i) GROUP BY g)"
+        )
+        for function in ("numpys", "pandases"):
+            assert int(str(value(con, query.format(function)))) <= 8 * 256
+        assert int(str(value(con, query.format("arrows")))) <= 8 * max(256, 200000 // groups + 1)
+        con.execute("SET threads = 4")
+        query = f"SELECT i % {groups} AS g, {{}} FROM range(4000) t(i) GROUP BY g ORDER BY g"
+        assert (
+            con.execute(query.format("polarses(i)")).fetchall()
+            == con.execute(query.format("list(i ORDER BY i)::VARCHAR")).fetchall()
+        )
+
+
+def test_a_part_of_an_array_is_pickled_alone(totals: duckdb.DuckDBPyConnection, load: Load) -> None:
+    con = load(PARTS)
+    con.execute("SET threads = 1")
+    copied = "SELECT pickled(i) OVER (ORDER BY i ROWS 5000 PRECEDING) AS b FROM range(9000) t(i)"
+    assert 8 <= int(str(value(con, f"SELECT max(b) FROM ({copied})"))) <= 64
+
+
+def test_a_time_limit_is_one_for_each_group(load: Load) -> None:
+    con = load(
+        """
+        from crosslane import udaf
+        import time
+
+        @udaf("steady(x BIGINT) -> BIGINT", vectorized=True, timeout=0.5)
+        class Steady:
+            def __init__(self):
+                self.rows = 0
+            def update(self, x):
+                time.sleep(0.002 if x[0].as_py() >= 0 else 60)
+                self.rows += len(x)
+            def merge(self, other):
+                self.rows += other.rows
+            def finish(self):
+                return self.rows
+        """
+    )
+    con.execute("SET threads = 1")
+    # They all have their update at once, when their results are due.
+    query = "SELECT count(*), sum(s) FROM (SELECT i % 600 AS g, steady(i - {}) AS s FROM range(1800) t(i) GROUP BY g)"
+    assert con.execute(query.format(0)).fetchall() == [(600, 1800)]
+    assert "steady: timed out after 0.5 s" in error(con, query.format(7))
+
+
+ODD = """
+from crosslane import udaf
+import itertools
+
+class Lists:
+    def __init__(self):
+        self.rows = []
+    def update(self, x: str) -> None:
+        self.rows.append(x)
+    def merge(self, other) -> None:
+        self.rows += other.rows
+    def finish(self) -> str:
+        return f"{len(self.rows)} {sum(map(int, self.rows))}"
+
+class Plain:
+    "What holds nothing but plain values."
+    def __init__(self):
+        self.count, self.sum, self.mean, self.last, self.some, self.none = 0, 0, 0.0, "", False, None
+    def update(self, x: str) -> None:
+        self.count, self.sum, self.mean, self.last, self.some = self.count + 1, self.sum + int(x), 0.5, x, True
+    def merge(self, other) -> None:
+        assert vars(other).keys() == vars(self).keys()
+        assert (other.mean, other.last.isdigit(), other.some, other.none) == (0.5, True, True, None)
+        self.count, self.sum = self.count + other.count, self.sum + other.sum
+    def finish(self) -> str:
+        return f"{self.count} {self.sum}"
+
+@udaf
+class PlainValues(Plain): ...
+
+@udaf
+class Large(Plain):
+    "Numbers beyond 64 bits, a text that has no UTF-8, and a long name."
+    def __init__(self):
+        super().__init__()
+        self.sum, self.half = 2**70, chr(0xD800)
+        setattr(self, "n" * 300, 1)
+    def merge(self, other) -> None:
+        assert other.half == chr(0xD800) and getattr(other, "n" * 300) == 1
+        self.count, self.sum = self.count + other.count, self.sum + other.sum - 2**70
+    def finish(self) -> str:
+        return f"{self.count} {self.sum - 2**70}"
+
+@udaf
+class Slots(Lists):
+    __slots__ = ("sum",)
+    def __init__(self):
+        super().__init__()
+        self.sum = 0
+    def update(self, x: str) -> None:
+        super().update(x)
+        self.sum += int(x)
+    def merge(self, other) -> None:
+        super().merge(other)
+        self.sum += other.sum
+    def finish(self) -> str:
+        return f"{len(self.rows)} {self.sum}"
+
+@udaf
+class OwnState(Lists):
+    def __getstate__(self):
+        return tuple(self.rows)
+    def __setstate__(self, rows):
+        self.rows = list(rows)
+
+@udaf
+class Reduced(Lists):
+    def __reduce__(self):
+        return made, (self.rows,)
+
+def made(rows):
+    reduced = Reduced.made_by() if hasattr(Reduced, "made_by") else Reduced()
+    reduced.rows = list(rows)
+    return reduced
+
+@udaf
+class Cycle(Lists):
+    "Refers to itself, and has the same list twice."
+    def __init__(self):
+        super().__init__()
+        self.me, self.same = self, self.rows
+    def merge(self, other) -> None:
+        assert other.me is other and other.same is other.rows and other.rows is not self.rows
+        super().merge(other)
+
+@udaf
+class Property(Lists):
+    @property
+    def rows(self):
+        return self.__dict__["rows"]
+    @rows.setter
+    def rows(self, rows):
+        self.__dict__["rows"] = rows
+
+@udaf
+class Shadowed(Lists):
+    "Its instances have methods of their own."
+    def __init__(self):
+        super().__init__()
+        self.update = self.first
+    def first(self, x):
+        del self.update
+        self.rows.append(x)
+    def update(self, x: str) -> None:
+        self.rows.append(x)
+    def merge(self, other) -> None:
+        super().merge(other)
+
+@udaf
+class Other(Lists):
+    "Its instances are those of other classes."
+    classes = itertools.cycle([0, 1])
+    def __new__(cls):
+        return object.__new__(cls if next(Other_.classes) else Child)
+Other_ = Other.made_by if hasattr(Other, "made_by") else Other
+class Child(Other_):
+    def update(self, x: str) -> None:
+        self.rows = [*self.rows, x]
+
+@udaf
+class Changed(Lists):
+    "Its update is another one after some rows."
+    def update(self, x: str) -> None:
+        Changed_.update = changed
+        self.rows.append(x)
+Changed_ = Changed.made_by if hasattr(Changed, "made_by") else Changed
+def changed(self, x):
+    self.rows += [x]
+"""
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "plain_values",
+        "large",
+        "slots",
+        "own_state",
+        "reduced",
+        "cycle",
+        "property",
+        "shadowed",
+        "other",
+        "changed",
+    ],
+)
+def test_instances_of_any_make(load: Load, function: str) -> None:
+    con = load(ODD)
+    con.execute("SET threads = 2")
+    con.execute("PRAGMA verify_parallelism")
+    con.execute("CREATE TABLE data AS SELECT i, i::VARCHAR AS x FROM range(30000) t(i)")
+    expected = "count(*) || ' ' || sum(i)"
+    # From lane to lane: of many rows each, of few, and of a number of rows that is about how many wait.
+    for groups in (7, 1000, 1700, 9000):
+        query = f"SELECT i % {groups} AS g, {{}} AS s FROM data GROUP BY g ORDER BY g"
+        assert (
+            con.execute(query.format(f"{function}(x)")).fetchall()
+            == con.execute(query.format(expected)).fetchall()
+        )
+    # Copies, of which each goes into several others.
+    for before in (3, 60):
+        query = f"SELECT {{}} OVER (ORDER BY i ROWS {before} PRECEDING) FROM data WHERE i < 3000"
+        framed = (
+            "SELECT count(*) OVER w || ' ' || sum(i) OVER w FROM data WHERE i < 3000 "
+            f"WINDOW w AS (ORDER BY i ROWS {before} PRECEDING)"
+        )
+        assert con.execute(query.format(f"{function}(x)")).fetchall() == con.execute(framed).fetchall()
+    assert eventually(lambda: at_rest(con))
+
+
+WAITING = """
+from crosslane import udaf
+import time
+
+@udaf("rows_of(a BOOLEAN, b TINYINT, c SMALLINT, d INTEGER, e BIGINT, f HUGEINT, g DOUBLE, h VARCHAR, i BLOB) -> VARCHAR", nulls="call")
+class RowsOf:
+    def __init__(self):
+        self.rows = []
+    def update(self, *row):
+        self.rows.append(row)
+    def merge(self, other):
+        self.rows += other.rows
+    def finish(self):
+        return str(sorted(map(str, self.rows)))
+
+@udaf
+class Unmerged:
+    "Cannot be merged, and has few rows."
+    made = 0
+    def __init__(self):
+        self.sum = 0
+    def update(self, x: int) -> None:
+        self.sum += x
+    def merge(self, other) -> None:
+        raise ValueError("merged")
+    def finish(self) -> int:
+        return self.sum
+
+class Trouble:
+    def __init__(self):
+        self.rows = 0
+    def update(self, x: int, s: str | None) -> None:
+        if x == 777:
+            raise ValueError("trouble")
+        self.rows += 1
+    def merge(self, other) -> None:
+        self.rows += other.rows
+    def finish(self) -> int:
+        return self.rows
+strict = udaf(name="strict")(type("Strict", (Trouble,), {}))
+lenient = udaf(name="lenient", on_error="null", retries=1)(type("Lenient", (Trouble,), {}))
+
+@udaf(timeout=0.5)
+class Steady:
+    def update(self, x: int) -> None:
+        time.sleep(0.05)
+    def merge(self, other) -> None: ...
+    def finish(self) -> int:
+        return 1
+
+@udaf
+class Nothing:
+    def __init__(self):
+        self.rows = 0
+    def update(self) -> None:
+        self.rows += 1
+    def merge(self, other) -> None:
+        self.rows += other.rows
+    def finish(self) -> int:
+        return self.rows
+"""
+
+
+@pytest.fixture
+def waiting(load: Load) -> duckdb.DuckDBPyConnection:
+    con = load(WAITING)
+    con.execute("SET threads = 2")
+    con.execute("PRAGMA verify_parallelism")
+    return con
+
+
+def test_rows_wait_as_they_are(waiting: duckdb.DuckDBPyConnection) -> None:
+    waiting.execute(
+        "CREATE TABLE data AS SELECT i, i % 2 = 0 AS a, (i % 100)::TINYINT AS b, (i % 9000)::SMALLINT AS c, i::INTEGER AS d, "
+        "i * 5000000000 AS e, i::HUGEINT << 70 AS f, i / 7 AS g, repeat('ä', i % 70) AS h, repeat('b', i % 90)::BLOB AS i2 "
+        "FROM range(20000) t(i)"
+    )
+    columns = [f"CASE WHEN i % {n} > 0 THEN {name} END" for n, name in enumerate("abcdefgh", 5)]
+    columns.append("CASE WHEN i % 13 > 0 THEN i2 END")
+    for groups in (3, 900, 4000, 15000):
+        query = f"SELECT i % {groups} AS part, {{}} FROM data GROUP BY part ORDER BY part"
+        got = waiting.execute(query.format(f"rows_of({', '.join(columns)})")).fetchall()
+        rows = waiting.execute(query.format(f"list(row({', '.join(columns)}))")).fetchall()
+        assert got == [
+            (part, str(sorted(str(tuple(row.values()) if isinstance(row, dict) else row) for row in group)))
+            for part, group in rows
+        ]
+
+
+def test_few_rows_are_never_merged(waiting: duckdb.DuckDBPyConnection) -> None:
+    waiting.execute("CREATE TABLE data AS SELECT i FROM range(200000) t(i)")
+    query = "SELECT count(*), sum(hash(g, s)) FROM (SELECT i % 20000 AS g, {}(i) AS s FROM data GROUP BY g)"
+    assert (
+        waiting.execute(query.format("unmerged")).fetchall()
+        == waiting.execute(query.format("sum")).fetchall()
+    )
+    frame = "OVER (ORDER BY i ROWS BETWEEN 3 PRECEDING AND CURRENT ROW)"
+    query = f"SELECT {{}}(i) {frame} FROM range(15) t(i)"
+    assert (
+        waiting.execute(query.format("unmerged")).fetchall()
+        == waiting.execute(query.format("sum")).fetchall()
+    )
+    query = "SELECT unmerged(i) OVER (ORDER BY i ROWS 60 PRECEDING) FROM range(5000) t(i)"
+    assert "ValueError: merged" in error(waiting, query)
+    assert eventually(lambda: at_rest(waiting))
+
+
+def test_every_thread_of_a_failed_query_says_why(load: Load) -> None:
+    con = load("""
+import time
+from crosslane import udaf
+@udaf("late(x BIGINT) -> BIGINT")
+class Late:
+    def update(self, x):
+        pass
+    def merge(self, other):
+        time.sleep(0.005)
+        raise ValueError("no merge")
+    def finish(self):
+        return 0
+""")
+    con.execute("SET threads = 8")
+    query = "SELECT late(i) OVER (PARTITION BY i % 16 ORDER BY i ROWS 60 PRECEDING) FROM range(5000) t(i)"
+    for _ in range(80):
+        assert "ValueError: no merge" in error(con, query)
+
+
+def test_no_values_wait_too(waiting: duckdb.DuckDBPyConnection) -> None:
+    for rows in (3, 15, 16, 1000):
+        query = f"SELECT i % 4000 AS g, {{}}() FROM range({rows} * 4000) t(i) GROUP BY g ORDER BY g"
+        expected = waiting.execute(query.format("count")).fetchall()
+        assert waiting.execute(query.format("nothing")).fetchall() == expected
+
+
+def test_what_raises_for_a_row_that_waited(waiting: duckdb.DuckDBPyConnection) -> None:
+    query = "SELECT count(*), sum(t) FROM (SELECT i // {} AS g, {}(i, CASE WHEN i % 2 = 0 THEN 'ä' END) AS t FROM range(3000) t(i) GROUP BY g)"
+    for of_a_group in (1, 3, 40):
+        message = error(waiting, query.format(of_a_group, "strict"))
+        assert "strict: ValueError: trouble" in message
+        assert "x = 777, s = " in message
+        assert (
+            "in row 778 of the batch" in message or "in a row that waited, with x = 777, s = None" in message
+        )
+        groups = -(-3000 // of_a_group)
+        assert waiting.execute(query.format(of_a_group, "lenient")).fetchall() == [(groups, 2999)]
+    counted = "SELECT errors, retries FROM crosslane_stats() WHERE function = 'lenient'"
+    assert waiting.execute(counted).fetchall() == [(3, 3)]
+    assert eventually(lambda: at_rest(waiting))
+
+
+def test_a_time_limit_is_one_for_each_row(waiting: duckdb.DuckDBPyConnection) -> None:
+    # Rows that wait would be many in an exchange of few.
+    assert waiting.execute(
+        "SELECT i % 2 AS g, steady(i) FROM range(28) t(i) GROUP BY g ORDER BY g"
+    ).fetchall() == [
+        (0, 1),
+        (1, 1),
+    ]

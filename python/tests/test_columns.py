@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 
+import duckdb
 import pytest
 
-from .conftest import Load, error, value
+import crosslane
+
+from .conftest import Library, Load, error, value
 
 IMPORTS = """
         import datetime, decimal, uuid
@@ -337,3 +341,85 @@ def test_values_that_do_not_fit_a_row(load: Load) -> None:
     con = load(functions(UNFIT_ROWS))
     for n, case in enumerate(UNFIT_ROWS):
         assert case[2] in error(con, f"SELECT f_{n}(1)"), case
+
+
+GENERATORS = f"""{IMPORTS}
+        from collections.abc import Iterator
+        @udf(vectorized=True, deterministic=False)
+        def begun(batches: Iterator[pa.Int64Array]) -> Iterator[pa.Int64Array]:
+            for number, batch in enumerate(batches):
+                if pc.any(pc.equal(batch, -1)).as_py():
+                    raise LookupError("minus one")
+                yield pa.array([number] * len(batch))
+        @udf("weighted(x DOUBLE, y BIGINT) -> DOUBLE", vectorized=True)
+        def weighted(batches: Iterator[tuple[np.ndarray, pd.Series]]) -> Iterator[np.ndarray]:
+            for x, y in batches:
+                assert isinstance(x, np.ndarray) and isinstance(y, pd.Series)
+                yield x * 2 + y.to_numpy()
+        @udf("plain(x VARCHAR, y VARCHAR) -> VARCHAR", vectorized=True)
+        def plain(batches):
+            yield from (pc.binary_join_element_wise(x, y, "-") for x, y in batches)
+        @udf("greedy(x BIGINT) -> BIGINT", vectorized=True)
+        def greedy(batches):
+            for batch in batches:
+                next(batches)
+                yield batch
+        @udf("eager(x BIGINT) -> BIGINT", vectorized=True)
+        def eager(batches):
+            yield pa.array([1])
+        @udf("short(x BIGINT) -> BIGINT", vectorized=True)
+        def short(batches):
+            yield next(batches)
+        """
+
+
+@pytest.fixture
+def one_worker(library: Library) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An engine whose calls all go to the same worker."""
+    with crosslane.connect(config={"threads": 1}) as con:
+        con.execute("CALL crosslane_set('warm_lanes', 1)")
+        crosslane.load(con, library(GENERATORS))
+        yield con
+
+
+def test_a_generator_of_columns_goes_on_from_batch_to_batch(one_worker: duckdb.DuckDBPyConnection) -> None:
+    con = one_worker
+    con.execute("CREATE TABLE t AS SELECT begun(i) AS n FROM range(10_000) r(i)")
+    last = value(con, "SELECT max(n) FROM t")
+    assert last > 2
+    assert value(con, "SELECT count(DISTINCT n) FROM t") == last + 1
+    assert value(con, "SELECT begun(i) FROM range(1, 2) r(i)") == last + 1
+    assert "LookupError: minus one" in error(con, "SELECT begun(i) FROM range(-1, 0) r(i)")
+    # It begins anew.
+    assert value(con, "SELECT begun(i) FROM range(1, 2) r(i)") == 0
+    assert value(con, "SELECT weighted(1.5, 4)") == 7
+    assert value(con, "SELECT weighted(1.5, NULL)") is None
+    assert value(con, "SELECT plain('a', 'b')") == "a-b"
+
+
+def test_a_generator_that_does_not_keep_step(one_worker: duckdb.DuckDBPyConnection) -> None:
+    con = one_worker
+    assert "asked for another batch before it yielded" in error(con, "SELECT greedy(i) FROM range(1, 2) r(i)")
+    assert "yielded a column without a batch" in error(con, "SELECT eager(i) FROM range(1, 2) r(i)")
+    assert value(con, "SELECT short(i) FROM range(1, 2) r(i)") == 1
+    assert "ended, where it yields a column for each batch" in error(
+        con, "SELECT short(i) FROM range(2, 3) r(i)"
+    )
+    assert value(con, "SELECT short(i) FROM range(3, 4) r(i)") == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("@udf(vectorized=True)\ndef f(b: Iterator[tuple[pa.Int64Array, pa.Int64Array]]) -> Iterator[pa.Int64Array]: yield",
+         "its columns have no names"),
+        ("@udf('f(x INT) -> INT', vectorized=True)\ndef f(x, y): yield", "has one parameter, the iterator of batches"),
+        ("@udf('f() -> INT', vectorized=True)\ndef f(b): yield", "takes at least one"),
+        ("@udf('f(*x INT) -> INT', vectorized=True)\ndef f(b): yield", "takes at least one"),
+        ("@udf(vectorized=True)\ndef f(b): yield", "has no type"),
+    ],
+)  # fmt: skip
+def test_a_generator_that_cannot_be_called(library: Library, function: str, words: str) -> None:
+    path = library(f"import pyarrow as pa\nfrom collections.abc import Iterator\n{function}")
+    with pytest.raises(duckdb.Error, match=words):
+        crosslane.connect(functions=str(path))

@@ -12,6 +12,8 @@ import pytest
 
 import crosslane
 
+from .conftest import eventually
+
 FOLDER = Path(__file__).parents[2] / "conformance"
 TABLE = json.loads((FOLDER / "cases.json").read_text())
 CASES = TABLE["cases"]
@@ -234,6 +236,18 @@ def rows_{index}(values, n):
 }
 
 
+def add(con: duckdb.DuckDBPyConnection, file: Path, language: str) -> None:
+    """Loads a file's functions, or registers them on threads of this process."""
+    if language != "thread":
+        crosslane.load(con, file)
+        return
+    names: dict[str, Any] = {"__name__": file.stem}
+    exec(file.read_text(), names)
+    for function in {id(named): named for named in names.values()}.values():
+        if hasattr(function, "__crosslane__"):
+            crosslane.register(con, function, lane="thread")
+
+
 @pytest.fixture(scope="module", params=[*TABLES, "thread"])
 def tables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A connection with the table functions of a language."""
@@ -250,16 +264,8 @@ def tables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     path.write_text(head + "".join(declared))
     con = crosslane.connect(config={"threads": 2})
     con.execute("SET TimeZone = 'UTC'")
-    if request.param == "thread":
-        for file in (path, FOLDER / "tables.py"):
-            names: dict[str, Any] = {}
-            exec(file.read_text(), names)
-            for function in names.values():
-                if hasattr(function, "__crosslane__"):
-                    crosslane.register(con, function, lane="thread")
-    else:
-        crosslane.load(con, path)
-        crosslane.load(con, FOLDER / f"tables.{suffix}")
+    for file in (path, FOLDER / f"tables.{suffix}"):
+        add(con, file, request.param)
     yield con
     con.close()
 
@@ -298,3 +304,51 @@ def test_table_functions_yield_values_unchanged(tables: duckdb.DuckDBPyConnectio
         f" JOIN (SELECT unnest([{values}, NULL]) AS y, unnest(range(1, {count + 1})) AS place) USING (place)"
     )
     assert tables.execute(query).fetchall() == [(size, 0)]
+
+
+@pytest.mark.parametrize("language", TABLES)
+@pytest.mark.parametrize(
+    "case", TABLE["streams"], ids=[f"{case['function']}: {case['input'][:50]}" for case in TABLE["streams"]]
+)
+def test_stream_functions(language: str, case: dict[str, Any]) -> None:
+    con = duckdb.connect()
+    file = FOLDER / f"streams.{LANGUAGES[language]}"
+    mapped = crosslane.map(con.cursor().sql(case["input"]), f"{file}:{case['function']}")
+    if "error" in case:
+        with pytest.raises((RuntimeError, ValueError)) as failed:
+            list(mapped)
+        assert case["error"] in str(failed.value)
+    else:
+        rows = con.execute(f"SELECT COLUMNS(*)::VARCHAR FROM ({case['query']})").fetchall()
+        assert rows == [tuple(row) for row in case["rows"]]
+
+
+@pytest.fixture(scope="module", params=[*TABLES, "thread"])
+def engines(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A connection with the aggregates and the stateful functions of a language."""
+    con = crosslane.connect(config={"threads": 4})
+    # So that small tables have tasks for all threads.
+    con.execute("PRAGMA verify_parallelism")
+    for statement in TABLE["data"]:
+        con.execute(statement)
+    for section in ("aggregates", "stateful"):
+        suffix = LANGUAGES["python" if request.param == "thread" else request.param]
+        add(con, FOLDER / f"{section}.{suffix}", request.param)
+    yield con
+    con.close()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case["query"][:60]) for case in TABLE["aggregates"] + TABLE["stateful"]],
+)
+def test_aggregates_and_stateful_functions(engines: duckdb.DuckDBPyConnection, case: dict[str, Any]) -> None:
+    if "error" in case:
+        with pytest.raises(duckdb.Error) as failed:
+            engines.execute(case["query"]).fetchall()
+        assert case["error"] in str(failed.value)
+    else:
+        rows = engines.execute(f"SELECT COLUMNS(*)::VARCHAR FROM ({case['query']})").fetchall()
+        assert rows == [tuple(row) for row in case["rows"]]
+    # Nobody has states any more.
+    assert eventually(lambda: engines.execute("SELECT sum(busy) FROM crosslane_pools()").fetchall() == [(0,)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -200,6 +201,134 @@ def test_timeout_ends_the_call_and_replaces_the_worker(load: Load) -> None:
     assert "with x = 5" in text
     assert value(con, "SELECT f(4)") == 4
     assert value(con, "SELECT lanes_lost FROM crosslane_stats() WHERE function = 'f'") == 1
+
+
+STUCK = {
+    "py": (
+        """\
+from crosslane import udf
+def waits(x):
+    while x: pass
+@udf{}
+def f(x: int) -> int:
+    waits(x == 5)
+    return x
+""",
+        "timeout=0.3",
+        ("functions.py:6 in f", "functions.py:3 in waits"),
+    ),
+    "rb": (
+        """\
+def waits(x)
+  loop {{ sleep 1 }} if x
+end
+udf("f(x BIGINT) -> BIGINT"{}) do |x|
+  waits(x == 5)
+  x
+end
+""",
+        "timeout: 0.3",
+        ("functions.rb:5 in ", "functions.rb:2 in "),
+    ),
+}
+
+
+def stuck(language: str, timeout: bool) -> tuple[str, tuple[str, str]]:
+    """A file whose function does not end for 5, and where it is then, the innermost last."""
+    text, option, frames = STUCK[language]
+    if language == "py":
+        return text.format(f"({option})" if timeout else ""), frames
+    return text.format(f", {option}" if timeout else ""), frames
+
+
+@pytest.mark.parametrize("language", STUCK)
+def test_a_timeout_says_where_the_function_was(tmp_path: Path, language: str) -> None:
+    path = tmp_path / f"functions.{language}"
+    text, (outer, inner) = stuck(language, timeout=True)
+    path.write_text(text)
+    with crosslane.connect(functions=str(path)) as con:
+        shown = error(con, "SELECT f(i) FROM range(10) r(i)")
+        assert "f: timed out after 0.3 s" in shown
+        assert 0 < shown.index(outer) < shown.index(inner) < shown.index("where it was then")
+        assert value(con, "SELECT f(4)") == 4
+
+
+@pytest.mark.parametrize("language", STUCK)
+def test_a_call_without_a_timeout_that_is_stuck(tmp_path: Path, language: str) -> None:
+    path = tmp_path / f"functions.{language}"
+    text, (outer, inner) = stuck(language, timeout=False)
+    path.write_text(text)
+    program = f"""
+import crosslane, duckdb
+con = crosslane.connect()
+con.execute("CALL crosslane_set('stuck_timeout', 0.4)")
+con.execute("CALL crosslane_set('end_stuck', true)")
+crosslane.load(con, {str(path)!r})
+try:
+    con.execute("SELECT f(i) FROM range(10) r(i)").fetchall()
+except duckdb.Error as error:
+    print(error)
+con.execute("CALL crosslane_set('end_stuck', false)")
+con.execute("CREATE OR REPLACE TABLE t AS SELECT f(4)")
+crosslane.load(con, {str(path)!r})
+import threading
+timer = threading.Timer(3, crosslane.cancel, [con])
+timer.start()
+try:
+    con.execute("SELECT f(i) FROM range(10) r(i)").fetchall()
+except duckdb.Error as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    ended, cancelled = run.stdout.split("where it was then")
+    assert "f: timed out after 0.4 s" in ended
+    assert 0 < ended.index(outer) < ended.index(inner)
+    assert "f: cancelled" in cancelled or "Interrupted!" in cancelled
+    # Once for each call: that of the second is logged, too, and nothing ends it.
+    assert run.stderr.count("makes no progress; its stack:") == 2
+    assert run.stderr.count("Stack (most recent call first):") == 2
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "signal.signal(signal.SIGQUIT, lambda *_: open(mark, 'w').close())",
+        "faulthandler.register(signal.SIGQUIT, open(mark, 'w'))",
+    ],
+)
+def test_a_function_s_own_handler_is_left_alone(load: Load, tmp_path: Path, own: str) -> None:
+    mark = tmp_path / "mark"
+    con = load(
+        f"""
+        import faulthandler, signal
+        mark = {str(mark)!r}
+        {own}
+        @udf(timeout=0.3)
+        def f(x: int) -> int:
+            while True: pass
+        """
+    )
+    text = error(con, "SELECT f(1)")
+    assert "f: timed out after 0.3 s" in text
+    assert "where it was" not in text
+    assert not mark.exists() or not mark.read_text()
+
+
+def test_of_a_deep_stack_the_innermost_frames_are_told(load: Load) -> None:
+    con = load(
+        """
+        @udf(timeout=0.3)
+        def f(x: int) -> int:
+            if x == 0:
+                while True: pass
+            return f(x - 1)
+        """
+    )
+    lines = error(con, "SELECT f(90)").splitlines()
+    frames = [line for line in lines if line.endswith(" in f")]
+    assert len(frames) == 20
+    # The last is where it hangs, the others where each calls the next.
+    assert [frame.split(":")[1].split()[0] for frame in frames[-2:]] == ["7", "6"]
 
 
 def test_a_timeout_counts_for_each_row_and_not_for_the_batch(load: Load) -> None:

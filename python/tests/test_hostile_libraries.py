@@ -34,6 +34,10 @@ for (let i = 0; i < holders.length; i++) {
   }
 }
 Object.prototype.extra = "enumerable";
+const methods = ["call", "close", "start", "update", "merge", "finish"];
+for (let i = 0; i < methods.length; i++) define(Object.prototype, methods[i], { value: () => 99 });
+define(Object.prototype, "instance", { value: { call: () => 99 } });
+define(Object.prototype, "stateful", { value: true });
 define(Object.prototype, "get", { value: () => 1 });
 """
 
@@ -101,6 +105,13 @@ udf("my_columns(*x VARCHAR) -> VARCHAR", { vectorized: true }, (x, y) => {
   return y;
 });
 udf("my_vector_later(x BIGINT) -> BIGINT", { vectorized: true }, async (x) => x);
+class Adds {
+  constructor() { this.added = 1; }
+  call(x, y = 0, z = 0) { return x + y + z + this.added; }
+  close() {}
+}
+udf("my_stateful(x BIGINT) -> BIGINT", Adds);
+udf("my_stateful_rest(x BIGINT, *rest BIGINT) -> BIGINT", Adds);
 udf("my_fails(x BIGINT) -> BIGINT", (x) => { throw new TypeError("of its own", { cause: new RangeError("the cause") }); });
 """
 
@@ -141,6 +152,9 @@ CALLS = {
     "my_vector(x, 'y')": ["0y", "nully", "2y"],
     "my_columns(x::VARCHAR, 'y')": ["0y", None, "2y"],
     "my_vector_later(x)": [0, None, 2],
+    "my_stateful(x)": [1, None, 3],
+    "my_stateful_rest(x, 2, 3)": [6, None, 8],
+    "my_stateful_rest(x)": [1, None, 3],
 }
 
 

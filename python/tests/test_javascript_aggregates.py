@@ -96,6 +96,31 @@ def test_states_are_copied_and_sent_with_all_that_they_hold(script: Load) -> Non
     assert con.execute(query).fetchall() == [(["0", "1000", "2000"], 101)]
 
 
+def test_words_are_counted_in_objects_without_a_prototype(script: Load) -> None:
+    con = script(
+        """
+        udaf("words(word VARCHAR) -> VARCHAR", {
+          start: () => Object.create(null),
+          update(counts, word) { counts[word] = (counts[word] ?? 0) + 1; },
+          merge(counts, other) { for (const word in other) counts[word] = (counts[word] ?? 0) + other[word]; },
+          finish: (counts) => Object.keys(counts).sort().map((word) => `${word} ${counts[word]}`).join(),
+        });
+        """
+    )
+    con.execute("SET threads = 4")
+    con.execute("PRAGMA verify_parallelism")
+    words = ["a" if i % 100 < 50 else "constructor" for i in range(2000)]
+    data = "(SELECT i, CASE WHEN i % 100 < 50 THEN 'a' ELSE 'constructor' END AS word FROM range(2000) t(i))"
+
+    def counted(part: list[str]) -> tuple[str]:
+        return (",".join(f"{word} {part.count(word)}" for word in sorted(set(part))),)
+
+    query = f"SELECT words(word) OVER (ORDER BY i ROWS 70 PRECEDING) FROM {data} ORDER BY i"
+    assert con.execute(query).fetchall() == [counted(words[max(0, i - 70) : i + 1]) for i in range(2000)]
+    query = f"SELECT words(word) FROM {data} GROUP BY i // 97 ORDER BY i // 97"
+    assert con.execute(query).fetchall() == [counted(words[i : i + 97]) for i in range(0, 2000, 97)]
+
+
 def test_a_row_without_a_state_and_a_group_without_rows(script: Load) -> None:
     con = script(TOTALS["class"])
     assert value(con, "SELECT total(x) FROM (SELECT 1::BIGINT AS x WHERE false)") == 0
@@ -158,6 +183,43 @@ def test_an_isolate_that_used_too_much_loses_its_states(script: Load) -> None:
     assert eventually(lambda: at_rest(con))
 
 
+def test_the_update_of_each_group_has_its_own_time(script: Load) -> None:
+    con = script(
+        """
+        udaf("counted(x BIGINT) -> BIGINT", { vectorized: true, timeout: 0.3 }, {
+          start: () => 0,
+          update(state, x) { for (const end = Date.now() + 20; Date.now() < end || x[0] === -1;); return state + x.length; },
+          merge: (a, b) => a + b,
+          finish: (state) => state,
+        });
+        """
+    )
+    con.execute("SET threads = 1")
+    query = "SELECT sum(n), count(*) FROM (SELECT counted(i) AS n FROM range({}, 200) t(i) GROUP BY i % 50)"
+    # All updates together take a second.
+    assert con.execute(query.format(0)).fetchall() == [(200, 50)]
+    assert "timed out after 0.3 s" in error(con, query.format(-1))
+    assert eventually(lambda: at_rest(con))
+
+
+def test_what_another_function_uses_up_after_an_aggregate_is_its_own_error(script: Load) -> None:
+    con = script(
+        BAD
+        + """
+        udf("hog(x BIGINT) -> BIGINT", { memory_limit: "30 MB", on_error: "null" }, (x) => {
+          for (const all = []; x === 5;) all.push(new Array(1000).fill(0.5));
+          return x;
+        });
+        """
+    )
+    con.execute("SET threads = 1")
+    con.execute("CALL crosslane_set('warm_lanes', 1)")
+    assert value(con, "SELECT left_out(i) FROM range(10) t(i)") == 45
+    assert eventually(lambda: at_rest(con))
+    for _ in range(2):
+        assert value(con, "SELECT count(hog(i)) FROM range(10) t(i)") == 9
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -198,6 +260,15 @@ def test_what_cannot_be_declared_says_why(script: Load, source: str, message: st
     with pytest.raises(duckdb.Error) as raised:
         script(f'udaf("total(x BIGINT) -> BIGINT", {source});')
     assert message in str(raised.value)
+
+
+def test_an_aggregate_by_columns_has_some(script: Load) -> None:
+    counts = "udaf('counted() -> BIGINT', {}, {{ start: () => 0, update: (n) => n + 1, merge: (a, b) => a + b, finish: (n) => n }});"
+    assert value(script(counts.format("{}")), "SELECT counted() FROM range(1000)") == 1000
+    with pytest.raises(
+        duckdb.Error, match=r"counted: a vectorized aggregate needs a parameter: its update is"
+    ):
+        script(counts.format("{ vectorized: true }"))
 
 
 def test_an_aggregate_gives_no_table(script: Load) -> None:

@@ -511,7 +511,7 @@ def test_without_any_interpreter(library: Library, tmp_path: Path) -> None:
     shell = Path(sys.executable).with_name("duckdb")
     for path, words in (
         (library(""), "no Python interpreter: there is no active virtual environment"),
-        (ruby, "no Ruby interpreter: this extension is installed in none"),
+        (ruby, "no Ruby interpreter: crosslane is installed in none"),
     ):
         script = f"LOAD '{crosslane.extension_path()}'; FROM crosslane_load('{path}')"
         command = [str(shell), "-unsigned", "-c", script]

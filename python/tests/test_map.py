@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pytest
 
 import crosslane
+from crosslane._streams import Chooser, Encoder
 
 from .conftest import eventually
 
@@ -47,6 +48,20 @@ def children() -> set[int]:
     """Of all threads."""
     lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
     return {int(pid) for text in lists for pid in text.split()}
+
+
+class Unprepared:
+    def __init__(self) -> None:
+        raise ValueError("no model")
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+
+def test_a_set_up_that_fails_ends_the_stream() -> None:
+    mapped = crosslane.map(numbers(3), Unprepared, lanes=1, on_error="null", retries=3)
+    with pytest.raises(RuntimeError, match="batch 1: ValueError: no model\n  in the set-up of unprepared"):
+        list(mapped)
 
 
 def test_every_kind_of_reader() -> None:
@@ -75,6 +90,8 @@ def test_what_is_no_reader_or_function() -> None:
     with pytest.raises(TypeError, match=r"a batch is .* not str"):
         list(crosslane.map(["abc"], same))
     with pytest.raises(crosslane.DeclarationError, match="is none"):
+        crosslane.map(numbers(1), 7)
+    with pytest.raises(FileNotFoundError, match="there is no file same"):
         crosslane.map(numbers(1), "same")
     for option in (
         {"depth": 0},
@@ -293,6 +310,115 @@ def test_batches_of_other_columns_are_an_error() -> None:
         next(stream)
 
 
+REPEATED = pa.DictionaryArray.from_arrays(pa.array([0, None] * 20_000, pa.int8()), pa.array(["x" * 10_000]))
+SKEWED = pa.DictionaryArray.from_arrays(
+    pa.array([*[0] * 39_000, *[1] * 1000], pa.int32()), pa.array(["x", "y" * 200_000], pa.large_string())
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "sql"),
+    [
+        (REPEATED, "VARCHAR"),
+        (SKEWED, "VARCHAR"),
+        (pa.ListArray.from_arrays(pa.array(range(0, 40_001, 10), pa.int32()), REPEATED), "VARCHAR[]"),
+        (pa.StructArray.from_arrays([REPEATED], ["a"]), "STRUCT(a VARCHAR)"),
+        (
+            pa.MapArray.from_arrays(
+                pa.array(range(0, 40_001, 10), pa.int32()), pa.array(range(40_000)), REPEATED
+            )[5:],
+            "MAP(BIGINT, VARCHAR)",
+        ),
+    ],
+    ids=["text", "skewed", "list", "struct", "map"],
+)
+def test_what_a_cast_makes_longer_is_cut(column: pa.Array, sql: str) -> None:
+    """Dictionaries whose values are long: in the input, for functions of files, and in results."""
+    batch, most = pa.record_batch({"c": column}), 1 << 20
+    for encoder in (Encoder(), Chooser(f"STRUCT(c {sql})")):
+        rows = 0
+        for _, piece in encoder.encode(batch, most):
+            rows += len(piece)
+            assert piece.nbytes <= most
+        assert rows == len(column)
+    narrow = pa.record_batch({"n": pa.array([1] * 60_000, pa.int8())})
+    pieces = [piece for _, piece in Chooser("STRUCT(n HUGEINT)").encode(narrow, most)]
+    assert sum(map(len, pieces)) == 60_000
+    assert max(piece.nbytes for piece in pieces) <= most
+
+
+def test_long_values_of_dictionaries_go_both_ways() -> None:
+    def sizes(batch: pa.RecordBatch) -> dict[str, object]:
+        assert batch.nbytes <= 1 << 20
+        return {"rows": [batch.num_rows]}
+
+    table = pa.table({"c": SKEWED})
+    assert sum(map(int, column(crosslane.map(table, sizes), "rows"))) == 40_000  # type: ignore[call-overload]
+
+    def repeated(batch: pa.RecordBatch) -> pa.RecordBatch:
+        codes = pa.array([0] * 5000, pa.int8())
+        return pa.record_batch({"c": pa.DictionaryArray.from_arrays(codes, pa.array(["x" * 20_000]))})
+
+    batches = list(crosslane.map({"n": [1]}, repeated, lanes=1))
+    assert sum(batch.num_rows for batch in batches) == 5000
+    assert max(batch.nbytes for batch in batches) <= 1 << 20
+
+
+class Watched:
+    """An input that says whether it was closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def numbers(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from numbers(20)
+            raise OSError("the disk")
+        finally:
+            self.closed = True
+
+
+def fails_at_seven(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if batch["n"][0].as_py() == 7000:
+        raise LookupError("seven")
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "what"),
+    [(fails_at_seven, RuntimeError, "LookupError: seven"), (same, OSError, "the disk")],
+)
+def test_an_error_stays_and_closes_the_input(function: object, error: type[Exception], what: str) -> None:
+    watched = Watched()
+    stream = crosslane.map(watched.numbers(), function, lanes=1)  # type: ignore[arg-type]
+    with pytest.raises(error, match=what):
+        list(stream)
+    assert watched.closed
+    # What reads on does not take it for the end of the results.
+    for _ in range(2):
+        with pytest.raises(error, match=what):
+            next(stream)
+    with pytest.raises((pa.ArrowException, error), match=what):
+        pa.table(stream)
+    stream.close()
+
+
+def test_the_input_is_closed_at_the_end() -> None:
+    closed: list[bool] = []
+
+    class Reader:
+        def __iter__(self) -> Iterator[pa.RecordBatch]:
+            try:
+                yield from numbers(2)
+            finally:
+                closed.append(True)
+
+    stream = crosslane.map(Reader(), same, lanes=1)
+    assert [batch.num_rows for batch in stream] == [1000, 1000]
+    assert closed == [True]
+    assert list(stream) == []
+
+
 def test_errors_name_the_batch_and_end_the_stream() -> None:
     def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch["n"][0].as_py() == 7000:
@@ -304,8 +430,6 @@ def test_errors_name_the_batch_and_end_the_stream() -> None:
     with pytest.raises(
         RuntimeError, match=r"(?s)fails, batch 8: LookupError: no such flight.*test_map.py.*in fails"
     ):
-        next(stream)
-    with pytest.raises(StopIteration):
         next(stream)
     lenient = crosslane.map(numbers(20), fails, on_error="null")
     assert column(lenient) == [n for n in range(20_000) if n // 1000 != 7]
@@ -522,7 +646,7 @@ def test_duckdb_refuses_a_library_of_a_stream(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(crosslane._map._guest, "Map", lambda *words: kept.append(words[2]) or started(*words))
     assert column(crosslane.map(numbers(1), same, lanes=1)) == list(range(1000))
     con = crosslane.connect()
-    with pytest.raises(duckdb.Error, match=r"same: SQL has no calls of stream functions"):
+    with pytest.raises(duckdb.Error, match=r"same: SQL needs to know the columns of both tables"):
         con.execute("FROM crosslane_load_pickle('same', ?)", kept).fetchall()
 
 

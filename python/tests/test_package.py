@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +91,10 @@ def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = unpacked / archive.name.removesuffix(".tar.gz")
     # What `tools/v8` would fetch.
     (sources / ".v8").symlink_to((ROOT / ".v8").resolve())
+    # What `tools/spark` would build.
+    (sources / "spark" / "target").mkdir()
+    for name in ("crosslane-spark.jar", "stamp"):
+        shutil.copy2(ROOT / "spark" / "target" / name, sources / "spark" / "target")
     folder = tmp_path_factory.mktemp("wheel")
     build = ["wheel", "-q", "--no-build-isolation", "--no-deps", "--no-index", "-w", folder, sources]
     run(BUILDER, "-m", "pip", *build, cwd=folder, CARGO_TARGET_DIR=str(TARGET))
@@ -119,7 +125,7 @@ def test_the_source_archive_has_sources_only(archive: Path) -> None:
         assert {f"{folder}/PKG-INFO", f"{folder}/LICENSE", f"{folder}/Cargo.lock"} <= files.keys()
         assert [name for name, member in files.items() if not member.isreg()] == []
         heads = {name: content.extractfile(member).read(4) for name, member in files.items()}
-    assert [name for name, head in heads.items() if head == b"\x7fELF"] == []
+    assert [name for name, head in heads.items() if head in (b"\x7fELF", b"PK\x03\x04")] == []
 
 
 def test_the_wheel_is_for_this_python_and_later_ones(wheel: Path) -> None:
@@ -144,6 +150,16 @@ def test_the_wheel_has_all_that_v8_needs(environment: Path, tmp_path: Path) -> N
     system = re.compile(r"lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)\.so")
     elsewhere = [name for name, path in libraries.items() if not path.startswith(str(program.parent))]
     assert [name for name in elsewhere if not system.match(name)] == []
+
+
+def test_the_wheel_has_sparks_plugin_and_its_native_half(environment: Path, tmp_path: Path) -> None:
+    program = "import crosslane.spark; print(crosslane.spark.jar_path())"
+    plugin = Path(run(environment / "bin" / "python", "-c", program, cwd=tmp_path).strip())
+    assert plugin.is_relative_to(environment)
+    with zipfile.ZipFile(plugin) as content:
+        assert "dev/crosslane/spark/CrosslaneExtensions.class" in content.namelist()
+    native = ctypes.CDLL(str(plugin.with_name("libcrosslane_jni.so")))
+    assert native.Java_dev_crosslane_spark_Native_version
 
 
 def test_native_parts_are_stripped_and_know_no_path_of_the_build(environment: Path, tmp_path: Path) -> None:

@@ -66,6 +66,21 @@ def test_a_function_of_a_module_that_only_the_program_finds(
     assert value(con, "SELECT price(14)") == 42
 
 
+def test_errors_of_functions_by_value_name_file_and_line(con: duckdb.DuckDBPyConnection) -> None:
+    def outer(x: int) -> int:
+        def inner() -> int:
+            return sum(each // 0 for each in (x,))
+
+        return inner()
+
+    crosslane.register(con, outer)
+    text = error(con, "SELECT outer(1)")
+    line = outer.__code__.co_firstlineno
+    assert f"at {__file__}:{line + 4} in outer\n    return inner()" in text
+    assert f"at {__file__}:{line + 2} in inner\n    return sum(each // 0 for each in (x,))" in text
+    assert "dynamic-code" not in text
+
+
 def test_a_connection_that_allows_no_unsigned_extensions() -> None:
     with duckdb.connect() as con, pytest.raises(duckdb.Error, match=r"crosslane\.connect"):
         crosslane.register(con, _number, "f(x BIGINT) -> BIGINT")

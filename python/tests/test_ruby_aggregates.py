@@ -183,7 +183,11 @@ def test_errors(aggregates: duckdb.DuckDBPyConnection) -> None:
         ('udaf("f(x BIGINT) -> BIGINT", combine: 5) { |a, x| a }', "combine is called, and 5 cannot be"),
         (
             'udaf("f(x BIGINT) -> BIGINT", combine: :+.to_proc) { |a| a }',
-            "the signature has 2 parameters, the block has 1",
+            "the block is given a state and 1 argument, and takes 1",
+        ),
+        (
+            'udaf("f() -> BIGINT", vectorized: true, combine: :+.to_proc) { |a| a }',
+            "a vectorized aggregate needs a parameter: its update is given columns",
         ),
         (
             'udaf("f(x ANY) -> BIGINT", combine: :+.to_proc) { |a, x| a }',
@@ -214,3 +218,19 @@ def test_what_cannot_be_an_aggregate(ruby: Load, declared: str, due: str) -> Non
     with pytest.raises(duckdb.Error) as caught:
         ruby(declared)
     assert due in str(caught.value)
+
+
+def test_a_memory_limit_is_one_for_all_states(ruby: Load) -> None:
+    con = ruby(
+        """
+        udaf "blocks(x BIGINT) -> BIGINT", memory_limit: "60 MB", start: -> { [] }, combine: :+.to_proc, finish: :size.to_proc do |all, x|
+          all << ("x" * 10_000)
+        end
+        """
+    )
+    con.execute("SET threads = 1")
+    query = "SELECT sum(b) FROM (SELECT i AS g, blocks(i) AS b FROM range({}) t(i) GROUP BY g)"
+    for _ in range(3):
+        assert value(con, query.format(200)) == 200
+        assert "NoMemoryError" in error(con, "SELECT blocks(i) FROM range(30000) t(i)")
+    assert eventually(lambda: value(con, "SELECT sum(busy) FROM crosslane_pools()") == 0)

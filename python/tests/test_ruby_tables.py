@@ -53,6 +53,58 @@ def test_rows_of_every_shape(ruby: Load) -> None:
     assert listed == [("bare", "table")]
 
 
+def test_several_values_are_a_row(ruby: Load) -> None:
+    con = ruby(
+        """
+        udtf "numbered() -> TABLE(s VARCHAR, i BIGINT)" do
+          %w[a b].each_with_index
+        end
+        udtf "pairs() -> TABLE(l BIGINT[], i BIGINT)" do
+          [[1, 2], [3, 4]].each_with_index
+        end
+        udtf "in_columns() -> TABLE(s VARCHAR, i BIGINT)", vectorized: true do
+          Enumerator.new { |batches| batches.yield(%w[a b], [0, 1]) }
+        end
+        udtf "counted() -> TABLE(s VARCHAR, i BIGINT)" do
+          %w[a b a].tally
+        end
+        udtf "single() -> TABLE(s VARCHAR, i BIGINT)" do
+          { s: "x", i: 1 }
+        end
+        """
+    )
+    assert rows(con, "FROM numbered()") == [("a", 0), ("b", 1)]
+    assert rows(con, "FROM pairs()") == [([1, 2], 0), ([3, 4], 1)]
+    assert rows(con, "FROM in_columns()") == [("a", 0), ("b", 1)]
+    assert rows(con, "FROM counted()") == [("a", 2), ("b", 1)]
+    assert "a Hash of the columns, which is one row: put it into an Array" in error(con, "FROM single()")
+
+
+def test_rows_of_a_fork_are_refused(ruby: Load) -> None:
+    con = ruby(
+        """
+        udtf "forked() -> TABLE(x VARCHAR)" do
+          reader, writer = IO.pipe
+          Enumerator.new do |rows|
+            rows << "first"
+            child = fork do
+              rows << "of the child"
+            rescue Exception => e
+              writer << e.message
+            ensure
+              exit!
+            end
+            Process.wait(child)
+            writer.close
+            rows << reader.read
+          end
+        end
+        """
+    )
+    told = "a row was yielded by another process than the one that runs each"
+    assert rows(con, "FROM forked()") == [("first",), (told,)]
+
+
 def test_arguments(ruby: Load) -> None:
     con = ruby(
         """
@@ -291,6 +343,19 @@ def test_retries_and_crashes(ruby: Load, tmp_path: Path) -> None:
             "needs the keyword m, which is no parameter",
         ),
         ('udtf("f(n BIGINT) -> TABLE(i BIGINT)")', "has no block, and no def follows"),
+        (
+            "class M; end; udtf('f() -> TABLE(i BIGINT)', M)",
+            "a table function is a block or a method, not the class M",
+        ),
+        (
+            'udtf("f() -> TABLE(i BIGINT)", partitions: ->(m:) { [m] }) { |x| [] }',
+            "partitions needs the keyword m, which is no parameter",
+        ),
+        (
+            "udf('f(x BIGINT) -> BIGINT', ->(x) { x })",
+            "takes a block, the name of a method or a class, not #<Proc",
+        ),
+        ("class M; def call(x) = x; end; udf('f(x INT) -> INT', M) { |x| x }", "a class, not two of them"),
     ],
 )
 def test_what_cannot_be_a_table(ruby: Load, declared: str, due: str) -> None:

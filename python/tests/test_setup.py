@@ -39,7 +39,8 @@ def test_packages_are_named_with_reasons_before_they_are_installed(purpose: str,
     assert "g++: compiles the part around V8" in said
     assert f"make {purpose} needs them" in said
     assert ("rubocop: checks the Ruby code" in said) == (purpose == "test")
-    assert ("default-jdk-headless: runs the recipe for JDBC" in said) == (purpose == "test")
+    for package in ("default-jdk-headless: compiles Spark's plugin", "maven: builds Spark's plugin"):
+        assert (package in said) == (purpose != "demo")
 
 
 def test_what_only_the_tests_need_is_installed_for_them_only(tmp_path: Path) -> None:
@@ -48,4 +49,4 @@ def test_what_only_the_tests_need_is_installed_for_them_only(tmp_path: Path) -> 
 
 def test_an_unknown_purpose() -> None:
     usage = subprocess.run([ROOT / "tools" / "setup", "nonsense"], capture_output=True, text=True, timeout=60)
-    assert (usage.returncode, usage.stderr) == (2, "usage: tools/setup [demo|test|bench]\n")
+    assert (usage.returncode, usage.stderr) == (2, "usage: tools/setup [demo|test|bench|sparks]\n")

@@ -9,7 +9,7 @@ import pytest
 
 import crosslane
 
-from .conftest import CPUS, Library, Load, error, eventually, value
+from .conftest import CPUS, Library, Load, error, eventually, printed, value
 
 #: Writes what happens, and where, into a file.
 NOTES = """
@@ -89,9 +89,11 @@ def test_an_idle_lane_tears_down(con: duckdb.DuckDBPyConnection, library: Librar
     con.execute("CALL crosslane_set('warm_lanes', 1)")
     crosslane.load(con, library(COUNTER.format(notes=str(notes))))
     con.execute("SELECT rows_so_far(1)").fetchall()
-    assert eventually(lambda: lines(notes) == ["set-up", "closed after 1"])
+    # On a busy machine a lane may be idle for so long before the query comes.
+    assert eventually(lambda: "closed after 1" in lines(notes)), lines(notes)
+    before = lines(notes).count("set-up")
     con.execute("SELECT rows_so_far(1)").fetchall()
-    assert lines(notes)[2] == "set-up"
+    assert lines(notes).count("set-up") > before
 
 
 @pytest.mark.parametrize("how", ["raise ValueError('cannot close')", "time.sleep(1000)", "os._exit(3)"])
@@ -105,6 +107,20 @@ def test_a_tear_down_that_fails_holds_nothing_up(load: Load, how: str) -> None:
     """)
     assert value(con, "SELECT f(7)") == 7
     con.close()
+
+
+def test_what_a_tear_down_raises_comes_to_the_log(load: Load, capfd: pytest.CaptureFixture[str]) -> None:
+    con = load("""
+    @udf
+    class Held:
+        def __call__(self, x: int) -> int: return x
+        def close(self):
+            raise ValueError("cannot let go")
+    """)
+    assert value(con, "SELECT held(7)") == 7
+    con.close()
+    log = printed(capfd, "held: ValueError: cannot let go", "in the tear-down", "raise ValueError")
+    assert "functions_1.py:7 in close" in log
 
 
 def test_a_set_up_that_fails_is_the_error_of_the_call_and_is_tried_again(load: Load, tmp_path: Path) -> None:
@@ -139,7 +155,7 @@ def test_a_worker_that_dies_in_its_set_up_is_an_error(load: Load) -> None:
     """)
     for _ in range(2):
         message = error(con, "SELECT f(1)")
-        assert "the set-up of its functions" in message
+        assert "the set-up of f (" in message
         assert "exit code 3" in message
 
 
@@ -156,7 +172,8 @@ def test_a_set_up_without_end_is_ended(con: duckdb.DuckDBPyConnection, library: 
         """),
     )
     message = error(con, "SELECT f(1)")
-    assert "the set-up of its functions: this took longer than load_timeout" in message
+    assert "the set-up of f (" in message
+    assert "functions_1.py:7): this took longer than load_timeout" in message
 
 
 def test_what_a_set_up_makes_is_the_lanes_own(con: duckdb.DuckDBPyConnection, library: Library) -> None:

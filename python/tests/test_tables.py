@@ -667,6 +667,10 @@ def test_a_program_registers_table_functions(con: duckdb.DuckDBPyConnection, lan
         ),
         ("@udtf('f() -> TABLE(i BIGINT)')\ndef f(*, n):\n    yield 1", "keyword-only; give it a default"),
         ("@udf('f() -> TABLE(i BIGINT)')\ndef f():\n    yield 1", "decorate it with udtf"),
+        (
+            "@udtf('f(n BIGINT) -> TABLE(i BIGINT)')\nclass F:\n    def __call__(self, n):\n        yield n",
+            "f: a table function is a generator; a class is for udf, and for a udtf whose parameter is a TABLE",
+        ),
     ],
 )
 def test_declarations_that_cannot_work(
@@ -675,6 +679,21 @@ def test_declarations_that_cannot_work(
     with pytest.raises(duckdb.Error) as failed:
         crosslane.load(con, library(HEAD + text + "\n"))
     assert said in str(failed.value)
+
+
+def test_a_class_of_rows_is_a_table(load: Load) -> None:
+    con = load(
+        HEAD
+        + """
+@udtf("rows(n BIGINT) -> TABLE(i BIGINT)")
+class Rows:
+    def __init__(self, n):
+        self.n = n
+    def __iter__(self):
+        return iter(range(self.n))
+"""
+    )
+    assert con.execute("FROM rows(3)").fetchall() == [(0,), (1,), (2,)]
 
 
 def test_a_call_of_the_other_kind_is_an_error(load: Load) -> None:

@@ -44,3 +44,33 @@ def test_several_files_are_added_up(tmp_path: Path) -> None:
     outcome = subprocess.run(command, capture_output=True, text=True)
     assert outcome.stdout.splitlines()[-1] == "1282 passed, 2 failed, 0 skipped"
     assert outcome.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        (
+            "FAILED tests/test_x.py::test_y[1.5] - assert 1 == 2\n1 failed, 2 passed in 0.10s",
+            "FAILED tests/test_x.py::test_y[1.5] - assert 1 == 2",
+        ),
+        (
+            "  1) Failure:\nTableTest#test_rows [test/test_table.rb:12]:\nExpected: 1\n  Actual: 2\n"
+            "4 runs, 9 assertions, 1 failures, 0 errors, 0 skips",
+            "FAILED TableTest#test_rows [test/test_table.rb:12] - Expected: 1",
+        ),
+        (
+            "  1) Error:\nTableTest#test_rows:\nNameError: undefined\n4 runs, 9 assertions, 0 failures, 1 errors, 0 skips",
+            "FAILED TableTest#test_rows - NameError: undefined",
+        ),
+        (
+            "thread 'ring::is_full' (7) panicked at src/ring.rs:5:9:\nleft is not right\n"
+            "test result: FAILED. 5 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 2.25s",
+            "FAILED ring::is_full - left is not right",
+        ),
+    ],
+)
+def test_what_failed_is_named_at_the_end(tmp_path: Path, printed: str, told: str) -> None:
+    (tmp_path / "printed").write_text(printed + "\n")
+    outcome = subprocess.run([sys.executable, TALLY, tmp_path / "printed"], capture_output=True, text=True)
+    assert outcome.stdout.splitlines()[1] == told
+    assert " 1 failed" in outcome.stdout.splitlines()[-1]

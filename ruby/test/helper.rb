@@ -71,7 +71,7 @@ class CrosslaneTest < Minitest::Test
   def assert_no_states
     eventually do
       Crosslane::Host.forget
-      Crosslane::Accumulators.size.zero?
+      Crosslane::HostAggregate.size.zero? && Crosslane::Host.lanes[:busy].zero?
     end
   end
 

@@ -37,7 +37,7 @@ class TestCollection < CrosslaneTest
     db.udf(:here, "(x BIGINT) -> BIGINT") { |x| held && x }
     db.udf(:there, "(x BIGINT) -> BIGINT", timeout: 60) { |x| held && x }
     db.udf(:many, "(x BIGINT) -> BIGINT", concurrency: 2) { |x| held && x }
-    db.table(:rows, "(n BIGINT) -> (x BIGINT)", split: ->(n) { held && [n] }) { |part, _| held && [[part]] }
+    db.table(:rows, "(n BIGINT) -> (x BIGINT)", partitions: ->(n) { held && [n] }) { |part, _| held && [[part]] }
     add = ->(a, b) { held && ((a || 0) + b) }
     db.aggregate(:total, "(x BIGINT) -> BIGINT", combine: add) { |sum, x| add.call(sum, x) }
     use(db)
@@ -201,11 +201,11 @@ class TestCollection < CrosslaneTest
   alone def test_interrupts_while_blocks_are_forgotten
     functions = Crosslane::Host::FUNCTIONS.keys
     interrupts = TracePoint.new(:c_return) do |point|
-      raise IOError, "now" if point.self == Crosslane::Native && point.method_id.match?(/functions|scans|states/)
+      raise IOError, "now" if point.self == Crosslane::Native && point.method_id.match?(/functions|partitions|copies/)
     end
     3.times do
       db = open
-      scans = Crosslane::Scans.const_get(:SCANS)
+      partitions = Crosslane::HostTable.const_get(:PARTITIONS)
       apart { define(db) }
       interrupts.enable do
         assert_raises(IOError) { use(db) }
@@ -213,8 +213,8 @@ class TestCollection < CrosslaneTest
         assert_raises(IOError) { db.close }
       end
       Crosslane::Host.forget
-      assert_empty scans
-      assert_equal 0, Crosslane::Accumulators.size
+      assert_empty partitions
+      assert_equal 0, Crosslane::HostAggregate.size
     end
     eventually { Crosslane::Host.forget || (Crosslane::Host::FUNCTIONS.keys - functions).empty? }
     eventually { alive <= FEW }

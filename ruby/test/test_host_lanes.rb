@@ -24,7 +24,7 @@ class TestHostLanes < CrosslaneTest
     db = open
     threads = Set.new
     wait = waiting(threads)
-    db.table(:parts, "(n BIGINT) -> (x BIGINT)", split: ->(n) { (0...n).each_slice(1000) }) do |part|
+    db.table(:parts, "(n BIGINT) -> (x BIGINT)", partitions: ->(n) { (0...n).each_slice(1000) }) do |part, _|
       part.map { |x| [wait.call(x)] }
     end
     assert_equal [100_000, 4_999_950_000], db.query("SELECT count(*), sum(x)::BIGINT FROM parts(100000)").first
@@ -38,10 +38,12 @@ class TestHostLanes < CrosslaneTest
       3.times { db.query("SELECT sum(wait(x)) FROM numbers") }
       db.close
     end
-    use.call
-    made = Crosslane::Host.lanes[:made]
-    use.call
-    assert_operator Crosslane::Host.lanes[:made] - made, :<=, 1
+    # On a busy machine the first queries may need fewer than the next.
+    eventually do
+      made = Crosslane::Host.lanes[:made]
+      use.call
+      made == Crosslane::Host.lanes[:made]
+    end
   end
 
   def test_one_thread_calls_the_block_itself
@@ -88,6 +90,8 @@ class TestHostLanes < CrosslaneTest
     error = assert_raises(Crosslane::Error) { db.query("SELECT late(x) FROM numbers") }
     assert_match(/late: timed out after 0.2 s.*\n  in row 1 of the batch, with x = 0/, error.message)
     assert_raises(Crosslane::DeclarationError) { db.udf(:f, "(x BIGINT) -> BIGINT", memory_limit: 5) { |x| x } }
+    error = assert_raises(Crosslane::DeclarationError) { db.udf(:f, "(x BIGINT) -> BIGINT", setup: -> {}) { |_, x| x } }
+    assert_match(/setup is for functions in files .* sees what its program has prepared/, error.message)
     assert_raises(Crosslane::DeclarationError) { db.udf(:f, "(x BIGNIT) -> BIGINT") { |x| x } }
     assert_raises(Crosslane::DeclarationError) { db.udf(:f, "(x BIGINT) -> BIGINT") { |x, y| x + y } }
   end
@@ -138,7 +142,7 @@ class TestHostLanes < CrosslaneTest
     assert_raises(TypeError) { db.query("FROM broken()") }
     db.table(:raising, "() -> (a INT)") { raise KeyError, "no" }
     assert_raises(KeyError) { db.query("FROM raising()") }
-    db.table(:split, "(n INT) -> (a INT)", split: ->(_n) { raise IndexError, "parts" }) { [] }
+    db.table(:split, "(n INT) -> (a INT)", partitions: ->(_n) { raise IndexError, "parts" }) { |_, _| [] }
     assert_raises(IndexError) { db.query("FROM split(1)") }
     assert_raises(Crosslane::DeclarationError) { db.table(:bad, "() -> INT") { [] } }
   end

@@ -11,8 +11,8 @@ class TestSignatures < CrosslaneTest
   FOLDER = File.expand_path("../sig", __dir__)
   # What programs do not use.
   INTERNAL = %w[
-    Crosslane::Accumulators Crosslane::Errors Crosslane::Host Crosslane::Library Crosslane::Native
-    Crosslane::Runner Crosslane::Scan Crosslane::Scans Crosslane::ScanEnded Crosslane::Threads Crosslane::V8::Native
+    Crosslane::Errors Crosslane::Host Crosslane::HostAggregate Crosslane::HostTable Crosslane::Library
+    Crosslane::Native Crosslane::Runner Crosslane::ScanEnded Crosslane::Threads Crosslane::V8::Native
     Crosslane::WeakSet
   ].freeze
 

@@ -54,7 +54,7 @@ class TestTableFunctions < CrosslaneTest
     db = open
     parts = ->(n, wide: false) { wide ? [[1, n]] : [[2, n]] }
     signature = "(n BIGINT, wide BOOLEAN, sign BIGINT) -> (text VARCHAR)"
-    db.table(:t, signature, split: parts) { |part, _, wide: nil, sign: 1| [["#{part} #{wide.inspect} #{sign}"]] }
+    db.table(:t, signature, partitions: parts) { |part, _, wide: nil, sign: 1| [["#{part} #{wide.inspect} #{sign}"]] }
     assert_equal [["[2, 5] nil 1"]], db.query("FROM t(5)").to_a
     assert_equal [["[1, 5] true -1"]], db.query("FROM t(5, sign := -1, wide := true)").to_a
     db.table(:one, "(list BIGINT[], k BIGINT) -> (text VARCHAR)") { |list, k: 0| [[list.inspect + k.to_s]] }
@@ -65,7 +65,9 @@ class TestTableFunctions < CrosslaneTest
   # DuckDB casts the arguments of a table function, but lists.
   def test_lists
     db = open
-    db.table(:lists, "(a BIGINT[], b VARCHAR[][]) -> (text VARCHAR)") { |a, b| [["#{a.inspect} #{b.inspect}"]] }
+    db.table(:lists, "(a BIGINT[], b VARCHAR[][]) -> (text VARCHAR)", nulls: :call) do |a, b|
+      [["#{a.inspect} #{b.inspect}"]]
+    end
     ask = ->(arguments, *parameters) { db.value("FROM lists(#{arguments})", *parameters) }
     assert_equal '[1, -2, nil] [["x"], [], nil]', ask.call("[1::TINYINT, -2, NULL], [['x'], [], NULL]")
     assert_equal "[1, 2] []", ask.call("range(1, 3), []::VARCHAR[][]")
@@ -80,11 +82,82 @@ class TestTableFunctions < CrosslaneTest
     end
   end
 
+  # They are the same as in files, and so are their options.
+  def test_options
+    [1, 4].each do |threads|
+      db = open(threads: threads)
+      db.table(:batches, "(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)", vectorized: true, cardinality: 9) do |n|
+        [[[*0...n], ["a"] * n], { s: ["b"], i: [n] }]
+      end
+      asked = "SELECT count(*), min(s), max(s), max(i) FROM batches(5000)"
+      assert_equal [5001, "a", "b", 5000], db.query(asked).first
+      assert_match(/~9 rows/, db.query("EXPLAIN FROM batches(1)").to_a.flatten.join)
+      calls = 0
+      nothing = "(n BIGINT) -> (i BIGINT)"
+      db.table(:empty, nothing) { |n| (calls += 1) && [n] }
+      assert_equal [[], [[5]], 1], [db.query("FROM empty(NULL)").to_a, db.query("FROM empty(5)").to_a, calls]
+      db.table(:empty, nothing, nulls: :call) { |n| [n] }
+      assert_equal [[nil]], db.query("FROM empty(NULL)").to_a
+      db.table(:bad, nothing, on_error: :null) { |n| [1, "x", KeyError.new, n] }
+      assert_equal [1, nil, nil, 7], db.query("FROM bad(7)").map(&:first)
+      tries = 0
+      db.table(:again, nothing, retries: 2) do |n|
+        Enumerator.new { |rows| n.times { |i| i == 3000 && (tries += 1) < 3 ? raise(IOError) : rows << i } }
+      end
+      sums = db.query("SELECT count(*), sum(i)::BIGINT FROM again(5000)").first
+      assert_equal [5000, 12_497_500, 3], [*sums, tries]
+      db.table(:late, "(n BIGINT, by BIGINT)", columns: ->(*) { "(i BIGINT)" }) { |n, by: 1| [n, n / by] }
+      error = assert_raises(ZeroDivisionError) { db.query("FROM late(3, by := 0)") }
+      assert_match(/in row 1 of its table, with n = 3, by = 0$/, error.query_error)
+      db.table(:slow, nothing, timeout: 0.1) { |_| sleep }
+      error = assert_raises(Crosslane::Error) { db.query("FROM slow(1)") }
+      assert_match(/timed out/, error.message)
+      assert_raises(Crosslane::DeclarationError) { db.table(:t, nothing, memory_limit: 1000) { [] } }
+    end
+  end
+
+  def test_partitions_are_objects_of_the_program
+    db = open(threads: 4)
+    open_files = Array.new(3) { |i| StringIO.new("#{i}\n" * 2000) }
+    db.table(:lines, "() -> (line VARCHAR)", partitions: -> { open_files }) { |file| file.each_line.map(&:chomp) }
+    lines = db.query("SELECT line, count(*) FROM lines() GROUP BY 1 ORDER BY 1").to_a
+    assert_equal [["0", 2000], ["1", 2000], ["2", 2000]], lines
+    held = Crosslane::HostTable.const_get(:PARTITIONS)
+    Crosslane::Host.forget
+    assert_empty held
+    options = { columns: ->(n) { "(c#{n} BIGINT)" }, partitions: ->(n) { (1..n).lazy } }
+    db.table(:wide, "(n BIGINT)", **options) { |i, n| [i * n] }
+    result = db.query("FROM wide(3) ORDER BY 1")
+    assert_equal [%w[c3], [[3], [6], [9]]], [result.names, result.to_a]
+    db.table(:wide, "() -> (i BIGINT)", partitions: -> { 5 }) { |_| [] }
+    error = assert_raises(TypeError) { db.query("FROM wide()") }
+    assert_match(/partitions returned Integer, which has no each/, error.message)
+  end
+
   # A table of words, whose columns are as many as one of its arguments says.
   def wide(db, **options, &columns)
     columns ||= ->(count, **) { (1..count).to_h { |i| ["c#{i}", i.odd? ? "BIGINT" : "VARCHAR"] } }
     db.table(:wide, "(count BIGINT, rows BIGINT)", columns: columns, **options) do |count, rows: 3|
       Array.new(rows) { |row| Array.new(count) { |i| i.even? ? row : "r#{row}" } }
+    end
+  end
+
+  def test_partitions_without_end
+    db = open(threads: 2)
+    db.table(:endless, "() -> TABLE(i BIGINT)", partitions: -> { 0.step }) { |part| [part] }
+    error = assert_raises(Crosslane::Error) { db.query("FROM endless() LIMIT 1") }
+    assert_match(/endless: .*more than [\d,]+ partitions/, error.message)
+    assert_empty Crosslane::HostTable.const_get(:PARTITIONS)
+  end
+
+  def test_columns_that_are_none_name_the_table
+    db = open
+    twice = { "a" => "BIGINT", "A" => "BIGINT" }
+    [[nil, /expected a name/], [twice, /a/i], [{ "a" => "WORDS" }, /WORDS/]].each do |columns, due|
+      db.table(:open, "()", columns: -> { columns }) { [] }
+      error = assert_raises(Crosslane::DeclarationError) { db.query("FROM open()") }
+      assert_match(/#{__FILE__}:\d+: function open: its columns are #{Regexp.escape(columns.inspect)}: /, error.message)
+      assert_match due, error.message
     end
   end
 
@@ -260,14 +333,11 @@ class TestTableFunctions < CrosslaneTest
     db.table(:t, "(wanted BIGINT) -> (a BIGINT, b BIGINT)") { |wanted: 5| [[wanted, 0]] }
     assert_equal 5, db.value("SELECT a FROM t()")
     assert_equal 7, db.value("SELECT a FROM t(wanted := 7)")
-    # `split` may ask alone.
-    parts = ->(n, wanted:) { Array.new(n) { wanted } }
-    db.table(:t, "(n BIGINT, k BIGINT) -> (a BIGINT, b VARCHAR)", split: parts) { |part, n, k: 1| [part.map { n * k }] }
-    assert_equal [[6]] * 3, db.query("SELECT a FROM t(3, k := 2)").to_a
-    db.table(:t, "(n BIGINT) -> (a VARCHAR, b VARCHAR)", split: parts) do |part, _, wanted:|
-      [{ b: (part + wanted).join(" ") }]
+    parts = ->(n, k:) { [["x"] * n * k] }
+    db.table(:t, "(n BIGINT, k BIGINT) -> (a VARCHAR, b VARCHAR)", partitions: parts) do |part, _, wanted:, k: 0|
+      [{ b: (part + wanted + [k]).join(" ") }]
     end
-    assert_equal [["b b"]], db.query("SELECT b FROM t(1)").to_a
+    assert_equal [["x x b 2"]], db.query("SELECT b FROM t(1, k := 2)").to_a
     error = assert_raises(Crosslane::DeclarationError) { db.table(:t, "() -> (a BIGINT)") { |wants:| wants } }
     assert_match(/needs the keyword wants, which is no parameter/, error.message)
     most = (1..64).map { |i| "p#{i} BIGINT" }.join(", ")

@@ -24,9 +24,13 @@ struct Registered {
 }
 
 impl crosslane_vectors::Aggregate for Registered {
-    fn begin(&self) -> Result<Arc<dyn Accumulates>, Error> {
+    fn begin(&self, failed: Option<Error>) -> Result<Arc<dyn Accumulates>, Error> {
         let Current { library, function } = self.entry.current()?;
-        Ok(Arc::new(Accumulation::new(library, function, Arc::clone(&self.group))))
+        Ok(Arc::new(Accumulation::new(library, function, Arc::clone(&self.group)).after(failed)))
+    }
+
+    fn is_current(&self, function: &Function) -> bool {
+        self.entry.current().is_ok_and(|current| std::ptr::eq(&*current.function, function))
     }
 }
 

@@ -2,10 +2,10 @@
 
 use crate::connection::Connection;
 use crate::database::{Database, Permissions, ProcessLibrary};
-use crate::guests::language_of;
 use crate::table::{Argument, Cell, Command, Parameter};
 use crosslane::stats::{Counter, LaneStats};
 use crosslane::{Calling, DataType, Error, Function, Kind, OnError};
+use crosslane_process::guests::language_of;
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;

@@ -53,6 +53,18 @@ impl Connection {
         self.raw
     }
 
+    /// DuckDB's number of this connection.
+    pub(crate) fn number_of_its_own(&self) -> u64 {
+        // SAFETY: the connection is open, and the context is destroyed.
+        unsafe {
+            let mut context = ptr::null_mut();
+            ffi::duckdb_connection_get_client_context(self.raw, &raw mut context);
+            let number = ffi::duckdb_client_context_get_connection_id(context);
+            ffi::duckdb_destroy_client_context(&raw mut context);
+            number
+        }
+    }
+
     /// Runs a statement for what it does.
     pub(crate) fn run(&self, statement: &str) -> Result<(), Refusal> {
         self.query(statement, |_| ())
@@ -84,7 +96,8 @@ impl Connection {
         })
     }
 
-    /// Runs what is to happen as a whole: if it fails, nothing of it has happened. Within another, it is a part of that.
+    /// Runs what is to happen as a whole: if it fails, nothing of it has happened. Within another, it is a part of
+    /// that.
     pub(crate) fn transaction<T>(&self, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         if self.within.get() {
             return body();
@@ -134,6 +147,40 @@ impl Connection {
             ffi::duckdb_destroy_result(&raw mut result);
             outcome
         }
+    }
+}
+
+/// What further connections to a database are opened with.
+///
+/// DuckDB's handle of the database is the extension's until its entry point returns, and nothing else in the C
+/// interface opens a connection. To connect, DuckDB follows the handle's first word to the database and finds itself
+/// there: the first word of the database is its own address. So a copy of that word is as good a handle, as long as a
+/// connection keeps the database open.
+#[derive(Debug)]
+pub(crate) struct Instance(usize);
+
+impl Instance {
+    /// That of a handle; `None` if it is not as known.
+    ///
+    /// # Safety
+    /// The database must be open.
+    pub(crate) unsafe fn of(database: ffi::duckdb_database) -> Option<Self> {
+        // SAFETY: the handle is an object that begins with a pointer to another, in all known versions of DuckDB.
+        unsafe {
+            let instance = database.cast::<*const usize>().read();
+            let is_itself = !instance.is_null() && instance.is_aligned() && *instance == instance as usize;
+            is_itself.then_some(Self(instance as usize))
+        }
+    }
+
+    /// Opens a connection.
+    ///
+    /// # Safety
+    /// The database must be open.
+    pub(crate) unsafe fn connect(&self) -> Result<Connection, Error> {
+        let handle = [self.0, 0];
+        // SAFETY: as the caller says; DuckDB reads the handle's first word, and keeps none of it.
+        unsafe { Connection::open(handle.as_ptr().cast_mut().cast()) }
     }
 }
 

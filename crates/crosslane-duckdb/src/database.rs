@@ -2,21 +2,23 @@
 //! functions.
 //!
 //! # Lifetime
-//! A connection keeps its database open, so the extension's own would hold the file's lock for ever. A
+//! A connection keeps its database open, so the extension's own would hold the file's lock for ever. (Those of queries for
+//! streams end with the query that reads the stream, which a connection of the user's runs.) A
 //! thread, the watchdog, looks at `duckdb_connection_count()` and closes the connection when no other
 //! is left; DuckDB then destroys the database, with it the registered functions, and with them the
 //! libraries and their processes. At the end of the process the watchdog is stopped first, because
 //! DuckDB's own static data goes away.
 
 use crate::aggregate::{self, Known};
-use crate::connection::Connection;
+use crate::connection::{Connection, Instance};
 use crate::scalar::{self, Registered};
-use crate::{commands, guests, names};
+use crate::{commands, map, names};
 use crosslane::call::CallGroups;
 use crosslane::catalog::{self, Catalog, Registration};
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{Error, Function, Kind, Library, Settings};
-use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
+use crosslane::{DataType, Error, Function, Kind, Library, Settings, Signature};
+use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, guests};
+use crosslane_vectors::find_interrupts;
 use libduckdb_sys as ffi;
 use std::collections::HashSet;
 use std::env;
@@ -25,6 +27,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// How a user sets something.
+const HOW_TO_SET: &str = "CALL crosslane_set('{name}', '{value}')";
 
 /// How long the file may stay locked after the last close, about.
 const WATCH: Duration = Duration::from_millis(150);
@@ -48,6 +53,8 @@ pub(crate) struct Permissions {
 pub(crate) struct Database {
     /// Gone when the database is being closed.
     connection: Mutex<Option<Connection>>,
+    /// What opens further ones, in a DuckDB that is known.
+    instance: Option<Instance>,
     settings: Mutex<Settings>,
     pub(crate) catalog: Catalog<Zygote>,
     /// One at a time loads, so that versions and functions belong together. Holds what programs handed over: the
@@ -56,6 +63,8 @@ pub(crate) struct Database {
     /// Names that others' functions have beside ours.
     shared_names: Mutex<HashSet<String>>,
     aggregates: Mutex<Known>,
+    /// Held while the libraries end.
+    ending: Mutex<()>,
     pub(crate) groups: Arc<CallGroups>,
 }
 
@@ -78,14 +87,18 @@ impl Database {
         crosslane_process::occupy_standard_descriptors();
         crosslane_process::report_panics();
         // SAFETY: the caller vouches for the database.
-        let connection = unsafe { Connection::open(database)? };
+        let (connection, instance) = unsafe { (Connection::open(database)?, Instance::of(database)) };
+        // SAFETY: the connection is open, and nobody else's.
+        unsafe { find_interrupts(connection.raw()) };
         let this = Arc::new(Self {
             connection: Mutex::new(Some(connection)),
-            settings: Mutex::new(guests::settings()),
+            instance,
+            settings: Mutex::new(guests::settings(HOW_TO_SET)),
             catalog: Catalog::default(),
             loading: Mutex::default(),
             shared_names: Mutex::default(),
             aggregates: Mutex::default(),
+            ending: Mutex::default(),
             groups: Arc::default(),
         });
         let installed = this.begin();
@@ -111,6 +124,7 @@ impl Database {
 
     fn register_all(self: &Arc<Self>) -> Result<(), Error> {
         self.with_connection(|connection| commands::register(self, connection))?;
+        self.with_connection(|connection| map::register(self, connection))?;
         let Some(paths) = env::var_os("CROSSLANE_LOAD") else { return Ok(()) };
         let paths = env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty());
         paths
@@ -121,9 +135,24 @@ impl Database {
     /// Lets go of the database and of the libraries.
     fn close(&self) {
         let last = lock(&self.connection).take();
-        self.catalog.clear();
+        self.end_libraries();
         // This may destroy the database, which may wait for others: no lock is held.
         drop(last);
+    }
+
+    fn end_libraries(&self) {
+        let _ending = lock(&self.ending);
+        self.catalog.clear();
+    }
+
+    /// Has workers end what they have set up, because the program ends. Other workers need nothing.
+    fn tear_down(&self) {
+        let is_stateful = |library: &Arc<ProcessLibrary>| library.functions.iter().any(|one| one.spec.set_up);
+        if self.catalog.libraries().iter().any(is_stateful) {
+            self.end_libraries();
+        }
+        // The watchdog may be at it.
+        drop(lock(&self.ending));
     }
 
     pub(crate) fn with_connection<T>(
@@ -134,6 +163,19 @@ impl Database {
             Some(connection) => body(connection),
             None => Err(Error::Engine("the database is being closed".into())),
         }
+    }
+
+    /// Opens a connection for a query. It keeps the database open: who opens it closes it with the query.
+    pub(crate) fn further_connection(&self) -> Result<Connection, Error> {
+        let Some(instance) = &self.instance else {
+            return Err(Error::Engine(
+                "this version of DuckDB opens no connections for crosslane_map that crosslane knows of; use one that crosslane \
+                 was made for, such as 1.5.6 or 2.0.0"
+                    .into(),
+            ));
+        };
+        // SAFETY: the connection that is locked keeps the database open.
+        self.with_connection(|_| unsafe { instance.connect() })
     }
 
     fn watch(&self) {
@@ -290,6 +332,7 @@ impl Database {
             origin,
             source,
             load_timeout: settings.load_timeout,
+            stuck: settings.stuck(),
             ring_size: settings.ring_size,
             largest_batch: settings.largest_batch,
             spin: settings.spin,
@@ -298,13 +341,20 @@ impl Database {
         };
         let (pool, loaded) = Pool::start(pool_options(&settings), move |stop| Zygote::start(options, stop))?;
         let functions = &loaded.functions;
-        if let Some(stream) = functions.iter().find(|function| function.spec.kind == Kind::Stream) {
-            let what = "SQL has no calls of stream functions; Python's crosslane.map has";
-            return Err(Error::Declaration(format!("function {}: {what}", stream.name())));
+        let is_open = |stream: &&Arc<Function>| {
+            let Signature { parameters, returns, .. } = &stream.signature;
+            let mut tables = parameters.iter().map(|field| &field.data_type).chain([returns]);
+            stream.spec.kind == Kind::Stream && tables.any(|table| *table == DataType::Any)
+        };
+        if let Some(stream) = functions.iter().find(is_open) {
+            return Err(Error::Declaration(format!(
+                "function {}: SQL needs to know the columns of both tables: {0}(rows TABLE(...)) -> TABLE(...)",
+                stream.name()
+            )));
         }
-        // Looked up before the catalog is locked.
-        let (tables, others): (Vec<_>, Vec<_>) =
-            functions.iter().cloned().partition(|function| function.signature.table);
+        // Looked up before the catalog is locked. DuckDB is told nothing of stream functions.
+        let called = functions.iter().filter(|function| function.spec.kind != Kind::Stream).cloned();
+        let (tables, others): (Vec<_>, Vec<_>) = called.partition(|function| function.signature.table);
         let ours: HashSet<_> = others.iter().map(|function| function.name().to_lowercase()).collect();
         let ours: HashSet<_> = ours.into_iter().filter(|name| self.catalog.knows(name, false)).collect();
         let tables: Vec<_> = tables.into_iter().map(|table| names::Table::of(&self.catalog, table)).collect();
@@ -356,7 +406,8 @@ impl Database {
         let dropped = self.catalog.forget(name);
         if dropped.is_empty() {
             return Err(self.with_connection(|connection| {
-                Ok(names::unknown(connection, name, &self.catalog.names()))
+                let otherwise = "FROM crosslane_functions() lists what can be dropped";
+                Ok(names::unknown(connection, "function", name, &self.catalog.names(), otherwise))
             })?);
         }
         Ok(dropped)
@@ -386,7 +437,7 @@ fn pool_options(settings: &Settings) -> PoolOptions {
     PoolOptions { warm, idle_timeout: settings.idle_timeout }
 }
 
-/// Stopping the watchdogs before the process's static data goes away.
+/// Stopping the watchdogs before the process's static data goes away, and the ends of what functions have set up.
 mod exit {
     use super::{Arc, Database, Mutex, lock};
     use std::sync::Weak;
@@ -419,6 +470,7 @@ mod exit {
         for database in lock(&DATABASES).iter().filter_map(Weak::upgrade) {
             // The watchdog waits for this lock for the rest of the process's life.
             std::mem::forget(lock(&database.connection));
+            database.tear_down();
             std::mem::forget(database);
         }
     }
@@ -431,11 +483,13 @@ mod exit {
         fn database() -> Arc<Database> {
             let database = Arc::new(Database {
                 connection: Mutex::new(None),
+                instance: None,
                 settings: Mutex::new(Settings::default()),
                 catalog: Catalog::default(),
                 loading: Mutex::default(),
                 shared_names: Mutex::default(),
                 aggregates: Mutex::default(),
+                ending: Mutex::default(),
                 groups: Arc::default(),
             });
             stop_at_exit(Arc::clone(&database));

@@ -10,7 +10,7 @@ mod aggregate;
 mod commands;
 mod connection;
 mod database;
-mod guests;
+mod map;
 mod names;
 mod scalar;
 mod scan;

@@ -149,8 +149,14 @@ pub(crate) fn is_aggregate(connection: &Connection, name: &str) -> Result<bool, 
     Ok(connection.number(&query)? > 0)
 }
 
-/// Says that none of our functions has the name, and which have one like it.
-pub(crate) fn unknown(connection: &Connection, name: &str, ours: &BTreeSet<String>) -> Error {
+/// Says that none of these has the name, and which have one like it, or what else to do.
+pub(crate) fn unknown(
+    connection: &Connection,
+    what: &str,
+    name: &str,
+    ours: &BTreeSet<String>,
+    otherwise: &str,
+) -> Error {
     let names = ours.iter().map(|name| quoted(name, '\'')).collect::<Vec<_>>().join(", ");
     let query = format!(
         "SELECT name FROM (SELECT name, jaro_winkler_similarity(lower(name), lower({})) AS likeness \
@@ -160,11 +166,11 @@ pub(crate) fn unknown(connection: &Connection, name: &str, ours: &BTreeSet<Strin
     // A DuckDB without this function has no names to suggest.
     let similar = connection.texts(&query).unwrap_or_default();
     let advice = if similar.is_empty() {
-        "FROM crosslane_functions() lists what can be dropped".to_owned()
+        otherwise.to_owned()
     } else {
         format!("did you mean {}?", similar.join(" or "))
     };
-    Error::Engine(format!("Crosslane has no function {name}; {advice}"))
+    Error::Engine(format!("Crosslane has no {what} {name}; {advice}"))
 }
 
 fn quoted(text: &str, quote: char) -> String {

@@ -6,7 +6,7 @@ use crate::function::Function;
 use crate::values::Values;
 use crosslane::batch::Encode;
 use crosslane::{ColumnBuilder, Entry, Failure, Instances};
-use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Room};
 use crosslane_process::limits::MemoryLimit;
 use std::io;
 use std::time::Duration;
@@ -89,13 +89,13 @@ pub trait Language: Values<Error: From<io::Error>> {
         Ok(lane.wait_for_room(size)?)
     }
 
-    /// Waits until the engine has taken all that was sent of an exchange ([`GuestLane::await_taken`]), for languages that give
-    /// up a lock meanwhile. Returns whether it wants more; an engine that is gone wants nothing.
+    /// Waits for room for results that are not the last of an exchange ([`GuestLane::await_room`]), for languages that give
+    /// up a lock meanwhile. Returns whether the engine wants more; one that is gone wants nothing.
     ///
     /// # Errors
     /// What ended the wait.
-    fn await_taken(&self, lane: &mut GuestLane, call: &Call) -> Result<bool, Self::Error> {
-        Ok(matches!(lane.await_taken(call, || false), Ok(Emitted::Sent)))
+    fn await_room(&self, lane: &mut GuestLane, call: &Call, room: Room) -> Result<bool, Self::Error> {
+        Ok(matches!(lane.await_room(call, room, || false), Ok(Emitted::Sent)))
     }
 
     /// Waits before another try.
@@ -191,6 +191,22 @@ pub fn refuse<L: Language>(
     row: Option<usize>,
 ) -> Result<(), L::Error> {
     lane.fail_after(call, failure, row, |lane, size| language.wait_for_room(lane, size))
+}
+
+/// Answers what has no results, such as a set-up, with what became of it.
+///
+/// # Errors
+/// As [`fail`].
+pub fn done<L: Language>(
+    language: &L,
+    lane: &mut GuestLane,
+    call: Call,
+    outcome: Result<(), L::Error>,
+) -> Result<(), L::Error> {
+    match outcome {
+        Ok(()) => succeed(language, lane, call.with_rows(0), &(), Mishaps::default()),
+        Err(error) => fail(language, lane, call, error.into()),
+    }
 }
 
 /// Answers a call with its results.

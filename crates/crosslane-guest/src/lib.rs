@@ -25,8 +25,8 @@ mod writer;
 mod zygote;
 
 pub use batch::{Batch, Mishap, Progress};
-pub use calls::{Language, fail, refuse, serve, succeed};
-pub use crosslane_process::guest::GuestLane;
+pub use calls::{Language, done, fail, refuse, serve, succeed};
+pub use crosslane_process::guest::{GuestLane, Room};
 pub use declared::{Declarations, Declared, SIZE_UNITS};
 pub use function::Function;
 pub use groups::{Collected, Groups, Sorted};

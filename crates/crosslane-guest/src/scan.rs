@@ -4,6 +4,9 @@
 //! taken the one before; then it is sent, and the next is made. So rows are made as they are wanted, and while the engine uses
 //! the last ones. The first batches are small: a query that wants a few rows (LIMIT) gets them soon.
 //!
+//! The rows that a stream function makes of a batch are one, too. They are sent as long as there is room, because the engine may
+//! take those of an earlier batch first, from another lane.
+//!
 //! [`Rows`] does all but the function's own part. A language adds rows to it as they are made, looks for a cancel between them
 //! ([`Rows::look`]), and has a batch sent when it [is full](Rows::is_full).
 
@@ -11,9 +14,10 @@ use crate::batch::Mishap;
 use crate::calls::{Language, refuse, succeed};
 use crate::values::{Class, Fault};
 use crate::writer::Writer;
+use crosslane::batch::{Encode, Plan};
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{ColumnBuilder, DataType, Failure, OnError};
-use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Room};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -22,8 +26,11 @@ const CHUNK: usize = 2048;
 /// The rows of the first batch, and by how much the next ones are larger.
 const FIRST: usize = 16;
 const GROWTH: usize = 4;
-/// After so long a batch is sent as it is.
+/// After so long, or with so many bytes, a batch is sent as it is.
 const PATIENCE: Duration = Duration::from_millis(10);
+const LARGE: usize = 1 << 18;
+/// How often a batch is looked at for that: its size is a walk over its columns.
+const OFTEN: usize = 64;
 
 /// The rows of a scan that were not sent yet, and how it stands.
 #[derive(Debug)]
@@ -33,6 +40,8 @@ pub struct Rows<L: Language> {
     cancelled: bool,
     writer: Writer<L>,
     out: ColumnBuilder,
+    /// Whether they are those of a batch of a stream.
+    stream: bool,
     on_error: OnError,
     /// Of rows that were not sent yet.
     mishaps: Mishaps,
@@ -52,12 +61,18 @@ impl<L: Language> Rows<L> {
             cancelled: false,
             writer,
             out,
+            stream: false,
             on_error,
             mishaps: Mishaps::default(),
             enough: FIRST,
             since: Instant::now(),
             made: 0,
         }
+    }
+
+    /// The same, of what a stream function makes of a batch.
+    pub fn of_stream(call: Call, writer: Writer<L>, columns: &DataType, on_error: OnError) -> Self {
+        Self { stream: true, enough: CHUNK, ..Self::new(call, writer, columns, on_error) }
     }
 
     /// Adds rows by `write`. Rows that are none are the function's error; with `on_error` they are NULL, `count` of them.
@@ -97,7 +112,8 @@ impl<L: Language> Rows<L> {
     /// Whether there are enough rows for a batch.
     pub fn is_full(&self) -> bool {
         let rows = self.out.rows();
-        rows >= self.enough || rows > 0 && self.since.elapsed() > PATIENCE
+        let is_large = || (rows.is_multiple_of(OFTEN) || rows.is_power_of_two()) && self.out.size() > LARGE;
+        rows >= self.enough || rows > 0 && (self.since.elapsed() > PATIENCE || is_large())
     }
 
     /// Whether so many rows more are too many for the batch.
@@ -121,13 +137,13 @@ impl<L: Language> Rows<L> {
         Ok(!self.cancelled)
     }
 
-    /// Sends the rows so far, when those before are taken. Returns whether the engine wants more.
+    /// Sends the rows so far, when there is room for them. Returns whether the engine wants more.
     ///
     /// # Errors
     /// If the engine broke the protocol, what ended the wait, or that there is no memory.
     pub fn turn(&mut self, language: &L, lane: &mut GuestLane) -> Result<bool, L::Error> {
-        while self.await_taken(language, lane)? {
-            // There is room in a ring of which all was taken, so that nothing is waited for with a lock.
+        while self.await_room(language, lane)? {
+            // There is room, so that nothing is waited for with a lock.
             match lane.emit_with(&self.call, self.out.rows(), &self.out, self.mishaps, || true)? {
                 Emitted::Sent => {
                     self.out.clear();
@@ -149,7 +165,7 @@ impl<L: Language> Rows<L> {
     /// # Errors
     /// As [`Rows::turn`].
     pub fn finish(&mut self, language: &L, lane: &mut GuestLane) -> Result<bool, L::Error> {
-        if !self.await_taken(language, lane)? {
+        if !self.await_room(language, lane)? {
             return Ok(false);
         }
         let call = self.call.with_rows(self.out.rows());
@@ -181,7 +197,7 @@ impl<L: Language> Rows<L> {
         while let Some((known, row)) = &failure {
             // The rows before it are rows of the table: with `on_error` it ends there.
             let sent = if self.out.rows() > 0 { self.turn(language, lane) } else { Ok(true) };
-            match sent.and_then(|wanted| Ok(wanted && self.await_taken(language, lane)?)) {
+            match sent.and_then(|wanted| Ok(wanted && self.await_room(language, lane)?)) {
                 Ok(true) => return refuse(language, lane, self.call, known, *row),
                 Ok(false) => break,
                 Err(error) => {
@@ -194,10 +210,18 @@ impl<L: Language> Rows<L> {
         succeed(language, lane, self.call.with_rows(0), &self.out, Mishaps::default())
     }
 
-    /// Waits until the engine has taken the rows that were sent. Returns whether it wants more.
-    fn await_taken(&mut self, language: &L, lane: &mut GuestLane) -> Result<bool, L::Error> {
+    /// Waits until there is room for the rows so far: in a ring of which the engine has taken all, or for a stream's in what is
+    /// left of it. Returns whether the engine wants more.
+    fn await_room(&mut self, language: &L, lane: &mut GuestLane) -> Result<bool, L::Error> {
+        let room = if self.stream {
+            let mut plan = Plan::default();
+            self.out.plan(&mut plan);
+            Room::Of(plan.size())
+        } else {
+            Room::All
+        };
         if !self.cancelled {
-            self.cancelled = !language.await_taken(lane, &self.call)?;
+            self.cancelled = !language.await_room(lane, &self.call, room)?;
         }
         Ok(!self.cancelled)
     }

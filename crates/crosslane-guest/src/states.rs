@@ -12,6 +12,7 @@ use crosslane::batch::{Column, Encode};
 use crosslane::lane::COUNT;
 use crosslane::{Calling, ColumnBuilder, Entry, FunctionSpec, Leniency, Verdict};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
+use crosslane_process::limits;
 use std::io;
 
 /// How a language accumulates. All but [`Aggregates::states`] is called within [`Language::enter`].
@@ -102,11 +103,36 @@ pub struct Aggregate<L: Aggregates> {
 /// What a lane has accumulated of an aggregate.
 #[derive(Debug)]
 pub struct Accumulated<L: Aggregates> {
-    states: L::States,
+    states: States<L::States>,
     /// Rows of a vectorized aggregate that are in no state yet.
     collected: Collected,
     /// Results of the call at hand.
     out: ColumnBuilder,
+}
+
+/// The states of a lane.
+#[derive(Debug)]
+struct States<S> {
+    all: S,
+    /// How many there are.
+    living: usize,
+    /// What the process had when the first of them began.
+    base: Option<u64>,
+}
+
+impl<S> States<S> {
+    /// Keeps the state of a number, which has none if it is `new`.
+    #[inline]
+    fn keep<L: Aggregates<States = S>>(&mut self, language: &L, number: usize, state: L::Value, new: bool) {
+        language.keep(&mut self.all, number, Some(state));
+        self.living += usize::from(new);
+    }
+
+    /// Forgets the state of a number that has one.
+    fn forget<L: Aggregates<States = S>>(&mut self, language: &L, number: usize) {
+        language.keep(&mut self.all, number, None);
+        self.living -= 1;
+    }
 }
 
 impl<L: Aggregates> Accumulated<L> {
@@ -116,7 +142,17 @@ impl<L: Aggregates> Accumulated<L> {
     /// If there is no memory.
     pub fn new(language: &L) -> Result<Self, L::Error> {
         let out = ColumnBuilder::new(&crosslane::DataType::Boolean);
-        Ok(Self { states: language.states()?, collected: Collected::default(), out })
+        let states = States { all: language.states()?, living: 0, base: None };
+        Ok(Self { states, collected: Collected::default(), out })
+    }
+
+    /// How much may be allocated if the states and what is done with them may take so many bytes together.
+    fn left(&mut self, bytes: u64) -> u64 {
+        let Some(now) = limits::data_size() else { return bytes };
+        if self.states.living == 0 && self.collected.is_empty() {
+            self.states.base = Some(now);
+        }
+        self.states.base.map_or(bytes, |base| base.saturating_add(bytes).saturating_sub(now))
     }
 }
 
@@ -158,9 +194,11 @@ impl<L: Aggregates> Aggregate<L> {
         let Some(function) = function else {
             return crate::refuse(language, lane, call, &call.refusal(), None);
         };
-        let outcome = match self.memory_limit {
+        // To forget states is always possible.
+        let outcome = match self.memory_limit.filter(|_| function.entry() != Entry::Forget) {
             Some(bytes) => {
-                language.limited(bytes, || self.run(language, callee, accumulated, function, lane, call))
+                let left = accumulated.left(bytes);
+                language.limited(left, || self.run(language, callee, accumulated, function, lane, call))
             }
             None => self.run(language, callee, accumulated, function, lane, call),
         };
@@ -225,7 +263,7 @@ impl<L: Aggregates> Aggregate<L> {
         &self,
         language: &L,
         callee: &L::Callee,
-        states: &mut L::States,
+        states: &mut States<L::States>,
         batch: &Batch<'_, L>,
         columns: &[Column<'_>],
         row: usize,
@@ -234,22 +272,23 @@ impl<L: Aggregates> Aggregate<L> {
     ) -> Result<(), Fault<L::Error>> {
         let at = number(columns, 0, row);
         let failed = Fault::Failed;
-        let state = language.state(states, at);
+        let state = language.state(&states.all, at);
         match batch.entry() {
             Entry::Update => {
+                let new = state.is_none();
                 let state = state.map_or_else(|| language.start(callee), Ok).map_err(failed)?;
                 batch.arguments_behind(1, row, |value| language.argument(values, value)).map_err(failed)?;
                 let state = language.update(callee, state, values).map_err(failed)?;
-                language.keep(states, at, Some(state));
+                states.keep(language, at, state, new);
             }
             Entry::Combine => {
                 let source = number(columns, 1, row);
-                let Some(other) = language.state(states, source) else { return Ok(()) };
+                let Some(other) = language.state(&states.all, source) else { return Ok(()) };
                 let keep = crosslane::batch::bit(columns[2].data, row);
                 let other = if keep { language.copy(callee, other).map_err(failed)? } else { other };
                 self.add(language, callee, states, at, state, other)?;
                 if !keep {
-                    language.keep(states, source, None);
+                    states.forget(language, source);
                 }
             }
             Entry::Load => {
@@ -265,7 +304,8 @@ impl<L: Aggregates> Aggregate<L> {
                 Some(state) => return batch.write(&language.save(callee, state).map_err(failed)?, out),
                 None => out.null(),
             },
-            _ => language.keep(states, at, None),
+            _ if state.is_some() => states.forget(language, at),
+            _ => {}
         }
         Ok(())
     }
@@ -275,16 +315,17 @@ impl<L: Aggregates> Aggregate<L> {
         &self,
         language: &L,
         callee: &L::Callee,
-        states: &mut L::States,
+        states: &mut States<L::States>,
         at: usize,
         state: Option<L::Value>,
         other: L::Value,
     ) -> Result<(), Fault<L::Error>> {
+        let new = state.is_none();
         let sum = match state {
             Some(state) => language.merge(callee, state, other).map_err(Fault::Failed)?,
             None => other,
         };
-        language.keep(states, at, Some(sum));
+        states.keep(language, at, sum, new);
         Ok(())
     }
 
@@ -319,10 +360,11 @@ impl<L: Aggregates> Aggregate<L> {
                             })?;
                             language.argument(values, list);
                         }
-                        let state = language.state(states, at);
+                        let state = language.state(&states.all, at);
+                        let new = state.is_none();
                         let state = state.map_or_else(|| language.start(callee), Ok)?;
                         let state = language.update(callee, state, values)?;
-                        language.keep(states, at, Some(state));
+                        states.keep(language, at, state, new);
                         Ok(())
                     };
                     fault = update().err();

@@ -1670,6 +1670,13 @@ void cl_set_memory_limit(ClIsolate* self, size_t bytes) {
 
 size_t cl_memory_used(ClIsolate* self) { return self->given_up ? 0 : Used(self); }
 
+size_t cl_memory_kept(ClIsolate* self) {
+  if (self->given_up) return 0;
+  Scopes scopes(self);
+  self->isolate->LowMemoryNotification();
+  return Used(self);
+}
+
 size_t cl_call(ClIsolate* self, const char* method, const double* numbers, size_t number_count,
                const ClValue* values, size_t value_count, ClOutcome* outcome) {
   Scopes scopes(self);

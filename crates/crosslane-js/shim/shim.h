@@ -100,6 +100,8 @@ bool cl_dispose(ClIsolate*);
 
 void cl_set_memory_limit(ClIsolate*, size_t bytes);
 size_t cl_memory_used(ClIsolate*);
+// What is left of it after a full collection. Not within a call.
+size_t cl_memory_kept(ClIsolate*);
 
 // Calls a method of the prelude with some numbers and, if there are any, values: those of kind CL_WORD, four
 // bytes that it may write until the isolate goes, and an array of the others, which are copied: those of kind

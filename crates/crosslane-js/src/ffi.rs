@@ -159,6 +159,7 @@ unsafe extern "C" {
     pub(crate) fn cl_dispose(isolate: *mut ClIsolate) -> bool;
     pub(crate) fn cl_set_memory_limit(isolate: *mut ClIsolate, bytes: usize);
     pub(crate) fn cl_memory_used(isolate: *mut ClIsolate) -> usize;
+    pub(crate) fn cl_memory_kept(isolate: *mut ClIsolate) -> usize;
     pub(crate) fn cl_call(
         isolate: *mut ClIsolate,
         method: *const c_char,

@@ -7,9 +7,9 @@ use crate::results::Results;
 use crate::rules;
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
-use crosslane::{DataType, Entry, Failure, Instances, Leniency, Verdict};
+use crosslane::{DataType, Entry, Failure, Instances, Kind, Leniency, Verdict};
 use crosslane_process::guest::Mishaps;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -74,6 +74,8 @@ pub struct Guest {
     spent: bool,
     /// Whether it may hold states of aggregates.
     states: bool,
+    /// The functions that were set up, by their indices.
+    ready: HashSet<usize>,
     /// What the isolate has prepared for calls of functions that take arguments of any type: the number there, by the
     /// function's index and the types.
     instances: Instances<(usize, Vec<DataType>), usize>,
@@ -98,6 +100,7 @@ impl Guest {
             limit: 0,
             spent: false,
             states: false,
+            ready: HashSet::new(),
             instances: Instances::default(),
             scan: (0, DataType::Varchar),
         })
@@ -116,6 +119,48 @@ impl Guest {
     /// Whether states of aggregates may have been lost with what a call has used up.
     pub fn has_states(&self) -> bool {
         self.states
+    }
+
+    /// Whether the function of this index is to be set up before it is called.
+    pub fn needs_set_up(&self, index: usize) -> bool {
+        self.library.functions[index].set_up && !self.ready.contains(&index)
+    }
+
+    /// Sets up the function of this index.
+    ///
+    /// # Errors
+    /// Why it cannot be; `None` if nobody waits for it any more.
+    pub fn set_up(&mut self, index: usize) -> Result<(), Option<Failure>> {
+        let library = Arc::clone(&self.library);
+        let function = &library.functions[index];
+        self.limit_memory(function);
+        if let Err(thrown) = self.isolate.call(c"setUp", &[index as f64], &[]) {
+            let time = library.time.as_secs_f64();
+            let late =
+                || format!("this took longer than {time} s; the setting load_timeout changes this limit");
+            let failure = self.failure_or(function, thrown, late);
+            return Err(failure.map(|failure| function.in_set_up(failure)));
+        }
+        self.ready.insert(index);
+        // What it keeps is no call's, and what it has left behind gives no call more.
+        self.base = self.isolate.memory_kept();
+        Ok(())
+    }
+
+    /// Ends what the function of this index has set up, if it is set up.
+    ///
+    /// # Errors
+    /// Why that failed; `None` if nobody waits for it any more.
+    pub fn tear_down(&mut self, index: usize) -> Result<(), Option<Failure>> {
+        if !self.ready.remove(&index) {
+            return Ok(());
+        }
+        let function = &Arc::clone(&self.library).functions[index];
+        let ended = self.isolate.call(c"tearDown", &[index as f64], &[]);
+        ended.map(drop).map_err(|thrown| {
+            let failure = self.failure_or(function, thrown, || "this took too long".into());
+            failure.map(|failure| function.in_tear_down(failure))
+        })
     }
 
     /// Does what an entry of the aggregate of this index says.
@@ -159,6 +204,9 @@ impl Guest {
             ended = call.flush(index);
         }
         let mishaps = call.mishaps;
+        if ended.is_ok() && entry == Entry::Forget {
+            self.states = self.first() == 1;
+        }
         self.isolate.detach();
         let returns = match entry {
             Entry::Finish => &function.returns,
@@ -199,7 +247,8 @@ impl Guest {
         }
     }
 
-    /// Begins a scan of the table function of this index, or lists its partitions, with the columns of the entry.
+    /// Begins a scan of the table function of this index, or lists its partitions, or has a stream function, which is set up,
+    /// make something of a batch, with the columns of the entry.
     pub fn open(
         &mut self,
         index: usize,
@@ -209,12 +258,34 @@ impl Guest {
     ) -> Step<'static> {
         let function = &Arc::clone(&self.library).functions[index];
         self.limit_memory(function);
+        if entry == Entry::Map {
+            self.scan = (index, function.returns.clone());
+            let bytes = if function.vectorized { Argument::Bytes } else { Argument::Reused };
+            let rows = columns.first().map_or(0, |column| column.rows);
+            return self.begin(c"openMap", [rows as f64, index as f64], columns, bytes, progress);
+        }
         let is_table = entry == Entry::Scan;
         self.scan = (index, if is_table { wanted(&function.returns, columns) } else { DataType::Varchar });
-        let mut arguments = vec![Argument::Word(progress)];
-        columns.iter().for_each(|column| columns::add(column, Argument::Reused, &mut arguments));
         let numbers = [index as f64, f64::from(u8::from(is_table))];
-        self.step(c"openScan", &numbers, &arguments, None).map_or_else(|step| step, |_| Step::Done)
+        self.begin(c"openScan", numbers, columns, Argument::Reused, progress)
+    }
+
+    fn begin<'a>(
+        &mut self,
+        method: &CStr,
+        numbers: [f64; 2],
+        columns: &'a [Column<'a>],
+        bytes: fn(&'a [u8]) -> Argument<'a>,
+        progress: &'a AtomicU64,
+    ) -> Step<'static> {
+        let mut arguments = vec![Argument::Word(progress)];
+        columns.iter().for_each(|column| columns::add(column, bytes, &mut arguments));
+        self.step(method, &numbers, &arguments, None).map_or_else(|step| step, |_| Step::Done)
+    }
+
+    /// The arguments of a scan, which is over, are taken away from it.
+    pub(crate) fn detach(&self) {
+        self.isolate.detach();
     }
 
     /// The next rows of the scan: `most` at most, and fewer if there is news.
@@ -290,13 +361,25 @@ impl Guest {
 
     /// What a call that was ended says; `None` if nobody waits for it.
     fn failure(&mut self, function: &Function, thrown: Thrown) -> Option<Failure> {
+        self.failure_or(function, thrown, || rules::late(function.timeout.unwrap_or_default()))
+    }
+
+    /// The same of what has a time that is not the function's: what it says if it was `late`.
+    fn failure_or(
+        &mut self,
+        function: &Function,
+        thrown: Thrown,
+        late: impl FnOnce() -> String,
+    ) -> Option<Failure> {
         match thrown {
             Thrown::Exception(failure) => Some(failure),
             Thrown::Ended(Reason::Closed, _) => None,
-            Thrown::Ended(Reason::Timeout, traceback) => {
-                let message = rules::late(function.timeout.unwrap_or_default());
-                Some(Failure { class: "TimeoutError".into(), message, traceback, ..Failure::default() })
-            }
+            Thrown::Ended(Reason::Timeout, traceback) => Some(Failure {
+                class: "TimeoutError".into(),
+                message: late(),
+                traceback,
+                ..Failure::default()
+            }),
             Thrown::Ended(
                 reason @ (Reason::Memory | Reason::NoMemory | Reason::NoHeap | Reason::Stuck),
                 traceback,
@@ -309,8 +392,8 @@ impl Guest {
         }
     }
 
-    /// Calls the function of this index with a batch. The low half of `progress` is where the guest notes the
-    /// row at work.
+    /// Calls the function of this index, which is set up, with a batch. The low half of `progress` is where the guest notes
+    /// the row at work.
     pub fn answer(
         &mut self,
         index: usize,
@@ -444,7 +527,8 @@ impl BatchRun<'_> {
         rows: usize,
     ) -> Result<Verdict, Option<(Failure, Option<usize>)>> {
         let failure = self.guest.failure(self.function, thrown).ok_or(None)?;
-        if self.guest.spent && self.guest.states {
+        // A row of another function is lost alone. Who asks for the states learns it from the lane's end.
+        if self.function.kind == Kind::Aggregate && self.guest.spent && self.guest.states {
             let message = format!("{}; the states of this worker's groups are lost with it", failure.message);
             return Err(Some((Failure { message, ..failure }, None)));
         }

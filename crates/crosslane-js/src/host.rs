@@ -10,7 +10,7 @@ use crate::isolate;
 use crate::lane::{Lane, Seen, Watched};
 use crate::library::Library;
 use crate::loader;
-use crosslane::Failure;
+use crosslane::{Failure, Kind};
 use crosslane_process::Source;
 use crosslane_process::control::{ControlSocket, Report, Request};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -127,13 +127,15 @@ fn load(source: &Source, time: Duration) -> Result<Library, Failure> {
 
 fn declarations(library: &Library) -> Value {
     let functions = library.functions.iter().map(|function| {
-        let admits_null = vec![function.nulls == "call"; function.parameters.len()];
+        let admits = function.nulls == "call" || function.kind == Kind::Stream;
+        let admits_null = vec![admits; function.parameters.len()];
         let mut spec = function.options.clone();
         for (key, value) in [
             ("signature", json!(function.signature)),
             ("kind", json!(function.kind)),
             ("admits_null", json!(admits_null)),
             ("named", json!(function.named())),
+            ("set_up", json!(function.set_up)),
             ("on_error", json!(function.on_error)),
             ("retries", json!(function.retries)),
             ("timeout", json!(function.timeout)),

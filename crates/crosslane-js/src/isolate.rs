@@ -538,6 +538,12 @@ impl Isolate {
         unsafe { ffi::cl_memory_used(self.raw.as_ptr()) }
     }
 
+    /// Bytes of the heap and of array buffers that are alive: what is dead is collected.
+    pub(crate) fn memory_kept(&mut self) -> usize {
+        // SAFETY: the isolate lives, and nothing runs in it.
+        unsafe { ffi::cl_memory_kept(self.raw.as_ptr()) }
+    }
+
     /// Changes the limit for the heap and array buffers together, in bytes.
     pub fn limit_memory(&mut self, bytes: usize) {
         // SAFETY: the isolate lives, and nothing runs in it.

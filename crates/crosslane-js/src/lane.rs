@@ -49,11 +49,12 @@ const WAITING: Duration = Duration::from_secs(60);
 /// What a call may fill beside: garbage that V8 has not collected yet, compiled code, room to unwind in.
 const ROOM: u64 = 64 << 20;
 
-/// How long the end of a generator may take that has more rows, in seconds. The engine ends the lane after two.
+/// How long the end of a generator that has more rows may take, and a tear-down, in seconds. The engine ends the lane after two.
 const CLOSING: f64 = 1.0;
 
-/// The most rows of a scan's batch.
+/// The most rows of a scan's batch, and of its first.
 const MOST_ROWS: usize = 2048;
+const FIRST: usize = 8;
 
 /// How long the end of a process waits for an engine that is slow to take its replies. The host's watch waits for nothing
 /// longer: it is there for all lanes.
@@ -317,16 +318,32 @@ impl Lane {
 
     /// False if the engine no longer waits.
     fn serve_one(&mut self, call: Call) -> io::Result<bool> {
+        match call.entry() {
+            Some(Entry::SetUp) => return self.set_up(call),
+            Some(Entry::TearDown) => return self.tear_down(call),
+            _ => {}
+        }
         let index = call.header.function as usize;
         let library = Arc::clone(&self.library);
         let Some(function) = library.functions.get(index) else {
             return Err(io::Error::other(format!("a call of function {index}")));
         };
+        if self.guest.needs_set_up(index) {
+            // The call's own clock starts when that is done.
+            let time = library.time.as_secs_f64();
+            match self.set_up_one(call, index, function, Some(time)) {
+                Ok(()) => self.lane.progress().set(call.header.exchange as u32, COUNT),
+                // No row was begun, so that neither `retries` nor `on_error` counts.
+                failed => return tell(&mut self.lane, call, done(failed)),
+            }
+        }
         let entry = call.entry().and_then(|entry| Some((entry, function.takes(entry)?)));
         match entry {
             Some((Entry::Call, _)) => self.answer(call),
-            Some((entry @ (Entry::Scan | Entry::Partitions), types)) => {
-                self.scan(call, function, entry, &types)
+            Some((entry @ (Entry::Scan | Entry::Partitions | Entry::Map), types)) => {
+                let wanted = self.scan(call, function, entry, &types);
+                self.guest.detach();
+                wanted
             }
             Some((entry, types)) => self.enter(call, function, entry, &types),
             None => {
@@ -334,6 +351,70 @@ impl Lane {
                 Ok(true)
             }
         }
+    }
+
+    /// Sets up all functions that need it. The engine ends what takes too long. False if it no longer waits.
+    fn set_up(&mut self, call: Call) -> io::Result<bool> {
+        let library = Arc::clone(&self.library);
+        let mut first = None;
+        for (index, function) in library.functions.iter().enumerate() {
+            if !self.guest.needs_set_up(index) {
+                continue;
+            }
+            match self.set_up_one(call, index, function, None) {
+                Ok(()) => {}
+                Err(Some(failure)) => first = first.or(Some(failure)),
+                Err(None) => return Ok(false),
+            }
+            if self.guest.is_spent() {
+                break;
+            }
+        }
+        tell(&mut self.lane, call, done(first.map_or(Ok(()), |failure| Err(Some(failure)))))
+    }
+
+    /// Sets up a function within `limit` seconds, as [`Guest::set_up`] does.
+    fn set_up_one(
+        &mut self,
+        call: Call,
+        index: usize,
+        function: &Function,
+        limit: Option<f64>,
+    ) -> Result<(), Option<Failure>> {
+        begin(&self.watched, &self.bell, &raw mut self.lane, call, function, limit);
+        let made = self.guest.set_up(index);
+        end(&self.watched);
+        made
+    }
+
+    /// Ends what was set up, the last first, within [`CLOSING`]. The log has what fails: no query is there to hear it. False if
+    /// the engine no longer waits.
+    fn tear_down(&mut self, call: Call) -> io::Result<bool> {
+        let library = Arc::clone(&self.library);
+        let until = Instant::now() + Duration::from_secs_f64(CLOSING);
+        let mut first = None;
+        for (index, function) in library.functions.iter().enumerate().rev() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            // Each has its own clock.
+            self.lane.progress().set(call.header.exchange as u32, COUNT | index as u32);
+            let left = Some(left.as_secs_f64());
+            begin(&self.watched, &self.bell, &raw mut self.lane, call, function, left);
+            let ended = self.guest.tear_down(index);
+            end(&self.watched);
+            match ended {
+                Ok(()) => {}
+                Err(Some(failure)) => {
+                    // A log that nobody reads loses lines, and nothing else.
+                    let _ = (&*self.log).write_all(format!("{failure}\n").as_bytes());
+                    first = first.or(Some(failure));
+                }
+                Err(None) => return Ok(false),
+            }
+        }
+        tell(&mut self.lane, call, done(first.map_or(Ok(()), |failure| Err(Some(failure)))))
     }
 
     /// Does what an entry of an aggregate says. False if the engine no longer waits.
@@ -371,7 +452,8 @@ impl Lane {
         let mut step = self.guest.open(call.header.function as usize, entry, &columns, progress);
         end(&self.watched);
         drop(columns);
-        let mut pace = Pace::default();
+        // What a stream's batch becomes is wanted as a whole.
+        let mut pace = Pace::of(if entry == Entry::Map { MOST_ROWS } else { FIRST });
         let mut failure: Option<(Failure, usize)> = None;
         let mut cancelled = false;
         loop {
@@ -460,6 +542,15 @@ impl Lane {
     }
 }
 
+/// The answer of what has no results.
+fn done(ended: Result<(), Option<Failure>>) -> Answer<'static> {
+    match ended {
+        Ok(()) => Answer::Nothing(Mishaps::default()),
+        Err(Some(failure)) => Answer::Failed(failure, None),
+        Err(None) => Answer::Closed,
+    }
+}
+
 /// Sends an answer. False if the engine no longer waits.
 fn tell(lane: &mut GuestLane, call: Call, answer: Answer<'_>) -> io::Result<bool> {
     match answer {
@@ -513,15 +604,14 @@ struct Pace {
     took: Duration,
 }
 
-impl Default for Pace {
-    fn default() -> Self {
-        Self { rows: 8, begun: Instant::now(), took: Duration::ZERO }
-    }
-}
-
 impl Pace {
     /// About how long a batch may take.
     const LONG: Duration = Duration::from_millis(10);
+
+    /// The first batch has so many rows.
+    fn of(rows: usize) -> Self {
+        Self { rows, begun: Instant::now(), took: Duration::ZERO }
+    }
 
     fn rows(&self) -> usize {
         self.rows

@@ -35,6 +35,9 @@ pub struct Function {
     pub nulls: String,
     /// Whether it takes whole columns.
     pub vectorized: bool,
+    /// Whether each isolate prepares something for it, before its first row.
+    #[serde(default)]
+    pub set_up: bool,
     /// What becomes of a row whose call failed.
     pub on_error: OnError,
     /// How often a failed row is called again.
@@ -75,6 +78,22 @@ impl Function {
         Ok(concrete.parameters.into_iter().map(|field| field.data_type).collect())
     }
 
+    /// What a failure says that is one of its set-up.
+    pub(crate) fn in_set_up(&self, failure: Failure) -> Failure {
+        let note = format!("in the set-up of {}, before its first row on this lane", self.name());
+        Failure { set_up: true, ..noted(&note, failure) }
+    }
+
+    /// The same of its tear-down, whose reader knows no query.
+    pub(crate) fn in_tear_down(&self, failure: Failure) -> Failure {
+        let Self { file, line, .. } = self;
+        noted(&format!("in the tear-down of {}, declared at {file}:{line}", self.name()), failure)
+    }
+
+    fn name(&self) -> &str {
+        self.parsed.as_ref().map_or(&self.signature, |signature| &signature.name)
+    }
+
     /// What becomes of calls that fail.
     pub(crate) fn leniency(&self) -> Leniency {
         Leniency { retries: self.retries, on_error: self.on_error }
@@ -107,9 +126,16 @@ impl Function {
         json!({
             "parameters": parameters,
             "variadic": variadic,
+            "stream": self.kind == Kind::Stream,
             "returns": describe(&self.returns)
         })
     }
+}
+
+/// A failure that says before its place what it was a part of.
+fn noted(note: &str, failure: Failure) -> Failure {
+    let traceback = format!("  {note}\n{}", failure.traceback).trim_end().to_owned();
+    Failure { traceback, ..failure }
 }
 
 fn unknown() -> DataType {
@@ -125,6 +151,8 @@ pub struct Library {
     pub functions: Vec<Function>,
     /// What tells the files that it was loaded from from any others.
     pub text: String,
+    /// How long it may take to load it, and to set up a function.
+    pub time: Duration,
 }
 
 impl Library {
@@ -139,15 +167,15 @@ impl Library {
                 text = files.to_owned();
             }
         })?;
-        Self::new(snapshot, &declared, text)
+        Self::new(snapshot, &declared, text, time)
     }
 
     /// A library of what [`load`] gave.
     ///
     /// # Errors
     /// A function whose signature cannot be read.
-    pub fn new(snapshot: Snapshot, declared: &str, text: String) -> Result<Self, Failure> {
-        Ok(Self { snapshot: Arc::new(snapshot), functions: functions(declared)?, text })
+    pub fn new(snapshot: Snapshot, declared: &str, text: String, time: Duration) -> Result<Self, Failure> {
+        Ok(Self { snapshot: Arc::new(snapshot), functions: functions(declared)?, text, time })
     }
 }
 
@@ -297,7 +325,12 @@ fn functions(declared: &str) -> Result<Vec<Function>, Failure> {
             traceback: format!("    at {}:{}", function.file, function.line),
             ..Failure::default()
         })?;
-        check(function, &signature).map_err(|message| Failure {
+        let kind = function.kind.declared(&signature).map_err(|what| format!("{}: {what}", signature.name));
+        kind.and_then(|kind| {
+            function.kind = kind;
+            check(function, &signature)
+        })
+        .map_err(|message| Failure {
             class: "DeclarationError".into(),
             message,
             traceback: format!("    at {}:{}", function.file, function.line),
@@ -319,9 +352,29 @@ fn check(function: &Function, signature: &Signature) -> Result<(), String> {
         (Kind::Table, false) => Err(format!(
             "{name}: the signature of a udtf ends with -> TABLE(column TYPE, ...); a function with one result is declared with udf"
         )),
+        (Kind::Table, true) if function.set_up => Err(format!(
+            "{name}: a table function is a generator; a class is for udf, and for a udtf whose parameter is a TABLE"
+        )),
+        (Kind::Aggregate, false) if function.vectorized && signature.parameters.is_empty() => {
+            Err(format!("{name}: a vectorized aggregate needs a parameter: its update is given columns"))
+        }
         (Kind::Aggregate, true) => Err(format!("{name}: an aggregate has one result, and no TABLE(...)")),
         (Kind::Scalar, true) => {
             Err(format!("{name}: a function that returns TABLE(...) is declared with udtf, not with udf"))
+        }
+        (Kind::Stream, _) => {
+            let is_set = |option: &str| match function.options.get(option) {
+                Some(Value::Bool(is_set)) => *is_set,
+                option => option.is_some_and(|option| !option.is_null()),
+            };
+            let mut tables = ["partitions", "projection", "cardinality"].into_iter();
+            match tables.find(|option| is_set(option)) {
+                Some(option) => Err(format!("{name}: a function of a TABLE has no option {option}")),
+                None if function.nulls == "call" => {
+                    Err(format!("{name}: a function of a TABLE has no option nulls: its columns may be NULL"))
+                }
+                None => Ok(()),
+            }
         }
         (Kind::Table | Kind::Aggregate, _) if signature.variadic || signature.takes_any() => {
             Err(format!("{name}: only a udf takes any number or type of arguments"))

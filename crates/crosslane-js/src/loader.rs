@@ -69,7 +69,7 @@ pub(crate) fn load(path: &Path, time: Duration) -> Result<Library, Failure> {
     let [cold_blob, warm_blob] = blobs;
     let bytes = map(if warm { warm_blob } else { cold_blob }).map_err(system)?;
     // SAFETY: the bytes are what V8 made in the child, which has ended.
-    Library::new(unsafe { Snapshot::from_bytes(bytes) }, &declared, text)
+    Library::new(unsafe { Snapshot::from_bytes(bytes) }, &declared, text, time)
 }
 
 fn failure(message: String) -> Failure {

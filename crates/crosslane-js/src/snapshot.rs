@@ -25,6 +25,7 @@ const FULL: &str = concat!(
     include_str!("js/encoding.js"),
     include_str!("js/url.js"),
     include_str!("js/timers.js"),
+    include_str!("js/stateful.js"),
     include_str!("js/run.js"),
     include_str!("js/clone.js"),
     include_str!("js/saved.js"),

@@ -222,6 +222,25 @@ fn memory_of_a_vectorized_call_is_taken_away() {
 }
 
 #[test]
+fn garbage_of_a_set_up_gives_no_call_more_memory() {
+    let text = "udf('f(x BIGINT) -> BIGINT', class {
+          constructor() { for (const all = []; all.length < 30;) all.push(new Array(1.2e6).fill(0.5)); }
+          call(x) { return x; }
+        });
+        udf('g(x BIGINT) -> BIGINT', { memory_limit: '50 MB' }, (x) => {
+          const all = [];
+          while (all.length < x) all.push(new Array(1.25e5).fill(0.5));
+          return x;
+        });";
+    let mut fixture = load(text).unwrap();
+    let guest = &mut fixture.guest;
+    guest.set_up(0).unwrap();
+    assert_eq!(call(guest, 1, &[Some(30)]), Ok(vec![Some(30)]));
+    let (failure, _) = call(guest, 1, &[Some(100)]).unwrap_err();
+    assert!(failure.contains("the function's memory_limit"), "{failure}");
+}
+
+#[test]
 fn memory_that_was_refused_and_not_missed_is_not_why_a_call_fails() {
     let text = "udf('f(x BIGINT) -> BIGINT', (x) => {
         try {
@@ -265,6 +284,7 @@ fn isolates_of_two_snapshots_are_refused() {
         snapshot: Arc::new(copy),
         functions: fixture.library.functions.clone(),
         text: String::new(),
+        time: fixture.library.time,
     });
     let boot = || Guest::boot(&second, Box::new(Log(mpsc::channel().0)));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(boot)).is_err());
@@ -390,6 +410,263 @@ fn a_row_that_fails_is_the_end_or_null() {
     }
 }
 
+/// Has a stream function make something of a batch of BIGINTs and DOUBLEs.
+fn map(guest: &mut Guest, function: usize, a: &[Option<i64>], b: &[f64]) -> Result<(), String> {
+    let table: DataType = "STRUCT(a BIGINT, b DOUBLE)".parse().unwrap();
+    let mut column = ColumnBuilder::new(&table);
+    for (a, b) in a.iter().zip(b) {
+        match a {
+            Some(a) => column.children[0].fixed(*a),
+            None => column.children[0].null(),
+        }
+        column.children[1].fixed(*b);
+        column.nested().unwrap();
+    }
+    let request = frame(&[&column], a.len());
+    let columns = batch::columns(bytemuck::cast_slice(&request), std::iter::once(&table)).unwrap();
+    match guest.open(function, Entry::Map, &columns, &AtomicU64::new(0)) {
+        Step::Done => Ok(()),
+        Step::Failed(failure) => Err(failure.to_string()),
+        step => panic!("{step:?}"),
+    }
+}
+
+/// A batch of two rows, with a NULL.
+fn two(guest: &mut Guest, function: usize) -> Result<Rows, String> {
+    map(guest, function, &[Some(1), None], &[2.5, 3.5])?;
+    rows(guest, 100, 1)
+}
+
+#[test]
+fn a_stream_function_gets_a_batch_and_gives_rows() {
+    let declared = |options: &str, function: &str| {
+        format!("udtf('f(t TABLE(a BIGINT, b DOUBLE)) -> TABLE(c BIGINT)', {options}, {function});\n")
+    };
+    let text = [
+        declared(
+            "{}",
+            "function* (t) { for (const { a, b } of t) { yield a; yield [b * 2]; } yield t.length; }",
+        ),
+        declared("{}", "(t) => t.filter((row) => row.a === null).map((row) => ({ c: row.b + 0.5 }))"),
+        declared("{}", "() => {}"),
+        declared("{}", "async () => null"),
+        declared("{}", "async function* (t) { await null; for (const { a } of t) yield a; }"),
+        declared("{}", "async (t) => [t.length]"),
+        declared("{}", "() => 5"),
+        declared(
+            "{ vectorized: true }",
+            "function* ({ a, b }) { yield [a]; yield { c: [b.constructor === Float64Array ? 1 : 0, a.constructor === Array ? 1 : 0] }; }",
+        ),
+        declared("{ vectorized: true }", "({ b }) => ({ c: b.map((x) => x * 2) })"),
+        declared("{ vectorized: true }", "() => undefined"),
+        declared(
+            "{ on_error: 'null' }",
+            "function* () { yield 1; yield new Error('mine'); yield 'x'; throw new Error('over'); }",
+        ),
+        "udf('slow(x BIGINT) -> BIGINT', async (x) => { await null; return x + 1; });".to_owned(),
+    ];
+    let mut fixture = load(&text.concat()).unwrap();
+    let guest = &mut fixture.guest;
+    let some = |values: &[i64]| vec![values.iter().map(|value| Some(*value)).collect::<Vec<_>>()];
+    assert_eq!(two(guest, 0).unwrap(), (vec![vec![Some(1), Some(5), None, Some(7), Some(2)]], 0, true));
+    assert_eq!(two(guest, 1).unwrap(), (some(&[4]), 0, true));
+    for nothing in [2, 3, 9] {
+        assert_eq!(two(guest, nothing).unwrap(), (vec![vec![]], 0, true));
+    }
+    assert_eq!(two(guest, 4).unwrap(), (vec![vec![Some(1), None]], 0, true));
+    assert_eq!(two(guest, 5).unwrap(), (some(&[2]), 0, true));
+    assert!(two(guest, 6).unwrap_err().contains("returned 5 where rows are due"));
+    assert_eq!(two(guest, 7).unwrap(), (vec![vec![Some(1), None, Some(1), Some(1)]], 0, true));
+    map(guest, 7, &[Some(1), Some(2)], &[0.0; 2]).unwrap();
+    // Without a NULL it is an array of numbers.
+    assert_eq!(rows(guest, 100, 1).unwrap(), (some(&[1, 2, 1, 0]), 0, true));
+    assert_eq!(two(guest, 8).unwrap(), (some(&[5, 7]), 0, true));
+    assert_eq!(two(guest, 10).unwrap(), (vec![vec![Some(1), None, None]], 2, false));
+    assert!(rows(guest, 100, 1).unwrap_err().contains("over"));
+    // What comes behind a scan that came to its end is none.
+    assert_eq!(two(guest, 4).unwrap(), (vec![vec![Some(1), None]], 0, true));
+    assert_eq!(call(guest, 11, &[Some(1)]).unwrap(), [Some(2)]);
+    // An empty batch is one.
+    map(guest, 0, &[], &[]).unwrap();
+    assert_eq!(rows(guest, 100, 1).unwrap(), (some(&[0]), 0, true));
+}
+
+#[test]
+fn a_stream_function_makes_batches_as_they_are_wanted() {
+    let text = "let ended = 0;
+        udtf('f(t TABLE(a BIGINT, b DOUBLE)) -> TABLE(c BIGINT)', function* (t) {
+          try { for (let i = 0; ; i++) yield i; } finally { ended++; }
+        });
+        udf('ended(x BIGINT) -> BIGINT', () => ended);";
+    let mut fixture = load(text).unwrap();
+    let guest = &mut fixture.guest;
+    map(guest, 0, &[Some(1)], &[1.0]).unwrap();
+    for batch in 0..3 {
+        let expected: Vec<_> = (0..100).map(|row| Some(100 * batch + row)).collect();
+        assert_eq!(rows(guest, 100, 1).unwrap(), (vec![expected], 0, false));
+    }
+    assert!(matches!(guest.close(&AtomicU64::new(0)), Step::Done));
+    assert_eq!(call(guest, 1, &[Some(1)]).unwrap(), [Some(1)]);
+}
+
+/// What one scan has left is not for the next.
+#[test]
+fn a_scan_that_does_not_begin_has_no_rows() {
+    let text = "let made = 0;
+        udtf('f(n BIGINT) -> TABLE(a BIGINT)', function* (n) { yield n; yield n; });
+        udtf('g(t TABLE(a BIGINT, b DOUBLE)) -> TABLE(c BIGINT)', class {
+          batches = 0;
+          constructor() { if (++made === 1) throw new Error('not yet'); }
+          *call(t) { yield ++this.batches; yield made; }
+        });";
+    let mut fixture = load(text).unwrap();
+    let guest = &mut fixture.guest;
+    for _ in 0..2 {
+        open(guest, 0, None, 3).unwrap();
+        assert_eq!(rows(guest, 10, 1).unwrap(), (vec![vec![Some(3), Some(3)]], 0, true));
+        assert!(open(guest, 0, None, 1 << 60).unwrap_err().contains("beyond 2^53"));
+        assert!(!matches!(guest.rest(), Step::Rows { .. }), "the rows of another scan");
+    }
+    open(guest, 0, None, 3).unwrap();
+    assert_eq!(rows(guest, 10, 1).unwrap(), (vec![vec![Some(3), Some(3)]], 0, true));
+    let failure = guest.set_up(1).unwrap_err().unwrap();
+    assert!(failure.set_up && failure.message.contains("not yet"), "{failure}");
+    assert!(!matches!(guest.rest(), Step::Rows { .. }), "the rows of another function");
+    assert!(guest.needs_set_up(1));
+    guest.set_up(1).unwrap();
+    assert!(!guest.needs_set_up(1));
+    for batch in 1..4 {
+        assert_eq!(two(guest, 1).unwrap(), (vec![vec![Some(batch), Some(2)]], 0, true));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_of_a_stream_function_is_an_error_where_it_is_declared() {
+    let refused = |signature: &str, options: &str| {
+        let error = load(&format!("udtf('{signature}', {{ {options} }}, function* (t) {{}});")).err();
+        let error = error.unwrap_or_else(|| panic!("{signature}, {options}"));
+        assert!(error.traceback.contains(".js:1"), "{error}");
+        error.message
+    };
+    let stream = "f(t TABLE(a BIGINT)) -> TABLE(c BIGINT)";
+    for option in ["partitions: () => [1]", "projection: true", "cardinality: 5", "nulls: \"call\""] {
+        let message = refused(stream, option);
+        let name = option.split(':').next().unwrap();
+        assert!(message.contains(&format!("a function of a TABLE has no option {name}")), "{message}");
+    }
+    for (signature, what) in [
+        ("f(t TABLE(a BIGINT), x BIGINT) -> TABLE(c BIGINT)", "no parameter beside a TABLE"),
+        ("f(t TABLE(a BIGINT)) -> BIGINT", "TABLE"),
+        ("f(t TABLE) -> TABLE(c BIGINT)", "the columns of both tables are declared"),
+        ("f(t TABLE(a BIGINT)) -> TABLE", "the columns of both tables are declared"),
+    ] {
+        let message = refused(signature, "");
+        assert!(message.contains(what), "{message}");
+    }
+    for (declares, function) in
+        [("udf", "(t) => t"), ("udaf", "class { update() {} merge() {} finish() {} }")]
+    {
+        let message = load(&format!("{declares}('{stream}', {function});"));
+        assert!(message.err().unwrap().message.contains("TABLE"));
+    }
+}
+
+/// What a constructor begins may be awaited by any batch, and what a batch has left running is cleared.
+#[test]
+fn the_timers_of_a_set_up_stay() {
+    let text = "const later = (time, value) => new Promise((done) => setTimeout(done, time, value));
+        class Ready {
+          ready = later(30, 5);
+          // Starts its timer when the constructor has ended.
+          begun = this.begin();
+          ticks = 0;
+          constructor() { setInterval(() => { this.ticks++; }, 5); }
+          async begin() { await null; return await later(20, 2); }
+        }
+        udf('f(x BIGINT) -> BIGINT', class extends Ready {
+          async call(x) { return x + await this.ready + await this.begun; }
+        });
+        udf('g(x BIGINT) -> BIGINT', { vectorized: true }, class extends Ready {
+          async call(x) { const more = await this.ready; return x.map((one) => one + more); }
+        });
+        let left = 0;
+        udf('leaves(x BIGINT) -> BIGINT', { concurrency: 2 }, async (x) => {
+          setTimeout(() => { left++; }, 1);
+          return await null ?? x;
+        });
+        udf('left(x BIGINT) -> BIGINT', async () => (await later(30), left));
+        udf('ticks(x BIGINT) -> BIGINT', class extends Ready {
+          async call(x) { const before = this.ticks; await later(40); return this.ticks > before ? 1 : 0; }
+        });
+        udf('fails(x BIGINT) -> BIGINT', class {
+          constructor() { setTimeout(() => { left += 1000; }, 1); throw new Error('no'); }
+          call(x) { return x; }
+        });";
+    let mut fixture = load(text).unwrap();
+    let guest = &mut fixture.guest;
+    for function in [0, 1, 4] {
+        guest.set_up(function).unwrap();
+    }
+    guest.set_up(5).unwrap_err();
+    // Batches of others come between.
+    for _ in 0..2 {
+        assert_eq!(call(guest, 2, &[Some(1)]), Ok(vec![Some(1)]));
+        assert_eq!(call(guest, 3, &[Some(1)]), Ok(vec![Some(0)]));
+    }
+    for _ in 0..2 {
+        assert_eq!(call(guest, 0, &[Some(1), Some(2)]), Ok(vec![Some(8), Some(9)]));
+        assert_eq!(call(guest, 1, &[Some(1), Some(2)]), Ok(vec![Some(6), Some(7)]));
+        assert_eq!(call(guest, 4, &[Some(1)]), Ok(vec![Some(1)]));
+    }
+}
+
+#[test]
+fn a_tear_down_that_fails_says_of_which_function() {
+    let text = "udf('f(x BIGINT) -> BIGINT', class {\n call(x) { return x; }\n close() { throw new RangeError('no'); } });";
+    let mut fixture = load(text).unwrap();
+    let guest = &mut fixture.guest;
+    // There is nothing to end.
+    guest.tear_down(0).unwrap();
+    guest.set_up(0).unwrap();
+    let failure = guest.tear_down(0).unwrap_err().unwrap().to_string();
+    assert!(failure.starts_with("RangeError: no\n  in the tear-down of f, declared at /"), "{failure}");
+    assert!(failure.contains(".js:1\n    at ") && failure.contains(".js:3:"), "{failure}");
+    assert!(guest.needs_set_up(0));
+}
+
+/// What a file gives to all objects is nothing that a function has.
+#[test]
+fn what_all_objects_have_declares_nothing() {
+    let text =
+        "Object.prototype.call = Object.prototype.close = () => { throw new Error('of all objects'); };
+        Object.prototype.instance = { call: () => 99 };
+        Object.prototype.stateful = true;
+        udf('f(x BIGINT) -> BIGINT', (x) => x + 1);
+        udf('g(x BIGINT) -> BIGINT', function (x) { return x + 2; });
+        class Base { call(x) { return x + this.added; } }
+        udf('h(x BIGINT) -> BIGINT', class extends Base { static length = 3; added = 3; });";
+    let mut fixture = load(text).unwrap();
+    let guest = &mut fixture.guest;
+    guest.set_up(2).unwrap();
+    for (function, added) in [(0, 1), (1, 2), (2, 3)] {
+        assert!(!guest.needs_set_up(function));
+        assert_eq!(call(guest, function, &[Some(10)]), Ok(vec![Some(10 + added)]));
+    }
+    guest.tear_down(2).unwrap();
+    drop(fixture);
+    for (declares, message) in [
+        ("udf('f(x BIGINT) -> BIGINT', class Model {})", "Model has no method call"),
+        (
+            "udaf('f(x BIGINT) -> BIGINT', class Total { update() {} finish() {} })",
+            "Total has no method merge",
+        ),
+    ] {
+        let error =
+            load(&format!("Object.prototype.call = Object.prototype.merge = () => 1;\n{declares};")).err();
+        assert!(error.unwrap().message.contains(message));
+    }
+}
+
 /// Does an entry of an aggregate with columns; its results as integers, or the failure's text.
 fn enter(guest: &mut Guest, entry: Entry, columns: &[Vec<i64>]) -> Result<(Vec<Option<i64>>, u32), String> {
     let rows = columns[0].len();
@@ -465,6 +742,28 @@ fn states_are_updated_combined_and_finished() {
     }
 }
 
+/// What a state is as text.
+fn saved(guest: &mut Guest, state: i64) -> Option<String> {
+    let request = frame(&[&integers(&[Some(state)])], 1);
+    let types = [DataType::BigInt];
+    let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
+    let Answer::Done(saved, _) = guest.enter(0, Entry::Save, &columns, 1, &AtomicU64::new(0)) else {
+        panic!("no states");
+    };
+    let saved = frame(&[&saved], 1);
+    let saved = batch::column(bytemuck::cast_slice(&saved), &DataType::Varchar).unwrap();
+    saved.is_valid(0).then(|| String::from_utf8(saved.bytes(0).to_vec()).unwrap())
+}
+
+/// Adds a state that was saved to another.
+fn load_state(guest: &mut Guest, state: i64, text: &str) {
+    let request = frame(&[&integers(&[Some(state)]), &texts(&[Some(text)])], 1);
+    let types = [DataType::BigInt, DataType::Varchar];
+    let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
+    let done = guest.enter(0, Entry::Load, &columns, 1, &AtomicU64::new(0));
+    assert!(matches!(done, Answer::Nothing(_)), "{done:?}");
+}
+
 #[test]
 fn states_travel_as_text() {
     for text in TOTALS {
@@ -472,25 +771,43 @@ fn states_travel_as_text() {
         let mut other = Guest::boot(&fixture.library, Box::new(Log(mpsc::channel().0))).unwrap();
         let guest = &mut fixture.guest;
         enter(guest, Entry::Update, &[vec![1, 1], vec![4, 5]]).unwrap();
-        let request = frame(&[&integers(&[Some(0), Some(1)])], 2);
-        let types = [DataType::BigInt];
-        let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
-        let Answer::Done(saved, _) = guest.enter(0, Entry::Save, &columns, 2, &AtomicU64::new(0)) else {
-            panic!("no states");
-        };
-        let saved = frame(&[&saved], 2);
-        let saved = batch::column(bytemuck::cast_slice(&saved), &DataType::Varchar).unwrap();
-        assert!(!saved.is_valid(0) && saved.is_valid(1));
-        let text = std::str::from_utf8(saved.bytes(1)).unwrap();
+        assert_eq!(saved(guest, 0), None);
+        let text = saved(guest, 1).unwrap();
         for expected in [9, 18] {
-            let request = frame(&[&integers(&[Some(0)]), &texts(&[Some(text)])], 1);
-            let types = [DataType::BigInt, DataType::Varchar];
-            let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
-            assert!(matches!(
-                other.enter(0, Entry::Load, &columns, 1, &AtomicU64::new(0)),
-                Answer::Nothing(_)
-            ));
+            load_state(&mut other, 0, &text);
             assert_eq!(enter(&mut other, Entry::Finish, &[vec![0]]).unwrap().0, [Some(expected)]);
+        }
+    }
+}
+
+/// A counter in an object without a prototype has no methods for words that it has not seen.
+#[test]
+fn states_without_a_prototype_stay_so() {
+    for (start, words) in [("Object.create(null)", "s"), ("({ words: Object.create(null) })", "s.words")] {
+        let mut fixture = load(&format!(
+            "udaf('words(x BIGINT) -> BIGINT', {{
+               start: () => {start},
+               update(s, x) {{ if (x > 0) {words}.constructor = ({words}.constructor ?? 0) + x; }},
+               merge() {{}},
+               finish: (s) => {words}.constructor ?? (Object.getPrototypeOf({words}) === null ? -1 : -2),
+             }});"
+        ))
+        .unwrap();
+        let guest = &mut fixture.guest;
+        let update = |guest: &mut Guest, state, x| {
+            enter(guest, Entry::Update, &[vec![state], vec![x]]).unwrap();
+        };
+        // Of an empty state, and of one with a word.
+        for (state, x, before, after) in [(0, 0, -1, 5), (10, 7, 7, 12)] {
+            update(guest, state, x);
+            combine(guest, state + 1, state, true);
+            let text = saved(guest, state).unwrap();
+            load_state(guest, state + 2, &text);
+            for copy in [state + 1, state + 2] {
+                assert_eq!(enter(guest, Entry::Finish, &[vec![copy]]).unwrap().0, [Some(before)], "{start}");
+                update(guest, copy, 5);
+                assert_eq!(enter(guest, Entry::Finish, &[vec![copy]]).unwrap().0, [Some(after)], "{start}");
+            }
         }
     }
 }
@@ -504,4 +821,26 @@ fn rows_of_a_large_batch_wait_for_their_columns() {
         enter(guest, Entry::Update, &[vec![3; rows], vec![1; rows]]).unwrap();
     }
     assert_eq!(enter(guest, Entry::Finish, &[vec![3]]).unwrap().0, [Some(2 * rows as i64)]);
+}
+
+#[test]
+fn a_guest_has_states_until_all_are_forgotten() {
+    for text in TOTALS {
+        let greedy = "udf('greedy(x BIGINT) -> BIGINT', { on_error: 'null', memory_limit: '30 MB' }, (x) => {
+            for (const all = []; x === 2;) all.push(new Array(1000).fill(0.5));
+            return x; });";
+        let mut fixture = load(&format!("{text}{greedy}")).unwrap();
+        let guest = &mut fixture.guest;
+        assert!(!guest.has_states());
+        enter(guest, Entry::Update, &[vec![0, 1], vec![1, 10]]).unwrap();
+        enter(guest, Entry::Forget, &[vec![1]]).unwrap();
+        assert!(guest.has_states());
+        enter(guest, Entry::Forget, &[vec![0]]).unwrap();
+        assert!(!guest.has_states());
+        enter(guest, Entry::Update, &[vec![2], vec![100]]).unwrap();
+        assert!(guest.has_states());
+        // What a row of another function uses up is its own error.
+        assert_eq!(call(guest, 1, &[Some(1), Some(2), Some(3)]), Ok(vec![Some(1), None, Some(3)]));
+        assert!(guest.is_spent() && guest.has_states());
+    }
 }

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::SendFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// How often a waiting guest looks whether its engine lives. (The kernel kills it too, if its
@@ -19,6 +19,15 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The bytes of the frame that says how long a message is that is none of the ring's.
 const ANNOUNCEMENT: usize = size_of::<u64>();
+
+/// Whether this process writes its stack when it gets SIGQUIT.
+static TELLS_STACK: AtomicBool = AtomicBool::new(false);
+
+/// Says that this process, whose next lane is its only one, writes its stack to its stderr when it gets SIGQUIT, and goes on. The engine asks so what a
+/// call does that makes no progress.
+pub fn tells_stack() {
+    TELLS_STACK.store(true, Relaxed);
+}
 
 /// A guest's end of its lane.
 #[derive(Debug)]
@@ -32,8 +41,13 @@ pub struct GuestLane {
     held: bool,
     /// The current call's message, if it is none of the ring's.
     external: Option<external::MappedFile>,
+    /// How many batches of the current exchange were taken behind the one that opened it, and how many of them the engine was told of.
+    taken: u32,
+    told: u32,
     /// The number of the last exchange that this guest has ended.
     ended: u64,
+    /// That of the last exchange that the engine wants no more of.
+    cancelled: u64,
     /// When it last began or stopped to wait for its engine.
     mark: u64,
     /// For how long it waited before it began with what it works on.
@@ -100,21 +114,11 @@ pub enum Emitted {
 
 /// What a guest waits for that has results to send.
 #[derive(Debug, Clone, Copy)]
-enum Room {
-    /// For a frame of so many bytes.
+pub enum Room {
+    /// For a message of so many bytes.
     Of(usize),
     /// That the engine has taken all.
     All,
-}
-
-/// What the engine has sent to a guest that makes results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Came {
-    Nothing,
-    /// More arguments.
-    Input,
-    /// It wants no more of the exchange.
-    Cancel,
 }
 
 /// What happened to the rows of a call beside their results.
@@ -173,7 +177,7 @@ impl GuestLane {
     pub unsafe fn open(memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<Self> {
         // SAFETY: as the caller says.
         let ends = unsafe { Ends::open(memory) }.map_err(broken)?;
-        identity::greet(socket.as_fd())?;
+        identity::greet(socket.as_fd(), TELLS_STACK.load(Relaxed))?;
         Ok(Self {
             ends,
             socket,
@@ -181,7 +185,10 @@ impl GuestLane {
             placement: Placement::new(Side::Guest),
             held: false,
             external: None,
+            taken: 0,
+            told: 0,
             ended: 0,
+            cancelled: 0,
             mark: now(),
             waited: 0,
         })
@@ -208,23 +215,49 @@ impl GuestLane {
     /// # Errors
     /// If the engine broke the protocol.
     pub fn next_call_or(&mut self, stop: impl Fn() -> bool) -> io::Result<Next> {
-        let next = self.next_message(&stop)?;
-        if let Next::Call(call) = next {
-            self.ends.progress.set(call.header.exchange as u32, u32::MAX);
+        loop {
+            let next = self.next_message(&stop)?;
+            let Next::Call(call) = next else { return Ok(next) };
+            if call.header.exchange > self.cancelled {
+                (self.taken, self.told) = (0, 0);
+                self.ends.progress.set(call.header.exchange as u32, u32::MAX);
+                return Ok(next);
+            }
+            // It was cancelled with the one before. The engine takes what comes, and throws it away.
+            self.succeed(call.with_rows(0), &(), Mishaps::default())?;
         }
-        Ok(next)
     }
 
-    /// Waits for the next batch of an exchange of which that of `call` was not the last. That one is gone then.
+    /// Waits for the next batch of an exchange of which that of `call` was not the last. That one is gone then. The engine sends only so
+    /// many batches ahead; so it is told first of those that were taken, unless results have told it.
     ///
     /// # Errors
-    /// If the engine broke the protocol.
+    /// If the engine is gone or broke the protocol.
     pub fn more(&mut self, call: &Call, stop: impl Fn() -> bool) -> io::Result<Next> {
         if call.is_last() {
             return Err(broken("a guest that wants more than the last batch"));
         }
+        // A cancel that was seen while results were sent is not there any more.
+        if self.is_cancelled(call)? {
+            return Ok(Next::Cancelled);
+        }
+        if self.told < self.taken {
+            match self.emit(call, 0, &(), &stop)? {
+                Emitted::Sent => {}
+                Emitted::Cancelled => return Ok(Next::Cancelled),
+                Emitted::Stopped => return Ok(Next::Stopped),
+                Emitted::Failed(failure) => return Err(broken(failure.message)),
+            }
+        }
         self.release();
-        self.next_message(&stop)
+        let next = self.next_message(&stop)?;
+        if let Next::Call(call) = next {
+            if call.header.exchange != self.ended + 1 {
+                return Err(broken("a batch of another exchange"));
+            }
+            self.taken += 1;
+        }
+        Ok(next)
     }
 
     /// Waits for a message of an exchange that this guest has not ended.
@@ -275,6 +308,7 @@ impl GuestLane {
             }
             CANCEL => {
                 self.release();
+                self.cancelled = header.exchange;
                 Ok(Some(Next::Cancelled))
             }
             kind => Err(broken(format!("a message of kind {kind}"))),
@@ -300,7 +334,7 @@ impl GuestLane {
             entry,
             waited,
             worked,
-            row: u32::MAX,
+            row: if kind == BATCH && self.taken > 0 { self.taken } else { u32::MAX },
             ..Header::default()
         }
     }
@@ -474,7 +508,7 @@ impl GuestLane {
         let write = |frame: &mut [u8]| results.write(&mut plan.start(frame, reply));
         let inline = size <= self.ends.producer.most();
         // One large batch at a time: they take no room in the ring that would bound them.
-        if let Some(ended) = self.await_room(call, if inline { Room::Of(size) } else { Room::All }, &stop)? {
+        if let Some(ended) = self.room_or_end(call, if inline { Room::Of(size) } else { Room::All }, &stop)? {
             // The next try counts what was worked until now.
             self.mark = begun;
             return Ok(ended);
@@ -491,15 +525,19 @@ impl GuestLane {
         Ok(Emitted::Sent)
     }
 
-    /// Waits until the engine has taken all that was sent, or until `stop` says so, as [`GuestLane::next_call_or`]: for
-    /// guests that make results as they are wanted. The arguments are gone then.
+    /// Waits until there is room for a batch of results, or the engine has taken all that was sent (for guests that make
+    /// results as they are wanted), or until `stop` says so, as [`GuestLane::next_call_or`]. The arguments are gone then.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
-    pub fn await_taken(&mut self, call: &Call, stop: impl Fn() -> bool) -> io::Result<Emitted> {
+    pub fn await_room(&mut self, call: &Call, room: Room, stop: impl Fn() -> bool) -> io::Result<Emitted> {
         self.release();
         let begun = now();
-        let ended = self.await_room(call, Room::All, &stop)?;
+        let room = match room {
+            Room::Of(size) if size > self.ends.producer.most() => Room::All,
+            room => room,
+        };
+        let ended = self.room_or_end(call, room, &stop)?;
         // What is worked before this wait and after it is told with the next batch.
         let waited = now().saturating_sub(begun);
         self.mark += waited;
@@ -514,20 +552,46 @@ impl GuestLane {
         self.mark = now;
     }
 
-    /// Whether the engine wants no more of the exchange, by a look at the ring. The arguments are gone then. Who is told so
-    /// once has taken the cancel.
+    /// Whether the engine wants no more of the exchange, by a look at the ring. The arguments are gone then.
     ///
     /// # Errors
     /// If the engine broke the protocol.
     pub fn is_cancelled(&mut self, call: &Call) -> io::Result<bool> {
         self.release();
-        Ok(self.what_came(call)? == Came::Cancel)
+        // What comes next may have been sent before the cancel.
+        let mut header = Header::default();
+        let head = bytemuck::bytes_of_mut(&mut header);
+        while let Some(length) = self.ends.consumer.ahead(head).map_err(broken)? {
+            let header: &Header = bytemuck::from_bytes(head);
+            if length == head.len() && header.kind == CANCEL {
+                self.cancelled = self.cancelled.max(header.exchange);
+            }
+        }
+        self.drop_cancels()?;
+        Ok(self.cancelled >= call.header.exchange)
+    }
+
+    /// Takes the cancels at the beginning of the ring, which were seen, so that they take no room.
+    fn drop_cancels(&mut self) -> io::Result<()> {
+        while let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
+            let mut header = Header::default();
+            let bytes = bytemuck::bytes_of_mut(&mut header);
+            if frame.length() != bytes.len() {
+                break;
+            }
+            frame.copy(bytes);
+            if header.kind != CANCEL || header.exchange > self.cancelled {
+                break;
+            }
+            frame.release();
+        }
+        Ok(())
     }
 
     /// Whether there may be something for [`GuestLane::is_cancelled`] to see: so cheap that it can be asked for each row.
     #[inline]
     pub fn has_message(&self) -> bool {
-        self.ends.consumer.has_news()
+        self.ends.consumer.has_more()
     }
 
     /// What [`GuestLane::has_message`] compares: a word, and what it is while there is nothing. The arguments are gone then.
@@ -536,39 +600,17 @@ impl GuestLane {
         self.ends.consumer.news()
     }
 
-    /// What is at the beginning of the request ring. A cancel is taken from it.
-    fn what_came(&mut self, call: &Call) -> io::Result<Came> {
-        while let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
-            let mut header = Header::default();
-            let bytes = bytemuck::bytes_of_mut(&mut header);
-            if frame.length() == bytes.len() {
-                frame.copy(bytes);
-            }
-            if header.kind != CANCEL {
-                return Ok(Came::Input);
-            }
-            frame.release();
-            if header.exchange >= call.header.exchange {
-                return Ok(Came::Cancel);
-            }
-        }
-        Ok(Came::Nothing)
-    }
-
     /// Waits for room for results, unless something comes before it.
-    fn await_room(
+    fn room_or_end(
         &mut self,
         call: &Call,
         room: Room,
         stop: &impl Fn() -> bool,
     ) -> io::Result<Option<Emitted>> {
         loop {
-            let came = self.what_came(call)?;
-            if came == Came::Cancel {
+            if self.is_cancelled(call)? {
                 return Ok(Some(Emitted::Cancelled));
             }
-            // More input is taken later.
-            let watched = came == Came::Nothing;
             let has_room = match room {
                 Room::Of(size) => self.ends.producer.reserve(size).map_err(broken)?.is_some(),
                 Room::All => self.ends.producer.is_empty().map_err(broken)?,
@@ -580,7 +622,7 @@ impl GuestLane {
                 return Ok(Some(Emitted::Stopped));
             }
             let Ends { consumer, producer, .. } = &self.ends;
-            let parked = wait_either(consumer, producer, self.spin, LOOK, |news| watched && news || stop());
+            let parked = wait_either(consumer, producer, self.spin, LOOK, |news| news || stop());
             if parked == Parked::TimedOut && self.engine_is_gone() {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
@@ -626,6 +668,7 @@ impl GuestLane {
         };
         write(grant.bytes());
         grant.commit(size, INLINE);
+        self.told = self.taken;
         Ok(())
     }
 
@@ -633,6 +676,7 @@ impl GuestLane {
     fn send_file(&mut self, size: usize, file: &OwnedFd) -> io::Result<()> {
         let announcement: [u8; ANNOUNCEMENT] = (size as u64).to_le_bytes();
         external::send(self.socket.as_fd(), file.as_fd(), SendFlags::empty())?;
+        self.told = self.taken;
         match self.ends.producer.push(&announcement, EXTERNAL).map_err(broken)? {
             true => Ok(()),
             false => Err(broken("a ring that lost its room")),

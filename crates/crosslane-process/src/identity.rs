@@ -13,8 +13,8 @@ use rustix::process::{Pid, PidfdFlags};
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// What a guest sends first.
-const GREETING: &[u8] = b"h";
+/// What a guest sends first: the second if it writes its stack when it gets SIGQUIT.
+const GREETINGS: [&[u8]; 2] = [b"h", b"s"];
 /// A zygote may have been started through so many programs (wrappers, sandboxes) that wait for it.
 const GENERATIONS: usize = 16;
 /// Sends a signal to the group that a process leads; from Linux 6.9 on.
@@ -25,6 +25,8 @@ const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
 pub(crate) struct Process {
     pub(crate) pid: i32,
     descriptor: OwnedFd,
+    /// Whether it writes its stack when it gets SIGQUIT.
+    pub(crate) tells_stack: bool,
 }
 
 impl Process {
@@ -32,7 +34,7 @@ impl Process {
     pub(crate) fn open(pid: i32) -> Result<Self, Errno> {
         let raw = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(Errno::SRCH)?;
         let descriptor = rustix::process::pidfd_open(raw, PidfdFlags::empty())?;
-        Ok(Self { pid, descriptor })
+        Ok(Self { pid, descriptor, tells_stack: false })
     }
 
     /// The process with this number, if it lives and descends from `ancestor`.
@@ -84,8 +86,8 @@ impl AsFd for Process {
 }
 
 /// The guest's part: its first message.
-pub(crate) fn greet(socket: BorrowedFd<'_>) -> Result<(), Errno> {
-    rustix::net::send(socket, GREETING, SendFlags::NOSIGNAL).map(drop)
+pub(crate) fn greet(socket: BorrowedFd<'_>, tells_stack: bool) -> Result<(), Errno> {
+    rustix::net::send(socket, GREETINGS[usize::from(tells_stack)], SendFlags::NOSIGNAL).map(drop)
 }
 
 /// Makes the kernel say who sends what arrives on the socket. Before the other end is given away.
@@ -93,8 +95,8 @@ pub(crate) fn expect(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     sockopt::set_socket_passcred(socket, true)
 }
 
-/// Takes the greeting: the number of the process that sent it. [`Errno::AGAIN`] if it has not come.
-pub(crate) fn sender(socket: BorrowedFd<'_>) -> Result<i32, Errno> {
+/// Takes the greeting: the number of the process that sent it, and whether that tells its stack. [`Errno::AGAIN`] if it has not come.
+pub(crate) fn sender(socket: BorrowedFd<'_>) -> Result<(i32, bool), Errno> {
     let mut byte = [0u8; 2];
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
     // Aligned as the kernel's headers are, with more room than credentials take.
@@ -138,14 +140,19 @@ pub(crate) fn sender(socket: BorrowedFd<'_>) -> Result<i32, Errno> {
     sockopt::set_socket_passcred(socket, false)?;
     match pid {
         _ if received == 0 => Err(Errno::CONNRESET),
-        Some(pid) if byte[..received as usize] == *GREETING => Ok(pid),
-        _ => Err(Errno::BADMSG),
+        Some(pid) => {
+            let said = &byte[..received as usize];
+            let known = GREETINGS.iter().position(|greeting| *greeting == said).ok_or(Errno::BADMSG)?;
+            Ok((pid, known == 1))
+        }
+        None => Err(Errno::BADMSG),
     }
 }
 
 /// The lane's process, if the greeting came from one that the zygote made.
-pub(crate) fn lane_of(zygote: i32, sender: i32) -> Result<Process, Errno> {
-    if sender == zygote { Process::open(zygote) } else { Process::below(sender, zygote) }
+pub(crate) fn lane_of(zygote: i32, (sender, tells_stack): (i32, bool)) -> Result<Process, Errno> {
+    let process = if sender == zygote { Process::open(zygote) } else { Process::below(sender, zygote) };
+    Ok(Process { tells_stack, ..process? })
 }
 
 fn descends(pid: i32, ancestor: i32) -> bool {

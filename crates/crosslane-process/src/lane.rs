@@ -3,10 +3,11 @@
 use crate::aligned::Aligned;
 use crate::identity::Process;
 use crate::placement::{Placement, Side};
+use crate::stack;
 use crate::warden::{Ended, LaneRecord};
 use crate::{EXTERNAL, INLINE, external, is_ready};
 use crosslane::batch::{self, CANCEL, Encode, Header, LAST, Plan};
-use crosslane::lane::{Lane, LaneError, Waiter};
+use crosslane::lane::{Lane, LaneError, Stuck, Waiter};
 use crosslane::{Address, Exchanges, Unread};
 use crosslane_ring::{Ends, RingError};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -35,6 +36,17 @@ pub(crate) enum Home {
     Here,
 }
 
+/// How the engine uses a lane.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LaneOptions {
+    /// How long a wait for it spins.
+    pub(crate) spin: Duration,
+    /// Bytes that a batch may have, either way.
+    pub(crate) largest: usize,
+    /// What is done about calls that make no progress.
+    pub(crate) stuck: Stuck,
+}
+
 /// A lane into a worker process, or into a thread of one. Dropping it kills the process and all that it
 /// started, or ends the thread.
 #[derive(Debug)]
@@ -54,6 +66,7 @@ pub struct ProcessLane {
     left: bool,
     /// Bytes that a batch may have, either way.
     largest: usize,
+    stuck: Stuck,
     engine: u32,
 }
 
@@ -64,9 +77,9 @@ impl ProcessLane {
         process: Process,
         record: Arc<LaneRecord>,
         home: Home,
-        spin: Duration,
-        largest: usize,
+        options: LaneOptions,
     ) -> Self {
+        let LaneOptions { spin, largest, stuck } = options;
         Self {
             ends,
             socket,
@@ -80,6 +93,7 @@ impl ProcessLane {
             reply: Aligned::default(),
             left: false,
             largest,
+            stuck,
             engine: std::process::id(),
         }
     }
@@ -376,6 +390,14 @@ impl Lane for ProcessLane {
         let mut fds =
             [PollFd::new(&self.process, PollFlags::IN), PollFd::new(&self.socket, PollFlags::empty())];
         !is_ready(&mut fds)
+    }
+
+    fn stuck(&self) -> Stuck {
+        self.stuck
+    }
+
+    fn stack(&mut self) -> String {
+        if matches!(self.home, Home::Own) { stack::of(&self.process, &self.record) } else { String::new() }
     }
 
     fn has_ended(&self) -> bool {

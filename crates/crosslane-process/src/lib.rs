@@ -18,12 +18,15 @@ mod aligned;
 pub mod control;
 mod external;
 pub mod guest;
+pub mod guests;
 mod identity;
 mod lane;
 pub mod limits;
 mod log;
 mod placement;
 pub mod reaper;
+mod ruby;
+mod stack;
 #[doc(hidden)]
 pub mod testing;
 mod warden;
@@ -31,6 +34,7 @@ mod zygote;
 
 pub use lane::ProcessLane;
 pub use log::{occupy_standard_descriptors, report_panics};
+pub use ruby::ruby_environment;
 pub use zygote::{Loaded, Origin, Source, Zygote, ZygoteOptions};
 
 /// Whether one of the descriptors is ready now. A signal that interrupts the look says nothing of them.

@@ -10,13 +10,18 @@ pub struct MemoryLimit(libc::rlimit);
 impl MemoryLimit {
     /// Lets the process allocate at most `bytes` more than it has now.
     pub fn set(bytes: u64) -> Option<Self> {
+        Self::up_to(data_size()?.saturating_add(bytes))
+    }
+
+    /// Lets the process have at most so many bytes, of those that [`data_size`] counts.
+    pub fn up_to(bytes: u64) -> Option<Self> {
         let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `old` is a valid place for the result.
         if unsafe { libc::getrlimit(libc::RLIMIT_DATA, &raw mut old) } != 0 {
             return None;
         }
         let limit = Self(old);
-        limit.apply(data_size()?.saturating_add(bytes).min(old.rlim_max));
+        limit.apply(bytes.min(old.rlim_max));
         Some(limit)
     }
 
@@ -34,7 +39,8 @@ impl Drop for MemoryLimit {
 }
 
 /// Private writable bytes of this process: the sixth number of statm counts data and stack pages.
-fn data_size() -> Option<u64> {
+#[must_use]
+pub fn data_size() -> Option<u64> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_whitespace().nth(5)?.parse().ok()?;
     // SAFETY: sysconf has no requirements.

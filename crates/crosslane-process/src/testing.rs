@@ -1,18 +1,21 @@
 //! Lanes without a process: for the tests of both ends, and for a guest that writes what a fuzzer says.
 
-use crate::guest::{GuestLane, Mishaps};
+use crate::guest::{Call, GuestLane, Mishaps, Next};
 use crate::identity::{self, Process};
-use crate::lane::{Home, ProcessLane};
+use crate::lane::{Home, LaneOptions, ProcessLane};
 use crate::warden::LaneRecord;
 use crate::{EXTERNAL, external};
 use crosslane::batch::{self, BATCH, Column, Encode, Header, LAST, Plan, bit};
-use crosslane::lane::{Lane, LaneError};
-use crosslane::{Address, ColumnBuilder, DataType, Entry, Layout, Part};
+use crosslane::lane::{Lane, LaneError, Stuck};
+use crosslane::pool::{Pool, PoolOptions, Zygote};
+use crosslane::{Address, ColumnBuilder, DataType, Entry, Error, Layout, Part};
 use crosslane_ring::Ends;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 use std::time::Duration;
 
 const RING: usize = 8192;
@@ -87,7 +90,8 @@ fn parts(ring: usize) -> ((Ends, OwnedFd), (OwnedFd, OwnedFd)) {
 /// An engine's end of a lane into this very process, whose batches may have so many bytes.
 fn engine_end(ends: Ends, socket: OwnedFd, largest: usize) -> ProcessLane {
     let process = Process::open(std::process::id() as i32).expect("a descriptor of this process");
-    ProcessLane::new(ends, socket, process, LaneRecord::new(1), Home::Here, Duration::ZERO, largest)
+    let options = LaneOptions { spin: Duration::ZERO, largest, stuck: Stuck::default() };
+    ProcessLane::new(ends, socket, process, LaneRecord::new(1), Home::Here, options)
 }
 
 /// Answers calls until there is no room for another answer, however small: the engine takes none.
@@ -118,8 +122,67 @@ pub fn both_ends(ring: usize) -> (ProcessLane, GuestLane) {
     // SAFETY: both are new, and this is their only guest.
     let guest = unsafe { GuestLane::open(memory, guest_socket, Duration::ZERO) }.expect("the same memory");
     let sender = identity::sender(socket.as_fd()).expect("a greeting");
-    assert_eq!(sender, std::process::id() as i32);
+    assert_eq!(sender, (std::process::id() as i32, false));
     (engine_end(ends, socket, usize::MAX), guest)
+}
+
+/// What a guest does about the first batch of an exchange, on the lane with this number (from 1). `false` if its thread is to end.
+pub type Guest = dyn Fn(u64, &mut GuestLane, Call) -> bool + Send + Sync;
+
+/// Makes lanes whose guests are threads of this process.
+#[allow(missing_debug_implementations)]
+pub struct Guests {
+    guest: Arc<Guest>,
+    ring: usize,
+    booted: u64,
+    most: u64,
+}
+
+impl Guests {
+    /// Lanes with rings of so many bytes.
+    pub fn new(
+        ring: usize,
+        guest: impl Fn(u64, &mut GuestLane, Call) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { guest: Arc::new(guest), ring, booted: 0, most: u64::MAX }
+    }
+
+    /// The same, but so many lanes at most.
+    pub fn at_most(self, most: u64) -> Self {
+        Self { most, ..self }
+    }
+
+    /// A pool that keeps so many lanes, for long.
+    ///
+    /// # Panics
+    /// If there is no thread for it.
+    pub fn pool(self, warm: usize) -> Pool<Self> {
+        let options = PoolOptions { warm, idle_timeout: Duration::from_secs(600) };
+        Pool::start(options, move |_| Ok((self, ()))).expect("a thread").0
+    }
+}
+
+impl Zygote for Guests {
+    type Lane = ProcessLane;
+
+    fn boot(&mut self) -> Result<ProcessLane, Error> {
+        if self.booted == self.most {
+            return Err(Error::Boot("there are enough".into()));
+        }
+        self.booted += 1;
+        let (lane, mut end) = both_ends(self.ring);
+        let (guest, number) = (Arc::clone(&self.guest), self.booted);
+        thread::spawn(move || {
+            while let Ok(next) = end.next_call_or(|| false) {
+                match next {
+                    Next::Call(call) if guest(number, &mut end, call) => {}
+                    Next::Cancelled => {}
+                    _ => break,
+                }
+            }
+        });
+        Ok(lane)
+    }
 }
 
 /// An engine's end of a lane, and the bare rings of a guest that keeps no promise.

@@ -28,6 +28,8 @@ const PIECE: usize = 16 << 10;
 const EXIT_REPORT: Duration = Duration::from_millis(500);
 /// How much of what a lane printed is kept for the error that tells of its end.
 const TAIL: usize = 4096;
+/// How much of what it prints is kept while its stack is asked for.
+const STACK: usize = 64 << 10;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub(crate) struct LaneRecord {
     tail: Mutex<VecDeque<u8>>,
     /// Whether the tail holds anything.
     printed: AtomicBool,
+    /// What it prints while its stack is asked for, which is none of the function's.
+    stack: Mutex<Option<Vec<u8>>>,
 }
 
 impl LaneRecord {
@@ -61,6 +65,7 @@ impl LaneRecord {
             end: Condvar::new(),
             tail: Mutex::new(VecDeque::new()),
             printed: AtomicBool::new(false),
+            stack: Mutex::new(None),
         })
     }
 
@@ -90,6 +95,22 @@ impl LaneRecord {
         String::from_utf8_lossy(tail.make_contiguous()).trim_end().to_owned()
     }
 
+    /// Keeps what is printed from now on, up to [`STACK`] bytes, until [`LaneRecord::end_stack`].
+    pub(crate) fn begin_stack(&self) {
+        *self.stack.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+    }
+
+    /// How many bytes were kept.
+    pub(crate) fn stack_bytes(&self) -> usize {
+        self.stack.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, Vec::len)
+    }
+
+    /// What was kept.
+    pub(crate) fn end_stack(&self) -> String {
+        let kept = self.stack.lock().unwrap_or_else(PoisonError::into_inner).take();
+        String::from_utf8_lossy(&kept.unwrap_or_default()).into_owned()
+    }
+
     /// Forgets what earlier calls printed.
     pub(crate) fn begin_call(&self) {
         if self.printed.swap(false, Relaxed) {
@@ -98,6 +119,11 @@ impl LaneRecord {
     }
 
     fn printed(&self, bytes: &[u8]) {
+        if let Some(stack) = &mut *self.stack.lock().unwrap_or_else(PoisonError::into_inner) {
+            let room = STACK.saturating_sub(stack.len());
+            stack.extend(&bytes[..bytes.len().min(room)]);
+            return;
+        }
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         tail.extend(bytes);
         self.printed.store(true, Relaxed);

@@ -3,10 +3,11 @@
 use crate::control::{self, Answer, GLANCE, Request, Silence};
 use crate::identity::{self, Process};
 use crate::is_ready;
-use crate::lane::{Home, ProcessLane, append_output, how_it_ended};
+use crate::lane::{Home, LaneOptions, ProcessLane, append_output, how_it_ended};
 use crate::reaper;
 use crate::warden::{LaneRecord, NewLane, UNREAD, Warden};
-use crosslane::pool::{self, Stop};
+use crosslane::lane::Stuck;
+use crosslane::pool::{self, SetUp, Stop};
 use crosslane::{Error, Failure, Function, shortened};
 use crosslane_ring::Ends;
 use rustix::event::{PollFd, PollFlags};
@@ -130,6 +131,8 @@ pub struct ZygoteOptions {
     pub largest_batch: usize,
     /// How long a waiting engine thread spins.
     pub spin: Duration,
+    /// What is done about calls that make no progress.
+    pub stuck: Stuck,
     /// Called when the terminal's Ctrl-C reached the zygote.
     pub on_interrupt: Arc<dyn Fn(u64) + Send + Sync>,
 }
@@ -232,8 +235,12 @@ impl pool::Zygote for Zygote {
         booted
     }
 
-    fn set_up(&self) -> Option<Duration> {
-        self.functions.iter().any(|function| function.spec.set_up).then_some(self.options.load_timeout)
+    fn set_up(&self) -> Option<SetUp> {
+        let stateful = self.functions.iter().filter(|function| function.spec.set_up);
+        let named = stateful.map(|one| format!("{} ({}:{})", one.name(), one.spec.file, one.spec.line));
+        let functions: Vec<_> = named.collect();
+        (!functions.is_empty())
+            .then(|| SetUp { functions: functions.join(", "), limit: self.options.load_timeout })
     }
 }
 
@@ -289,6 +296,12 @@ fn spawn(
             }
             // A program that ignores it would let its zygote's children vanish unseen.
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+            // Lanes may tell their stacks by it. A JVM, whose users send it the same to see its own, blocks it in its threads.
+            libc::signal(libc::SIGQUIT, libc::SIG_IGN);
+            let mut quit = std::mem::zeroed();
+            libc::sigemptyset(&raw mut quit);
+            libc::sigaddset(&raw mut quit, libc::SIGQUIT);
+            libc::sigprocmask(libc::SIG_UNBLOCK, &raw const quit, std::ptr::null_mut());
             // dup2 onto itself would leave the close-on-exec flag.
             if descriptor == CONTROL_FD {
                 if libc::fcntl(CONTROL_FD, libc::F_SETFD, 0) < 0 {
@@ -538,7 +551,8 @@ impl Running {
             Some(child) if child.id() as i32 == process.pid => Home::Zygote(Arc::clone(&self.record)),
             Some(_) => Home::Own,
         };
-        Ok(ProcessLane::new(ends, socket, process, record, home, options.spin, options.largest_batch))
+        let ZygoteOptions { spin, largest_batch: largest, stuck, .. } = *options;
+        Ok(ProcessLane::new(ends, socket, process, record, home, LaneOptions { spin, largest, stuck }))
     }
 
     /// Waits for the greeting of a lane, and takes from the kernel whose it is.

@@ -2,17 +2,15 @@
 //! and what becomes of a guest that answers with anything else.
 
 use crosslane::batch::{Body, Column, Encode, Plan};
-use crosslane::call::{CallGroup, Caller, Input, Output, call_entry};
-use crosslane::pool::{self, Pool, PoolOptions};
+use crosslane::call::{CallGroup, Caller, Input, Output, call_on};
+use crosslane::states::{Accumulates, Accumulation, State, States};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, FunctionSpec, Kind, Library};
-use crosslane_process::ProcessLane;
-use crosslane_process::guest::{Call, GuestLane, Mishaps, Next};
-use crosslane_process::testing::both_ends;
+use crosslane_process::guest::{Call, GuestLane, Mishaps};
+use crosslane_process::testing::Guests;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 
 const NUMBER: DataType = DataType::BigInt;
 const NOTHING: [i64; 0] = [];
@@ -23,30 +21,6 @@ fn column(values: &[i64]) -> ColumnBuilder {
     let mut column = ColumnBuilder::new(&NUMBER);
     column.fixed_all(values);
     column
-}
-
-/// A guest: it serves one exchange of the lane with this number.
-type Guest = dyn Fn(u64, &mut GuestLane, Call) + Send + Sync;
-
-struct Guests {
-    guest: Arc<Guest>,
-    booted: u64,
-}
-
-impl pool::Zygote for Guests {
-    type Lane = ProcessLane;
-
-    fn boot(&mut self) -> Result<ProcessLane, Error> {
-        self.booted += 1;
-        let (lane, mut end) = both_ends(1 << 16);
-        let (guest, number) = (Arc::clone(&self.guest), self.booted);
-        thread::spawn(move || {
-            while let Ok(Next::Call(call)) = end.next_call_or(|| false) {
-                guest(number, &mut end, call);
-            }
-        });
-        Ok(lane)
-    }
 }
 
 /// What an exchange brings: its columns, as the function's kind has them.
@@ -151,9 +125,11 @@ fn fixture(
     let text =
         format!(r#"{{"signature": "{signature}", "kind": "{kind}", "admits_null": [false]{options}}}"#);
     let spec: FunctionSpec = serde_json::from_str(&text).unwrap();
-    let guests = Guests { guest: Arc::new(guest), booted: 0 };
-    let options = PoolOptions { warm: 1, idle_timeout: Duration::from_secs(600) };
-    let (pool, ()) = Pool::start(options, move |_| Ok((guests, ()))).unwrap();
+    let guests = Guests::new(1 << 16, move |number, lane, call| {
+        guest(number, lane, call);
+        true
+    });
+    let pool = guests.pool(1);
     let functions = vec![Arc::new(Function::new(0, spec).unwrap())];
     Fixture {
         library: Library { name: "fake".into(), version: 1, functions, pool },
@@ -167,8 +143,12 @@ impl Fixture {
         let input = Numbers(numbers, entry == Entry::Combine);
         let mut results = Results::default();
         let (function, caller) = (&self.library.functions[0], Caller::new(&self.group, 1));
-        call_entry(&self.library, function, entry, caller, &input, &mut results)?;
-        Ok(results.0)
+        let mut lane = self.library.pool.check_out(|| false)?;
+        let outcome = call_on(&self.library, function, entry, caller, &mut lane, &input, &mut results);
+        if let Some(lane) = lane {
+            self.library.pool.give_back(lane);
+        }
+        outcome.map(|()| results.0)
     }
 
     /// Whether the guest's answer to these columns ended its lane as garbage.
@@ -191,6 +171,77 @@ fn states_are_updated_combined_and_finished() {
     assert_eq!((stats.calls.get(), stats.rows.get()), (4, 3 + 1 + 2 + 3));
     let stats = fixture.library.pool.stats();
     assert_eq!((stats.booted, stats.idle, stats.discarded), (1, 1, 0));
+}
+
+/// A query's threads do not fail at the same time: one may still come with states when another has failed.
+#[test]
+fn states_of_a_use_that_failed_fail_with_its_error() {
+    let sums = sums();
+    let fixture = fixture("aggregate", "", move |_, lane, call| match taken(lane, &call).last() {
+        Some(added) if added.contains(&13) => {
+            let failure = Failure { class: "Unlucky".into(), ..Failure::default() };
+            lane.fail(call, &failure, None).unwrap();
+        }
+        // What is told to be forgotten is not asked for any more.
+        _ if call.entry() == Some(Entry::Forget) => {
+            lane.succeed(call.with_rows(0), &(), Mishaps::default()).unwrap();
+        }
+        _ => sums(lane, call),
+    });
+    let Fixture { library, group } = fixture;
+    let (function, library, group) = (Arc::clone(&library.functions[0]), Arc::new(library), Arc::new(group));
+    let new = || Accumulation::new(Arc::clone(&library), Arc::clone(&function), Arc::clone(&group));
+    let mut state = State::default();
+    let place = [&raw mut state];
+    // SAFETY: the state outlives this, and nobody else uses it.
+    let states = unsafe { States::new(&place) };
+    let first = new();
+    first.update(&states, &Numbers(vec![vec![1]], false)).unwrap();
+    let failure = first.update(&states, &Numbers(vec![vec![13]], false)).unwrap_err().to_string();
+    assert!(failure.contains("Unlucky"), "{failure}");
+    let late = new().after(first.failure()).finish(&states, &mut Results::default()).unwrap_err();
+    assert_eq!(late.to_string(), failure);
+    let other = new().finish(&states, &mut Results::default()).unwrap_err().to_string();
+    assert!(other.contains("a state of a query that is over"), "{other}");
+}
+
+/// They pass through the engine, which is to have few of those that are large.
+#[test]
+fn large_states_go_to_another_lane_in_pieces() {
+    const LARGE: usize = 1 << 20;
+    let saved = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&saved);
+    let fixture = fixture("aggregate", "", move |_, lane, call| {
+        let rows = call.header.rows as usize;
+        let done = if call.entry() == Some(Entry::Save) {
+            seen.lock().unwrap().push(rows);
+            let mut states = ColumnBuilder::new(&DataType::Blob);
+            (0..rows).for_each(|_| states.bytes(&vec![7; LARGE]).unwrap());
+            lane.succeed(call, &states, Mishaps::default())
+        } else {
+            lane.succeed(call.with_rows(0), &(), Mishaps::default())
+        };
+        done.unwrap();
+    });
+    let Fixture { library, group } = fixture;
+    let (function, library, group) = (Arc::clone(&library.functions[0]), Arc::new(library), Arc::new(group));
+    let sums = Accumulation::new(library, function, group);
+    let (mut ours, mut theirs) = ([State::default(); 100], [State::default(); 100]);
+    let update = |states: &mut [State; 100]| {
+        let places = states.each_mut().map(std::ptr::from_mut);
+        // SAFETY: the states outlive this, and nobody else uses them.
+        sums.update(&unsafe { States::new(&places) }, &Numbers(vec![vec![1; 100]], false)).unwrap();
+    };
+    update(&mut ours);
+    // Each thread has a lane.
+    thread::scope(|scope| scope.spawn(|| update(&mut theirs)).join().unwrap());
+    let [ours, theirs] = [&mut ours, &mut theirs].map(|states| states.each_mut().map(std::ptr::from_mut));
+    // SAFETY: as above.
+    let (ours, theirs) = unsafe { (States::new(&ours), States::new(&theirs)) };
+    sums.combine(&ours, &theirs, false).unwrap();
+    let pieces = std::mem::take(&mut *saved.lock().unwrap());
+    assert_eq!(pieces.iter().sum::<usize>(), 100);
+    assert!(pieces.iter().all(|rows| rows * LARGE <= 16 << 20), "{pieces:?}");
 }
 
 /// A batch that is too large is cut. Its parts follow one another: an update has its lane for itself.

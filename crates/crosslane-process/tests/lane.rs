@@ -5,7 +5,7 @@ use crosslane::display::value;
 use crosslane::lane::{Lane, LaneError, Patience, wait_any};
 use crosslane::{Address, ColumnBuilder, DataType, Entry, Failure, Part, batch};
 use crosslane_process::ProcessLane;
-use crosslane_process::guest::{Emitted, GuestLane, Mishaps, Next};
+use crosslane_process::guest::{Emitted, GuestLane, Mishaps, Next, Room};
 use crosslane_process::testing::{TYPES, both_ends, long_reply, raw_ends};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -359,6 +359,34 @@ fn a_guest_sees_a_cancel_without_waiting() {
     }
 }
 
+/// Those behind it are not begun, and the lane goes on.
+#[test]
+fn a_guest_sees_a_cancel_behind_what_comes_next() {
+    let (mut lane, mut guest) = both_ends(4096);
+    let map = Address::whole(7, Entry::Map);
+    for round in 0..20 {
+        for _ in 0..3 {
+            lane.submit(map, 1, &text(1)).unwrap().unwrap();
+        }
+        let Next::Call(call) = guest.next_call_or(|| false).unwrap() else { panic!("no batch") };
+        assert_eq!(call.header.exchange, 3 * round + 1);
+        assert!(!guest.is_cancelled(&call).unwrap() && !guest.has_message(), "only more batches");
+        let (_, seen) = guest.news();
+        lane.cancel().unwrap();
+        assert!(guest.has_message());
+        let (word, same) = guest.news();
+        assert!(word.load(Relaxed) != seen && seen == same);
+        // Also while it waits for room.
+        let sent = guest.emit(&call, 1, &text(1), || panic!("there is room")).unwrap();
+        assert!(matches!(sent, Emitted::Cancelled));
+        assert!(guest.is_cancelled(&call).unwrap() && !guest.has_message());
+        guest.succeed(call.with_rows(0), &(), Mishaps::default()).unwrap();
+        assert!(matches!(guest.next_call_or(|| true).unwrap(), Next::Stopped));
+        assert_eq!((lane.try_collect().unwrap(), lane.try_collect().unwrap()), (None, None));
+        assert_eq!((lane.try_collect().unwrap(), lane.in_flight()), (None, 0));
+    }
+}
+
 /// A guest that waits until its results are taken, with the next ones ready, has still worked on those.
 #[test]
 fn what_a_guest_works_before_a_wait_and_after_it_counts() {
@@ -369,7 +397,7 @@ fn what_a_guest_works_before_a_wait_and_after_it_counts() {
         let Next::Call(call) = guest.next_call_or(|| false).unwrap() else { panic!("no scan") };
         guest.emit(&call, 1, &text(1), || false).unwrap();
         thread::sleep(NAP);
-        assert!(matches!(guest.await_taken(&call, || false).unwrap(), Emitted::Sent));
+        assert!(matches!(guest.await_room(&call, Room::All, || false).unwrap(), Emitted::Sent));
         thread::sleep(NAP);
         guest.succeed(call, &text(2), Mishaps::default()).unwrap();
     });

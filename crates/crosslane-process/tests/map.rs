@@ -2,12 +2,13 @@
 //! come, and what becomes of batches whose lane is lost.
 
 use crosslane::batch::{Body, Column, Encode, Plan};
-use crosslane::call::{CallGroup, Caller, Map, MapInput, MapOptions, MapStep, map_types};
-use crosslane::pool::{self, Pool, PoolOptions};
+use crosslane::call::{CallGroup, Caller, LONGEST_ANSWER, Map, MapInput, MapOptions, MapStep, map_types};
+use crosslane::catalog::{Catalog, Registration};
+use crosslane::lane::COUNT;
+use crosslane::pool::Pool;
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, FunctionSpec, Library};
-use crosslane_process::ProcessLane;
-use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next};
-use crosslane_process::testing::both_ends;
+use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps};
+use crosslane_process::testing::Guests;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -37,33 +38,6 @@ impl Encode for Numbers {
     }
 }
 
-type Guest = dyn Fn(u64, &mut GuestLane, Call) -> bool + Send + Sync;
-
-struct Guests {
-    guest: Arc<Guest>,
-    booted: u64,
-}
-
-impl pool::Zygote for Guests {
-    type Lane = ProcessLane;
-
-    fn boot(&mut self) -> Result<ProcessLane, Error> {
-        self.booted += 1;
-        let (lane, mut end) = both_ends(4096);
-        let (guest, number) = (Arc::clone(&self.guest), self.booted);
-        thread::spawn(move || {
-            while let Ok(next) = end.next_call_or(|| false) {
-                match next {
-                    Next::Call(call) if guest(number, &mut end, call) => {}
-                    Next::Cancelled => {}
-                    _ => break,
-                }
-            }
-        });
-        Ok(lane)
-    }
-}
-
 struct Fixture {
     map: Map<Guests>,
     library: Arc<Library<Guests>>,
@@ -80,14 +54,31 @@ fn fixture(
     all: i64,
     guest: impl Fn(u64, &mut GuestLane, Call) -> bool + Send + Sync + 'static,
 ) -> Fixture {
-    let spec = format!(
-        r#"{{"signature": "f(rows TABLE) -> TABLE", "kind": "stream", "admits_null": [true]{options}}}"#
-    );
+    fixture_of("f(rows TABLE) -> TABLE", options, (lanes, depth, ordered), all, guest)
+}
+
+fn function(signature: &str, options: &str) -> Arc<Function> {
+    let spec = format!(r#"{{"signature": "{signature}", "kind": "stream", "admits_null": [true]{options}}}"#);
     let spec: FunctionSpec = serde_json::from_str(&spec).unwrap();
-    let guests = Guests { guest: Arc::new(guest), booted: 0 };
-    let warm = PoolOptions { warm: lanes, idle_timeout: Duration::from_secs(600) };
-    let (pool, ()) = Pool::start(warm, move |_| Ok((guests, ()))).unwrap();
-    let functions = vec![Arc::new(Function::new(0, spec).unwrap())];
+    Arc::new(Function::new(0, spec).unwrap())
+}
+
+fn pool(
+    lanes: usize,
+    guest: impl Fn(u64, &mut GuestLane, Call) -> bool + Send + Sync + 'static,
+) -> Pool<Guests> {
+    Guests::new(4096, guest).pool(lanes)
+}
+
+fn fixture_of(
+    signature: &str,
+    options: &str,
+    (lanes, depth, ordered): (usize, usize, bool),
+    all: i64,
+    guest: impl Fn(u64, &mut GuestLane, Call) -> bool + Send + Sync + 'static,
+) -> Fixture {
+    let pool = pool(lanes, guest);
+    let functions = vec![function(signature, options)];
     let function = Arc::clone(&functions[0]);
     let library = Arc::new(Library { name: "fake".into(), version: 1, functions, pool });
     let map = Map::new(Arc::clone(&library), function, MapOptions { lanes, depth, ordered }).unwrap();
@@ -215,6 +206,29 @@ fn a_lane_holds_as_many_batches_as_its_depth() {
     }
 }
 
+/// The input has a batch that does not come before the first one's results were taken.
+#[test]
+fn results_are_there_for_who_waits_for_the_input() {
+    let mut fixture = fixture("", (2, 2, true), 1, |_, lane, call| {
+        let n = read(lane, &call);
+        last(lane, call, &[n, 7])
+    });
+    let caller = Caller::new(&fixture.group, 1);
+    assert!(matches!(fixture.map.next(caller).unwrap(), MapStep::Wants));
+    assert!(fixture.map.ready(caller).unwrap().is_none());
+    fixture.map.put(MapInput { rows: 1, content: Box::new(numbers(&[1], "n")) });
+    assert!(matches!(fixture.map.next(caller).unwrap(), MapStep::Wants));
+    let rows = loop {
+        if let Some((column, first)) = fixture.map.ready(caller).unwrap() {
+            break (first..column.rows).map(|row| column.children[0].value(row)).collect::<Vec<i64>>();
+        }
+        thread::yield_now();
+    };
+    assert_eq!(rows, [1, 7]);
+    fixture.map.end();
+    assert!(matches!(fixture.map.next(caller).unwrap(), MapStep::Done));
+}
+
 #[test]
 fn an_endless_answer_waits_for_who_takes_it() {
     let sent = Arc::new(AtomicU64::new(0));
@@ -250,6 +264,106 @@ fn errors_name_the_batch() {
     assert_eq!(error.unwrap().to_string(), "f, batch 5: Oops: 5");
 }
 
+/// Whatever the function's options are, which do not count for it.
+#[test]
+fn a_set_up_that_fails_ends_the_stream() {
+    for options in ["", r#", "on_error": "null""#, r#", "on_error": "null", "retries": 3"#] {
+        let mut fixture = fixture(options, (2, 2, true), 10, |_, lane, call| {
+            let n = read(lane, &call);
+            if n < 5 {
+                return last(lane, call, &[n]);
+            }
+            let failure = Failure { class: "Oops".into(), set_up: true, ..Failure::default() };
+            lane.fail(call, &failure, Some(0)).is_ok()
+        });
+        let (rows, error) = fixture.rest();
+        assert_eq!(rows, [1, 2, 3, 4]);
+        assert_eq!(error.unwrap().to_string(), "f, batch 5: Oops: ");
+        assert_eq!(fixture.library.functions[0].stats.totals().retries.get(), 0);
+    }
+}
+
+/// Rows of a batch's results, whatever its messages are and how often it was tried.
+#[test]
+fn errors_name_the_row_of_the_results() {
+    let failing = |lane: &mut GuestLane, call: Call| {
+        let failure = Failure { class: "Oops".into(), ..Failure::default() };
+        lane.fail(call, &failure, Some(4)).is_ok()
+    };
+    let dying = |lane: &mut GuestLane, call: Call| {
+        lane.progress().set(call.header.exchange as u32, COUNT | 4);
+        // What was sent is taken before the death is seen.
+        thread::sleep(Duration::from_millis(100));
+        false
+    };
+    let late = |lane: &mut GuestLane, call: Call| {
+        lane.progress().set(call.header.exchange as u32, COUNT | 4);
+        thread::sleep(Duration::from_secs(60));
+        none(lane, call)
+    };
+    type End = fn(&mut GuestLane, Call) -> bool;
+    let ends: [(&str, End); 3] = [("", failing), (r#", "retries": 1"#, dying), (r#", "timeout": 0.2"#, late)];
+    for (options, end) in ends {
+        let mut fixture = fixture(options, (1, 1, true), 1, move |_, lane, call| {
+            emit(lane, &call, &[1, 2]) && emit(lane, &call, &[3, 4]) && end(lane, call)
+        });
+        let (rows, error) = fixture.rest();
+        assert_eq!(rows, [1, 2, 3, 4]);
+        let error = error.unwrap().to_string();
+        assert!(error.ends_with("\n  in row 5 of its results"), "{error}");
+    }
+}
+
+#[test]
+fn values_that_are_none_are_in_a_row_of_the_results() {
+    let tries = AtomicU64::new(0);
+    let signature = "f(rows TABLE(n BIGINT)) -> TABLE(m VARCHAR)";
+    let mut fixture = fixture_of(signature, r#", "retries": 1"#, (1, 1, true), 1, move |_, lane, call| {
+        let mut column = ColumnBuilder::new(&"STRUCT(m VARCHAR)".parse().unwrap());
+        column.children[0].bytes(b"1").unwrap();
+        column.nested().unwrap();
+        assert!(matches!(lane.emit(&call, 1, &column, || false), Ok(Emitted::Sent)));
+        if tries.fetch_add(1, Relaxed) == 0 {
+            return lane.fail(call, &Failure::default(), None).is_ok();
+        }
+        assert!(matches!(lane.emit(&call, 1, &column, || false), Ok(Emitted::Sent)));
+        with_a_null(lane, call, b"\xff")
+    });
+    let mut rows = 0;
+    let error = loop {
+        match fixture.map.next(Caller::new(&fixture.group, 1)) {
+            Ok(MapStep::Output(column, first)) => rows += column.rows - first,
+            Ok(MapStep::Wants) => {
+                fixture.map.put(MapInput { rows: 1, content: Box::new(numbers(&[1], "n")) });
+                fixture.map.end();
+            }
+            Ok(MapStep::Done) => panic!("no error"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert_eq!(rows, 2);
+    assert!(error.ends_with("in row 5"), "{error}");
+}
+
+#[test]
+fn a_message_of_too_many_rows_is_garbage() {
+    for rows in [LONGEST_ANSWER, LONGEST_ANSWER + 1] {
+        let mut fixture = fixture("", (1, 1, true), 1, move |_, lane, call| last(lane, call, &vec![7; rows]));
+        let (taken, error) = fixture.rest();
+        let error = error.map(|error| error.to_string());
+        if rows == LONGEST_ANSWER {
+            assert_eq!((taken.len(), error), (rows, None));
+        } else {
+            let error = error.unwrap();
+            assert!(
+                error.starts_with("f, batch 1: its worker wrote garbage: a batch of 65537 rows"),
+                "{error}"
+            );
+            assert_eq!(taken.len(), 0);
+        }
+    }
+}
+
 #[test]
 fn batches_of_other_columns_are_an_error() {
     let mut fixture = fixture("", (1, 1, true), 10, |_, lane, call| {
@@ -261,6 +375,103 @@ fn batches_of_other_columns_are_an_error() {
     assert_eq!(rows, [1, 2]);
     let error = error.unwrap().to_string();
     assert!(error.contains("batch 3: InvalidResult: gave (STRUCT(b BIGINT))"), "{error}");
+}
+
+/// A function whose signature says the columns.
+const DECLARED: &str = "f(rows TABLE(n BIGINT)) -> TABLE(m BIGINT)";
+
+#[test]
+fn batches_of_declared_columns_need_no_types() {
+    let mut fixture = fixture_of(DECLARED, "", (1, 1, true), 4, |_, lane, call| {
+        let n = read(lane, &call);
+        let Numbers(column, _) = numbers(&[n], "m");
+        match n {
+            1 => lane.succeed(call.with_rows(1), &column, Mishaps::default()).is_ok(),
+            2 => last(lane, call, &[n]),
+            3 => none(lane, call),
+            // Of a batch without rows, with its columns.
+            _ => lane
+                .succeed(call.with_rows(0), &ColumnBuilder::new(&column_type()), Mishaps::default())
+                .is_ok(),
+        }
+    });
+    assert_eq!(fixture.map.takes().unwrap().to_string(), "STRUCT(n BIGINT)");
+    assert_eq!(fixture.map.returns().unwrap().to_string(), "STRUCT(m BIGINT)");
+    let (rows, error) = fixture.rest();
+    assert_eq!((rows, error.map(|error| error.to_string())), (vec![1, 2], None));
+    let mut fixture = fixture_of(DECLARED, "", (1, 1, true), 4, |_, lane, call| {
+        lane.succeed(call.with_rows(1), &numbers(&[1], "other"), Mishaps::default()).is_ok()
+    });
+    let error = fixture.next().unwrap_err().to_string();
+    assert!(error.contains("batches have (STRUCT(m BIGINT))"), "{error}");
+}
+
+fn column_type() -> DataType {
+    "STRUCT(m BIGINT)".parse().unwrap()
+}
+
+/// A guest whose rows are a 1, none at all, and a 3, or text that is none.
+fn with_a_null(lane: &mut GuestLane, call: Call, text: &[u8]) -> bool {
+    let mut column = ColumnBuilder::new(&"STRUCT(m VARCHAR)".parse().unwrap());
+    column.children[0].bytes(b"1").unwrap();
+    column.nested().unwrap();
+    column.null();
+    column.children[0].bytes(text).unwrap();
+    column.nested().unwrap();
+    let mishaps = Mishaps { errors: 1, ..Mishaps::default() };
+    lane.succeed(call.with_rows(3), &column, mishaps).is_ok()
+}
+
+#[test]
+fn a_row_that_is_an_error_is_null() {
+    let signature = "f(rows TABLE(n BIGINT)) -> TABLE(m VARCHAR)";
+    for (options, text, outcome) in [
+        ("", &b"3"[..], Ok(vec![true, false, true])),
+        (r#", "on_error": "null""#, b"\xff", Ok(vec![true, false, false])),
+        ("", b"\xff", Err("returned text that is not UTF-8 where VARCHAR is due, in row 3")),
+    ] {
+        let mut fixture = fixture_of(signature, options, (1, 1, true), 1, move |_, lane, call| {
+            with_a_null(lane, call, text)
+        });
+        fixture.put += 1;
+        let MapStep::Wants = fixture.map.next(Caller::new(&fixture.group, 1)).unwrap() else { panic!() };
+        fixture.map.put(MapInput { rows: 1, content: Box::new(numbers(&[1], "n")) });
+        fixture.map.end();
+        match (fixture.map.next(Caller::new(&fixture.group, 1)), outcome) {
+            (Ok(MapStep::Output(column, 0)), Ok(valid)) => {
+                let child = &column.children[0];
+                assert_eq!((0..3).map(|row| child.is_valid(row)).collect::<Vec<_>>(), valid);
+                let errors = valid.iter().filter(|valid| !**valid).count() as u64;
+                assert_eq!(fixture.library.functions[0].stats.totals().errors.get(), errors);
+            }
+            (Err(error), Err(what)) => assert!(error.to_string().ends_with(what), "{error}"),
+            (step, _) => panic!("{step:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_catalog_finds_streams_of_which_no_engine_is_told() {
+    let catalog = Catalog::default();
+    let publish = |library: &str, functions: Vec<Arc<Function>>| {
+        let told = |functions: &[Registration<Guests>]| {
+            assert_eq!(functions.len(), 0);
+            Ok(())
+        };
+        catalog.publish(library.to_owned(), functions, pool(1, |_, _, _| false), told).unwrap()
+    };
+    assert!(catalog.stream("f").is_none());
+    publish("a", vec![function(DECLARED, "")]);
+    let entry = catalog.stream("F").unwrap();
+    assert_eq!(entry.current().unwrap().library.name, "a");
+    assert!(!catalog.knows("f", true) && !catalog.knows("f", false) && catalog.outdated().is_empty());
+    // Whatever its columns, there is one of a name.
+    publish("b", vec![function("f(rows TABLE(other DATE)) -> TABLE(n DATE)", "")]);
+    assert_eq!(entry.current().unwrap().library.name, "b");
+    assert_eq!(catalog.libraries().len(), 1);
+    assert_eq!(catalog.forget("f").len(), 1);
+    assert!(entry.current().unwrap_err().to_string().contains("was dropped"));
+    assert!(catalog.libraries().is_empty());
 }
 
 /// The guest of a batch ends its thread, and so its lane, after some rows of it; that of another try goes on.
@@ -380,23 +591,35 @@ fn a_slow_consumer_makes_no_guest_late() {
     assert_eq!(rows, 6 * 1000);
 }
 
+/// Whether a guest is at work on the only batch of its lane, or the cancel lies behind others.
 #[test]
 fn a_cancelled_stream_ends_at_once_and_its_lanes_are_used_again() {
-    let mut fixture = fixture("", (2, 1, true), 20, |_, lane, call| {
-        while emit(lane, &call, &[1]) {}
-        none(lane, call)
-    });
-    assert_eq!(fixture.next().unwrap(), Some(vec![1]));
-    let caller = Caller::new(&fixture.group, 1);
-    fixture.group.cancel();
-    let error = fixture.map.next(caller).unwrap_err();
-    assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
-    let Fixture { map, library, .. } = fixture;
-    drop(map);
-    while library.pool.stats().idle < 2 {
-        thread::sleep(Duration::from_millis(1));
+    for depth in [1, 2, 5] {
+        let begun = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&begun);
+        let mut fixture = fixture("", (2, depth, true), 20, move |_, lane, call| {
+            counted.fetch_add(1, Relaxed);
+            while emit(lane, &call, &[1]) {}
+            none(lane, call)
+        });
+        // A lane that is not booted yet would not be waited for.
+        while fixture.library.pool.stats().idle < 2 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(fixture.next().unwrap(), Some(vec![1]));
+        assert_eq!(fixture.put, 2 * depth as i64);
+        let caller = Caller::new(&fixture.group, 1);
+        fixture.group.cancel();
+        let error = fixture.map.next(caller).unwrap_err();
+        assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+        let Fixture { map, library, .. } = fixture;
+        drop(map);
+        while library.pool.stats().idle < 2 && library.pool.stats().discarded == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!((library.pool.stats().idle, library.pool.stats().discarded), (2, 0), "depth {depth}");
+        assert_eq!(begun.load(Relaxed), 2, "what nobody wants any more was begun");
     }
-    assert_eq!(library.pool.stats().discarded, 0);
 }
 
 #[test]

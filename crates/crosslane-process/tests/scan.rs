@@ -3,11 +3,10 @@
 
 use crosslane::batch::{Column, Encode};
 use crosslane::call::{CallGroup, Caller, Input, LONGEST_BATCH, Scan};
-use crosslane::pool::{self, Pool, PoolOptions, PoolStats};
+use crosslane::pool::PoolStats;
 use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
-use crosslane_process::ProcessLane;
-use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next};
-use crosslane_process::testing::both_ends;
+use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Room};
+use crosslane_process::testing::Guests;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
@@ -19,39 +18,6 @@ fn texts(values: &[&str]) -> ColumnBuilder {
     let mut column = ColumnBuilder::new(&TEXT);
     values.iter().for_each(|value| column.bytes(value.as_bytes()).unwrap());
     column
-}
-
-/// A guest: it serves one exchange of the lane with this number. `false` if its thread is to end.
-type Guest = dyn Fn(u64, &mut GuestLane, Call) -> bool + Send + Sync;
-
-struct Guests {
-    guest: Arc<Guest>,
-    booted: u64,
-    /// How many lanes there may be.
-    most: u64,
-}
-
-impl pool::Zygote for Guests {
-    type Lane = ProcessLane;
-
-    fn boot(&mut self) -> Result<ProcessLane, Error> {
-        if self.booted == self.most {
-            return Err(Error::Boot("there are enough".into()));
-        }
-        self.booted += 1;
-        let (lane, mut end) = both_ends(4096);
-        let (guest, number) = (Arc::clone(&self.guest), self.booted);
-        thread::spawn(move || {
-            while let Ok(next) = end.next_call_or(|| false) {
-                match next {
-                    Next::Call(call) if guest(number, &mut end, call) => {}
-                    Next::Cancelled => {}
-                    _ => break,
-                }
-            }
-        });
-        Ok(lane)
-    }
 }
 
 struct Argument(&'static str);
@@ -88,9 +54,7 @@ fn fixture(
         r#"{{"signature": "f(x VARCHAR) -> TABLE(y VARCHAR)", "kind": "table", "admits_null": [false]{options}}}"#
     );
     let spec: FunctionSpec = serde_json::from_str(&text).unwrap();
-    let guests = Guests { guest: Arc::new(guest), booted: 0, most };
-    let options = PoolOptions { warm: 1, idle_timeout: Duration::from_secs(600) };
-    let (pool, ()) = Pool::start(options, move |_| Ok((guests, ()))).unwrap();
+    let pool = Guests::new(4096, guest).at_most(most).pool(1);
     let functions = vec![Arc::new(Function::new(0, spec).unwrap())];
     Fixture {
         library: Arc::new(Library { name: "fake".into(), version: 1, functions, pool }),
@@ -348,7 +312,7 @@ fn a_cancellation_ends_the_wait_and_what_comes_later_goes_on() {
         // Nothing comes, until nobody wants it.
         _ => {
             lane.emit(&call, 1, &texts(&["first"]), || false).unwrap();
-            while !matches!(lane.await_taken(&call, || false), Ok(Emitted::Cancelled)) {
+            while !matches!(lane.await_room(&call, Room::All, || false), Ok(Emitted::Cancelled)) {
                 thread::sleep(Duration::from_millis(1));
             }
             last(lane, call, &[])

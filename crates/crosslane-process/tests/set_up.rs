@@ -2,44 +2,33 @@
 //! what was prepared is ended in order. The guests are threads of this process.
 
 use crosslane::lane::Lane;
-use crosslane::pool::{self, Pool, PoolOptions, PooledLane};
+use crosslane::pool::{Pool, PoolOptions, PooledLane, SetUp, Zygote};
 use crosslane::{Entry, Error, Failure};
 use crosslane_process::ProcessLane;
-use crosslane_process::guest::{Call, GuestLane, Mishaps, Next};
-use crosslane_process::testing::both_ends;
+use crosslane_process::guest::{Call, GuestLane, Mishaps};
+use crosslane_process::testing::Guests;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// What a guest does about a call. `false` if it is to end.
-type Guest = dyn Fn(&mut GuestLane, Call) -> bool + Send + Sync;
-
-struct Guests {
-    guest: Arc<Guest>,
+/// Lanes that have something to prepare.
+struct Prepared {
+    guests: Guests,
     limit: Duration,
 }
 
-impl pool::Zygote for Guests {
+impl Zygote for Prepared {
     type Lane = ProcessLane;
 
     fn boot(&mut self) -> Result<ProcessLane, Error> {
-        let (lane, mut end) = both_ends(4096);
-        let guest = Arc::clone(&self.guest);
-        thread::spawn(move || {
-            while let Ok(Next::Call(call)) = end.next_call_or(|| false) {
-                if !guest(&mut end, call) {
-                    break;
-                }
-            }
-        });
-        Ok(lane)
+        self.guests.boot()
     }
 
-    fn set_up(&self) -> Option<Duration> {
-        Some(self.limit)
+    fn set_up(&self) -> Option<SetUp> {
+        Some(SetUp { functions: "score (model.py:7)".into(), limit: self.limit })
     }
 }
 
@@ -47,12 +36,13 @@ fn pool(
     limit: Duration,
     idle_timeout: Duration,
     guest: impl Fn(&mut GuestLane, Call) -> bool + Send + Sync + 'static,
-) -> Pool<Guests> {
-    let guests = Guests { guest: Arc::new(guest), limit };
-    Pool::start(PoolOptions { warm: 1, idle_timeout }, move |_| Ok((guests, ()))).unwrap().0
+) -> Pool<Prepared> {
+    let guests = Guests::new(4096, move |_, lane, call| guest(lane, call));
+    let prepared = Prepared { guests, limit };
+    Pool::start(PoolOptions { warm: 1, idle_timeout }, move |_| Ok((prepared, ()))).unwrap().0
 }
 
-fn check_out(pool: &Pool<Guests>) -> Result<PooledLane<ProcessLane>, Error> {
+fn check_out(pool: &Pool<Prepared>) -> Result<PooledLane<ProcessLane>, Error> {
     pool.check_out(|| false).map(|lane| lane.expect("nobody ends the wait"))
 }
 
@@ -135,7 +125,12 @@ fn a_guest_that_dies_or_takes_too_long_is_a_boot_that_failed() {
     for (pool, why) in [(dies, "was ended"), (hangs, "this took longer than load_timeout")] {
         let error = check_out(&pool).unwrap_err();
         let text = error.to_string();
-        assert!(matches!(error, Error::Boot(_)) && text.contains("set-up") && text.contains(why), "{text}");
+        assert!(
+            matches!(error, Error::Boot(_))
+                && text.contains("the set-up of score (model.py:7): ")
+                && text.contains(why),
+            "{text}"
+        );
         // It is tried again for who needs a lane, and for nobody else.
         let booted = pool.stats().booted;
         assert!(check_out(&pool).is_err());

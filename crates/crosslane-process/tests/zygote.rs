@@ -38,6 +38,7 @@ fn start_with(behaviour: &str, stop: Stop) -> Result<Zygote, Error> {
         },
         source: Source::File { path: behaviour.into() },
         load_timeout: Duration::from_secs(30),
+        stuck: Default::default(),
         ring_size: 4096,
         largest_batch: 4 << 30,
         spin: Duration::ZERO,

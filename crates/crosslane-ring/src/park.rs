@@ -227,7 +227,7 @@ pub fn wait_any<'a>(
 }
 
 /// Waits until the consumer has a frame or the producer's frames are taken, `timeout` at most. `ready` is told whether
-/// there is a frame, and says whether that, or anything else, ends the wait; who makes it say so must then sound the
+/// there is a frame that was not looked at ([`Consumer::ahead`]), and says whether that, or anything else, ends the wait; who makes it say so must then sound the
 /// consumer's [`Alarm`]. May say [`Parked::TimedOut`] early.
 pub fn wait_either<M: Memory>(
     consumer: &Consumer<M>,
@@ -236,7 +236,7 @@ pub fn wait_either<M: Memory>(
     timeout: Duration,
     ready: impl Fn(bool) -> bool,
 ) -> Parked {
-    let mut ready = || producer.has_news() || ready(consumer.has_news());
+    let mut ready = || producer.has_news() || ready(consumer.has_more());
     if spun(spin, timeout, &mut ready) {
         return Parked::Ready;
     }

@@ -298,6 +298,8 @@ pub struct Consumer<M> {
     write_seen: u64,
     /// The oldest frame, if it was looked at: the producer may be hostile, so its word is read once.
     found: Option<Found>,
+    /// Where the frames begin that [`Consumer::ahead`] has not looked at.
+    ahead: u64,
 }
 
 impl<M: Memory> Consumer<M> {
@@ -305,7 +307,7 @@ impl<M: Memory> Consumer<M> {
     /// There must be no other consumer of this ring, in this process or another, and the ring must
     /// be fresh (all positions 0).
     pub unsafe fn new(memory: M) -> Self {
-        Self { memory, read: 0, write_seen: 0, found: None }
+        Self { memory, read: 0, write_seen: 0, found: None, ahead: 0 }
     }
 
     /// The oldest frame, or `None` while the ring is empty. It stays the oldest until it is released.
@@ -320,32 +322,64 @@ impl<M: Memory> Consumer<M> {
     }
 
     fn find(&mut self) -> Result<Option<Found>, RingError> {
-        let capacity = self.memory.capacity() as u64;
         if self.write_seen == self.read {
-            let write = self.memory.header().write.0.load(Ordering::Acquire);
-            if write < self.read || write - self.read > capacity || !write.is_multiple_of(WORD) {
-                return Err(RingError::Position { which: "write", value: write, own: self.read });
-            }
-            if write == self.read {
+            self.write_seen = self.written()?;
+            if self.write_seen == self.read {
                 return Ok(None);
             }
-            self.write_seen = write;
         }
-        let mut start = self.read;
+        self.at(self.read, self.write_seen).map(Some)
+    }
+
+    /// The end of what was published.
+    fn written(&self) -> Result<u64, RingError> {
+        let write = self.memory.header().write.0.load(Ordering::Acquire);
+        let capacity = self.memory.capacity() as u64;
+        if write < self.read || write - self.read > capacity || !write.is_multiple_of(WORD) {
+            return Err(RingError::Position { which: "write", value: write, own: self.read });
+        }
+        Ok(write)
+    }
+
+    /// The frame at a position before the end of what was published.
+    fn at(&self, position: u64, end: u64) -> Result<Found, RingError> {
+        let capacity = self.memory.capacity() as u64;
+        let mut start = position;
         let mut word = self.word(start);
         if word == END_OF_RING {
             start = start.next_multiple_of(capacity);
-            if start == self.read || start >= self.write_seen {
-                return Err(RingError::Position { which: "end-of-ring", value: start, own: self.read });
+            if start == position || start >= end {
+                return Err(RingError::Position { which: "end-of-ring", value: start, own: position });
             }
             word = self.word(start);
         }
         let length = word & u64::from(u32::MAX);
         let frame = framed(length as usize);
-        if frame > self.write_seen - start || frame > capacity - start % capacity {
+        if frame > end - start || frame > capacity - start % capacity {
             return Err(RingError::Length { length, at: start });
         }
-        Ok(Some(Found { start, length: length as usize, tag: (word >> 32) as u32 }))
+        Ok(Found { start, length: length as usize, tag: (word >> 32) as u32 })
+    }
+
+    /// Looks at the next frame that was published, the oldest first, and not looked at in this way before: copies its
+    /// beginning, and gives its length. All frames stay where they are: this is for who wants to know what comes behind the
+    /// oldest.
+    ///
+    /// # Errors
+    /// As [`Consumer::peek`].
+    pub fn ahead(&mut self, head: &mut [u8]) -> Result<Option<usize>, RingError> {
+        self.ahead = self.ahead.max(self.read);
+        let write = self.written()?;
+        // What was published before is more than what a hostile producer takes back.
+        if write <= self.ahead {
+            return Ok(None);
+        }
+        let found = self.at(self.ahead, write)?;
+        self.ahead = found.start + framed(found.length);
+        let copied = found.length.min(head.len());
+        // SAFETY: `at` made sure that the frame lies inside the data.
+        unsafe { self.memory.load(self.place(found), &mut head[..copied]) }
+        Ok(Some(found.length))
     }
 
     fn word(&self, position: u64) -> u64 {
@@ -394,11 +428,17 @@ impl<M: Memory> Consumer<M> {
         self.memory.header().write.0.load(Ordering::Acquire) != self.read
     }
 
-    /// What [`Consumer::has_news`] compares: a word, and what it is while there is nothing. For who looks in the midst of work
+    /// Whether something was published that was neither taken nor looked at by [`Consumer::ahead`].
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.memory.header().write.0.load(Ordering::Acquire) != self.ahead.max(self.read)
+    }
+
+    /// What [`Consumer::has_more`] compares: a word, and what it is while there is nothing. For who looks in the midst of work
     /// that cannot ask here.
     #[cfg(not(loom))]
     pub fn news(&self) -> (&AtomicU64, u64) {
-        (&self.memory.header().write.0, self.read)
+        (&self.memory.header().write.0, self.ahead.max(self.read))
     }
 }
 
@@ -434,6 +474,52 @@ mod tests {
             assert!(producer.push(&vec![2; length], 2).unwrap());
             assert_eq!(consumer.pop(), Ok(Some((2, vec![2; length]))));
         }
+    }
+
+    #[test]
+    fn who_looks_ahead_sees_each_frame_once_and_takes_none() {
+        let (mut producer, mut consumer) = heap_ring(1024);
+        let mut head = [0; 8];
+        // So that frames lie at the end of the ring, and at its beginning.
+        for round in 0..50u64 {
+            assert_eq!(consumer.ahead(&mut head), Ok(None));
+            for frame in 0..3u64 {
+                let bytes = [(10 * round + frame).to_le_bytes(); 9].concat();
+                assert!(producer.push(&bytes[..8 + 8 * frame as usize], 3).unwrap());
+                assert!(consumer.has_more());
+                assert_eq!(consumer.ahead(&mut head), Ok(Some(8 + 8 * frame as usize)));
+                assert_eq!(u64::from_le_bytes(head), 10 * round + frame);
+                assert!(consumer.has_news() && !consumer.has_more());
+                assert_eq!(consumer.news().1, producer.write);
+            }
+            for frame in 0..3u64 {
+                let (tag, bytes) = consumer.pop().unwrap().unwrap();
+                assert_eq!((tag, &bytes[..8]), (3, &(10 * round + frame).to_le_bytes()[..]));
+                assert!(!consumer.has_more());
+            }
+            // What was taken before it was looked at is not looked at.
+            assert!(producer.push(&[1; 64], 1).unwrap());
+            assert_eq!(consumer.pop(), Ok(Some((1, vec![1; 64]))));
+        }
+        // The frame is shorter than what is wanted of it.
+        assert!(producer.push(&[5; 4], 1).unwrap());
+        assert_eq!((consumer.ahead(&mut head), head[..4] == [5; 4]), (Ok(Some(4)), true));
+    }
+
+    #[test]
+    fn a_producer_that_says_nonsense_of_frames_behind_the_oldest_is_found_out() {
+        let (mut producer, mut consumer) = heap_ring(256);
+        assert!(producer.push(&[1; 8], 1).unwrap() && producer.push(&[1; 8], 1).unwrap());
+        let memory = consumer.memory.clone();
+        let header = memory.header();
+        assert_eq!(consumer.ahead(&mut []), Ok(Some(8)));
+        header.write.0.store(8, Ordering::Relaxed);
+        assert_eq!(consumer.ahead(&mut []), Ok(None), "less than was looked at");
+        header.write.0.store(24, Ordering::Relaxed);
+        assert_eq!(consumer.ahead(&mut []), Err(RingError::Length { length: 8, at: 16 }));
+        header.write.0.store(1000, Ordering::Relaxed);
+        let error = RingError::Position { which: "write", value: 1000, own: 0 };
+        assert_eq!(consumer.ahead(&mut []), Err(error));
     }
 
     #[test]

@@ -31,11 +31,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What an adapter knows of a registered aggregate.
 pub trait Aggregate: Send + Sync + 'static {
-    /// A query begins to use it.
+    /// A query begins to use it. If the last use of the same place has `failed`, this may be another thread of that query, which
+    /// is to fail with the same.
     ///
     /// # Errors
     /// If there is nothing that could.
-    fn begin(&self) -> Result<Arc<dyn Accumulates>, Error>;
+    fn begin(&self, failed: Option<Error>) -> Result<Arc<dyn Accumulates>, Error>;
+
+    /// Whether a query that begins to use it now would use this function.
+    fn is_current(&self, function: &Function) -> bool;
 }
 
 /// What a registered aggregate carries.
@@ -190,10 +194,10 @@ unsafe extern "C" fn update(
 ) {
     // SAFETY: DuckDB passes a chunk of the declared types, and, as its callback was replaced, a state for each of its rows.
     unsafe {
-        with(info, true, |function, accumulation, _| {
-            let arguments = Arguments::of(input, function);
-            let count = ffi::duckdb_data_chunk_get_size(input) as usize;
-            accumulation.update(&states(places, count), &arguments)
+        with(info, true, |function, accumulation, seen| {
+            // A chunk without columns says that it has no rows.
+            let arguments = Arguments::of(input, function).with_rows(seen.rows);
+            accumulation.update(&states(places, seen.rows), &arguments)
         });
     }
 }
@@ -287,6 +291,8 @@ struct Seen {
     bound: usize,
     /// Whether the sources of a combine stay.
     keeps: bool,
+    /// How many rows it adds.
+    rows: usize,
 }
 
 thread_local! {
@@ -300,12 +306,12 @@ struct Within(Option<Seen>);
 impl Within {
     /// # Safety
     /// The data must be what DuckDB passes to a callback of one of our aggregates.
-    unsafe fn new(data: *const usize) -> Self {
+    unsafe fn new(data: *const usize, rows: ffi::idx_t) -> Self {
         // SAFETY: as the caller says.
         let seen = unsafe {
             let bound = data.add(bind_data());
             let keeps = *bound.add(2).cast::<u8>() != DESTRUCTIVE;
-            is_ours(*bound as *const usize).then_some(Seen { bound: *bound, keeps })
+            is_ours(*bound as *const usize).then_some(Seen { bound: *bound, keeps, rows: rows as usize })
         };
         Self(SEEN.replace(seen))
     }
@@ -421,7 +427,7 @@ unsafe extern "C-unwind" fn own_update(
     let Some(own) = OWN.get() else { return };
     // SAFETY: DuckDB passes what its own callback takes.
     unsafe {
-        let _within = Within::new(data);
+        let _within = Within::new(data, rows);
         if rows > 1 {
             let each = Each::new(states, rows);
             (own.update)(columns, data, count, each.states(), rows);
@@ -440,7 +446,7 @@ unsafe extern "C-unwind" fn own_combine(
     let Some(own) = OWN.get() else { return };
     // SAFETY: as above.
     unsafe {
-        let _within = Within::new(data);
+        let _within = Within::new(data, 0);
         (own.combine)(sources, targets, data, count);
     }
 }
@@ -455,7 +461,7 @@ unsafe extern "C-unwind" fn own_finalize(
     let Some(own) = OWN.get() else { return };
     // SAFETY: as above.
     unsafe {
-        let _within = Within::new(data);
+        let _within = Within::new(data, 0);
         (own.finalize)(states, data, result, count, offset);
     }
 }
@@ -489,16 +495,20 @@ unsafe fn is_ours(bound: *const usize) -> bool {
 }
 
 /// A vector, and a selection of as many of its rows.
-struct Scratch {
-    vector: ffi::duckdb_vector,
-    all: ffi::duckdb_selection_vector,
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    pub(crate) vector: ffi::duckdb_vector,
+    pub(crate) all: ffi::duckdb_selection_vector,
     capacity: ffi::idx_t,
 }
+
+// SAFETY: nobody else uses the vector, and which thread does makes no difference to DuckDB.
+unsafe impl Send for Scratch {}
 
 impl Scratch {
     /// # Safety
     /// The type must be one.
-    unsafe fn new(logical: ffi::duckdb_logical_type, capacity: ffi::idx_t) -> Self {
+    pub(crate) unsafe fn new(logical: ffi::duckdb_logical_type, capacity: ffi::idx_t) -> Self {
         // SAFETY: as the caller says; both are destroyed once.
         unsafe {
             let vector = ffi::duckdb_create_vector(logical, capacity);
@@ -628,7 +638,7 @@ struct Table {
 type Destructor = unsafe extern "C-unwind" fn(*mut usize);
 type Copy = unsafe extern "C-unwind" fn(*mut *mut usize, *const usize) -> *mut *mut usize;
 
-/// A use of an aggregate, which all copies of a bind data share; none before its first row, and after it has failed.
+/// A use of an aggregate, which all copies of a bind data share; none before its first row.
 #[derive(Default)]
 struct Use(Mutex<Option<Arc<dyn Accumulates>>>);
 
@@ -666,18 +676,30 @@ impl Seen {
             }
         };
         let mut current = lock(&shared.0);
+        // Where no state lives, the rows may be those of another run of a prepared statement.
+        let is_idle = |known: &mut Arc<dyn Accumulates>| Arc::strong_count(known) == 1 && known.is_idle();
+        if let Some(known) = current.take_if(|known| adds && is_idle(known) && known.failure().is_none()) {
+            if registered.aggregate.is_current(known.function()) {
+                known.renew();
+                *current = Some(known);
+            } else {
+                known.end();
+            }
+        }
         let failure = current.as_ref().and_then(|known| known.failure());
-        match (&*current, failure) {
+        match (&*current, &failure) {
             (Some(known), None) => return Ok(Arc::clone(known)),
             (_, Some(failure)) if is_deferred() => {
+                let failure = failure.clone();
                 if !adds {
-                    *current = None;
+                    // It has been told. Other threads of the query may still come with its states.
+                    *current = registered.aggregate.begin(Some(failure.clone())).ok();
                 }
                 return Err(failure);
             }
             _ => {}
         }
-        let new = registered.aggregate.begin()?;
+        let new = registered.aggregate.begin(failure)?;
         *current = Some(Arc::clone(&new));
         Ok(new)
     }

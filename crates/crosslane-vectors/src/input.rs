@@ -5,6 +5,7 @@
 //! DuckDB leaves anything there.
 
 use crate::recoded::{self, is_recoded};
+use crate::room;
 use crate::string::{DuckString, Texts};
 use crate::types::decimal_width;
 use crate::validity;
@@ -68,6 +69,12 @@ impl<'a> Arguments<'a> {
         });
         // SAFETY: as the caller says.
         Self { rest, text: function.types.as_ref(), ..unsafe { Self::new(chunk, types) } }
+    }
+
+    /// The same for so many rows, which the columns have.
+    #[must_use]
+    pub(crate) fn with_rows(self, rows: usize) -> Self {
+        Self { rows, ..self }
     }
 
     /// Some rows of a column.
@@ -166,7 +173,7 @@ impl Encode for Sources<'_> {
 
 /// Rows of a vector: neighbours, or several such ranges in any order (the elements of lists). There are no more ranges
 /// than rows of the vector above, however long the lists are.
-enum Rows {
+pub(crate) enum Rows {
     Range(Range<usize>),
     Ranges(Vec<Range<usize>>),
 }
@@ -219,7 +226,7 @@ fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), Error> {
 }
 
 /// Some rows of a vector and of the vectors below it.
-struct VectorRows<'a> {
+pub(crate) struct VectorRows<'a> {
     data_type: &'a DataType,
     data: *const u8,
     /// DuckDB's validity mask, unless no row is NULL.
@@ -259,7 +266,11 @@ impl<'a> VectorRows<'a> {
 impl<'a> VectorRows<'a> {
     /// # Safety
     /// The vector must be of this type, have these rows, and outlive the result.
-    unsafe fn new(vector: ffi::duckdb_vector, data_type: &'a DataType, rows: Rows) -> Result<Self, Error> {
+    pub(crate) unsafe fn new(
+        vector: ffi::duckdb_vector,
+        data_type: &'a DataType,
+        rows: Rows,
+    ) -> Result<Self, Error> {
         // SAFETY: the caller vouches for the vector.
         let (data, mask) = unsafe {
             (ffi::duckdb_vector_get_data(vector).cast_const().cast(), ffi::duckdb_vector_get_validity(vector))
@@ -310,6 +321,36 @@ impl<'a> VectorRows<'a> {
             self.children.push(unsafe { VectorRows::new(vector, data_type, rows.map(Range::clone)?)? });
         }
         Ok(())
+    }
+
+    /// How many bytes DuckDB allocates to add these rows to a vector of the type that has room for them: for strings, and for
+    /// the elements of lists, for which it takes the next power of two.
+    ///
+    /// # Safety
+    /// The vector must be one of the type.
+    pub(crate) unsafe fn bytes_added_to(&self, vector: ffi::duckdb_vector) -> usize {
+        let sum = |bytes: usize, (at, child): (usize, &Self)| {
+            // SAFETY: as the caller says; the layouts say which vectors lie below.
+            let below = unsafe {
+                match self.data_type.layout() {
+                    Layout::List => ffi::duckdb_list_vector_get_child(vector),
+                    Layout::FixedList(_) => ffi::duckdb_array_vector_get_child(vector),
+                    _ => ffi::duckdb_struct_vector_get_child(vector, at as ffi::idx_t),
+                }
+            };
+            // SAFETY: as above.
+            bytes.saturating_add(unsafe { child.bytes_added_to(below) })
+        };
+        let own = match self.data_type.layout() {
+            Layout::Bytes { .. } => self.total,
+            Layout::List => {
+                // SAFETY: as the caller says.
+                let before = unsafe { ffi::duckdb_list_vector_get_size(vector) } as usize;
+                self.data_type.children().map(|child| room::list(child, before + self.total)).sum()
+            }
+            _ => 0,
+        };
+        self.children.iter().enumerate().fold(own, sum)
     }
 
     fn count_nulls(&self) -> usize {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Projection {
     /// Their places among all columns, ascending.
-    pub wanted: Arc<[usize]>,
+    pub(crate) wanted: Arc<[usize]>,
     /// A STRUCT of them.
-    pub rows: DataType,
+    pub(crate) rows: DataType,
     /// For each vector of a chunk, which of them it takes.
     vectors: Vec<usize>,
 }
@@ -49,8 +49,13 @@ impl Projection {
         Ok(Self { wanted: wanted.into(), rows, vectors })
     }
 
+    /// For each vector of a chunk, the place of its column among all.
+    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
+        self.vectors.iter().map(|column| self.wanted[*column])
+    }
+
     /// The column of each vector, out of rows of [`Projection::rows`].
-    pub fn vectors<'a, 'b>(&'a self, rows: &'a Column<'b>) -> impl Iterator<Item = &'a Column<'b>> {
+    pub(crate) fn vectors<'a, 'b>(&'a self, rows: &'a Column<'b>) -> impl Iterator<Item = &'a Column<'b>> {
         self.vectors.iter().map(|column| &rows.children[*column])
     }
 }
@@ -64,6 +69,7 @@ mod tests {
         let all: DataType = "STRUCT(a BIGINT, b VARCHAR, c DATE)".parse().unwrap();
         let projection = Projection::new(&[2, 0, 2], &all).unwrap();
         assert_eq!(projection.rows.to_string(), "STRUCT(a BIGINT, c DATE)");
+        assert_eq!(projection.places().collect::<Vec<_>>(), [2, 0, 2]);
         assert_eq!((&*projection.wanted, projection.vectors), (&[0, 2][..], vec![1, 0, 1]));
         assert_eq!(Projection::new(&[], &all).unwrap().rows.children().len(), 0);
         assert!(Projection::new(&[0, usize::MAX], &all).is_err());

@@ -3,6 +3,7 @@
 use crate::attempts::Attempts;
 use crate::guard::{drop_box, error_text, guard};
 use crate::input::Arguments;
+use crate::interrupt::Client;
 use crate::output::Results;
 use crate::types::{LogicalType, data_type};
 use crosslane::call::Input;
@@ -256,6 +257,8 @@ pub struct Context {
     pub threads: usize,
     /// DuckDB's number of the connection.
     pub connection: u64,
+    /// What tells whether it was interrupted.
+    pub client: Client,
 }
 
 impl Context {
@@ -272,8 +275,9 @@ impl Context {
             let threads = if value.is_null() { 1 } else { ffi::duckdb_get_int64(value) };
             ffi::duckdb_destroy_value(&raw mut value);
             let connection = ffi::duckdb_client_context_get_connection_id(context);
+            let client = Client::of(context);
             ffi::duckdb_destroy_client_context(&raw mut context);
-            Self { threads: usize::try_from(threads).unwrap_or(1).max(1), connection }
+            Self { threads: usize::try_from(threads).unwrap_or(1).max(1), connection, client }
         }
     }
 

@@ -38,12 +38,7 @@ pub trait Table: Send + Sync + 'static {
     /// If it is no more.
     fn function(&self) -> Result<Arc<Function>, Error>;
 
-    /// The parameters that SQL knows of, which are the first.
-    fn parameters<'a>(&self, function: &'a Function) -> &'a [Field] {
-        &function.signature.parameters
-    }
-
-    /// One use of the function, with the arguments of its [`Table::parameters`].
+    /// One use of the function, with the arguments of its [parameters](Function::parameters).
     ///
     /// # Errors
     /// If it cannot be said which columns that has.
@@ -68,6 +63,14 @@ pub trait Query<Z: Zygote>: Send + Sync + 'static {
 
     /// What it is cancelled with.
     fn group(&self) -> &CallGroup;
+
+    /// What the function is scanned with: the arguments of its use.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    fn arguments(&self, bound: &Row) -> Result<Row, Error> {
+        Ok(bound.clone())
+    }
 
     /// What DuckDB is told of how something ended.
     ///
@@ -104,8 +107,8 @@ pub unsafe fn register_table<T: Table>(
 ) -> Result<(), Error> {
     function.entry(Entry::Scan)?;
     let name = c_string(function.name())?;
-    let parameters = extra
-        .parameters(function)
+    let parameters = function
+        .parameters()
         .iter()
         .zip(&function.spec.named)
         .map(|(field, named)| {
@@ -151,7 +154,7 @@ unsafe extern "C" fn bind<T: Table>(info: ffi::duckdb_bind_info) {
     let outcome = guard(|| unsafe {
         let table = &*ffi::duckdb_bind_get_extra_info(info).cast::<T>();
         let function = table.function()?;
-        let parameters = table.parameters(&function);
+        let parameters = function.parameters();
         let arguments = arguments(info, parameters, &function.spec.named)?;
         let types = || parameters.iter().map(|field| &field.data_type);
         let row = Row::of(&Arguments::new(arguments.0, types()), types().cloned())?;
@@ -184,7 +187,7 @@ unsafe extern "C" fn bind<T: Table>(info: ffi::duckdb_bind_info) {
 ///
 /// # Safety
 /// The info must be that of a `bind` callback of a function that was registered with these parameters.
-pub unsafe fn arguments(
+unsafe fn arguments(
     info: ffi::duckdb_bind_info,
     parameters: &[Field],
     named: &[bool],
@@ -326,7 +329,8 @@ impl Parts {
 impl<T: Table> Running<T> {
     fn new(query: T::Query, bound: &Bound, projection: Projection) -> Result<Self, Error> {
         let parts = Parts::of(None);
-        let mut this = Self { query, arguments: bound.arguments.clone(), projection, parts, begun: now() };
+        let arguments = query.arguments(&bound.arguments)?;
+        let mut this = Self { query, arguments, projection, parts, begun: now() };
         let spec = &this.query.function().spec;
         let columns = this.arguments.columns()?;
         let mut parameters = columns.iter().zip(&spec.admits_null).zip(&spec.named);

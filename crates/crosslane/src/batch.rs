@@ -48,7 +48,8 @@ pub struct Header {
     pub errors: u32,
     /// Of the guest: how many calls were tried again.
     pub retries: u32,
-    /// In a failure: the row that failed, or `u32::MAX`.
+    /// In a failure: the row that failed, or `u32::MAX`. In results of [`crate::Entry::Iterate`]: how many batches the guest has
+    /// taken.
     pub row: u32,
     /// Of the guest: for how many nanoseconds it waited for the engine since its last message.
     pub waited: u64,

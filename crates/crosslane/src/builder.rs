@@ -104,6 +104,42 @@ impl ColumnBuilder {
         Ok(())
     }
 
+    /// Adds all rows of a column of the same type, a buffer at a time.
+    ///
+    /// # Errors
+    /// As [`ColumnBuilder::lists`].
+    pub fn extend(&mut self, column: &Column<'_>) -> Result<(), Overflow> {
+        self.reserve(column.rows)?;
+        match self.layout {
+            Layout::Bits => extend_bits(&mut self.data, self.rows, column.data, column.rows),
+            Layout::Fixed(width) => self.data.extend_from_slice(&column.data[..column.rows * width]),
+            Layout::Bytes { .. } => {
+                let bytes = &column.data[..column.offsets[column.rows] as usize];
+                self.extend_offsets(self.data.len(), column)?;
+                self.data.try_reserve(bytes.len())?;
+                self.data.extend_from_slice(bytes);
+            }
+            Layout::List => self.extend_offsets(self.children[0].rows, column)?,
+            Layout::FixedList(_) | Layout::Struct => {}
+        }
+        self.children.iter_mut().zip(&column.children).try_for_each(|(child, more)| child.extend(more))?;
+        match column.validity {
+            None => self.end_rows(column.rows),
+            Some(bits) => (0..column.rows).for_each(|row| self.end_row(crate::batch::bit(bits, row))),
+        }
+        Ok(())
+    }
+
+    /// Adds the offsets of a column whose values come behind so many.
+    fn extend_offsets(&mut self, before: usize, column: &Column<'_>) -> Result<(), Overflow> {
+        let last = before + column.offsets[column.rows] as usize;
+        if i32::try_from(last).is_err() {
+            return Err(Overflow::TooLarge);
+        }
+        self.offsets.extend(column.offsets[1..=column.rows].iter().map(|offset| offset + before as i32));
+        Ok(())
+    }
+
     /// The rows so far.
     pub fn rows(&self) -> usize {
         self.rows
@@ -337,6 +373,23 @@ impl ColumnBuilder {
         }
         self.end_row(true);
         Ok(())
+    }
+}
+
+/// Adds so many bits behind the first `rows` ones.
+fn extend_bits(bits: &mut Vec<u8>, rows: usize, more: &[u8], count: usize) {
+    if rows.is_multiple_of(8) {
+        bits.extend_from_slice(&more[..count.div_ceil(8)]);
+    } else {
+        bits.resize((rows + count).div_ceil(8), 0);
+        for row in 0..count {
+            let (at, set) = (rows + row, crate::batch::bit(more, row));
+            bits[at / 8] |= u8::from(set) << (at % 8);
+        }
+    }
+    // What lies behind the last bit may be anything.
+    if let Some(last) = bits.last_mut().filter(|_| !(rows + count).is_multiple_of(8)) {
+        *last &= (1 << ((rows + count) % 8)) - 1;
     }
 }
 

@@ -97,6 +97,18 @@ struct Key {
 impl Key {
     fn new(function: &Function) -> Self {
         let signature = &function.signature;
+        if function.spec.kind == Kind::Stream {
+            // No engine is told of it: who maps a stream looks for its name.
+            return Self {
+                name: signature.name.to_lowercase(),
+                table: true,
+                parameters: String::new(),
+                returns: String::new(),
+                admits_null: false,
+                deterministic: true,
+                kind: Kind::Stream,
+            };
+        }
         if signature.table {
             let parameters = signature.parameters.iter().zip(&function.spec.named);
             let parameters = parameters.map(|(field, named)| match named {
@@ -128,7 +140,8 @@ impl Key {
 
     /// Whether an engine cannot tell calls of the two apart.
     fn takes_the_same(&self, other: &Self) -> bool {
-        self.name == other.name && self.table == other.table && self.parameters == other.parameters
+        let streams = (self.kind == Kind::Stream) == (other.kind == Kind::Stream);
+        streams && self.name == other.name && self.table == other.table && self.parameters == other.parameters
     }
 }
 
@@ -175,7 +188,16 @@ impl<Z: Zygote> Catalog<Z> {
     /// Whether an engine was told of a function of this name that is a table, or none.
     pub fn knows(&self, name: &str, table: bool) -> bool {
         let name = name.to_lowercase();
-        lock(&self.entries).keys().any(|key| key.name == name && key.table == table)
+        let told = |key: &Key| key.name == name && key.table == table && key.kind != Kind::Stream;
+        lock(&self.entries).keys().any(told)
+    }
+
+    /// What the stream function of this name stands for; `None` if there was never one.
+    pub fn stream(&self, name: &str) -> Option<Arc<Entry<Z>>> {
+        let name = name.to_lowercase();
+        let entries = lock(&self.entries);
+        let mut streams = entries.iter().filter(|(key, _)| key.kind == Kind::Stream && key.name == name);
+        streams.next().map(|(_, entry)| Arc::clone(entry))
     }
 
     /// Whether an engine was told all about this function, as it is.
@@ -275,7 +297,7 @@ impl<Z: Zygote> Catalog<Z> {
 
     /// Makes the functions of a library callable, in place of those of its last version: all of them, or none.
     /// `register` tells the engine of them; of known ones too, because another library may have taken the name
-    /// since.
+    /// since. Of stream functions an engine is not told: [`Catalog::stream`] finds them.
     ///
     /// # Errors
     /// Those of `register`, which must have taken back what it did then; all is as it was before.
@@ -297,9 +319,13 @@ impl<Z: Zygote> Catalog<Z> {
             let entry = entries.get(&Key::new(function)).cloned().unwrap_or_else(unloaded);
             (Arc::clone(function), entry)
         };
-        let registrations: Vec<_> = library.functions.iter().map(entry_of).collect();
+        let (streams, registrations): (Vec<_>, Vec<_>) = library
+            .functions
+            .iter()
+            .map(entry_of)
+            .partition(|(function, _)| function.spec.kind == Kind::Stream);
         register(&registrations)?;
-        for (function, entry) in registrations {
+        for (function, entry) in streams.into_iter().chain(registrations) {
             let current = Current { library: Arc::clone(&library), function: Arc::clone(&function) };
             entry.0.store(Arc::new(Ok(current)));
             entries.insert(Key::new(&function), entry);

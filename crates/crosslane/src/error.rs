@@ -21,6 +21,9 @@ pub struct Failure {
     /// Under what number a host lane keeps the exception itself; 0 if it does not.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ticket: u64,
+    /// Whether it is the function's set-up that has failed, and nothing of the batch was begun.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub set_up: bool,
     /// For how long the guest worked on the batch until it failed, by what it says.
     #[serde(skip)]
     pub worked: Duration,
@@ -66,6 +69,10 @@ fn is_zero(ticket: &u64) -> bool {
     *ticket == 0
 }
 
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.class, self.message)?;
@@ -82,24 +89,40 @@ pub struct Place(pub(crate) Option<Spot>);
 
 /// A row, from 1, and the arguments as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Spot {
-    pub(crate) row: usize,
-    /// Whether the function makes the row, and is not called with it.
-    pub(crate) made: bool,
-    pub(crate) arguments: String,
+pub(crate) enum Spot {
+    /// The function is called with it.
+    Given { row: usize, arguments: String },
+    /// A table function makes it.
+    Made { row: usize, arguments: String },
+    /// A stream function makes it of a batch.
+    Answered { row: usize },
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Some(Spot { row, made: false, arguments }) => {
+            Some(Spot::Given { row, arguments }) => {
                 write!(f, "\n  in row {row} of the batch, with {arguments}")
             }
-            Some(Spot { row, made: true, arguments }) => {
+            Some(Spot::Made { row, arguments }) => {
                 write!(f, "\n  in row {row} of its table, with {arguments}")
             }
+            Some(Spot::Answered { row }) => write!(f, "\n  in row {row} of its results"),
             None => Ok(()),
         }
+    }
+}
+
+/// What a worker was doing when it was given up: lines of its stack, the innermost last; empty if that is not known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stall(pub(crate) String);
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        write!(f, "\n{}\n  where it was then", self.0)
     }
 }
 
@@ -132,14 +155,18 @@ pub enum Error {
         place: Place,
     },
     /// A call took longer than the function's `timeout`.
-    #[error("{function}: timed out after {seconds} s; the call was ended and its worker replaced{place}")]
+    #[error(
+        "{function}: timed out after {seconds} s; the call was ended and its worker replaced{stall}{place}"
+    )]
     TimedOut {
         /// The function's name.
         function: String,
-        /// The limit in seconds.
+        /// The limit in seconds: the function's `timeout`, or the setting `stuck_timeout`.
         seconds: f64,
         /// For which row.
         place: Place,
+        /// What its worker was doing.
+        stall: Stall,
     },
     /// The worker process ended, or broke the protocol.
     #[error("{function}: {how}{place}")]

@@ -37,10 +37,12 @@ pub enum Entry {
     TearDown = 11,
     /// A batch of a stream in, batches of another out.
     Map = 12,
+    /// All batches of a stream in, batches of another out. The batches that open and end the exchange have no rows.
+    Iterate = 13,
 }
 
 /// All of them.
-const ENTRIES: [Entry; 12] = [
+const ENTRIES: [Entry; 13] = [
     Entry::Call,
     Entry::Scan,
     Entry::Update,
@@ -53,6 +55,7 @@ const ENTRIES: [Entry; 12] = [
     Entry::Forget,
     Entry::TearDown,
     Entry::Map,
+    Entry::Iterate,
 ];
 
 impl Entry {
@@ -71,7 +74,7 @@ impl Entry {
 
     /// Whether the guest answers with one batch, which is its last.
     pub(crate) fn is_answered_once(self) -> bool {
-        !matches!(self, Self::Scan | Self::Partitions | Self::Map)
+        !matches!(self, Self::Scan | Self::Partitions | Self::Map | Self::Iterate)
     }
 
     /// Whether exchanges for it may follow one another before the guest has ended the first.
@@ -357,7 +360,7 @@ mod tests {
         for number in 0..20 {
             assert_eq!(
                 Entry::of(number).map(|entry| entry as u32),
-                (1..=12).contains(&number).then_some(number)
+                (1..=13).contains(&number).then_some(number)
             );
         }
     }

@@ -8,7 +8,7 @@ use crate::leniency::{Leniency, OnError};
 use crate::pool::{Pool, Zygote};
 use crate::signature::{Signature, types_text};
 use crate::stats::FunctionStats;
-use crate::types::DataType;
+use crate::types::{DataType, Field};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +81,9 @@ pub struct FunctionSpec {
     /// leaves it out in its turn, so that the function's own default counts.
     #[serde(default)]
     pub named: Vec<bool>,
+    /// How many of a table's parameters, the last, are the engine's own: SQL and errors do not know of them.
+    #[serde(default)]
+    pub hidden: usize,
     /// Whether a table has partitions, which several lanes may scan at once.
     #[serde(default)]
     pub partitions: bool,
@@ -90,6 +93,12 @@ pub struct FunctionSpec {
     /// Whether the function prepares something on each lane before its first use.
     #[serde(default)]
     pub set_up: bool,
+    /// Whether a stream function is called once, with an iterator of all batches ([`Entry::Iterate`]).
+    #[serde(default)]
+    pub iterates: bool,
+    /// Whether a batch goes to a lane as the engine gives it, because what the function makes of a row may depend on the others.
+    #[serde(default)]
+    pub whole_batches: bool,
     /// What the user says about it: a docstring, or the comment above it.
     #[serde(default, deserialize_with = "bounded")]
     pub description: String,
@@ -122,9 +131,12 @@ impl FunctionSpec {
             file: String::new(),
             line: 0,
             named: Vec::new(),
+            hidden: 0,
             partitions: false,
             cardinality: None,
             set_up: false,
+            iterates: false,
+            whole_batches: false,
             description: String::new(),
         }
     }
@@ -228,6 +240,10 @@ impl Function {
                 )
             }));
         }
+        let most = if spec.kind == Kind::Table { signature.parameters.len() } else { 0 };
+        if spec.hidden > most {
+            return Err(wrong(format!("{} parameters are hidden, of {most} that can be", spec.hidden)));
+        }
         spec.admits_null.resize(signature.parameters.len(), false);
         spec.named.resize(signature.parameters.len(), false);
         let timeout = spec.timeout.map(Duration::from_secs_f64);
@@ -259,6 +275,12 @@ impl Function {
     /// The name, as SQL calls it.
     pub fn name(&self) -> &str {
         &self.signature.name
+    }
+
+    /// The parameters that SQL knows of.
+    pub fn parameters(&self) -> &[Field] {
+        let all = &self.signature.parameters;
+        &all[..all.len() - self.spec.hidden]
     }
 
     /// What an exchange for this entry of the function carries.
@@ -353,6 +375,25 @@ mod tests {
     }
 
     #[test]
+    fn parameters_of_the_engine_are_hidden() {
+        let declared = |kind: &str, returns: &str, hidden: u32| {
+            let signature = format!("f(x BIGINT, query BIGINT) -> {returns}");
+            let spec = json!({ "signature": signature, "admits_null": [], "kind": kind, "hidden": hidden });
+            Function::new(0, serde_json::from_value(spec).unwrap()).map_err(|error| error.to_string())
+        };
+        let function = declared("table", "TABLE(i BIGINT)", 1).unwrap();
+        let names: Vec<_> = function.parameters().iter().map(|field| field.name.as_str()).collect();
+        assert_eq!(names, ["x"]);
+        let error = declared("table", "TABLE(i BIGINT)", 3).unwrap_err();
+        assert_eq!(error, "function f: 3 parameters are hidden, of 2 that can be");
+        assert!(
+            declared("scalar", "BIGINT", 1)
+                .unwrap_err()
+                .ends_with("1 parameters are hidden, of 0 that can be")
+        );
+    }
+
+    #[test]
     fn what_only_scalar_functions_can_is_an_error_of_others() {
         let declared = |kind: &str, parameters: &str, option: Value| {
             let returns = if kind == "table" { "TABLE" } else { "STRUCT" };
@@ -397,6 +438,31 @@ mod tests {
             let error = Function::new(0, serde_json::from_value(spec).unwrap()).unwrap_err().to_string();
             assert!(error.contains("TABLE("), "{error}");
         }
+    }
+
+    #[test]
+    fn a_stream_function_has_the_options_that_make_sense_for_it() {
+        let declared = |option: Value| {
+            let signature = "f(rows TABLE(x INT)) -> TABLE(y INT)";
+            let mut spec = json!({ "signature": signature, "admits_null": [], "kind": "stream" });
+            spec.as_object_mut().unwrap().extend(option.as_object().unwrap().clone());
+            let spec: FunctionSpec = serde_json::from_value(spec).unwrap();
+            Function::new(0, spec).map_err(|error| error.to_string())
+        };
+        let function = declared(json!({ "retries": 2, "on_error": "null", "set_up": true })).unwrap();
+        let carried = function.entry(Entry::Map).unwrap();
+        assert_eq!(carried.takes().map(DataType::to_string).collect::<Vec<_>>(), ["STRUCT(x INTEGER)"]);
+        assert_eq!(carried.returns.unwrap().to_string(), "STRUCT(y INTEGER)");
+        for option in [json!({ "partitions": true }), json!({ "cardinality": 7 }), json!({ "named": [true] })]
+        {
+            let error = declared(option).unwrap_err();
+            assert!(error.ends_with("it is of the kind stream"), "{error}");
+        }
+        assert!(
+            declared(json!({ "kind": "table" }))
+                .unwrap_err()
+                .contains("only a stream function takes a TABLE")
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | table | [`Entry::Scan`] | a row: the partition (BLOB; NULL without), the wanted columns' places, the arguments | batches of any number of rows: a STRUCT of the wanted columns |
 //! | table | [`Entry::Partitions`] | a row: the arguments | batches of any number of rows: a partition as bytes |
 //! | stream | [`Entry::Map`] | rows: a STRUCT of the input's columns | batches of any number of rows: a STRUCT of the output's columns |
+//! | stream | [`Entry::Iterate`] | the same, in any number of batches, between two without rows and columns | the same |
 //! | aggregate | [`Entry::Update`] | a state's number, the arguments | a batch without rows and columns |
 //! | aggregate | [`Entry::Combine`] | the numbers of two states, of which the second is added to the first; whether the second is kept | the same |
 //! | aggregate | [`Entry::Finish`] | a state's number | a result for each row |
@@ -79,6 +80,25 @@ impl Kind {
         }
     }
 
+    /// What a function is that a file declares as one of this kind, with this signature: a table function whose parameter is
+    /// a table is a stream function.
+    ///
+    /// # Errors
+    /// If it is one, and a table has no columns: only those who map a stream know what they give it.
+    pub fn declared(self, signature: &Signature) -> Result<Self, String> {
+        if self != Kind::Table || !signature.stream {
+            return Ok(self);
+        }
+        let mut tables =
+            signature.parameters.iter().map(|field| &field.data_type).chain([&signature.returns]);
+        if tables.any(|table| *table == DataType::Any) {
+            return Err(
+                "the columns of both tables are declared: (rows TABLE(column TYPE, ...)) -> TABLE(column TYPE, ...)".into(),
+            );
+        }
+        Ok(Kind::Stream)
+    }
+
     /// What an exchange for this entry of a function with this signature carries; `None` if functions of this kind have no
     /// such entry.
     pub fn entry(self, entry: Entry, signature: &Signature) -> Option<EntryTypes<'_>> {
@@ -93,7 +113,7 @@ impl Kind {
             (Kind::Aggregate, Entry::Save) => (&*STATE, &[], Some(&BYTES)),
             (Kind::Aggregate, Entry::Load) => (&*SAVED, &[], None),
             (Kind::Aggregate, Entry::Forget) => (&*STATE, &[], None),
-            (Kind::Stream, Entry::Map) => (&[], parameters, returns),
+            (Kind::Stream, Entry::Map | Entry::Iterate) => (&[], parameters, returns),
             _ => return None,
         };
         Some(EntryTypes { leading, arguments, returns })
@@ -167,7 +187,21 @@ mod tests {
                 (Entry::Forget, "state BIGINT".to_owned(), None),
             ]
         );
-        assert_eq!(entries("stream"), [(Entry::Map, arguments.to_owned(), returns())]);
+        let stream = |entry| (entry, arguments.to_owned(), returns());
+        assert_eq!(entries("stream"), [stream(Entry::Map), stream(Entry::Iterate)]);
+    }
+
+    #[test]
+    fn a_table_function_of_a_table_is_a_stream_function() {
+        let declared = |kind: Kind, text: &str| kind.declared(&text.parse().unwrap());
+        let stream = "f(rows TABLE(a INT)) -> TABLE(b INT)";
+        assert_eq!(declared(Kind::Table, stream), Ok(Kind::Stream));
+        assert_eq!(declared(Kind::Table, "f(a INT) -> TABLE(b INT)"), Ok(Kind::Table));
+        // What is wrong with these is said of every function.
+        assert_eq!(declared(Kind::Scalar, stream), Ok(Kind::Scalar));
+        for text in ["f(rows TABLE) -> TABLE(b INT)", "f(rows TABLE(a INT)) -> TABLE"] {
+            assert!(declared(Kind::Table, text).unwrap_err().starts_with("the columns of both tables"));
+        }
     }
 
     #[test]

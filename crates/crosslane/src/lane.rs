@@ -31,6 +31,15 @@ pub const COUNT: u32 = 1 << 31;
 /// In a guest's progress: the function is done with all rows, and the result of this one is being written.
 pub const WRITING: u32 = 1 << 30;
 
+/// What is done about a call that makes no progress, whatever the function's `timeout`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stuck {
+    /// After so long the guest's stack is written to the log.
+    pub after: Option<Duration>,
+    /// Whether the guest is ended then.
+    pub ends: bool,
+}
+
 /// One caller's private, ordered way to one guest.
 ///
 /// No method waits: a lane that has no room says so, and who waits sleeps on [`Lane::waiter`], for lanes of any make at once. Exchanges end in the order in which they were opened.
@@ -115,6 +124,17 @@ pub trait Lane: Send + Sized + 'static {
     /// # Errors
     /// [`LaneError::Died`] if it does not.
     fn check(&mut self) -> Result<(), LaneError>;
+
+    /// What is done if a call of it makes no progress.
+    fn stuck(&self) -> Stuck {
+        Stuck::default()
+    }
+
+    /// What the guest is doing, as lines of its stack, the innermost last; empty if it cannot be asked. It may take a moment, and
+    /// the guest goes on.
+    fn stack(&mut self) -> String {
+        String::new()
+    }
 
     /// Whether the guest is known to have ended, without looking for it.
     fn has_ended(&self) -> bool {

@@ -27,6 +27,7 @@ mod kind;
 pub mod lane;
 mod leniency;
 pub mod pool;
+mod rows;
 pub mod settings;
 pub mod signature;
 mod spread;
@@ -38,7 +39,7 @@ pub mod values;
 mod wkb;
 
 pub use builder::ColumnBuilder;
-pub use error::{Error, Failure, Place, shortened};
+pub use error::{Error, Failure, Place, Stall, shortened};
 pub use exchange::{Address, Entry, Exchanges, Part};
 pub use function::{
     Calling, Function, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, Library, MOST_CONCURRENCY,
@@ -47,6 +48,7 @@ pub use function::{
 pub use instances::Instances;
 pub use kind::{EntryTypes, Kind};
 pub use leniency::{Leniency, OnError, Verdict};
+pub use rows::Rows;
 pub use settings::Settings;
 pub use signature::Signature;
 pub use types::{DataType, Field, Layout, MOST_LEVELS, MOST_MEMBERS, code_width, member, timetz};

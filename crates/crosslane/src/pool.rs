@@ -54,7 +54,7 @@ use crate::stats::LaneStats;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -81,10 +81,19 @@ pub trait Zygote: 'static {
     /// Why no lane can be made.
     fn boot(&mut self) -> Result<Self::Lane, Error>;
 
-    /// How long a new lane may take to prepare its functions; `None` if there is nothing to prepare.
-    fn set_up(&self) -> Option<Duration> {
+    /// What a new lane is to prepare; `None` if there is nothing.
+    fn set_up(&self) -> Option<SetUp> {
         None
     }
+}
+
+/// What a lane prepares before it is lent.
+#[derive(Debug, Clone)]
+pub struct SetUp {
+    /// The functions that do, for the error of a lane that is not ready in time, or dies.
+    pub functions: String,
+    /// How long it may take.
+    pub limit: Duration,
 }
 
 /// How a pool behaves.
@@ -327,6 +336,8 @@ struct Shared<L: Lane> {
     /// Notifies the waiters of a lane, a failure, or the end of a lane.
     arrival: Condvar,
     stop: Stop,
+    /// The functions that lanes set up.
+    prepared: OnceLock<String>,
     /// The process that made the pool. A fork has no keeper, and its copies of the lanes belong to its parent.
     process: u32,
 }
@@ -400,7 +411,7 @@ impl<L: Lane> Shared<L> {
         let mut ending: Vec<_> = std::mem::take(&mut state.ending).into_iter().map(PooledLane::new).collect();
         drop(state);
         let until = Instant::now() + patience;
-        let (mut free, mut unprepared) = (Vec::new(), Vec::new());
+        let (mut free, mut lost, mut unprepared) = (Vec::new(), Vec::new(), Vec::new());
         loop {
             let mut at = 0;
             while at < ending.len() {
@@ -415,10 +426,9 @@ impl<L: Lane> Shared<L> {
                 };
                 match over {
                     None => at += 1,
-                    // Dropping it ends the lane, and tells who waits.
                     Some(why) => {
                         unprepared.extend(kept.new.then_some(why));
-                        drop(ending.swap_remove(at));
+                        lost.push(ending.swap_remove(at));
                     }
                 }
             }
@@ -440,8 +450,15 @@ impl<L: Lane> Shared<L> {
         for why in unprepared {
             // Without a waiter, the next check-out that finds no idle lane tries again, and gets the error.
             state.exhausted = true;
-            state.refuse(Error::Boot(format!("the set-up of its functions: {why}")));
+            let functions = self.prepared.get().map_or("its functions", String::as_str);
+            state.refuse(Error::Boot(format!("the set-up of {functions}: {why}")));
             self.arrival.notify_all();
+        }
+        if !lost.is_empty() {
+            // Dropping them ends the lanes, and tells who waits. Who is refused is so before, or the keeper would boot another.
+            drop(state);
+            drop(lost);
+            state = self.lock();
         }
         for mut kept in free {
             state.preparing -= usize::from(std::mem::take(&mut kept.new));
@@ -496,6 +513,7 @@ impl<Z: Zygote> Pool<Z> {
             work: Condvar::new(),
             arrival: Condvar::new(),
             stop: Stop::default(),
+            prepared: OnceLock::new(),
             process: std::process::id(),
         });
         shared.attend(&mut shared.lock());
@@ -668,6 +686,12 @@ impl<Z: Zygote> Drop for Pool<Z> {
 /// What the keeper does: it boots missing lanes, looks after those that are ending, and ends lanes that are idle for too
 /// long.
 fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
+    let set_up = zygote.set_up();
+    if let Some(set_up) = &set_up {
+        let _ = shared.prepared.set(set_up.functions.clone());
+    }
+    let limit = set_up.map(|set_up| set_up.limit);
+    let mut tearing_down: Vec<JoinHandle<()>> = Vec::new();
     let mut state = shared.lock();
     loop {
         let patience = if state.is_due() { MOMENT } else { Duration::ZERO };
@@ -679,7 +703,7 @@ fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
         let few = !state.exhausted && state.idle.len() + state.out < wanted;
         if few || state.is_due() {
             drop(state);
-            let booted = zygote.boot().and_then(|lane| begin(lane, zygote.set_up()));
+            let booted = zygote.boot().and_then(|lane| begin(lane, limit));
             state = shared.lock();
             match booted {
                 Ok((lane, prepares)) => {
@@ -715,13 +739,14 @@ fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
             state.keep_warm = false;
         }
         if !state.keep_warm && state.out == 0 && !state.idle.is_empty() {
-            let mut leaving = std::mem::take(&mut state.idle);
+            let leaving = std::mem::take(&mut state.idle);
             state.lanes.clear();
             drop(state);
-            if zygote.set_up().is_some() {
-                tear_down(&mut leaving);
+            tearing_down.retain(|thread| !thread.is_finished());
+            match limit {
+                None => drop(leaving),
+                Some(_) => tearing_down.extend(tear_down_apart(leaving)),
             }
-            drop(leaving);
             state = shared.lock();
             continue;
         }
@@ -738,10 +763,25 @@ fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
     }
     let mut leaving = (std::mem::take(&mut state.idle), std::mem::take(&mut state.ending));
     drop(state);
-    if zygote.set_up().is_some() {
+    if limit.is_some() {
         tear_down(&mut leaving.0);
     }
     drop(leaving);
+    for thread in tearing_down {
+        let _ = thread.join();
+    }
+}
+
+/// Ends lanes that are not needed now on a thread of its own: the next query needs others, which the keeper boots.
+fn tear_down_apart<L: Lane>(lanes: Vec<Box<Kept<L>>>) -> Option<JoinHandle<()>> {
+    // Without a thread, they end without a tear-down.
+    std::thread::Builder::new()
+        .name("crosslane-tear-down".into())
+        .spawn(move || {
+            let mut lanes = lanes;
+            tear_down(&mut lanes);
+        })
+        .ok()
 }
 
 /// Has a new lane prepare its functions, if there is something to prepare. Returns until when it may.

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::function::LONGEST_TIMEOUT;
+use crate::lane::Stuck;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
@@ -23,6 +24,8 @@ struct Program {
 pub struct Settings {
     /// Of the engine's guests, in the order in which they are listed.
     programs: Vec<Program>,
+    /// How a user sets one, in the engine's words.
+    how: &'static str,
     /// Lanes that a library keeps warm; 0: one per engine thread.
     pub warm_lanes: usize,
     /// After so long without use, idle lanes leave.
@@ -37,12 +40,17 @@ pub struct Settings {
     pub fan_out: bool,
     /// How long a file may take to load.
     pub load_timeout: Duration,
+    /// After so long without progress a call's worker is looked at; zero: never.
+    pub stuck_timeout: Duration,
+    /// Whether a worker that is stuck is ended.
+    pub end_stuck: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             programs: Vec::new(),
+            how: "",
             warm_lanes: 0,
             idle_timeout: Duration::from_secs(60),
             spin: Duration::from_micros(20),
@@ -50,13 +58,15 @@ impl Default for Settings {
             largest_batch: 4 << 30,
             fan_out: true,
             load_timeout: Duration::from_secs(120),
+            stuck_timeout: Duration::ZERO,
+            end_stuck: false,
         }
     }
 }
 
 impl Settings {
     /// Those that every engine has, and what they mean.
-    const COMMON: [(&'static str, &'static str); 7] = [
+    const COMMON: [(&'static str, &'static str); 9] = [
         ("warm_lanes", "workers that each library keeps ready, at most 1024; 0: one per engine thread"),
         ("idle_timeout", "seconds after which idle workers leave"),
         ("spin", "microseconds that a waiting side spins before it sleeps"),
@@ -64,18 +74,28 @@ impl Settings {
         ("largest_batch", "bytes that the arguments or the results of one batch may have, for new workers"),
         ("fan_out", "whether expensive functions use idle workers: true or false"),
         ("load_timeout", "seconds that a file may take to load"),
+        (
+            "stuck_timeout",
+            "seconds without progress of a call, after which its worker's stack is logged; 0: never",
+        ),
+        ("end_stuck", "whether the worker is ended then, and the call with it: true or false"),
     ];
 
     /// The settings, with one for the program of each of the engine's guests: its name, and what it means. Of several with
-    /// the same name the first counts.
-    pub fn with_programs(programs: impl IntoIterator<Item = (String, String)>) -> Self {
-        let mut settings = Self::default();
+    /// the same name the first counts. `how` says how a user sets one, with `{name}` and `{value}` in it.
+    pub fn with_programs(how: &'static str, programs: impl IntoIterator<Item = (String, String)>) -> Self {
+        let mut settings = Self { how, ..Self::default() };
         for (name, meaning) in programs {
             if settings.meaning(&name).is_none() {
                 settings.programs.push(Program { name, meaning, path: String::new() });
             }
         }
         settings
+    }
+
+    /// What new workers are told to do about calls that make no progress.
+    pub fn stuck(&self) -> Stuck {
+        Stuck { after: Some(self.stuck_timeout).filter(|after| !after.is_zero()), ends: self.end_stuck }
     }
 
     /// All names and meanings.
@@ -91,6 +111,11 @@ impl Settings {
     /// Whether a setting says which program is started.
     pub fn is_program(&self, name: &str) -> bool {
         self.programs.iter().any(|program| program.name == name)
+    }
+
+    /// How a user sets one, for errors.
+    pub fn how_to_set(&self, name: &str, value: &str) -> String {
+        self.how.replace("{name}", name).replace("{value}", value)
     }
 
     /// The program that was chosen by the setting with this name, if one was.
@@ -124,6 +149,8 @@ impl Settings {
             "largest_batch" => self.largest_batch = self.parsed(name, value)?,
             "fan_out" => self.fan_out = self.parsed(name, value)?,
             "load_timeout" => self.load_timeout = self.seconds(name, value)?,
+            "stuck_timeout" => self.stuck_timeout = self.seconds(name, value)?,
+            "end_stuck" => self.end_stuck = self.parsed(name, value)?,
             _ => match self.programs.iter_mut().find(|program| program.name == name) {
                 Some(program) => value.clone_into(&mut program.path),
                 None => {
@@ -146,6 +173,8 @@ impl Settings {
             "largest_batch" => &self.largest_batch,
             "fan_out" => &self.fan_out,
             "load_timeout" => &self.load_timeout.as_secs_f64(),
+            "stuck_timeout" => &self.stuck_timeout.as_secs_f64(),
+            "end_stuck" => &self.end_stuck,
             _ => &self.programs.iter().find(|program| program.name == name)?.path,
         };
         Some(text.to_string())
@@ -178,8 +207,12 @@ mod tests {
     #[test]
     fn every_setting_survives_its_own_text() {
         let programs = [("lua", "the guest"), ("lua", "another"), ("spin", "none")];
-        let new =
-            || Settings::with_programs(programs.map(|(name, meaning)| (name.to_owned(), meaning.to_owned())));
+        let new = || {
+            Settings::with_programs(
+                "SET {name} = {value}",
+                programs.map(|(name, meaning)| (name.to_owned(), meaning.to_owned())),
+            )
+        };
         let mut settings = new();
         for (name, _) in new().names() {
             let value = settings.get(name).unwrap();
@@ -188,6 +221,7 @@ mod tests {
         assert_eq!(settings, new());
         assert_eq!(settings.names().filter(|(name, _)| ["lua", "spin"].contains(name)).count(), 2);
         assert_eq!(settings.program("lua"), None);
+        assert_eq!(settings.how_to_set("lua", "/opt/lua"), "SET lua = /opt/lua");
         settings.set("lua", "/opt/lua").unwrap();
         assert_eq!(
             (settings.program("lua"), settings.get("lua")),

@@ -129,22 +129,20 @@ impl Signature {
 
     /// The names of the parameters, and the types of an argument each, as text.
     pub fn pairs(&self) -> Vec<(String, String)> {
-        self.arguments().map(|field| (field.name, field.data_type.to_string())).collect()
+        let text = |data_type: &DataType| match self.stream {
+            true => table_text(data_type),
+            false => data_type.to_string(),
+        };
+        self.arguments().map(|field| (field.name, text(&field.data_type))).collect()
     }
 
     /// The parameters as a signature has them.
     pub fn declared(&self) -> String {
         let rest = self.parameters.len() - usize::from(self.variadic);
         let star = |at: usize| if at == rest { "*" } else { "" };
-        let texts: Vec<_> = self
-            .arguments()
-            .enumerate()
-            .map(|(at, field)| match at {
-                0 if self.stream => format!("{} {}", Identifier(&field.name), table_text(&field.data_type)),
-                _ => format!("{}{field}", star(at)),
-            })
-            .collect();
-        texts.join(", ")
+        let texts = self.pairs().into_iter().enumerate();
+        let texts = texts.map(|(at, (name, text))| format!("{}{} {text}", star(at), Identifier(&name)));
+        texts.collect::<Vec<_>>().join(", ")
     }
 
     /// The result as a signature has it.
@@ -248,6 +246,7 @@ fn signature(input: &mut &str) -> Parsed<Signature> {
     let first = opt(rows).parse_next(input)?;
     let stream = first.is_some();
     let (parameters, variadic) = match first {
+        Some(_) if token(",").parse_next(input).is_ok() => return Err(cut("no parameter beside a TABLE")),
         Some(rows) => cut_err(token(")")).map(|_| (vec![rows.clone()], false)).parse_next(input)?,
         None => parameters.parse_next(input)?,
     };
@@ -503,8 +502,9 @@ fn plain(input: &mut &str) -> Parsed<DataType> {
     Ok(data_type)
 }
 
-/// DuckDB's types that functions cannot have, and what to do instead.
-const MISSING: [(&str, &str); 2] = [
+/// What functions cannot have as a type, and what to do instead.
+const MISSING: [(&str, &str); 3] = [
+    ("TABLE", "TABLE(column TYPE, ...) as a function's only parameter, or its result"),
     (
         "TIMESTAMPTZ_NS",
         "another type than TIMESTAMPTZ_NS, which functions cannot have: declare TIMESTAMPTZ, and cast to it",
@@ -702,13 +702,20 @@ mod tests {
             assert_eq!(signature.to_string(), text);
         }
         assert!(!"f(n BIGINT) -> TABLE(x DATE)".parse::<Signature>().unwrap().stream);
-        for text in [
-            "f(n BIGINT) -> TABLE",
-            "f(rows TABLE, n BIGINT) -> TABLE",
-            "f(n INT, rows TABLE) -> TABLE",
-            "f(x TABLE[]) -> TABLE",
+        for (text, what) in [
+            ("f(n BIGINT) -> TABLE", "TABLE(column TYPE, ...) as "),
+            ("f(rows TABLE(a INT)) -> INT", "TABLE"),
+            ("f(rows TABLE, n BIGINT) -> TABLE", "no parameter beside a TABLE"),
+            ("f(rows TABLE(a INT), n BIGINT) -> TABLE(a INT)", "no parameter beside a TABLE"),
+            ("f(n INT, rows TABLE) -> TABLE", "as a function's only parameter"),
+            ("f(n INT, rows TABLE(a INT)) -> TABLE(a INT)", "as a function's only parameter"),
+            ("f(*rows TABLE(a INT)) -> TABLE(a INT)", "as a function's only parameter"),
+            ("f(x TABLE[]) -> TABLE", "as a function's only parameter"),
+            ("f(x STRUCT(a TABLE(b INT))) -> INT", "as a function's only parameter"),
+            ("f(x TABLE()) -> TABLE(a INT)", "a name"),
         ] {
-            assert!(text.parse::<Signature>().is_err(), "{text}");
+            let error = text.parse::<Signature>().unwrap_err();
+            assert!(error.what.contains(what), "{text}: {error:?}");
         }
     }
 

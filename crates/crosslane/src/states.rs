@@ -17,9 +17,10 @@ use crate::stats::now;
 use crate::types::DataType;
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError, Weak};
 use std::thread::{self, ThreadId};
 
@@ -27,6 +28,16 @@ use std::thread::{self, ThreadId};
 const MANY: usize = 1024;
 /// The most states that a lane is told to forget when its accumulation ends. One with more is ended.
 const MOST: usize = 1 << 20;
+/// Who does not use it for so many nanoseconds is not in the function when its queries are cancelled.
+const PAUSE: u64 = 100_000_000;
+/// For so many nanoseconds without use, the failure of the accumulation before this one is kept for threads that come with
+/// its states.
+const KEPT: u64 = 10_000_000_000;
+/// States travel between lanes through the engine's memory, about so many bytes at once.
+const MOST_BYTES: usize = 16 << 20;
+/// So many states travel at first, when it is not known how large they are, and so many at most.
+const FIRST_PIECE: usize = 16;
+const MOST_PIECE: usize = 1 << 16;
 /// The most states of a lane: their numbers are those of rows.
 const MOST_STATES: u64 = 1 << 31;
 
@@ -110,10 +121,21 @@ pub trait Accumulates: Send + Sync {
     /// As [`Accumulates::update`].
     fn finish(&self, states: &States<'_>, output: &mut dyn Output) -> Result<(), Error>;
 
+    /// What it uses.
+    fn function(&self) -> &Function;
+
+    /// Whether no state lives.
+    fn is_idle(&self) -> bool;
+
+    /// It is used where no state lives: by the next rows of a query, or by a prepared statement that runs again, which an earlier
+    /// cancellation does not concern.
+    fn renew(&self);
+
     /// What it has failed with, if it has: it can be used no more.
     fn failure(&self) -> Option<Error>;
 
-    /// Gives back lanes that have no states, and had none when this was called last. Whether none is left.
+    /// Gives back lanes that have no states, and had none when this was called last. Whether none is left, and nobody may ask what
+    /// an accumulation before it has failed with.
     fn sweep(&self) -> bool;
 
     /// Ends it, with the states that still live.
@@ -206,6 +228,8 @@ struct Lanes<Z: Zygote> {
     by_thread: HashMap<ThreadId, Arc<Pinned<Z>>>,
     /// Why there are none any more.
     over: Option<Error>,
+    /// What the one before it has failed with, whose states may still be asked for.
+    before: Option<Error>,
 }
 
 /// One use of an aggregate in one query.
@@ -213,7 +237,12 @@ pub struct Accumulation<Z: Zygote> {
     library: Arc<Library<Z>>,
     function: Arc<Function>,
     group: Arc<CallGroup>,
-    begun: u64,
+    /// When the query began, as far as that is known.
+    begun: AtomicU64,
+    /// When it was used last.
+    used: AtomicU64,
+    /// How many states travel from one lane to another at once.
+    piece: AtomicUsize,
     lanes: Mutex<Lanes<Z>>,
 }
 
@@ -230,15 +259,25 @@ impl<Z: Zygote> fmt::Debug for Accumulation<Z> {
 impl<Z: Zygote> Accumulation<Z> {
     /// Begins one, which ends with a cancellation of these calls.
     pub fn new(library: Arc<Library<Z>>, function: Arc<Function>, group: Arc<CallGroup>) -> Self {
-        let lanes = Lanes { by_id: HashMap::new(), by_thread: HashMap::new(), over: None };
-        Self { library, function, group, begun: now(), lanes: Mutex::new(lanes) }
+        let lanes = Lanes { by_id: HashMap::new(), by_thread: HashMap::new(), over: None, before: None };
+        let (begun, used) = (AtomicU64::new(now()), AtomicU64::new(now()));
+        let piece = AtomicUsize::new(FIRST_PIECE);
+        Self { library, function, group, begun, used, piece, lanes: Mutex::new(lanes) }
+    }
+
+    /// The same, where one has failed: other threads may come with its states before the query ends.
+    #[must_use]
+    pub fn after(self, failure: Option<Error>) -> Self {
+        lock(&self.lanes).before = failure;
+        self
     }
 
     fn caller(&self) -> Caller<'_> {
-        Caller::since(&self.group, 1, self.begun)
+        Caller::since(&self.group, 1, self.begun.load(Relaxed))
     }
 
     fn check(&self) -> Result<(), Error> {
+        self.used.store(now(), Relaxed);
         lock(&self.lanes).over.clone().map_or(Ok(()), Err)
     }
 
@@ -277,7 +316,7 @@ impl<Z: Zygote> Accumulation<Z> {
         let known = lanes.by_id.get(&id).map(Arc::clone);
         known.ok_or_else(|| {
             let gone = || Error::Engine(format!("{}: a state of a query that is over", self.function.name()));
-            lanes.over.clone().unwrap_or_else(gone)
+            lanes.over.as_ref().or(lanes.before.as_ref()).cloned().unwrap_or_else(gone)
         })
     }
 
@@ -385,12 +424,23 @@ impl<Z: Zygote> Accumulation<Z> {
             return Ok(());
         }
         let to = self.of(target)?;
-        let mut saved = Saved::new(rows);
-        self.enter(&from, Entry::Save, &Numbered { columns: vec![sources.clone()], rest: None }, &mut saved)?;
-        if !keep {
-            lock(&from.numbers).ended.extend(sources.iter().map(|number| *number as u64));
+        let mut first = 0;
+        while first < rows {
+            let piece = first..rows.min(first + self.piece.load(Relaxed));
+            first = piece.end;
+            let sources = &sources[piece.clone()];
+            let mut saved = Saved::new(piece.len());
+            let numbers = Numbered { columns: vec![sources.to_vec()], rest: None };
+            self.enter(&from, Entry::Save, &numbers, &mut saved)?;
+            if !keep {
+                lock(&from.numbers).ended.extend(sources.iter().map(|number| *number as u64));
+            }
+            let fitting = MOST_BYTES * piece.len() / saved.bytes.len().max(1);
+            self.piece.store(fitting.clamp(1, MOST_PIECE), Relaxed);
+            let numbers = Numbered { columns: vec![targets[piece].to_vec()], rest: Some((&saved, 0)) };
+            self.enter(&to, Entry::Load, &numbers, &mut ())?;
         }
-        self.enter(&to, Entry::Load, &Numbered { columns: vec![targets], rest: Some((&saved, 0)) }, &mut ())
+        Ok(())
     }
 
     fn born(&self, pinned: &Pinned<Z>, numbers: &mut Numbers) -> Result<State, Error> {
@@ -416,16 +466,49 @@ impl<Z: Zygote> Accumulation<Z> {
     }
 }
 
-impl<Z: Zygote> Accumulates for Accumulation<Z> {
-    fn update(&self, states: &States<'_>, input: &dyn Input) -> Result<(), Error> {
+impl<Z: Zygote> Accumulation<Z> {
+    /// States as bytes, for an engine that moves them itself. One without rows is NULL.
+    ///
+    /// # Errors
+    /// As [`Accumulates::update`].
+    pub fn save(&self, states: &States<'_>, output: &mut dyn Output) -> Result<(), Error> {
+        self.check()?;
+        let outcome = states.runs().try_for_each(|(lane, rows)| {
+            if lane == 0 {
+                rows.for_each(|row| output.null(row));
+                return Ok(());
+            }
+            let (numbers, first) = (vec![states.numbers(rows.clone())], rows.start);
+            let numbers = Numbered { columns: numbers, rest: None };
+            self.enter(&*self.of(lane)?, Entry::Save, &numbers, &mut Behind { first, output })
+        });
+        self.settle(outcome)
+    }
+
+    /// Adds saved states to states, row by row; the input is one column of them. NULL adds nothing.
+    ///
+    /// # Errors
+    /// As [`Accumulates::update`].
+    pub fn load(&self, states: &States<'_>, saved: &dyn Input) -> Result<(), Error> {
+        self.add(Entry::Load, states, saved)
+    }
+
+    /// Adds rows to states, by the lanes that these are in.
+    fn add(&self, entry: Entry, states: &States<'_>, input: &dyn Input) -> Result<(), Error> {
         self.check()?;
         let outcome = self.begin(states).and_then(|()| {
             states.runs().try_for_each(|(lane, rows)| {
                 let (columns, rest) = (vec![states.numbers(rows.clone())], Some((input, rows.start)));
-                self.enter(&*self.of(lane)?, Entry::Update, &Numbered { columns, rest }, &mut ())
+                self.enter(&*self.of(lane)?, entry, &Numbered { columns, rest }, &mut ())
             })
         });
         self.settle(outcome)
+    }
+}
+
+impl<Z: Zygote> Accumulates for Accumulation<Z> {
+    fn update(&self, states: &States<'_>, input: &dyn Input) -> Result<(), Error> {
+        self.add(Entry::Update, states, input)
     }
 
     fn combine(&self, targets: &States<'_>, sources: &States<'_>, keep: bool) -> Result<(), Error> {
@@ -454,6 +537,21 @@ impl<Z: Zygote> Accumulates for Accumulation<Z> {
         self.settle(outcome)
     }
 
+    fn function(&self) -> &Function {
+        &self.function
+    }
+
+    fn is_idle(&self) -> bool {
+        lock(&self.lanes).by_id.values().all(|pinned| lock(&pinned.numbers).living() == 0)
+    }
+
+    fn renew(&self) {
+        let now = now();
+        if now.saturating_sub(self.used.load(Relaxed)) > PAUSE {
+            self.begun.store(now, Relaxed);
+        }
+    }
+
     fn failure(&self) -> Option<Error> {
         lock(&self.lanes).over.clone()
     }
@@ -470,7 +568,8 @@ impl<Z: Zygote> Accumulates for Accumulation<Z> {
         let idle: Vec<_> = idle.map(|pinned| pinned.id).collect();
         lanes.by_thread.retain(|_, pinned| !idle.contains(&pinned.id));
         let idle: Vec<_> = idle.iter().filter_map(|id| lanes.by_id.remove(id)).collect();
-        let none = lanes.by_id.is_empty();
+        let is_needed = lanes.before.is_some() && now().saturating_sub(self.used.load(Relaxed)) < KEPT;
+        let none = lanes.by_id.is_empty() && !is_needed;
         drop(lanes);
         for pinned in idle {
             registry().write().unwrap_or_else(PoisonError::into_inner).remove(&pinned.id);
@@ -481,6 +580,26 @@ impl<Z: Zygote> Accumulates for Accumulation<Z> {
 
     fn end(&self) {
         let _ = self.leave(Error::Engine(format!("{}: the query is over", self.function.name())));
+    }
+}
+
+/// A hash of numbers that nobody chooses: those of lanes and states.
+#[derive(Default)]
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // An odd number of which about half of the bits are set. The high half of the product goes into the low one too.
+        let product = u128::from(self.0.rotate_left(32) ^ number) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = product as u64 ^ (product >> 64) as u64;
     }
 }
 
@@ -495,7 +614,7 @@ impl<Z: Zygote> Accumulation<Z> {
     fn combine_all(&self, targets: &States<'_>, sources: &States<'_>, keep: bool) -> Result<(), Error> {
         // By the lanes from which and to which they go. Which of them has a state, so that none is in two.
         let mut waiting: Vec<((u64, u64), Pairs)> = Vec::new();
-        let mut touched: HashMap<(u64, u64), usize> = HashMap::new();
+        let mut touched: HashMap<(u64, u64), usize, BuildHasherDefault<Mixed>> = HashMap::default();
         for row in 0..targets.count() {
             let (mut target, source) = (targets.get(row), sources.get(row));
             if source.lane == 0 || source == target {
@@ -600,37 +719,49 @@ impl Input for Keep {
 }
 
 /// States on their way from one lane to another.
-struct Saved(Vec<Option<Vec<u8>>>);
+struct Saved {
+    bytes: Vec<u8>,
+    /// Where each is, if there is one.
+    places: Vec<Option<Range<usize>>>,
+}
 
 impl Saved {
     fn new(rows: usize) -> Self {
-        Self(vec![None; rows])
+        Self { bytes: Vec::new(), places: vec![None; rows] }
     }
 }
 
 impl Output for Saved {
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
-        for row in 0..results.rows {
-            let bytes = results.is_valid(row).then(|| results.bytes(row).to_vec());
-            *self.0.get_mut(first + row).ok_or_else(|| Error::Engine("a state too many".into()))? = bytes;
+        let places = self.places.get_mut(first..first + results.rows);
+        let places = places.ok_or_else(|| Error::Engine("a state too many".into()))?;
+        let room = self.bytes.try_reserve(results.data.len());
+        room.map_err(|_| Error::memory(results.data.len()))?;
+        for (row, place) in places.iter_mut().enumerate() {
+            *place = results.is_valid(row).then(|| {
+                let from = self.bytes.len();
+                self.bytes.extend_from_slice(results.bytes(row));
+                from..self.bytes.len()
+            });
         }
         Ok(())
     }
     fn null(&mut self, row: usize) {
-        self.0[row] = None;
+        self.places[row] = None;
     }
 }
 
 impl Input for Saved {
     fn rows(&self) -> usize {
-        self.0.len()
+        self.places.len()
     }
 
     fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
         let mut column = ColumnBuilder::new(&DataType::Blob);
-        for saved in &self.0[rows] {
-            match saved {
-                Some(bytes) => {
+        for place in &self.places[rows] {
+            match place {
+                Some(place) => {
+                    let bytes = &self.bytes[place.clone()];
                     column.bytes(bytes).map_err(|_| Error::memory(bytes.len()))?;
                 }
                 None => column.null(),

@@ -40,8 +40,6 @@ enum Act {
     Slow,
     /// Answers, and says that each row took a microsecond.
     Work,
-    /// As `Slow`, without results.
-    Done,
 }
 
 /// Nobody wakes who sleeps on it: a reply is there when its batch was submitted.
@@ -191,10 +189,6 @@ impl Lane for FakeLane {
             Act::Work => {
                 let header = Header { worked: 1_000 * header.rows as u64, ..header };
                 Ok((header, encoded(&integers(values.iter().map(|value| value * 2)), header)))
-            }
-            Act::Done => {
-                let header = Header { worked: 20_000_000 * header.rows as u64, rows: 0, ..header };
-                Ok((header, encoded(&(), header)))
             }
             Act::Double => Ok((header, encoded(&integers(values.iter().map(|value| value * 2)), header))),
             Act::Raise(row) => {
@@ -385,8 +379,9 @@ impl Fixture {
 
     fn update(&self, states: Range<i64>) -> Result<(), Error> {
         let (input, function) = (Values(states.collect()), &self.library.functions[0]);
-        let caller = Caller::new(&self.group, 2);
-        call::call_entry(&self.library, function, Entry::Update, caller, &input, &mut ())
+        let mut lane = self.library.pool.check_out(|| false)?;
+        let caller = Caller::new(&self.group, 1);
+        call::call_on(&self.library, function, Entry::Update, caller, &mut lane, &input, &mut ())
     }
 
     /// A call of a query that began at this moment.
@@ -852,20 +847,4 @@ fn an_update_that_was_begun_is_not_made_again_where_lanes_share_a_process() {
     });
     assert!(matches!(fixture.update(0..1), Err(Error::LaneDied { .. })));
     assert_eq!(sent.load(Relaxed), 1);
-}
-
-#[test]
-fn an_update_is_not_spread_over_lanes() {
-    let lanes = Arc::new(Mutex::new(Vec::new()));
-    let used = Arc::clone(&lanes);
-    let fixture = aggregate("", false, move |id, _| {
-        used.lock().unwrap().push(id);
-        Act::Done
-    });
-    for _ in 0..8 {
-        fixture.update(0..64).unwrap();
-        let mut ids = std::mem::take(&mut *lanes.lock().unwrap());
-        ids.dedup();
-        assert_eq!(ids.len(), 1, "{ids:?}");
-    }
 }

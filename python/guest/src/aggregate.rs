@@ -1,57 +1,91 @@
 //! The entries of aggregates: instances of a class by the numbers of states.
 //!
-//! Rows are added by a loop in Python, as those of [`crate::iterate`]: its iterator gives the `update` of the instance that a row
-//! is for, which is kept beside the instance, and puts the arguments into their cells.
+//! Rows are added by a loop in Python, as those of [`crate::iterate`]: its iterator gives the instance that a row is for, and puts
+//! the arguments into their cells. The first rows of a state wait ([`crate::waiting`]).
 
-use crate::arrow::{self, Direction};
+use crate::collected::{Collected, Groups};
 use crate::iterate::{Cursor, Live, Loop, Results as Rows};
 use crate::listwise::Writer;
 use crate::objects::{self, Reader, Wish, overflow};
 use crate::plain::Plain;
 use crate::row::{Argument, RowCaller};
+use crate::saved;
 use crate::serve::{Mishap, describe, ends_lane, forgive, wait_for_room};
+use crate::waiting::{self, Form};
 use crosslane::batch::{Column, bit};
+use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, DataType, Entry, Kind, Leniency, Signature, Verdict};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
-use crosslane_process::limits::MemoryLimit;
+use crosslane_process::limits::{self, MemoryLimit};
 use crosslane_ring::ProgressWord;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use std::collections::HashSet;
 use std::ptr;
 
-/// An instance, and its method `update`.
+/// What is accumulated under a number: a line of the processor's cache, since there may be millions, which are looked at in any order.
+#[derive(Default)]
+#[repr(align(64))]
 struct State {
-    instance: Py<PyAny>,
-    update: Py<PyAny>,
+    instance: Option<Py<PyAny>>,
+    /// The rows that are not in the instance. After an exchange a state has either an instance or these.
+    waiting: waiting::Rows,
 }
 
-/// So many rows are collected for a vectorized aggregate, or arguments of so many bytes, until they are added to their groups.
-const MOST_ROWS: usize = 1 << 18;
-const MOST_BYTES: usize = 64 << 20;
-/// The state of a row that is left out.
-const NOBODY: u32 = u32::MAX;
+impl State {
+    fn of(instance: Py<PyAny>) -> Self {
+        Self { instance: Some(instance), waiting: waiting::Rows::default() }
+    }
 
-/// The rows that a vectorized aggregate was sent, and that are not yet added to their groups.
-struct Collected<'py> {
-    /// pyarrow's types of the arguments.
-    types: Vec<Bound<'py, PyAny>>,
-    /// The arguments of each batch: a list of arrays.
-    chunks: Bound<'py, PyList>,
-    /// The states of the rows of all batches.
-    states: Vec<u32>,
-    bytes: usize,
+    fn is_nothing(&self) -> bool {
+        self.instance.is_none() && self.waiting.is_empty()
+    }
+
+    /// Whether its rows wait for an instance that is not there yet.
+    fn only_waits(&self) -> bool {
+        self.instance.is_none() && !self.waiting.is_empty()
+    }
+
+    /// Whether its rows have to be added to an instance before the exchange is over.
+    fn is_ripe(&self) -> bool {
+        !self.waiting.is_empty() && (self.instance.is_some() || self.waiting.are_many())
+    }
 }
 
+/// Rows that waited, and are to be added now.
+struct Ripe {
+    columns: Vec<ColumnBuilder>,
+    /// The instance of each row.
+    instances: Vec<*mut ffi::PyObject>,
+}
+
+impl Ripe {
+    fn add(&mut self, form: &Form, rows: &waiting::Rows, instance: *mut ffi::PyObject) -> PyResult<()> {
+        form.read(rows, &mut self.columns)?;
+        self.instances.resize(self.instances.len() + rows.count(), instance);
+        Ok(())
+    }
+}
+
+/// The first byte of rows that go to another lane, which `crosslane._aggregate` gives to no other form.
+const WAITING: u8 = b'r';
 /// An aggregate on one lane.
 pub(crate) struct Aggregate<'py> {
     /// `crosslane._aggregate.States`.
     states: Bound<'py, PyAny>,
+    /// Makes an instance.
+    new: Bound<'py, PyAny>,
+    /// Makes one that holds nothing; none for a class whose instances say themselves how they are saved.
+    blank: Option<Bound<'py, PyAny>>,
+    class: Bound<'py, PyAny>,
+    /// The bytes of the last instance that was saved.
+    bytes: Vec<u8>,
     /// By their numbers.
-    living: Vec<Option<State>>,
+    living: Vec<State>,
+    /// How the first rows of a state wait; none if they do not.
+    form: Option<Form>,
     signature: Signature,
     readers: Vec<Reader<'py>>,
     writer: Writer<'py>,
@@ -66,6 +100,8 @@ pub(crate) struct Aggregate<'py> {
     nothing: ColumnBuilder,
     leniency: Leniency,
     memory_limit: Option<u64>,
+    /// What the process had when the first of the living states began.
+    base: Option<u64>,
 }
 
 impl<'py> Aggregate<'py> {
@@ -79,24 +115,27 @@ impl<'py> Aggregate<'py> {
         let module = py.import("crosslane._aggregate")?;
         let on_error: String = declared.getattr("on_error")?.extract()?;
         let kind: String = declared.getattr("kind")?.extract()?;
+        let states = module.getattr("States")?.call1((declared,))?;
         let types = signature.parameters.iter().map(|field| &field.data_type);
-        let types = types.map(|data_type| arrow::pyarrow_type(py, data_type, Direction::Argument));
-        let collected = match kind.as_str() {
-            "vectorized" => Some(Collected {
-                types: types.collect::<PyResult<_>>()?,
-                chunks: PyList::empty(py),
-                states: Vec::new(),
-                bytes: 0,
-            }),
-            _ => None,
-        };
+        let memory_limit: Option<u64> = declared.getattr("memory_limit")?.extract()?;
+        let collected =
+            (kind == "vectorized").then(|| Collected::new(py, types, memory_limit)).transpose()?;
+        let flat = signature.parameters.iter().map(|field| &field.data_type);
+        let admits_null: Vec<bool> = declared.getattr("admits_null")?.extract()?;
+        // How far a call with a time limit has come is told by its own rows.
+        let waits = collected.is_none() && declared.getattr("timeout")?.is_none();
         Ok(Self {
+            form: Form::new(flat.zip(admits_null.iter().copied())).filter(|_| waits),
             collected,
-            states: module.getattr("States")?.call1((declared,))?,
+            new: states.getattr("new")?,
+            blank: states.getattr("blank")?.extract()?,
+            class: states.getattr("of")?,
+            bytes: Vec::new(),
+            states: states.clone(),
             living: Vec::new(),
             readers: readers.collect::<PyResult<_>>()?,
             writer: Writer::new(py, &signature.returns, declared.getattr("result_shape")?.extract()?)?,
-            admits_null: declared.getattr("admits_null")?.extract()?,
+            admits_null,
             each: Loop::new(&module.getattr("loop")?.call1((signature.parameters.len(),))?)?,
             results: ColumnBuilder::new(&signature.returns),
             saved: ColumnBuilder::new(&DataType::Blob),
@@ -106,7 +145,8 @@ impl<'py> Aggregate<'py> {
                 retries: declared.getattr("retries")?.extract()?,
                 on_error: on_error.parse().map_err(PyValueError::new_err)?,
             },
-            memory_limit: declared.getattr("memory_limit")?.extract()?,
+            memory_limit,
+            base: None,
         })
     }
 
@@ -118,7 +158,7 @@ impl<'py> Aggregate<'py> {
         let Some(types) = Kind::Aggregate.entry(entry, &signature) else {
             return Ok(lane.fail(call, &call.refusal(), None)?);
         };
-        let limit = self.memory_limit.and_then(MemoryLimit::set);
+        let limit = self.limit(entry);
         let mut mishaps = Mishaps::default();
         let outcome = {
             let columns = lane.columns(types.takes())?;
@@ -138,6 +178,15 @@ impl<'py> Aggregate<'py> {
         }
     }
 
+    /// Limits what the states and what is done with them may take together. To forget states is always possible.
+    fn limit(&mut self, entry: Entry) -> Option<MemoryLimit> {
+        let bytes = self.memory_limit.filter(|_| entry != Entry::Forget)?;
+        if self.living.is_empty() {
+            self.base = limits::data_size();
+        }
+        MemoryLimit::up_to(self.base?.saturating_add(bytes))
+    }
+
     fn run(
         &mut self,
         py: Python<'py>,
@@ -152,37 +201,25 @@ impl<'py> Aggregate<'py> {
         match entry {
             Entry::Update if self.collected.is_some() => self.collect(py, rows, mishaps),
             Entry::Update => self.update(py, rows, mishaps),
-            Entry::Combine => rows.each(|row| {
-                let keep = bit(rows.columns[2].data, row);
-                self.combine(py, rows.state(0, row), rows.state(1, row), keep)
-            }),
-            Entry::Finish => {
-                self.results.clear();
-                self.results.reserve(rows.count()).map_err(overflow)?;
-                (0..rows.count()).try_for_each(|row| self.finish(py, rows, row, mishaps))
-            }
+            Entry::Combine => self.combine(py, rows, mishaps),
+            Entry::Finish => self.finish(py, rows, mishaps),
             Entry::Save => {
                 self.saved.clear();
+                self.saved.reserve(rows.count()).map_err(overflow)?;
+                self.waiting(rows);
                 rows.each(|row| self.save(py, rows.state(0, row)))
             }
-            Entry::Load => rows.each(|row| {
-                if rows.columns[1].is_valid(row) {
-                    let saved = rows.columns[1].bytes(row);
-                    let other = self.states.call_method1(intern!(py, "load"), (saved,))?;
-                    self.merge(py, rows.state(0, row), State::new(&other)?)?;
-                }
-                Ok(())
-            }),
+            Entry::Load => self.load(py, rows, mishaps),
             _ => {
-                if let Some(collected) = self.collected.as_mut().filter(|all| !all.states.is_empty()) {
-                    let gone: HashSet<u32> = (0..rows.count()).map(|row| rows.state(0, row) as u32).collect();
-                    let gone = collected.states.iter_mut().filter(|state| gone.contains(state));
-                    gone.for_each(|state| *state = NOBODY);
+                if let Some(collected) = &mut self.collected {
+                    collected.forget((0..rows.count()).map(|row| rows.state(0, row)));
                 }
                 rows.each(|row| {
                     drop(self.take(rows.state(0, row)));
                     Ok(())
-                })
+                })?;
+                self.shrink();
+                Ok(())
             }
         }
     }
@@ -193,17 +230,12 @@ impl<'py> Aggregate<'py> {
         let live = self.live(rows);
         for row in (0..rows.count()).filter(|row| live.is_live(*row)) {
             rows.at(row);
-            self.method(py, rows.state(0, row)).map_err(|error| (error, row))?;
+            self.instance(rows.state(0, row)).map_err(|error| (error, row))?;
         }
         let Some(collected) = &mut self.collected else { return Ok(()) };
-        let arrays = columns.iter().zip(&collected.types);
-        let arrays = arrays.map(|(column, data_type)| arrow::to_pyarrow(column, data_type));
-        collected.chunks.append(PyList::new(py, arrays.collect::<PyResult<Vec<_>>>()?)?)?;
-        let states =
-            (0..rows.count()).map(|row| if live.is_live(row) { rows.state(0, row) as u32 } else { NOBODY });
-        collected.states.extend(states);
-        collected.bytes += columns.iter().map(bytes).sum::<usize>();
-        if collected.states.len() >= MOST_ROWS || collected.bytes >= MOST_BYTES {
+        let state = |row| live.is_live(row).then(|| rows.state(0, row));
+        collected.add(columns, (0..rows.count()).map(state))?;
+        if collected.is_full() {
             self.flush(py, rows, mishaps)?;
         }
         Ok(())
@@ -211,52 +243,27 @@ impl<'py> Aggregate<'py> {
 
     /// Adds the collected rows to their groups, all of a group at once.
     fn flush(&mut self, py: Python<'py>, rows: &Exchange<'_>, mishaps: &mut Mishaps) -> Result<(), Mishap> {
-        let Some(collected) = &mut self.collected else { return Ok(()) };
-        let states = std::mem::take(&mut collected.states);
-        let chunks = std::mem::replace(&mut collected.chunks, PyList::empty(py));
-        collected.bytes = 0;
-        if states.is_empty() {
-            return Ok(());
-        }
-        // Where the rows of each state begin, by counting.
-        let mut places = vec![0u32; self.living.len() + 1];
-        let live = || (0u32..).zip(&states).filter(|(_, state)| **state != NOBODY);
-        live().for_each(|(_, state)| places[*state as usize + 1] += 1);
-        let mut groups = Vec::new();
-        for state in 0..self.living.len() {
-            let (begin, count) = (places[state], places[state + 1]);
-            places[state + 1] += begin;
-            if let Some(living) = self.living[state].as_ref().filter(|_| count > 0) {
-                groups.push((living.update.clone_ref(py), begin, begin + count));
-            }
-        }
-        let mut order = vec![0u32; places.last().copied().unwrap_or_default() as usize];
-        for (row, state) in live() {
-            let place = &mut places[*state as usize];
-            order[*place as usize] = row;
-            *place += 1;
-        }
-        if groups.is_empty() {
-            return Ok(());
-        }
-        let counts: Vec<u32> = groups.iter().map(|(_, begin, end)| end - begin).collect();
+        let Some(collected) = self.collected.as_mut().filter(|all| !all.is_empty()) else { return Ok(()) };
+        // None of what follows takes long, but all together may: the engine hears of each step.
+        rows.progress.set(rows.sequence(), u32::MAX - 1);
+        let sorted = collected.take_sorted(self.living.len());
+        let groups = sorted.groups.iter().filter_map(|(state, begin, count)| {
+            let instance = self.living[*state].instance.as_ref()?;
+            Some((instance.clone_ref(py), *begin, *count))
+        });
+        let groups = Groups::new(groups.collect(), rows.progress.clone(), rows.sequence());
         rows.progress.set(rows.sequence(), u32::MAX);
-        let order = PyBytes::new(py, bytemuck::cast_slice(&order));
-        let columns = self.states.call_method1(intern!(py, "sorted"), (chunks, order))?;
-        let groups = PyList::new(py, groups)?;
-        let (mut first, mut tries) = (0, 0);
-        while let Err(error) =
-            self.states.call_method1(intern!(py, "run"), (&columns, &groups, first)).map(drop)
-        {
-            let at: usize = self.states.getattr(intern!(py, "at"))?.extract()?;
-            if at != first {
+        let order = PyBytes::new(py, bytemuck::cast_slice(&sorted.order));
+        let parts = self.states.call_method1(intern!(py, "sorted"), (sorted.chunks, order))?;
+        let groups = Bound::new(py, groups)?;
+        let (mut failed, mut tries) = (None, 0);
+        while let Err(error) = self.states.call_method1(intern!(py, "run"), (&parts, &groups)).map(drop) {
+            let Some((at, count)) = groups.borrow().last() else { return Err(error.into()) };
+            if failed.replace(at) != Some(at) {
                 tries = 0;
             }
-            first = at;
-            let count = counts.get(at).copied().unwrap_or_default() as usize;
-            if let Verdict::Null = forgive(py, self.leniency, error.into(), &mut tries, count, mishaps)? {
-                first += 1;
-                tries = 0;
+            if let Verdict::Again(_) = forgive(py, self.leniency, error.into(), &mut tries, count, mishaps)? {
+                groups.borrow_mut().repeat();
             }
         }
         Ok(())
@@ -272,50 +279,165 @@ impl<'py> Aggregate<'py> {
     }
 
     /// The place of a number.
-    fn place(&mut self, number: usize) -> PyResult<&mut Option<State>> {
-        let more = (number + 1).saturating_sub(self.living.len());
-        let room = self.living.try_reserve(more);
-        room.map_err(|_| PyMemoryError::new_err("no memory for the states of an aggregate"))?;
-        while self.living.len() <= number {
-            self.living.push(None);
+    fn place(&mut self, number: usize) -> PyResult<&mut State> {
+        if number >= self.living.len() {
+            let more = number + 1 - self.living.len();
+            let room = self.living.try_reserve(more);
+            room.map_err(|_| PyMemoryError::new_err("no memory for the states of an aggregate"))?;
+            self.living.resize_with(number + 1, State::default);
         }
         Ok(&mut self.living[number])
     }
 
-    fn take(&mut self, number: usize) -> Option<State> {
-        self.living.get_mut(number).and_then(Option::take)
+    fn take(&mut self, number: usize) -> State {
+        self.living.get_mut(number).map(std::mem::take).unwrap_or_default()
     }
 
-    /// The method of a state that adds a row.
-    fn method(&mut self, py: Python<'py>, number: usize) -> PyResult<*mut ffi::PyObject> {
-        if let Some(Some(state)) = self.living.get(number) {
-            return Ok(state.update.as_ptr());
+    /// Leaves out the places behind the last state. If there is none, a lane that waits for another query keeps no memory for millions.
+    fn shrink(&mut self) {
+        let last = self.living.iter().rposition(|state| !state.is_nothing());
+        self.living.truncate(last.map_or(0, |last| last + 1));
+        if self.living.is_empty() {
+            self.living = Vec::new();
         }
-        let state = State::new(&self.states.getattr(intern!(py, "new"))?.call0()?)?;
-        Ok(self.place(number)?.insert(state).update.as_ptr())
+    }
+
+    /// The instance of a state, which is made now if there is none.
+    #[inline]
+    fn instance(&mut self, number: usize) -> PyResult<*mut ffi::PyObject> {
+        if let Some(State { instance: Some(instance), .. }) = self.living.get(number) {
+            return Ok(instance.as_ptr());
+        }
+        let instance = self.new.call0()?;
+        Ok(self.place(number)?.instance.insert(instance.unbind()).as_ptr())
     }
 
     fn update(&mut self, py: Python<'py>, rows: &Exchange<'_>, mishaps: &mut Mishaps) -> Result<(), Mishap> {
         let count = rows.count();
         let columns = &rows.columns[1..];
-        let live = self.live(rows);
+        let mut live = self.live(rows);
+        let mut ripe = Vec::new();
+        if self.form.is_some() {
+            let most = (0..count).map(|row| rows.state(0, row)).max().unwrap_or_default();
+            self.place(most)?;
+            // In a loop that does nothing else the processor loads many states at once.
+            let mut now = vec![0; count.div_ceil(8)];
+            for row in 0..count {
+                let has_instance = self.living[rows.state(0, row)].instance.is_some();
+                now[row / 8] |= u8::from(has_instance && live.is_live(row)) << (row % 8);
+            }
+            let mut row = live.next(0);
+            while row < count {
+                if !bit(&now, row) {
+                    let waits = self.waits(columns, row, rows.state(0, row), &mut ripe);
+                    now[row / 8] |= u8::from(!waits.map_err(|error| (error, row))?) << (row % 8);
+                }
+                row = live.next(row + 1);
+            }
+            live = live.only(now);
+            self.settle(py, rows, ripe, mishaps)?;
+        }
         // Each is kept by its state until all rows are done: nothing else changes the states meanwhile.
-        let mut methods = vec![ptr::null_mut(); count];
+        let mut instances = vec![ptr::null_mut(); count];
         let mut row = live.next(0);
         while row < count {
             rows.at(row);
-            methods[row] = self.method(py, rows.state(0, row)).map_err(|error| (error, row))?;
+            instances[row] = self.instance(rows.state(0, row)).map_err(|error| (error, row))?;
             row = live.next(row + 1);
+        }
+        self.add(py, rows, columns, &live, &instances, mishaps, false)
+    }
+
+    /// Whether a row waits, which it does only if its state has no instance. A state without room gets one.
+    #[inline]
+    fn waits(
+        &mut self,
+        columns: &[Column<'_>],
+        row: usize,
+        number: usize,
+        ripe: &mut Vec<usize>,
+    ) -> PyResult<bool> {
+        let (state, Some(form)) = (&mut self.living[number], &self.form) else { return Ok(false) };
+        if state.instance.is_some() {
+            return Ok(false);
+        }
+        let waits = form.add(columns, row, &mut state.waiting)?;
+        if !waits {
+            state.instance = Some(self.new.call0()?.unbind());
+            ripe.push(number);
+        }
+        Ok(waits)
+    }
+
+    /// Adds the rows of states that wait to their instances.
+    fn settle(
+        &mut self,
+        py: Python<'py>,
+        rows: &Exchange<'_>,
+        numbers: Vec<usize>,
+        mishaps: &mut Mishaps,
+    ) -> Result<(), Mishap> {
+        let Some(form) = self.form.as_ref().filter(|_| !numbers.is_empty()) else { return Ok(()) };
+        let mut ripe = Ripe { columns: form.columns(), instances: Vec::new() };
+        for number in numbers {
+            let state = &mut self.living[number];
+            if state.waiting.is_empty() {
+                continue;
+            }
+            let instance = match &state.instance {
+                Some(instance) => instance,
+                None => state.instance.insert(self.new.call0()?.unbind()),
+            };
+            ripe.add(form, &std::mem::take(&mut state.waiting), instance.as_ptr())?;
+        }
+        self.add_ripe(py, rows, &ripe, mishaps)
+    }
+
+    /// Adds rows that waited. Their instances are kept by who calls this.
+    fn add_ripe(
+        &mut self,
+        py: Python<'py>,
+        rows: &Exchange<'_>,
+        ripe: &Ripe,
+        mishaps: &mut Mishaps,
+    ) -> Result<(), Mishap> {
+        let Some(form) = self.form.take() else { return Ok(()) };
+        let columns = form.built(&ripe.columns);
+        let live = Live::new(ripe.instances.len(), &[]);
+        let added = self.add(py, rows, &columns, &live, &ripe.instances, mishaps, true);
+        drop(columns);
+        self.form = Some(form);
+        added
+    }
+
+    /// Adds rows to their instances. Those that have waited are not the rows of the exchange.
+    #[allow(clippy::too_many_arguments, reason = "one loop for rows that come and rows that have waited")]
+    fn add(
+        &mut self,
+        py: Python<'py>,
+        rows: &Exchange<'_>,
+        columns: &[Column<'_>],
+        live: &Live,
+        instances: &[*mut ffi::PyObject],
+        mishaps: &mut Mishaps,
+        waited: bool,
+    ) -> Result<(), Mishap> {
+        let count = live.rows();
+        let mut from = live.next(0);
+        if from == count {
+            return Ok(());
         }
         self.nothing.clear();
         self.nothing.reserve(count).map_err(overflow)?;
         let arguments = self.readers.iter().zip(columns).zip(&self.admits_null);
         let arguments = arguments.map(|((reader, column), sees)| Argument::new(reader, column, *sees));
-        let mut all = vec![Argument::Object { objects: &methods }];
+        let mut all = vec![Argument::Object { objects: instances }];
         all.extend(arguments);
-        let taken = Rows::new(py, Plain::Boolean, &live, &mut self.nothing);
+        let taken = Rows::new(py, Plain::Boolean, live, &mut self.nothing);
         let mut cursor = Cursor::new(&self.each, all, rows.progress, rows.sequence(), taken);
-        let mut from = live.next(0);
+        if waited {
+            cursor = cursor.counting();
+        }
         while from < count {
             let Err((error, row)) = cursor.run(from) else { break };
             if row == count {
@@ -324,17 +446,31 @@ impl<'py> Aggregate<'py> {
             let arguments = self.readers.iter().zip(columns).zip(&self.admits_null);
             let arguments = arguments.map(|((reader, column), sees)| Argument::new(reader, column, *sees));
             let arguments: Vec<_> = arguments.collect();
-            // SAFETY: a row that is called has its method.
-            let method = unsafe { Bound::from_borrowed_ptr(py, methods[row]) };
-            let mut caller = RowCaller::new(&method, &arguments, false);
-            let (mut error, mut tries) = (error, 0);
-            while let Verdict::Again(_) =
-                forgive(py, self.leniency, (error, row).into(), &mut tries, 1, mishaps)?
-            {
-                rows.at(row);
-                match caller.call(row) {
+            let place = |error: PyErr| -> PyResult<Mishap> {
+                if !waited {
+                    return Ok((error, row).into());
+                }
+                let values = arguments.iter().map(|argument| {
+                    // SAFETY: it is a new reference.
+                    argument.get(py, row).map(|value| unsafe { Bound::from_owned_ptr(py, value) })
+                });
+                let values = PyList::new(py, values.collect::<PyResult<Vec<_>>>()?)?;
+                let names = self.signature.parameters.iter().map(|field| field.name.as_str());
+                let names = PyList::new(py, names.collect::<Vec<_>>())?;
+                self.states.call_method1(intern!(py, "blame"), (error.value(py), names, values))?;
+                Ok(error.into())
+            };
+            // SAFETY: a row that is called has its instance.
+            let instance = unsafe { Bound::from_borrowed_ptr(py, instances[row]) };
+            let mut tries = 0;
+            let mut mishap = place(error)?;
+            while let Verdict::Again(_) = forgive(py, self.leniency, mishap, &mut tries, 1, mishaps)? {
+                rows.progress.set(rows.sequence(), row as u32 | if waited { COUNT } else { 0 });
+                let method = instance.getattr(intern!(py, "update"));
+                let called = method.and_then(|method| RowCaller::new(&method, &arguments, false).call(row));
+                match called {
                     Ok(_) => break,
-                    Err(again) => error = again,
+                    Err(error) => mishap = place(error)?,
                 }
             }
             cursor.results().push(row, py.None().bind(py))?;
@@ -343,59 +479,196 @@ impl<'py> Aggregate<'py> {
         Ok(())
     }
 
-    fn combine(&mut self, py: Python<'py>, target: usize, source: usize, keep: bool) -> PyResult<()> {
-        if !keep {
-            return match self.take(source) {
-                Some(other) => self.merge(py, target, other),
-                None => Ok(()),
-            };
-        }
-        let Some(Some(state)) = self.living.get(source) else { return Ok(()) };
-        let copy = self.states.call_method1(intern!(py, "copy"), (&state.instance,))?;
-        self.merge(py, target, State::new(&copy)?)
-    }
-
-    /// Adds what a state holds that nobody else has.
-    fn merge(&mut self, py: Python<'py>, target: usize, other: State) -> PyResult<()> {
-        match self.place(target)? {
-            Some(state) => {
-                state.instance.bind(py).call_method1(intern!(py, "merge"), (other.instance,)).map(drop)
-            }
-            none => {
-                *none = Some(other);
-                Ok(())
-            }
-        }
-    }
-
-    fn save(&mut self, py: Python<'py>, number: usize) -> PyResult<()> {
-        let Some(Some(state)) = self.living.get(number) else {
-            self.saved.null();
-            return Ok(());
+    fn combine(&mut self, py: Python<'py>, rows: &Exchange<'_>, mishaps: &mut Mishaps) -> Result<(), Mishap> {
+        let (targets, sources) = (|row| rows.state(0, row), |row| rows.state(1, row));
+        // Most of those that must not wait any more are known before, and are done at once.
+        let with_instance = |row: &usize| {
+            let source = self.living.get(sources(*row));
+            let target = self.living.get(targets(*row));
+            // Both are looked at, so that the processor loads them for the loop below.
+            source.is_some_and(|source| source.instance.is_some()) & target.is_some_and(State::only_waits)
         };
-        let saved = self.states.call_method1(intern!(py, "save"), (&state.instance,))?;
-        self.saved.bytes(saved.extract()?).map_err(overflow)
+        let early = (0..rows.count()).filter(with_instance).map(targets).collect();
+        self.settle(py, rows, early, mishaps)?;
+        let mut ripe = Vec::new();
+        for row in 0..rows.count() {
+            let source = sources(row);
+            let other = if bit(rows.columns[2].data, row) {
+                if self.living.get(source).is_some_and(State::is_ripe) {
+                    self.settle(py, rows, vec![source], mishaps)?;
+                }
+                rows.at(row);
+                self.copy(py, source).map_err(|error| (error, row))?
+            } else {
+                self.take(source)
+            };
+            self.merge(py, rows, row, other, &mut ripe, mishaps)?;
+        }
+        self.settle(py, rows, ripe, mishaps)
     }
 
-    fn finish(
+    /// A copy of a state that shares nothing with it that may change.
+    fn copy(&mut self, py: Python<'py>, number: usize) -> PyResult<State> {
+        let Some(State { instance, waiting }) = self.living.get(number) else { return Ok(State::default()) };
+        let Some(instance) = instance else {
+            return Ok(State { instance: None, waiting: waiting.copy()? });
+        };
+        let instance = instance.bind(py);
+        let copy = match &self.blank {
+            Some(blank)
+                if instance.get_type().is(&self.class) && saved::write(instance, &mut self.bytes)? =>
+            {
+                let copy = blank.call1((&self.class,))?;
+                saved::read(&self.bytes, &copy)?;
+                copy
+            }
+            _ => self.states.call_method1(intern!(py, "copy"), (instance,))?,
+        };
+        Ok(State::of(copy.unbind()))
+    }
+
+    /// Adds what a state holds that nobody else has to the target of a row.
+    fn merge(
         &mut self,
         py: Python<'py>,
         rows: &Exchange<'_>,
         row: usize,
+        other: State,
+        ripe: &mut Vec<usize>,
         mishaps: &mut Mishaps,
     ) -> Result<(), Mishap> {
-        let number = rows.state(0, row);
+        let target = rows.state(0, row);
+        if other.is_nothing() {
+            return Ok(());
+        }
+        let state = self.place(target)?;
+        if state.is_nothing() {
+            *state = other;
+        } else if other.instance.is_none() {
+            state.waiting.append(&other.waiting)?;
+        } else {
+            if !state.waiting.is_empty() {
+                self.settle(py, rows, vec![target], mishaps)?;
+            }
+            rows.at(row);
+            let state = &mut self.living[target];
+            if let (Some(instance), Some(other)) = (&state.instance, other.instance) {
+                let merged = instance.bind(py).call_method1(intern!(py, "merge"), (other,));
+                merged.map_err(|error| (error, row))?;
+            }
+            // These came to the other one within this exchange, and to this one thereby last.
+            state.waiting = other.waiting;
+        }
+        if self.living[target].is_ripe() {
+            ripe.push(target);
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, py: Python<'py>, number: usize) -> PyResult<()> {
+        let Some(State { instance: Some(instance), .. }) = self.living.get(number) else {
+            let Some(state) = self.living.get(number).filter(|state| !state.waiting.is_empty()) else {
+                self.saved.null();
+                return Ok(());
+            };
+            state.waiting.save(WAITING, &mut self.bytes);
+            return self.saved.bytes(&self.bytes).map_err(overflow);
+        };
+        let instance = instance.bind(py);
+        let plain = self.blank.is_some() && instance.get_type().is(&self.class);
+        if plain && saved::write(instance, &mut self.bytes)? {
+            return self.saved.bytes(&self.bytes).map_err(overflow);
+        }
+        let saved = self.states.call_method1(intern!(py, "save"), (instance,))?;
+        self.saved.bytes(saved.extract()?).map_err(overflow)
+    }
+
+    fn load(&mut self, py: Python<'py>, rows: &Exchange<'_>, mishaps: &mut Mishaps) -> Result<(), Mishap> {
+        let saved = &rows.columns[1];
+        let bytes = |row: usize| saved.is_valid(row).then(|| saved.bytes(row));
+        let with_instance = |row: &usize| {
+            let target = self.living.get(rows.state(0, *row));
+            // As above.
+            bytes(*row).is_some_and(|saved| saved.first() != Some(&WAITING))
+                & target.is_some_and(State::only_waits)
+        };
+        let early = (0..rows.count()).filter(with_instance).map(|row| rows.state(0, row)).collect();
+        self.settle(py, rows, early, mishaps)?;
+        let mut ripe = Vec::new();
+        for row in 0..rows.count() {
+            if let Some(bytes) = bytes(row) {
+                rows.at(row);
+                let other = self.loaded(py, bytes).map_err(|error| (error, row))?;
+                self.merge(py, rows, row, other, &mut ripe, mishaps)?;
+            }
+        }
+        self.settle(py, rows, ripe, mishaps)
+    }
+
+    /// A new state from bytes that [`Aggregate::save`] gave, on any lane.
+    fn loaded(&self, py: Python<'py>, bytes: &[u8]) -> PyResult<State> {
+        let instance = match (bytes.first(), &self.blank) {
+            (Some(&WAITING), _) => {
+                return Ok(State { instance: None, waiting: waiting::Rows::load(bytes)? });
+            }
+            (Some(&saved::PLAIN), Some(blank)) => {
+                let instance = blank.call1((&self.class,))?;
+                saved::read(bytes, &instance)?;
+                instance
+            }
+            _ => self.states.call_method1(intern!(py, "load"), (bytes,))?,
+        };
+        Ok(State::of(instance.unbind()))
+    }
+
+    /// How many rows are about states that wait. In a loop that does nothing else the processor loads many states at once.
+    fn waiting(&self, rows: &Exchange<'_>) -> usize {
+        let states = (0..rows.count()).map(|row| self.living.get(rows.state(0, row)));
+        states.map(|state| usize::from(state.is_some_and(State::only_waits))).sum()
+    }
+
+    /// The results of states. What waits goes on waiting: its instances are for this only, since few states are finished twice.
+    fn finish(&mut self, py: Python<'py>, rows: &Exchange<'_>, mishaps: &mut Mishaps) -> Result<(), Mishap> {
+        self.results.clear();
+        self.results.reserve(rows.count()).map_err(overflow)?;
+        let mut fresh: Vec<Option<Bound<'py, PyAny>>> = vec![None; rows.count()];
+        let waiting = self.waiting(rows);
+        if let Some(form) = self.form.as_ref().filter(|_| waiting > 0) {
+            let mut ripe = Ripe { columns: form.columns(), instances: Vec::new() };
+            for (row, fresh) in fresh.iter_mut().enumerate() {
+                let state = self.living.get(rows.state(0, row));
+                if let Some(State { waiting, .. }) = state.filter(|state| state.only_waits()) {
+                    rows.at(row);
+                    let instance = fresh.insert(self.new.call0().map_err(|error| (error, row))?);
+                    ripe.add(form, waiting, instance.as_ptr())?;
+                }
+            }
+            self.add_ripe(py, rows, &ripe, mishaps)?;
+        }
+        for (row, fresh) in fresh.into_iter().enumerate() {
+            self.finish_one(py, rows, row, fresh, mishaps)?;
+        }
+        Ok(())
+    }
+
+    fn finish_one(
+        &mut self,
+        py: Python<'py>,
+        rows: &Exchange<'_>,
+        row: usize,
+        mut fresh: Option<Bound<'py, PyAny>>,
+        mishaps: &mut Mishaps,
+    ) -> Result<(), Mishap> {
         let mut tries = 0;
         loop {
             rows.at(row);
-            let fresh;
-            let result = match self.living.get(number) {
-                Some(Some(state)) => state.instance.bind(py).call_method0(intern!(py, "finish")),
-                _ => {
-                    fresh = self.states.getattr(intern!(py, "new")).and_then(|new| new.call0());
-                    fresh.and_then(|instance| instance.call_method0(intern!(py, "finish")))
-                }
+            let kept = self.living.get(rows.state(0, row)).and_then(|state| state.instance.as_ref());
+            let instance = match (kept, &fresh) {
+                (Some(kept), _) => Ok(kept.bind(py)),
+                (None, Some(fresh)) => Ok(fresh),
+                (None, None) => self.new.call0().map(|made| &*fresh.insert(made)),
             };
+            let result = instance.and_then(|instance| instance.call_method0(intern!(py, "finish")));
             let error = match result.and_then(|value| self.writer.write(&value, &mut self.results)) {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
@@ -409,18 +682,6 @@ impl<'py> Aggregate<'py> {
                 }
             }
         }
-    }
-}
-
-/// How many bytes a column's values have.
-fn bytes(column: &Column<'_>) -> usize {
-    size_of_val(column.data) + size_of_val(column.offsets) + column.children.iter().map(bytes).sum::<usize>()
-}
-
-impl State {
-    fn new(instance: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let update = instance.getattr(intern!(instance.py(), "update"))?;
-        Ok(Self { instance: instance.clone().unbind(), update: update.unbind() })
     }
 }
 

@@ -12,6 +12,7 @@ use crate::plain::Plain;
 use crate::row::Argument;
 use crosslane::ColumnBuilder;
 use crosslane::batch::{Column, bit};
+use crosslane::lane::COUNT;
 use crosslane_ring::ProgressWord;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
@@ -49,6 +50,11 @@ impl Live {
             bits
         });
         Self { rows, bits }
+    }
+
+    /// Those of these rows whose bit is set, which is none that is not among them.
+    pub(crate) fn only(self, bits: Vec<u8>) -> Self {
+        Self { bits: Some(bits), ..self }
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -177,6 +183,8 @@ pub(crate) struct Cursor<'a, 'py> {
     live: &'a Live,
     progress: &'a ProgressWord,
     sequence: u32,
+    /// What is told beside the number of a row.
+    mark: u32,
     results: Results<'a, 'py>,
     /// The first row that was not looked at.
     next: usize,
@@ -210,12 +218,18 @@ impl<'a, 'py> Cursor<'a, 'py> {
             live: results.live,
             progress,
             sequence,
+            mark: 0,
             results,
             next: 0,
             row: 0,
             begun: false,
             broken: None,
         }
+    }
+
+    /// Has the rows counted only: they are not those of the exchange.
+    pub(crate) fn counting(self) -> Self {
+        Self { mark: COUNT, ..self }
     }
 
     /// Calls the function for the rows from one on.
@@ -304,7 +318,7 @@ impl<'a, 'py> Cursor<'a, 'py> {
         }
         self.next = row + 1;
         self.row = row;
-        self.progress.set(self.sequence, row as u32);
+        self.progress.set(self.sequence, row as u32 | self.mark);
         let value = first.kept.get(self.py, &first.argument, row);
         if value.is_null() {
             return self.fail(PyErr::fetch(self.py));

@@ -6,6 +6,7 @@
 
 mod aggregate;
 mod arrow;
+mod collected;
 mod iterate;
 mod kept;
 mod layout;
@@ -15,15 +16,17 @@ mod moments;
 mod objects;
 mod plain;
 mod row;
+mod saved;
 mod serve;
 mod stream;
 mod table;
 #[cfg(test)]
 mod tests;
 mod vectorcall;
+mod waiting;
 mod zygote;
 
-use crosslane::{DataType, Signature};
+use crosslane::{DataType, Kind, Signature};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -53,6 +56,24 @@ fn table_columns(text: &str) -> PyResult<Option<Vec<(String, String)>>> {
         }
         _ => None,
     })
+}
+
+/// The columns of the table that a stream function's signature takes, as (name, type); None if it takes none.
+///
+/// Raises ValueError if the text is not a signature, or does not say the columns.
+#[pyfunction]
+fn stream_columns(text: &str) -> PyResult<Option<Vec<(String, String)>>> {
+    let signature: Signature = text.parse().map_err(value_error)?;
+    if Kind::Table.declared(&signature).map_err(PyValueError::new_err)? != Kind::Stream {
+        return Ok(None);
+    }
+    let columns = signature.parameters.first().and_then(|field| match &field.data_type {
+        DataType::Struct(columns) => Some(columns),
+        _ => None,
+    });
+    Ok(columns.map(|columns| {
+        columns.iter().map(|field| (field.name.clone(), field.data_type.to_string())).collect()
+    }))
 }
 
 /// What a signature is for arguments of the types of a text such as `(BIGINT, VARCHAR[])`, and their number.
@@ -96,6 +117,7 @@ fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     layout::find(module.py())?;
     module.add_function(wrap_pyfunction!(parse_signature, module)?)?;
     module.add_function(wrap_pyfunction!(table_columns, module)?)?;
+    module.add_function(wrap_pyfunction!(stream_columns, module)?)?;
     module.add_function(wrap_pyfunction!(for_types, module)?)?;
     module.add_function(wrap_pyfunction!(parse_type, module)?)?;
     module.add_function(wrap_pyfunction!(objects::is_missing, module)?)?;

@@ -3,10 +3,11 @@
 use crate::stream::{Tables, Typed};
 use crosslane::call::{CallGroup, Caller, Map as Stream, MapInput, MapOptions, MapStep, map_types};
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{Error, Library, Settings};
-use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
-use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError, PyTimeoutError, PyValueError};
+use crosslane::{DataType, Error, Function, Kind, Library, Settings};
+use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, ruby_environment};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyLookupError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
@@ -58,6 +59,45 @@ impl Ending {
     }
 }
 
+/// What a stream's function comes from.
+#[derive(FromPyObject)]
+enum Given {
+    /// A file with this absolute path: the stream function with this name, or the only one.
+    File(PathBuf, Option<String>),
+    /// The function, pickled.
+    Pickles(Vec<u8>),
+}
+
+fn none(library: &str) -> Error {
+    Error::Declaration(format!("{library} has no stream function"))
+}
+
+/// The stream function of a file with this name, or its only one.
+fn chosen(file: &str, functions: &[Arc<Function>], name: Option<&str>) -> Result<Arc<Function>, Error> {
+    let streams = || functions.iter().filter(|function| function.spec.kind == Kind::Stream);
+    let names = || streams().map(|function| function.name()).collect::<Vec<_>>().join(", ");
+    let Some(name) = name else {
+        return match streams().collect::<Vec<_>>()[..] {
+            [] => Err(none(file)),
+            [only] => Ok(Arc::clone(only)),
+            _ => Err(Error::Declaration(format!(
+                "{file} has the stream functions {}; name one of them behind a colon",
+                names()
+            ))),
+        };
+    };
+    if let Some(found) = streams().find(|function| function.name().eq_ignore_ascii_case(name)) {
+        return Ok(Arc::clone(found));
+    }
+    Err(Error::Declaration(match functions.iter().find(|it| it.name().eq_ignore_ascii_case(name)) {
+        Some(other) => {
+            format!("{file}: {} is no stream function: its parameter is no TABLE(...)", other.signature)
+        }
+        None if streams().next().is_none() => format!("{file} has no stream function {name}, and no other"),
+        None => format!("{file} has no stream function {name}; it has {}", names()),
+    }))
+}
+
 /// A stream under way, and what its batches are in Python.
 struct Running {
     stream: Stream<Zygote>,
@@ -69,6 +109,9 @@ struct Running {
 #[pyclass(frozen)]
 pub(crate) struct Map {
     running: Mutex<Option<Running>>,
+    /// The columns of the input, such as `STRUCT(a BIGINT)`, if the function declares them.
+    #[pyo3(get)]
+    takes: Option<String>,
     /// The columns of the results, as far as they are known.
     columns: Mutex<Option<String>>,
     ending: Arc<Ending>,
@@ -81,13 +124,15 @@ pub(crate) struct Map {
 
 #[pymethods]
 impl Map {
-    /// Starts the workers by a command, for the first function of the given pickles.
+    /// Starts the workers by a command, for the first function of what it is given.
+    ///
+    /// Raises LookupError if there is none.
     #[new]
     fn new(
         py: Python<'_>,
         command: Vec<String>,
         name: String,
-        pickles: Vec<u8>,
+        given: Given,
         lanes: usize,
         depth: usize,
         ordered: bool,
@@ -95,12 +140,19 @@ impl Map {
         let ending = Arc::new(Ending::default());
         let settings = Settings::default();
         let (interrupted, stop) = (Arc::clone(&ending), Arc::clone(&ending));
-        let source = Source::Pickle { name: name.clone(), pickles: vec![pickles] };
-        let advice = "is the package crosslane installed for this interpreter (`crosslane doctor` tells)?";
+        let (source, wanted) = match given {
+            Given::File(path, wanted) => (Source::File { path }, Some(wanted)),
+            Given::Pickles(pickles) => (Source::Pickle { name: name.clone(), pickles: vec![pickles] }, None),
+        };
+        let is_ruby =
+            matches!(&source, Source::File { path } if path.extension().is_some_and(|it| it == "rb"));
+        let environment = if is_ruby { ruby_environment() } else { &[] };
+        let advice = "does its language run here (`crosslane doctor` tells)?";
         let options = ZygoteOptions {
-            origin: Origin::Process { command, environment: &[], advice },
+            origin: Origin::Process { command, environment, advice },
             source,
             load_timeout: settings.load_timeout,
+            stuck: settings.stuck(),
             ring_size: RING,
             largest_batch: settings.largest_batch,
             spin: settings.spin,
@@ -109,16 +161,22 @@ impl Map {
         let warm = PoolOptions { warm: lanes, idle_timeout: settings.idle_timeout };
         let begin = || -> Result<Stream<Zygote>, Error> {
             let (pool, loaded) = Pool::start(warm, move |stop| Zygote::start(options, stop))?;
-            let function = loaded.functions.first().cloned();
-            let function = function.ok_or_else(|| Error::Declaration(format!("{name} has no function")))?;
+            let function = match &wanted {
+                Some(wanted) => chosen(&name, &loaded.functions, wanted.as_deref())?,
+                None => loaded.functions.first().cloned().ok_or_else(|| none(&name))?,
+            };
             let library = Library { name, version: 1, functions: loaded.functions, pool };
             Stream::new(Arc::new(library), function, MapOptions { lanes, depth, ordered })
         };
-        let stream = py.detach(begin).map_err(|error| ending.raise(&error))?;
+        let stream = py.detach(begin).map_err(|error| match error {
+            Error::Declaration(what) => PyLookupError::new_err(what),
+            error => ending.raise(&error),
+        })?;
+        let takes = stream.takes().map(DataType::to_string);
         let columns = Mutex::new(stream.returns().map(|returns| returns.to_string()));
         let group = CallGroup::with_stop(move || stop.is_due());
         let running = Mutex::new(Some(Running { stream, group, tables: Tables::default() }));
-        Ok(Self { running, columns, ending, process: std::process::id(), most: RING / 4 })
+        Ok(Self { running, takes, columns, ending, process: std::process::id(), most: RING / 4 })
     }
 
     /// The next results as a StructArray; None if there are no more. `pull` gives the next batch of the input: its types
@@ -149,6 +207,12 @@ impl Map {
             py.detach(|| drop(over));
         }
         next
+    }
+
+    /// Whether the stream has ended, and its workers with it.
+    #[getter]
+    fn is_over(&self) -> bool {
+        self.running.try_lock().is_ok_and(|running| running.is_none())
     }
 
     /// The columns of the results, such as `STRUCT(a BIGINT)`, if they are known.

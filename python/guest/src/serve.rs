@@ -70,7 +70,7 @@ pub(crate) fn answer_all(
             Next::Closed | Next::Stopped => return Ok(()),
         };
         match call.entry() {
-            Some(Entry::Call | Entry::Scan | Entry::Partitions) => {}
+            Some(Entry::Call | Entry::Scan | Entry::Partitions | Entry::Map | Entry::Iterate) => {}
             Some(
                 Entry::Update | Entry::Combine | Entry::Finish | Entry::Save | Entry::Load | Entry::Forget,
             ) => {
@@ -83,10 +83,6 @@ pub(crate) fn answer_all(
             }
             Some(Entry::TearDown) => {
                 run_for_all(lane, call, &library, intern!(py, "tear_down"))?;
-                continue;
-            }
-            Some(Entry::Map) => {
-                streams.answer(lane, call, &library)?;
                 continue;
             }
             _ => {
@@ -110,6 +106,10 @@ pub(crate) fn answer_all(
         };
         if let Some(table) = table {
             table.answer(py, lane, call)?;
+            continue;
+        }
+        if matches!(call.entry(), Some(Entry::Map | Entry::Iterate)) {
+            streams.answer(lane, call, &library)?;
             continue;
         }
         if call.entry() != Some(Entry::Call) {

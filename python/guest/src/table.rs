@@ -2,7 +2,8 @@
 //!
 //! Rows are asked for and written into their columns one by one, here: CPython then makes each row's tuple out of the memory of the
 //! one before, and the engine is told of each row, for its timeouts. The first batches are short, so that a query with a LIMIT has
-//! its rows at once, and so are those of a slow generator. A generator of batches gives whole columns.
+//! its rows at once, and so are those of a slow generator. A generator of batches gives whole columns. What a declared stream function
+//! gives for a batch of its input goes the same way.
 
 use crate::arrow::{self, Direction, Exported};
 use crate::iterate::Live;
@@ -10,7 +11,9 @@ use crate::layout::{self, Layout};
 use crate::listwise;
 use crate::objects::{self, Reader, Vm, Wish, overflow};
 use crate::plain::Plain;
+use crate::row::Argument;
 use crate::serve::{describe, ends_lane, wait_for_room};
+use crate::stream;
 use crosslane::batch::{Body, Encode, Plan};
 use crosslane::call::LONGEST_BATCH;
 use crosslane::lane::{COUNT, WRITING};
@@ -31,18 +34,24 @@ use std::time::{Duration, Instant};
 const FIRST: usize = 16;
 /// For so long a batch grows at most, about.
 const PATIENCE: Duration = Duration::from_millis(10);
+/// The most rows of a batch of a stream.
+const MOST_ROWS: usize = 65_536;
 /// A batch of more bytes does not grow.
 const LARGE: usize = 1 << 18;
 /// After so many rows it is looked for both.
 const OFTEN: usize = 64;
 
-/// A table function, ready to be scanned.
+/// A table function, ready to be scanned, or a stream function, ready for batches.
 pub(crate) struct Table<'py> {
-    /// `crosslane._tables.Table`.
+    /// `crosslane._tables.Table`, or `crosslane._stream_tables.StreamTable`.
     declared: Bound<'py, PyAny>,
+    is_stream: bool,
     /// The types of the scan's own columns and of the arguments.
     scanned: Vec<DataType>,
+    /// Of the arguments, or of the columns of a stream.
     readers: Vec<Reader<'py>>,
+    /// The pyarrow type of the batches that a vectorized stream function gets.
+    frame: Option<Bound<'py, PyAny>>,
     columns: Arc<[Field]>,
     shapes: Vec<Wish<'py>>,
     vectorized: bool,
@@ -75,7 +84,8 @@ impl From<std::io::Error> for End {
 struct Asked<'py> {
     partition: Option<Bound<'py, PyBytes>>,
     wanted: Vec<usize>,
-    values: Bound<'py, PyList>,
+    /// The arguments, or what `StreamTable` gets for a batch.
+    values: Bound<'py, PyAny>,
 }
 
 impl<'py> Table<'py> {
@@ -91,19 +101,31 @@ impl<'py> Table<'py> {
         let DataType::Struct(columns) = &signature.returns else {
             return Err(PyValueError::new_err(format!("{signature} is no table")));
         };
-        let Some(carried) = Kind::Table.entry(Entry::Scan, &signature) else {
+        let is_stream = signature.stream;
+        let (kind, entry) = if is_stream { (Kind::Stream, Entry::Map) } else { (Kind::Table, Entry::Scan) };
+        let Some(carried) = kind.entry(entry, &signature) else {
             return Err(PyValueError::new_err(format!("{signature} is no table")));
         };
+        let vectorized: bool = table.getattr("vectorized")?.extract()?;
+        let (arguments, frame) = match &signature.parameters[..] {
+            [Field { data_type: data_type @ DataType::Struct(columns), .. }] if is_stream => {
+                let frame = vectorized.then(|| arrow::pyarrow_type(py, data_type, Direction::Argument));
+                (&columns[..], frame.transpose()?)
+            }
+            arguments => (arguments, None),
+        };
         let shapes: Vec<Wish<'py>> = declared.getattr("shapes")?.extract()?;
-        let readers = signature.parameters.iter().zip(shapes);
+        let readers = arguments.iter().zip(shapes);
         let readers = readers.map(|(field, shape)| objects::reader(py, &field.data_type, shape));
         let on_error: String = declared.getattr("on_error")?.extract()?;
         Ok(Some(Self {
+            is_stream,
+            frame,
             scanned: carried.takes().cloned().collect(),
             readers: readers.collect::<PyResult<_>>()?,
             columns: Arc::clone(columns),
             shapes: table.getattr("shapes")?.extract()?,
-            vectorized: table.getattr("vectorized")?.extract()?,
+            vectorized,
             on_error: on_error.parse().map_err(PyValueError::new_err)?,
             memory_limit: declared.getattr("memory_limit")?.extract()?,
             declared: table,
@@ -114,8 +136,9 @@ impl<'py> Table<'py> {
     pub(crate) fn answer(&self, py: Python<'py>, lane: &mut GuestLane, call: Call) -> PyResult<()> {
         let limit = self.memory_limit.and_then(MemoryLimit::set);
         match call.entry() {
-            Some(Entry::Scan) => self.scan(py, lane, call, limit),
-            Some(Entry::Partitions) => {
+            Some(Entry::Scan) if !self.is_stream => self.scan(py, lane, call, limit),
+            Some(Entry::Map) if self.is_stream => self.scan(py, lane, call, limit),
+            Some(Entry::Partitions) if !self.is_stream => {
                 let partitions = self.partitions(py, lane);
                 drop(limit);
                 match partitions {
@@ -156,8 +179,34 @@ impl<'py> Table<'py> {
         PyList::new(py, values.collect::<PyResult<Vec<_>>>()?)
     }
 
+    /// A batch of a stream, read from the lane.
+    fn batch(&self, py: Python<'py>, lane: &GuestLane) -> PyResult<Asked<'py>> {
+        let columns = lane.columns(self.scanned.iter())?;
+        let [batch] = &columns[..] else {
+            return Err(PyOSError::new_err("a batch without its column"));
+        };
+        let values = match &self.frame {
+            Some(frame) => arrow::to_pyarrow(batch, frame)?,
+            None => {
+                let lists = self.readers.iter().zip(&batch.children).map(|(reader, column)| {
+                    let argument = Argument::new(reader, column, true);
+                    let values = (0..batch.rows).map(|row| {
+                        // SAFETY: it gives a new reference.
+                        Ok(unsafe { Bound::from_owned_ptr(py, argument.get(py, row)?) })
+                    });
+                    PyList::new(py, values.collect::<PyResult<Vec<_>>>()?)
+                });
+                PyList::new(py, lists.collect::<PyResult<Vec<_>>>()?)?.into_any()
+            }
+        };
+        Ok(Asked { partition: None, wanted: (0..self.columns.len()).collect(), values })
+    }
+
     /// What the scan is about, read from the lane.
     fn asked(&self, py: Python<'py>, lane: &GuestLane) -> PyResult<Asked<'py>> {
+        if self.is_stream {
+            return self.batch(py, lane);
+        }
         let columns = lane.columns(self.scanned.iter())?;
         let [partition, wanted, arguments @ ..] = &columns[..] else {
             return Err(PyOSError::new_err("a scan without its columns"));
@@ -174,7 +223,7 @@ impl<'py> Table<'py> {
         Ok(Asked {
             partition: partition.is_valid(0).then(|| PyBytes::new(py, partition.bytes(0))),
             wanted: places,
-            values: self.values(py, arguments)?,
+            values: self.values(py, arguments)?.into_any(),
         })
     }
 
@@ -185,6 +234,13 @@ impl<'py> Table<'py> {
         call: Call,
         limit: Option<MemoryLimit>,
     ) -> PyResult<()> {
+        let call = match self.is_stream {
+            true => match stream::set_up(lane, call, &self.declared)? {
+                Some(call) => call,
+                None => return Ok(()),
+            },
+            false => call,
+        };
         let asked = match self.asked(py, lane) {
             Ok(asked) => asked,
             Err(error) => return fail(py, lane, call, End::Failed(error), None),
@@ -200,7 +256,8 @@ impl<'py> Table<'py> {
             out: ColumnBuilder::new(&rows),
             mishaps: Mishaps::default(),
             sent: 0,
-            longest: FIRST,
+            // What was asked for a batch is not asked to end early.
+            longest: if self.is_stream { LONGEST_BATCH } else { FIRST },
             begun: Instant::now(),
         };
         let mut iterator = None;
@@ -226,7 +283,11 @@ impl<'py> Table<'py> {
         let py = sink.py;
         sink.progress.set(sink.call.header.exchange as u32, COUNT);
         let Asked { partition, wanted, values } = asked;
-        let made = self.declared.call_method1(intern!(py, "scan"), (values, partition, wanted))?;
+        let made = match (self.is_stream, self.vectorized) {
+            (false, _) => self.declared.call_method1(intern!(py, "scan"), (values, partition, wanted)),
+            (true, false) => self.declared.call_method1(intern!(py, "rows"), (values,)),
+            (true, true) => self.declared.call_method1(intern!(py, "batches"), (values,)),
+        }?;
         let iterator = iterator.insert(made.cast_into::<PyIterator>().map_err(PyErr::from)?).clone();
         if self.vectorized {
             return self.batches(sink, asked, &iterator);
@@ -280,8 +341,9 @@ impl<'py> Table<'py> {
                     Err(_) => Exported::new(column).map(Some),
                 });
                 let exported = exported.collect::<PyResult<Vec<_>>>()?;
-                for first in (0..rows).step_by(LONGEST_BATCH) {
-                    let count = LONGEST_BATCH.min(rows - first);
+                let longest = self.longest(sink.lane, rows, &columns)?;
+                for first in (0..rows).step_by(longest) {
+                    let count = longest.min(rows - first);
                     let mut pieces = Vec::with_capacity(columns.len());
                     for (at, column) in columns.iter().enumerate() {
                         pieces.push(match &exported[at] {
@@ -304,6 +366,19 @@ impl<'py> Table<'py> {
             }
         }
         Ok(())
+    }
+
+    /// How many of these rows a batch has at most.
+    fn longest(&self, lane: &GuestLane, rows: usize, columns: &[Bound<'py, PyAny>]) -> PyResult<usize> {
+        if !self.is_stream || columns.iter().any(|column| column.is_instance_of::<PyList>()) {
+            return Ok(LONGEST_BATCH);
+        }
+        let bytes =
+            columns.iter().map(|column| column.getattr(intern!(column.py(), "nbytes"))?.extract::<usize>());
+        let bytes = bytes.sum::<PyResult<usize>>()?;
+        // Two of them fit into the ring.
+        let fitting = rows.saturating_mul(lane.most() / 2) / bytes.max(1);
+        Ok(fitting.clamp(1, MOST_ROWS))
     }
 }
 

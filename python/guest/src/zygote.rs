@@ -90,7 +90,10 @@ impl Guest for Python<'_> {
     }
 
     fn begin(&mut self) -> io::Result<()> {
-        self.half.call_method0(intern!(self.half.py(), "begin"))?;
+        let tells_stack: bool = self.half.call_method0(intern!(self.half.py(), "begin"))?.extract()?;
+        if tells_stack {
+            crosslane_process::guest::tells_stack();
+        }
         Ok(())
     }
 

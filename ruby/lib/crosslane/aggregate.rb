@@ -1,7 +1,8 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # An aggregate of a file: what `udaf` declares. Its states are objects of a class, or what its block returns.
+  # An aggregate of a file: what `udaf` declares, or of the program ({HostAggregate}). Its states are objects of a
+  # class, or what its block returns.
   class Aggregate < Declaration
     DEFAULTS = {
       nulls: :skip, vectorized: false, start: nil, combine: nil, finish: nil, timeout: nil, memory_limit: nil,
@@ -51,6 +52,10 @@ module Crosslane
     end
 
     # @api private
+    # @return [Object] the same state, which shares nothing with it that may change
+    def copy(state) = load(save(state))
+
+    # @api private
     def save(state)
       Marshal.dump(state)
     rescue TypeError => e
@@ -67,9 +72,11 @@ module Crosslane
 
     def defaults = DEFAULTS
 
+    def source = @class ? source_of(@class) : super
+
     # The method that adds a row.
     def adding(signature, states)
-      @file, @line = Object.const_source_location(states.name) if states.name
+      @file, @line = source
       @name = signature.to_s[/\A\s*\w+/].to_s.strip
       missing = METHODS.reject { |method| states.method_defined?(method) }
       raise error("#{states} has no method #{missing.first}") if missing.any?
@@ -80,6 +87,10 @@ module Crosslane
 
     def set(options)
       super
+      if @vectorized && @parameters.empty?
+        raise error("a vectorized aggregate needs a parameter: its update is given columns")
+      end
+
       @start, @combine, @finish = options.values_at(*PARTS)
       given = PARTS.select { |part| options[part] }
       raise error("#{given.first} is for a block; #{@class} has methods") if @class && given.any?
@@ -98,6 +109,8 @@ module Crosslane
 
     # What a block is given: a state, and a row.
     def given = super + (@class ? 0 : 1)
+
+    def mismatch(count, fixed) = @class ? super : mismatch_behind("a state", count, fixed)
   end
 
   module DSL

@@ -2,8 +2,8 @@
 
 require "set"
 require "crosslane/result"
-require "crosslane/scan"
-require "crosslane/accumulators"
+require "crosslane/host_table"
+require "crosslane/host_aggregate"
 
 module Crosslane
   LIBDUCKDB = File.expand_path("libduckdb.so", __dir__)
@@ -334,70 +334,75 @@ module Crosslane
       declaration
     end
 
-    # Makes a block a table function. With `split`, whatever that returns is the parts of a scan, and workers run
-    # the block for each part, side by side; without, the block runs once.
+    # Makes a block a table function, run by host lanes. It returns anything with `each` that yields rows, as the blocks
+    # of {DSL#udtf} do, and has their options.
     #
-    #   sitemap = ->(site) { links(site) }
-    #   db.table(:pages, "(site VARCHAR) -> (url VARCHAR, size BIGINT)", split: sitemap) do |url, site|
-    #     [[url, fetch(site, url).bytesize]]
-    #   end
-    #
-    # Parameters that the block takes as keywords are named in SQL, too, and can be left out there if the keyword has a
-    # value of its own, which stands for NULL as well. With `columns`, the columns depend on the arguments.
-    #
-    #   db.table(:letters, "(word VARCHAR, upper BOOLEAN) -> (letter VARCHAR)") do |word, upper: false|
-    #     (upper ? word.upcase : word).each_char.map { |letter| [letter] }
+    #   db.table(:letters, "(word VARCHAR, upper BOOLEAN) -> TABLE(letter VARCHAR)") do |word, upper: false|
+    #     (upper ? word.upcase : word).each_char
     #   end
     #   db.query("FROM letters('abc', upper := true)")
     #
-    # A block that takes the keyword `wanted`, which is no parameter, gets the names of the columns that the query uses,
-    # and its rows may be Arrays of these columns alone. Values of other columns are not looked at in any case.
+    # With `partitions`, workers run the block for several of these, side by side; they may be any objects.
     #
-    #   db.table(:books, "() -> (title VARCHAR, summary VARCHAR)") { |wanted:| Book.select(wanted) }
+    #   sitemap = ->(site) { links(site) }
+    #   db.table(:pages, "(site VARCHAR) -> TABLE(url VARCHAR, size BIGINT)", partitions: sitemap) do |url, site|
+    #     [[url, fetch(site, url).bytesize]]
+    #   end
+    #
+    # With `columns`, the columns depend on the arguments.
     #
     #   header = ->(path) { CSV.open(path, &:shift).to_h { |name| [name, "VARCHAR"] } }
     #   db.table(:csv, "(path VARCHAR)", columns: header) { |path| CSV.foreach(path, headers: true).lazy.map(&:to_h) }
     #
     # @param name [Symbol, String]
-    # @param signature [String] such as "(n BIGINT) -> (i BIGINT, name VARCHAR)"; with `columns` the parameters only
-    # @param split [#call, nil] is given the arguments (and `wanted`, if it takes that), and returns the parts, an
-    #   Enumerable
+    # @param signature [String] such as "(n BIGINT) -> TABLE(i BIGINT, name VARCHAR)"; with `columns` the parameters
+    #   only
     # @param columns [#call, nil] is given the arguments whenever a query is planned, and returns the columns: a Hash of
     #   names and types, or a text such as "(i BIGINT, name VARCHAR)"
-    # @yieldparam part what the worker is to do (only with `split`), and then the arguments
-    # @yieldreturn [Enumerable<Array, Hash, Struct>] the rows, made when they are wanted if it is lazy
+    # @param options [Hash] those of {DSL#udtf}, but `memory_limit`
+    # @yieldparam part what the worker is to do (only with `partitions`), and then the arguments
+    # @yieldreturn [#each] the rows, made when they are wanted if it is lazy
     # @raise [DeclarationError, Error]
-    def table(name, signature, split: nil, columns: nil, &block)
+    def table(name, signature, columns: nil, **options, &block)
       raise DeclarationError, "table needs a block" unless block
 
-      scans = Scans.new(name, signature, split, columns, block)
+      table = HostTable.new(name, signature, block, columns, of_host(options))
       define(name, table: true) do |connection|
-        functions = [scans.opening, scans.rows, scans.deciding].map do |function|
+        functions = [table, table.deciding].map do |function|
           [Host.add(function), function.message.to_json] if function
         end
-        connection.register_table(functions, scans.named, !split.nil?)
+        connection.register_table(*functions)
       end
       nil
     end
 
-    # Makes a block an aggregate function. The block is given what was accumulated so far and the arguments of a row,
-    # and returns what is accumulated then.
+    # Makes a class or a block an aggregate function, run by host lanes. Both are as those of {DSL#udaf}, and have their
+    # options.
     #
-    #   longer = ->(a, b) { [a, b].compact.max_by(&:size) }
-    #   db.aggregate(:longest, "(word VARCHAR) -> VARCHAR", combine: longer) { |best, word| longer.call(best, word) }
+    #   class Longest
+    #     attr_reader :word
+    #
+    #     def update(word) = @word = [@word, word].compact.max_by(&:size)
+    #     def merge(other) = update(other.word)
+    #     def finish = @word
+    #   end
+    #
+    #   db.aggregate(:longest, "(word VARCHAR) -> VARCHAR", Longest)
+    #
+    # A block is given what was accumulated so far and the arguments of a row, and returns what is accumulated then.
+    #
+    #   db.aggregate(:total, "(x BIGINT) -> HUGEINT", start: -> { 0 }, combine: :+.to_proc) { |sum, x| sum + x }
     #
     # @param name [Symbol, String]
     # @param signature [String] of the aggregate: the row's arguments and the result
-    # @param combine [#call] makes one of two accumulated values
-    # @param start [#call, nil] makes the first accumulated value; nil without
-    # @param finish [#call, nil] makes the result of the accumulated value; itself without
-    # @param options [Hash] `nulls`
+    # @param states [Class, nil] without a block
+    # @param options [Hash] those of {DSL#udaf}, but `memory_limit`
     # @raise [DeclarationError, Error]
-    def aggregate(name, signature, combine:, start: nil, finish: nil, **options, &block)
-      raise DeclarationError, "aggregate needs a block" unless block
+    def aggregate(name, signature, states = nil, **options, &block)
+      raise DeclarationError, "aggregate #{name} takes a class or a block" unless states.nil? ^ block.nil?
 
-      states = Accumulators.new(name, signature, start, block, combine, finish, options)
-      define(name) { |connection| connection.register_aggregate(Host.add(states), states.message.to_json) }
+      declared = HostAggregate.new(Crosslane.signature(name, signature), states || block, **of_host(options))
+      define(name) { |connection| connection.register_aggregate(Host.add(declared), declared.message.to_json) }
       nil
     end
 
@@ -645,9 +650,18 @@ module Crosslane
     end
 
     def declare(name, signature, block, options)
+      Declaration.new(Crosslane.signature(name, signature), block, **of_host(options))
+    end
+
+    # The options of a function that runs in this process.
+    def of_host(options)
       raise DeclarationError, "memory_limit is for functions in files (guests)" if options.key?(:memory_limit)
 
-      Declaration.new(Crosslane.signature(name, signature), block, **options)
+      if (part = options.keys.find { |option| %i[setup teardown].include?(option) })
+        raise DeclarationError, "#{part} is for functions in files (guests): a block sees what its program has prepared"
+      end
+
+      options
     end
 
     # Their thread may add one meanwhile, which no iteration allows.

@@ -41,7 +41,7 @@ module Crosslane
     # @raise [DeclarationError]
     def initialize(signature, callable, **options)
       @callable = callable
-      @file, @line = callable.source_location || ["<native>", 0]
+      @file, @line = source
       @name = signature.to_s[/\A\s*\w+/].to_s.strip
       @name, @parameters, @returns, @variadic = parse(signature)
       types = @parameters.map { |name, type| "#{quoted(name)} #{type}" }
@@ -68,6 +68,9 @@ module Crosslane
     # @param host [Boolean] whether it is called in the engine's own process
     # @return [Proc, Method, Runner] what the native half calls
     def callee(host) = calling == "async" ? Runner.new(self, host) : called
+
+    # @return [Array] an argument that the native half gives what it calls before those of each call; or none
+    def leading = []
 
     # @return [Proc, Method] what takes the arguments one by one. A block that has other parameters than `*rest` takes a
     #   single Array apart, which may be an argument: it gets the Array of all arguments.
@@ -117,6 +120,22 @@ module Crosslane
     def error(message) = DeclarationError.new("#{file}:#{line}: function #{name}: #{message}")
 
     private
+
+    # Where it is declared.
+    def source
+      return source_of(callable) if callable.is_a?(Class)
+
+      callable.source_location || ["<native>", 0]
+    end
+
+    # Where a class is, or one of its methods if it has no name.
+    def source_of(type)
+      named = type.name && Object.const_source_location(type.name)
+      return named if named&.any?
+
+      methods = type.instance_methods(false).map { |name| type.instance_method(name) }
+      methods.filter_map(&:source_location).first || ["<native>", 0]
+    end
 
     def parse(signature)
       Native.parse_signature(signature.to_str)
@@ -194,6 +213,14 @@ module Crosslane
     # How many arguments the block is given.
     def given = @parameters.size
 
+    # What is wrong with a block of another number.
+    def mismatch(count, fixed) = "the signature has #{count} parameters, the block has #{fixed}"
+
+    # The same, where a block is given something before the arguments.
+    def mismatch_behind(what, count, fixed)
+      "the block is given #{what} and #{count - 1} #{count == 2 ? "argument" : "arguments"}, and takes #{fixed}"
+    end
+
     def check_parameters
       count = given
       raise error("a function has at most #{most_parameters} parameters, not #{count}") if count > most_parameters
@@ -212,7 +239,7 @@ module Crosslane
       count -= 1 if @variadic
       return if kinds.include?(:rest) ? count >= least : count.between?(least, fixed)
 
-      raise error("the signature has #{count} parameters, the block has #{fixed}")
+      raise error(mismatch(count, fixed))
     end
   end
 
@@ -227,8 +254,17 @@ module Crosslane
     #   udf "double(x BIGINT) -> BIGINT"
     #   def double(x) = x * 2
     #
+    # A stateful function is a class, of which each worker makes an object before its first row, and calls that for each
+    # row; its method `close`, if there is one, is called at the worker's end. Or a block with `setup`.
+    #
+    #   udf "score(x DOUBLE) -> DOUBLE", Model
+    #
+    #   udf "age(id BIGINT) -> BIGINT", setup: -> { People.open }, teardown: :close.to_proc do |people, id|
+    #     people.age(id)
+    #   end
+    #
     # @param signature [String] name, parameters and result, in SQL's types
-    # @param method [Symbol, nil] the name that a `def` returns, for `udf "...", def f(x) = x`
+    # @param method [Symbol, Class, nil] the name that a `def` returns, for `udf "...", def f(x) = x`; or a class
     # @param nulls [:skip, :call] `:skip`: a NULL argument gives NULL without a call; `:call`: it is passed as nil
     # @param deterministic [Boolean] equal arguments give equal results, so that one call may do for many rows
     # @param vectorized [Boolean] the block takes and returns whole columns, as Arrays
@@ -237,10 +273,14 @@ module Crosslane
     # @param memory_limit [Integer, String, nil] what a call may allocate: bytes, or a text such as "500 MB"
     # @param on_error [:fail, :null] `:null`: an exception makes the row NULL instead of ending the query
     # @param retries [Integer] how often a failed call is tried again, with growing pauses
+    # @param setup [#call, nil] called once on each worker, before its first row; the block is given what it returns,
+    #   and then the row
+    # @param teardown [#call, nil] called with that when the worker is not needed any more
     # @raise [DeclarationError] if this cannot work
     # @return [Declaration, nil]
     def udf(signature, method = nil, **options, &block)
-      Library.current.declare(Declaration, signature, method, options, block, caller_locations(1, 1).first)
+      kind = Prepares.declared?(method, options) ? Stateful : Declaration
+      Library.current.declare(kind, signature, method, options, block, caller_locations(1, 1).first)
     end
   end
 end

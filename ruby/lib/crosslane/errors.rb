@@ -26,13 +26,26 @@ module Crosslane
           message, *rest = error.message.lines(chomp: true)
           return [error.class.name, message, rest.join("\n")]
         end
-        lines = frames(error)
+        lines = notes(error) + frames(error)
         cause = error.cause
         if cause && !cause.equal?(error)
           lines << "  caused by #{name(cause)}: #{message(cause)}"
           lines.concat(frames(cause))
         end
         [name(error), message(error), lines.join("\n")]
+      end
+
+      # The same as a text.
+      def text(error)
+        name, message, traceback = describe(error)
+        ["#{name}: #{message}", traceback].reject(&:empty?).join("\n")
+      end
+
+      # Has {describe} say where an exception came from.
+      def note(error, text)
+        return if error.frozen?
+
+        error.instance_variable_set(:@crosslane_notes, notes(error) | ["  #{text}"])
       end
 
       # Raises what a block was left with, as if the query had raised it: the exception itself, with its cause and
@@ -64,6 +77,8 @@ module Crosslane
       rescue Exception => e # rubocop:disable Lint/RescueException -- such as SystemExit
         "(its message cannot be shown: #{e.class})"
       end
+
+      def notes(error) = error.instance_variable_get(:@crosslane_notes).to_a
 
       def frames(error)
         locations = (error.backtrace_locations || []).reject do |location|

@@ -36,11 +36,11 @@ module Crosslane
         end
       end
 
-      # Forgets the blocks that no database knows any more, and what scans and aggregates have left.
+      # Forgets the blocks that no database knows any more, and what tables and aggregates have left.
       def forget
         Native.forget_functions(FUNCTIONS)
-        Scans.forget
-        Accumulators.forget
+        HostTable.forget
+        HostAggregate.forget
       end
 
       # @return [Hash{Symbol => Integer}] how many lanes are idle and busy, and were made and ended

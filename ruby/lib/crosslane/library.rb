@@ -110,7 +110,7 @@ module Crosslane
     def declare(kind, signature, method, options, block, location)
       forgotten
       if block || method
-        callable = block || TOPLEVEL_BINDING.receiver.method(method)
+        callable = method ? called(signature, method, block, location) : block
         add(kind.new(signature, callable, **options))
       else
         @pending = Pending.new(kind, signature, options, location)
@@ -148,6 +148,16 @@ module Crosslane
     end
 
     private
+
+    # What is called by its name or its class.
+    def called(signature, method, block, location)
+      wrong = "#{location.path}:#{location.lineno}: #{signature.inspect} takes a block, the name of a method or a class"
+      raise DeclarationError, "#{wrong}, not two of them" if block
+      return method if method.is_a?(Class)
+      raise DeclarationError, "#{wrong}, not #{method.inspect}" unless method.is_a?(Symbol) || method.is_a?(String)
+
+      TOPLEVEL_BINDING.receiver.method(method)
+    end
 
     def forgotten
       return unless @pending

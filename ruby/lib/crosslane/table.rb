@@ -1,66 +1,23 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # A table function of a file: what `udtf` declares.
-  class Table < Declaration
-    DEFAULTS = {
-      nulls: :skip, deterministic: true, vectorized: false, partitions: nil, cardinality: nil, timeout: nil,
-      memory_limit: nil, on_error: :fail, retries: 0
-    }.freeze
-    # The keyword by which a block asks for the names of the columns that a query wants.
-    WANTED = :wanted
+  # What gives rows of columns: table functions and stream functions.
+  #
+  # @api private
+  module GivesRows
     # The most rows that go to the engine at once.
     MOST_ROWS = 2048
-    private_constant :WANTED, :MOST_ROWS
+    private_constant :MOST_ROWS
 
     # @return [Array<String>] the names of its columns
     attr_reader :columns
 
-    # @return [Integer, nil] how many rows it has, about
-    attr_reader :cardinality
-
-    def kind = "table"
-
-    # @return [Array<Boolean>] for each parameter, whether SQL names it, because the block takes it as a keyword
-    def named = @parameters.map { |name, _| keywords(callable).include?(name.to_sym) }
-
-    def message
-      super.merge(named: named, partitions: !@partitions.nil?, cardinality: cardinality)
-    end
-
     # What follows is called by the native half.
 
-    # @api private
     # @return [String] what it is, as JSON
     def specification = JSON.generate(message)
 
-    # A scan: its rows, of the wanted columns.
-    #
-    # @api private
-    # @param partition [String, nil] as {#parts} gave it
-    # @param wanted [Array<Integer>, nil] places of columns
-    def scan(partition, wanted, *values)
-      wanted ||= [*0...columns.size]
-      positional, given = arguments(values)
-      # Another worker of this library has dumped it.
-      positional.unshift(Marshal.load(partition)) if partition # rubocop:disable Security/MarshalLoad
-      narrow = asks?
-      given[WANTED] = columns.values_at(*wanted).freeze if narrow
-      Rows.new("STRUCT#{@fields}", wanted, narrow) { |take| run(positional, given, wanted, narrow, take) }
-    end
-
-    # The partitions, as bytes.
-    #
-    # @api private
-    def parts(*values)
-      Rows.new("BLOB", [], false) do |take|
-        listed(of_partitions(*arguments(values)), "partitions").each { |part| take.call(dumped(part)) }
-      end
-    end
-
     # What yields rows.
-    #
-    # @api private
     class Rows
       # @return [String] a STRUCT of the columns, or a BLOB
       attr_reader :type
@@ -80,106 +37,40 @@ module Crosslane
 
       def each_row(&take) = @each.call(take)
     end
-    private_constant :Rows
 
-    private
+    protected
 
-    def defaults = DEFAULTS
-
-    def set(options)
-      super
-      @partitions = options[:partitions]
-      unless @partitions.nil? || @partitions.respond_to?(:call)
-        raise error("partitions returns a list when it is called, such as ->(n) { [*1..n] }; " \
-                    "#{@partitions.inspect} cannot be called")
-      end
-
-      @cardinality = options[:cardinality]
-      return if @cardinality.nil? || (@cardinality.is_a?(Integer) && @cardinality.between?(0, MOST_CARDINALITY))
-
-      raise error("cardinality is a whole number of rows, not #{@cardinality.inspect}")
+    def take_columns(fields)
+      @fields = fields
+      @columns = Declaration.columns(fields).map(&:first)
     end
 
-    # What the engine takes.
-    MOST_CARDINALITY = 2**63 - 1
-    private_constant :MOST_CARDINALITY
+    private
 
     def check_result
       unless @returns.start_with?("TABLE(")
         raise error("a table function's signature ends with its columns: -> TABLE(i BIGINT), not -> #{@returns}")
       end
 
-      @fields = @returns.delete_prefix("TABLE")
-      @columns = Declaration.columns(@fields).map(&:first)
-    end
-
-    def check_parameters
-      fixed("a table function")
-      check_keywords
-      count = @parameters.size
-      raise error("a function has at most #{most_parameters} parameters, not #{count}") if count > most_parameters
-
-      positional = count - named.count(true) + (@partitions ? 1 : 0)
-      kinds = callable.parameters.map(&:first)
-      fixed = kinds.count { |kind| %i[req opt].include?(kind) }
-      least = callable.is_a?(Proc) && !callable.lambda? ? fixed : kinds.count(:req)
-      return if kinds.include?(:rest) ? positional >= least : positional.between?(least, fixed)
-
-      what = @partitions ? "arguments without a name, the partition among them" : "arguments without a name"
-      raise error("the block is given #{positional} #{what}, and takes #{fixed}")
-    end
-
-    def check_keywords
-      known = @parameters.map { |name, _| name.to_sym }
-      known << WANTED if asks?
-      missing = callable.parameters.filter_map { |kind, key| key if kind == :keyreq } - known
-      raise error("its block needs the keyword #{missing.first}, which is no parameter") if missing.any?
-    end
-
-    # Whether the block wants to know what the query wants.
-    def asks? = keywords(callable).include?(WANTED) && @parameters.none? { |name, _| name == WANTED.to_s }
-
-    # The keywords that something callable takes.
-    def keywords(callable)
-      callable = callable.method(:call) unless callable.respond_to?(:parameters)
-      callable.parameters.filter_map { |kind, key| key if %i[key keyreq].include?(kind) }
-    end
-
-    # What a block is given: parameters that SQL names, and does not give, keep the block's own values.
-    def arguments(values)
-      names = @parameters.map(&:first).zip(values, named)
-      given, positional = names.partition(&:last)
-      [positional.map { |entry| entry[1] }, given.to_h { |entry| [entry[0].to_sym, entry[1]] }.compact]
-    end
-
-    # Calls what lists the partitions, with the arguments that it takes: by their names, or else in their order.
-    def of_partitions(positional, given)
-      taken = @partitions.respond_to?(:parameters) ? @partitions.parameters : @partitions.method(:call).parameters
-      names = taken.filter_map { |kind, name| name.to_s if %i[req opt].include?(kind) }
-      unnamed = @parameters.map(&:first).zip(named).reject(&:last).map(&:first)
-      if taken.none? { |kind,| kind == :rest } && (names - unnamed).empty?
-        positional = unnamed.zip(positional).to_h.values_at(*names)
-      end
-      @partitions.call(*positional, **given.slice(*keywords(@partitions)))
-    end
-
-    def dumped(part)
-      Marshal.dump(part)
-    rescue TypeError => e
-      raise error("a partition goes to another worker by Marshal, which cannot have it: #{e.message}")
+      take_columns(@returns.delete_prefix("TABLE"))
     end
 
     def listed(rows, what)
-      return rows if rows.respond_to?(:each)
+      raise TypeError, "#{what} returned #{rows.class}, which has no each" unless rows.respond_to?(:each)
+      return rows unless rows.is_a?(Hash) && !@vectorized && rows.keys.map(&:to_s) == columns
 
-      raise TypeError, "#{what} returned #{rows.class}, which has no each"
+      raise TypeError, "#{what} returned a Hash of the columns, which is one row: put it into an Array"
     end
 
-    def run(positional, given, wanted, narrow, take)
-      rows = listed(callable.call(*positional, **given), "the block")
+    # Yields rows, or the wanted columns of batches.
+    def give(rows, wanted, narrow, take)
       return rows.each(&take) unless @vectorized
 
-      rows.each { |batch| batch.is_a?(Exception) ? take.call(batch) : slice(batch, wanted, narrow, take) }
+      rows.each do |*parts|
+        # Several values are the columns.
+        batch = parts.size == 1 ? parts.first : parts
+        batch.is_a?(Exception) ? take.call(batch) : slice(batch, wanted, narrow, take)
+      end
     end
 
     # Yields the wanted columns of a batch, so many rows at a time.
@@ -226,6 +117,168 @@ module Crosslane
       first.nil? ? 0 : first.size
     end
   end
+  private_constant :GivesRows
+
+  # A table function of a file: what `udtf` declares.
+  class Table < Declaration
+    include GivesRows
+
+    DEFAULTS = {
+      nulls: :skip, deterministic: true, vectorized: false, partitions: nil, cardinality: nil, timeout: nil,
+      memory_limit: nil, on_error: :fail, retries: 0
+    }.freeze
+    # The keyword by which a block asks for the names of the columns that a query wants.
+    WANTED = :wanted
+    private_constant :WANTED
+
+    # @return [Integer, nil] how many rows it has, about
+    attr_reader :cardinality
+
+    def kind = "table"
+
+    # @return [Array<Boolean>] for each parameter, whether SQL names it, because the block takes it as a keyword
+    def named = @parameters.map { |name, _| keywords(callable).include?(name.to_sym) }
+
+    def message
+      super.merge(named: named, partitions: !@partitions.nil?, cardinality: cardinality)
+    end
+
+    # What follows is called by the native half.
+
+    # A scan: its rows, of the wanted columns.
+    #
+    # @api private
+    # @param partition [String, nil] as {#parts} gave it
+    # @param wanted [Array<Integer>, nil] places of columns
+    def scan(partition, wanted, *values)
+      # Another worker of this library has dumped it.
+      part = Marshal.load(partition) if partition # rubocop:disable Security/MarshalLoad
+      rows(partition ? [part] : [], wanted, values)
+    end
+
+    # The partitions, as bytes.
+    #
+    # @api private
+    def parts(*values) = in_bytes { |take| partitions(values).each { |part| take.call(dumped(part)) } }
+
+    # What follows is for {HostTable}, too.
+
+    # The rows of a partition, if there are some.
+    #
+    # @api private
+    def rows(parts, wanted, values)
+      wanted ||= [*0...columns.size]
+      positional, given = arguments(values)
+      narrow = asks?
+      given[WANTED] = columns.values_at(*wanted).freeze if narrow
+      Rows.new("STRUCT#{@fields}", wanted, narrow) { |take| run(parts + positional, given, wanted, narrow, take) }
+    end
+
+    # What yields bytes.
+    #
+    # @api private
+    def in_bytes(&each) = Rows.new("BLOB", [], false, &each)
+
+    # @api private
+    # @return [#each] the partitions
+    def partitions(values) = listed(ask(@partitions, values), "partitions")
+
+    # The same with other columns, such as "(id BIGINT, name VARCHAR)".
+    #
+    # @api private
+    # @raise [DeclarationError]
+    def with_columns(fields) = dup.tap { |twin| twin.take_columns(fields) }
+
+    # Calls something with the arguments that it takes: by their names, or else in their order.
+    #
+    # @api private
+    def ask(callable, values)
+      positional, given = arguments(values)
+      taken = parameters_of(callable)
+      names = taken.filter_map { |kind, name| name.to_s if %i[req opt].include?(kind) }
+      unnamed = @parameters.map(&:first).zip(named).reject(&:last).map(&:first)
+      if taken.none? { |kind,| kind == :rest } && (names - unnamed).empty?
+        positional = unnamed.zip(positional).to_h.values_at(*names)
+      end
+      callable.call(*positional, **given.slice(*keywords(callable)))
+    end
+
+    private
+
+    def defaults = DEFAULTS
+
+    def set(options)
+      super
+      @partitions = options[:partitions]
+      unless @partitions.nil? || @partitions.respond_to?(:call)
+        raise error("partitions returns a list when it is called, such as ->(n) { [*1..n] }; " \
+                    "#{@partitions.inspect} cannot be called")
+      end
+
+      @cardinality = options[:cardinality]
+      return if @cardinality.nil? || (@cardinality.is_a?(Integer) && @cardinality.between?(0, MOST_CARDINALITY))
+
+      raise error("cardinality is a whole number of rows, not #{@cardinality.inspect}")
+    end
+
+    # What the engine takes.
+    MOST_CARDINALITY = 2**63 - 1
+    private_constant :MOST_CARDINALITY
+
+    def check_parameters
+      raise error("a table function is a block or a method, not the class #{callable}") if callable.is_a?(Class)
+
+      fixed("a table function")
+      check_keywords
+      count = @parameters.size
+      raise error("a function has at most #{most_parameters} parameters, not #{count}") if count > most_parameters
+
+      positional = count - named.count(true) + (@partitions ? 1 : 0)
+      kinds = callable.parameters.map(&:first)
+      fixed = kinds.count { |kind| %i[req opt].include?(kind) }
+      least = callable.is_a?(Proc) && !callable.lambda? ? fixed : kinds.count(:req)
+      return if kinds.include?(:rest) ? positional >= least : positional.between?(least, fixed)
+
+      what = @partitions ? "arguments without a name, the partition among them" : "arguments without a name"
+      raise error("the block is given #{positional} #{what}, and takes #{fixed}")
+    end
+
+    def check_keywords
+      known = @parameters.map { |name, _| name.to_sym }
+      known << WANTED if asks?
+      { "its block" => callable, "partitions" => @partitions }.compact.each do |what, called|
+        missing = parameters_of(called).filter_map { |kind, key| key if kind == :keyreq } - known
+        raise error("#{what} needs the keyword #{missing.first}, which is no parameter") if missing.any?
+      end
+    end
+
+    # Whether the block wants to know what the query wants.
+    def asks? = keywords(callable).include?(WANTED) && @parameters.none? { |name, _| name == WANTED.to_s }
+
+    # The keywords that something callable takes.
+    def keywords(callable) = parameters_of(callable).filter_map { |kind, key| key if %i[key keyreq].include?(kind) }
+
+    def parameters_of(callable)
+      callable.respond_to?(:parameters) ? callable.parameters : callable.method(:call).parameters
+    end
+
+    # What a block is given: parameters that SQL names, and does not give, keep the block's own values.
+    def arguments(values)
+      names = @parameters.map(&:first).zip(values, named)
+      given, positional = names.partition(&:last)
+      [positional.map { |entry| entry[1] }, given.to_h { |entry| [entry[0].to_sym, entry[1]] }.compact]
+    end
+
+    def dumped(part)
+      Marshal.dump(part)
+    rescue TypeError => e
+      raise error("a partition goes to another worker by Marshal, which cannot have it: #{e.message}")
+    end
+
+    def run(positional, given, wanted, narrow, take)
+      give(listed(callable.call(*positional, **given), "the block"), wanted, narrow, take)
+    end
+  end
 
   module DSL
     # Declares a table function for SQL: a block, or the method whose `def` follows. It returns anything with `each`
@@ -239,6 +292,17 @@ module Crosslane
     # Parameters that the block takes as keywords are named in SQL, and may be left out: `numbers(5, step := 2)`. If it
     # has a keyword `wanted`, it gets the names of the columns that the query wants, and rows may have only these.
     #
+    # If its only parameter is a table, it is a stream function: it is called with one batch of rows after the other, as
+    # an Array of them, and gives the rows that it makes of these, or nil for none.
+    #
+    #   udtf "late(flights TABLE(id BIGINT, delay INTEGER)) -> TABLE(id BIGINT, delay INTEGER)" do |flights|
+    #     flights.select { |flight| flight.delay > 60 }
+    #   end
+    #
+    # A vectorized one gets a Hash of columns by their names, and gives such a Hash, or anything that yields batches.
+    # The options are `vectorized`, `deterministic`, `timeout`, `memory_limit`, `on_error` and `retries`. It may be
+    # stateful as of {#udf}: a class, or a block with `setup` and `teardown`.
+    #
     # @param signature [String] name, parameters and columns, in SQL's types
     # @param method [Symbol, nil] as of {#udf}
     # @param vectorized [Boolean] it yields batches: an Array of columns, or a Hash of them
@@ -250,9 +314,11 @@ module Crosslane
     #   exception that is raised ends the table
     # @param options [Hash] `deterministic`, `timeout` (for a row), `memory_limit` and `retries`, as of {#udf}
     # @raise [DeclarationError] if this cannot work
-    # @return [Table, nil]
+    # @return [Table, Stream, nil]
     def udtf(signature, method = nil, **options, &block)
-      Library.current.declare(Table, signature, method, options, block, caller_locations(1, 1).first)
+      kind = Stream.takes?(signature) ? Stream : Table
+      kind = StatefulStream if kind == Stream && Prepares.declared?(method, options)
+      Library.current.declare(kind, signature, method, options, block, caller_locations(1, 1).first)
     end
   end
 end

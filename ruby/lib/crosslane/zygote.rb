@@ -87,7 +87,16 @@ module Crosslane
     end
 
     # Makes a fork a lane of its own.
-    def begin = [$stdout, $stderr].grep(IO) { |stream| stream.sync = true }
+    #
+    # @return [Boolean] whether it writes its stack when it gets SIGQUIT
+    def begin
+      [$stdout, $stderr].grep(IO) { |stream| stream.sync = true }
+      # The engine asks so what a call does that makes no progress. A handler of the file's own stays.
+      before = trap("QUIT") { write_stack }
+      is_free = [nil, "DEFAULT", "SYSTEM_DEFAULT", "IGNORE"].include?(before)
+      trap("QUIT", before) unless is_free
+      is_free
+    end
 
     # Says why a lane ends.
     #
@@ -108,6 +117,18 @@ module Crosslane
     end
 
     private
+
+    # The frames of the threads, the innermost first, as Python writes them. What fails here must not fail the function.
+    def write_stack
+      threads = Thread.list.map do |thread|
+        frames = thread.backtrace_locations.to_a.reject { |frame| frame.path.to_s.start_with?(__dir__, "<internal:") }
+        lines = frames.map { |frame| "  File \"#{frame.path}\", line #{frame.lineno} in #{frame.label}\n" }
+        "Stack (most recent call first):\n#{lines.join}"
+      end
+      stream(2).write(threads.join)
+    rescue StandardError
+      nil
+    end
 
     def stream(number) = IO.for_fd(number, "w", autoclose: false).tap { |stream| stream.sync = true }
 

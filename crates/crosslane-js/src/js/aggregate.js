@@ -104,7 +104,8 @@ function prepareAggregate(declared, types) {
   add(SAVE, savedState, [STATE], TEXT);
   add(LOAD, (number, text) => merged(number, loaded(text, prototypes)), [STATE, TEXT], NOTHING);
   add(FORGET, forget, [STATE], NOTHING);
-  return { __proto__: null, spec: { ...types, ...spec, __proto__: null }, entries, waiting };
+  const holdsStates = () => states.length > 0 || (waiting !== undefined && waiting.count() > 0);
+  return { __proto__: null, spec: { ...types, ...spec, __proto__: null }, entries, waiting, holdsStates };
 }
 
 const preparedRows = (f, spec) => ({
@@ -119,8 +120,8 @@ const preparedRows = (f, spec) => ({
 
 // The prototypes that objects in states keep.
 function prototypesOf(made, classes) {
-  const prototypes = list();
-  if (typeof made === "function") prototypes[0] = made.prototype;
+  const prototypes = addAll(list(), NO_CLASSES);
+  if (typeof made === "function") prototypes[prototypes.length] = made.prototype;
   for (let i = 0; i < classes.length; i++) prototypes[prototypes.length] = classes[i].prototype;
   return prototypes;
 }
@@ -132,7 +133,7 @@ function copied(state, prototypes) {
   try {
     return cloned(state, new Map());
   } finally {
-    keptPrototypes = NO_CLASSES;
+    keptPrototypes = NONE_KEPT;
   }
 }
 
@@ -185,12 +186,13 @@ function waitingRows(parameters, options, { states, start, made, keep }) {
     if (isClass) apply(state.update, state, given);
     else keep(number, apply(made.update, made, addAll(addAll(list(), [state]), given)));
   };
-  // Updates all states for which rows wait. Gives how many rows were left out.
-  const flush = () => {
+  // Updates all states for which rows wait. Gives how many rows were left out. Each update is progress: it has its own time.
+  const flush = (word) => {
     const order = sorted();
     const all = columns;
     const total = count;
     let errors = 0;
+    let calls = 0;
     clear();
     const rowNumbers = firstOf(numbers, total);
     for (let from = 0; from < total; ) {
@@ -198,6 +200,7 @@ function waitingRows(parameters, options, { states, start, made, keep }) {
       let to = from + 1;
       while (to < total && rowNumbers[order[to]] === number) to++;
       for (let tries = 0; ; tries++) {
+        word[0] = COUNT + calls++;
         try {
           update(
             number,
@@ -248,17 +251,20 @@ function taken(column, kind, order, from, to) {
   return kind === undefined ? asArray(part) : part;
 }
 
-// Does what an entry says. Without results it gives whether too many rows wait.
+// Does what an entry says. An update gives whether too many rows wait, and the end of states whether any are left, of any
+// aggregate.
 function enter(rows, prepared, entry, memory, word) {
   if (entry === UPDATE) prepared.waiting?.reserve(rows);
   const done = begin(rows, prepared.entries[entry], memory, word);
-  if (entry === FORGET) prepared.waiting?.sweep();
+  if (entry === FORGET) {
+    prepared.waiting?.sweep();
+    return anyStates();
+  }
   return entry === UPDATE && typeof done !== "number" ? tooMany(prepared) : done;
 }
 
 const tooMany = ({ waiting }) => [waiting !== undefined && waiting.count() >= MOST_WAITING ? 1 : 0];
 
 function flush(prepared, word) {
-  word[0] = 0;
-  return [prepared.waiting === undefined ? 0 : prepared.waiting.flush()];
+  return [prepared.waiting === undefined ? 0 : prepared.waiting.flush(word)];
 }

@@ -148,8 +148,9 @@ function clonedSpecial(value, seen) {
   return undefined;
 }
 
-// The prototypes that copies keep.
-let keptPrototypes = list();
+// The prototypes that copies keep: those of structuredClone none but the usual one.
+const NONE_KEPT = list();
+let keptPrototypes = NONE_KEPT;
 
 const isKept = (prototype) => {
   for (let index = 0; index < keptPrototypes.length; index++)

@@ -187,11 +187,9 @@ function reader(type, source) {
       break;
     }
     case "STRUCT": {
-      const fields = mapped(type.fields, (field) => {
-        const value = nullable(reader(field.type, source))("i");
-        // `["__proto__"]` is a field like any other.
-        return field.name === "__proto__" ? `["__proto__"]: ${value}` : `${stringify(field.name)}: ${value}`;
-      });
+      const fields = mapped(type.fields, (field) =>
+        property(field.name, nullable(reader(field.type, source))("i")),
+      );
       source.add(`function r${id}(i) { return {${join(fields, ", ")}}; }`);
       value = (i) => `r${id}(${i})`;
       break;
@@ -211,8 +209,11 @@ function reader(type, source) {
       view(PLAIN[type.kind]);
       value = (i) => `d${id}[${i}]`;
   }
-  return { valid, value, view: `d${id}`, array: PLAIN[type.kind] ?? WIDE[type.kind] };
+  return { valid, value, validity: `v${id}`, view: `d${id}`, array: PLAIN[type.kind] ?? WIDE[type.kind] };
 }
+
+// The source of a property in an object literal; `["__proto__"]` is one like any other.
+const property = (name, value) => `${name === "__proto__" ? '["__proto__"]' : stringify(name)}: ${value}`;
 
 // ---- writing
 

@@ -139,8 +139,6 @@ function optionsOf(kind, given) {
   return checkOptions({ __proto__: null, ...options, ...given });
 }
 
-const sourceOfFunction = uncurried(Function.prototype.toString);
-
 // Whether an aggregate has all methods, and its states can be copied and sent to other workers.
 function checkAggregate(made, { classes }) {
   const isClass = typeof made === "function";
@@ -148,8 +146,8 @@ function checkAggregate(made, { classes }) {
   const methods = isClass ? made.prototype : made;
   const needed = isClass ? ["update", "merge", "finish"] : ["start", "update", "merge", "finish"];
   for (let i = 0; i < needed.length; i++) {
-    const method = methods?.[needed[i]];
-    if (typeof method !== "function") {
+    const method = methodOf(methods, needed[i]);
+    if (method === undefined) {
       throw new DeclarationError(
         `${name} has no method ${needed[i]}: an aggregate has ${join(mapped(needed, String), ", ")}`,
       );
@@ -196,8 +194,22 @@ function declare(kind, signature, rest) {
     throw new DeclarationError(usage);
   }
   const options = optionsOf(kind, given);
+  const called = kind === "aggregate" ? undefined : calledOf(f);
+  const stateful = called !== undefined;
   if (kind === "aggregate") checkAggregate(f, options);
-  declared[declared.length] = { kind, signature, options, function: f, ...caller() };
+  else checkStateful(f, stateful);
+  declared[declared.length] = {
+    __proto__: null,
+    kind,
+    signature,
+    options,
+    function: f,
+    stateful,
+    asynchronous: (called ?? f) instanceof AsyncFunction,
+    // Made by the set-up of a stateful function.
+    instance: undefined,
+    ...caller(),
+  };
   return f;
 }
 
@@ -220,21 +232,18 @@ for (const [name, value] of [
 
 function declarations() {
   return stringify(
-    mapped(declared, ({ kind, signature, options, file, line, function: f }) => ({
+    mapped(declared, ({ kind, signature, options, file, line, function: f, stateful, asynchronous }) => ({
       __proto__: null,
       kind,
       signature,
       file,
       line,
-      calling: options.vectorized
-        ? "vectorized"
-        : kind === "scalar" && f instanceof AsyncFunction
-          ? "async"
-          : "row",
+      calling: options.vectorized ? "vectorized" : kind === "scalar" && asynchronous ? "async" : "row",
       ...options,
       // Positions from here on are those of parameters with a default.
       required: kind === "table" ? f.length - (options.partitions === null ? 0 : 1) : undefined,
       partitions: kind === "table" ? options.partitions !== null : undefined,
+      set_up: stateful,
       warmup: undefined,
       classes: undefined,
     })),

@@ -93,11 +93,14 @@ const prepared = list();
 
 function typed(index, types) {
   const spec = declared[index];
+  if (types.stream) return prepareStream(spec, types);
   if (spec.kind === "table") return prepareTable(spec, types);
   if (spec.kind === "aggregate") return prepareAggregate(spec, types);
   const wants = mapped(types.parameters, () => spec.options.nulls === "call");
-  return prepare({ ...spec, admits: wants }, types);
+  return prepare(spec, wants, types);
 }
+
+const anyStates = () => [chosenOf(prepared, (one) => one?.holdsStates?.() === true).length > 0 ? 1 : 0];
 
 const methods = {
   describe,
@@ -119,10 +122,25 @@ const methods = {
   },
 
   // Calls a function with samples, so that its code is compiled.
-  warm: (index) => prepared[index] && warm(declared[index], prepared[index]),
+  warm(index) {
+    if (prepared[index] === undefined) return undefined;
+    setUp(index);
+    return warm(declared[index], prepared[index]);
+  },
+
+  // Makes what a stateful function is called on, and ends it.
+  setUp(index) {
+    scan = undefined;
+    setUp(index);
+  },
+  tearDown,
 
   // Calls what has that number with a batch: the word for its progress, and the memory of its columns.
-  begin: (rows, index, word, memory) => begin(rows, prepared[index], memory, word),
+  begin(rows, index, word, memory) {
+    // One that came to its end is still there.
+    scan = undefined;
+    return begin(rows, prepared[index], memory, word);
+  },
   // The same for an entry of an aggregate. `flush` does what waits for it.
   enter: (rows, index, entry, word, memory) => enter(rows, prepared[index], entry, memory, word),
   flush: (index, word) => flush(prepared[index], word),
@@ -131,6 +149,8 @@ const methods = {
 
   // Scans a table: what yields its rows is opened, gives batches, and is closed before its end.
   openScan: (index, isTable, word, memory) => openScan(prepared[index], isTable === 1, word, memory),
+  // The same of what a function makes of a batch of a stream.
+  openMap: (rows, index, word, memory) => openMap(prepared[index], rows, word, memory),
   scanRows,
   restOfScan,
   closeScan,

@@ -170,9 +170,11 @@ function withoutLast(list) {
 // The source of a call of `f` with a row.
 function called(spec, read) {
   const values = mapped(read, passed);
-  if (!spec.variadic) return `f(${join(values, ", ")})`;
+  const callee = spec.stateful ? "f.call" : "f";
+  if (!spec.variadic) return `${callee}(${join(values, ", ")})`;
   const rest = withoutLast(values);
-  return `apply(f, undefined, ${values.length === 0 ? rest : `spread([${join(values, ", ")}], ${rest})`})`;
+  const itself = spec.stateful ? "f" : "undefined";
+  return `apply(${callee}, ${itself}, ${values.length === 0 ? rest : `spread([${join(values, ", ")}], ${rest})`})`;
 }
 
 // The loop that calls a row function. `kept` makes it keep the results, for types of variable length.
@@ -221,23 +223,26 @@ function asyncLoop(spec) {
   );
 }
 
-// Gives a vectorized function's arguments: typed arrays over the batch's own memory where that is what the function
-// takes, of the rows in `chosen` if not all.
+// The source of a column as a vectorized function takes it: a typed array where it admits no NULL, over the batch's own
+// memory if that may be written to; of the rows in `chosen` if not all.
+function vector(column, spec, own) {
+  const wide = WIDE[column.type.kind] !== undefined;
+  const direct = !column.admits && (PLAIN[column.type.kind] !== undefined || (wide && spec.bigint));
+  const doubles = wide && !spec.bigint && !column.admits;
+  const array = direct ? column.array : "Float64Array";
+  const plain = !direct && !doubles;
+  const copy = `(() => { const r = ${plain ? "blank(count)" : `new ${array}(count)`};
+    for (let k = 0; k < count; k++) { const i = chosen === undefined ? k : chosen[k]; r[k] = ${passed(column)}; }
+    return ${plain ? "asArray(r)" : "r"}; })()`;
+  return direct && own ? `chosen === undefined ? ${column.view} : ${copy}` : copy;
+}
+
+// Gives a vectorized function's arguments.
 function vectors(spec) {
   const source = new Source(spec);
   const read = columns(spec, source);
-  const arrays = mapped(read, (column) => {
-    const wide = WIDE[column.type.kind] !== undefined;
-    const direct = !column.admits && (PLAIN[column.type.kind] !== undefined || (wide && spec.bigint));
-    const doubles = wide && !spec.bigint && !column.admits;
-    const array = direct ? column.array : "Float64Array";
-    const plain = !direct && !doubles;
-    const copy = `(() => { const r = ${plain ? "blank(count)" : `new ${array}(count)`};
-      for (let k = 0; k < count; k++) { const i = chosen === undefined ? k : chosen[k]; r[k] = ${passed(column)}; }
-      return ${plain ? "asArray(r)" : "r"}; })()`;
-    // What a try has written is not for the next one to read.
-    return direct && spec.retries === 0 ? `chosen === undefined ? ${column.view} : ${copy}` : copy;
-  });
+  // What a try has written is not for the next one to read.
+  const arrays = mapped(read, (column) => vector(column, spec, spec.retries === 0));
   const skip = skips(read);
   const rest = spec.variadic ? `columnsOf(${withoutLast(arrays)}, ${columnKind(spec)})` : "[]";
   return compile(
@@ -281,6 +286,8 @@ function columnsOf(lists, Kind) {
 
 // Says of a row in the progress that its result is being written.
 const WRITING = 0x40000000;
+// Says that it counts something else than rows: what it counts makes progress.
+const COUNT = 0x80000000;
 // Stands for the batch as a whole.
 const ALL = 0xffffffff;
 
@@ -303,12 +310,15 @@ function columnWriter(spec) {
 const AsyncFunction = getPrototypeOf(async () => {}).constructor;
 
 // Makes what runs a declared function, from its types as the host parsed them.
-function prepare(declared, types) {
-  const spec = { __proto__: null, ...declared.options, ...types, admits: declared.admits };
-  const asynchronous = declared.function instanceof AsyncFunction;
+function prepare(declared, admits, types) {
+  const { asynchronous, stateful } = declared;
+  const spec = { __proto__: null, ...declared.options, ...types, admits, stateful };
   return {
     __proto__: null,
-    f: declared.function,
+    // An instance is there when the function was set up.
+    get f() {
+      return stateful ? declared.instance : declared.function;
+    },
     spec,
     asynchronous,
     write: columnWriter(spec),
@@ -323,7 +333,7 @@ function begin(rows, prepared, memory, word) {
   buffers = memory;
   progress = word;
   batch = new Batch(rows, prepared);
-  if (prepared.spec.vectorized) return vector();
+  if (prepared.spec.vectorized) return runVector();
   return prepared.asynchronous ? beginAsync() : beginRows();
 }
 
@@ -333,7 +343,7 @@ function resume(row, isNull, pause) {
   clearTimers();
   const again = () => {
     if (batch.writing) return resumeWriting(row, isNull);
-    if (batch.prepared.spec.vectorized) return isNull ? allNull() : vector();
+    if (batch.prepared.spec.vectorized) return isNull ? allNull() : runVector();
     return resumeRows(row, isNull);
   };
   if (isNull) return again();
@@ -434,7 +444,7 @@ function noteRows() {
   const { open, settledCount } = batch;
   const size = sizeOfMap(open);
   if (size === 1) progress[0] = oldestRow(open);
-  else if (size > 1) progress[0] = 0x80000000 + settledCount;
+  else if (size > 1) progress[0] = COUNT + settledCount;
 }
 
 // The row whose promise has been pending for the longest time, if one is.
@@ -529,7 +539,9 @@ function settledRows() {
     giveUp(() => error);
     return settledRows();
   }
-  const end = pending === 0 ? Infinity : deadline(mapGet(open, oldestRow(open)).since);
+  // Nobody waits for a timer.
+  if (pending === 0) return max(0, firstAgain() - now());
+  const end = deadline(mapGet(open, oldestRow(open)).since);
   return untilNext(more ? min(end, firstAgain()) : end);
 }
 
@@ -556,13 +568,14 @@ function resumeAsync(row, isNull, pause) {
 
 // ---- a batch at once
 
-function vector() {
+function runVector() {
   const { prepared } = batch;
   // Until results are written, no row is to blame.
   progress[0] = ALL;
   const columns = prepared.vectors(buffers, batch);
   if (batch.chosen !== undefined && lengthOf(batch.chosen) === 0) return allNull();
-  const result = apply(prepared.f, undefined, columns);
+  const { f, spec } = prepared;
+  const result = spec.stateful ? apply(f.call, f, columns) : apply(f, undefined, columns);
   if (!(result instanceof Promise)) return vectorResult(result);
   const pending = {
     __proto__: null,
@@ -645,7 +658,7 @@ function resumeWriting(row, isNull) {
   const { prepared } = batch;
   if (prepared.spec.vectorized) {
     batch.writing = false;
-    return isNull ? allNull() : vector();
+    return isNull ? allNull() : runVector();
   }
   if (isNull) {
     batch.out[row] = null;

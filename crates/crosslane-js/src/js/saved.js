@@ -40,7 +40,7 @@ function partOf(kind, content) {
 }
 
 // A value as JSON can have it. `seen` are the objects by their numbers; `classes` the prototypes that objects may have
-// beside that of all.
+// beside that of all, null among them.
 function savedPart(value, seen, classes) {
   switch (typeof value) {
     case "string":
@@ -74,7 +74,7 @@ function savedPart(value, seen, classes) {
     return made;
   }
   const prototype = getPrototypeOf(value);
-  let place = prototype === plain || prototype === null ? 0 : -1;
+  let place = prototype === plain ? 0 : -1;
   for (let i = 0; place < 0 && i < classes.length; i++) if (classes[i] === prototype) place = i + 1;
   if (place >= 0) {
     made[0] = OBJECT;
@@ -161,7 +161,7 @@ function loadedPart(part, seen, classes) {
   }
 }
 
-const NO_CLASSES = list();
+const NO_CLASSES = addAll(list(), [null]);
 
 function saved(value, classes = NO_CLASSES) {
   return stringify(savedPart(value, new Map(), classes));

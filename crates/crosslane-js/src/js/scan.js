@@ -1,6 +1,7 @@
-// Table functions: takes rows from what a function yields, and writes them into columns.
+// Table functions and stream functions: takes rows from what a function yields, and writes them into columns.
 //
-// The host calls `openScan` with the arguments, and then `scanRows` for one batch after the other. Both give an array when
+// The host calls `openScan` with the arguments, or `openMap` with a batch of a stream, and then `scanRows` for one batch after
+// the other. Both give an array when
 // they are done, or, while a promise is pending, how many milliseconds there is nothing to do, as `begin` does (`run.js`).
 // A batch is [whether it is the last, rows that became NULL, rows, NULLs, bitmap, buffers...]. If a row fails, those before
 // it are a batch, and the next call throws. `closeScan` ends a generator that has more.
@@ -280,6 +281,56 @@ function prepareTable(declared, types) {
   };
 }
 
+// Makes what runs a stream function, from its types as the host parsed them.
+function prepareStream(declared, types) {
+  const { stateful } = declared;
+  const spec = { __proto__: null, ...declared.options, ...types };
+  const table = types.parameters[0];
+  return {
+    __proto__: null,
+    f: stateful ? (table) => declared.instance.call(table) : declared.function,
+    spec,
+    isStream: true,
+    given: spec.vectorized ? columnsOfTable(spec, table) : rowsOfTable(spec, table),
+    sinks: new Map(),
+  };
+}
+
+// Gives the rows of a table as an array of objects.
+function rowsOfTable(spec, table) {
+  const source = new Source(spec);
+  const { value } = reader(table, source);
+  return compile(
+    source,
+    `function rows(b, count) {
+      ${join(source.lines, "\n")}
+      const r = blank(count);
+      for (let i = 0; i < count; i++) r[i] = ${value("i")};
+      return asArray(r);
+    }`,
+  );
+}
+
+// Gives a table as an object of its columns: typed arrays of numbers where no row has a NULL, and else arrays.
+function columnsOfTable(spec, table) {
+  const source = new Source(spec);
+  // The rows of a table are never NULL.
+  source.buffer();
+  const fields = mapped(table.fields, ({ name, type }) => {
+    const column = { __proto__: null, ...reader(type, source), type };
+    const of = (admits) => vector({ __proto__: null, ...column, admits }, spec, true);
+    return property(name, `${column.validity} === undefined ? ${of(false)} : ${of(true)}`);
+  });
+  return compile(
+    source,
+    `function columns(b, count) {
+      const chosen = undefined;
+      ${join(source.lines, "\n")}
+      return { ${join(fields, ", ")} };
+    }`,
+  );
+}
+
 // Gives the first row of columns of these types as a list.
 function argumentsOf(spec, parameters) {
   const source = new Source(spec);
@@ -311,6 +362,8 @@ function sinkFor({ sinks, spec }, wanted, isTable) {
 // Begins a scan, or lists the partitions if it is not for the table.
 function openScan(prepared, isTable, word, memory) {
   clearTimers();
+  // One that came to its end is still there, and arguments may be none.
+  scan = undefined;
   const { f, spec, named } = prepared;
   const values = (isTable ? prepared.scanned : prepared.listed)(memory);
   const wanted = isTable ? values[1] : null;
@@ -333,8 +386,21 @@ function openScan(prepared, isTable, word, memory) {
     for (let i = 0; i < count; i++) names[i] = fields[wanted === null ? i : wanted[i]].name;
     given[given.length] = { wanted: asArray(names) };
   }
+  return beginScan(isTable ? f : spec.partitions, given, word);
+}
+
+// Begins with a batch of a stream.
+function openMap(prepared, rows, word, memory) {
+  clearTimers();
+  scan = new Scan(prepared, sinkFor(prepared, null, true), true);
+  const given = list();
+  given[0] = prepared.given(memory, rows);
+  return beginScan(prepared.f, given, word);
+}
+
+function beginScan(f, given, word) {
   word[0] = 0;
-  const result = apply(isTable ? f : spec.partitions, undefined, given);
+  const result = apply(f, undefined, given);
   if (result instanceof Promise) {
     scan.asynchronous = true;
     scan.promise = result;
@@ -350,6 +416,13 @@ function adoptRows(result) {
     new TypeError(
       `returned ${show(result)} where rows are due: yield them, in a \`function*\`, or return what can be iterated`,
     );
+  if (scan.prepared.isStream) {
+    if (result === undefined || result === null) {
+      scan.done = true;
+      return;
+    }
+    if (scan.vectorized && isBatch(result)) result = [result];
+  }
   if (typeof result !== "object" || result === null) throw no();
   if (isArray(result)) {
     let at = 0;
@@ -374,6 +447,10 @@ function adoptRows(result) {
   scan.next = next;
   scan.end = iterator.return;
 }
+
+// Whether what a function returned is a batch itself, and nothing that yields batches.
+const isBatch = (result) =>
+  typeof result === "object" && result[ITERATOR] === undefined && result[ASYNC_ITERATOR] === undefined;
 
 // ---- batches
 
@@ -483,7 +560,7 @@ async function pumpRows(within) {
       if (scan !== within) return;
       adoptRows(result);
     }
-    for (writeColumns(); !isBatchOver(); writeColumns()) {
+    for (writeColumns(); !within.done && !isBatchOver(); writeColumns()) {
       noteRow();
       within.since = now();
       const step = await callOn(within.next, within.iterator);

@@ -1,13 +1,16 @@
-// setTimeout for functions that return promises. A timer lives as long as its batch.
+// setTimeout for functions that return promises. A timer lives as long as its batch, and one of a set-up until it is due: all
+// run while something waits for promises.
 
 const { now } = Date;
 let timers = list();
 let lastTimer = 0;
+// Whether those that are started now are kept for later batches.
+let keeps = false;
 
 function setTimer(call, milliseconds, repeat, passed) {
   if (typeof call !== "function") throw new TypeError(`a timer calls a function, not ${show(call)}`);
   const delay = max(0, Number(milliseconds) || 0);
-  timers[timers.length] = { id: ++lastTimer, due: now() + delay, delay, repeat, call, passed };
+  timers[timers.length] = { id: ++lastTimer, due: now() + delay, delay, repeat, call, passed, kept: keeps };
   return lastTimer;
 }
 
@@ -19,8 +22,16 @@ globalThis.setTimeout = (call, milliseconds, ...passed) => setTimer(call, millis
 globalThis.setInterval = (call, milliseconds, ...passed) => setTimer(call, milliseconds, true, passed);
 globalThis.clearTimeout = globalThis.clearInterval = clearTimer;
 
+// Another batch begins, or the same again.
 function clearTimers() {
-  if (timers.length > 0) timers = list();
+  keeps = false;
+  if (timers.length > 0) timers = chosenOf(timers, (timer) => timer.kept);
+}
+
+// Something was set up: its timers are those of now, and what its promises start before the next batch.
+function keepTimers() {
+  keeps = true;
+  for (let i = 0; i < timers.length; i++) timers[i].kept = true;
 }
 
 // Calls what is due. Whether anything was.
@@ -34,7 +45,12 @@ function runTimers() {
     if (chosenOf(timers, (other) => other === timer).length === 0) continue;
     if (timer.repeat) timer.due = now() + max(1, timer.delay);
     else clearTimer(timer.id);
-    apply(timer.call, undefined, timer.passed);
+    keeps = timer.kept;
+    try {
+      apply(timer.call, undefined, timer.passed);
+    } finally {
+      keeps = false;
+    }
   }
   return due.length > 0;
 }

@@ -103,6 +103,7 @@ function warm({ kind, options }, prepared) {
     sample(variadic && index === last ? type.child : type, spec),
   );
   const given = options.warmup.length > 0 ? options.warmup : [samples];
+  if (prepared.isStream) return warmStream(given, prepared);
   if (kind === "table") return warmTable(given, prepared);
   if (kind === "aggregate") return warmAggregate(given, prepared);
   const rows = mapped(given, (row) => {
@@ -128,9 +129,21 @@ function warmTable(given, prepared) {
   for (let i = 0; i < given.length; i++) {
     const row = isTable ? addAll(addAll(list(), [null, null]), given[i]) : given[i];
     openScan(prepared, isTable, word, buffersOf(types, [row], spec));
-    for (let batches = 0; batches < 4; batches++) scanRows(256, 0, word, word);
-    closeScan(word);
+    warmScan(word);
   }
+}
+
+// Makes something of a batch of the samples.
+function warmStream(given, prepared) {
+  const { spec } = prepared;
+  const word = new Uint32Array(2);
+  openMap(prepared, given.length, word, buffersOf(spec.parameters, given, spec));
+  warmScan(word);
+}
+
+function warmScan(word) {
+  for (let batches = 0; batches < 4; batches++) scanRows(256, 0, word, word);
+  closeScan(word);
 }
 
 // Updates a state with the samples, and finishes it.

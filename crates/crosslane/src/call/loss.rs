@@ -1,6 +1,7 @@
 //! What becomes of the rows of a lane that is lost.
 
 use super::ChunkCall;
+use super::wait::Late;
 use super::worker::{Slice, Worker};
 use crate::error::{Error, Place};
 use crate::function::Function;
@@ -18,8 +19,8 @@ pub(super) const MOST_UNBEGUN: u32 = 3;
 pub(super) enum Loss<'a> {
     /// It failed.
     Failed(&'a LaneError),
-    /// It made no progress for longer than the function's timeout.
-    Late,
+    /// It made no progress for longer than it may.
+    Late(&'a Late),
 }
 
 impl Loss<'_> {
@@ -27,11 +28,7 @@ impl Loss<'_> {
     pub(super) fn error(self, function: &Function, place: Place) -> Error {
         match self {
             Loss::Failed(error) => died(function, error.to_string(), place),
-            Loss::Late => Error::TimedOut {
-                function: function.name().into(),
-                seconds: function.spec.timeout.unwrap_or_default(),
-                place,
-            },
+            Loss::Late(late) => late.error(function.name().into(), place),
         }
     }
 }
@@ -68,7 +65,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         };
         let replied = matches!(loss, Loss::Failed(LaneError::Corrupt(_)));
         // A lane that is late may still take what it has not begun, before it sees that it is to end.
-        let taken_late = matches!(loss, Loss::Late) && self.entry.changes_states();
+        let taken_late = matches!(loss, Loss::Late(_)) && self.entry.changes_states();
         if !replied && !taken_late && !worker.has_begun(&submitted) {
             return self.not_begun(worker, submitted.slice, loss);
         }

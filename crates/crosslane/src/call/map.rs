@@ -15,10 +15,11 @@
 use super::Caller;
 use super::loss::MOST_UNBEGUN;
 use super::replies::failure;
-use super::scan::MOST_ROWS;
+use super::scan::{MOST_ROWS, copied, forgiven, made};
 use super::wait::{Clock, Seen, Trouble};
 use crate::batch::{self, BATCH, Column, Encode, FAILURE, Header};
-use crate::error::{Error, Failure, Place};
+use crate::builder::ColumnBuilder;
+use crate::error::{Error, Failure, Place, Spot};
 use crate::exchange::{Address, Entry};
 use crate::function::{Function, Library};
 use crate::lane::{Lane, LaneError, Patience};
@@ -26,11 +27,13 @@ use crate::leniency::Verdict;
 use crate::pool::{PooledLane, Zygote};
 use crate::stats::now;
 use crate::types::DataType;
-use crate::values::unfit;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// The most rows of a message of a stream's results.
+pub const LONGEST_ANSWER: usize = 65_536;
 
 /// How a stream goes over its lanes.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +46,8 @@ pub struct MapOptions {
     pub ordered: bool,
 }
 
-/// A batch of the input. Its content is one column, and says of which type ([`batch::Plan::types`]).
+/// A batch of the input. Its content is one column. It says of which type ([`batch::Plan::types`]), unless the function's signature
+/// does.
 pub struct MapInput {
     /// How many rows it has.
     pub rows: usize,
@@ -118,6 +122,8 @@ pub struct Map<Z: Zygote> {
     returns: Option<Arc<DataType>>,
     /// The same as it travels.
     text: Option<Arc<str>>,
+    /// The results at hand, if the engine has changed them.
+    changed: Option<ColumnBuilder>,
     clock: Clock,
 }
 
@@ -170,8 +176,15 @@ impl<Z: Zygote> Map<Z> {
             ended: false,
             returns: declared,
             text,
+            changed: None,
             clock,
         })
+    }
+
+    /// The type of the input, if the function's signature says it.
+    pub fn takes(&self) -> Option<&DataType> {
+        let [rows] = &self.function.signature.parameters[..] else { return None };
+        Some(&rows.data_type).filter(|takes| **takes != DataType::Any)
     }
 
     /// The type of the results, if the function's signature or a batch has said it.
@@ -220,11 +233,43 @@ impl<Z: Zygote> Map<Z> {
             }
             self.look(caller)?;
         };
+        self.output(index, first)
+    }
+
+    /// Results that are there, without a wait: for who waits for the input, after [`MapStep::Wants`].
+    ///
+    /// # Errors
+    /// As [`Map::next`].
+    pub fn ready(&mut self, caller: Caller<'_>) -> Result<Option<(Column<'_>, usize)>, Error> {
+        loop {
+            self.feed(caller)?;
+            match self.collect()? {
+                Collected::Rows(index, first) => {
+                    return match self.output(index, first)? {
+                        MapStep::Output(results, first) => Ok(Some((results, first))),
+                        MapStep::Wants | MapStep::Done => Ok(None),
+                    };
+                }
+                Collected::Progress => self.look(caller)?,
+                Collected::Nothing => {
+                    self.look(caller)?;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// The rows that were taken.
+    fn output(&self, index: usize, first: usize) -> Result<MapStep<'_>, Error> {
         let (Some(returns), Some(worker)) = (&self.returns, self.workers.get(index)) else {
             return Ok(MapStep::Done);
         };
-        // It was read before, to be checked.
-        Ok(MapStep::Output(batch::column(worker.lane.frame(), returns)?, first))
+        let results = match &self.changed {
+            Some(changed) => changed.column(returns),
+            // It was read before, to be checked.
+            None => batch::column(worker.lane.frame(), returns)?,
+        };
+        Ok(MapStep::Output(results, first))
     }
 
     fn is_done(&self) -> bool {
@@ -325,9 +370,9 @@ impl<Z: Zygote> Map<Z> {
                     self.send_again(job);
                 }
             }
-            Err(LaneError::TooLarge(what)) => return Err(self.died(what, job.number)),
+            Err(LaneError::TooLarge(what)) => return Err(self.died(what, job.number, None)),
             Err(error) => {
-                let lost = self.died(error.to_string(), job.number);
+                let lost = self.died(error.to_string(), job.number, None);
                 // What it has sent is taken in its turn.
                 self.workers[index].dead = Some(error);
                 if self.workers[index].jobs.is_empty() {
@@ -390,7 +435,7 @@ impl<Z: Zygote> Map<Z> {
             }
             Err(LaneError::TooLarge(what)) => {
                 let number = worker.jobs.front().map_or(0, |(_, job)| job.number);
-                return Err(self.died(what, number));
+                return Err(self.died(what, number, None));
             }
             Err(error) => {
                 self.lose(index, &error)?;
@@ -423,6 +468,10 @@ impl<Z: Zygote> Map<Z> {
         let begun = now();
         let worker = &self.workers[index];
         let number = worker.jobs[0].1.number;
+        if header.rows as usize > LONGEST_ANSWER {
+            let rows = header.rows;
+            return Ok(Err(format!("a batch of {rows} rows, where {LONGEST_ANSWER} are the most")));
+        }
         let bytes = worker.lane.frame();
         let said = match batch::types(bytes) {
             Ok(said) => said,
@@ -430,11 +479,8 @@ impl<Z: Zygote> Map<Z> {
         };
         match (said, &self.text) {
             // Nothing came, and the function has not said of which type it would be.
-            (None, _) if header.rows == 0 => {
-                if let Err(malformed) = batch::columns(bytes, std::iter::empty()) {
-                    return Ok(Err(malformed.to_string()));
-                }
-            }
+            (None, _) if header.rows == 0 && batch::columns(bytes, std::iter::empty()).is_ok() => {}
+            (None, Some(_)) if self.function.signature.returns != DataType::Any => {}
             (None, _) => return Ok(Err("results without their types".into())),
             (Some(said), None) => {
                 let Some(data_type) = table_of(said) else {
@@ -444,26 +490,29 @@ impl<Z: Zygote> Map<Z> {
             }
             (Some(said), Some(known)) if said != &**known => {
                 let message = format!("gave {said}, where batches have {known}; give map a schema");
-                return Err(self.raised(Box::new(Failure::unfit(&message)), number));
+                return Err(self.raised(Box::new(Failure::unfit(&message)), number, None));
             }
             (Some(_), Some(_)) => {}
         }
-        if let (Some(_), Some(returns)) = (said, &self.returns) {
-            match batch::column(bytes, returns) {
-                Ok(column) => {
-                    if let Some((row, what)) = unfit(&column).first_key_value() {
-                        let what = format!("{what}, in row {}", row + 1);
-                        return Err(self.raised(Box::new(Failure::unfit(&what)), number));
-                    }
-                    // The rows of a table are there: only their columns may be NULL.
-                    if column.validity.is_some_and(|_| (0..column.rows).any(|row| !column.is_valid(row))) {
-                        return Ok(Err("a row of a table that is NULL".into()));
-                    }
-                }
+        let stats = self.function.stats.here();
+        self.changed = None;
+        if let (true, Some(returns)) = (header.rows > 0 || said.is_some(), &self.returns) {
+            let column = match batch::column(bytes, returns) {
+                Ok(column) => column,
                 Err(malformed) => return Ok(Err(malformed.to_string())),
+            };
+            let job = &self.workers[index].jobs[0].1;
+            // Before them were those of this try.
+            let unfit = forgiven(&self.function, &column, job.delivered - job.skip)
+                .map_err(|failure| self.raised(failure, number, None))?;
+            // A row that is NULL as a whole has no values that could be looked at.
+            if column.validity.is_some() || !unfit.is_empty() {
+                let changed = self.changed.insert(ColumnBuilder::new(returns));
+                copied(changed, &column, 0, &unfit).map_err(|error| Error::Engine(error.to_string()))?;
+                let skipped = self.workers[index].jobs[0].1.skip;
+                stats.errors.add(unfit.keys().filter(|row| **row as u64 >= skipped).count() as u64);
             }
         }
-        let stats = self.function.stats.here();
         stats.rows.add(u64::from(header.rows));
         stats.guest.add(header.worked);
         stats.errors.add(u64::from(header.errors));
@@ -496,7 +545,13 @@ impl<Z: Zygote> Map<Z> {
         };
         let Some((_, job)) = worker.jobs.pop_front() else { return Ok(Taken::Progress) };
         self.function.stats.here().guest.add(header.worked);
-        let error = self.raised(failure, job.number);
+        let is_set_up = failure.set_up;
+        let row = Some(header.row as usize).filter(|row| *row < MOST_ROWS && !is_set_up);
+        let error = self.raised(failure, job.number, row);
+        if is_set_up {
+            // The function's options are about batches that were begun.
+            return Err(error);
+        }
         self.judge(job, 0, error)?;
         Ok(Taken::Progress)
     }
@@ -536,7 +591,7 @@ impl<Z: Zygote> Map<Z> {
     /// Gives up a lane that failed.
     fn lose(&mut self, index: usize, error: &LaneError) -> Result<(), Error> {
         let replied = matches!(error, LaneError::Corrupt(_));
-        self.give_up(index, replied, |map, number| map.died(error.to_string(), number))
+        self.give_up(index, replied, |map, number, row| map.died(error.to_string(), number, row))
     }
 
     /// Gives up a lane, with what it had.
@@ -544,17 +599,18 @@ impl<Z: Zygote> Map<Z> {
         &mut self,
         index: usize,
         replied: bool,
-        error: impl FnOnce(&Self, u64) -> Error,
+        error: impl FnOnce(&Self, u64, Option<usize>) -> Error,
     ) -> Result<(), Error> {
         let worker = &mut self.workers[index];
         let shared = worker.lane.shares_its_process();
         let (at, _) = worker.lane.progress();
+        let row = worker.jobs.front().and_then(|(exchange, _)| made(&*worker.lane, *exchange));
         let mut jobs = std::mem::take(&mut worker.jobs).into_iter();
         self.remove(index);
         let Some((exchange, oldest)) = jobs.next() else { return Ok(()) };
         // What was queued behind the oldest is not to blame.
         jobs.for_each(|(_, job)| self.send_again(job));
-        let error = error(self, oldest.number);
+        let error = error(self, oldest.number, row);
         if replied || oldest.delivered > 0 || at.wrapping_sub(exchange as u32) < 1 << 31 {
             self.judge(oldest, u32::from(shared), error)
         } else {
@@ -572,7 +628,9 @@ impl<Z: Zygote> Map<Z> {
 
     /// Looks for cancellation, deaths and deadlines whenever it is time.
     fn look(&mut self, caller: Caller<'_>) -> Result<(), Error> {
-        let Some(now) = self.clock.due(&self.function, caller)? else { return Ok(()) };
+        if !self.clock.due(&self.function, caller)? {
+            return Ok(());
+        }
         let mut index = 0;
         while index < self.workers.len() {
             let worker = &mut self.workers[index];
@@ -582,13 +640,14 @@ impl<Z: Zygote> Map<Z> {
                 // Its guest may wait until what it has sent is taken.
                 worker.seen = Seen::now();
             }
-            match self.clock.trouble(now, &mut *worker.lane, &mut worker.seen, (*exchange, MOST_ROWS)) {
+            match self.clock.trouble(&mut *worker.lane, &mut worker.seen, (*exchange, MOST_ROWS)) {
                 None => {}
                 // What it has sent before comes first.
                 Some(Trouble::Dead(error)) => worker.dead = Some(error),
-                Some(Trouble::Late) => {
+                Some(Trouble::Late(late)) => {
                     index -= 1;
-                    self.give_up(index, true, |map, number| map.late(number))?;
+                    let error = |map: &Self, number, row| late.error(map.name(number), place(row));
+                    self.give_up(index, true, error)?;
                 }
             }
         }
@@ -599,17 +658,12 @@ impl<Z: Zygote> Map<Z> {
         format!("{}, batch {number}", self.function.name())
     }
 
-    fn raised(&self, failure: Box<Failure>, number: u64) -> Error {
-        Error::Raised { function: self.name(number), failure, place: Place::default() }
+    fn raised(&self, failure: Box<Failure>, number: u64, row: Option<usize>) -> Error {
+        Error::Raised { function: self.name(number), failure, place: place(row) }
     }
 
-    fn died(&self, how: String, number: u64) -> Error {
-        Error::LaneDied { function: self.name(number), how, place: Place::default() }
-    }
-
-    fn late(&self, number: u64) -> Error {
-        let seconds = self.function.spec.timeout.unwrap_or_default();
-        Error::TimedOut { function: self.name(number), seconds, place: Place::default() }
+    fn died(&self, how: String, number: u64, row: Option<usize>) -> Error {
+        Error::LaneDied { function: self.name(number), how, place: place(row) }
     }
 
     /// Gives the lanes back.
@@ -628,6 +682,11 @@ impl<Z: Zygote> Drop for Map<Z> {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// A row of what the function makes of a batch.
+fn place(row: Option<usize>) -> Place {
+    Place(row.map(|row| Spot::Answered { row: row + 1 }))
 }
 
 /// The types of a batch of a stream as text: those of its one column.

@@ -13,6 +13,7 @@
 
 mod deliver;
 mod group;
+mod iterate;
 mod loss;
 mod map;
 mod place;
@@ -23,7 +24,8 @@ mod worker;
 
 pub use deliver::deliver;
 pub use group::{CallGroup, CallGroups, Caller};
-pub use map::{Map, MapInput, MapOptions, MapStep, map_types, table_of};
+pub use iterate::Iteration;
+pub use map::{LONGEST_ANSWER, Map, MapInput, MapOptions, MapStep, map_types, table_of};
 pub use place::place;
 pub use scan::{Asked, LONGEST_BATCH, Row, Scan};
 
@@ -125,26 +127,7 @@ pub fn call<Z: Zygote>(
     input: &dyn Input,
     output: &mut dyn Output,
 ) -> Result<(), Error> {
-    call_entry(library, function, Entry::Call, caller, input, output)
-}
-
-/// Uses an entry of `function` with all rows of `input`, which has the columns of the entry ([`crate::EntryTypes`]). What
-/// changes states is not spread over lanes. Each use may have another lane: the library's guests must share their states.
-///
-/// # Errors
-/// As [`call`]; [`Error::Engine`] if the function has no such entry, or it is a scan.
-pub fn call_entry<Z: Zygote>(
-    library: &Library<Z>,
-    function: &Function,
-    entry: Entry,
-    mut caller: Caller<'_>,
-    input: &dyn Input,
-    output: &mut dyn Output,
-) -> Result<(), Error> {
-    if entry.changes_states() {
-        caller.width = 1;
-    }
-    let Some(mut call) = ChunkCall::new(library, function, entry, caller, input, output)? else {
+    let Some(mut call) = ChunkCall::new(library, function, Entry::Call, caller, input, output)? else {
         return Ok(());
     };
     let outcome = call.run();
@@ -153,11 +136,11 @@ pub fn call_entry<Z: Zygote>(
     outcome
 }
 
-/// The same over the one lane that the caller has, which holds what the entry works on. It is taken if it is lost, or still
-/// works; nothing is sent again then.
+/// Uses an entry of `function` with all rows of `input`, which has the columns of the entry ([`crate::EntryTypes`]), over the one lane
+/// that the caller has: it holds what the entry works on. It is taken if it is lost, or still works; nothing is sent again then.
 ///
 /// # Errors
-/// As [`call_entry`]; [`Error::LaneDied`] if there is no lane.
+/// As [`call`]; [`Error::LaneDied`] if there is no lane; [`Error::Engine`] if the function has no such entry, or it is a scan.
 pub fn call_on<Z: Zygote>(
     library: &Library<Z>,
     function: &Function,
@@ -328,8 +311,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
 
     /// The most bytes that a batch of several rows should have on this lane, either way.
     fn most(&self, index: usize) -> usize {
-        // Rows that wait together stay together, whatever it costs to send them.
-        if self.concurrency() > 1 { usize::MAX } else { self.lanes[index].lane.most() }
+        // Rows that wait together, or depend on each other, stay together, whatever it costs to send them.
+        let together = self.concurrency() > 1 || self.function.spec.whole_batches;
+        if together { usize::MAX } else { self.lanes[index].lane.most() }
     }
 
     /// Takes one more lane: the call's own, or a borrowed one. False if there is none to be had.
@@ -363,6 +347,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     fn next_slice(&mut self, most: usize) -> (Slice, usize) {
         if let Some(slice) = self.again.pop_front() {
             return (slice, 0);
+        }
+        if self.function.spec.whole_batches {
+            return (Slice::new(std::mem::take(&mut self.rest)), 0);
         }
         let advice = self.advise();
         self.probing = advice.probe;

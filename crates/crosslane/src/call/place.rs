@@ -8,6 +8,7 @@ use crate::exchange::Entry;
 use crate::function::Function;
 use crate::kind::EntryTypes;
 use crate::pool::Zygote;
+use std::ops::Range;
 
 impl<Z: Zygote> ChunkCall<'_, Z> {
     pub(super) fn place(&self, row: Option<usize>) -> Place {
@@ -22,17 +23,20 @@ pub fn place(function: &Function, entry: Entry, input: &dyn Input, row: Option<u
     let of_input = if made { Some(0) } else { row };
     let types = function.entry(entry).ok().zip(of_input).zip(row);
     Place(types.map(|((types, of_input), row)| {
-        let leading = if made { types.leading.len() } else { 0 };
-        Spot { row: row + 1, made, arguments: arguments(types, leading, input, of_input) }
+        let count = types.takes().count();
+        let shown = if made { types.leading.len()..count - function.spec.hidden } else { 0..count };
+        let (row, arguments) = (row + 1, arguments(types, shown, input, of_input));
+        if made { Spot::Made { row, arguments } } else { Spot::Given { row, arguments } }
     }))
 }
 
-/// The columns behind the leading ones as text.
-fn arguments(types: EntryTypes<'_>, leading: usize, input: &dyn Input, row: usize) -> String {
+/// Some of the columns as text.
+fn arguments(types: EntryTypes<'_>, shown: Range<usize>, input: &dyn Input, row: usize) -> String {
     let frame = input.frame(row..row + 1);
-    let shown = frame.as_ref().map_err(Error::clone).and_then(|frame| {
+    let text = frame.as_ref().map_err(Error::clone).and_then(|frame| {
         let columns = batch::columns(frame.bytes(), types.takes())?;
-        Ok(display::arguments(types.fields().skip(leading), &columns[leading..], 0))
+        let fields = types.fields().skip(shown.start);
+        Ok(display::arguments(fields, &columns[shown], 0))
     });
-    shown.unwrap_or_else(|error| error.to_string())
+    text.unwrap_or_else(|error| error.to_string())
 }

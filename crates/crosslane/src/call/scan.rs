@@ -295,12 +295,8 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
             Ok(column) => column,
             Err(what) => return Err(self.lose(Loss::Failed(&LaneError::Corrupt(what)))),
         };
-        let unfit = unfit(&column);
-        if let (OnError::Fail, Some((row, what))) = (self.function.spec.on_error, unfit.first_key_value()) {
-            let row = self.delivered - self.skip + *row as u64;
-            let failure = Box::new(Failure::unfit(&format!("{what}, in row {}", row + 1)));
-            return Err(raised(&self.function, failure, Place::default()).into());
-        }
+        let unfit = forgiven(&self.function, &column, self.delivered - self.skip)
+            .map_err(|failure| raised(&self.function, failure, Place::default()))?;
         let skip = self.skip as usize;
         // A row that is NULL as a whole has no values that could be looked at.
         let nulls = matches!(self.returns, DataType::Struct(_)) && column.validity.is_some();
@@ -398,12 +394,14 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
 
     /// Looks, if it is time, for what ends the scan. A guest that is dead does not: what it has sent before comes first.
     fn look(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Option<LaneError>, Stop> {
+        if self.lane.is_none() || !self.clock.due(&self.function, caller)? {
+            return Ok(None);
+        }
         let Some(lane) = &mut self.lane else { return Ok(None) };
-        let Some(now) = self.clock.due(&self.function, caller)? else { return Ok(None) };
-        match self.clock.trouble(now, &mut **lane, seen, (self.exchange, MOST_ROWS)) {
+        match self.clock.trouble(&mut **lane, seen, (self.exchange, MOST_ROWS)) {
             None => Ok(None),
             Some(Trouble::Dead(error)) => Ok(Some(error)),
-            Some(Trouble::Late) => Err(self.lose(Loss::Late)),
+            Some(Trouble::Late(late)) => Err(self.lose(Loss::Late(&late))),
         }
     }
 
@@ -416,25 +414,18 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         place(&self.function, self.entry, &self.input, row)
     }
 
-    /// The row of the table at which the guest is, by what it says.
-    fn row(&self, lane: &Z::Lane) -> Option<usize> {
-        let (at, row) = lane.progress();
-        let counts = row != u32::MAX && row & COUNT != 0;
-        (at == self.exchange as u32 && counts).then_some((row & !COUNT) as usize)
-    }
-
     /// Gives up the lane.
     fn lose(&mut self, loss: Loss<'_>) -> Stop {
         let (mut row, mut again) = (None, Again::Tries(0));
         if let Some(lane) = &self.lane {
-            row = self.row(lane);
+            row = made(&**lane, self.exchange);
             let begun = lane.progress().0.wrapping_sub(self.exchange as u32) < 1 << 31;
             again = match loss {
                 Loss::Failed(LaneError::Corrupt(_)) => Again::Tries(0),
                 _ if !begun && !self.answered => Again::Unbegun,
                 // It may have died because of another lane.
                 Loss::Failed(_) => Again::Tries(u32::from(lane.shares_its_process())),
-                Loss::Late => Again::Tries(0),
+                Loss::Late(_) => Again::Tries(0),
             };
         }
         self.end();
@@ -467,12 +458,19 @@ impl<Z: Zygote, I: Input> Drop for Scan<Z, I> {
     }
 }
 
+/// The row that a guest makes of an exchange, by what it says.
+pub(super) fn made<L: Lane>(lane: &L, exchange: u64) -> Option<usize> {
+    let (at, row) = lane.progress();
+    let counts = row != u32::MAX && row & COUNT != 0;
+    (at == exchange as u32 && counts).then_some((row & !COUNT) as usize)
+}
+
 fn raised(function: &Function, failure: Box<Failure>, place: Place) -> Error {
     Error::Raised { function: function.name().into(), failure, place }
 }
 
 /// Puts the rows of a batch from `from` on into `out`, those of `unfit` as NULLs.
-fn copied(
+pub(super) fn copied(
     out: &mut ColumnBuilder,
     column: &Column<'_>,
     from: usize,
@@ -484,6 +482,24 @@ fn copied(
         if unfit.contains_key(&row) { out.null() } else { out.copy(column, row)? }
     }
     Ok(())
+}
+
+/// The values of a batch of rows that cannot be what they are said to be, by their rows, which become NULL. So many rows were before them.
+///
+/// # Errors
+/// The first, if the function's `on_error` makes no row NULL.
+pub(super) fn forgiven(
+    function: &Function,
+    column: &Column<'_>,
+    before: u64,
+) -> Result<BTreeMap<usize, String>, Box<Failure>> {
+    let unfit = unfit(column);
+    match (function.spec.on_error, unfit.first_key_value()) {
+        (OnError::Fail, Some((row, what))) => {
+            Err(Box::new(Failure::unfit(&format!("{what}, in row {}", before + *row as u64 + 1))))
+        }
+        _ => Ok(unfit),
+    }
 }
 
 /// The arguments of a table function: one row, which all parts of a query share.
@@ -509,6 +525,17 @@ impl Row {
     pub fn columns(&self) -> Result<Vec<Column<'_>>, Error> {
         let columns = batch::columns(self.frame.bytes(), self.types.iter());
         columns.map_err(|malformed| Error::Engine(malformed.to_string()))
+    }
+
+    /// The same with another column behind them, of this type.
+    ///
+    /// # Errors
+    /// As [`Row::columns`] and [`Input::frame`].
+    pub fn with(&self, data_type: &DataType, column: &ColumnBuilder) -> Result<Self, Error> {
+        let mut columns = self.columns()?;
+        columns.push(column.column(data_type));
+        let frame = Arc::new(Frame::new(&columns, 1)?);
+        Ok(Self { frame, types: self.types.iter().chain([data_type]).cloned().collect() })
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::loss::Loss;
 use super::{Caller, ChunkCall};
-use crate::error::Error;
+use crate::error::{Error, Place, Stall};
 use crate::function::Function;
-use crate::lane::{COUNT, Lane, LaneError, Patience, WRITING, wait_any};
+use crate::lane::{COUNT, Lane, LaneError, Patience, Stuck, WRITING, wait_any};
+use crate::leniency::OnError;
 use crate::pool::Zygote;
 use smallvec::SmallVec;
 use std::sync::OnceLock;
@@ -27,6 +28,10 @@ fn cores() -> usize {
 pub(super) struct Clock {
     /// After how long without progress a lane is given up.
     limit: Option<Duration>,
+    /// The function's timeout, in seconds.
+    seconds: f64,
+    /// Whether somebody reads where a late guest was: not if its rows become NULL.
+    asks: bool,
     tick: Duration,
     next: Instant,
 }
@@ -36,8 +41,22 @@ pub(super) struct Clock {
 pub(super) enum Trouble {
     /// Its guest is dead. What it has sent before is still there.
     Dead(LaneError),
-    /// It has made no progress for longer than the function's timeout.
-    Late,
+    /// It has made no progress for longer than it may.
+    Late(Late),
+}
+
+/// How long a guest made no progress, and what it was doing.
+#[derive(Debug)]
+pub(super) struct Late {
+    seconds: f64,
+    stall: Stall,
+}
+
+impl Late {
+    /// What a query fails with.
+    pub(super) fn error(&self, function: String, place: Place) -> Error {
+        Error::TimedOut { function, seconds: self.seconds, place, stall: self.stall.clone() }
+    }
 }
 
 /// How far a guest is with its oldest exchange, and since when.
@@ -45,18 +64,20 @@ pub(super) enum Trouble {
 pub(super) struct Seen {
     far: u64,
     since: Instant,
+    /// Whether its stack was logged since it has come so far.
+    logged: bool,
 }
 
 impl Seen {
     /// It begins now.
     pub(super) fn now() -> Self {
-        Self { far: 0, since: Instant::now() }
+        Self { far: 0, since: Instant::now(), logged: false }
     }
 
     /// Whether the guest has come no further for longer than `limit`. Only more counts: it could say anything.
     fn overdue(&mut self, far: u64, now: Instant, limit: Duration) -> bool {
         if far > self.far {
-            *self = Self { far, since: now };
+            *self = Self { far, since: now, logged: false };
         }
         now.saturating_duration_since(self.since) >= limit
     }
@@ -81,7 +102,9 @@ impl Clock {
     pub(super) fn new(function: &Function) -> Self {
         let limit = function.patience();
         let tick = limit.map_or(TICK, |limit| (limit / 8).clamp(Duration::from_millis(1), TICK));
-        Self { limit, tick, next: Instant::now() + tick }
+        let seconds = function.spec.timeout.unwrap_or_default();
+        let asks = function.spec.on_error == OnError::Fail;
+        Self { limit, seconds, asks, tick, next: Instant::now() + tick }
     }
 
     /// Waits for a message of one of the lanes, or until it is time to look.
@@ -95,23 +118,22 @@ impl Clock {
         }
     }
 
-    /// The moment, if it is time to look.
+    /// Whether it is time to look.
     ///
     /// # Errors
     /// [`Error::Cancelled`] if it is, and the query should end.
-    pub(super) fn due(&mut self, function: &Function, caller: Caller<'_>) -> Result<Option<Instant>, Error> {
+    pub(super) fn due(&mut self, function: &Function, caller: Caller<'_>) -> Result<bool, Error> {
         let now = Instant::now();
         if now < self.next {
-            return Ok(None);
+            return Ok(false);
         }
         self.next = now + self.tick;
-        if caller.should_end() { Err(Caller::cancelled(function)) } else { Ok(Some(now)) }
+        if caller.should_end() { Err(Caller::cancelled(function)) } else { Ok(true) }
     }
 
     /// Looks at a lane that works on this exchange of so many rows.
     pub(super) fn trouble<L: Lane>(
         &self,
-        now: Instant,
         lane: &mut L,
         seen: &mut Seen,
         (exchange, rows): (u64, usize),
@@ -120,8 +142,17 @@ impl Clock {
             return Some(Trouble::Dead(error));
         }
         let far = far(lane.progress(), exchange, rows);
-        let late = self.limit.is_some_and(|limit| seen.overdue(far, now, limit));
-        late.then_some(Trouble::Late)
+        // Other lanes may have been asked for their stacks since somebody looked at the clock.
+        let now = Instant::now();
+        if self.limit.is_some_and(|limit| seen.overdue(far, now, limit)) {
+            let stack = if self.asks { lane.stack() } else { String::new() };
+            return Some(Trouble::Late(Late { seconds: self.seconds, stall: Stall(stack) }));
+        }
+        let Stuck { after, ends } = lane.stuck();
+        let after = after.filter(|after| seen.overdue(far, now, *after) && !seen.logged)?;
+        seen.logged = true;
+        let late = Late { seconds: after.as_secs_f64(), stall: Stall(lane.stack()) };
+        ends.then_some(Trouble::Late(late))
     }
 }
 
@@ -156,13 +187,15 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     /// Looks for cancellation, deaths and deadlines whenever it is time by the clock, whatever else happens: a
     /// guest may wake its engine, or answer, all the time.
     pub(super) fn look(&mut self) -> Result<(), Error> {
-        let Some(now) = self.clock.due(self.function, self.caller)? else { return Ok(()) };
+        if !self.clock.due(self.function, self.caller)? {
+            return Ok(());
+        }
         let mut index = 0;
         while index < self.lanes.len() {
-            match self.lanes[index].trouble(&self.clock, now) {
+            match self.lanes[index].trouble(&self.clock) {
                 None => index += 1,
                 Some(Trouble::Dead(error)) => self.drain_dead(index, &error)?,
-                Some(Trouble::Late) => self.lose(index, Loss::Late)?,
+                Some(Trouble::Late(late)) => self.lose(index, Loss::Late(&late))?,
             }
         }
         Ok(())

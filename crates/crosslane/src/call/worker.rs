@@ -81,10 +81,10 @@ impl<'a, L: Lane> Worker<'a, L> {
     }
 
     /// What is wrong with the lane, if it has something to do.
-    pub(super) fn trouble(&mut self, clock: &Clock, now: Instant) -> Option<Trouble> {
+    pub(super) fn trouble(&mut self, clock: &Clock) -> Option<Trouble> {
         let submitted = self.slices.first()?;
         let work = (submitted.exchange, submitted.slice.rows.len());
-        clock.trouble(now, &mut *self.lane, &mut self.seen, work)
+        clock.trouble(&mut *self.lane, &mut self.seen, work)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Aggregates of files: what Ruby does of [`crosslane_guest::Aggregate`].
+//! Aggregates of files and of the program: what Ruby does of [`crosslane_guest::Aggregate`].
 //!
 //! The states of a lane are an Array, by their numbers. A state is an object of the declared class, or what a block returned.
 
@@ -114,6 +114,11 @@ impl Aggregates for Vm {
     fn finish(&self, callee: &Callee, state: VALUE) -> Result<VALUE, Unwind> {
         // SAFETY: protected.
         Ok(unsafe { send(callee.raw(), c"finish", &[state]) })
+    }
+
+    fn copy(&self, callee: &Callee, state: VALUE) -> Result<VALUE, Unwind> {
+        // SAFETY: protected.
+        Ok(unsafe { send(callee.raw(), c"copy", &[state]) })
     }
 
     fn save(&self, callee: &Callee, state: VALUE) -> Result<VALUE, Unwind> {

@@ -9,10 +9,10 @@ use crate::values::{Held, intern};
 use crosslane::{Calling, ColumnBuilder, Entry, Failure, FunctionSpec};
 use crosslane_guest::{Batch, Language};
 use crosslane_gvl::{self as gvl, Unwind, protect};
-use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next, Room};
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
-use magnus::{Error, Value};
+use magnus::{Error, RArray, Value};
 use rb_sys::{Qnil, Qtrue, VALUE};
 use std::ffi::{CStr, c_int};
 use std::time::Duration;
@@ -24,11 +24,7 @@ pub(crate) const PLACES: usize = 66;
 /// The most arguments of a call, where one may be of any type.
 const MOST_ARGUMENTS: usize = 64;
 
-/// The entries of aggregates, and the methods that do what they are for.
-const METHODS: [(Entry, &CStr); 3] =
-    [(Entry::Update, c"update"), (Entry::Combine, c"combine"), (Entry::Finish, c"finish")];
-
-/// An entry of a declared function, ready to be called.
+/// A declared scalar function, ready to be called.
 #[derive(Debug)]
 pub(crate) struct Function {
     pub(crate) ready: crosslane_guest::Function<Vm>,
@@ -36,8 +32,8 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Prepares a scalar function that Ruby declared (`Crosslane::Declaration`), for arguments of these types if it takes any.
-    pub(crate) fn scalar(vm: &Vm, declared: Value, types: Option<&str>) -> Result<Self, Error> {
+    /// Prepares what Ruby declared (`Crosslane::Declaration`), for arguments of these types if it takes any.
+    pub(crate) fn new(vm: &Vm, declared: Value, types: Option<&str>) -> Result<Self, Error> {
         let calling: String = declared.funcall("calling", ())?;
         let on_error: String = declared.funcall("on_error", ())?;
         let spec = FunctionSpec {
@@ -59,22 +55,9 @@ impl Function {
                 "called with {count} arguments: where one may be of any type, there are at most {MOST_ARGUMENTS}"
             )));
         }
-        Ok(Self { ready, callee: Callee::new(declared.funcall("callee", (vm.host,))?)? })
-    }
-
-    /// Prepares the entries of an aggregate (`Crosslane::Accumulators`): methods that find the states by their numbers. No row
-    /// is tried again, because it may have changed a state.
-    pub(crate) fn aggregate(vm: &Vm, declared: Value) -> Result<Vec<Self>, Error> {
-        let spec = FunctionSpec {
-            kind: crosslane::Kind::Aggregate,
-            admits_null: declared.funcall("admits_null", ())?,
-            ..FunctionSpec::new(declared.funcall("signature", ())?)
-        };
-        let entries = METHODS.into_iter().map(|(entry, method)| {
-            let ready = crosslane_guest::Function::new(vm, &spec, entry, None)?;
-            Ok(Self { ready, callee: Callee::of_method(declared, method)? })
-        });
-        entries.collect()
+        let callee = Callee::new(declared.funcall("callee", (vm.host,))?)?;
+        let leading: RArray = declared.funcall("leading", ())?;
+        Ok(Self { ready, callee: callee.behind(leading)? })
     }
 }
 
@@ -83,6 +66,8 @@ impl Function {
 pub(crate) struct Callee {
     kind: Kind,
     object: Held,
+    /// An argument that is before those of each call.
+    leading: Option<Held>,
 }
 
 #[derive(Debug)]
@@ -108,14 +93,20 @@ impl Callee {
                 return Self::of_method(object, c"call");
             }
         };
-        Ok(Self { kind, object: Held::new(object)? })
+        Ok(Self { kind, object: Held::new(object)?, leading: None })
+    }
+
+    /// The same, which is called with one more argument, the first, or with none more.
+    fn behind(self, leading: RArray) -> Result<Self, Error> {
+        let leading = if leading.is_empty() { None } else { Some(Held::new(leading.entry(0)?)?) };
+        Ok(Self { leading, ..self })
     }
 
     /// An object whose method is called.
     fn of_method(object: Value, name: &CStr) -> Result<Self, Unwind> {
         // SAFETY: protected, with the GVL.
         let name = gvl::made(|| unsafe { intern(name) })?;
-        Ok(Self { kind: Kind::Named(name), object: Held::new(object)? })
+        Ok(Self { kind: Kind::Named(name), object: Held::new(object)?, leading: None })
     }
 
     /// An aggregate, of which `step` is what is called with a state and a row; nil if states take rows themselves.
@@ -123,7 +114,7 @@ impl Callee {
         let (name, step) = if step.is_nil() { (c"update", None) } else { (c"call", Some(Held::new(step)?)) };
         // SAFETY: protected, with the GVL.
         let name = gvl::made(|| unsafe { intern(name) })?;
-        Ok(Self { kind: Kind::States(name, step), object: Held::new(declared)? })
+        Ok(Self { kind: Kind::States(name, step), object: Held::new(declared)?, leading: None })
     }
 
     /// The method that adds a row to a state, and whose it is if it is not the state's own. With the GVL.
@@ -184,7 +175,12 @@ impl Language for Vm {
     fn enter(&self, callee: &Callee, mut work: impl FnMut(&mut Arguments)) -> Result<(), Unwind> {
         let mut work = || {
             let nil = Qnil as VALUE;
-            work(&mut Arguments { values: [nil; PLACES], count: 0, all: nil });
+            let mut arguments = Arguments { values: [nil; PLACES], count: 0, all: nil };
+            if let Some(leading) = &callee.leading {
+                arguments.values[0] = leading.get().as_raw();
+                arguments.count = 1;
+            }
+            work(&mut arguments);
         };
         match callee.kind {
             // Yielding is the quickest way to call a block.
@@ -223,7 +219,7 @@ impl Language for Vm {
                 }
             }
         };
-        *count = 0;
+        *count = usize::from(callee.leading.is_some());
         *all = Qnil as VALUE;
         Ok(result)
     }
@@ -263,16 +259,19 @@ impl Language for Vm {
         Ok(())
     }
 
-    /// Without the GVL. A cancel is told at once: it was taken from the lane.
-    fn await_taken(&self, lane: &mut GuestLane, call: &Call) -> Result<bool, Unwind> {
+    /// Without the GVL. A cancel is told at once, whatever else ended the wait.
+    fn await_room(&self, lane: &mut GuestLane, call: &Call, room: Room) -> Result<bool, Unwind> {
+        // Mostly there is room.
+        let mut waited = Some(lane.await_room(call, room, || true));
         loop {
-            let taken = serve::wait(lane, |lane, stop| lane.await_taken(call, stop));
-            if matches!(taken, Some(Ok(Emitted::Cancelled) | Err(_))) {
-                return Ok(false);
+            match waited {
+                Some(Ok(Emitted::Sent)) => return Ok(true),
+                Some(Ok(Emitted::Cancelled) | Err(_)) => return Ok(false),
+                Some(Ok(Emitted::Stopped | Emitted::Failed(_))) | None => {}
             }
-            gvl::check_interrupts()?;
-            if matches!(taken, Some(Ok(Emitted::Sent))) {
-                return Ok(true);
+            waited = serve::wait(lane, |lane, stop| lane.await_room(call, room, stop));
+            if !matches!(waited, Some(Ok(Emitted::Cancelled) | Err(_))) {
+                gvl::check_interrupts()?;
             }
         }
     }

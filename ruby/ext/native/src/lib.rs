@@ -27,7 +27,7 @@ mod tests;
 mod values;
 mod zygote;
 
-use crosslane::Signature;
+use crosslane::{DataType, Signature};
 use crosslane_gvl::Unwind;
 use magnus::rb_sys::AsRawValue;
 use magnus::{
@@ -48,7 +48,15 @@ type Parts = (String, Vec<(String, String)>, String, bool);
 /// The parts of a signature, in their normal form.
 fn parse_signature(text: String) -> Result<Parts, Error> {
     let signature: Signature = text.parse().map_err(argument_error)?;
-    Ok((signature.name.clone(), signature.pairs(), signature.result(), signature.variadic))
+    let mut parameters = signature.pairs();
+    if signature.stream {
+        // A table is no type: what it travels as is.
+        parameters[0].1 = match &signature.parameters[0].data_type {
+            DataType::Any => "TABLE".to_owned(),
+            columns => columns.to_string().replacen("STRUCT", "TABLE", 1),
+        };
+    }
+    Ok((signature.name.clone(), parameters, signature.result(), signature.variadic))
 }
 
 /// What tells files, as pairs of path and content, from any others.
@@ -143,14 +151,15 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
 }
 
 fn define_engine(ruby: &Ruby, native: RModule) -> Result<(), Error> {
-    use engine::{aggregate, api, append, arrow, database, forget, host, import, rows, scalar, scan, states};
+    use engine::{aggregate, api, append, arrow, database, forget, host, import, rows, scalar, table};
     native.define_singleton_method("load_duckdb", function!(api::load, 1))?;
     native.define_singleton_method("duckdb_version", function!(api::version, 0))?;
     native.define_singleton_method("start_host", function!(host::start, 1))?;
     native.define_singleton_method("host_statistics", function!(host::statistics, 0))?;
     native.define_singleton_method("forget_functions", function!(host::forget_ended, 1))?;
-    native.define_singleton_method("forget_scans", function!(scan::forget_ended, 1))?;
-    native.define_singleton_method("forget_states", function!(states::forget_ended, 1))?;
+    native.define_singleton_method("forget_partitions", function!(table::forget_ended, 1))?;
+    native.define_singleton_method("copied", function!(aggregate::copied, 0))?;
+    native.define_singleton_method("forget_copies", function!(aggregate::forget_copies, 1))?;
     native.define_singleton_method("arrow_stream", function!(arrow::stream, 1))?;
     native.define_singleton_method("free_arrow_stream", function!(arrow::free_stream, 1))?;
     native.define_singleton_method("poll", function!(poll, 2))?;
@@ -169,7 +178,7 @@ fn define_engine(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     connection.define_method("closed?", method!(database::Connection::is_closed, 0))?;
     connection.define_method("forget", method!(forget::forget, 2))?;
     connection.define_method("register_scalar", method!(scalar::register, 2))?;
-    connection.define_method("register_table", method!(scan::register, 3))?;
+    connection.define_method("register_table", method!(table::register, 2))?;
     connection.define_method("register_aggregate", method!(aggregate::register, 2))?;
     let statement = define::<database::Statement>(ruby, native, "Statement")?;
     statement.define_method("query", method!(database::Statement::query, 1))?;

@@ -7,7 +7,7 @@ use crate::aggregate::Aggregate;
 use crate::function::Function;
 use crate::objects::Vm;
 use crate::table::Table;
-use crosslane::{Entry, Instances, Kind};
+use crosslane::{Instances, Kind};
 use magnus::value::ReprValue;
 use magnus::{Error, Value};
 use std::collections::HashMap;
@@ -16,19 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A function that is ready. Dropped with the GVL.
 #[derive(Debug)]
 pub(crate) enum Ready {
-    /// The entries of a scalar function or an aggregate of the host.
-    Rows(Vec<Function>),
+    /// A scalar function.
+    Scalar(Box<Function>),
+    /// A table function or a stream function.
     Table(Table),
-    /// An aggregate of a file, whose states are each lane's own.
+    /// An aggregate, whose states are each lane's own.
     Aggregate(Aggregate),
-}
-
-impl Ready {
-    /// What makes this entry's results of rows; `None` if nothing does.
-    pub(crate) fn entry(&self, entry: Entry) -> Option<&Function> {
-        let Ready::Rows(functions) = self else { return None };
-        functions.iter().find(|function| function.ready.entry() == entry)
-    }
 }
 
 /// The numbers of blocks (`true`) and of a guest's functions are not the same: a guest, too, may open a database.
@@ -87,11 +80,9 @@ pub(crate) fn ready(
     }
     let kind: String = declared.funcall("kind", ())?;
     let made = Arc::new(match kind.parse().map_err(|error: String| crate::argument_error(error))? {
-        Kind::Scalar => Ready::Rows(vec![Function::scalar(vm, declared, types)?]),
-        Kind::Table => Ready::Table(Table::new(vm, declared)?),
-        Kind::Aggregate if !vm.host => Ready::Aggregate(Aggregate::new(vm, declared)?),
-        Kind::Aggregate => Ready::Rows(Function::aggregate(vm, declared)?),
-        Kind::Stream => return Err(crate::argument_error("Ruby has no stream functions".to_owned())),
+        Kind::Scalar => Ready::Scalar(Box::new(Function::new(vm, declared, types)?)),
+        Kind::Table | Kind::Stream => Ready::Table(Table::new(vm, declared)?),
+        Kind::Aggregate => Ready::Aggregate(Aggregate::new(vm, declared)?),
     });
     // Dropped when nothing is locked.
     let mut forgotten = Instances::default();

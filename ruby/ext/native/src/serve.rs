@@ -4,13 +4,12 @@
 //! The GVL is given up while a lane waits; a signal, `Timeout` or `Thread#kill` ends the wait at once.
 
 use crate::aggregate::Accumulated;
-use crate::function::Function;
 use crate::kept;
 use crate::objects::Vm;
 use crate::ready::{Ready, ready};
 use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, Entry, Failure};
-use crosslane_guest::{Language, Progress, fail, refuse};
+use crosslane_guest::{Language, Progress, done, fail, refuse};
 use crosslane_gvl::{self as gvl, Me, Unwind};
 use crosslane_process::guest::{Call, GuestLane};
 use crosslane_ring::ProgressWord;
@@ -19,6 +18,7 @@ use magnus::value::ReprValue;
 use magnus::{Error, Module, RModule, Ruby, Value};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
+use std::convert::Infallible;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -27,20 +27,25 @@ use std::time::Duration;
 /// What a lane keeps of the functions that it has called.
 #[derive(Default)]
 pub(crate) struct Outs {
-    /// Where it writes the results, by their numbers and entries.
-    columns: HashMap<(u32, u32), (Weak<Ready>, ColumnBuilder)>,
+    /// Where it writes the results of scalar functions, by their numbers.
+    columns: HashMap<u32, (Weak<Ready>, ColumnBuilder)>,
     /// What it has accumulated of aggregates, by their numbers.
-    accumulated: HashMap<u32, Accumulated>,
+    accumulated: HashMap<u32, (Weak<Ready>, Accumulated)>,
 }
 
-impl Outs {
-    fn of(&mut self, call: &Call, ready: &Arc<Ready>, function: &Function) -> &mut ColumnBuilder {
-        let key = (call.header.function, call.header.entry);
-        if !self.columns.contains_key(&key) {
-            self.columns.retain(|_, (ready, _)| ready.strong_count() > 0);
-        }
-        let new = || (Arc::downgrade(ready), function.ready.results());
-        &mut self.columns.entry(key).or_insert_with(new).1
+/// What is kept for a function. When one is new, what was kept for those that are no more is dropped.
+fn kept_for<'a, T, E>(
+    all: &'a mut HashMap<u32, (Weak<Ready>, T)>,
+    number: u32,
+    ready: &Arc<Ready>,
+    new: impl FnOnce() -> Result<T, E>,
+) -> Result<&'a mut T, E> {
+    if !all.contains_key(&number) {
+        all.retain(|_, (ready, _)| ready.strong_count() > 0);
+    }
+    match all.entry(number) {
+        Occupied(known) => Ok(&mut known.into_mut().1),
+        Vacant(place) => Ok(&mut place.insert((Arc::downgrade(ready), new()?)).1),
     }
 }
 
@@ -78,10 +83,28 @@ fn answer(
     call: Call,
     outs: &mut Outs,
 ) -> Result<(), Unwind> {
-    match ready(vm, functions, call.header.function, lane.types(&call)?) {
+    let of_all = match call.entry() {
+        Some(Entry::SetUp) if !vm.host => Some("set_up"),
+        Some(Entry::TearDown) if !vm.host => Some("tear_down"),
+        _ => None,
+    };
+    if let Some(method) = of_all {
+        return done(vm, lane, call, stateful(method, functions).map_err(Unwind::from));
+    }
+    // A stream function knows the types of its batches.
+    let types = if call.entry() == Some(Entry::Map) { None } else { lane.types(&call)? };
+    match ready(vm, functions, call.header.function, types) {
         Ok(ready) => answer_by(vm, &ready, lane, call, outs),
         Err(error) => fail(vm, lane, call, Unwind::from(error).into()),
     }
+}
+
+/// Sets up all functions of a guest that need it, or ends that.
+fn stateful(method: &str, functions: Value) -> Result<(), Error> {
+    let ruby = Ruby::get().expect("with the GVL");
+    let all: RModule = ruby.class_object().const_get::<_, RModule>("Crosslane")?.const_get("Prepares")?;
+    let _: Value = all.funcall(method, (functions,))?;
+    Ok(())
 }
 
 /// Answers one call of a function that is ready.
@@ -92,25 +115,21 @@ pub(crate) fn answer_by(
     call: Call,
     outs: &mut Outs,
 ) -> Result<(), Unwind> {
-    if let (Ready::Table(table), Some(Entry::Scan | Entry::Partitions)) = (&**ready, call.entry()) {
-        return table.answer(vm, lane, call);
-    }
-    if let Ready::Aggregate(aggregate) = &**ready {
-        let accumulated = match outs.accumulated.entry(call.header.function) {
-            Occupied(known) => known.into_mut(),
-            Vacant(place) => match Accumulated::new(vm) {
-                Ok(nothing) => place.insert(nothing),
-                Err(unwind) => return fail(vm, lane, call, unwind.into()),
-            },
-        };
-        return aggregate.answer(vm, accumulated, lane, call);
-    }
-    match call.entry().and_then(|entry| ready.entry(entry)) {
-        Some(function) => {
-            let out = outs.of(&call, ready, function);
+    let number = call.header.function;
+    match &**ready {
+        Ready::Table(table) => table.answer(vm, lane, call),
+        Ready::Aggregate(aggregate) => {
+            match kept_for(&mut outs.accumulated, number, ready, || Accumulated::new(vm)) {
+                Ok(accumulated) => aggregate.answer(vm, accumulated, lane, call),
+                Err(unwind) => fail(vm, lane, call, unwind.into()),
+            }
+        }
+        Ready::Scalar(function) if call.entry() == Some(Entry::Call) => {
+            let Ok(out) =
+                kept_for(&mut outs.columns, number, ready, || Ok::<_, Infallible>(function.ready.results()));
             function.ready.answer(vm, &function.callee, lane, call, out)
         }
-        None => refuse(vm, lane, call, &call.refusal(), None),
+        Ready::Scalar(_) => refuse(vm, lane, call, &call.refusal(), None),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The rows of a table function: the block yields them, the engine takes them batch by batch ([`crosslane_guest::Rows`]).
+//! The rows of a table function, or of a stream function for a batch: the block yields them, the engine takes them batch by batch ([`crosslane_guest::Rows`]).
 //!
 //! The block's `each` runs until it has no more rows, on the lane's thread, without fibers. A scan that ends early (a LIMIT) is
 //! cancelled, and the `each` is left by an exception, which runs its `ensure` clauses.
@@ -9,9 +9,11 @@
 
 use crate::objects::{self, Reader, Vm};
 use crate::serve::io_error;
+use crate::shapes::{self, Shared};
 use crate::values::{Held, intern};
-use crosslane::{DataType, Entry, FunctionSpec, Kind, OnError, Signature};
-use crosslane_guest::{Language, Mishap};
+use crosslane::batch::Column;
+use crosslane::{Calling, DataType, Entry, Failure, FunctionSpec, Kind, OnError, Signature};
+use crosslane_guest::{Argument, Language, Mishap, Values};
 use crosslane_gvl::{self as gvl, Unwind, protect};
 use crosslane_process::guest::{Call, GuestLane};
 use magnus::gc::Marker;
@@ -25,34 +27,55 @@ use std::ffi::{CStr, c_int};
 
 type Rows = crosslane_guest::Rows<Vm>;
 
-/// A table function, ready to be asked for rows.
+/// A table function or a stream function, ready to be asked for rows.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// Its declaration (`Crosslane::Table`, or `Crosslane::Scans::Rows`).
+    /// Its declaration (`Crosslane::Table`, `Crosslane::Stream`, or `Crosslane::HostTable`).
     declared: Held,
-    scan: Opening,
-    partitions: Opening,
+    openings: Vec<Opening>,
     on_error: OnError,
     memory_limit: Option<u64>,
     /// Whether what it yields is batches.
     vectorized: bool,
+    /// Whether it prepares something before its first batch.
+    set_up: bool,
 }
 
-/// How an exchange with a table is opened.
+/// How an exchange is opened.
 #[derive(Debug)]
 struct Opening {
+    entry: Entry,
     types: Vec<DataType>,
-    readers: Vec<Reader>,
+    asks: Asks,
     /// What of the declaration says what there is to be yielded.
     method: &'static CStr,
 }
+
+/// What of the engine's batch the declaration is asked with.
+#[derive(Debug)]
+enum Asks {
+    /// The values of its only row.
+    Values(Vec<Reader>),
+    /// An Array of its rows.
+    Rows(Reader),
+    /// A Hash of its columns, by their names.
+    Columns(Vec<(Shared, Reader)>),
+}
+
+/// The entries of tables and streams, and the methods that do what they are for.
+const METHODS: [(Kind, Entry, &CStr); 3] = [
+    (Kind::Table, Entry::Scan, c"scan"),
+    (Kind::Table, Entry::Partitions, c"parts"),
+    (Kind::Stream, Entry::Map, c"map"),
+];
 
 /// What the block of `each_row` knows: `Crosslane::Native::Taker`.
 #[derive(TypedData)]
 #[magnus(class = "Crosslane::Native::Taker", free_immediately, mark)]
 pub(crate) struct Taker {
-    /// The scan's own.
+    /// The scan's own. A fork has a thread like it.
     thread: Opaque<Value>,
+    process: u32,
     /// Null when the scan is over.
     lane: Cell<*mut GuestLane>,
     /// `None` while they are worked on.
@@ -69,14 +92,70 @@ impl DataTypeFunctions for Taker {
     }
 }
 
+impl Asks {
+    fn new(vm: &Vm, entry: Entry, types: &[DataType], vectorized: bool) -> Result<Self, Error> {
+        Ok(match types {
+            [DataType::Struct(fields)] if entry == Entry::Map && vectorized => {
+                let column = |field: &crosslane::Field| {
+                    Ok((shapes::symbol(&field.name)?, Reader::new(vm, &field.data_type)?))
+                };
+                Self::Columns(fields.iter().map(column).collect::<Result<_, Error>>()?)
+            }
+            [rows] if entry == Entry::Map => Self::Rows(Reader::new(vm, rows)?),
+            types => {
+                let readers = types.iter().map(|data_type| Reader::new(vm, data_type));
+                Self::Values(readers.collect::<Result<_, _>>()?)
+            }
+        })
+    }
+
+    /// Adds them to an Array.
+    ///
+    /// # Safety
+    /// With the GVL, protected.
+    unsafe fn push(&self, vm: &Vm, columns: &[Column<'_>], arguments: VALUE) -> Result<(), Unwind> {
+        // SAFETY: as the caller says; the collector sees what is on this stack, and what is in the Array.
+        let push = |value: VALUE| unsafe {
+            rb_sys::rb_ary_push(arguments, value);
+        };
+        match self {
+            Self::Values(readers) => {
+                for (reader, column) in readers.iter().zip(columns) {
+                    push(reader.read(vm, column, 0)?);
+                }
+            }
+            Self::Rows(reader) => {
+                let column = &columns[0];
+                push(vm.list(column.rows, |row| reader.read(vm, column, row))?);
+            }
+            Self::Columns(readers) => {
+                // SAFETY: as above.
+                let hash = unsafe { rb_sys::rb_hash_new() };
+                push(hash);
+                for ((name, reader), column) in readers.iter().zip(&columns[0].children) {
+                    let argument = Argument::new(reader, column, true);
+                    let values = vm.list(column.rows, |row| argument.get(vm, row))?;
+                    // SAFETY: as above.
+                    unsafe { rb_sys::rb_hash_aset(hash, name.get(), values) };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Opening {
-    fn new(vm: &Vm, signature: &Signature, entry: Entry, method: &'static CStr) -> Result<Self, Error> {
-        let Some(carried) = Kind::Table.entry(entry, signature) else {
-            return Err(crate::argument_error(format!("{signature} is no table")));
+    fn new(
+        vm: &Vm,
+        signature: &Signature,
+        vectorized: bool,
+        (kind, entry, method): (Kind, Entry, &'static CStr),
+    ) -> Result<Self, Error> {
+        let Some(carried) = kind.entry(entry, signature) else {
+            return Err(crate::argument_error(format!("{signature} is no {}", kind.name())));
         };
         let types: Vec<DataType> = carried.takes().cloned().collect();
-        let readers = types.iter().map(|data_type| Reader::new(vm, data_type));
-        Ok(Self { readers: readers.collect::<Result<_, _>>()?, types, method })
+        Ok(Self { entry, asks: Asks::new(vm, entry, &types, vectorized)?, types, method })
     }
 
     /// Asks the declaration, with what the engine has sent.
@@ -87,14 +166,11 @@ impl Opening {
         protect(|| {
             // SAFETY: protected, with the GVL, and nothing in the closure is to be dropped. The collector sees the Array.
             unsafe {
-                let arguments = rb_sys::rb_ary_new_capa(columns.len() as i64);
-                for (reader, column) in self.readers.iter().zip(&columns) {
-                    match reader.read(vm, column, 0) {
-                        Ok(value) => drop(rb_sys::rb_ary_push(arguments, value)),
-                        Err(unwind) => return failed = Some(unwind),
-                    }
+                let arguments = rb_sys::rb_ary_new_capa(self.types.len() as i64);
+                match self.asks.push(vm, &columns, arguments) {
+                    Ok(()) => asked = rb_sys::rb_apply(declared.as_raw(), intern(self.method), arguments),
+                    Err(unwind) => failed = Some(unwind),
                 }
-                asked = rb_sys::rb_apply(declared.as_raw(), intern(self.method), arguments);
             }
         })?;
         // SAFETY: the object lies on this stack.
@@ -107,37 +183,55 @@ impl Table {
         let spec: String = declared.funcall("specification", ())?;
         let spec: FunctionSpec = serde_json::from_str(&spec).map_err(crate::argument_error)?;
         let signature: Signature = spec.signature.parse().map_err(crate::argument_error)?;
+        let vectorized = spec.calling == Calling::Vectorized;
+        let methods = METHODS.into_iter().filter(|(kind, ..)| *kind == spec.kind);
+        let openings = methods.map(|method| Opening::new(vm, &signature, vectorized, method));
         Ok(Self {
             declared: Held::new(declared)?,
-            scan: Opening::new(vm, &signature, Entry::Scan, c"scan")?,
-            partitions: Opening::new(vm, &signature, Entry::Partitions, c"parts")?,
+            openings: openings.collect::<Result<_, _>>()?,
             on_error: spec.on_error,
             memory_limit: spec.memory_limit,
-            vectorized: spec.calling == crosslane::Calling::Vectorized,
+            vectorized,
+            set_up: spec.set_up,
         })
     }
 
-    /// Answers a scan, or what asks for the partitions, until there is no more to be yielded or none is wanted.
+    /// Answers a scan, a batch of a stream, or what asks for the partitions, until there is no more to be yielded or none is
+    /// wanted.
     pub(crate) fn answer(&self, vm: &Vm, lane: &mut GuestLane, call: Call) -> Result<(), Unwind> {
+        let Some(opening) = self.openings.iter().find(|opening| Some(opening.entry) == call.entry()) else {
+            return crosslane_guest::refuse(vm, lane, call, &call.refusal(), None);
+        };
         match self.memory_limit {
-            Some(bytes) => vm.limited(bytes, || self.answer_within(vm, lane, call)),
-            None => self.answer_within(vm, lane, call),
+            Some(bytes) => vm.limited(bytes, || self.answer_within(vm, lane, call, opening)),
+            None => self.answer_within(vm, lane, call, opening),
         }
     }
 
-    fn answer_within(&self, vm: &Vm, lane: &mut GuestLane, call: Call) -> Result<(), Unwind> {
-        let partitions = call.entry() == Some(Entry::Partitions);
-        let begun = self.begin(vm, lane, call, if partitions { &self.partitions } else { &self.scan });
-        let (scan, rows) = match begun {
+    fn answer_within(
+        &self,
+        vm: &Vm,
+        lane: &mut GuestLane,
+        call: Call,
+        opening: &Opening,
+    ) -> Result<(), Unwind> {
+        if self.set_up
+            && let Err(error) = self.declared.get().funcall::<_, _, Value>("prepare", ())
+        {
+            let failure = Failure { set_up: true, ..vm.describe(Unwind::from(error))? };
+            return crosslane_guest::refuse(vm, lane, call, &failure, None);
+        }
+        let (scan, rows) = match self.begin(vm, lane, call, opening) {
             Ok(begun) => begun,
             Err(error) => return crosslane_guest::fail(vm, lane, call, Unwind::from(error).into()),
         };
         let ruby = Ruby::get().expect("with the GVL");
         let taker = Taker {
             thread: Opaque::from(ruby.thread_current().as_value()),
+            process: std::process::id(),
             lane: Cell::new(lane),
             rows: Cell::new(Some(Box::new(rows))),
-            vectorized: self.vectorized && !partitions,
+            vectorized: self.vectorized && opening.entry != Entry::Partitions,
         };
         let taker = match gvl::made(|| ruby.obj_wrap(taker)) {
             Ok(taker) => taker,
@@ -162,8 +256,7 @@ impl Table {
             Ok(false) => rows.leave(vm, lane, None),
             Err(Unwind::Jump(state)) => Err(Unwind::Jump(state)),
             Err(error) => {
-                // What opens a scan of the host is a number, which says nothing to anybody.
-                let row = (!vm.host).then(|| rows.made());
+                let row = Some(rows.made());
                 rows.leave(vm, lane, Some(Mishap { error, row }))
             }
         }
@@ -184,8 +277,14 @@ impl Table {
         // Columns that the query does not want are not even looked at.
         let wanted: Vec<usize> = scan.funcall("wanted", ())?;
         let writer = objects::writer_of_wanted(&returns, &wanted, scan.funcall("narrow?", ())?)?;
-        let on_error = if opening.method == c"scan" { self.on_error } else { OnError::Fail };
-        Ok((scan, Rows::new(call, writer, &projected(&returns, &wanted)?, on_error)))
+        let columns = projected(&returns, &wanted)?;
+        let rows = match opening.entry {
+            Entry::Map => Rows::of_stream(call, writer, &columns, self.on_error),
+            // Partitions are no rows.
+            Entry::Partitions => Rows::new(call, writer, &columns, OnError::Fail),
+            _ => Rows::new(call, writer, &columns, self.on_error),
+        };
+        Ok((scan, rows))
     }
 }
 
@@ -211,6 +310,12 @@ impl Taker {
             return Err(Unwind::new(
                 ERROR,
                 "a row was yielded by another thread than the one that runs each",
+            ));
+        }
+        if std::process::id() != self.process {
+            return Err(Unwind::new(
+                ERROR,
+                "a row was yielded by another process than the one that runs each",
             ));
         }
         let Some(mut rows) = self.rows.take() else {
@@ -260,6 +365,21 @@ fn ended() -> Unwind {
     Unwind::new(c"Crosslane::ScanEnded", "the query needs no more rows")
 }
 
+/// What was yielded: several values are a row of these, as for `to_a`.
+///
+/// # Safety
+/// There must be so many arguments. With the GVL; Ruby may jump out.
+unsafe fn row_of(count: c_int, arguments: *const VALUE) -> VALUE {
+    // SAFETY: as the caller says.
+    unsafe {
+        match count {
+            0 => Qnil as VALUE,
+            1 => *arguments,
+            _ => rb_sys::rb_ary_new_from_values(i64::from(count), arguments),
+        }
+    }
+}
+
 /// The block of `each_row`.
 unsafe extern "C" fn take(
     _first: VALUE,
@@ -269,7 +389,7 @@ unsafe extern "C" fn take(
     _block: VALUE,
 ) -> VALUE {
     // SAFETY: there are so many arguments, and the data is a taker, which the VM keeps for the block.
-    let (row, taker) = unsafe { (if count > 0 { *arguments } else { Qnil as VALUE }, Value::from_raw(data)) };
+    let (row, taker) = unsafe { (row_of(count, arguments), Value::from_raw(data)) };
     let outcome = Obj::<Taker>::try_convert(taker).map_err(Unwind::from).and_then(|taker| taker.take(row));
     match outcome {
         Ok(()) => Qnil as VALUE,

@@ -1,8 +1,6 @@
 //! Values on their way through a column, the entries of aggregates, and waits: what Ruby gives and gets, without a database.
 
-use crate::function::Function;
 use crate::objects::{self, Fault, Vm};
-use crate::ready::Ready;
 use crate::serve::{Outs, answer_by};
 use crosslane::batch::{self, BATCH, Body, Encode, FAILURE, Header, Plan};
 use crosslane::lane::Lane;
@@ -102,20 +100,6 @@ fn what_is_no_value_is_told_and_leaves_no_trace() {
     }
 }
 
-/// An aggregate that adds.
-const SUM: &str = "Class.new do
-  def signature = 'sum(x BIGINT) -> BIGINT'
-  def admits_null = [false]
-  def sums = @sums ||= Hash.new(0)
-  def update(state, x)
-    @calls = (@calls || 0) + 1
-    raise \"call #{@calls}: #{x}\" if x == 13
-    sums[state] += x
-  end
-  def combine(target, source, _keep) = sums[target] += sums[source]
-  def finish(state) = state == 4 ? 'four' : sums[state]
-end.new";
-
 fn numbers(values: &[Option<i64>]) -> ColumnBuilder {
     let mut column = ColumnBuilder::new(&DataType::BigInt);
     for value in values {
@@ -125,57 +109,6 @@ fn numbers(values: &[Option<i64>]) -> ColumnBuilder {
         }
     }
     column
-}
-
-fn an_aggregate_has_three_entries() {
-    // SAFETY: with the GVL.
-    let vm = unsafe { Vm::calling(false) };
-    let functions = Function::aggregate(&vm, evaluate(SUM)).expect("an aggregate");
-    let (aggregate, mut outs) = (Arc::new(Ready::Rows(functions)), Outs::default());
-    let (mut engine, mut guest) = both_ends(4096);
-    let mut answer = |entry: Entry, columns: &[&[Option<i64>]]| -> (Header, Vec<u8>) {
-        let mut content: Vec<_> = columns.iter().map(|values| numbers(values)).collect();
-        if entry == Entry::Combine {
-            let mut keep = ColumnBuilder::new(&DataType::Boolean);
-            columns[0].iter().for_each(|_| keep.boolean(true));
-            content.push(keep);
-        }
-        let sent = engine.submit(Address::whole(0, entry), columns[0].len(), &content);
-        assert!(matches!(sent, Ok(Some(_))));
-        let Ok(Next::Call(call)) = guest.next_call_or(|| false) else { panic!("no message") };
-        answer_by(&vm, &aggregate, &mut guest, call, &mut outs).expect("an answer");
-        let header = engine.try_collect().expect("a sound answer").expect("an answer");
-        (header, engine.frame().to_vec())
-    };
-    let update: [&[Option<i64>]; 2] =
-        [&[Some(1), Some(2), Some(1), Some(3)], &[Some(10), None, Some(5), Some(7)]];
-    for (entry, columns) in [(Entry::Update, update), (Entry::Combine, [&[Some(1)], &[Some(3)]])] {
-        let (header, frame) = answer(entry, &columns);
-        assert_eq!((header.kind, header.rows), (BATCH, 0), "{entry:?}");
-        assert_eq!(batch::columns(&frame, std::iter::empty()).map(|columns| columns.len()), Ok(0));
-    }
-    let (header, frame) = answer(Entry::Finish, &[&[Some(1), Some(2), Some(3)]]);
-    assert_eq!((header.kind, header.rows), (BATCH, 3));
-    let mut words = vec![0u64; frame.len().div_ceil(8)];
-    bytemuck::cast_slice_mut(&mut words)[..frame.len()].copy_from_slice(&frame);
-    let sums =
-        batch::column(&bytemuck::cast_slice(&words)[..frame.len()], &DataType::BigInt).expect("a column");
-    assert_eq!(sums.values::<i64>(), Some(&[22, 0, 7][..]));
-    // The row that fails is told, and is called once; those before it have changed their states.
-    let (header, frame) = answer(Entry::Update, &[&[Some(1), Some(2), Some(1)], &[None, Some(1), Some(13)]]);
-    assert_eq!((header.kind, header.row, header.retries), (FAILURE, 2, 0));
-    let text = String::from_utf8_lossy(batch::failure_text(&frame).expect("a text")).into_owned();
-    assert!(text.contains("call 5: 13"), "{text}");
-    let (header, frame) = answer(Entry::Finish, &[&[Some(2), Some(4)]]);
-    assert_eq!((header.kind, header.row), (FAILURE, 1));
-    let text = String::from_utf8_lossy(batch::failure_text(&frame).expect("a text")).into_owned();
-    assert!(text.contains("String"), "{text}");
-    for entry in [Entry::Call, Entry::Scan, Entry::SetUp] {
-        let (header, frame) = answer(entry, &update);
-        assert_eq!(header.kind, FAILURE);
-        let text = String::from_utf8_lossy(batch::failure_text(&frame).expect("a text")).into_owned();
-        assert!(text.contains(&format!("no entry {entry:?}")), "{text}");
-    }
 }
 
 /// Tables as files declare them.
@@ -370,6 +303,9 @@ const AGGREGATES: &str = "
     def update(xs) = @all.concat(xs.empty? ? raise('no rows') : [xs.sum, xs.size])
     def finish = @all.sum
   end
+  class Strict < Sum
+    def finish = @all.size == 3 ? 'three' : super
+  end
   class Closed < Sum
     def initialize = @all = [-> {}]
     def update(x) = nil
@@ -379,7 +315,8 @@ const AGGREGATES: &str = "
   [*[nil] * 20, Crosslane::Aggregate.new('total(x BIGINT) -> BIGINT', Sum, on_error: :null),
    Crosslane::Aggregate.new('added(x BIGINT) -> BIGINT', ->(sum, x) { x == 1 ? nil : add.(sum, x) }, combine: add),
    Crosslane::Aggregate.new('sums(x BIGINT) -> BIGINT', Sums, vectorized: true),
-   Crosslane::Aggregate.new('closed(x BIGINT) -> BIGINT', Closed)]";
+   Crosslane::Aggregate.new('closed(x BIGINT) -> BIGINT', Closed),
+   Crosslane::Aggregate.new('strict(x BIGINT) -> BIGINT', Strict)]";
 
 /// What aggregates of files answer: the results, or a failure's text, and the header.
 struct Uses {
@@ -481,8 +418,19 @@ fn aggregates_of_files_keep_states() {
         header.kind == FAILURE && text.contains("a state of closed has to be copied, by Marshal"),
         "{text}"
     );
-    let (header, _) = uses.of(20, Entry::Scan, &[], 1);
-    assert_eq!(header.kind, FAILURE);
+    // The row that fails is told; those before it have changed their states.
+    let header = uses.update(24, &some(&[0, 1, 0]), &[None, Some(1), Some(13)]);
+    assert_eq!((header.kind, header.row, header.retries), (FAILURE, 2, 0));
+    uses.update(24, &some(&[0, 0, 0]), &some(&[1, 2, 3]));
+    assert_eq!(uses.finish(24, &[1]), some(&[1]));
+    let (header, words) = uses.of(24, Entry::Finish, &[&numbers(&some(&[1, 0]))], 2);
+    let text = String::from_utf8_lossy(bytemuck::cast_slice(&words)).into_owned();
+    assert!(header.kind == FAILURE && header.row == 1 && text.contains("String"), "{text}");
+    for entry in [Entry::Call, Entry::Scan, Entry::SetUp] {
+        let (header, words) = uses.of(24, entry, &[&numbers(&some(&[1]))], 1);
+        let text = String::from_utf8_lossy(bytemuck::cast_slice(&words)).into_owned();
+        assert!(header.kind == FAILURE && text.contains(&format!("no entry {entry:?}")), "{text}");
+    }
 }
 
 /// A lane whose engine takes no replies holds up itself alone, whatever it answers.
@@ -491,8 +439,7 @@ fn other_threads_run_while_a_lane_waits_for_room() {
     let vm = unsafe { Vm::calling(false) };
     let mut out = ColumnBuilder::new(&DataType::Blob);
     out.bytes(&[0; 800]).expect("room");
-    let functions = Function::aggregate(&vm, evaluate(SUM)).expect("an aggregate");
-    let aggregate = Arc::new(Ready::Rows(functions));
+    let aggregate = crate::ready::ready(&vm, evaluate(AGGREGATES), 24, None).expect("an aggregate");
     let wrong = || Unwind::new(c"ArgumentError", "wrong");
     while_full(&|guest, call| succeed(&vm, guest, call, &out, Mishaps::default()));
     while_full(&|guest, call| fail(&vm, guest, call, wrong().into()));
@@ -534,7 +481,6 @@ fn values() {
     crate::prepare().expect("the names that values need");
     every_value_survives_its_column();
     what_is_no_value_is_told_and_leaves_no_trace();
-    an_aggregate_has_three_entries();
     tables_are_scanned();
     aggregates_of_files_keep_states();
     other_threads_run_while_a_lane_waits_for_room();

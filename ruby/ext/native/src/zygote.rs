@@ -119,8 +119,11 @@ impl Guest for Ruby {
     }
 
     fn begin(&mut self) -> io::Result<()> {
-        let begun = self.call::<Value>("begin");
-        self.ends(begun.map(drop))
+        let begun = self.call::<bool>("begin");
+        if self.ends(begun)? {
+            crosslane_process::guest::tells_stack();
+        }
+        Ok(())
     }
 
     fn serve(&mut self, memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<()> {

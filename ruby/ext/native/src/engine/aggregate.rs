@@ -1,27 +1,82 @@
-//! The program's blocks as aggregate functions.
+//! The program's classes and blocks as aggregates.
 //!
-//! DuckDB's aggregate states are plain bytes that any thread may copy and combine, so a state here is a number, and
-//! Ruby holds what is accumulated under it (`Crosslane::Accumulators`). DuckDB's callbacks are the entries of one function
-//! (`crosslane::Kind`). Its API knows no state per worker for aggregates, and none is needed: each callback takes a host
-//! lane for its chunk. One state is never worked on by two lanes, so a chunk is not shared between lanes.
+//! They are aggregates like those of guests, whose states are in the host lanes ([`crosslane::states`]). Two things differ. What
+//! the program raises is kept for the query's thread. And a state goes to another lane of the same process, so what travels is a
+//! number, under which Ruby keeps a copy (`Crosslane::HostAggregate`) until the other lane takes that. If the other lane fails, nobody
+//! does: so the numbers of copies rise, and a copy that is older than all uses that run is forgotten.
 
-use crate::engine::database::{Connection, OK, c_string};
+use crate::engine::database::Connection;
 use crate::engine::host::{self, Block};
-use crate::engine::session::{Sessions, failure};
-use crate::engine::states;
-use crosslane::batch::{Body, Column, Encode, Plan};
-use crosslane::call::{CallGroup, Caller, Input, Output, call_entry};
-use crosslane::{ColumnBuilder, DataType, Entry, Error};
-use crosslane_vectors::guard::{drop_box, error_text, guard};
-use crosslane_vectors::{Arguments, LogicalType, Results};
-use libduckdb_sys as ffi;
-use std::ops::Range;
-use std::sync::Arc;
+use crate::engine::session::{Sessions, failure, lock};
+use crosslane::call::{CallGroup, Input, Output};
+use crosslane::states::{Accumulates, Accumulation, States};
+use crosslane::{Error, Function};
+use crosslane_process::Zygote;
+use crosslane_vectors::register_aggregate;
+use magnus::value::ReprValue;
+use magnus::{RHash, Value};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// The copies of this process.
+static COPIES: Mutex<Copies> = Mutex::new(Copies { next: 1, running: BTreeMap::new() });
+
+struct Copies {
+    /// The number of the next copy.
+    next: u64,
+    /// How many uses run that began when this was the next copy.
+    running: BTreeMap<u64, usize>,
+}
+
+/// The number of a new copy.
+pub(crate) fn copied() -> u64 {
+    let mut copies = lock(&COPIES);
+    copies.next += 1;
+    copies.next - 1
+}
+
+/// Takes copies of uses that are over out of Ruby's list, and gives back lanes that prepared statements do not need now. With the
+/// GVL; Ruby code could be interrupted in the midst of this.
+pub(crate) fn forget_copies(known: RHash) -> Result<(), magnus::Error> {
+    crosslane_vectors::sweep();
+    let numbers: Vec<u64> = known.funcall("keys", ())?;
+    let oldest = {
+        let copies = lock(&COPIES);
+        copies.running.first_key_value().map_or(copies.next, |(first, _)| *first)
+    };
+    let mut ended = numbers.into_iter().filter(|number| *number < oldest);
+    ended.try_for_each(|number| known.delete::<_, Value>(number).map(drop))
+}
+
+/// A use that runs: the copies of its states have numbers from this one on.
+struct Running(u64);
+
+impl Running {
+    fn new() -> Self {
+        let mut copies = lock(&COPIES);
+        let first = copies.next;
+        *copies.running.entry(first).or_default() += 1;
+        Self(first)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut copies = lock(&COPIES);
+        if let Some(count) = copies.running.get_mut(&self.0) {
+            *count -= 1;
+            if *count == 0 {
+                copies.running.remove(&self.0);
+            }
+        }
+    }
+}
 
 /// What a registered aggregate carries.
 struct Registered {
     block: Block,
-    group: CallGroup,
+    group: Arc<CallGroup>,
     sessions: Arc<Sessions>,
 }
 
@@ -29,222 +84,84 @@ struct Registered {
 pub(crate) fn register(connection: &Connection, number: u32, declared: String) -> Result<(), magnus::Error> {
     let block = Block::new(number, &declared)?;
     let link = connection.link()?;
-    let engine = |error: Error| failure(None, &error.to_string());
-    let signature = &block.function.signature;
-    let types = signature.parameters.iter().map(|parameter| LogicalType::new(&parameter.data_type));
-    let types = types.collect::<Result<Vec<_>, _>>().map_err(engine)?;
-    let returns = LogicalType::new(&signature.returns).map_err(engine)?;
-    let c_name = c_string(&signature.name)?;
-    let sees_null = block.function.admits_null();
+    let function = Arc::clone(&block.function);
     let sessions = Arc::clone(&link.database.sessions);
-    let registered = Registered { block, group: CallGroup::default(), sessions };
-    // SAFETY: all handles live across the calls; the extra info is freed by DuckDB.
-    let state = unsafe {
-        let mut function = ffi::duckdb_create_aggregate_function();
-        if !states::spread(function) {
-            ffi::duckdb_destroy_aggregate_function(&raw mut function);
-            return Err(failure(
-                None,
-                "this libduckdb has no aggregates that crosslane knows; use 1.5.6 or 2.0.0",
-            ));
-        }
-        ffi::duckdb_aggregate_function_set_name(function, c_name.as_ptr());
-        types.iter().for_each(|parameter| {
-            ffi::duckdb_aggregate_function_add_parameter(function, parameter.raw());
-        });
-        ffi::duckdb_aggregate_function_set_return_type(function, returns.raw());
-        if sees_null {
-            ffi::duckdb_aggregate_function_set_special_handling(function);
-        }
-        let registered = Box::into_raw(Box::new(registered)).cast();
-        ffi::duckdb_aggregate_function_set_extra_info(function, registered, Some(drop_box::<Registered>));
-        ffi::duckdb_aggregate_function_set_functions(
-            function,
-            Some(size),
-            Some(init),
-            Some(update),
-            Some(combine_states),
-            Some(finalize),
-        );
-        ffi::duckdb_aggregate_function_set_destructor(function, Some(destroy));
-        let state = ffi::duckdb_register_aggregate_function(link.raw, function);
-        ffi::duckdb_destroy_aggregate_function(&raw mut function);
-        state
-    };
-    if state == OK {
-        return Ok(());
-    }
-    Err(failure(None, &format!("DuckDB refused the aggregate {c_name:?}; another may have this name")))
+    let registered = Registered { block, group: Arc::default(), sessions };
+    // SAFETY: the connection is open.
+    unsafe { register_aggregate(link.raw, &function, registered) }
+        .map_err(|error| failure(None, &error.to_string()))
 }
 
-unsafe extern "C" fn size(_info: ffi::duckdb_function_info) -> ffi::idx_t {
-    size_of::<i64>() as ffi::idx_t
-}
-
-unsafe extern "C" fn init(_info: ffi::duckdb_function_info, state: ffi::duckdb_aggregate_state) {
-    // SAFETY: DuckDB gives each state the bytes that `size` asks for.
-    unsafe { state.cast::<i64>().write_unaligned(states::born()) };
-}
-
-/// The numbers of states.
-///
-/// # Safety
-/// There must be so many states that `init` has seen.
-unsafe fn numbers(states: *mut ffi::duckdb_aggregate_state, count: usize) -> Vec<i64> {
-    // SAFETY: as the caller says.
-    unsafe { (0..count).map(|at| states.add(at).read().cast::<i64>().read_unaligned()).collect() }
-}
-
-/// Columns of states' numbers, and the arguments behind them.
-struct States<'a> {
-    columns: Vec<Vec<i64>>,
-    arguments: Option<&'a dyn Input>,
-}
-
-impl Input for States<'_> {
-    fn rows(&self) -> usize {
-        self.columns.first().map_or(0, Vec::len)
+impl crosslane_vectors::Aggregate for Registered {
+    fn begin(&self, failed: Option<Error>) -> Result<Arc<dyn Accumulates>, Error> {
+        let (function, group) = (Arc::clone(&self.block.function), Arc::clone(&self.group));
+        let running = Running::new();
+        let states = Accumulation::new(host::current()?, function, group).after(failed);
+        let sessions = Arc::clone(&self.sessions);
+        Ok(Arc::new(Use { states, sessions, told: AtomicU64::new(0), _running: running }))
     }
 
-    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
-        let columns = self.columns.iter().map(|numbers| {
-            let mut column = ColumnBuilder::new(&DataType::BigInt);
-            column.fixed_all(&numbers[rows.clone()]);
-            column
-        });
-        let numbers: Vec<_> = columns.collect();
-        let Some(arguments) = self.arguments else {
-            take(&Joined { numbers: &numbers, arguments: None });
-            return Ok(());
-        };
-        arguments.slice(rows.clone(), &mut |arguments| {
-            take(&Joined { numbers: &numbers, arguments: Some(arguments) });
-        })
+    fn is_current(&self, _function: &Function) -> bool {
+        true
     }
 }
 
-/// So many times the answer that DuckDB may use a state that was combined once more.
-struct Keep(usize);
-
-impl Input for Keep {
-    fn rows(&self) -> usize {
-        self.0
-    }
-
-    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
-        let mut column = ColumnBuilder::new(&DataType::Boolean);
-        rows.for_each(|_| column.boolean(true));
-        take(&column);
-        Ok(())
-    }
+/// An aggregate in a query that runs.
+struct Use {
+    states: Accumulation<Zygote>,
+    sessions: Arc<Sessions>,
+    /// The ticket of the exception that the query's thread will find: all threads of the query fail with the first.
+    told: AtomicU64,
+    _running: Running,
 }
 
-struct Joined<'a> {
-    numbers: &'a [ColumnBuilder],
-    arguments: Option<&'a dyn Encode>,
-}
-
-impl Encode for Joined<'_> {
-    fn plan(&self, plan: &mut Plan) {
-        self.numbers.iter().for_each(|column| column.plan(plan));
-        self.arguments.iter().for_each(|arguments| arguments.plan(plan));
-    }
-    fn write(&self, body: &mut Body<'_>) {
-        self.numbers.iter().for_each(|column| column.write(body));
-        self.arguments.iter().for_each(|arguments| arguments.write(body));
-    }
-}
-
-/// Results from a place in a vector on.
-struct Behind<'a>(usize, Results<'a>);
-
-impl Output for Behind<'_> {
-    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
-        self.1.accept(self.0 + first, results)
-    }
-    fn null(&mut self, row: usize) {
-        self.1.null(self.0 + row);
-    }
-}
-
-impl Registered {
-    fn enter(&self, entry: Entry, input: &dyn Input, output: &mut dyn Output) -> Result<(), Error> {
-        let (host, caller) = (host::current()?, Caller::new(&self.group, 1));
-        call_entry(&*host, &self.block.function, entry, caller, input, output).inspect_err(|error| {
-            if let Error::Raised { failure, .. } = error {
-                // DuckDB does not say which connection this is for.
+impl Use {
+    /// Notes what the program raised. DuckDB does not say which connection this is for.
+    fn settle<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        outcome.inspect_err(|error| {
+            if let Error::Raised { failure, .. } = error
+                && self.told.swap(failure.ticket, Relaxed) != failure.ticket
+            {
                 self.sessions.leave_anyhow(error.to_string(), failure.ticket);
             }
         })
     }
 }
 
-/// Runs a callback's body with the aggregate.
-///
-/// # Safety
-/// `info` must be DuckDB's, for one of our aggregates.
-unsafe fn with(info: ffi::duckdb_function_info, body: impl FnOnce(&Registered) -> Result<(), Error>) {
-    // SAFETY: as the caller says; DuckDB copies the text.
-    unsafe {
-        let registered = &*ffi::duckdb_aggregate_function_get_extra_info(info).cast::<Registered>();
-        if let Err(error) = guard(|| body(registered)) {
-            ffi::duckdb_aggregate_function_set_error(info, error_text(&error).as_ptr());
-        }
+impl Accumulates for Use {
+    fn update(&self, states: &States<'_>, input: &dyn Input) -> Result<(), Error> {
+        self.settle(self.states.update(states, input))
     }
-}
 
-unsafe extern "C" fn update(
-    info: ffi::duckdb_function_info,
-    input: ffi::duckdb_data_chunk,
-    states: *mut ffi::duckdb_aggregate_state,
-) {
-    // SAFETY: DuckDB passes a chunk of the declared types, and a state for each of its rows.
-    unsafe {
-        with(info, |registered| {
-            let arguments = Arguments::of(input, &registered.block.function);
-            let columns = vec![numbers(states, arguments.rows())];
-            let input = States { columns, arguments: Some(&arguments) };
-            registered.enter(Entry::Update, &input, &mut ())
-        });
+    fn combine(&self, targets: &States<'_>, sources: &States<'_>, keep: bool) -> Result<(), Error> {
+        self.settle(self.states.combine(targets, sources, keep))
     }
-}
 
-unsafe extern "C" fn combine_states(
-    info: ffi::duckdb_function_info,
-    source: *mut ffi::duckdb_aggregate_state,
-    target: *mut ffi::duckdb_aggregate_state,
-    count: ffi::idx_t,
-) {
-    // SAFETY: DuckDB passes so many states of each.
-    unsafe {
-        with(info, |registered| {
-            let columns = vec![numbers(target, count as usize), numbers(source, count as usize)];
-            let keep = Keep(count as usize);
-            registered.enter(Entry::Combine, &States { columns, arguments: Some(&keep) }, &mut ())
-        });
+    fn finish(&self, states: &States<'_>, output: &mut dyn Output) -> Result<(), Error> {
+        self.settle(self.states.finish(states, output))
     }
-}
 
-unsafe extern "C" fn finalize(
-    info: ffi::duckdb_function_info,
-    source: *mut ffi::duckdb_aggregate_state,
-    result: ffi::duckdb_vector,
-    count: ffi::idx_t,
-    offset: ffi::idx_t,
-) {
-    // SAFETY: DuckDB passes so many states, and a vector of the declared type with room for their results.
-    unsafe {
-        with(info, |registered| {
-            let columns = vec![numbers(source, count as usize)];
-            let rows = offset as usize + count as usize;
-            let results = Results::new(result, &registered.block.function.signature.returns, rows);
-            let mut output = Behind(offset as usize, results);
-            registered.enter(Entry::Finish, &States { columns, arguments: None }, &mut output)
-        });
+    fn function(&self) -> &Function {
+        self.states.function()
     }
-}
 
-unsafe extern "C" fn destroy(ended: *mut ffi::duckdb_aggregate_state, count: ffi::idx_t) {
-    // SAFETY: DuckDB passes so many states.
-    states::end(unsafe { numbers(ended, count as usize) });
+    fn is_idle(&self) -> bool {
+        self.states.is_idle()
+    }
+
+    fn renew(&self) {
+        self.states.renew();
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.states.failure()
+    }
+
+    fn sweep(&self) -> bool {
+        self.states.sweep()
+    }
+
+    fn end(&self) {
+        self.states.end();
+    }
 }

@@ -7,20 +7,13 @@
 use crate::engine::database::c_string;
 use crate::engine::forget;
 use crate::engine::session::{failure, lock};
-use crate::engine::states::Update;
 use libduckdb_sys as ffi;
 use magnus::Error;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The library that is open, by the path that was given.
 static OPEN: Mutex<Option<String>> = Mutex::new(None);
-
-/// DuckDB's callback for the rows of an aggregate of the C API; 0 where it is hidden.
-static UPDATE: AtomicUsize = AtomicUsize::new(0);
-/// Its name in C++: `duckdb::CAPIAggregateUpdate(Vector *, AggregateInputData &, idx_t, Vector &, idx_t)`.
-const UPDATE_NAME: &CStr = c"_ZN6duckdb19CAPIAggregateUpdateEPNS_6VectorERNS_18AggregateInputDataEmRS0_m";
 
 macro_rules! table {
     ($($name:ident,)*) => {
@@ -77,6 +70,7 @@ table! {
     duckdb_bind_get_named_parameter,
     duckdb_bind_get_parameter,
     duckdb_bind_set_bind_data,
+    duckdb_bind_set_cardinality,
     duckdb_bind_set_error,
     duckdb_bind_value,
     duckdb_client_context_get_config_option,
@@ -287,7 +281,6 @@ pub(crate) fn load(path: String) -> Result<(), Error> {
             let advice = "set CROSSLANE_LIBDUCKDB to the path of a libduckdb.so of 1.5.6 or newer";
             return Err(failure(None, &format!("{path} cannot be opened: {why}; {advice}")));
         }
-        UPDATE.store(libc::dlsym(library, UPDATE_NAME.as_ptr()) as usize, Relaxed);
         forget::find(library);
         table(library)
     };
@@ -316,12 +309,6 @@ thread_local! {
 
 unsafe extern "C" fn get_api(_info: ffi::duckdb_extension_info, _version: *const c_char) -> *const c_void {
     TABLE.get().cast()
-}
-
-/// DuckDB's callback for the rows of an aggregate.
-pub(crate) fn update() -> Option<Update> {
-    // SAFETY: the name says what the function takes; none is null.
-    unsafe { std::mem::transmute::<usize, Option<Update>>(UPDATE.load(Relaxed)) }
 }
 
 /// The library's version.

@@ -15,7 +15,6 @@
 use crate::engine::bind::Parameter;
 use crate::engine::rows::Rows;
 use crate::engine::session::{Session, Sessions, failure, lock};
-use crate::engine::states::Running;
 use crate::engine::{append, bind};
 use crosslane::DataType;
 use crosslane_gvl::{self as gvl, Stand, check_interrupts, stand};
@@ -304,11 +303,9 @@ impl Link {
     /// Those of a query.
     pub(crate) fn run(&self, work: impl FnOnce() -> Result<(), String>) -> Result<(), Error> {
         let _work = self.work();
-        let running = Running::new();
         check_interrupts()?;
         self.session.begin();
         self.aside(work)?.map_err(|words| self.failure(&words))?;
-        running.succeeded();
         match self.session.left_for_good() {
             Some(left) => Err(failure(Some(left), "the query was left")),
             None => Ok(()),
@@ -592,11 +589,6 @@ impl Statements {
 
     /// Plans a statement; functions with constant arguments are called here already.
     fn prepare(&self, link: &Link, index: ffi::idx_t) -> Result<Prepared, Error> {
-        let running = Running::new();
-        self.plan(link, index).inspect(|_| running.succeeded())
-    }
-
-    fn plan(&self, link: &Link, index: ffi::idx_t) -> Result<Prepared, Error> {
         let _work = link.work();
         link.session.begin_plan();
         let mut raw = std::ptr::null_mut();
@@ -643,12 +635,9 @@ impl Drop for Prepared {
 impl Prepared {
     /// Runs the statement to its end, or, if its rows are streamed, until the first are there.
     fn run(&self, link: &Arc<Link>, streamed: bool) -> Result<Rows, Error> {
-        let running = Running::new();
         let mut rows = self.execute(link, streamed)?;
         if streamed {
-            rows.stream(running)
-        } else {
-            running.succeeded()
+            rows.stream();
         }
         Ok(rows)
     }

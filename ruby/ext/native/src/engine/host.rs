@@ -74,6 +74,7 @@ pub(crate) fn start(descriptor: i32) -> Result<(), magnus::Error> {
         origin: Origin::thread(socket),
         source: Source::Thread { name: "the program".into() },
         load_timeout: settings.load_timeout,
+        stuck: settings.stuck(),
         ring_size: settings.ring_size,
         largest_batch: settings.largest_batch,
         spin: settings.spin,

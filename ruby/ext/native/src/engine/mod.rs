@@ -7,7 +7,7 @@
 //! | [`session`] | what a query's thread and its workers tell each other |
 //! | [`database`], [`rows`], [`arrow`], [`append`], [`import`], [`bind`], [`parameter`] | the client |
 //! | [`forget`] | taking functions back |
-//! | [`scalar`], [`scan`], [`projection`], [`aggregate`], [`states`] | the program's blocks as DuckDB's functions |
+//! | [`scalar`], [`table`], [`aggregate`] | the program's blocks as DuckDB's functions |
 
 pub(crate) mod aggregate;
 pub(crate) mod api;
@@ -19,9 +19,7 @@ pub(crate) mod forget;
 pub(crate) mod host;
 pub(crate) mod import;
 pub(crate) mod parameter;
-pub(crate) mod projection;
 pub(crate) mod rows;
 pub(crate) mod scalar;
-pub(crate) mod scan;
 pub(crate) mod session;
-pub(crate) mod states;
+pub(crate) mod table;

@@ -2,7 +2,6 @@
 
 use crate::engine::database::{Link, Raw, briefly, in_own_process, text};
 use crate::engine::session::failure;
-use crate::engine::states::Running;
 use crate::objects::{self, Reader, Vm, made};
 use crosslane::DataType;
 use crosslane::batch;
@@ -29,8 +28,8 @@ pub(crate) struct Inner {
     pub(crate) types: Vec<Result<DataType, String>>,
     readers: Vec<Reader>,
     pub(crate) link: Option<Arc<Link>>,
-    /// The query, as long as it makes the rows.
-    stream: Option<Running>,
+    /// Whether the query goes on and makes the rows.
+    streams: bool,
     process: u32,
     closed: bool,
 }
@@ -48,15 +47,14 @@ impl Inner {
     fn free(&mut self) {
         // SAFETY: an all-zero result is an empty one.
         let raw = std::mem::replace(&mut self.raw, unsafe { std::mem::zeroed() });
-        let (raw, link, stream) = (Raw(raw), self.link.take(), self.stream.take());
+        let (raw, link, streams) = (Raw(raw), self.link.take(), std::mem::take(&mut self.streams));
         in_own_process(self.process, move || {
             let Raw(mut raw) = { raw };
             // SAFETY: ours, destroyed once; destroying an empty result does nothing.
             unsafe { ffi::duckdb_destroy_result(&raw mut raw) };
-            if let (Some(link), Some(_)) = (&link, &stream) {
+            if let Some(link) = link.filter(|_| streams) {
                 link.end_stream();
             }
-            drop((stream, link));
         });
     }
 }
@@ -71,7 +69,7 @@ impl Rows {
             types: Vec::new(),
             readers: Vec::new(),
             link: None,
-            stream: None,
+            streams: false,
             process: std::process::id(),
             closed: false,
         };
@@ -103,8 +101,8 @@ impl Rows {
     }
 
     /// The rows are made by a query that goes on.
-    pub(crate) fn stream(&mut self, running: Running) {
-        self.0.get_mut().stream = Some(running);
+    pub(crate) fn stream(&mut self) {
+        self.0.get_mut().streams = true;
     }
 
     pub(crate) fn names(&self) -> Result<Vec<String>, Error> {
@@ -149,19 +147,19 @@ impl Rows {
         if inner.readers.is_empty() {
             inner.readers = types.iter().map(|known| objects::reader(known)).collect::<Result<_, _>>()?;
         }
-        let chunk = match (&inner.stream, &inner.link) {
+        let chunk = match (inner.streams, &inner.link) {
             // SAFETY: the result is one of this connection.
-            (Some(_), Some(link)) => unsafe { link.fetch(inner.raw) }?,
+            (true, Some(link)) => unsafe { link.fetch(inner.raw) }?,
             // SAFETY: the result is complete.
             _ => Chunk(unsafe { ffi::duckdb_fetch_chunk(inner.raw) }),
         };
-        if let (Some(running), Some(link)) = (inner.stream.take_if(|_| chunk.0.is_null()), &inner.link) {
+        let ended = chunk.0.is_null() && std::mem::take(&mut inner.streams);
+        if let Some(link) = inner.link.as_ref().filter(|_| ended) {
             // SAFETY: the text belongs to the result.
             let failed = unsafe { text(ffi::duckdb_result_error(&raw mut inner.raw)) };
             if !failed.is_empty() {
                 return Err(link.failure(&failed));
             }
-            running.succeeded();
             if let Some(left) = link.session.left_for_good() {
                 return Err(failure(Some(left), "the query was left"));
             }

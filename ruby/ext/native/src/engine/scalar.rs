@@ -8,6 +8,7 @@ use crate::engine::database::Connection;
 use crate::engine::host::{self, Block};
 use crate::engine::session::{Session, Sessions, failure};
 use crate::objects::Vm;
+use crate::ready::Ready;
 use crosslane::batch;
 use crosslane::call::{Caller, Input, Output, call, deliver, place};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, Library};
@@ -115,7 +116,7 @@ pub(crate) fn call_here(
         let callable = host::callable(&vm, function.index, function.types.as_deref()).map_err(Unwind::from);
         let progress = Progress { word: None, sequence: 0 };
         let outcome = callable.map_err(Mishap::from).and_then(|callable| {
-            let function = callable.entry(Entry::Call).expect("a scalar function");
+            let Ready::Scalar(function) = &*callable else { panic!("a scalar function is none") };
             function.ready.run(&vm, &function.callee, &columns, rows, progress, &mut out)
         });
         outcome.map_err(|Mishap { error, row }| {

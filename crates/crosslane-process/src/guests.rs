@@ -1,21 +1,22 @@
 //! Which program runs the functions of a file.
 
+use crate::ruby::ruby_environment;
+use crate::zygote::{Origin, Source};
 use crosslane::{Error, Settings};
-use crosslane_process::{Origin, Source};
 use serde::Deserialize;
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::{env, fs};
 
-/// The JavaScript host's file name; it lies beside the extension.
+/// The JavaScript host's file name; it lies beside the engine's library.
 const JAVASCRIPT: &str = "crosslane-js";
 
-/// The gem's Ruby files, in a folder beside the extension.
+/// The gem's Ruby files, in a folder beside the engine's library.
 const RUBY: &str = "ruby";
 
-/// The folder beside the extension that has a folder for each further language, with the guest and its manifest.
+/// The folder beside the engine's library that has a folder for each further language, with the guest and its manifest.
 const GUESTS: &str = "guests";
 /// A manifest's file name.
 const MANIFEST: &str = "guest.json";
@@ -46,10 +47,10 @@ impl Manifest {
     }
 }
 
-/// The further languages that came with this extension, or were put beside it.
+/// The further languages that came with this library, or were put beside it.
 static FURTHER: LazyLock<Vec<Manifest>> = LazyLock::new(|| {
     let mut found: Vec<Manifest> = Vec::new();
-    // The extension may be a link to where the guests are.
+    // It may be a link to where the guests are.
     for file in [this_file(), this_file().canonicalize().unwrap_or_default()] {
         let folders = fs::read_dir(file.with_file_name(GUESTS)).into_iter().flatten().flatten();
         for manifest in folders.filter_map(|folder| Manifest::read(&folder.path().join(MANIFEST))) {
@@ -61,8 +62,9 @@ static FURTHER: LazyLock<Vec<Manifest>> = LazyLock::new(|| {
     found
 });
 
-/// The settings, those for the programs of all languages among them.
-pub(crate) fn settings() -> Settings {
+/// The settings of an engine, those for the programs of all languages among them. `how` says how a user sets one
+/// ([`Settings::with_programs`]).
+pub fn settings(how: &'static str) -> Settings {
     let known = [
         (
             "python",
@@ -75,7 +77,7 @@ pub(crate) fn settings() -> Settings {
     let known = known.map(|(name, meaning)| (name.to_owned(), meaning.to_owned()));
     let meaning = "path of the guest; empty: the one that came with Crosslane";
     let further = FURTHER.iter().map(|manifest| (manifest.setting(), meaning.to_owned()));
-    Settings::with_programs(known.into_iter().chain(further))
+    Settings::with_programs(how, known.into_iter().chain(further))
 }
 
 /// What functions are written in.
@@ -88,7 +90,7 @@ enum Language {
 }
 
 /// The language of a file, by name.
-pub(crate) fn language_of(file: &Path) -> String {
+pub fn language_of(file: &Path) -> String {
     match language(file) {
         Language::Further(manifest) => manifest.language.clone(),
         known => format!("{known:?}"),
@@ -109,24 +111,17 @@ fn language(file: &Path) -> Language {
 }
 
 /// How to start a zygote for the source.
-pub(crate) fn origin(source: &Source, settings: &Settings) -> Result<Origin, Error> {
+///
+/// # Errors
+/// [`Error::Boot`] if there is no program for its language.
+pub fn origin(source: &Source, settings: &Settings) -> Result<Origin, Error> {
     let language = match source {
         Source::File { path } => language(path),
         Source::Pickle { .. } | Source::Thread { .. } => Language::Python,
     };
-    let environment: &[_] = match language {
-        Language::Ruby if !chooses_compiler(|name| env::var_os(name)) => &[("RUBY_YJIT_ENABLE", "1")],
-        _ => &[],
-    };
+    let environment = if matches!(language, Language::Ruby) { ruby_environment() } else { &[] };
     let (command, advice) = command(language, settings)?;
     Ok(Origin::Process { command, environment, advice })
-}
-
-/// Whether a user has chosen which of Ruby's compilers is to run, or that none is. A Ruby without YJIT ignores that one is
-/// chosen for it, but ends if it is told of two.
-fn chooses_compiler(variable: impl Fn(&str) -> Option<OsString>) -> bool {
-    let options = variable("RUBYOPT").unwrap_or_default();
-    variable("RUBY_YJIT_ENABLE").is_some() || options.to_string_lossy().contains("jit")
 }
 
 fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'static str), Error> {
@@ -141,7 +136,7 @@ fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'st
         }
         Language::Ruby => {
             let mut command = vec![ruby(settings)?.display().to_string()];
-            // The Python package has the gem's files in a folder; the gem has this extension among its files. Without
+            // The Python package has the gem's files in a folder; the gem has this library among its files. Without
             // either the gem is looked for where gems are.
             let near = [this_file().with_file_name(RUBY), this_file().with_file_name("..")];
             if let Some(gem) = near.iter().find(|folder| is_file(&folder.join("crosslane/zygote.rb"))) {
@@ -160,22 +155,23 @@ fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'st
     }
 }
 
-/// The JavaScript host: the setting's, or the one that came with this extension.
+/// The JavaScript host: the setting's, or the one that came with this library.
 fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
     if let Some(path) = settings.program("javascript") {
         let path = PathBuf::from(path);
         return if is_file(&path) { Ok(path) } else { Err(missing("javascript", &path)) };
     }
     let path = this_file().with_file_name(JAVASCRIPT);
-    // The extension may be a link to where the host is.
+    // It may be a link to where the host is.
     let real = this_file().canonicalize().unwrap_or_default().with_file_name(JAVASCRIPT);
     if let Some(path) = [&path, &real].into_iter().find(|path| is_file(path)) {
         return Ok(path.clone());
     }
     Err(Error::Boot(format!(
         "there is no JavaScript host at {}: this package was built without V8. Build it where tools/v8 can \
-         fetch V8, or name a host with CALL crosslane_set('javascript', '/path/to/{JAVASCRIPT}')",
-        path.display()
+         fetch V8, or name a host with {}",
+        path.display(),
+        settings.how_to_set("javascript", "/path/to/crosslane-js")
     )))
 }
 
@@ -204,15 +200,14 @@ fn ruby(settings: &Settings) -> Result<PathBuf, Error> {
         return found.ok_or_else(|| missing("ruby", &path));
     }
     installed("ruby").or_else(|| on_path("ruby")).ok_or_else(|| {
-        Error::Boot(
-            "no Ruby interpreter: this extension is installed in none, and PATH has no ruby; install one, or name it with \
-             CALL crosslane_set('ruby', '/path/to/ruby')"
-                .into(),
-        )
+        Error::Boot(format!(
+            "no Ruby interpreter: crosslane is installed in none, and PATH has no ruby; install one, or name it with {}",
+            settings.how_to_set("ruby", "/path/to/ruby")
+        ))
     })
 }
 
-/// Where the engine found this extension.
+/// Where the engine found the library that this is part of.
 fn this_file() -> PathBuf {
     // SAFETY: dladdr fills the struct if it succeeds, with a path that lives as long as this library.
     unsafe {
@@ -224,7 +219,7 @@ fn this_file() -> PathBuf {
     }
 }
 
-/// The interpreter that this extension is installed in: `bin/python3.11` beside `lib/python3.11`, `bin/ruby` beside
+/// The interpreter that this library is installed in: `bin/python3.11` beside `lib/python3.11`, `bin/ruby` beside
 /// `lib/ruby`. A user's own packages lie elsewhere, but the folder has the name of their interpreter.
 fn installed(language: &str) -> Option<PathBuf> {
     let file = this_file();
@@ -257,11 +252,11 @@ fn python(settings: &Settings) -> Result<PathBuf, Error> {
         }
     }
     installed("python").or_else(|| on_path("python3")).or_else(|| on_path("python")).ok_or_else(|| {
-        Error::Boot(
-            "no Python interpreter: there is no active virtual environment, this extension is installed in none, \
-             and PATH has neither python3 nor python; name one with CALL crosslane_set('python', '/path/to/python')"
-                .into(),
-        )
+        Error::Boot(format!(
+            "no Python interpreter: there is no active virtual environment, crosslane is installed in none, \
+             and PATH has neither python3 nor python; name one with {}",
+            settings.how_to_set("python", "/path/to/python")
+        ))
     })
 }
 

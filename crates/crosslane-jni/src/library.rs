@@ -1,0 +1,204 @@
+//! The libraries that this process has loaded, and what Spark needs to know of them.
+
+use crosslane::call::CallGroup;
+use crosslane::pool::{Pool, PoolOptions};
+use crosslane::{DataType, Error, Field, Function, Library, Settings};
+use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, guests};
+use serde_json::{Value, json};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// How a user of Spark sets something.
+const HOW_TO_SET: &str = "spark.crosslane.{name}={value}";
+
+/// A library and who calls it.
+pub type ProcessLibrary = Library<Zygote>;
+
+/// The calls that a terminal's Ctrl-C ends: all.
+static GROUPS: Mutex<Vec<Weak<CallGroup>>> = Mutex::new(Vec::new());
+
+/// Calls that are cancelled together.
+pub fn group() -> Arc<CallGroup> {
+    let group = Arc::new(CallGroup::default());
+    let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+    groups.retain(|group| group.strong_count() > 0);
+    groups.push(Arc::downgrade(&group));
+    group
+}
+
+fn cancel_all() {
+    let groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+    groups.iter().filter_map(Weak::upgrade).for_each(|group| group.cancel());
+}
+
+/// Loads a file, or functions that a Python program has pickled, under a name.
+///
+/// # Errors
+/// As [`Zygote::start`]; [`Error::Setting`] for a setting that does not exist, or cannot have this value.
+pub fn load(
+    name: &str,
+    pickles: Vec<Vec<u8>>,
+    settings: &[(String, String)],
+) -> Result<ProcessLibrary, Error> {
+    crosslane_process::report_panics();
+    let mut all = guests::settings(HOW_TO_SET);
+    settings.iter().try_for_each(|(name, value)| all.set(name, value))?;
+    let source = if pickles.is_empty() {
+        let path = PathBuf::from(name);
+        Source::File { path: path.canonicalize().map_err(|error| Error::Engine(format!("{name}: {error}")))? }
+    } else {
+        Source::Pickle { name: name.to_owned(), pickles }
+    };
+    let options = ZygoteOptions {
+        origin: with_hash_seed(guests::origin(&source, &all)?),
+        source,
+        load_timeout: all.load_timeout,
+        stuck: all.stuck(),
+        ring_size: all.ring_size,
+        largest_batch: all.largest_batch,
+        spin: all.spin,
+        on_interrupt: Arc::new(|_| cancel_all()),
+    };
+    let (pool, loaded) = Pool::start(pool_options(&all), move |stop| Zygote::start(options, stop))?;
+    Ok(Library { name: name.to_owned(), version: 1, functions: loaded.functions, pool })
+}
+
+/// The same with a seed for Python's hashes of texts, which must agree on all machines, unless the user has chosen one.
+fn with_hash_seed(origin: Origin) -> Origin {
+    const SEED: &[(&str, &str)] = &[("PYTHONHASHSEED", "0")];
+    match origin {
+        Origin::Process { command, environment: &[], advice } if env::var_os(SEED[0].0).is_none() => {
+            Origin::Process { command, environment: SEED, advice }
+        }
+        other => other,
+    }
+}
+
+fn pool_options(settings: &Settings) -> PoolOptions {
+    PoolOptions { warm: settings.warm_lanes.max(1), idle_timeout: settings.idle_timeout }
+}
+
+/// What Spark calls a type, as its `DataType.json` has it.
+///
+/// # Errors
+/// The SQL type that Spark does not have.
+pub fn spark_type(data_type: &DataType) -> Result<Value, String> {
+    use DataType as T;
+    let name = match data_type {
+        T::Boolean => "boolean",
+        T::TinyInt => "byte",
+        T::SmallInt => "short",
+        T::Integer => "integer",
+        T::BigInt => "long",
+        T::Float => "float",
+        T::Double => "double",
+        T::Varchar | T::Json => "string",
+        T::Blob => "binary",
+        T::Date => "date",
+        T::Timestamp => "timestamp_ntz",
+        T::TimestampTz => "timestamp",
+        T::Interval => "interval",
+        T::Decimal { precision, scale } => return Ok(json!(format!("decimal({precision},{scale})"))),
+        T::List(element) => {
+            return Ok(json!({ "type": "array", "elementType": spark_type(element)?, "containsNull": true }));
+        }
+        T::Struct(fields) => return spark_struct(fields),
+        T::Map(entry) => {
+            let mut parts = entry.children();
+            let (Some(key), Some(value)) = (parts.next(), parts.next()) else {
+                return Err(data_type.to_string());
+            };
+            let (key, value) = (spark_type(key)?, spark_type(value)?);
+            return Ok(
+                json!({ "type": "map", "keyType": key, "valueType": value, "valueContainsNull": true }),
+            );
+        }
+        other => return Err(other.to_string()),
+    };
+    Ok(json!(name))
+}
+
+fn spark_struct(fields: &[Field]) -> Result<Value, String> {
+    let field = |field: &Field| {
+        let data_type = spark_type(&field.data_type)?;
+        Ok(json!({ "name": field.name, "type": data_type, "nullable": true, "metadata": {} }))
+    };
+    let fields = fields.iter().map(field).collect::<Result<Vec<_>, String>>()?;
+    Ok(json!({ "type": "struct", "fields": fields }))
+}
+
+/// What language a library's functions are written in.
+pub fn language(library: &ProcessLibrary) -> String {
+    // Functions that a program has pickled have a name without a suffix, and are Python's, too.
+    guests::language_of(Path::new(&library.name)).to_lowercase()
+}
+
+/// What Spark needs to know of a function. `unsupported` says why it cannot call it, if it cannot.
+pub fn described(function: &Function) -> Value {
+    let signature = &function.signature;
+    let parameters = function.parameters().iter().map(|field| {
+        let data_type = spark_type(&field.data_type)?;
+        Ok(json!({ "name": field.name, "type": data_type }))
+    });
+    let types = parameters.collect::<Result<Vec<_>, String>>();
+    let types = types.and_then(|parameters| Ok((parameters, spark_type(&signature.returns)?)));
+    let mut described = json!({
+        "name": function.name(),
+        "index": function.index,
+        "kind": function.spec.kind,
+        "calling": function.spec.calling.name(),
+        "iterates": function.spec.iterates,
+        "deterministic": function.spec.deterministic,
+        "signature": signature.to_string(),
+        "named": function.spec.named,
+        "file": function.spec.file,
+        "line": function.spec.line,
+        "description": function.spec.description,
+    });
+    if signature.variadic || (signature.takes_any() && !signature.stream) {
+        described["unsupported"] =
+            json!("it takes any number or type of arguments, which only DuckDB passes");
+    }
+    match types {
+        Ok((parameters, returns)) => {
+            described["parameters"] = json!(parameters);
+            described["returns"] = returns;
+        }
+        Err(data_type) => described["unsupported"] = json!(format!("Spark has no type {data_type}")),
+    }
+    described
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crosslane::FunctionSpec;
+
+    #[track_caller]
+    fn of(signature: &str) -> Value {
+        described(&Function::new(0, FunctionSpec::new(signature.into())).unwrap())
+    }
+
+    #[test]
+    fn types_are_spark_s() {
+        let function = of(
+            "f(a BIGINT, b DECIMAL(10,2), c VARCHAR[], d STRUCT(x DATE, y MAP(VARCHAR, DOUBLE))) -> TIMESTAMPTZ",
+        );
+        let types: Vec<_> =
+            function["parameters"].as_array().unwrap().iter().map(|one| &one["type"]).collect();
+        assert_eq!(*types[0], json!("long"));
+        assert_eq!(*types[1], json!("decimal(10,2)"));
+        assert_eq!(types[2]["elementType"], json!("string"));
+        assert_eq!(types[3]["fields"][1]["type"]["valueType"], json!("double"));
+        assert_eq!(function["returns"], json!("timestamp"));
+        assert!(function.get("unsupported").is_none());
+    }
+
+    #[test]
+    fn what_spark_does_not_have_is_named() {
+        assert_eq!(of("f(a UBIGINT) -> BIGINT")["unsupported"], json!("Spark has no type UBIGINT"));
+        assert_eq!(of("f(a INTEGER) -> UUID[]")["unsupported"], json!("Spark has no type UUID"));
+        assert!(of("f(*a INTEGER) -> INTEGER")["unsupported"].as_str().unwrap().contains("any number"));
+    }
+}

@@ -1,0 +1,165 @@
+//! The rows of a vectorized aggregate, which are collected, and then added to their groups: all of a group at once.
+
+use crate::arrow::{self, Direction};
+use crosslane::DataType;
+use crosslane::batch::Column;
+use crosslane::lane::COUNT;
+use crosslane_ring::ProgressWord;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use std::collections::HashSet;
+
+/// So many rows are collected until they are added, or arguments of so many bytes.
+const MOST_ROWS: usize = 1 << 20;
+const MOST_BYTES: usize = 64 << 20;
+/// Of the memory that the function may take, what they may: they are copied when they are sorted, and once more for their groups.
+const SHARE: u64 = 8;
+/// The state of a row that is left out.
+const NOBODY: u32 = u32::MAX;
+
+/// The rows that were sent, and that are not yet added.
+pub(crate) struct Collected<'py> {
+    /// pyarrow's types of the arguments.
+    types: Vec<Bound<'py, PyAny>>,
+    /// The arguments of each batch: a list of arrays.
+    chunks: Bound<'py, PyList>,
+    /// The states of the rows of all batches.
+    states: Vec<u32>,
+    bytes: usize,
+    /// At so many bytes they are added.
+    most: usize,
+}
+
+/// Collected rows by their groups.
+pub(crate) struct Sorted<'py> {
+    /// The arguments of each batch.
+    pub(crate) chunks: Bound<'py, PyList>,
+    /// The rows, those of a group one behind the other, as they came.
+    pub(crate) order: Vec<u32>,
+    /// The state of each group, where it begins in this order, and how many rows it has.
+    pub(crate) groups: Vec<(usize, u32, u32)>,
+}
+
+impl<'py> Collected<'py> {
+    pub(crate) fn new<'a>(
+        py: Python<'py>,
+        types: impl Iterator<Item = &'a DataType>,
+        memory_limit: Option<u64>,
+    ) -> PyResult<Self> {
+        let types = types.map(|data_type| arrow::pyarrow_type(py, data_type, Direction::Argument));
+        Ok(Self {
+            types: types.collect::<PyResult<_>>()?,
+            chunks: PyList::empty(py),
+            states: Vec::new(),
+            bytes: 0,
+            most: memory_limit.map_or(MOST_BYTES, |limit| MOST_BYTES.min((limit / SHARE) as usize)),
+        })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.states.len() >= MOST_ROWS || self.bytes >= self.most
+    }
+
+    /// Adds the rows of a batch. Those without a state are left out.
+    pub(crate) fn add(
+        &mut self,
+        columns: &[Column<'_>],
+        states: impl Iterator<Item = Option<usize>>,
+    ) -> PyResult<()> {
+        let arrays = columns.iter().zip(&self.types);
+        let arrays = arrays.map(|(column, data_type)| arrow::to_pyarrow(column, data_type));
+        let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
+        self.chunks.append(PyList::new(self.chunks.py(), arrays)?)?;
+        self.states.extend(states.map(|state| state.map_or(NOBODY, |state| state as u32)));
+        self.bytes += columns.iter().map(bytes).sum::<usize>();
+        Ok(())
+    }
+
+    /// Leaves out the rows of states that are no more.
+    pub(crate) fn forget(&mut self, gone: impl Iterator<Item = usize>) {
+        if self.is_empty() {
+            return;
+        }
+        let gone: HashSet<u32> = gone.map(|state| state as u32).collect();
+        let rows = self.states.iter_mut().filter(|state| gone.contains(state));
+        rows.for_each(|state| *state = NOBODY);
+    }
+
+    /// Takes all rows, by their groups, of which there are fewer than `states`. It sorts by counting.
+    pub(crate) fn take_sorted(&mut self, states: usize) -> Sorted<'py> {
+        let empty = PyList::empty(self.chunks.py());
+        let chunks = std::mem::replace(&mut self.chunks, empty);
+        let rows = std::mem::take(&mut self.states);
+        self.bytes = 0;
+        let live = || (0u32..).zip(&rows).filter(|(_, state)| **state != NOBODY);
+        let mut counts = vec![0u32; states];
+        live().for_each(|(_, state)| counts[*state as usize] += 1);
+        let (mut groups, mut next) = (Vec::new(), 0);
+        // A count becomes the place of the next row.
+        for (state, place) in counts.iter_mut().enumerate() {
+            let count = std::mem::replace(place, next);
+            if count > 0 {
+                groups.push((state, next, count));
+            }
+            next += count;
+        }
+        let mut order = vec![0; next as usize];
+        for (row, state) in live() {
+            let place = &mut counts[*state as usize];
+            order[*place as usize] = row;
+            *place += 1;
+        }
+        Sorted { chunks, order, groups }
+    }
+}
+
+/// How many bytes a column's values have.
+fn bytes(column: &Column<'_>) -> usize {
+    size_of_val(column.data) + size_of_val(column.offsets) + column.children.iter().map(bytes).sum::<usize>()
+}
+
+/// An iterator over groups for the loop in Python: an instance, where its rows begin, and how many there are. It tells the engine which
+/// group is at work.
+#[pyclass]
+pub(crate) struct Groups {
+    groups: Vec<(Py<PyAny>, u32, u32)>,
+    /// How many were given.
+    given: usize,
+    word: ProgressWord,
+    sequence: u32,
+}
+
+impl Groups {
+    pub(crate) fn new(groups: Vec<(Py<PyAny>, u32, u32)>, word: ProgressWord, sequence: u32) -> Self {
+        Self { groups, given: 0, word, sequence }
+    }
+
+    /// The number of the group that was given last, and how many rows it has.
+    pub(crate) fn last(&self) -> Option<(usize, usize)> {
+        let at = self.given.checked_sub(1)?;
+        Some((at, self.groups.get(at)?.2 as usize))
+    }
+
+    /// Gives the last one once more.
+    pub(crate) fn repeat(&mut self) {
+        self.given = self.given.saturating_sub(1);
+    }
+}
+
+#[pymethods]
+impl Groups {
+    fn __iter__(itself: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        itself
+    }
+
+    fn __next__(&mut self, py: Python<'_>) -> Option<(Py<PyAny>, u32, u32)> {
+        let (instance, begin, count) = self.groups.get(self.given)?;
+        self.word.set(self.sequence, self.given as u32 | COUNT);
+        self.given += 1;
+        Some((instance.clone_ref(py), *begin, *count))
+    }
+}

@@ -1,0 +1,247 @@
+//! Rows that wait for their state to be needed.
+//!
+//! An instance costs many times what a row does, in time and memory, and most of that time is spent waiting for memory if there are
+//! many. So the first rows of a state wait as bytes. They become an instance when they are too many, or when the state is
+//! finished or merged, with all its rows at once. Where a query has a million groups, most instances live for a moment
+//! only, and states go from lane to lane as rows.
+
+use crate::objects::overflow;
+use bytemuck::pod_read_unaligned;
+use crosslane::batch::{Column, bit};
+use crosslane::{ColumnBuilder, DataType, Layout};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::prelude::*;
+
+/// So many bytes of rows wait for a state at most: less than an instance takes.
+const MOST_BYTES: usize = 120;
+/// So many rows.
+const MOST_ROWS: u32 = 15;
+/// So many bytes are in the state itself: it is as long as a line of a processor's cache.
+const NEAR: usize = 40;
+
+/// Rows that wait, one behind the other.
+pub(crate) struct Rows {
+    near: [u8; NEAR],
+    /// How many bytes are near.
+    length: u32,
+    count: u32,
+    /// All bytes if they are more.
+    #[expect(clippy::box_collection, reason = "states are many, and most have none")]
+    far: Option<Box<Vec<u8>>>,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self { near: [0; NEAR], length: 0, count: 0, far: None }
+    }
+}
+
+impl Rows {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether they are too many to wait.
+    pub(crate) fn are_many(&self) -> bool {
+        self.count > MOST_ROWS || self.bytes().len() > MOST_BYTES
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match &self.far {
+            Some(far) => far,
+            None => &self.near[..self.length as usize],
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, bytes: &[u8], count: u32) -> PyResult<()> {
+        self.count += count;
+        let length = self.length as usize;
+        match &mut self.far {
+            None if length + bytes.len() <= NEAR => {
+                self.near[length..length + bytes.len()].copy_from_slice(bytes);
+                self.length += bytes.len() as u32;
+            }
+            far => {
+                let room = |_| PyMemoryError::new_err("no memory for the rows of a state");
+                let far = far.get_or_insert_default();
+                let first = if far.is_empty() { &self.near[..length] } else { &[] };
+                // At once for as many as may wait.
+                far.try_reserve((first.len() + bytes.len()).max(MOST_BYTES - far.len().min(MOST_BYTES)))
+                    .map_err(room)?;
+                far.extend_from_slice(first);
+                far.extend_from_slice(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds rows behind these.
+    pub(crate) fn append(&mut self, others: &Rows) -> PyResult<()> {
+        self.add(others.bytes(), others.count)
+    }
+
+    /// The same rows once more.
+    pub(crate) fn copy(&self) -> PyResult<Self> {
+        let mut copy = Self::default();
+        copy.append(self)?;
+        Ok(copy)
+    }
+
+    /// Puts them behind a mark into `out`, for [`Rows::load`].
+    pub(crate) fn save(&self, mark: u8, out: &mut Vec<u8>) {
+        out.clear();
+        out.push(mark);
+        out.extend_from_slice(&self.count.to_le_bytes());
+        out.extend_from_slice(self.bytes());
+    }
+
+    pub(crate) fn load(saved: &[u8]) -> PyResult<Self> {
+        let (count, bytes) = saved.get(1..).and_then(|rest| rest.split_first_chunk()).ok_or_else(cut)?;
+        let mut rows = Self::default();
+        rows.add(bytes, u32::from_le_bytes(*count))?;
+        Ok(rows)
+    }
+}
+
+/// How the values of a parameter wait.
+struct Parameter {
+    data_type: DataType,
+    layout: Layout,
+    admits_null: bool,
+}
+
+/// How the rows of an aggregate wait.
+pub(crate) struct Form {
+    parameters: Vec<Parameter>,
+    /// The bytes that each row has.
+    fixed: usize,
+}
+
+impl Form {
+    /// None if it has a parameter whose values cannot wait: those of nested types.
+    pub(crate) fn new<'a>(parameters: impl Iterator<Item = (&'a DataType, bool)>) -> Option<Self> {
+        let parameters = parameters.map(|(data_type, admits_null)| {
+            let layout = data_type.layout();
+            let flat = match layout {
+                Layout::Bits | Layout::Bytes { .. } => true,
+                Layout::Fixed(width) => matches!(width, 1 | 2 | 4 | 8 | 16),
+                Layout::List | Layout::FixedList(_) | Layout::Struct => false,
+            };
+            flat.then(|| Parameter { data_type: data_type.clone(), layout, admits_null })
+        });
+        let parameters = parameters.collect::<Option<Vec<_>>>()?;
+        let fixed = parameters.iter().map(|parameter| {
+            let value = match parameter.layout {
+                Layout::Fixed(width) => width,
+                Layout::Bytes { .. } => size_of::<u32>(),
+                _ => 1,
+            };
+            value + usize::from(parameter.admits_null)
+        });
+        let fixed = fixed.sum();
+        Some(Self { parameters, fixed })
+    }
+
+    /// Adds a row of a batch. Says whether there was room.
+    #[inline]
+    pub(crate) fn add(&self, columns: &[Column<'_>], row: usize, rows: &mut Rows) -> PyResult<bool> {
+        let mut size = self.fixed;
+        for (column, parameter) in columns.iter().zip(&self.parameters) {
+            if let Layout::Bytes { .. } = parameter.layout {
+                size += column.bytes(row).len();
+            }
+        }
+        if rows.count >= MOST_ROWS || rows.bytes().len() + size > MOST_BYTES {
+            return Ok(false);
+        }
+        let mut bytes = [0; MOST_BYTES];
+        let mut length = 0;
+        let mut push = |value: &[u8]| {
+            bytes[length..length + value.len()].copy_from_slice(value);
+            length += value.len();
+        };
+        for (column, parameter) in columns.iter().zip(&self.parameters) {
+            if parameter.admits_null {
+                push(&[u8::from(column.is_valid(row))]);
+            }
+            match parameter.layout {
+                Layout::Fixed(8) => push(&column.data[row * 8..row * 8 + 8]),
+                Layout::Fixed(width) => push(&column.data[row * width..(row + 1) * width]),
+                Layout::Bytes { .. } => {
+                    let value = column.bytes(row);
+                    push(&(value.len() as u32).to_le_bytes());
+                    push(value);
+                }
+                _ => push(&[u8::from(bit(column.data, row))]),
+            }
+        }
+        rows.add(&bytes[..length], 1)?;
+        Ok(true)
+    }
+
+    /// Columns without rows.
+    pub(crate) fn columns(&self) -> Vec<ColumnBuilder> {
+        self.parameters.iter().map(|parameter| ColumnBuilder::new(&parameter.data_type)).collect()
+    }
+
+    /// What the columns have.
+    pub(crate) fn built<'a>(&'a self, columns: &'a [ColumnBuilder]) -> Vec<Column<'a>> {
+        let columns = columns.iter().zip(&self.parameters);
+        columns.map(|(column, parameter)| column.column(&parameter.data_type)).collect()
+    }
+
+    /// Adds all rows to columns.
+    pub(crate) fn read(&self, rows: &Rows, columns: &mut [ColumnBuilder]) -> PyResult<()> {
+        if let ([Parameter { layout: Layout::Fixed(8), admits_null: false, .. }], [column]) =
+            (&self.parameters[..], &mut *columns)
+        {
+            // Most have one parameter.
+            let (values, rest) = rows.bytes().as_chunks::<8>();
+            values.iter().for_each(|value| column.fixed(*value));
+            let whole = rest.is_empty() && values.len() == rows.count();
+            return if whole { Ok(()) } else { Err(cut()) };
+        }
+        let mut rest = rows.bytes();
+        for _ in 0..rows.count {
+            for (column, parameter) in columns.iter_mut().zip(&self.parameters) {
+                let valid = !parameter.admits_null || take(&mut rest, 1)?[0] != 0;
+                let length = match parameter.layout {
+                    Layout::Fixed(width) => width,
+                    Layout::Bytes { .. } => pod_read_unaligned::<u32>(take(&mut rest, 4)?) as usize,
+                    _ => 1,
+                };
+                let value = take(&mut rest, length)?;
+                if !valid {
+                    column.null();
+                    continue;
+                }
+                match parameter.layout {
+                    Layout::Fixed(1) => column.fixed::<u8>(value[0]),
+                    Layout::Fixed(2) => column.fixed::<u16>(pod_read_unaligned(value)),
+                    Layout::Fixed(4) => column.fixed::<u32>(pod_read_unaligned(value)),
+                    Layout::Fixed(8) => column.fixed::<u64>(pod_read_unaligned(value)),
+                    Layout::Fixed(_) => column.fixed::<u128>(pod_read_unaligned(value)),
+                    Layout::Bytes { .. } => column.bytes(value).map_err(overflow)?,
+                    _ => column.boolean(value[0] != 0),
+                }
+            }
+        }
+        if rest.is_empty() { Ok(()) } else { Err(cut()) }
+    }
+}
+
+fn cut() -> PyErr {
+    PyValueError::new_err("rows of a state that are not what they were")
+}
+
+fn take<'a>(rest: &mut &'a [u8], length: usize) -> PyResult<&'a [u8]> {
+    let (taken, behind) = rest.split_at_checked(length).ok_or_else(cut)?;
+    *rest = behind;
+    Ok(taken)
+}

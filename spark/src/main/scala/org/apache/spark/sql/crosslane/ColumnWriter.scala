@@ -1,0 +1,339 @@
+package org.apache.spark.sql.crosslane
+
+import dev.crosslane.spark.Native
+import org.apache.spark.sql.catalyst.expressions.SpecializedGetters
+import org.apache.spark.sql.types._
+import org.apache.spark.unsafe.Platform
+
+/**
+ * A column that grows value by value, in the layout that lanes have: an Arrow column with a validity bitmap, 32-bit offsets and values.
+ * As long as no row is NULL there is no bitmap.
+ */
+private[crosslane] abstract class ColumnWriter(memory: Memory) {
+  protected var rows = 0
+  private var nulls = 0
+  private val validity = new Buffer(memory)
+  protected val values = new Buffer(memory)
+
+  def children: Seq[ColumnWriter] = Nil
+
+  /** Appends a value of a row, of an array, or a NULL. */
+  final def write(from: SpecializedGetters, ordinal: Int): Unit = {
+    if (from.isNullAt(ordinal)) {
+      writeNull()
+    } else {
+      put(from, ordinal)
+      if (nulls > 0) mark(valid = true)
+      rows += 1
+    }
+  }
+
+  final def writeNull(): Unit = {
+    if (nulls == 0) {
+      validity.ensure(rows / 8 + 1)
+      Platform.setMemory(validity.address, 0xff.toByte, rows / 8 + 1)
+    }
+    nulls += 1
+    mark(valid = false)
+    putNothing()
+    rows += 1
+  }
+
+  private def mark(valid: Boolean): Unit = {
+    val at = rows / 8
+    if (rows % 8 == 0) {
+      validity.ensure(at + 1)
+      Platform.putByte(null, validity.address + at, 0)
+    }
+    val bit = 1 << (rows % 8)
+    val byte = Platform.getByte(null, validity.address + at)
+    Platform.putByte(null, validity.address + at, (if (valid) byte | bit else byte & ~bit).toByte)
+  }
+
+  /** Appends a value that is not NULL. */
+  protected def put(from: SpecializedGetters, ordinal: Int): Unit
+
+  /** Appends what stands for a value where there is none. */
+  protected def putNothing(): Unit
+
+  /** The address of the offsets, if there are any. */
+  protected def offsetsAddress: Long = 0
+
+  /** How many bytes of values there are. */
+  protected def valueBytes: Long
+
+  /** How many bytes a batch with this column has, about. */
+  def bytes: Long = valueBytes + children.map(_.bytes).sum
+
+  /** Tells where the column lies; see the crate's `columns`. Returns the address behind. */
+  final def tell(table: Long): Long = {
+    Platform.putLong(null, table, rows)
+    Platform.putLong(null, table + 8, if (nulls > 0) validity.address else 0)
+    Platform.putLong(null, table + 16, offsetsAddress)
+    Platform.putLong(null, table + 24, values.address)
+    Platform.putLong(null, table + 32, valueBytes)
+    children.foldLeft(table + 8 * Native.COLUMN_WORDS)((at, child) => child.tell(at))
+  }
+
+  /** How many columns there are: this one and all below it. */
+  final def columns: Int = 1 + children.map(_.columns).sum
+
+  /** Forgets the rows, and keeps the memory up to so many bytes a buffer: one large value must not stay for ever. */
+  def clear(most: Long): Unit = {
+    rows = 0
+    nulls = 0
+    validity.shrink(most)
+    values.shrink(most)
+    children.foreach(_.clear(most))
+  }
+
+  def free(): Unit = {
+    validity.free()
+    values.free()
+    children.foreach(_.free())
+  }
+}
+
+private[crosslane] object ColumnWriter {
+
+  /**
+   * A writer for values of a type.
+   *
+   * @throws IllegalArgumentException if lanes have no such type; [[isSupported]] says so before
+   */
+  def apply(dataType: DataType, memory: Memory): ColumnWriter = dataType match {
+    case BooleanType => new BooleanWriter(memory)
+    case ByteType => new ByteWriter(memory)
+    case ShortType => new ShortWriter(memory)
+    case IntegerType | DateType => new IntWriter(memory)
+    case LongType | TimestampType | TimestampNTZType => new LongWriter(memory)
+    case FloatType => new FloatWriter(memory)
+    case DoubleType => new DoubleWriter(memory)
+    case decimal: DecimalType => new DecimalWriter(memory, decimal)
+    case _: StringType => new StringWriter(memory)
+    case BinaryType => new BinaryWriter(memory)
+    case CalendarIntervalType => new IntervalWriter(memory)
+    case ArrayType(element, _) => new ArrayWriter(memory, ColumnWriter(element, memory))
+    case StructType(fields) => new StructWriter(memory, fields.toSeq.map(field => ColumnWriter(field.dataType, memory)))
+    case MapType(key, value, _) => new MapWriter(memory, ColumnWriter(key, memory), ColumnWriter(value, memory))
+    case other => throw new IllegalArgumentException(s"lanes have no type ${other.sql}")
+  }
+
+  /** Whether lanes have a type. */
+  def isSupported(dataType: DataType): Boolean = dataType match {
+    case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType => true
+    case DateType | TimestampType | TimestampNTZType | BinaryType | CalendarIntervalType => true
+    case _: StringType | _: DecimalType => true
+    case ArrayType(element, _) => isSupported(element)
+    case StructType(fields) => fields.nonEmpty && fields.forall(field => isSupported(field.dataType))
+    case MapType(key, value, _) => isSupported(key) && isSupported(value)
+    case _ => false
+  }
+}
+
+private final class BooleanWriter(memory: Memory) extends ColumnWriter(memory) {
+  private def put(value: Boolean): Unit = {
+    val at = rows / 8
+    if (rows % 8 == 0) {
+      values.ensure(at + 1)
+      Platform.putByte(null, values.address + at, 0)
+    }
+    if (value) {
+      val byte = Platform.getByte(null, values.address + at)
+      Platform.putByte(null, values.address + at, (byte | 1 << (rows % 8)).toByte)
+    }
+  }
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit = put(from.getBoolean(ordinal))
+  override protected def putNothing(): Unit = put(value = false)
+  override protected def valueBytes: Long = (rows + 7) / 8
+}
+
+/** Values of so many bytes. */
+private abstract class FixedWriter(memory: Memory, width: Int) extends ColumnWriter(memory) {
+
+  /** The address of the next value. */
+  protected final def next(): Long = {
+    val at = rows.toLong * width
+    values.ensure(at + width)
+    values.address + at
+  }
+  override protected def putNothing(): Unit = Platform.setMemory(next(), 0, width)
+  override protected def valueBytes: Long = rows.toLong * width
+}
+
+private final class ByteWriter(memory: Memory) extends FixedWriter(memory, 1) {
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
+    Platform.putByte(null, next(), from.getByte(ordinal))
+}
+
+private final class ShortWriter(memory: Memory) extends FixedWriter(memory, 2) {
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
+    Platform.putShort(null, next(), from.getShort(ordinal))
+}
+
+private final class IntWriter(memory: Memory) extends FixedWriter(memory, 4) {
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
+    Platform.putInt(null, next(), from.getInt(ordinal))
+}
+
+private final class LongWriter(memory: Memory) extends FixedWriter(memory, 8) {
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
+    Platform.putLong(null, next(), from.getLong(ordinal))
+}
+
+private final class FloatWriter(memory: Memory) extends FixedWriter(memory, 4) {
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
+    Platform.putFloat(null, next(), from.getFloat(ordinal))
+}
+
+private final class DoubleWriter(memory: Memory) extends FixedWriter(memory, 8) {
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
+    Platform.putDouble(null, next(), from.getDouble(ordinal))
+}
+
+/** A DECIMAL is an integer of 16 bytes, the lowest first. */
+private final class DecimalWriter(memory: Memory, decimal: DecimalType) extends FixedWriter(memory, 16) {
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit = {
+    val value = from.getDecimal(ordinal, decimal.precision, decimal.scale)
+    val at = next()
+    if (decimal.precision <= Decimal.MAX_LONG_DIGITS) {
+      val unscaled = value.toUnscaledLong
+      Platform.putLong(null, at, unscaled)
+      Platform.putLong(null, at + 8, unscaled >> 63)
+    } else {
+      val unscaled = value.toJavaBigDecimal.unscaledValue
+      Platform.putLong(null, at, unscaled.longValue)
+      Platform.putLong(null, at + 8, unscaled.shiftRight(64).longValue)
+    }
+  }
+}
+
+private final class IntervalWriter(memory: Memory) extends FixedWriter(memory, 16) {
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit = {
+    val interval = from.getInterval(ordinal)
+    val at = next()
+    Platform.putInt(null, at, interval.months)
+    Platform.putInt(null, at + 4, interval.days)
+    Platform.putLong(null, at + 8, interval.microseconds)
+  }
+}
+
+/** Values of any length behind offsets. */
+private abstract class OffsetWriter(memory: Memory) extends ColumnWriter(memory) {
+  private val offsets = new Buffer(memory)
+
+  /** Says where the values of the next row end. */
+  protected final def end(at: Long): Unit = {
+    if (at > Int.MaxValue) {
+      throw new IllegalArgumentException("a batch of more than 2 GiB: make spark.crosslane.batchRows smaller")
+    }
+    offsets.ensure((rows + 2) * 4L)
+    if (rows == 0) Platform.putInt(null, offsets.address, 0)
+    Platform.putInt(null, offsets.address + (rows + 1) * 4L, at.toInt)
+  }
+
+  /** Where the values so far end. */
+  protected final def ended: Int = if (rows == 0) 0 else Platform.getInt(null, offsets.address + rows * 4L)
+
+  override protected def offsetsAddress: Long = {
+    if (rows == 0) {
+      offsets.ensure(4)
+      Platform.putInt(null, offsets.address, 0)
+    }
+    offsets.address
+  }
+  override protected def putNothing(): Unit = end(ended)
+  override def clear(most: Long): Unit = {
+    super.clear(most)
+    offsets.shrink(most)
+  }
+  override def free(): Unit = {
+    super.free()
+    offsets.free()
+  }
+}
+
+private abstract class BytesWriter(memory: Memory) extends OffsetWriter(memory) {
+
+  /** Makes room for so many bytes of the next row, and returns their address. */
+  protected final def append(length: Int): Long = {
+    val from = ended.toLong
+    end(from + length)
+    values.ensure(from + length)
+    values.address + from
+  }
+  override protected def valueBytes: Long = ended
+}
+
+private final class StringWriter(memory: Memory) extends BytesWriter(memory) {
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit = {
+    val value = from.getUTF8String(ordinal)
+    Platform.copyMemory(value.getBaseObject, value.getBaseOffset, null, append(value.numBytes), value.numBytes)
+  }
+}
+
+private final class BinaryWriter(memory: Memory) extends BytesWriter(memory) {
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit = {
+    val value = from.getBinary(ordinal)
+    Platform.copyMemory(value, Platform.BYTE_ARRAY_OFFSET, null, append(value.length), value.length)
+  }
+}
+
+private final class ArrayWriter(memory: Memory, element: ColumnWriter) extends OffsetWriter(memory) {
+  override val children: Seq[ColumnWriter] = Seq(element)
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit = {
+    val array = from.getArray(ordinal)
+    val count = array.numElements()
+    var index = 0
+    while (index < count) {
+      element.write(array, index)
+      index += 1
+    }
+    end(ended.toLong + count)
+  }
+  override protected def valueBytes: Long = 0
+}
+
+private final class StructWriter(memory: Memory, override val children: Seq[ColumnWriter]) extends ColumnWriter(memory) {
+  private val fields = children.toArray
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit = {
+    val struct = from.getStruct(ordinal, fields.length)
+    var index = 0
+    while (index < fields.length) {
+      fields(index).write(struct, index)
+      index += 1
+    }
+  }
+  override protected def putNothing(): Unit = fields.foreach(_.writeNull())
+  override protected def valueBytes: Long = 0
+}
+
+/** A MAP is a list of STRUCTs of key and value. */
+private final class MapWriter(memory: Memory, key: ColumnWriter, value: ColumnWriter) extends OffsetWriter(memory) {
+  private val entries = new EntryWriter(memory, key, value)
+  override val children: Seq[ColumnWriter] = Seq(entries)
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit = {
+    val map = from.getMap(ordinal)
+    val (keys, values, count) = (map.keyArray(), map.valueArray(), map.numElements())
+    var index = 0
+    while (index < count) {
+      key.write(keys, index)
+      value.write(values, index)
+      entries.add()
+      index += 1
+    }
+    end(ended.toLong + count)
+  }
+  override protected def valueBytes: Long = 0
+}
+
+/** The STRUCTs of a MAP: their fields are written by the MAP. */
+private final class EntryWriter(memory: Memory, key: ColumnWriter, value: ColumnWriter) extends ColumnWriter(memory) {
+  override val children: Seq[ColumnWriter] = Seq(key, value)
+  def add(): Unit = rows += 1
+  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
+    throw new UnsupportedOperationException("entries are written by their MAP")
+  override protected def putNothing(): Unit =
+    throw new UnsupportedOperationException("an entry is not NULL")
+  override protected def valueBytes: Long = 0
+}

@@ -1,0 +1,157 @@
+package org.apache.spark.sql.crosslane
+
+import org.apache.spark.sql.catalyst.expressions.{
+  Attribute,
+  AttributeReference,
+  AttributeSet,
+  Expression,
+  NamedExpression,
+  PythonUDF
+}
+import org.apache.spark.sql.catalyst.plans.logical.{
+  ArrowEvalPython,
+  BaseEvalPython,
+  BatchEvalPython,
+  Generate,
+  LogicalPlan,
+  MapInArrow,
+  MapInPandas,
+  Project
+}
+import org.apache.spark.sql.catalyst.trees.TreeNodeTag
+import org.apache.spark.sql.execution.{ProjectExec, SparkPlan, SparkStrategy}
+
+/**
+ * Plans calls over lanes. Spark's own rules have taken the calls out of the expressions, whatever operator they were in: they are
+ * [[ArrowEvalPython]] nodes. A node may have Spark's functions as well, since both go by the same name there; then these are
+ * evaluated by a node of their own.
+ */
+private[crosslane] object LaneStrategy extends SparkStrategy {
+
+  override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
+    case Project(list, node: BaseEvalPython) => apply(node).map(plan => ProjectExec(list, keeping(plan, list)))
+    case ArrowEvalPython(functions, results, child, evalType) if functions.exists(hasLane) =>
+      if (functions.forall(isAllLanes)) {
+        LaneEvalExec(functions, results, child.output, planLater(child)) :: Nil
+      } else {
+        planLater(separated(functions, results, child, evalType)) :: Nil
+      }
+    case node @ ArrowEvalPython(functions, results, child, _) => pySpark(node, functions, results, child)
+    case node @ BatchEvalPython(functions, results, child) => pySpark(node, functions, results, child)
+    case node @ MapInPandas(function: PythonUDF, output, child, isBarrier, profile) if wantsPySpark(node) =>
+      mapInBatches(node, function, output, child, isBarrier || profile.nonEmpty)
+    case node @ MapInArrow(function: PythonUDF, output, child, isBarrier, profile) if wantsPySpark(node) =>
+      mapInBatches(node, function, output, child, isBarrier || profile.nonEmpty)
+    case node @ Other(reason) => declined(node, reason)
+    case generate @ Generate(generator: LaneGenerator, _, outer, _, _, child) =>
+      val made = generate.qualifiedGeneratorOutput
+      LaneGenerateExec(generator, generate.requiredChildOutput, outer, made, planLater(child)) :: Nil
+    case LaneStream(function, output, child) => LaneStreamExec(function, output, planLater(child)) :: Nil
+    case _ => Nil
+  }
+
+  /** The same operator without the columns that no expression above wants: their rows need not wait for the results. */
+  private def keeping(plan: SparkPlan, list: Seq[NamedExpression]): SparkPlan = plan match {
+    case eval: LaneEvalExec => eval.copy(kept = eval.kept.filter(AttributeSet(list.flatMap(_.references)).contains))
+    case other => other
+  }
+
+  private val Declined = TreeNodeTag[Unit]("crosslane.declined")
+
+  /** Functions of PySpark's over lanes, if that is wanted and they can. */
+  private def pySpark(node: LogicalPlan, functions: Seq[PythonUDF], results: Seq[Attribute], child: LogicalPlan): Seq[SparkPlan] =
+    if (!wantsPySpark(node)) {
+      Nil
+    } else if (functions.exists(PySpark.isChainOfIterators)) {
+      planLater(unchained(functions, results, child)) :: Nil
+    } else {
+      PySpark.translated(functions) match {
+        case Right(lanes) => LaneEvalExec(lanes, results, child.output, planLater(child), isPySpark = true) :: Nil
+        case Left(reason) => declined(node, reason)
+      }
+    }
+
+  /** Functions of iterators, each of which has a node of its own: Spark has one for a chain of them. */
+  private def unchained(functions: Seq[PythonUDF], results: Seq[Attribute], child: LogicalPlan): LogicalPlan = {
+    val inner = functions.flatMap(_.children.collect { case one: PythonUDF => one })
+    val made = inner.map(resultOf)
+    val below = ArrowEvalPython(inner, made, child, inner.head.evalType)
+    val known = inner.zip(made).toMap[Expression, Attribute]
+    val outer = functions.map(function =>
+      function.withNewChildren(function.children.map(argument => known.getOrElse(argument, argument))).asInstanceOf[PythonUDF])
+    ArrowEvalPython(outer, results, below, outer.head.evalType)
+  }
+
+  /** A node with a function of PySpark's that is no scalar one, and why Spark evaluates it. */
+  private object Other {
+    def unapply(node: LogicalPlan): Option[String] =
+      if (wantsPySpark(node)) node.expressions.flatMap(_.collectFirst(PySpark.Others)).headOption else None
+  }
+
+  /** PySpark's `mapInPandas` or `mapInArrow` over lanes, if they can. */
+  private def mapInBatches(
+      node: LogicalPlan,
+      function: PythonUDF,
+      output: Seq[Attribute],
+      child: LogicalPlan,
+      isSpecial: Boolean): Seq[SparkPlan] = {
+    val columns = Program.struct(child.output)
+    val translated =
+      if (isSpecial) Left(s"${function.name}: it asks for a barrier or for resources")
+      else if (PySpark.validatesSchemas) Left(s"${function.name}: ${PySpark.ValidateSchema} is set")
+      else PySpark.translated(Seq(function.copy(children = Seq(columns))))
+    translated match {
+      case Right(Seq(PythonUDF(_, lane: LaneFunction, _, _, _, _, _))) =>
+        LaneStreamExec(lane, output, planLater(child), isPySpark = true) :: Nil
+      case Right(other) => throw new IllegalStateException(s"no function of a lane: $other")
+      case Left(reason) => declined(node, reason)
+    }
+  }
+
+  private def wantsPySpark(node: LogicalPlan): Boolean = PySpark.isEnabled && node.getTagValue(Declined).isEmpty
+
+  private def declined(node: LogicalPlan, reason: String): Seq[SparkPlan] = {
+    // Planned once more, it is Spark's.
+    node.setTagValue(Declined, ())
+    LaneDeclinedExec(reason, planLater(node)) :: Nil
+  }
+
+  private def isLane(function: PythonUDF): Boolean = function.func.isInstanceOf[LaneFunction]
+
+  private def hasLane(function: Expression): Boolean =
+    function.exists { case one: PythonUDF => isLane(one); case _ => false }
+
+  private def isAllLanes(function: Expression): Boolean =
+    !function.exists { case one: PythonUDF => !isLane(one); case _ => false }
+
+  /** Two nodes in place of one, of which the lower has the calls that are of one kind all the way down. */
+  private def separated(functions: Seq[PythonUDF], results: Seq[Attribute], child: LogicalPlan, evalType: Int): LogicalPlan = {
+    val innermost = functions.map(deepest).distinctBy(_.canonicalized)
+    val kind = isLane(innermost.head)
+    val (lower, _) = innermost.partition(isLane(_) == kind)
+    val made = lower.map { function =>
+      val at = functions.indexWhere(_ eq function)
+      function -> (if (at >= 0) results(at) else resultOf(function))
+    }
+    val below = ArrowEvalPython(made.map(_._1), made.map(_._2), child, evalType)
+    val known = made.map { case (function, result) => function.canonicalized -> result }.toMap
+    val rest = functions.zip(results).filterNot { case (function, _) => made.exists(_._1 eq function) }
+    val above = rest.map { case (function, result) =>
+      function
+        .withNewChildren(function.children.map(_.transformUp {
+          case one: PythonUDF if known.contains(one.canonicalized) => known(one.canonicalized)
+        }))
+        .asInstanceOf[PythonUDF] -> result
+    }
+    if (above.isEmpty) below else ArrowEvalPython(above.map(_._1), above.map(_._2), below, evalType)
+  }
+
+  /** The first call below that has no calls of the other kind below itself. */
+  private def deepest(function: PythonUDF): PythonUDF = {
+    val other = function.children.flatMap(_.collectFirst { case one: PythonUDF if isLane(one) != isLane(function) => one })
+    other.headOption.map(deepest).getOrElse(function)
+  }
+
+  private def resultOf(function: PythonUDF): Attribute =
+    AttributeReference(function.name, function.dataType)()
+}

@@ -1,0 +1,273 @@
+package org.apache.spark.sql.crosslane
+
+import dev.crosslane.spark.CrosslaneException
+import java.io.ByteArrayOutputStream
+import java.nio.{ByteBuffer, ByteOrder}
+import java.nio.charset.StandardCharsets.UTF_8
+import org.apache.spark.SparkEnv
+import org.apache.spark.network.util.JavaUtils
+import org.apache.spark.api.python.PythonEvalType
+import org.apache.spark.sql.catalyst.expressions.{Expression, NamedArgumentExpression, PythonUDAF, PythonUDF, PythonUDTF}
+import org.apache.spark.sql.execution.python.CrosslaneErrors
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types._
+import scala.util.Try
+
+/**
+ * PySpark's own functions over lanes. What PySpark has pickled goes to a worker as it is, and the module `crosslane._pyspark` makes a
+ * function of it that gives what Spark's own worker would. What that does not know stays with Spark.
+ */
+private[crosslane] object PySpark {
+  private val Enabled = "spark.crosslane.pyspark.enabled"
+
+  /** Settings of a query that change what a function gives. */
+  private val Relevant = Seq(
+    "spark.sql.session.timeZone",
+    "spark.sql.pyspark.udf.profiler",
+    "spark.sql.execution.arrow.useLargeVarTypes",
+    "spark.sql.execution.pandas.convertToArrowArraySafely",
+    "spark.sql.execution.pythonUDF.arrow.concurrency.level",
+    "spark.sql.execution.pythonUDF.arrow.legacy.fallbackOnUDT",
+    "spark.sql.execution.pythonUDF.mapInBatch.legacy.acceptAnyIterable.enabled",
+    "spark.sql.execution.pyspark.binaryAsBytes",
+    "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled",
+    "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype",
+    "spark.sql.legacy.execution.pythonUDF.pandas.conversion.enabled",
+    "spark.sql.legacy.execution.pythonUDTF.pandas.conversion.enabled",
+    "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName")
+
+  /** What a pickled function refers to if it needs more than its arguments. */
+  private val Needs = Seq(
+    "_deserialize_accumulator" -> "it uses an accumulator",
+    "BarrierTaskContext" -> "it uses the task's context",
+    "TaskContext" -> "it uses the task's context",
+    "_from_id" -> "it uses a broadcast variable")
+
+  /** `SQL_SCALAR_ARROW_UDF`, which Spark 4.0 has not. */
+  private val ScalarArrow = 250
+
+  /** `SQL_SCALAR_ARROW_ITER_UDF`, the same. */
+  private val ScalarArrowIterator = 251
+
+  /** The eval types that the worker's side knows; the others see groups, windows or tables. */
+  private val Kinds = Set(
+    PythonEvalType.SQL_BATCHED_UDF,
+    PythonEvalType.SQL_ARROW_BATCHED_UDF,
+    PythonEvalType.SQL_SCALAR_PANDAS_UDF,
+    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF,
+    PythonEvalType.SQL_MAP_PANDAS_ITER_UDF,
+    PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
+    ScalarArrow,
+    ScalarArrowIterator)
+
+  /** Whether a function of iterators has another one's results as arguments. */
+  def isChainOfIterators(function: PythonUDF): Boolean =
+    Set(PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF, ScalarArrowIterator)(function.evalType) &&
+      function.children.exists(_.isInstanceOf[PythonUDF])
+
+  /** Why Spark evaluates functions of PySpark's that are no scalar ones. */
+  val Others: PartialFunction[Expression, String] = {
+    case function: PythonUDF if !Kinds(function.evalType) =>
+      s"${function.name}: it sees groups or windows, which stay with Spark"
+    case function: PythonUDTF => s"${function.name}: table functions of PySpark stay with Spark"
+    case function: PythonUDAF => s"${function.name}: it sees groups or windows, which stay with Spark"
+  }
+
+  /** Whether Spark checks the columns of batches by their names, too; there is no such setting before 4.2. */
+  def validatesSchemas: Boolean = Try(SQLConf.get.getConfString(ValidateSchema)).toOption.exists(_.trim.equalsIgnoreCase("true"))
+  val ValidateSchema = "spark.sql.execution.arrow.pyspark.validateSchema.enabled"
+
+  /** What Python's search path has for it. */
+  private val WorkingDirectory = ""
+
+  def isEnabled: Boolean =
+    Try(SQLConf.get.getConfString(Enabled)).toOption
+      .orElse(Option(SparkEnv.get).flatMap(_.conf.getOption(Enabled)))
+      .exists(_.trim.equalsIgnoreCase("true"))
+
+  /** The same program with the batches that Spark would make: what a function of columns gives may depend on them. */
+  def withBatches(program: Program): Program = {
+    val rows = SQLConf.get.arrowMaxRecordsPerBatch
+    val bytes = Try(SQLConf.get.getConfString("spark.sql.execution.arrow.maxBytesPerBatch")).toOption
+      .flatMap(text => Try(JavaUtils.byteStringAsBytes(text)).toOption)
+    program.copy(
+      batchRows = Some(if (rows > 0) rows else Int.MaxValue),
+      batchBytes = Some(bytes.filter(_ > 0).getOrElse(Long.MaxValue / 2)),
+      isPySpark = true)
+  }
+
+  /** The same calls over lanes, or why Spark makes them itself. */
+  def translated(functions: Seq[PythonUDF]): Either[String, Seq[PythonUDF]] = {
+    val all = functions.flatMap(_.collect { case function: PythonUDF => function })
+    all.flatMap(reasonAgainst).headOption match {
+      case Some(reason) => Left(reason)
+      case None => planned(functions, all)
+    }
+  }
+
+  private def reasonAgainst(function: PythonUDF): Option[String] = {
+    val (func, types) = (function.func, function.dataType +: function.children.map(_.dataType))
+    lazy val command = new String(func.command.toArray, "ISO-8859-1")
+    val why =
+      if (!Kinds(function.evalType)) Some(s"functions of eval type ${function.evalType} are not known")
+      else if (function.children.exists(_.isInstanceOf[NamedArgumentExpression])) Some("it has named arguments")
+      else if (!func.broadcastVars.isEmpty) Some("it uses a broadcast variable")
+      else if (!func.pythonIncludes.isEmpty) Some("files were added with addPyFile")
+      else
+        types
+          .find(!ColumnWriter.isSupported(_))
+          .map(dataType => s"lanes have no type ${dataType.sql}")
+          .orElse(Needs.collectFirst { case (name, reason) if command.contains(name) => reason })
+    why.map(reason => s"${function.name}: $reason")
+  }
+
+  private def planned(functions: Seq[PythonUDF], all: Seq[PythonUDF]): Either[String, Seq[PythonUDF]] = {
+    val distinct = all.distinctBy(identity(_))
+    val python = distinct.head.func.pythonExec
+    if (distinct.exists(_.func.pythonExec != python)) return Left("its functions have different interpreters")
+    val pickles = distinct.map(pickled)
+    val source = PickleSource(s"PySpark's ${distinct.map(_.name).distinct.mkString(", ")}", pickles, Some(python))
+    // What cannot be known from the types alone, the worker's side says, here on the driver.
+    val known =
+      try Libraries.use(source)(_.functions)
+      catch {
+        case error: CrosslaneException =>
+          return Left(s"${distinct.map(_.name).distinct.mkString(", ")}: ${reason(error.getMessage)}")
+      }
+    val lanes = distinct
+      .zip(known)
+      .map { case (function, description) =>
+        identity(function) -> LaneFunction(source, description.copy(language = "pyspark"))
+      }
+      .toMap
+    Right(
+      functions.map(_.transform { case function: PythonUDF => function.copy(func = lanes(identity(function))) }
+        .asInstanceOf[PythonUDF]))
+  }
+
+  /** Of an error of the worker's side, what says why. */
+  private def reason(message: String): String = {
+    val marker = "Unsupported: "
+    val at = message.indexOf(marker)
+    (if (at < 0) message else message.substring(at + marker.length)).linesIterator.next()
+  }
+
+  /** What tells a function from others, whatever it is called with. */
+  private def identity(function: PythonUDF): (Seq[Byte], Int, Seq[DataType], DataType, String) =
+    (function.func.command, function.evalType, function.children.map(_.dataType), function.dataType, function.name)
+
+  private def conf: Map[String, String] =
+    Relevant.flatMap(name => Try(SQLConf.get.getConfString(name)).toOption.filter(_ != null).map(name -> _)).toMap
+
+  /** A call of `crosslane._pyspark.declare` that happens where it is unpickled, where modules are found as by Spark's workers. */
+  private def pickled(function: PythonUDF): Array[Byte] = {
+    val parameters = function.children.zipWithIndex.map { case (child, index) => s"_$index ${sqlType(child.dataType)}" }
+    val name = quoted(function.name)
+    new Pickle()
+      .list(Seq(WorkingDirectory))
+      .end()
+      .call("crosslane._pyspark", "declare") {
+        _.text(function.name)
+          .text(s"$name(${parameters.mkString(", ")}) -> ${sqlType(function.dataType)}")
+          .bytes(function.func.command.toArray)
+          .int(function.evalType)
+          .list(function.children.map(_.dataType.json))
+          .text(function.dataType.json)
+          .map(conf)
+      }
+      .end()
+      .bytes
+  }
+
+  private def quoted(name: String): String = "\"" + name.replace("\"", "\"\"") + "\""
+
+  /** A type as Crosslane's signatures name it. */
+  private def sqlType(dataType: DataType): String = dataType match {
+    case BooleanType => "BOOLEAN"
+    case ByteType => "TINYINT"
+    case ShortType => "SMALLINT"
+    case IntegerType => "INTEGER"
+    case LongType => "BIGINT"
+    case FloatType => "FLOAT"
+    case DoubleType => "DOUBLE"
+    case _: StringType => "VARCHAR"
+    case BinaryType => "BLOB"
+    case DateType => "DATE"
+    case TimestampType => "TIMESTAMPTZ"
+    case TimestampNTZType => "TIMESTAMP"
+    case CalendarIntervalType => "INTERVAL"
+    case decimal: DecimalType => s"DECIMAL(${decimal.precision},${decimal.scale})"
+    case ArrayType(element, _) => s"${sqlType(element)}[]"
+    case MapType(key, value, _) => s"MAP(${sqlType(key)}, ${sqlType(value)})"
+    case StructType(fields) =>
+      fields.map(field => s"${quoted(field.name)} ${sqlType(field.dataType)}").mkString("STRUCT(", ", ", ")")
+    case other => throw new IllegalArgumentException(s"lanes have no type ${other.sql}")
+  }
+
+  /** A worker's error as Spark raises it: its name, the traceback as Python writes it, and the text that PySpark shows. */
+  def exception(error: CrosslaneException): RuntimeException =
+    CrosslaneErrors.pythonException(traceback(error.getMessage))
+
+  private val Frame = """  at (.*):(\d+) in (.*)""".r
+  private val First = """(?s)[^\n]*?: (.*)""".r
+
+  /** `f: ValueError: text`, frames, and where it happened, as a traceback of Python's. */
+  private def traceback(message: String): String = {
+    val lines = message.linesIterator.toSeq
+    val firstFrame = lines.indexWhere(Frame.matches(_))
+    if (firstFrame < 0) return message
+    val what = lines.take(firstFrame).mkString("\n") match {
+      case First(rest) => rest
+      case other => other
+    }
+    val frames = lines.drop(firstFrame).takeWhile(line => !line.startsWith("  in row ") && !line.startsWith("  on ")).map {
+      case Frame(file, line, name) => s"""  File "$file", line $line, in $name"""
+      case other => other
+    }
+    (("Traceback (most recent call last):" +: frames) :+ what).mkString("", "\n", "\n")
+  }
+}
+
+/** Writes Python's pickles of a few kinds of values. */
+private final class Pickle {
+  private val out = new ByteArrayOutputStream
+  begin()
+
+  private def begin(): Unit = out.write(Array[Byte](0x80.toByte, 3))
+
+  private def number(value: Int): Array[Byte] =
+    ByteBuffer.allocate(4).order(ByteOrder.LITTLE_ENDIAN).putInt(value).array
+
+  def int(value: Int): Pickle = { out.write('J'); out.write(number(value)); this }
+
+  def text(value: String): Pickle = {
+    val encoded = value.getBytes(UTF_8)
+    out.write('X'); out.write(number(encoded.length)); out.write(encoded); this
+  }
+
+  def bytes(value: Array[Byte]): Pickle = { out.write('B'); out.write(number(value.length)); out.write(value); this }
+
+  def list(values: Seq[String]): Pickle = {
+    out.write(']'); out.write('('); values.foreach(text); out.write('e'); this
+  }
+
+  def map(values: Map[String, String]): Pickle = {
+    out.write('}'); out.write('('); values.foreach { case (key, value) => text(key).text(value) }; out.write('u'); this
+  }
+
+  /** What a function of a module returns for these arguments. */
+  def call(module: String, function: String)(arguments: Pickle => Pickle): Pickle = {
+    out.write(s"c$module\n$function\n".getBytes(UTF_8))
+    out.write('('); arguments(this); out.write('t'); out.write('R'); this
+  }
+
+  /** Ends a pickle; another may follow. */
+  def end(): Pickle = {
+    out.write('.')
+    begin()
+    this
+  }
+
+  /** All that was ended. */
+  def bytes: Array[Byte] = out.toByteArray.dropRight(2)
+}

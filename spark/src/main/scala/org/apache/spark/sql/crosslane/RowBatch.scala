@@ -1,0 +1,80 @@
+package org.apache.spark.sql.crosslane
+
+import dev.crosslane.spark.Native
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.types.DataType
+import org.apache.spark.unsafe.Platform
+
+/** Rows on their way: what the functions take of them as columns, and the rows themselves, one behind the other, if they are kept. */
+private[crosslane] final class RowBatch(types: Seq[DataType], memory: Memory) {
+  private val writers = types.map(ColumnWriter(_, memory)).toArray
+  val columns: Int = writers.map(_.columns).sum
+  private val table = new Buffer(memory)
+  private val content = new Buffer(memory)
+  private var contentBytes = 0L
+
+  /** Where each row ends. */
+  private val ends = new Buffer(memory)
+  private var count = 0
+
+  def rows: Int = count
+
+  def bytes: Long = {
+    var sum = contentBytes
+    var index = 0
+    while (index < writers.length) {
+      sum += writers(index).bytes
+      index += 1
+    }
+    sum
+  }
+
+  /** Adds a row: the values at these places. `row` is kept, unless there is none. */
+  def add(values: InternalRow, ordinals: Array[Int], row: UnsafeRow): Unit = {
+    var index = 0
+    while (index < writers.length) {
+      writers(index).write(values, ordinals(index))
+      index += 1
+    }
+    if (row != null) keep(row)
+    count += 1
+  }
+
+  private def keep(row: UnsafeRow): Unit = {
+    val size = row.getSizeInBytes
+    val end = contentBytes + size
+    content.ensure(end)
+    Platform.copyMemory(row.getBaseObject, row.getBaseOffset, null, content.address + contentBytes, size)
+    ends.ensure((count + 1) * 8L)
+    Platform.putLong(null, ends.address + count * 8L, end)
+    contentBytes = end
+  }
+
+  /** Has `row` read one that was kept. */
+  def point(row: UnsafeRow, at: Int): Unit = {
+    val from = if (at == 0) 0 else Platform.getLong(null, ends.address + (at - 1) * 8L)
+    val end = Platform.getLong(null, ends.address + at * 8L)
+    row.pointTo(null, content.address + from, (end - from).toInt)
+  }
+
+  /** Says where the columns lie, and returns the address of what says it. */
+  def tell(): Long = {
+    table.ensure(columns * Native.COLUMN_WORDS * 8L)
+    writers.foldLeft(table.address)((at, writer) => writer.tell(at))
+    table.address
+  }
+
+  /** Forgets the rows, and keeps the memory up to so many bytes a buffer. */
+  def clear(most: Long): Unit = {
+    count = 0
+    contentBytes = 0
+    content.shrink(most)
+    writers.foreach(_.clear(most))
+  }
+
+  def free(): Unit = {
+    writers.foreach(_.free())
+    Seq(table, content, ends).foreach(_.free())
+  }
+}

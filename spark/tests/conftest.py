@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyspark
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import crosslane.spark
+
+from . import conformance
+
+HERE = Path(__file__).parent
+FILES = sorted((HERE / "files").iterdir())
+
+#: What all sessions have.
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "3",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}",
+    # Memory that a task has not given back is an error.
+    "spark.unsafe.exceptionOnMemoryLeak": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "false",
+}
+
+#: Where Spark is, for programs of its own that it starts.
+os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
+    """Whether a condition becomes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return condition()
+
+
+def lives(pid: int) -> bool:
+    """Whether there is such a process, and it is no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def grows(path: Path) -> bool:
+    """Whether somebody writes to a file."""
+    before = path.stat().st_size
+    time.sleep(0.5)
+    return path.stat().st_size > before
+
+
+@pytest.fixture(scope="session")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Spark keeps what it must."""
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, warehouse: Path) -> Iterator[SparkSession]:
+    """The session of most tests: functions of files are known when it begins."""
+    echoes = conformance.write(tmp_path_factory.mktemp("conformance"))
+    builder = SparkSession.builder.master("local[2]").config(map=conf(warehouse))
+    session = crosslane.spark.enable(builder, *FILES, *echoes).getOrCreate()
+    yield session
+    session.stop()
+
+
+def conf(folder: Path) -> dict[str, str]:
+    """The configuration of a session whose files lie in a folder."""
+    return {
+        **CONF,
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+    }
+
+
+def told(text: str) -> str:
+    """What an error says, without the places in Spark and Java, and without what the driver adds to a task's error."""
+    lines = [
+        line for line in text.split("Driver stacktrace:")[0].splitlines() if not line.startswith("\tat ")
+    ]
+    return "\n".join(lines)
+
+
+class Failed(Exception):
+    """What a program in a driver ended with."""
+
+
+class Driver:
+    """A Spark program of its own, in a process of its own."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.log = folder / "stderr"
+        self.folder = folder
+        self.asked = 0
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, HERE / "driver.py"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=folder,
+                env={**os.environ, **environment},
+            )
+
+    def run(self, program: str, seconds: float = 110, **values: Any) -> Any:
+        """What a program returns: the body of a function. Values that JSON has are its variables."""
+        variables = "".join(f"{name} = json.loads({json.dumps(value)!r})\n" for name, value in values.items())
+        text = f"import json\n{variables}{textwrap.dedent(program)}"
+        self.asked += 1
+        self.process.stdin.write(json.dumps([self.asked, text]).encode() + b"\n")
+        self.process.stdin.flush()
+        answer = {"asked": 0}
+        # A test that ran out of time may have left its answer behind.
+        while answer["asked"] < self.asked:
+            answer = json.loads(self._line(seconds))
+        if "error" in answer:
+            raise Failed(told(answer["error"]))
+        return answer["value"]
+
+    def _line(self, seconds: float) -> bytes:
+        selector = selectors.DefaultSelector()
+        selector.register(self.process.stdout, selectors.EVENT_READ)
+        if not selector.select(seconds):
+            raise TimeoutError(f"no answer after {seconds} s; the log ends with\n{self.said()[-5000:]}")
+        line = self.process.stdout.readline()
+        assert line, f"the driver has ended: {self.said()[-5000:]}"
+        return line
+
+    def begin(self, master: str, *files: Path, conf: dict[str, str] | None = None, **settings: Any) -> None:
+        """Begins a session, which programs then have as `spark`."""
+        self.run(
+            "spark = session(master, files, settings, conf)",
+            master=master,
+            files=[str(file) for file in files],
+            settings=settings,
+            conf={**globals()["conf"](self.folder), **(conf or {})},
+        )
+
+    def said(self) -> str:
+        """What it has written to its log so far."""
+        return self.log.read_text(errors="replace")
+
+    def below(self) -> list[psutil.Process]:
+        """All processes that it has started, and theirs."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def workers(self) -> list[psutil.Process]:
+        """Those that are guests, or begin or end them."""
+        return [process for process in self.below() if process.name() != "java"]
+
+    def rows(self, query: str) -> list[list[Any]]:
+        """The rows of a query, as JSON has them."""
+        return self.run("return [list(row) for row in spark.sql(query).collect()]", query=query)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            below = self.below()
+            self.process.stdin.close()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+            for process in below:
+                if lives(process.pid) and process.name() == "java":
+                    process.kill()
+
+
+@pytest.fixture(scope="session")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Driver]]:
+    """Starts drivers, which end with the tests."""
+    begun: list[Driver] = []
+
+    def driver(**environment: str) -> Driver:
+        begun.append(Driver(tmp_path_factory.mktemp("driver"), **environment))
+        return begun[-1]
+
+    yield driver
+    for one in begun:
+        one.close()
+
+
+@pytest.fixture(scope="session")
+def driver(drivers: Callable[..., Driver]) -> Driver:
+    """A Spark program that begins and stops sessions; no test leaves one."""
+    return drivers()
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """The rows of a query."""
+    return [tuple(row) for row in frame.collect()]
+
+
+def value(spark: SparkSession, query: str) -> Any:
+    """The only value of a query's result."""
+    ((result,),) = spark.sql(query).collect()
+    return result
+
+
+def error(run: Callable[[], object]) -> str:
+    """What a query ends with, without the JVM's stack."""
+    with pytest.raises(Exception) as caught:
+        run()
+    return told(str(caught.value))

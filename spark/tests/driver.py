@@ -1,0 +1,36 @@
+"""A Spark program of its own, which does what a test asks of it: line by line, JSON in and JSON out."""
+
+import json
+import os
+import sys
+import textwrap
+import traceback
+
+from pyspark.sql import SparkSession
+
+import crosslane.spark
+
+
+def session(master, files, settings, conf):
+    builder = SparkSession.builder.master(master).config(map=conf)
+    return crosslane.spark.enable(builder, *files, **settings).getOrCreate()
+
+
+def main():
+    # What functions, Spark and programs print goes to the log.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    names = {"session": session}
+    for line in sys.stdin:
+        asked, text = json.loads(line)
+        try:
+            body = textwrap.indent(textwrap.dedent(text), "    ")
+            exec("def program():\n    global spark\n" + body, names)
+            answer = {"value": names["program"]()}
+        except BaseException as error:
+            answer = {"error": str(error), "traceback": traceback.format_exc()}
+        print(json.dumps({"asked": asked, **answer}, default=str), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,416 @@
+"""PySpark's functions of iterators over lanes: one call for a task, which sees all of its batches."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from queue import Queue
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import crosslane.spark
+from crosslane import udf, udtf
+
+from .test_pyspark import declined, lanes, plan
+
+MOST = "spark.sql.execution.arrow.maxRecordsPerBatch"
+HAS_ARROW_UDF = hasattr(F, "arrow_udf")
+
+
+@pytest.fixture
+def short_batches(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set(MOST, 1000)
+    yield
+    spark.conf.unset(MOST)
+
+
+def same(spark: SparkSession, table: Callable[[], DataFrame], operator: str) -> None:
+    """A table is the same with and without lanes, and this operator makes it."""
+    with lanes(spark, False):
+        assert "Crosslane" not in plan(table())
+        expected = table().collect()
+    with lanes(spark, True):
+        assert operator in plan(table())
+        assert "CrosslaneDeclined" not in plan(table())
+        got = table().collect()
+    assert repr(got) == repr(expected)
+
+
+def fails_alike(spark: SparkSession, table: Callable[[], DataFrame], text: str) -> None:
+    """A table fails with and without lanes, by an error of the same class with the same words."""
+    texts = []
+    for on in (False, True):
+        with lanes(spark, on), pytest.raises(Exception) as caught:
+            table().collect()
+        texts.append(str(caught.value))
+        kind = type(caught.value)
+    assert all(text in shown for shown in texts), texts
+    assert kind is type(caught.value)
+
+
+def running(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+    """A sum that goes on from batch to batch."""
+    total = 0
+    for batch in batches:
+        sums = batch.cumsum() + total
+        total = int(sums.iloc[-1])
+        yield sums
+
+
+@pytest.mark.usefixtures("short_batches")
+def test_a_function_sees_all_batches_of_a_task(spark: SparkSession) -> None:
+    @F.pandas_udf("long")
+    def sums(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        return running(batches)
+
+    @F.pandas_udf("string")
+    def joined(batches: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.Series]:
+        for number, (left, right) in enumerate(batches):
+            yield left.astype(str) + right + f" {number}"
+
+    rows = spark.range(0, 25_500, 1, 2).withColumn("s", F.concat(F.lit("s"), "id"))
+    same(
+        spark,
+        lambda: rows.select("id", sums("id"), joined("id", "s"), sums(F.col("id") * 2)),
+        "CrosslaneEval",
+    )
+    # They are no common expressions: each is a call of its own.
+    same(spark, lambda: rows.select(sums(sums("id"))), "CrosslaneEval")
+
+
+if HAS_ARROW_UDF:
+
+    @pytest.mark.usefixtures("short_batches")
+    def test_arrays(spark: SparkSession) -> None:
+        @F.arrow_udf("double")
+        def halves(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+            for batch in batches:
+                yield pa.compute.divide(batch.cast(pa.float64()), 2)
+
+        rows = spark.range(0, 5500, 1, 2)
+        same(spark, lambda: rows.select(halves("id")), "CrosslaneEval")
+
+
+@pytest.mark.usefixtures("short_batches")
+def test_a_function_may_cut_its_results_otherwise(spark: SparkSession) -> None:
+    @F.pandas_udf("long")
+    def at_the_end(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        # More batches than are under way at a time.
+        yield pd.concat([pd.Series([], dtype="int64"), *batches])
+
+    @F.pandas_udf("long")
+    def in_threes(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        for batch in batches:
+            for first in range(0, len(batch), 3):
+                yield batch[first : first + 3]
+
+    @F.pandas_udf("long")
+    def in_twos(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        for batch in batches:
+            yield pd.concat([batch, next(batches, pd.Series([], dtype="int64"))])
+
+    rows = spark.range(0, 9500, 1, 1)
+    same(spark, lambda: rows.select("id", at_the_end("id")), "CrosslaneEval")
+    same(spark, lambda: rows.select("id", in_threes("id")), "CrosslaneEval")
+    same(spark, lambda: rows.select("id", in_twos("id")), "CrosslaneEval")
+
+
+@pytest.mark.usefixtures("short_batches")
+def test_what_a_function_gets_wrong_is_told_as_by_spark(spark: SparkSession) -> None:
+    def of(function: Callable[[Iterator[pd.Series]], Iterator[pd.Series]]) -> Callable[[], DataFrame]:
+        udf = F.pandas_udf(function, "long")
+        return lambda: spark.range(0, 2500, 1, 1).select(udf("id"))
+
+    def fewer(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        for batch in batches:
+            yield batch[1:]
+
+    def more(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        for batch in batches:
+            yield pd.concat([batch, batch])
+
+    def first_only(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        yield next(batches)
+
+    def raises(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        yield next(batches)
+        raise LookupError("in the second batch")
+
+    fails_alike(spark, of(fewer), "RESULT_ROWS_MISMATCH")
+    fails_alike(spark, of(more), "OUTPUT_EXCEEDS_INPUT_ROWS")
+    fails_alike(spark, of(first_only), "INPUT_NOT_FULLY_CONSUMED")
+    fails_alike(spark, of(raises), "LookupError: in the second batch")
+
+
+def doubled(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for batch in batches:
+        yield batch[batch["id"] % 3 == 0]
+        yield batch
+
+
+@pytest.mark.usefixtures("short_batches")
+def test_rows_of_rows(spark: SparkSession) -> None:
+    rows = spark.range(0, 7500, 1, 2).select(
+        "id",
+        (F.col("id") / 7).alias("d"),
+        F.concat(F.lit("s"), "id").alias("s"),
+        F.array("id", F.lit(None)).alias("a"),
+        F.struct("id", F.lit("x").alias("t")).alias("r"),
+        F.timestamp_seconds("id").alias("ts"),
+        F.when(F.col("id") % 2 == 0, F.col("id").cast("decimal(12,2)")).alias("dec"),
+    )
+    schema = "id long, d double, s string"
+    same(spark, lambda: rows.select("id", "d", "s").mapInPandas(doubled, schema), "CrosslaneStream")
+    whole = rows.schema.simpleString().removeprefix("struct<").removesuffix(">")
+    same(spark, lambda: rows.mapInArrow(lambda batches: batches, whole), "CrosslaneStream")
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
+
+    same(spark, lambda: rows.mapInArrow(counted, "rows long"), "CrosslaneStream")
+    # Of a partition without rows it is asked, too.
+    empty = spark.range(0, 2, 1, 3)
+    same(spark, lambda: empty.mapInArrow(counted, "rows long"), "CrosslaneStream")
+
+
+def test_more_comes_out_than_goes_in(spark: SparkSession) -> None:
+    def many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for start in batch.column(0).to_pylist():
+                yield pa.RecordBatch.from_pydict({"n": range(start, start + 100_000), "s": ["häh"] * 100_000})
+
+    table = spark.range(0, 6, 1, 2).mapInArrow(many, "n long, s string")
+    with lanes(spark, True):
+        counted = table.agg(F.count("*"), F.sum("n"), F.sum(F.length("s"))).collect()
+    n, sum_ = 600_000, 6 * sum(range(100_000)) + 15 * 100_000
+    assert [tuple(row) for row in counted] == [(n, sum_, 3 * n)]
+
+
+def test_what_rows_of_rows_get_wrong(spark: SparkSession) -> None:
+    rows = spark.range(0, 10, 1, 1)
+
+    def no_frame(batches: Iterator[pd.DataFrame]) -> Iterator[Any]:
+        yield from (list(batch["id"]) for batch in batches)
+
+    def other_name(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        yield from (batch.rename(columns={"id": "other"}) for batch in batches)
+
+    fails_alike(spark, lambda: rows.mapInPandas(no_frame, "id long"), "UDF_RETURN_TYPE")
+    fails_alike(spark, lambda: rows.mapInPandas(other_name, "id long"), "RESULT_COLUMN_NAMES_MISMATCH")
+
+
+#: (what mapInArrow's function gives, the declared type, whether Spark reads it so)
+ARRAYS = [
+    (pa.array([1, 2]), "long", True),
+    (pa.array([1, 2], pa.int32()), "long", False),
+    (pa.array([1, 2]), "double", False),
+    (pa.array([1, 2], pa.int32()), "date", True),
+    (pa.array(["a"], pa.large_string()), "string", True),
+    (pa.array(["a", "a"]).dictionary_encode(), "string", False),
+    (pa.nulls(2), "string", True),
+    (pa.array([1.5], pa.float32()), "float", True),
+    (pa.array([1.5], pa.float32()), "double", False),
+    (pa.array([Decimal("1.5")], pa.decimal128(5, 1)), "decimal(10,2)", True),
+    (pa.array([1], pa.timestamp("us", "Europe/Berlin")), "timestamp", True),
+    (pa.array([1], pa.timestamp("ns", "UTC")), "timestamp", False),
+    (pa.array([[1, None]], pa.list_(pa.int64())), "array<bigint>", True),
+    (pa.array([[1]], pa.list_(pa.int16())), "array<bigint>", False),
+    (pa.array([{"a": 1}]), "struct<b: bigint>", True),
+    (pa.array([{"a": "x"}]), "struct<a: bigint>", False),
+]
+
+
+@pytest.mark.parametrize(("array", "declared", "is_read"), ARRAYS, ids=str)
+def test_types_of_mapInArrow(spark: SparkSession, array: pa.Array, declared: str, is_read: bool) -> None:
+    def gives(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_arrays([array], ["c"])
+
+    table = spark.range(0, 1, 1, 1).mapInArrow(gives, f"c {declared}")
+    if is_read:
+        same(spark, lambda: table.select("*"), "CrosslaneStream")
+        return
+    with lanes(spark, False), pytest.raises(Exception, match="UNSUPPORTED_CALL|UNSUPPORTED_ARROWTYPE"):
+        table.collect()
+    with lanes(spark, True), pytest.raises(PythonException, match="for the column c, where"):
+        table.select("c").collect()
+
+
+def test_a_limit_ends_a_function_and_its_worker_is_used_again(spark: SparkSession) -> None:
+    def endless(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        next(batches)
+        while True:
+            yield pa.RecordBatch.from_pydict({"pid": [os.getpid()] * 100})
+
+    def pids(limit: int) -> set[int]:
+        table = spark.range(0, 10, 1, 1).mapInArrow(endless, "pid long").limit(limit)
+        return {row.pid for row in table.collect()}
+
+    with lanes(spark, True):
+        seen = set().union(*(pids(150) for _ in range(6)))
+    assert len(seen) <= 2
+
+
+@pytest.mark.usefixtures("short_batches")
+def test_a_limit_while_the_function_waits_for_more(spark: SparkSession) -> None:
+    def slow(x: int) -> int:
+        import time
+
+        if x >= 3000:
+            time.sleep(0.05)
+        return x
+
+    source = F.udf(slow, "long", useArrow=False)
+    with lanes(spark, True):
+        table = spark.range(0, 5000, 1, 1).select(source("id").alias("id"))
+        got = table.mapInArrow(lambda batches: batches, "id long").limit(10).collect()
+    assert [row.id for row in got] == list(range(10))
+
+
+@pytest.mark.usefixtures("short_batches")
+def test_another_thread_may_read_the_batches(spark: SparkSession) -> None:
+    def ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        queue: Queue[pa.RecordBatch | None] = Queue(3)
+
+        def read() -> None:
+            for batch in batches:
+                queue.put(batch)
+            queue.put(None)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        while (batch := queue.get()) is not None:
+            yield batch
+        reader.join()
+
+    same(spark, lambda: spark.range(0, 20_000, 1, 2).mapInArrow(ahead, "id long"), "CrosslaneStream")
+
+
+@pytest.mark.usefixtures("short_batches")
+def test_a_failing_input_ends_the_function(spark: SparkSession) -> None:
+    fails = F.udf(lambda x: 1 // (2500 - x), "long", useArrow=False)
+    with lanes(spark, True), pytest.raises(Exception, match="ZeroDivisionError"):
+        table = spark.range(0, 5000, 1, 1).select(fails("id").alias("id"))
+        table.mapInArrow(lambda batches: batches, "id long").collect()
+
+
+def test_a_worker_that_dies_is_told_of(spark: SparkSession) -> None:
+    def dies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield next(batches)
+        os.kill(os.getpid(), 9)
+
+    with lanes(spark, True), pytest.raises(Exception, match="was killed"):
+        spark.range(0, 10, 1, 1).mapInArrow(dies, "id long").collect()
+
+
+def test_what_stays_with_spark(spark: SparkSession) -> None:
+    rows = spark.range(0, 10, 1, 2)
+    declined(spark, "barrier", lambda: rows.mapInPandas(lambda batches: batches, "id long", barrier=True))
+
+    @F.pandas_udf("long")
+    def total(x: pd.Series) -> int:
+        return int(x.sum())
+
+    def whole(group: pd.DataFrame) -> pd.DataFrame:
+        return group
+
+    declined(spark, "total: it sees groups", lambda: rows.groupBy(F.col("id") % 2).agg(total("id")))
+    declined(spark, "it sees groups", lambda: rows.groupBy("id").applyInPandas(whole, "id long"))
+
+    @F.udtf(returnType="n long")
+    class Twice:
+        def eval(self, n: int) -> Iterator[tuple[int]]:
+            yield (n,)
+            yield (n,)
+
+    declined(spark, "table functions of PySpark", lambda: Twice(F.lit(5)))
+
+
+def test_crosslane_s_own_functions_beside_the_drop_in(spark: SparkSession) -> None:
+    @udtf("twice(n BIGINT) -> TABLE(m BIGINT)")
+    def twice(n: int) -> Iterator[tuple[int]]:
+        yield (n,)
+        yield (n,)
+
+    @udtf("evens(rows TABLE(id BIGINT)) -> TABLE(id BIGINT)", vectorized=True)
+    def evens(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        yield rows.filter(pa.compute.equal(pa.compute.bit_wise_and(rows.column(0), 1), 0))
+
+    crosslane.spark.register(spark, twice)
+    crosslane.spark.register(spark, evens)
+    with lanes(spark, True):
+        assert spark.sql("SELECT sum(m) FROM range(5) t, LATERAL twice(t.id)").first()[0] == 20
+        assert spark.sql("SELECT sum(m) FROM twice(5)").first()[0] == 10
+        assert crosslane.spark.map(spark.range(10), "evens").count() == 5
+
+
+@pytest.mark.usefixtures("short_batches")
+def test_a_limit_while_another_thread_reads(spark: SparkSession) -> None:
+    def ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        queue: Queue[pa.RecordBatch | None] = Queue()
+
+        def read() -> None:
+            for batch in batches:
+                queue.put(batch)
+            queue.put(None)
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        try:
+            while (batch := queue.get()) is not None:
+                yield batch
+                yield pa.RecordBatch.from_pydict({"id": [os.getpid()]})
+        finally:
+            # It asks for more after nobody wants it.
+            for _ in batches:
+                pass
+
+    with lanes(spark, True):
+        for _ in range(4):
+            table = spark.range(0, 50_000, 1, 1).mapInArrow(ahead, "id long")
+            assert len(table.limit(1500).collect()) == 1500
+        assert table.count() == 50_000 + 50
+
+
+def test_memory_stays_constant(spark: SparkSession) -> None:
+    """A hundred batches of four megabytes, of which two are under way."""
+
+    def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import resource
+
+        for batch in batches:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            yield pa.RecordBatch.from_pydict({"kilobytes": [peak], "rows": [batch.num_rows]})
+
+    spark.conf.set(MOST, 4)
+    try:
+        rows = spark.range(0, 400, 1, 1).select(F.repeat(F.lit("x"), 1 << 20).alias("s"))
+        with lanes(spark, True):
+            got = rows.mapInArrow(sizes, "kilobytes long, rows long").collect()
+    finally:
+        spark.conf.unset(MOST)
+    assert [row.rows for row in got] == [4] * 100
+    assert got[-1].kilobytes - got[0].kilobytes < 100_000
+
+
+def test_a_generator_of_columns_of_the_program(spark: SparkSession) -> None:
+    @udf("running(x BIGINT) -> BIGINT", vectorized=True, deterministic=False)
+    def running_sum(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        total = 0
+        for batch in batches:
+            total += pa.compute.sum(batch).as_py()
+            yield pa.array([total] * len(batch))
+
+    crosslane.spark.register(spark, running_sum)
+    sums = [row[0] for row in spark.sql("SELECT running(id) FROM range(0, 50000, 1, 1)").collect()]
+    assert len(set(sums)) > 3
+    assert sums == sorted(sums)
+    assert sums[-1] == sum(range(50_000))

@@ -1,0 +1,195 @@
+"""PySpark's own functions over lanes: an unchanged program gives what it gives without them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+ENABLED = "spark.crosslane.pyspark.enabled"
+
+
+@contextlib.contextmanager
+def lanes(spark: SparkSession, on: bool) -> Iterator[None]:
+    """With or without lanes for PySpark's functions."""
+    spark.conf.set(ENABLED, on)
+    try:
+        yield
+    finally:
+        spark.conf.unset(ENABLED)
+
+
+def plan(table: DataFrame) -> str:
+    """What EXPLAIN shows."""
+    return table._jdf.queryExecution().executedPlan().toString()
+
+
+def same(spark: SparkSession, table: Callable[[], DataFrame]) -> None:
+    """A table is the same with and without lanes, and lanes make it."""
+    with lanes(spark, False):
+        assert "Crosslane" not in plan(table())
+        expected = table().collect()
+    with lanes(spark, True):
+        assert "CrosslaneEval" in plan(table())
+        assert "CrosslaneDeclined" not in plan(table())
+        got = table().collect()
+    assert repr(got) == repr(expected)
+    assert table().schema == table().schema
+
+
+VALUES: list[tuple[T.DataType, list[Any]]] = [
+    (T.BooleanType(), [True, False, None]),
+    (T.ByteType(), [-128, 0, 127, None]),
+    (T.ShortType(), [-32768, 1, None]),
+    (T.IntegerType(), [2**31 - 1, -5, None]),
+    (T.LongType(), [2**63 - 1, -(2**53) - 1, 0, None]),
+    (T.FloatType(), [1.5, float("inf"), None]),
+    (T.DoubleType(), [1e300, -0.0, float("nan"), None]),
+    (T.StringType(), ["", "häh", "x" * 1000, None]),
+    (T.BinaryType(), [bytearray(b""), bytearray(b"\x00\xff"), None]),
+    (T.DateType(), [datetime.date(1600, 2, 29), datetime.date(2026, 11, 25), None]),
+    (T.TimestampType(), [datetime.datetime(1999, 12, 31, 23, 59, 59, 999999), None]),
+    (T.TimestampNTZType(), [datetime.datetime(2026, 3, 29, 2, 30), None]),
+    (T.DecimalType(38, 10), [Decimal("1.5"), Decimal("-9999999999999999999999999999.9999999999"), None]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), VALUES, ids=lambda one: getattr(one, "typeName", lambda: "")())
+@pytest.mark.parametrize("arrow", [False, True], ids=["pickled", "arrow"])
+def test_rows_of_each_type(spark: SparkSession, kind: T.DataType, values: list[Any], arrow: bool) -> None:
+    schema = T.StructType([T.StructField("a", kind)])
+    rows = spark.createDataFrame([(value,) for value in values], schema).coalesce(1)
+    same_value = F.udf(lambda value: value, kind, useArrow=arrow)
+    shown = F.udf(lambda value: f"{type(value).__name__} {value!r}", "string", useArrow=arrow)
+    same(spark, lambda: rows.select(same_value("a"), shown("a")))
+
+
+@pytest.mark.parametrize(
+    "result", [1, 2**40, 2.5, True, "text", b"bytes", None, datetime.date(2000, 1, 1)], ids=repr
+)
+def test_results_of_another_type(spark: SparkSession, result: Any) -> None:
+    kinds = ["long", "double", "boolean", "int", "binary"]
+    # PySpark itself raises for anything else.
+    if result is None or isinstance(result, datetime.date):
+        kinds.append("date")
+    # Java's text of these is of no use, and another each time.
+    if not isinstance(result, bytes | datetime.date):
+        kinds.append("string")
+    results = [F.udf(lambda _: result, kind, useArrow=False)("id").alias(kind) for kind in kinds]
+    same(spark, lambda: spark.range(0, 3, 1, 1).select(results))
+
+
+def test_columns(spark: SparkSession) -> None:
+    @F.pandas_udf("long")
+    def plus_one(x: pd.Series) -> pd.Series:
+        return x + 1
+
+    @F.pandas_udf("string")
+    def joined(a: pd.Series, b: pd.Series) -> pd.Series:
+        return a.astype(str) + b
+
+    @F.pandas_udf("x long, y string")
+    def both(a: pd.Series) -> pd.DataFrame:
+        return pd.DataFrame({"x": a, "y": a.astype(str)})
+
+    rows = spark.range(0, 25_000, 1, 2).withColumn("s", F.concat(F.lit("s"), "id"))
+    same(spark, lambda: rows.select(plus_one("id"), joined("id", "s"), both("id"), plus_one(plus_one("id"))))
+
+
+@pytest.mark.parametrize("most", [10_000, 1000, 0])
+def test_a_function_of_columns_sees_spark_s_batches(spark: SparkSession, most: int) -> None:
+    @F.pandas_udf("long")
+    def length(x: pd.Series) -> pd.Series:
+        return pd.Series([len(x)] * len(x))
+
+    setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(setting, most)
+    try:
+        # A batch of ten thousand has ten megabytes.
+        rows = spark.range(0, 20_000, 1, 1).withColumn("s", F.repeat(F.lit("x"), 1000))
+        same(spark, lambda: rows.groupBy(length("s")).count())
+    finally:
+        spark.conf.unset(setting)
+
+
+def test_a_chain_and_several_in_one_query(spark: SparkSession) -> None:
+    plus = F.udf(lambda x: x + 1, "long", useArrow=False)
+    text = F.udf(lambda x: f"<{x}>", "string", useArrow=False)
+    same(
+        spark,
+        lambda: (
+            spark.range(100)
+            .select(text(plus(plus("id"))).alias("t"), plus("id").alias("p"))
+            .where(plus("p") % 2 == 0)
+            .groupBy("p")
+            .agg(F.max("t"))
+            .orderBy("p")
+        ),
+    )
+
+
+def test_the_users_exception(spark: SparkSession) -> None:
+    def inverse(x: int) -> int:
+        return 1 // x
+
+    texts = []
+    for on in (False, True):
+        with lanes(spark, on), pytest.raises(PythonException) as caught:
+            spark.range(0, 3, 1, 1).select(F.udf(inverse, "long", useArrow=False)("id")).collect()
+        texts.append(str(caught.value))
+    without, over_lanes = texts
+    last = "ZeroDivisionError: integer division or modulo by zero"
+    assert last in without
+    assert last in over_lanes
+    assert "in inverse" in over_lanes
+    assert over_lanes.split("Traceback")[0] == without.split("Traceback")[0]
+
+
+def declined(spark: SparkSession, reason: str, table: Callable[[], DataFrame]) -> None:
+    """Spark makes a table itself, EXPLAIN says why, and the rows are the same."""
+    with lanes(spark, False):
+        expected = table().collect()
+    with lanes(spark, True):
+        shown = plan(table())
+        assert "CrosslaneDeclined" in shown
+        assert reason in shown
+        assert repr(table().collect()) == repr(expected)
+
+
+def test_what_stays_with_spark(spark: SparkSession) -> None:
+    shared = spark.sparkContext.broadcast(5)
+    counted = spark.sparkContext.accumulator(0)
+
+    def adds(x: int) -> int:
+        counted.add(1)
+        return x
+
+    def partition(x: int) -> int:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        return context.partitionId() if context else -1
+
+    def of(function: Callable[[int], int]) -> Column:
+        return F.udf(function, "long", useArrow=False)("id")
+
+    rows = spark.range(0, 10, 1, 2)
+    declined(spark, "broadcast variable", lambda: rows.select(of(lambda x: x + shared.value)))
+    declined(spark, "accumulator", lambda: rows.select(of(adds)))
+    declined(spark, "task's context", lambda: rows.select(of(partition)))
+
+    udf = F.udf(lambda row: row.a, "long", useArrow=False)
+    declined(spark, "struct", lambda: rows.select(udf(F.struct(F.col("id").alias("a")))))
+
+
+def test_without_the_setting_nothing_is_taken_over(spark: SparkSession) -> None:
+    assert "Crosslane" not in plan(spark.range(3).select(F.udf(lambda x: x, "long")("id")))

@@ -1,0 +1,352 @@
+"""What calls that work beside a task's own thread can get wrong: contexts, failures, ends, memory, and workers that are used again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from .conftest import CONF, FILES, Driver, Failed, error, eventually, grows, lives, rows
+
+SHOP = FILES[0].with_name("shop.py")
+
+
+def works(spark: SparkSession) -> bool:
+    """Whether the session answers as ever: on all lanes."""
+    query = "SELECT sum(plus_one(id)), sum(fails_at(id, -1)), max(shout(id)), max(initials(id)) FROM range(0, 10000, 1, 4)"
+    total = sum(range(10_000))
+    return rows(spark.sql(query)) == [(total + 10_000, total, "9999!", "9")]
+
+
+def written(file: Path) -> set[int]:
+    """The workers that have written to a file."""
+    return {int(line) for line in file.read_text().split()} if file.exists() else set()
+
+
+# The task's context
+
+
+def test_a_function_s_input_is_read_under_the_task_s_context(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(5):
+        lines = "".join(f"file{number}\n" for _ in range(1000 * number + 1))
+        (tmp_path / f"file{number}.txt").write_text(lines)
+    # One task reads all files, and reads on while functions work.
+    frame = spark.read.text(str(tmp_path)).coalesce(1)
+    seen = rows(frame.selectExpr("slug(input_file_name())", "slug(value)", "value"))
+    assert len(seen) == sum(1000 * number + 1 for number in range(5))
+    assert [row for row in seen if not row[0].endswith(f"/{row[2]}.txt") or row[1] != row[2]] == []
+
+
+def test_arguments_that_depend_on_the_partition(spark: SparkSession) -> None:
+    query = "SELECT halved(rand(7)), rand(7) FROM range(0, 100, 1, 4)"
+    assert [(half, x) for half, x in rows(spark.sql(query)) if half != x / 2] == []
+
+
+def test_a_row_s_place_is_that_of_its_input(spark: SparkSession) -> None:
+    frame = spark.range(0, 9000, 1, 3).selectExpr(
+        "id",
+        "plus_one(spark_partition_id())",
+        "plus_one(monotonically_increasing_id())",
+        "spark_partition_id()",
+    )
+    assert rows(frame) == [
+        (i, i // 3000 + 1, (i // 3000 << 33) + i % 3000 + 1, i // 3000) for i in range(9000)
+    ]
+
+
+# Failures
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        # In the child, and as an argument.
+        "SELECT waits_at(id, 0, '{file}') FROM range(0, 100000, 1, 1) WHERE assert_true(id < 100, 'upstream') IS NULL",
+        "SELECT waits_at(IF(id < 100, id, raise_error('upstream')), 0, '{file}') FROM range(0, 100000, 1, 1)",
+        "SELECT waits_at(100 DIV (100 - id) - 1, 0, '{file}') FROM range(0, 100000, 1, 1)",
+    ],
+)
+def test_an_input_that_fails_while_functions_work(spark: SparkSession, tmp_path: Path, place: str) -> None:
+    file = tmp_path / "who"
+    # The function waits for ever at its first row, and a later row of the input fails: at any moment, before or after the call begins.
+    for _ in range(10):
+        text = error(lambda: spark.sql(place.format(file=file)).collect())
+        assert "upstream" in text or "DIVIDE_BY_ZERO" in text
+        assert "CrosslaneException" not in text
+    # Who may not have begun never will.
+    assert eventually(lambda: not any(map(lives, written(file))))
+    assert works(spark)
+
+
+def test_a_function_that_fails_while_the_task_reads(spark: SparkSession) -> None:
+    # The input takes its time: at the failure the task is at the next batch.
+    query = (
+        "SELECT fails_at(id, 0) FROM range(0, 1000000, 1, 1)"
+        " WHERE id < 64 OR java_method('java.lang.Thread', 'holdsLock', 'x') IS NOT NULL"
+    )
+    text = error(lambda: spark.sql(query).collect())
+    assert "fails_at: ValueError: no 0" in text
+    assert works(spark)
+
+
+# Workers
+
+
+def test_a_worker_is_used_again(spark: SparkSession) -> None:
+    query = "SELECT DISTINCT pid(id) FROM range(0, 100, 1, 1)"
+    ((first,),) = rows(spark.sql(query))
+    for _ in range(5):
+        assert rows(spark.sql(query)) == [(first,)]
+    assert lives(first)
+    # A task has one worker at a time.
+    assert len(rows(spark.sql("SELECT DISTINCT pid(id) FROM range(0, 20000, 1, 1)"))) == 1
+
+
+def test_a_worker_carries_nothing_over(spark: SparkSession) -> None:
+    ((pid, before),) = rows(spark.sql("SELECT pid(1), environment(1)"))
+    # A time limit is the call's own.
+    ((impatient,),) = rows(spark.sql("SELECT impatient(id, 0) FROM range(1)"))
+    ((patient,),) = rows(spark.sql("SELECT patient(id, 1.0) FROM range(1)"))
+    assert impatient == patient == pid
+    # After errors, what was printed, and rows that nobody took, others get what is theirs.
+    error(lambda: spark.sql("SELECT fails_at(id, 70) FROM range(0, 100, 1, 1)").collect())
+    spark.sql("SELECT prints(id) FROM range(0, 100, 1, 1)").collect()
+    spark.sql("SELECT doubled_text(repeat('x', 1000)) FROM range(0, 100000, 1, 1) LIMIT 1").collect()
+    assert rows(spark.sql("SELECT slug(concat('A ', id)) FROM range(0, 1000, 1, 1)")) == [
+        (f"a-{i}",) for i in range(1000)
+    ]
+    # What tells one task from another is not in its environment.
+    ((_, after),) = rows(spark.sql("SELECT pid(id), environment(id) FROM range(5, 6)"))
+    assert after == before
+
+
+def test_a_limit_that_stops_early(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "who"
+    got = rows(spark.sql(f"SELECT beats(id, '{file}') FROM range(0, 1000000, 1, 2) LIMIT 3"))
+    assert got == [(0,), (1,), (2,)]
+    assert eventually(lambda: not grows(file))
+    assert len(file.read_text().split()) < 10_000
+    assert works(spark)
+
+
+@pytest.mark.parametrize("interrupt", [False, True])
+def test_a_query_that_is_cancelled(spark: SparkSession, tmp_path: Path, interrupt: bool) -> None:
+    file = tmp_path / "who"
+    failed: list[str] = []
+
+    def query() -> None:
+        spark.sparkContext.setJobGroup("waits", "waits for ever", interrupt)
+        failed.append(error(lambda: spark.sql(f"SELECT waits_at(id, 0, '{file}') FROM range(1)").collect()))
+
+    thread = threading.Thread(target=query)
+    thread.start()
+    assert eventually(lambda: bool(written(file)))
+    (waiting,) = written(file)
+    assert lives(waiting)
+    spark.sparkContext.cancelJobGroup("waits")
+    thread.join(30)
+    assert not thread.is_alive()
+    assert "cancelled" in failed[0].lower()
+    assert eventually(lambda: not lives(waiting))
+    assert works(spark)
+
+
+def test_a_time_limit(spark: SparkSession) -> None:
+    text = error(lambda: spark.sql("SELECT impatient(id, 1000.0) FROM range(1)").collect())
+    assert "impatient: timed out after 0.5 s" in text
+    assert "with x = 0, seconds = 1000.0" in text
+    assert works(spark)
+
+
+def test_a_worker_that_dies(spark: SparkSession) -> None:
+    text = error(lambda: spark.sql("SELECT dies_at(id, 150) FROM range(0, 200, 1, 1)").collect())
+    assert "dies_at: its worker process ended with exit code 3" in text
+    assert "with x = 150, bad = 150" in text
+    assert works(spark)
+
+
+def test_a_worker_that_somebody_kills(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "who"
+    failed: list[str] = []
+    query = f"SELECT waits_at(id, 0, '{file}') FROM range(1)"
+    thread = threading.Thread(target=lambda: failed.append(error(lambda: spark.sql(query).collect())))
+    thread.start()
+    assert eventually(lambda: bool(written(file)))
+    (waiting,) = written(file)
+    os.kill(waiting, signal.SIGKILL)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert "waits_at: its worker process" in failed[0]
+    assert "SIGKILL" in failed[0]
+    assert works(spark)
+
+
+def test_a_call_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
+    query = f"SELECT dies_once(id, '{tmp_path}') FROM range(0, 300, 1, 2)"
+    assert rows(spark.sql(query)) == [(i,) for i in range(300)]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+# Large values
+
+
+def test_a_large_value(spark: SparkSession) -> None:
+    query = "SELECT text_length(repeat('ä', CAST(5000000 + id AS INT))), length(doubled_text(repeat('x', 5000000))) FROM range(3)"
+    assert rows(spark.sql(query)) == [(5_000_000 + i, 10_000_000) for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def small(drivers: Callable[[], Driver]) -> Driver:
+    """A session with little memory, small batches, and a task at a time for each of four cores."""
+    driver = drivers()
+    # All of the heap is there from the beginning: what grows later lies outside of it.
+    java = f"{CONF['spark.driver.extraJavaOptions']} -Xms768m -XX:+AlwaysPreTouch"
+    conf = {
+        "spark.driver.extraJavaOptions": java,
+        "spark.driver.memory": "768m",
+        "spark.executor.cores": "1",
+        "spark.driver.maxResultSize": "0",
+    }
+    driver.begin("local[4]", *FILES, conf=conf, batchRows=100, batchBytes=100_000)
+    return driver
+
+
+def test_100_mb_in_a_jvm_with_little_memory(small: Driver) -> None:
+    # Not a constant, which Spark would make while it plans.
+    query = "SELECT text_length(repeat(CAST(id % 1 AS STRING), 100000000)) FROM range(1)"
+    assert small.rows(query) == [[100_000_000]]
+    assert small.rows("SELECT sum(plus_one(id)) FROM range(10000)") == [[sum(range(10_001))]]
+
+
+def test_failures_leave_no_memory_behind(small: Driver) -> None:
+    (jvm,) = [process for process in small.below() if process.name() == "java"]
+    # A batch is one row of 2 MB.
+    query = (
+        "SELECT fails_at(text_length(repeat(CAST(id AS STRING), 2000000)), 2000000) FROM range(1, 9, 1, 1)"
+    )
+
+    def fail() -> None:
+        with pytest.raises(Failed, match="no 2000000"):
+            small.rows(query)
+
+    for _ in range(10):
+        fail()
+    before = jvm.memory_info().rss
+    for _ in range(25):
+        fail()
+    assert jvm.memory_info().rss - before < 25 * 1_500_000
+
+
+def test_batches_are_bounded(small: Driver) -> None:
+    seen = small.rows("SELECT rows_at_once(id) FROM range(0, 1000, 1, 1)")
+    assert [n for (n,) in seen] == [64] * 64 + [100] * 900 + [36] * 36
+    # A row of 4,000 bytes is there twice: as it is, and as an argument.
+    text = "SELECT rows_at_once(x), text_length(t) FROM (SELECT id AS x, repeat('x', 4000) AS t FROM range(0, 1000, 1, 1))"
+    seen = small.rows(text + " WHERE t <> 'y' DISTRIBUTE BY 1")
+    assert len(seen) == 1000
+    assert {length for _, length in seen} == {4000}
+    assert 1 <= max(n for n, _ in seen) <= 26
+
+
+def overlaps(driver: Driver, tasks: int) -> bool:
+    """Whether so many tasks were in their functions at one time."""
+    text = f"SELECT times(id, 1.0) FROM range(0, {tasks}, 1, {tasks})"
+    times = [tuple(map(float, told.split())) for (told,) in driver.rows(text)]
+    return max(begun for begun, _ in times) < min(ended for _, ended in times)
+
+
+def test_tasks_run_side_by_side(small: Driver) -> None:
+    # Workers begin first: what takes its time then are the functions alone.
+    small.rows("SELECT times(id, 0.2) FROM range(0, 4, 1, 4)")
+    assert overlaps(small, 4)
+
+
+def test_what_functions_print_is_not_data(small: Driver) -> None:
+    assert small.rows("SELECT prints(id) FROM range(100, 150, 1, 1)") == [[x] for x in range(100, 150)]
+    for kind in ("a", "an error"):
+        for x in range(100, 150):
+            assert eventually(lambda line=f"{kind} line from {x}\n": line in small.said())
+
+
+def test_sessions_end_with_all_their_processes(small: Driver) -> None:
+    small.rows("SELECT plus_one(id), shout(id), initials(id) FROM range(4)")
+    below = small.below()
+    assert [process for process in below if "python" in process.name()]
+    # The JVM of a program that ends, and of one that is killed.
+    small.process.stdin.close()
+    assert small.process.wait(60) == 0
+    assert eventually(lambda: not [process for process in below if lives(process.pid)])
+
+
+def test_a_session_that_is_stopped_leaves_no_workers(driver: Driver) -> None:
+    driver.begin("local[2]", *FILES)
+    driver.rows("SELECT plus_one(id), shout(id), initials(id) FROM range(4)")
+    assert driver.workers()
+    # The JVM lives on, for another session.
+    driver.run("spark.stop()")
+    assert eventually(lambda: not driver.workers()), driver.workers()
+
+
+def test_a_session_has_settings_of_its_own(driver: Driver) -> None:
+    driver.begin("local[2]", SHOP)
+    driver.rows("SELECT plus_one(id) FROM range(4)")
+    driver.run("spark.stop()")
+    try:
+        with pytest.raises(Failed, match="no_such_limit"):
+            driver.begin("local[2]", SHOP, largest_batch="no_such_limit")
+    finally:
+        driver.run("from pyspark import SparkContext\nSparkContext.getOrCreate().stop()")
+
+
+STUCK = """\
+import time
+from crosslane import udf
+
+@udf
+def waits(x: int) -> int:
+    time.sleep(1000)
+    return x
+"""
+
+
+def test_a_worker_that_is_stuck_is_told_of_and_ended(driver: Driver, tmp_path: Path) -> None:
+    file = tmp_path / "stuck.py"
+    file.write_text(STUCK)
+    # Spark's own settings for its workers say the same.
+    conf = {"spark.python.worker.idleTimeoutSeconds": "1", "spark.python.worker.killOnIdleTimeout": "true"}
+    driver.begin("local[1]", file, conf=conf)
+    try:
+        with pytest.raises(Failed) as caught:
+            driver.rows("SELECT waits(id) FROM range(5)")
+        shown = str(caught.value)
+        assert "waits: timed out after 1 s" in shown
+        assert "stuck.py:6 in waits\n  where it was then" in shown
+        assert "makes no progress; its stack:" in driver.said()
+    finally:
+        driver.run("spark.stop()")
+
+
+def test_a_jvm_that_is_killed_leaves_no_processes(driver: Driver, tmp_path: Path) -> None:
+    driver.begin("local[*]", *FILES)
+    cores = len(os.sched_getaffinity(0))
+    driver.rows(f"SELECT times(id, 0.2) FROM range(0, {cores}, 1, {cores})")
+    assert overlaps(driver, cores)
+    file = tmp_path / "who"
+    driver.run(
+        """
+        import threading
+        threading.Thread(target=lambda: spark.sql(query).collect(), daemon=True).start()
+        """,
+        query=f"SELECT waits_at(id, 0, '{file}'), shout(id), initials(id) FROM range(1)",
+    )
+    assert eventually(lambda: bool(written(file)))
+    below = driver.below()
+    assert written(file) <= {process.pid for process in below}
+    (jvm,) = [process for process in below if process.name() == "java"]
+    jvm.kill()
+    assert eventually(lambda: not [process for process in below if lives(process.pid)])
