@@ -692,12 +692,8 @@ class Iterated:
             columns = column.flatten() if self._is_map else [column]
             if len(columns) < len(self._names):
                 raise ValueError(f"gave {len(columns)} columns, where {len(self._names)} are declared")
-            for given, field in zip(columns, self._declared):
-                if not _can_be_read(given.type, field.dataType):
-                    declared = field.dataType.simpleString()
-                    raise TypeError(
-                        f"gave {given.type} for the column {field.name}, where {declared} is declared"
-                    )
+            if self._declared:
+                columns = [_read(column, field) for column, field in zip(columns, self._declared)]
             chosen = pa.RecordBatch.from_arrays(columns[: len(self._names)], self._names)
             yield from self._result.encode(chosen, most)
 
@@ -714,42 +710,61 @@ class Iterated:
         return pa.RecordBatch.from_arrays([pa.StructArray.from_arrays(columns, fields=fields)], ["_0"])
 
 
-#: What Spark's JVM reads a column's values as, by the names of its types.
-_READ_AS = {
+#: How Arrow stores what Spark's JVM reads as one of its types, by the names of these types.
+_STORED = {
     "boolean": "bool", "byte": "int8", "short": "int16", "integer": "int32", "date": "int32", "long": "int64",
     "timestamp": "int64", "timestamp_ntz": "int64", "float": "float", "double": "double", "decimal": "decimal",
     "string": "string", "binary": "binary",
 }  # fmt: skip
 
 
-def _can_be_read(given: Any, declared: Any) -> bool:
-    """Whether Spark's JVM (``ArrowColumnVector``) reads a column of Arrow as one of its types. It casts none."""
+def _read(column: Any, field: Any) -> Any:
+    """A column of Arrow as Spark's JVM (``ArrowColumnVector``) reads it: it casts nothing, and takes the fields of a
+    struct by their places. A TypeError says which columns it cannot read.
+    """
+    read_as = _read_as(column.type, field.dataType)
+    if read_as is None:
+        declared = field.dataType.simpleString()
+        raise TypeError(f"gave {column.type} for the column {field.name}, where {declared} is declared")
+    return column if read_as == column.type else column.view(read_as)
+
+
+def _read_as(given: Any, declared: Any) -> Any:
+    """The type of Arrow as which Spark's JVM reads a column of another that is stored alike; None if it cannot."""
+    import pyarrow as pa
     import pyarrow.types as kinds
 
-    if kinds.is_null(given):
-        return True
     name = declared.typeName()
-    if name == "array":
-        is_list = kinds.is_list(given) or kinds.is_large_list(given)
-        return is_list and _can_be_read(given.value_type, declared.elementType)
-    if name == "map":
-        return (
-            kinds.is_map(given)
-            and _can_be_read(given.key_type, declared.keyType)
-            and _can_be_read(given.item_type, declared.valueType)
-        )
-    if name == "struct":
-        return (
-            kinds.is_struct(given)
-            and given.num_fields >= len(declared)
-            and all(
-                _can_be_read(given.field(place).type, field.dataType) for place, field in enumerate(declared)
-            )
-        )
-    return _read_as(given) == _READ_AS[name]
+    if kinds.is_null(given):
+        return given
+    if name == "array" and (kinds.is_list(given) or kinds.is_large_list(given)):
+        value = _read_as(given.value_type, declared.elementType)
+        whole = pa.list_ if kinds.is_list(given) else pa.large_list
+        return None if value is None else whole(given.value_field.with_type(value))
+    if name == "map" and kinds.is_map(given):
+        key, item = _read_as(given.key_type, declared.keyType), _read_as(given.item_type, declared.valueType)
+        if key is None or item is None:
+            return None
+        return pa.map_(given.key_field.with_type(key), given.item_field.with_type(item))
+    if name == "struct" and kinds.is_struct(given) and given.num_fields >= len(declared):
+        fields = [given.field(place) for place in range(given.num_fields)]
+        read = [_read_as(field.type, within.dataType) for field, within in zip(fields, declared)]
+        if None in read:
+            return None
+        known = [pa.field(within.name, kind) for within, kind in zip(declared, read)]
+        # More fields than declared are not read, whatever their names.
+        return pa.struct(known + [field.with_name("") for field in fields[len(known) :]])
+    if _stored(given) != _STORED.get(name):
+        return None
+    if name == "date":
+        return pa.date32()
+    if name.startswith("timestamp") and kinds.is_int64(given):
+        return pa.timestamp("us", "UTC" if name == "timestamp" else None)
+    return given
 
 
-def _read_as(given: Any) -> str | None:
+def _stored(given: Any) -> str | None:
+    """How Arrow stores a type, as far as Spark's JVM makes a difference."""
     import pyarrow.types as kinds
 
     if kinds.is_string(given) or kinds.is_large_string(given):

@@ -164,8 +164,12 @@ class Driver:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def workers(self) -> list[psutil.Process]:
-        """Those that are guests, or begin or end them."""
-        return [process for process in self.below() if process.name() != "java"]
+        """Those that are guests, or begin or end them.
+
+        A bash is neither: Spark's start script becomes the JVM by `exec`, and may do so before it has reaped the
+        subshell of its process substitution. That subshell is a zombie for as long as the JVM lives.
+        """
+        return [process for process in self.below() if process.name() not in ("java", "bash")]
 
     def rows(self, query: str) -> list[list[Any]]:
         """The rows of a query, as JSON has them."""

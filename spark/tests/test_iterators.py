@@ -224,7 +224,17 @@ ARRAYS = [
     (pa.array([[1, None]], pa.list_(pa.int64())), "array<bigint>", True),
     (pa.array([[1]], pa.list_(pa.int16())), "array<bigint>", False),
     (pa.array([{"a": 1}]), "struct<b: bigint>", True),
+    (pa.array([{"a": 1, "b": 2}]), "struct<b: bigint, a: bigint>", True),
+    (pa.array([{"a": 1, "b": 2}]), "struct<b: bigint>", True),
     (pa.array([{"a": "x"}]), "struct<a: bigint>", False),
+    (pa.array([[{"a": 1}]]), "array<struct<b: date>>", False),
+    (pa.array([[{"a": None}]], pa.list_(pa.struct([("a", pa.int32())]))), "array<struct<b: date>>", True),
+    (pa.array([7]), "timestamp_ntz", True),
+    (
+        pa.array([[("k", {"a": 1})]], pa.map_(pa.string(), pa.struct([("a", pa.int64())]))),
+        "map<string, struct<b: timestamp>>",
+        True,
+    ),
 ]
 
 
@@ -238,7 +248,7 @@ def test_types_of_mapInArrow(spark: SparkSession, array: pa.Array, declared: str
     if is_read:
         same(spark, lambda: table.select("*"), "CrosslaneStream")
         return
-    with lanes(spark, False), pytest.raises(Exception, match="UNSUPPORTED_CALL|UNSUPPORTED_ARROWTYPE"):
+    with lanes(spark, False), pytest.raises(Exception, match=r"UNSUPPORTED_CALL|UNSUPPORTED_ARROWTYPE"):
         table.collect()
     with lanes(spark, True), pytest.raises(PythonException, match="for the column c, where"):
         table.select("c").collect()
