@@ -67,7 +67,7 @@ class CargoBuild(build_ext):
         if shutil.which("cargo") is None:
             sys.exit("crosslane needs Rust to build: install rustup (https://rustup.rs), then try again")
         profile = os.environ.get("CROSSLANE_PROFILE", "release")
-        crates = ["crosslane-python", "crosslane-duckdb", "crosslane-jni"]
+        crates = ["crosslane-python", "crosslane-duckdb", "crosslane-jni", "crosslane-server"]
         # Without V8 everything but JavaScript works.
         javascript = subprocess.run([ROOT / "tools" / "v8"]).returncode == 0
         if javascript:
@@ -106,6 +106,7 @@ class CargoBuild(build_ext):
         extension = (built / "libcrosslane_duckdb.so").read_bytes()
         self._place(extension + footer(), package / "crosslane.duckdb_extension")
         self._place((built / "libcrosslane_jni.so").read_bytes(), package / "libcrosslane_jni.so")
+        self._place((built / "crosslane-server").read_bytes(), package / "crosslane-server", mode=0o755)
         if ruby:
             self._place_gem(built, package, javascript)
         if javascript:
@@ -192,7 +193,7 @@ class SourceArchive(sdist):
         built = {
             path.name
             for path in paths
-            if path.is_symlink() or (path.is_file() and path.name == "crosslane-js")
+            if path.is_symlink() or (path.is_file() and path.name in ("crosslane-js", "crosslane-server"))
         }
         return built | UNNEEDED(folder, names)
 

@@ -1,4 +1,4 @@
-"""The command line: ``crosslane sql``, ``crosslane check``, ``crosslane doctor``."""
+"""The command line: ``crosslane sql``, ``check``, ``doctor`` and ``serve``."""
 
 from __future__ import annotations
 
@@ -631,6 +631,114 @@ def doctor(as_json: bool) -> None:
             table.add_row(mark, finding.what, text)
         _print_whole(table)
     sys.exit(0 if healthy else 1)
+
+
+def _settings(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        settings[name] = value
+    return settings
+
+
+@main.command(epilog=_EXIT_CODES)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--listen",
+    "addresses",
+    multiple=True,
+    metavar="ADDRESS",
+    default=("crosslane://127.0.0.1",),
+    help="crosslane://host:port, crosslane+tls://host:port or crosslane+unix:///path; may be given often. By default"
+    " crosslane://127.0.0.1:7411.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A file with the token that clients must have; by default that of the variable CROSSLANE_TOKEN, if it is set.",
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The server's certificate, and those that vouch for it, in PEM.",
+)
+@click.option(
+    "--tls-key", type=click.Path(exists=True, dir_okay=False), help="The certificate's key, in PEM."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=os.cpu_count() or 1,
+    help="Worker processes of each file at most; by default one per core.",
+)
+@click.option(
+    "--connections", type=click.IntRange(min=1), default=1024, show_default=True, help="Connections at most."
+)
+@click.option(
+    "--largest-batch",
+    type=click.IntRange(1 << 16, 1 << 31),
+    default=256 << 20,
+    show_default=True,
+    help="The most bytes of a batch, either way.",
+)
+@click.option(
+    "--drain",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds that calls have to end after SIGTERM or Ctrl-C.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_settings,
+    help="A setting, as crosslane_set in SQL; may be given often.",
+)
+def serve(
+    files: tuple[str, ...],
+    addresses: tuple[str, ...],
+    token_file: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    workers: int,
+    connections: int,
+    largest_batch: int,
+    drain: float,
+    settings: dict[str, str],
+) -> None:
+    """Offers the functions of FILEs to engines on this machine and others: CALL crosslane_attach('ADDRESS')."""
+    from crosslane._languages import SERVER
+
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key belong together")
+    token = os.environ.get("CROSSLANE_TOKEN", "")
+    if token_file is not None:
+        token = Path(token_file).read_text(encoding="utf-8").strip()
+        if not token:
+            raise click.BadParameter("the file is empty", param_hint="--token-file")
+    settings.setdefault("python", sys.executable)
+    settings.setdefault("largest_batch", str(largest_batch))
+    told = {
+        "files": files,
+        "listen": addresses,
+        "token": token or None,
+        "tls": [tls_cert, tls_key] if tls_cert else None,
+        "settings": settings,
+        "workers": workers,
+        "connections": connections,
+        "largest_batch": largest_batch,
+        "drain": drain,
+    }
+    # In a file that has no name: others of this machine see a program's arguments.
+    descriptor = os.memfd_create("crosslane-serve")
+    os.write(descriptor, json.dumps(told).encode())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.dup2(descriptor, 0)
+    os.execv(SERVER, [str(SERVER)])
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 #: The program that runs JavaScript functions, which lies beside the extension; missing if V8 could not be built in.
 JAVASCRIPT = _HERE / "crosslane-js"
+#: The program that offers functions to other machines, which lies beside the extension.
+SERVER = _HERE / "crosslane-server"
 #: The gem's Ruby files, which lie beside the extension; missing if there was no Ruby to build it with.
 RUBY = _HERE / "ruby"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import crosslane
 
 from .conftest import eventually
+from .servers import Server
 
 FOLDER = Path(__file__).parents[2] / "conformance"
 TABLE = json.loads((FOLDER / "cases.json").read_text())
@@ -42,7 +44,8 @@ def quoted(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+def echoes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The files with functions for each type, in each language."""
     texts = [(FOLDER / f"saw.{language}").read_text() for language in LANGUAGES.values()]
     lines = ["from crosslane import udf", texts[0]]
     scripts = [texts[1]]
@@ -81,7 +84,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPy
     paths = [folder / f"echoes.{suffix}" for suffix in LANGUAGES.values()]
     for path, content in zip(paths, (lines, scripts, blocks, chunks)):
         path.write_text("\n".join(content))
-    con = crosslane.connect(functions=paths, config={"threads": 2})
+    return paths
+
+
+@pytest.fixture(scope="module")
+def engine(echoes: list[Path]) -> Iterator[duckdb.DuckDBPyConnection]:
+    con = crosslane.connect(functions=echoes, config={"threads": 2})
     con.execute("SET TimeZone = 'UTC'")
     for index, case in enumerate(CASES):
         for name, vectorized in (("thread_echo", False), ("thread_echo_columns", True)):
@@ -89,6 +97,17 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPy
             crosslane.register(con, lambda x: x, signature, lane="thread", vectorized=vectorized)
     yield con
     con.close()
+
+
+@pytest.fixture(scope="module")
+def served_engine(echoes: list[Path]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection with the same functions of a server."""
+    with Server(*echoes) as server:
+        con = crosslane.connect(config={"threads": 2})
+        con.execute("SET TimeZone = 'UTC'")
+        con.execute(f"CALL crosslane_attach('{server.address}')")
+        yield con
+        con.close()
 
 
 def fill(
@@ -156,6 +175,16 @@ def test_values_come_back_unchanged(engine: duckdb.DuckDBPyConnection, index: in
                 f"SELECT count(*) FROM (SELECT {function}(x) AS y FROM data)"
             ).fetchall()
             assert count == size
+
+
+@pytest.mark.parametrize("index", range(len(CASES)), ids=[case["type"][:40] for case in CASES])
+def test_values_come_back_from_a_server(served_engine: duckdb.DuckDBPyConnection, index: int) -> None:
+    case = CASES[index]
+    values = [text_of(value) for value in case["values"]]
+    fill(served_engine, case, 1 if case.get("large") else 2049, "third", values)
+    for kind, name in KINDS.items():
+        if not kind.startswith("thread") and comes_back(case["type"], kind):
+            assert differences(served_engine, f"{name}_{index}", case["type"]) == [], kind
 
 
 @pytest.mark.parametrize(
@@ -236,11 +265,27 @@ def rows_{index}(values, n):
 }
 
 
-def add(con: duckdb.DuckDBPyConnection, file: Path, language: str) -> None:
-    """Loads a file's functions, or registers them on threads of this process."""
-    if language != "thread":
-        crosslane.load(con, file)
-        return
+#: Where the functions of a language may run.
+PLACES = [*TABLES, "thread", *(f"served {language}" for language in TABLES)]
+
+
+def language_of(place: str) -> str:
+    return "python" if place == "thread" else place.removeprefix("served ")
+
+
+def add(con: duckdb.DuckDBPyConnection, files: list[Path], place: str, stack: ExitStack) -> None:
+    """Loads the functions of files, or attaches them on a server, or registers them on threads of this process."""
+    if place.startswith("served"):
+        con.execute(f"CALL crosslane_attach('{stack.enter_context(Server(*files)).address}')")
+    elif place != "thread":
+        for file in files:
+            crosslane.load(con, file)
+    else:
+        for file in files:
+            register(con, file)
+
+
+def register(con: duckdb.DuckDBPyConnection, file: Path) -> None:
     names: dict[str, Any] = {"__name__": file.stem}
     exec(file.read_text(), names)
     for function in {id(named): named for named in names.values()}.values():
@@ -248,10 +293,10 @@ def add(con: duckdb.DuckDBPyConnection, file: Path, language: str) -> None:
             crosslane.register(con, function, lane="thread")
 
 
-@pytest.fixture(scope="module", params=[*TABLES, "thread"])
+@pytest.fixture(scope="module", params=PLACES)
 def tables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A connection with the table functions of a language."""
-    language = "python" if request.param == "thread" else request.param
+    language = language_of(request.param)
     suffix = LANGUAGES[language]
     head, declaration = TABLES[language]
     declared = [
@@ -264,10 +309,10 @@ def tables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     path.write_text(head + "".join(declared))
     con = crosslane.connect(config={"threads": 2})
     con.execute("SET TimeZone = 'UTC'")
-    for file in (path, FOLDER / f"tables.{suffix}"):
-        add(con, file, request.param)
-    yield con
-    con.close()
+    with ExitStack() as stack:
+        add(con, [path, FOLDER / f"tables.{suffix}"], request.param, stack)
+        yield con
+        con.close()
 
 
 @pytest.mark.parametrize("case", TABLE["tables"], ids=[case["query"][:60] for case in TABLE["tables"]])
@@ -323,7 +368,7 @@ def test_stream_functions(language: str, case: dict[str, Any]) -> None:
         assert rows == [tuple(row) for row in case["rows"]]
 
 
-@pytest.fixture(scope="module", params=[*TABLES, "thread"])
+@pytest.fixture(scope="module", params=PLACES)
 def engines(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A connection with the aggregates and the stateful functions of a language."""
     con = crosslane.connect(config={"threads": 4})
@@ -331,11 +376,16 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Any]:
     con.execute("PRAGMA verify_parallelism")
     for statement in TABLE["data"]:
         con.execute(statement)
-    for section in ("aggregates", "stateful"):
-        suffix = LANGUAGES["python" if request.param == "thread" else request.param]
-        add(con, FOLDER / f"{section}.{suffix}", request.param)
-    yield con
-    con.close()
+    suffix = LANGUAGES[language_of(request.param)]
+    with ExitStack() as stack:
+        add(
+            con,
+            [FOLDER / f"{section}.{suffix}" for section in ("aggregates", "stateful")],
+            request.param,
+            stack,
+        )
+        yield con
+        con.close()
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ PAGES = {
 }
 #: These pages have drawings and a grammar, in blocks without a language, and no programs.
 DRAWN = ("docs/architecture.md", "docs/protocol.md")
+#: This page needs a program that runs beside it: `test_server.py` follows it.
+SERVED = ("docs/server.md",)
 #: This page has Rust, which the crate's own documentation tests compile.
 RUST = ("docs/scheduler.md",)
 #: What `crosslane.register` calls.
@@ -162,7 +164,7 @@ def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_every_page_is_run() -> None:
     pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
     with_blocks = {page for page in pages if FENCE.search((ROOT / page).read_text())}
-    assert with_blocks == {*PAGES, *DRAWN, *RUST}
+    assert with_blocks == {*PAGES, *DRAWN, *RUST, *SERVED}
     for page in DRAWN:
         assert {language for language, _ in FENCE.findall((ROOT / page).read_text())} == {""}
 

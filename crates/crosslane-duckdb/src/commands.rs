@@ -23,7 +23,7 @@ const LOADED: &[(&CStr, DataType)] =
 /// The flags of the commands that load; see [`Permissions`].
 const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
 
-static COMMANDS: [Command; 14] = [
+static COMMANDS: [Command; 15] = [
     Command {
         name: c"crosslane_load",
         parameters: &[Parameter::Text],
@@ -62,6 +62,20 @@ static COMMANDS: [Command; 14] = [
                 socket.map_err(|error| Error::Engine(format!("descriptor {descriptor}: {error}")))?;
             let (name, socket) = (text(arguments, 0)?.to_owned(), UnixStream::from(socket));
             let library = database.load_threads(name, socket, permissions(arguments))?;
+            Ok(loaded(&library))
+        },
+    },
+    Command {
+        name: c"crosslane_attach",
+        parameters: &[Parameter::Text, Parameter::Option(c"token")],
+        flags: PERMISSIONS,
+        columns: LOADED,
+        run: |database, arguments| {
+            let token = match arguments.get(1) {
+                Some(Argument::Text(token)) => Some(token.clone()),
+                _ => None,
+            };
+            let library = database.attach(text(arguments, 0)?, token, permissions(arguments))?;
             Ok(loaded(&library))
         },
     },

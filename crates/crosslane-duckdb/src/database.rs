@@ -18,6 +18,7 @@ use crosslane::catalog::{self, Catalog, Registration};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{DataType, Error, Function, Kind, Library, Settings, Signature};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, guests};
+use crosslane_server::client::Remote;
 use crosslane_vectors::find_interrupts;
 use libduckdb_sys as ffi;
 use std::collections::HashSet;
@@ -30,6 +31,9 @@ use std::time::Duration;
 
 /// How a user sets something.
 const HOW_TO_SET: &str = "CALL crosslane_set('{name}', '{value}')";
+
+/// The environment variable with what shows a server that this program may come.
+const TOKEN: &str = "CROSSLANE_TOKEN";
 
 /// How long the file may stay locked after the last close, about.
 const WATCH: Duration = Duration::from_millis(150);
@@ -306,6 +310,20 @@ impl Database {
     ) -> Result<Arc<ProcessLibrary>, Error> {
         let _one_at_a_time = lock(&self.loading);
         self.start(Source::Thread { name }, Origin::thread(socket), permissions)
+    }
+
+    /// Registers the functions of a server. Without a token, that of the environment is used.
+    pub(crate) fn attach(
+        self: &Arc<Self>,
+        address: &str,
+        token: Option<String>,
+        permissions: Permissions,
+    ) -> Result<Arc<ProcessLibrary>, Error> {
+        self.may_load()?;
+        let token = token.or_else(|| env::var(TOKEN).ok()).filter(|token| !token.is_empty());
+        let remote = Remote::new(address, token).map_err(|error| Error::Setting(error.to_string()))?;
+        let name = remote.to_string();
+        self.load_threads(name, crosslane_server::attach(remote)?, permissions)
     }
 
     /// Starts a zygote for the source and registers its functions; a library of the same name is replaced.

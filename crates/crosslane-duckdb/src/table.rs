@@ -17,12 +17,14 @@ pub(crate) enum Parameter {
     Integer,
     /// A value of any type, as its text.
     Any,
+    /// A text that may be said by name.
+    Option(&'static CStr),
 }
 
 impl Parameter {
     fn logical_type(self) -> Result<LogicalType, Error> {
         match self {
-            Parameter::Text => LogicalType::new(&DataType::Varchar),
+            Parameter::Text | Parameter::Option(_) => LogicalType::new(&DataType::Varchar),
             Parameter::Bytes => LogicalType::new(&DataType::Blob),
             Parameter::Integer => LogicalType::new(&DataType::BigInt),
             Parameter::Any => LogicalType::new(&DataType::Any),
@@ -37,6 +39,8 @@ pub(crate) enum Argument {
     Bytes(Vec<u8>),
     Integer(i64),
     Flag(bool),
+    /// An option that was not said.
+    Unsaid,
 }
 
 /// A value of a command's answer.
@@ -80,7 +84,15 @@ impl Command {
             let mut function = ffi::duckdb_create_table_function();
             ffi::duckdb_table_function_set_name(function, self.name.as_ptr());
             for parameter in self.parameters {
-                ffi::duckdb_table_function_add_parameter(function, parameter.logical_type()?.raw());
+                let logical_type = parameter.logical_type()?;
+                match parameter {
+                    Parameter::Option(name) => ffi::duckdb_table_function_add_named_parameter(
+                        function,
+                        name.as_ptr(),
+                        logical_type.raw(),
+                    ),
+                    _ => ffi::duckdb_table_function_add_parameter(function, logical_type.raw()),
+                }
             }
             for flag in self.flags {
                 let boolean = LogicalType::new(&DataType::Boolean)?;
@@ -111,7 +123,10 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
         }
         let mut arguments = Vec::new();
         for (index, parameter) in registered.command.parameters.iter().enumerate() {
-            let mut value = ffi::duckdb_bind_get_parameter(info, index as ffi::idx_t);
+            let mut value = match parameter {
+                Parameter::Option(name) => ffi::duckdb_bind_get_named_parameter(info, name.as_ptr()),
+                _ => ffi::duckdb_bind_get_parameter(info, index as ffi::idx_t),
+            };
             let argument = argument(value, *parameter);
             ffi::duckdb_destroy_value(&raw mut value);
             arguments.push(argument?);
@@ -138,6 +153,9 @@ unsafe fn argument(value: ffi::duckdb_value, parameter: Parameter) -> Result<Arg
     // SAFETY: what DuckDB allocates for us is freed by us.
     unsafe {
         if value.is_null() || ffi::duckdb_is_null_value(value) {
+            if let Parameter::Option(_) = parameter {
+                return Ok(Argument::Unsaid);
+            }
             return Err(Error::Engine("an argument is NULL".into()));
         }
         Ok(match parameter {
@@ -148,7 +166,7 @@ unsafe fn argument(value: ffi::duckdb_value, parameter: Parameter) -> Result<Arg
                 ffi::duckdb_free(blob.data);
                 Argument::Bytes(bytes)
             }
-            Parameter::Text | Parameter::Any => {
+            Parameter::Text | Parameter::Any | Parameter::Option(_) => {
                 let text = ffi::duckdb_get_varchar(value);
                 let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
                 ffi::duckdb_free(text.cast::<c_void>());

@@ -25,6 +25,7 @@ pub mod limits;
 mod log;
 mod placement;
 pub mod reaper;
+pub mod relay;
 mod ruby;
 mod stack;
 #[doc(hidden)]

@@ -92,7 +92,7 @@ mod sync;
 
 #[cfg(not(loom))]
 pub use heap::{Heap, heap_ring};
-pub use park::{Alarm, Parked, Spin, Waiter, wait_any, wait_either};
+pub use park::{Alarm, Bell, Parked, Spin, Waiter, Watch, wait_any, wait_either};
 #[cfg(not(loom))]
 pub use region::{Ends, MappedRing, Place, Places, ProgressWord, RegionError};
 pub use ring::{Consumer, END_OF_RING, Frame, Grant, Memory, Producer, RingError, RingHeader};

@@ -202,6 +202,47 @@ impl<M: Memory> Alarm<M> {
     }
 }
 
+impl<M: Memory + Clone> Consumer<M> {
+    /// A view of the ring for who waits for many consumers while others use them.
+    pub fn watch(&self) -> Watch<M> {
+        Watch(self.memory.clone())
+    }
+}
+
+/// Sees from outside whether there is something for a consumer, and sleeps in its place. The consumer itself must not sleep
+/// meanwhile: a wake is for one of the two.
+#[derive(Debug, Clone)]
+pub struct Watch<M>(M);
+
+impl<M: Memory> Watch<M> {
+    /// What a wait for a frame sleeps on.
+    pub fn waiter(&self) -> Waiter<'_> {
+        Waiter::Word(&self.0.header().data_wait.0)
+    }
+
+    /// Whether something was published that was not given back. A hint: both positions may be nonsense.
+    pub fn has_news(&self) -> bool {
+        let header = self.0.header();
+        header.write.0.load(Ordering::Acquire) != header.read.0.load(Ordering::Acquire)
+    }
+}
+
+/// Ends a [`wait_any`] that sleeps on it beside rings, in this process.
+#[derive(Debug, Default)]
+pub struct Bell(AtomicU32);
+
+impl Bell {
+    /// Wakes who sleeps on it. Whoever does must have made its `ready` say so before.
+    pub fn ring(&self) {
+        wake(&self.0);
+    }
+
+    /// What the wait sleeps on.
+    pub fn waiter(&self) -> Waiter<'_> {
+        Waiter::Word(&self.0)
+    }
+}
+
 impl<M: Memory> Producer<M> {
     /// Waits until the consumer has taken something, `timeout` at most.
     pub fn wait(&mut self, spin: Spin, timeout: Duration) -> Parked {

@@ -321,7 +321,7 @@ impl Function {
     }
 
     /// After how long without progress a lane is given up.
-    pub(crate) fn patience(&self) -> Option<Duration> {
+    pub fn patience(&self) -> Option<Duration> {
         let timeout = self.timeout?;
         if !self.spec.ends_late_calls {
             return Some(timeout);

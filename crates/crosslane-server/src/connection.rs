@@ -1,0 +1,369 @@
+//! A client's connection: one task reads it, one writes what could not be written at once.
+//!
+//! Nothing is kept without bound. What a client sends waits in its routes, which say when they have room; meanwhile the connection is not
+//! read, and the client's own writes wait. What it does not read waits in the [`Outbox`] until that is full; then its lanes are
+//! stalled, and their workers wait. A client that takes nothing for [`SILENT`] loses its connection.
+
+use crate::offer::Violation;
+use crate::route::Route;
+use crate::server::{ENDING, Shared};
+use crate::stream::Stream;
+use crate::wire::{self, Ask, CONTROL, Decoder, LONGEST_HELLO, PROTOCOL, Tell, prefix};
+use crate::workers::lock;
+use crosslane_sched::{Interest, Io, timeout};
+use event_listener::{Event, EventListener};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Place;
+use std::fmt::Display;
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use subtle::ConstantTimeEq;
+
+/// How long a client may take to say who it is, and to send the rest of a message, or to read on.
+const SILENT: Duration = Duration::from_secs(30);
+/// How many bytes may wait for a client that does not read, beside what is just being sent.
+const MOST_WAITING: usize = 1 << 20;
+/// How much is read at once.
+const PIECE: usize = 64 << 10;
+/// Lanes of a connection.
+const MOST_LANES: usize = 64;
+
+#[derive(Debug, Default)]
+struct Waiting {
+    bytes: Vec<u8>,
+    start: usize,
+    /// Nothing more is sent.
+    closed: bool,
+}
+
+/// Where the server's messages to a client go.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    stream: Arc<Io<Stream>>,
+    waiting: Mutex<Waiting>,
+    /// Told when there is something to write, or the end.
+    work: Event,
+    /// Whether the connection is to end when all is written.
+    refused: AtomicBool,
+}
+
+/// What is to be done for an outbox.
+enum Task {
+    Wait,
+    Write,
+    Close,
+    End,
+}
+
+impl Outbox {
+    fn new(stream: Arc<Io<Stream>>) -> Arc<Self> {
+        Arc::new(Self {
+            stream,
+            waiting: Mutex::default(),
+            work: Event::new(),
+            refused: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether more may be sent now.
+    pub(crate) fn has_room(&self) -> bool {
+        let waiting = lock(&self.waiting);
+        waiting.closed || waiting.bytes.len() - waiting.start < MOST_WAITING
+    }
+
+    /// Sends a message of a lane, in parts; what cannot be written at once is written later.
+    pub(crate) fn send(&self, lane: u32, parts: &[&[u8]]) {
+        let prefix = prefix(lane, parts.iter().map(|part| part.len()).sum());
+        let mut all = vec![&prefix[..]];
+        all.extend(parts);
+        self.write(&all);
+    }
+
+    fn write(&self, parts: &[&[u8]]) {
+        let mut waiting = lock(&self.waiting);
+        if waiting.closed {
+            return;
+        }
+        let mut sent = 0;
+        if waiting.bytes.is_empty() {
+            let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+            // An error is found again by who writes later.
+            sent = self.stream.get_ref().send(&slices).unwrap_or(0);
+        }
+        for part in parts {
+            let skipped = sent.min(part.len());
+            sent -= skipped;
+            waiting.bytes.extend_from_slice(&part[skipped..]);
+        }
+        let rest = !waiting.bytes.is_empty() || self.stream.get_ref().is_pending();
+        drop(waiting);
+        if rest {
+            self.work.notify(1);
+        }
+    }
+
+    fn tell(&self, message: &Tell) {
+        if let Ok(framed) = wire::control(message) {
+            self.write(&[&framed]);
+        }
+    }
+
+    pub(crate) fn end_lane(&self, lane: u32, why: &str) {
+        self.tell(&Tell::Ended { lane, message: crosslane::shortened(why.to_owned()) });
+    }
+
+    pub(crate) fn tell_progress(&self, lane: u32, exchange: u32, row: u32) {
+        self.tell(&Tell::Progress { lane, exchange, row });
+    }
+
+    /// Ends the connection, and tells the client why.
+    pub(crate) fn refuse(&self, why: &impl Display) {
+        if !self.refused.swap(true, Relaxed) {
+            self.tell(&Tell::Refused { message: why.to_string() });
+            self.work.notify(1);
+        }
+    }
+
+    /// Nothing is sent any more, and who waits for the client finds the end.
+    fn close(&self) {
+        let mut waiting = lock(&self.waiting);
+        *waiting = Waiting { closed: true, ..Waiting::default() };
+        drop(waiting);
+        self.stream.get_ref().shut_down();
+        self.work.notify(usize::MAX);
+    }
+
+    /// What its writer has to do.
+    fn task(&self) -> Task {
+        let waiting = lock(&self.waiting);
+        match waiting.bytes.is_empty() && !self.stream.get_ref().is_pending() {
+            _ if waiting.closed => Task::End,
+            false => Task::Write,
+            true if self.refused.load(Relaxed) => Task::Close,
+            true => Task::Wait,
+        }
+    }
+
+    /// Writes all that waits; an error if it cannot be written now.
+    fn flush(&self, stream: &Stream) -> io::Result<()> {
+        let mut waiting = lock(&self.waiting);
+        while waiting.start < waiting.bytes.len() {
+            let part = [IoSlice::new(&waiting.bytes[waiting.start..])];
+            waiting.start += stream.send(&part)?;
+        }
+        stream.flush()?;
+        waiting.start = 0;
+        waiting.bytes.clear();
+        // Much memory is not kept for little.
+        waiting.bytes.shrink_to(PIECE);
+        Ok(())
+    }
+}
+
+/// A connection and its lanes.
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    outbox: Arc<Outbox>,
+    routes: Mutex<HashMap<u32, Arc<Route>>>,
+}
+
+/// Serves a client until it goes, or must.
+pub(crate) async fn serve(shared: Arc<Shared>, stream: Stream, peer: String) {
+    let stream = match Io::new(stream) {
+        Ok(stream) => Arc::new(stream),
+        Err(error) => return shared.log(&format!("a connection of {peer} was not taken: {error}")),
+    };
+    let outbox = Outbox::new(Arc::clone(&stream));
+    let connection = Arc::new(Connection { shared, outbox, routes: Mutex::default() });
+    let number = connection.shared.join(&connection);
+    let _guard = Guard(Arc::clone(&connection), number);
+    drop(crosslane_sched::spawn(write(Arc::clone(&connection))));
+    let outcome = connection.read(&stream).await;
+    if let Err(Ended::Violation(violation)) = &outcome {
+        connection.shared.log(&format!("the connection of {peer} was ended: {violation}"));
+        connection.outbox.refuse(violation);
+        // The client is told why before it ends.
+        let _ = timeout(Duration::from_secs(1), connection.is_written()).await;
+    }
+}
+
+/// Closes a connection however its task ends.
+struct Guard(Arc<Connection>, u64);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let Self(connection, number) = self;
+        let routes = std::mem::take(&mut *lock(&connection.routes));
+        routes.into_values().for_each(|route| route.close());
+        connection.outbox.close();
+        connection.shared.leave(*number);
+    }
+}
+
+/// Why a connection is not read any more.
+enum Ended {
+    /// The client has gone, or does not do its part.
+    Gone,
+    Violation(Violation),
+}
+
+impl From<io::Error> for Ended {
+    fn from(_: io::Error) -> Self {
+        Ended::Gone
+    }
+}
+
+impl From<Violation> for Ended {
+    fn from(violation: Violation) -> Self {
+        Ended::Violation(violation)
+    }
+}
+
+fn ended<T>(what: impl Into<String>) -> Result<T, Ended> {
+    Err(Ended::Violation(Violation(what.into())))
+}
+
+impl Connection {
+    async fn read(self: &Arc<Self>, stream: &Io<Stream>) -> Result<(), Ended> {
+        let mut decoder = Decoder::new(LONGEST_HELLO);
+        let mut piece = vec![0; PIECE];
+        let hello = async {
+            loop {
+                if let Some((lane, bytes)) =
+                    decoder.message().map_err(|error| Violation(error.to_string()))?
+                {
+                    return self.welcome(lane, bytes);
+                }
+                let length = receive(stream, &mut piece).await?;
+                decoder.push(&piece[..length]);
+            }
+        };
+        match timeout(SILENT, hello).await {
+            Ok(welcome) => welcome?,
+            Err(_) => return ended("it did not say who it is"),
+        }
+        decoder.admit(self.shared.largest);
+        loop {
+            while let Some((lane, bytes)) = decoder.message().map_err(|error| Violation(error.to_string()))? {
+                if lane == CONTROL {
+                    self.control(bytes)?;
+                    continue;
+                }
+                let route = self.route(lane)?;
+                route.take(bytes)?;
+                route.has_room().await;
+                if self.outbox.refused.load(Relaxed) {
+                    return Err(Ended::Gone);
+                }
+            }
+            let length = if decoder.is_within() {
+                match timeout(SILENT, receive(stream, &mut piece)).await {
+                    Ok(length) => length?,
+                    Err(_) => return ended("it did not send the rest of a message"),
+                }
+            } else {
+                receive(stream, &mut piece).await?
+            };
+            decoder.push(&piece[..length]);
+        }
+    }
+
+    fn welcome(&self, lane: u32, bytes: &[u8]) -> Result<(), Ended> {
+        let hello = (lane == CONTROL).then(|| serde_json::from_slice(bytes).ok()).flatten();
+        let Some(Ask::Hello { protocol, token }) = hello else {
+            return ended("this is a server of crosslane, and that was no greeting of a client");
+        };
+        if protocol != PROTOCOL {
+            return ended(format!(
+                "it speaks version {protocol} of the protocol, and this server {PROTOCOL}"
+            ));
+        }
+        if let Some(due) = &self.shared.token {
+            let given = token.unwrap_or_default();
+            if !bool::from(given.as_bytes().ct_eq(due.as_bytes())) {
+                return ended(if given.is_empty() { "it needs a token" } else { "its token is another" });
+            }
+        }
+        self.outbox.write(&[&self.shared.welcome]);
+        Ok(())
+    }
+
+    fn control(&self, bytes: &[u8]) -> Result<(), Ended> {
+        match serde_json::from_slice(bytes) {
+            Ok(Ask::Close { lane }) => {
+                let route = lock(&self.routes).remove(&lane);
+                if let Some(route) = route {
+                    route.close();
+                }
+                Ok(())
+            }
+            Ok(Ask::Hello { .. }) => ended("a second greeting"),
+            Err(error) => ended(format!("a message that cannot be read: {error}")),
+        }
+    }
+
+    fn route(&self, lane: u32) -> Result<Arc<Route>, Ended> {
+        let mut routes = lock(&self.routes);
+        let count = routes.len();
+        match routes.entry(lane) {
+            Place::Occupied(route) => Ok(Arc::clone(route.get())),
+            Place::Vacant(_) if count >= MOST_LANES => {
+                ended(format!("more than {MOST_LANES} lanes on a connection"))
+            }
+            Place::Vacant(place) => {
+                let route = Route::new(lane, Arc::clone(&self.shared), Arc::clone(&self.outbox));
+                Ok(Arc::clone(place.insert(route)))
+            }
+        }
+    }
+
+    /// Ends the connection if nothing is in flight on it.
+    pub(crate) fn end_if_idle(&self) {
+        if lock(&self.routes).values().all(|route| route.is_idle()) {
+            self.outbox.refuse(&ENDING);
+        }
+    }
+
+    /// Waits until the client has got all.
+    async fn is_written(&self) {
+        loop {
+            if !matches!(self.outbox.task(), Task::Write) {
+                return;
+            }
+            crosslane_sched::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// What there is; the end is an error.
+async fn receive(stream: &Io<Stream>, piece: &mut [u8]) -> io::Result<usize> {
+    let received = stream.with(Interest::Read, |stream| stream.receive(piece)).await?;
+    if received == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(received) }
+}
+
+/// Writes what could not be written at once, and lets stalled lanes go on then.
+async fn write(connection: Arc<Connection>) {
+    let outbox = &connection.outbox;
+    loop {
+        let listener: EventListener = outbox.work.listen();
+        match outbox.task() {
+            Task::End => return,
+            Task::Close => return outbox.close(),
+            Task::Wait => {
+                listener.await;
+                continue;
+            }
+            Task::Write => drop(listener),
+        }
+        let flushed = outbox.stream.with(Interest::Write, |stream| outbox.flush(stream));
+        match timeout(SILENT, flushed).await {
+            Ok(Ok(())) => {}
+            // Its reader finds the end.
+            Ok(Err(_)) | Err(_) => return outbox.close(),
+        }
+        let routes: Vec<_> = lock(&connection.routes).values().cloned().collect();
+        routes.iter().for_each(Route::resume);
+    }
+}

@@ -1,0 +1,609 @@
+//! The server's end of a client's lane: what came, what is in flight, and the worker that does it.
+//!
+//! The connection's task puts messages in ([`Route::take`]), the watcher takes replies out; whoever comes moves everything as far as it goes
+//! ([`Route::pump`]). Replies are written to the connection at once, on the thread that has found them.
+//!
+//! A client's exchanges have the numbers that it gives them. The worker's lane counts its own, which other clients have used before,
+//! and will again; so each reply gets the number of the oldest exchange in flight.
+//!
+//! What a client sends is not trusted: numbers, order, entries, lengths and offsets are checked before a worker sees it. A violation
+//! ends the connection. What a worker sends is passed on as it is: the client checks it, as it would in a ring.
+
+use crate::connection::Outbox;
+use crate::offer::{Offer, States, Violation, violation};
+use crate::server::Shared;
+use crate::wire::Message;
+use crate::workers::{Grant, Slot, check, lock};
+use crosslane::batch::{self, BATCH, CANCEL, FAILURE, Header, LAST};
+use crosslane::lane::{Lane, LaneError};
+use crosslane::{Address, Entry, Error, Failure, Part};
+use event_listener::{Event, EventListener};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How much of a lane may wait in the server, in messages and bytes; its connection is not read while there is more.
+const MOST_QUEUED: (usize, usize) = (64, 1 << 20);
+/// How many exchanges a worker is given at once. It needs the next one when it is done with one; what is behind that can still be
+/// cancelled here.
+const DEPTH: usize = 2;
+/// A client ends late calls itself. So much later the server does.
+const LATE: Duration = Duration::from_secs(2);
+
+/// What is to be done, in this order.
+enum Item {
+    Batch {
+        message: Message,
+        exchange: u64,
+        offer: usize,
+        entry: Entry,
+        part: Part,
+    },
+    /// The exchange is answered with a failure, or, if nobody wants it any more, with nothing.
+    Answer {
+        exchange: u64,
+        offer: usize,
+        entry: Entry,
+        failure: Option<Failure>,
+    },
+}
+
+impl Item {
+    fn bytes(&self) -> usize {
+        match self {
+            Item::Batch { message, .. } => message.bytes().len(),
+            Item::Answer { .. } => 0,
+        }
+    }
+}
+
+/// An exchange that a worker has.
+struct Flying {
+    exchange: u64,
+    /// What the worker's lane calls it.
+    local: u64,
+    offer: usize,
+    entry: Entry,
+    since: Instant,
+}
+
+/// How far a worker was when it was looked at last.
+struct Seen {
+    progress: (u32, u32),
+    since: Instant,
+}
+
+struct State {
+    queue: VecDeque<Item>,
+    bytes: usize,
+    slot: Option<Arc<Slot>>,
+    /// The library of whose workers one is waited for.
+    waiting: Option<usize>,
+    flying: VecDeque<Flying>,
+    /// The last exchange that the client has opened, and for what.
+    opened: (u64, usize, Entry),
+    /// Whether more batches of it are to come.
+    sending: bool,
+    /// The last exchange that has ended.
+    ended: u64,
+    seen: Seen,
+    /// What the worker keeps for the client beyond an exchange.
+    states: States,
+    closed: bool,
+}
+
+/// The server's end of a client's lane.
+pub(crate) struct Route {
+    lane: u32,
+    shared: Arc<Shared>,
+    outbox: Arc<Outbox>,
+    state: Mutex<State>,
+    /// Told when there is room in the queue again.
+    room: Event,
+}
+
+impl Route {
+    pub(crate) fn new(lane: u32, shared: Arc<Shared>, outbox: Arc<Outbox>) -> Arc<Self> {
+        let state = State {
+            queue: VecDeque::new(),
+            bytes: 0,
+            slot: None,
+            waiting: None,
+            flying: VecDeque::new(),
+            opened: (0, 0, Entry::Call),
+            sending: false,
+            ended: 0,
+            seen: Seen { progress: (0, 0), since: Instant::now() },
+            states: States::default(),
+            closed: false,
+        };
+        Arc::new(Self { lane, shared, outbox, state: Mutex::new(state), room: Event::new() })
+    }
+
+    /// Takes a message of the client.
+    pub(crate) fn take(self: &Arc<Self>, bytes: &[u8]) -> Result<(), Violation> {
+        let header = batch::header(bytes).map_err(|error| Violation(error.to_string()))?;
+        self.with(|state, grants| {
+            match header.kind {
+                BATCH => self.take_batch(state, &header, bytes)?,
+                CANCEL => self.take_cancel(state, &header)?,
+                kind => return violation(format!("a message of kind {kind}")),
+            }
+            self.advance(state, grants)
+        })
+    }
+
+    /// Moves what can be moved.
+    pub(crate) fn pump(self: &Arc<Self>) {
+        let moved = self.with(|state, grants| self.advance(state, grants));
+        if let Err(violation) = moved {
+            self.outbox.refuse(&violation);
+        }
+    }
+
+    /// Does something under the lock, and delivers behind it what was granted to others.
+    fn with(
+        self: &Arc<Self>,
+        body: impl FnOnce(&mut State, &mut Vec<Grant>) -> Result<(), Violation>,
+    ) -> Result<(), Violation> {
+        let mut grants = Vec::new();
+        let mut state = lock(&self.state);
+        let outcome = if state.closed { Ok(()) } else { body(&mut state, &mut grants) };
+        let has_room = state.has_room();
+        drop(state);
+        if has_room {
+            self.room.notify(usize::MAX);
+        }
+        grants.into_iter().for_each(Grant::deliver);
+        outcome
+    }
+
+    /// Waits until the client may send more.
+    pub(crate) async fn has_room(&self) {
+        loop {
+            let listener: EventListener = self.room.listen();
+            if lock(&self.state).has_room() {
+                return;
+            }
+            listener.await;
+        }
+    }
+
+    /// Whether nothing is left to be done.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = lock(&self.state);
+        state.closed || state.queue.is_empty() && state.flying.is_empty()
+    }
+
+    fn take_batch(&self, state: &mut State, header: &Header, bytes: &[u8]) -> Result<(), Violation> {
+        if header.flags & !LAST != 0 {
+            return violation(format!("a message with the flags {:#x}", header.flags));
+        }
+        let (opened, ..) = state.opened;
+        let opens = header.exchange == opened + 1 && !state.sending;
+        let continues = header.exchange == opened && state.sending;
+        if !opens && !continues {
+            return violation(format!(
+                "a batch of exchange {}, where {opened} was the last that was opened",
+                header.exchange
+            ));
+        }
+        let (exchange, offer) = (header.exchange, header.function as usize);
+        let Some(Offer { function, .. }) = self.shared.offers.get(offer) else {
+            return violation(format!("there is no function {offer}"));
+        };
+        let known = Entry::of(header.entry).filter(|entry| function.entry(*entry).is_ok());
+        let Some(entry) = known else {
+            return violation(format!("{} has no entry {}", function.name(), header.entry));
+        };
+        if !opens && state.opened != (exchange, offer, entry) {
+            return violation("an exchange with batches for different functions");
+        }
+        let last = header.flags & LAST != 0;
+        state.opened = (exchange, offer, entry);
+        state.sending = !last;
+        let part = match (opens, last) {
+            (true, true) => Part::Whole,
+            (true, false) => Part::First,
+            (false, true) => Part::Last,
+            (false, false) => Part::Next,
+        };
+        if !last && entry != Entry::Iterate {
+            return violation(format!("a batch for the entry {entry:?} that is not the last"));
+        }
+        if exchange <= state.ended {
+            // The function has ended the exchange first.
+            return Ok(());
+        }
+        let message = Message::new(bytes);
+        state.bytes += bytes.len();
+        state.queue.push_back(Item::Batch { message, exchange, offer, entry, part });
+        Ok(())
+    }
+
+    /// Nothing more is wanted of what was opened until now.
+    fn take_cancel(&self, state: &mut State, header: &Header) -> Result<(), Violation> {
+        let (opened, ..) = state.opened;
+        if header.exchange > opened {
+            return violation(format!("a cancel of exchange {}, which was not opened", header.exchange));
+        }
+        if header.exchange < opened || header.exchange <= state.ended {
+            // A client cancels all that it has opened. What has ended meanwhile needs nothing.
+            return Ok(());
+        }
+        state.sending = false;
+        state.bytes = 0;
+        for item in std::mem::take(&mut state.queue) {
+            match item {
+                Item::Batch { part: Part::Next | Part::Last, .. } => {}
+                Item::Batch { exchange, offer, entry, .. } | Item::Answer { exchange, offer, entry, .. } => {
+                    state.queue.push_back(Item::Answer { exchange, offer, entry, failure: None });
+                }
+            }
+        }
+        if state.flying.is_empty() {
+            return Ok(());
+        }
+        let Some(slot) = state.slot.clone() else { return Ok(()) };
+        let mut lane = lock(&slot.lane);
+        let cancelled = lane.as_mut().map_or(Ok(()), |lane| lane.cancel());
+        drop(lane);
+        if let Err(error) = cancelled {
+            self.lose(state, &slot, &error.to_string());
+        }
+        Ok(())
+    }
+
+    fn advance(self: &Arc<Self>, state: &mut State, grants: &mut Vec<Grant>) -> Result<(), Violation> {
+        loop {
+            self.collect(state);
+            if !self.submit(state, grants)? {
+                break;
+            }
+        }
+        let idle = state.flying.is_empty() && state.queue.is_empty() && state.states.is_empty();
+        if let Some(slot) = state.slot.take_if(|_| idle) {
+            grants.extend(self.shared.workers[slot.library].release(slot));
+        }
+        Ok(())
+    }
+
+    /// Passes on what the worker has sent.
+    fn collect(&self, state: &mut State) {
+        let Some(slot) = state.slot.clone() else { return };
+        let mut guard = lock(&slot.lane);
+        let Some(lane) = guard.as_mut() else { return };
+        let lost = loop {
+            if !self.outbox.has_room() {
+                slot.stalled.store(true, Relaxed);
+                // It may have got room meanwhile, and have looked for stalled lanes before.
+                if !self.outbox.has_room() {
+                    break None;
+                }
+                slot.stalled.store(false, Relaxed);
+            }
+            match lane.try_collect() {
+                Ok(Some(header)) => self.pass(state, header, lane.frame()),
+                Ok(None) => {
+                    self.settle(state, lane.in_flight());
+                    if !lane.has_news() {
+                        break None;
+                    }
+                }
+                Err(LaneError::TooLarge(what)) => {
+                    let failure = Failure { class: "TooLarge".into(), message: what, ..Failure::default() };
+                    match state.flying.len() > lane.in_flight() {
+                        true => self.answer_oldest(state, Some(&failure)),
+                        false => break Some(failure.message),
+                    }
+                }
+                Err(error) => break Some(error.to_string()),
+            }
+        };
+        drop(guard);
+        if let Some(why) = lost {
+            self.lose(state, &slot, &why);
+        }
+    }
+
+    /// Passes a reply on.
+    fn pass(&self, state: &mut State, header: Header, frame: &[u8]) {
+        let Some(oldest) = state.flying.front() else { return };
+        let told = Header { exchange: oldest.exchange, function: oldest.offer as u32, ..header };
+        match self.shared.seal.seal(&self.shared.offers[oldest.offer], oldest.entry, &told, frame) {
+            Some(sealed) => self.outbox.send(self.lane, &[&sealed]),
+            None => self.outbox.send(self.lane, &[bytemuck::bytes_of(&told), &frame[size_of::<Header>()..]]),
+        }
+        if header.flags & LAST != 0 {
+            self.end_oldest(state);
+        }
+    }
+
+    fn end_oldest(&self, state: &mut State) {
+        let Some(ended) = state.flying.pop_front() else { return };
+        state.ended = ended.exchange;
+        state.sending &= ended.exchange < state.opened.0;
+        self.shared.offers[ended.offer].learn(ended.entry, ended.since.elapsed());
+        // The next one is worked on from now.
+        state.seen.since = Instant::now();
+    }
+
+    /// Ends the exchanges that the worker has ended after they were cancelled.
+    fn settle(&self, state: &mut State, in_flight: usize) {
+        while state.flying.len() > in_flight {
+            self.answer_oldest(state, None);
+        }
+    }
+
+    fn answer_oldest(&self, state: &mut State, failure: Option<&Failure>) {
+        if let Some(Flying { exchange, offer, entry, .. }) = state.flying.front() {
+            self.answer(*exchange, *offer, *entry, failure);
+        }
+        self.end_oldest(state);
+    }
+
+    /// The last message of an exchange that no worker answers.
+    fn answer(&self, exchange: u64, offer: usize, entry: Entry, failure: Option<&Failure>) {
+        let header = Header {
+            kind: BATCH,
+            flags: LAST,
+            function: offer as u32,
+            exchange,
+            entry: entry as u32,
+            row: u32::MAX,
+            ..Header::default()
+        };
+        let frame = match failure {
+            Some(failure) => {
+                let text = serde_json::to_vec(&failure.bounded()).unwrap_or_default();
+                batch::failure_frame(Header { kind: FAILURE, ..header }, &text)
+            }
+            None => bytemuck::bytes_of(&header).to_vec(),
+        };
+        self.outbox.send(self.lane, &[&frame]);
+    }
+
+    /// Gives the worker what it has room for. Whether something was moved.
+    fn submit(self: &Arc<Self>, state: &mut State, grants: &mut Vec<Grant>) -> Result<bool, Violation> {
+        let mut moved = false;
+        while !state.closed {
+            let (library, is_long) = match state.queue.front() {
+                None => break,
+                Some(Item::Answer { .. }) if !state.flying.is_empty() => break,
+                Some(Item::Answer { exchange, offer, entry, failure }) => {
+                    self.answer(*exchange, *offer, *entry, failure.as_ref());
+                    state.ended = *exchange;
+                    state.sending &= *exchange < state.opened.0;
+                    state.queue.pop_front();
+                    moved = true;
+                    continue;
+                }
+                Some(Item::Batch { exchange, .. }) if *exchange <= state.ended => {
+                    state.forget_front();
+                    continue;
+                }
+                Some(Item::Batch { part: Part::Whole | Part::First, .. }) if state.flying.len() >= DEPTH => {
+                    break;
+                }
+                Some(Item::Batch { offer, .. }) => {
+                    let offer = &self.shared.offers[*offer];
+                    (offer.library, offer.is_long())
+                }
+            };
+            let slot = match &state.slot {
+                Some(slot) if slot.library == library => Arc::clone(slot),
+                Some(_) if !state.flying.is_empty() => break,
+                Some(_) if !state.states.is_empty() => {
+                    return violation("another library's function on a lane that has states");
+                }
+                held => {
+                    if state.waiting.is_some() {
+                        break;
+                    }
+                    if held.is_some()
+                        && let Some(slot) = state.slot.take()
+                    {
+                        grants.extend(self.shared.workers[slot.library].release(slot));
+                    }
+                    match self.shared.workers[library].acquire(self, is_long) {
+                        Some(slot) => state.slot = Some(slot),
+                        None => state.waiting = Some(library),
+                    }
+                    continue;
+                }
+            };
+            match self.send(state, &slot)? {
+                true => moved = true,
+                false => break,
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Sends the oldest batch to the worker. False if there is no room for it.
+    fn send(&self, state: &mut State, slot: &Arc<Slot>) -> Result<bool, Violation> {
+        let Some(Item::Batch { message, exchange, offer, entry, part }) = state.queue.front() else {
+            return Ok(false);
+        };
+        let (exchange, offer, entry, part) = (*exchange, *offer, *entry, *part);
+        let mut guard = lock(&slot.lane);
+        let Some(lane) = guard.as_mut() else { return Ok(false) };
+        let function = self.shared.offers[offer].function.index;
+        let address = Address { function, entry, part };
+        let offered = &self.shared.offers[offer];
+        let states = &mut state.states;
+        let submitted =
+            offered.read(&self.shared.seal, message.bytes(), entry, states, |rows, columns| {
+                lane.submit(address, rows, columns)
+            })?;
+        drop(guard);
+        if entry != Entry::Call {
+            self.shared.workers[slot.library].hold(slot);
+        }
+        let opens = matches!(part, Part::Whole | Part::First);
+        match submitted {
+            Ok(None) => return Ok(false),
+            Ok(Some(local)) if opens => {
+                let since = Instant::now();
+                if state.flying.is_empty() {
+                    state.seen.since = since;
+                }
+                state.flying.push_back(Flying { exchange, local, offer, entry, since });
+            }
+            Ok(Some(_)) => {}
+            Err(LaneError::TooLarge(message)) if opens => {
+                let failure = Some(Failure { class: "TooLarge".into(), message, ..Failure::default() });
+                state.forget_front();
+                state.queue.push_front(Item::Answer { exchange, offer, entry, failure });
+                return Ok(true);
+            }
+            Err(error) => {
+                self.lose(state, slot, &error.to_string());
+                return Ok(false);
+            }
+        }
+        state.forget_front();
+        Ok(true)
+    }
+
+    /// The worker is of no more use. So is the lane: the client does again what can be done again.
+    fn lose(&self, state: &mut State, slot: &Arc<Slot>, why: &str) {
+        // Dropping it ends its process.
+        drop(lock(&slot.lane).take());
+        self.shared.workers[slot.library].forget(slot);
+        state.slot = None;
+        state.close();
+        self.outbox.end_lane(self.lane, why);
+    }
+
+    /// A worker for what waits.
+    pub(crate) fn granted(self: &Arc<Self>, slot: Arc<Slot>) {
+        let mut state = lock(&self.state);
+        if state.closed || state.slot.is_some() || state.waiting.take() != Some(slot.library) {
+            drop(state);
+            if let Some(grant) = self.shared.workers[slot.library].release(slot) {
+                grant.deliver();
+            }
+            return;
+        }
+        state.slot = Some(slot);
+        drop(state);
+        self.pump();
+    }
+
+    /// No worker can be had.
+    pub(crate) fn refused(self: &Arc<Self>, error: &Error) {
+        let mut state = lock(&self.state);
+        state.waiting = None;
+        state.close();
+        drop(state);
+        self.outbox.end_lane(self.lane, &error.to_string());
+        self.room.notify(usize::MAX);
+    }
+
+    /// The connection has room again.
+    pub(crate) fn resume(self: &Arc<Self>) {
+        let slot = lock(&self.state).slot.clone();
+        if slot.is_some_and(|slot| slot.stalled.swap(false, Relaxed)) {
+            self.pump();
+            self.shared.watcher.wake();
+        }
+    }
+
+    /// Looks at the worker: whether it lives, how far it is, and whether it is late.
+    pub(crate) fn look(self: &Arc<Self>, slot: &Arc<Slot>) {
+        // What it has sent before its end comes first.
+        self.pump();
+        let mut state = lock(&self.state);
+        if !state.slot.as_ref().is_some_and(|held| Arc::ptr_eq(held, slot)) {
+            return;
+        }
+        let mut guard = lock(&slot.lane);
+        let Some(lane) = guard.as_mut() else { return };
+        let mut why = check(lane).err();
+        let progress = lane.progress();
+        // More may have come before its end.
+        let is_left = why.is_some() && lane.has_news() && !slot.stalled.load(Relaxed);
+        drop(guard);
+        if is_left {
+            return;
+        }
+        let Some(oldest) = state.flying.front() else {
+            if let Some(why) = why {
+                self.lose(&mut state, slot, &why);
+            }
+            return;
+        };
+        let offer = &self.shared.offers[oldest.offer];
+        if progress != state.seen.progress {
+            state.seen = Seen { progress, since: Instant::now() };
+            let (local, row) = progress;
+            if let Some(flying) = state.flying.iter().find(|flying| flying.local as u32 == local) {
+                self.outbox.tell_progress(self.lane, flying.exchange as u32, row);
+            }
+        } else if let Some(limit) = offer.function.patience()
+            && state.seen.since.elapsed() > limit + LATE
+            && !slot.stalled.load(Relaxed)
+        {
+            why = Some(format!(
+                "{}: made no progress for {:.1} s, and its worker was ended",
+                offer.function.name(),
+                state.seen.since.elapsed().as_secs_f64()
+            ));
+        }
+        if let Some(why) = why {
+            self.lose(&mut state, slot, &why);
+            drop(state);
+            self.room.notify(usize::MAX);
+        }
+    }
+
+    /// The client does not use the lane any more.
+    pub(crate) fn close(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        let (slot, waiting, flying) = (state.slot.take(), state.waiting.take(), state.flying.len());
+        let has_states = !state.states.is_empty();
+        state.close();
+        drop(state);
+        self.room.notify(usize::MAX);
+        if let Some(library) = waiting {
+            self.shared.workers[library].leave(self);
+        }
+        let Some(slot) = slot else { return };
+        let workers = &self.shared.workers[slot.library];
+        if flying == 0 && !has_states {
+            if let Some(grant) = workers.release(slot) {
+                grant.deliver();
+            }
+            return;
+        }
+        // What it keeps for the client goes with it: no other is to find that. Else the pool waits a moment until the worker has ended what was cancelled, and ends it otherwise.
+        let lane = lock(&slot.lane).take().filter(|_| !has_states);
+        if let Some(mut lane) = lane
+            && lane.cancel().is_ok()
+        {
+            lane.give_back();
+        }
+        workers.forget(&slot);
+    }
+}
+
+impl State {
+    fn has_room(&self) -> bool {
+        let (messages, bytes) = MOST_QUEUED;
+        self.closed || self.queue.len() < messages && self.bytes < bytes
+    }
+
+    fn forget_front(&mut self) {
+        let bytes = self.queue.pop_front().map_or(0, |item| item.bytes());
+        self.bytes -= bytes;
+    }
+
+    fn close(&mut self) {
+        self.closed = true;
+        self.queue.clear();
+        self.bytes = 0;
+        self.flying.clear();
+    }
+}

@@ -1,0 +1,287 @@
+//! The server: libraries, listeners and connections.
+
+use crate::address::Address;
+use crate::connection::{self, Connection};
+use crate::offer::{Offer, Seal};
+use crate::stream::{Listener, Stream};
+use crate::wire::{self, PROTOCOL, Tell};
+use crate::workers::{Watcher, Workers, lock};
+use crosslane::{Error, FunctionSpec, Library};
+use crosslane_process::Zygote;
+use crosslane_sched::{Interest, Io, Scheduler, Shutdown, sleep};
+use rustls::ServerConfig;
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long who accepts waits after an error, such as having no descriptors left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How often who waits for connections to end looks at them.
+const GLANCE: Duration = Duration::from_millis(5);
+/// Why a connection is ended that nobody uses just now.
+pub(crate) const ENDING: &str = "the server is shutting down";
+
+/// How a server behaves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where it listens.
+    pub listen: Vec<Address>,
+    /// What clients must know; `None` if all may come that reach it.
+    pub token: Option<String>,
+    /// What it shows at addresses that are encrypted ([`crate::tls::server`]).
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Workers of each library at most.
+    pub workers: usize,
+    /// Threads that watch sockets.
+    pub threads: usize,
+    /// Connections at most.
+    pub connections: usize,
+    /// The most bytes of a message.
+    pub largest: usize,
+    /// How long a waiting thread spins before it sleeps.
+    pub spin: Duration,
+}
+
+/// A library, and what tells its text from any other.
+#[derive(Debug)]
+pub struct Served {
+    /// The library.
+    pub library: Library<Zygote>,
+    /// As its guest says it ([`crosslane_process::Loaded`]).
+    pub text: Option<String>,
+}
+
+/// What all connections use.
+pub(crate) struct Shared {
+    pub(crate) offers: Vec<Offer>,
+    pub(crate) workers: Vec<Arc<Workers>>,
+    pub(crate) watcher: Arc<Watcher>,
+    pub(crate) seal: Seal,
+    pub(crate) token: Option<String>,
+    /// The first message to a client, as it travels.
+    pub(crate) welcome: Vec<u8>,
+    pub(crate) largest: usize,
+    draining: AtomicBool,
+    connections: Mutex<HashMap<u64, Arc<Connection>>>,
+    most_connections: usize,
+    /// Counts connections.
+    next: AtomicU64,
+    log: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Shared {
+    /// Why no more connections are taken.
+    fn refusal(&self) -> Option<String> {
+        if self.draining.load(Relaxed) {
+            return Some(ENDING.into());
+        }
+        let most = self.most_connections;
+        (lock(&self.connections).len() >= most).then(|| format!("the server has {most} connections already"))
+    }
+
+    /// Keeps a connection until [`Shared::leave`]. Returns its number.
+    pub(crate) fn join(&self, connection: &Arc<Connection>) -> u64 {
+        let number = self.next.fetch_add(1, Relaxed);
+        lock(&self.connections).insert(number, Arc::clone(connection));
+        number
+    }
+
+    pub(crate) fn leave(&self, number: u64) {
+        let connection = lock(&self.connections).remove(&number);
+        drop(connection);
+    }
+
+    fn connections(&self) -> Vec<Arc<Connection>> {
+        lock(&self.connections).values().cloned().collect()
+    }
+
+    pub(crate) fn log(&self, line: &str) {
+        (self.log)(line);
+    }
+}
+
+/// A server that runs until it is shut down or dropped.
+pub struct Server {
+    scheduler: Option<Scheduler>,
+    shared: Arc<Shared>,
+    addresses: Vec<Address>,
+    /// The sockets' files, which go with the server.
+    files: Vec<PathBuf>,
+    watcher: Option<thread::JoinHandle<()>>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Listens, and serves the functions of these libraries. `log` gets a line for what happens to connections.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if it cannot listen, two functions have the same name, or other machines could call functions without a
+    /// token.
+    pub fn start(
+        options: Options,
+        libraries: Vec<Served>,
+        log: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let system = |what: String| move |error: io::Error| Error::Engine(format!("{what}: {error}"));
+        let mut listeners = Vec::new();
+        for address in &options.listen {
+            let listener = Listener::bind(address, options.tls.as_ref())
+                .map_err(system(format!("cannot listen at {address}")))?;
+            if options.token.is_none() && !listener.is_local() {
+                return Err(Error::Engine(format!(
+                    "everybody who reaches {address} could call the functions: give the server a token, or listen at 127.0.0.1 \
+                     or a Unix socket"
+                )));
+            }
+            let address = listener.address(address).map_err(system(address.to_string()))?;
+            listeners.push((listener, address));
+        }
+        let scheduler = Scheduler::builder().workers(options.threads).start();
+        let scheduler = scheduler.map_err(system("no scheduler".into()))?;
+        let handle = scheduler.handle().clone();
+        let watcher = Watcher::new(options.spin);
+        let (mut offers, mut workers, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, Served { library, text }) in libraries.into_iter().enumerate() {
+            offers.extend(library.functions.iter().map(|function| Offer::new(Arc::clone(function), index)));
+            texts.push(text);
+            let library = Arc::new(library);
+            workers.push(Workers::new(
+                library,
+                index,
+                options.workers.max(1),
+                Arc::clone(&watcher),
+                handle.clone(),
+            ));
+        }
+        let mut names: Vec<_> = offers.iter().map(|offer| offer.function.name().to_lowercase()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::Engine(format!("two files have a function {}: rename one of them", twice[0])));
+        }
+        // Workers are set up here, and not by clients.
+        let specs = offers.iter().map(|offer| FunctionSpec { set_up: false, ..offer.function.spec.clone() });
+        let texts: Option<Vec<String>> = texts.into_iter().collect();
+        let welcome = wire::control(&Tell::Welcome {
+            protocol: PROTOCOL,
+            server: concat!("crosslane ", env!("CARGO_PKG_VERSION")).into(),
+            functions: specs.collect(),
+            text: texts.map(|texts| texts.join(" ")),
+            largest: options.largest,
+        });
+        let shared = Arc::new(Shared {
+            offers,
+            workers,
+            watcher: Arc::clone(&watcher),
+            seal: Seal::new().map_err(system("no random numbers".into()))?,
+            token: options.token,
+            welcome: welcome.map_err(system("the functions".into()))?,
+            largest: options.largest,
+            draining: AtomicBool::new(false),
+            connections: Mutex::default(),
+            next: AtomicU64::new(0),
+            most_connections: options.connections,
+            log: Box::new(log),
+        });
+        let looks = Arc::clone(&shared);
+        let watching = watcher.start(move || looks.workers.iter().for_each(Workers::look));
+        let mut server = Self {
+            scheduler: Some(scheduler),
+            shared,
+            addresses: Vec::new(),
+            files: Vec::new(),
+            watcher: Some(watching.map_err(system("no thread".into()))?),
+        };
+        for (listener, address) in listeners {
+            if let Address::Unix(path) = &address {
+                server.files.push(path.clone());
+            }
+            server.addresses.push(address.clone());
+            let listener = handle.io(listener).map_err(system(address.to_string()))?;
+            drop(handle.spawn(accept(listener, Arc::clone(&server.shared))));
+        }
+        Ok(server)
+    }
+
+    /// Where it listens: with the ports that the system chose.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// The connections that are open, and the calls that wait for a worker.
+    pub fn load(&self) -> (usize, usize) {
+        let waiting = self.shared.workers.iter().map(|workers| workers.waiting()).sum();
+        (self.shared.connections().len(), waiting)
+    }
+
+    /// Takes no more connections, ends those on which nothing is in flight, and all of them after `limit`. Returns whether all that was in
+    /// flight has ended before.
+    pub fn shut_down(mut self, limit: Duration) -> bool {
+        self.end(limit)
+    }
+
+    fn end(&mut self, limit: Duration) -> bool {
+        let Some(scheduler) = self.scheduler.take() else { return true };
+        self.shared.draining.store(true, Relaxed);
+        let until = Instant::now() + limit;
+        let drained = loop {
+            let connections = self.shared.connections();
+            if connections.is_empty() {
+                break true;
+            }
+            if Instant::now() >= until {
+                break false;
+            }
+            connections.iter().for_each(|connection| connection.end_if_idle());
+            thread::sleep(GLANCE);
+        };
+        self.files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+        // Tasks that are cancelled close their connections.
+        let Shutdown { .. } = scheduler.shut_down(Duration::ZERO);
+        self.shared.workers.iter().for_each(Workers::close);
+        self.shared.watcher.stop();
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+        drained
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}
+
+/// Takes connections until the scheduler ends.
+async fn accept(listener: Io<Listener>, shared: Arc<Shared>) {
+    loop {
+        match listener.with(Interest::Read, Listener::accept).await {
+            Ok((stream, peer)) => match shared.refusal() {
+                None => drop(crosslane_sched::spawn(connection::serve(Arc::clone(&shared), stream, peer))),
+                Some(why) => refuse(&stream, why),
+            },
+            Err(error) => {
+                shared.log(&format!("a connection was not taken: {error}"));
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Tells a client why it cannot be served, if it can be told at once.
+fn refuse(stream: &Stream, why: String) {
+    if let Ok(framed) = wire::control(&Tell::Refused { message: why }) {
+        let _ = stream.send(&[io::IoSlice::new(&framed)]);
+    }
+}

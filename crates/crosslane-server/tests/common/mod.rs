@@ -1,0 +1,314 @@
+//! A library whose guests are threads of the test, and clients of a server that has it.
+
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+use crosslane::batch::{Column, Encode};
+use crosslane::call::{self, CallGroup, Caller, Input, Output, Scan};
+use crosslane::pool::{Pool, PoolOptions};
+use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Library};
+use crosslane_process::control::{ControlSocket, Report, Request};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next};
+use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
+use crosslane_server::client::{Remote, attach};
+use crosslane_server::server::Served;
+use crosslane_server::{Address, Options, Server};
+use serde_json::json;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub const DOUBLE: u32 = 0;
+pub const WAIT: u32 = 1;
+pub const NUMBERS: u32 = 2;
+pub const END: u32 = 3;
+pub const FAIL: u32 = 4;
+pub const LARGE: u32 = 5;
+
+fn functions() -> serde_json::Value {
+    let scalar = |signature: &str| json!({ "signature": signature, "admits_null": [false] });
+    json!([
+        scalar("double(x BIGINT) -> BIGINT"),
+        scalar("wait(milliseconds BIGINT) -> BIGINT"),
+        { "signature": "numbers(n BIGINT) -> TABLE(i BIGINT)", "kind": "table", "admits_null": [false] },
+        scalar("end(x BIGINT) -> BIGINT"),
+        scalar("fail(x BIGINT) -> BIGINT"),
+        scalar("large(x BIGINT) -> VARCHAR"),
+    ])
+}
+
+/// The zygote, as a thread of its own. It counts the guests that there are.
+fn zygote(socket: UnixStream, guests: &Arc<AtomicUsize>) {
+    let control = ControlSocket::new(socket);
+    while let Ok(Some((request, fds))) = control.receive() {
+        let report = match request {
+            Request::Load { .. } => Report::Loaded {
+                functions: functions(),
+                runtime: "Test 1".into(),
+                text: Some("the test's".into()),
+                reloads: false,
+            },
+            Request::Fork { lane, .. } => {
+                let [memory, socket, _log] = <[OwnedFd; 3]>::try_from(fds).expect("three descriptors");
+                // SAFETY: they came once.
+                let opened = unsafe { GuestLane::open(memory, socket, Duration::ZERO) }.expect("a lane");
+                let guests = Arc::clone(guests);
+                guests.fetch_add(1, Relaxed);
+                thread::spawn(move || {
+                    guest(opened);
+                    guests.fetch_sub(1, Relaxed);
+                });
+                Report::Forked { lane }
+            }
+            Request::Unfork { .. } => continue,
+        };
+        if control.send(&report).is_err() {
+            break;
+        }
+    }
+}
+
+fn guest(mut lane: GuestLane) {
+    while let Ok(next) = lane.next_call_or(|| false) {
+        match next {
+            Next::Call(call) => {
+                if call.header.function == END || answer(&mut lane, call).is_err() {
+                    return;
+                }
+            }
+            Next::Cancelled => {}
+            Next::Closed | Next::Stopped => return,
+        }
+    }
+}
+
+fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
+    let scans = call.entry() == Some(Entry::Scan);
+    let (places, big) = (places(), DataType::BigInt);
+    let types = if scans { vec![&DataType::Blob, &places, &big] } else { vec![&big] };
+    let columns = lane.columns(types.into_iter())?;
+    let values = columns.last().and_then(|column| column.values::<i64>()).unwrap_or_default().to_vec();
+    drop(columns);
+    match call.header.function {
+        DOUBLE => lane.succeed(call, &integers(values.iter().map(|value| value * 2)), Mishaps::default()),
+        WAIT => {
+            let progress = lane.progress().clone();
+            for (row, value) in values.iter().enumerate() {
+                progress.set(call.header.exchange as u32, row as u32);
+                thread::sleep(Duration::from_millis(*value as u64));
+            }
+            lane.succeed(call, &integers(values), Mishaps::default())
+        }
+        NUMBERS => {
+            let mut sent = 0;
+            while sent < values[0] {
+                let end = (sent + 100).min(values[0]);
+                let rows = (end - sent) as usize;
+                match lane.emit(&call, rows, &table(sent..end), || false)? {
+                    Emitted::Sent => sent = end,
+                    _ => break,
+                }
+            }
+            lane.succeed(call.with_rows(0), &table(0..0), Mishaps::default())
+        }
+        LARGE => {
+            let mut column = ColumnBuilder::new(&DataType::Varchar);
+            let text = vec![b'x'; values[0] as usize];
+            values.iter().for_each(|_| column.bytes(&text).expect("room"));
+            lane.succeed(call, &column, Mishaps::default())
+        }
+        _ => {
+            let failure = Failure { class: "Oops".into(), message: "it fails".into(), ..Failure::default() };
+            lane.fail(call, &failure, Some(0))
+        }
+    }
+}
+
+fn table(values: Range<i64>) -> ColumnBuilder {
+    let mut column = ColumnBuilder::new(&row_type());
+    for value in values {
+        column.children[0].fixed(value);
+        column.nested().expect("room");
+    }
+    column
+}
+
+fn row_type() -> DataType {
+    "STRUCT(i BIGINT)".parse().expect("a type")
+}
+
+fn places() -> DataType {
+    "INTEGER[]".parse().expect("a type")
+}
+
+pub fn integers(values: impl IntoIterator<Item = i64>) -> ColumnBuilder {
+    let mut column = ColumnBuilder::new(&DataType::BigInt);
+    values.into_iter().for_each(|value| column.fixed(value));
+    column
+}
+
+fn library(origin: Origin, name: &str) -> Result<Served, Error> {
+    let options = ZygoteOptions {
+        origin,
+        source: Source::Thread { name: name.into() },
+        load_timeout: Duration::from_secs(20),
+        ring_size: 1 << 16,
+        largest_batch: 64 << 20,
+        spin: Duration::ZERO,
+        stuck: crosslane::lane::Stuck::default(),
+        on_interrupt: Arc::new(|_| {}),
+    };
+    let pool = PoolOptions { warm: 0, idle_timeout: Duration::from_secs(60) };
+    let (pool, loaded) = Pool::start(pool, move |stop| Zygote::start(options, stop))?;
+    let library = Library { name: name.into(), version: 1, functions: loaded.functions, pool };
+    Ok(Served { library, text: loaded.text })
+}
+
+/// A Unix socket's address of its own.
+pub fn unix() -> Address {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("crosslane-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+    Address::Unix(std::env::temp_dir().join(name))
+}
+
+pub fn options(listen: &[Address]) -> Options {
+    Options {
+        listen: listen.to_vec(),
+        token: None,
+        tls: None,
+        workers: 2,
+        threads: 2,
+        connections: 100,
+        largest: 16 << 20,
+        spin: Duration::ZERO,
+    }
+}
+
+pub fn start(options: Options) -> Result<Server, Error> {
+    start_counted(options).map(|(server, _)| server)
+}
+
+/// A server, and how many guests it has.
+pub fn start_counted(options: Options) -> Result<(Server, Arc<AtomicUsize>), Error> {
+    let (ours, theirs) = UnixStream::pair().expect("sockets");
+    let guests = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&guests);
+    thread::spawn(move || zygote(theirs, &counted));
+    let served = library(Origin::thread(ours), "test")?;
+    Ok((Server::start(options, vec![served], |_| {})?, guests))
+}
+
+/// A server at a Unix socket.
+pub fn server() -> (Server, Address) {
+    let address = unix();
+    (start(options(std::slice::from_ref(&address))).expect("a server"), address)
+}
+
+/// An engine that has attached a server.
+pub struct Client {
+    pub library: Arc<Library<Zygote>>,
+    group: CallGroup,
+}
+
+impl Client {
+    pub fn attach(address: &Address, token: Option<&str>) -> Result<Self, Error> {
+        let remote = Remote { addresses: vec![address.clone()], token: token.map(str::to_owned) };
+        Self::of(remote)
+    }
+
+    pub fn of(remote: Remote) -> Result<Self, Error> {
+        let served = library(Origin::thread(attach(remote)?), "remote")?;
+        Ok(Self { library: Arc::new(served.library), group: CallGroup::default() })
+    }
+
+    pub fn new(address: &Address) -> Self {
+        Self::attach(address, None).expect("a server")
+    }
+
+    pub fn call(&self, function: u32, values: &[i64]) -> Result<Vec<i64>, Error> {
+        let function = &self.library.functions[function as usize];
+        let mut results = Results(vec![0; values.len()]);
+        call::call(&self.library, function, Caller::new(&self.group, 1), &Values(values), &mut results)?;
+        Ok(results.0)
+    }
+
+    /// Ends all calls of this client that wait.
+    pub fn cancel(&self) {
+        self.group.cancel();
+    }
+
+    /// The first rows of a table, at least so many if it has them.
+    pub fn scan(&self, rows: i64, at_least: usize) -> Result<Vec<i64>, Error> {
+        self.scan_and(rows, at_least, || {})
+    }
+
+    /// The same, and does something else after each batch.
+    pub fn scan_and(&self, rows: i64, at_least: usize, body: impl Fn()) -> Result<Vec<i64>, Error> {
+        let function = Arc::clone(&self.library.functions[NUMBERS as usize]);
+        let caller = Caller::new(&self.group, 1);
+        let mut scan = Scan::open(Arc::clone(&self.library), function, caller, row_type(), One(rows))?;
+        let mut got = Vec::new();
+        while got.len() < at_least {
+            let Some(batch) = scan.next(caller)? else { break };
+            got.extend_from_slice(batch.children[0].values::<i64>().expect("integers"));
+            body();
+        }
+        Ok(got)
+    }
+}
+
+pub struct Values<'a>(pub &'a [i64]);
+
+impl Input for Values<'_> {
+    fn rows(&self) -> usize {
+        self.0.len()
+    }
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        take(&integers(self.0[rows].iter().copied()));
+        Ok(())
+    }
+}
+
+struct One(i64);
+
+impl Input for One {
+    fn rows(&self) -> usize {
+        1
+    }
+    fn slice(&self, _: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        let mut partition = ColumnBuilder::new(&DataType::Blob);
+        let mut wanted = ColumnBuilder::new(&places());
+        partition.null();
+        wanted.null();
+        take(&vec![partition, wanted, integers([self.0])]);
+        Ok(())
+    }
+}
+
+struct Results(Vec<i64>);
+
+impl Output for Results {
+    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
+        for row in 0..results.rows {
+            // The lengths of texts.
+            let is_text = *results.data_type == DataType::Varchar;
+            self.0[first + row] = if is_text { results.bytes(row).len() as i64 } else { results.value(row) };
+        }
+        Ok(())
+    }
+    fn null(&mut self, row: usize) {
+        self.0[row] = -1;
+    }
+}
+
+/// Waits until something is so.
+pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,367 @@
+//! Clients that lie, flood, stall and vanish end alone: another client of the same server goes on meanwhile.
+
+mod common;
+
+use common::{
+    Client, DOUBLE, LARGE, NUMBERS, WAIT, eventually, integers, options, server, start, start_counted, unix,
+};
+use crosslane::batch::{BATCH, CANCEL, Encode, FAILURE, Header, LAST, Plan};
+use crosslane::{ColumnBuilder, DataType, Entry};
+use crosslane_server::wire::{self, Ask, CONTROL, Decoder, PROTOCOL, Tell, prefix};
+use crosslane_server::{Address, Server};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A client that sends what it likes.
+struct Raw {
+    stream: UnixStream,
+    decoder: Decoder,
+}
+
+impl Raw {
+    fn connect(address: &Address) -> Self {
+        let Address::Unix(path) = address else { unreachable!() };
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self { stream, decoder: Decoder::new(64 << 20) }
+    }
+
+    /// One that is welcome.
+    fn new(address: &Address) -> Self {
+        let mut raw = Self::connect(address);
+        raw.send(&wire::control(&Ask::Hello { protocol: PROTOCOL, token: None }).unwrap());
+        assert!(matches!(raw.told(), Some(Tell::Welcome { .. })));
+        raw
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        // The server may have ended the connection in the midst of it.
+        let _ = self.stream.write_all(bytes);
+    }
+
+    fn message(&mut self, lane: u32, message: &[u8]) {
+        self.send(&[&prefix(lane, message.len())[..], message].concat());
+    }
+
+    /// The next message and its lane; `None` at the end.
+    fn next(&mut self) -> Option<(u32, Vec<u8>)> {
+        let mut piece = [0; 65536];
+        loop {
+            if let Some((lane, bytes)) = self.decoder.message().unwrap() {
+                return Some((lane, bytes.to_vec()));
+            }
+            match self.stream.read(&mut piece) {
+                Ok(0) => return None,
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                read => self.decoder.push(&piece[..read.unwrap()]),
+            }
+        }
+    }
+
+    fn told(&mut self) -> Option<Tell> {
+        loop {
+            match self.next()? {
+                (CONTROL, text) => return Some(serde_json::from_slice(&text).unwrap()),
+                _ => continue,
+            }
+        }
+    }
+
+    /// Why the server ends the connection, as it must.
+    fn refusal(&mut self) -> String {
+        let mut last = String::new();
+        while let Some(told) = self.told() {
+            if let Tell::Refused { message } = told {
+                last = message;
+            }
+        }
+        last
+    }
+
+    /// The header of the next message of a lane that is no news of progress.
+    fn reply(&mut self) -> Header {
+        loop {
+            match self.next().expect("a reply") {
+                (CONTROL, text) => {
+                    let told = serde_json::from_slice(&text).unwrap();
+                    assert!(matches!(told, Tell::Progress { .. }), "{told:?}");
+                }
+                (_, frame) => return crosslane::batch::header(&frame).unwrap(),
+            }
+        }
+    }
+}
+
+fn frame(header: Header, content: &dyn Encode) -> Vec<u8> {
+    let mut plan = Plan::default();
+    content.plan(&mut plan);
+    let mut frame = vec![0; plan.size()];
+    content.write(&mut plan.start(&mut frame, header));
+    frame
+}
+
+/// A call's header.
+fn call(function: u32, exchange: u64, rows: u32) -> Header {
+    Header {
+        kind: BATCH,
+        flags: LAST,
+        function,
+        exchange,
+        rows,
+        entry: Entry::Call as u32,
+        ..Header::default()
+    }
+}
+
+fn calls(function: u32, exchange: u64, value: i64) -> Vec<u8> {
+    frame(call(function, exchange, 1), &integers([value]))
+}
+
+#[track_caller]
+fn goes_on(client: &Client) {
+    assert_eq!(client.call(DOUBLE, &[21]).unwrap(), [42]);
+}
+
+#[test]
+fn what_breaks_the_protocol_ends_its_connection_and_says_why() {
+    let (_server, address) = server();
+    let client = Client::new(&address);
+    let wrong_type = frame(call(DOUBLE, 1, 1), &{
+        let mut text = ColumnBuilder::new(&DataType::Varchar);
+        text.bytes(b"text").unwrap();
+        text
+    });
+    let whole = calls(DOUBLE, 1, 4);
+    let with = |change: &dyn Fn(&mut Header)| {
+        let mut header = call(DOUBLE, 1, 1);
+        change(&mut header);
+        frame(header, &integers([4]))
+    };
+    let mut offsets = whole.clone();
+    offsets[64 + 16] = 0xFF;
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        (b"short".to_vec(), "no header"),
+        (with(&|header| header.kind = 77), "kind 77"),
+        (with(&|header| header.kind = FAILURE), "kind 2"),
+        (with(&|header| header.flags = 9), "flags"),
+        (with(&|header| header.flags = 0), "not the last"),
+        (with(&|header| header.exchange = 0), "exchange 0"),
+        (with(&|header| header.exchange = 2), "exchange 2"),
+        (with(&|header| header.function = 1000), "no function 1000"),
+        (with(&|header| header.entry = 99), "no entry 99"),
+        (with(&|header| header.entry = Entry::SetUp as u32), "no entry 6"),
+        (with(&|header| header.entry = Entry::Scan as u32), "no entry 2"),
+        (with(&|header| header.rows = 2), "rows"),
+        (whole[..whole.len() - 8].to_vec(), "malformed"),
+        (offsets, "malformed"),
+        (wrong_type, "malformed"),
+        (frame(Header { kind: CANCEL, ..call(0, 5, 0) }, &()), "cancel of exchange 5"),
+    ];
+    for (message, why) in cases {
+        let mut raw = Raw::new(&address);
+        raw.message(3, &message);
+        let refusal = raw.refusal();
+        assert!(refusal.contains(why), "{refusal:?} where {why:?} is due");
+        goes_on(&client);
+    }
+}
+
+#[test]
+fn a_partition_that_no_worker_made_reaches_none() {
+    let (_server, address) = server();
+    let mut raw = Raw::new(&address);
+    let mut partition = ColumnBuilder::new(&DataType::Blob);
+    partition.bytes(b"cos\nsystem\n(S'true'\ntR.").unwrap();
+    let mut wanted = ColumnBuilder::new(&"INTEGER[]".parse().unwrap());
+    wanted.null();
+    let header = Header { entry: Entry::Scan as u32, ..call(NUMBERS, 1, 1) };
+    raw.message(0, &frame(header, &vec![partition, wanted, integers([5])]));
+    assert!(raw.refusal().contains("no worker of this server has given out"));
+}
+
+#[test]
+fn what_is_no_greeting_is_answered_and_ended() {
+    let (_server, address) = server();
+    let client = Client::new(&address);
+    let control = |text: &str| [&prefix(CONTROL, text.len())[..], text.as_bytes()].concat();
+    for (sent, why) in [
+        (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n".to_vec(), "bytes"),
+        (control("{}"), "no greeting"),
+        (control(r#"{"op": "hello", "protocol": 99}"#), "version 99"),
+        (control(r#"{"op": "close", "lane": 1}"#), "no greeting"),
+        (prefix(CONTROL, 1 << 20).to_vec(), "bytes"),
+        (calls(DOUBLE, 1, 1), "bytes"),
+    ] {
+        let mut raw = Raw::connect(&address);
+        raw.send(&sent);
+        let refusal = raw.refusal();
+        assert!(refusal.contains(why), "{refusal:?} where {why:?} is due");
+        goes_on(&client);
+    }
+    let mut raw = Raw::new(&address);
+    raw.send(&wire::control(&Ask::Hello { protocol: PROTOCOL, token: None }).unwrap());
+    assert!(raw.refusal().contains("second greeting"));
+}
+
+#[test]
+fn a_message_that_is_too_long_is_refused_at_once() {
+    let (_server, address) = server();
+    let mut raw = Raw::new(&address);
+    raw.send(&prefix(1, (16 << 20) + 1));
+    assert!(raw.refusal().contains("16777216 are the most"));
+}
+
+#[test]
+fn there_are_so_many_lanes_and_connections() {
+    let mut options = options(&[unix()]);
+    options.connections = 3;
+    let server = start(options).unwrap();
+    let address = &server.addresses()[0];
+    let mut raw = Raw::new(address);
+    for lane in 0..64 {
+        raw.message(lane, &calls(DOUBLE, 1, 1));
+    }
+    for _ in 0..64 {
+        raw.reply();
+    }
+    raw.send(&wire::control(&Ask::Close { lane: 7 }).unwrap());
+    raw.message(70, &calls(DOUBLE, 1, 1));
+    raw.reply();
+    let others = [Raw::new(address), Raw::new(address)];
+    assert!(Raw::connect(address).refusal().contains("3 connections already"));
+    drop(others);
+    eventually("a place is free", || server.load().0 == 1);
+    raw.message(71, &calls(DOUBLE, 1, 1));
+    assert!(raw.refusal().contains("more than 64 lanes"));
+}
+
+#[test]
+fn lanes_of_a_connection_do_not_wait_for_each_other() {
+    let (_server, address) = server();
+    let mut raw = Raw::new(&address);
+    raw.message(1, &calls(WAIT, 1, 400));
+    raw.message(2, &calls(DOUBLE, 1, 5));
+    let first = raw.reply();
+    assert_eq!((first.function, first.exchange), (DOUBLE, 1));
+    assert_eq!(raw.reply().function, WAIT);
+    // Within a lane they do.
+    raw.message(1, &calls(WAIT, 2, 50));
+    raw.message(1, &calls(DOUBLE, 3, 5));
+    assert_eq!([raw.reply().exchange, raw.reply().exchange], [2, 3]);
+}
+
+#[test]
+fn calls_may_be_sent_ahead_without_end_and_the_server_stops_reading() {
+    let (server, address) = server();
+    let client = Client::new(&address);
+    let mut raw = Raw::new(&address);
+    let mut writer = raw.stream.try_clone().unwrap();
+    writer.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    // Nobody reads the replies, of half a MiB each.
+    let mut sent = 0;
+    for exchange in 1..100_000 {
+        let message = calls(LARGE, exchange, 1 << 19);
+        if writer.write_all(&[&prefix(5, message.len())[..], &message].concat()).is_err() {
+            break;
+        }
+        sent = exchange;
+    }
+    assert!(sent < 90_000, "it has read {sent} calls");
+    goes_on(&client);
+    assert_eq!(server.load().0, 2);
+    // What was sent is answered when the client reads.
+    for exchange in 1..=sent.min(200) {
+        assert_eq!(raw.reply().exchange, exchange);
+    }
+}
+
+#[test]
+fn a_cancel_overtakes_what_was_sent_before() {
+    let mut options = options(&[unix()]);
+    options.workers = 1;
+    let server = start(options).unwrap();
+    let mut raw = Raw::new(&server.addresses()[0]);
+    let begun = Instant::now();
+    for exchange in 1..=200 {
+        raw.message(1, &calls(WAIT, exchange, if exchange < 40 { 50 } else { 1000 }));
+        if exchange % 40 == 0 {
+            raw.message(1, &frame(Header { kind: CANCEL, ..call(0, exchange, 0) }, &()));
+        }
+    }
+    raw.message(1, &calls(DOUBLE, 201, 5));
+    // Each is ended, in its turn.
+    for exchange in 1..=201 {
+        let reply = raw.reply();
+        assert_eq!((reply.exchange, reply.flags), (exchange, LAST));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(60), "the cancelled ones were done");
+}
+
+#[test]
+fn clients_that_vanish_leave_nothing() {
+    let (server, address) = server();
+    let client = Client::new(&address);
+    for round in 0..30 {
+        let mut raw = Raw::new(&address);
+        match round % 5 {
+            0 => raw.message(1, &calls(WAIT, 1, 20)),
+            1 => raw.message(1, &calls(LARGE, 1, 8 << 20)),
+            2 => {
+                let whole = calls(DOUBLE, 1, 1);
+                raw.send(&prefix(1, whole.len()));
+                raw.send(&whole[..whole.len() / 2]);
+            }
+            3 => (0..20).for_each(|lane| raw.message(lane, &calls(WAIT, 1, 5))),
+            _ => {
+                raw.message(1, &calls(DOUBLE, 1, 1));
+                raw.stream.shutdown(std::net::Shutdown::Write).unwrap();
+            }
+        }
+        drop(raw);
+        goes_on(&client);
+    }
+    eventually("all connections are gone", || server.load() == (1, 0));
+}
+
+#[test]
+fn a_soak_of_all_at_once() {
+    let mut options = options(&[unix()]);
+    options.workers = 3;
+    let (server, guests) = start_counted(options).unwrap();
+    let address = &server.addresses()[0];
+    let until = Instant::now() + Duration::from_secs(3);
+    thread::scope(|scope| {
+        for number in 0..3 {
+            scope.spawn(move || {
+                let client = Client::new(address);
+                let mut value = number;
+                while Instant::now() < until {
+                    value += 3;
+                    assert_eq!(client.call(DOUBLE, &[value]).unwrap(), [value * 2]);
+                    if value % 50 == 0 {
+                        assert!(client.call(common::END, &[1]).is_err());
+                        assert_eq!(client.scan(1 << 40, 300).unwrap()[..3], [0, 1, 2]);
+                    }
+                }
+            });
+        }
+        scope.spawn(move || {
+            let mut round = 0;
+            while Instant::now() < until {
+                round += 1;
+                let mut raw = Raw::new(address);
+                raw.message(round % 7, &calls(WAIT, 1, i64::from(round % 4)));
+                raw.message(8, &calls(if round % 3 == 0 { 999 } else { LARGE }, 1, 100_000));
+                if round % 2 == 0 {
+                    drop(raw.next());
+                }
+            }
+        });
+    });
+    eventually("all is over", || server.load() == (0, 0));
+    assert!(Server::shut_down(server, Duration::from_secs(10)));
+    eventually("no guest is left", || guests.load(Relaxed) == 0);
+}
