@@ -254,14 +254,14 @@ def test_a_set_up_without_end_is_ended(con: duckdb.DuckDBPyConnection, guest: Gu
 
 def test_a_set_up_within_a_call_has_the_time_of_loading(con: duckdb.DuckDBPyConnection, script: Load) -> None:
     """That of an isolate that replaces another, and one that is tried again."""
-    con.execute("CALL crosslane_set('load_timeout', '3')")
+    con.execute("CALL crosslane_set('load_timeout', '5')")
     con.execute("CALL crosslane_set('warm_lanes', 1)")
     con.execute("SET threads = 1")
     script("""
         class Slow {
-          constructor() { for (const end = Date.now() + 700; Date.now() < end;); }
+          constructor() { for (const end = Date.now() + 1300; Date.now() < end;); }
         }
-        const options = { timeout: 0.3, memory_limit: "60 MB", on_error: "null" };
+        const options = { timeout: 1, memory_limit: "60 MB", on_error: "null" };
         const eats = (x) => { for (const all = []; x === 5;) all.push(new Array(1e5).fill(x)); };
         udf("slow(x BIGINT) -> BIGINT", options, class extends Slow { call(x) { eats(x); return x; } });
         udf("whole(x BIGINT) -> BIGINT", { ...options, vectorized: true }, class extends Slow {
@@ -280,10 +280,10 @@ def test_a_set_up_within_a_call_has_the_time_of_loading(con: duckdb.DuckDBPyConn
         for _ in range(2):
             assert con.execute(call.format(6, 9)).fetchone() == (21, 3)
     message = error(con, "SELECT endless(i) FROM range(3) t(i)")
-    assert "not at once" in message or "this took longer than 3 s; the setting load_timeout" in message
+    assert "not at once" in message or "this took longer than 5 s; the setting load_timeout" in message
     assert "in the set-up of endless" in message
     message = error(con, "SELECT endless(i) FROM range(3) t(i)")
-    assert "this took longer than 3 s; the setting load_timeout changes this limit" in message
+    assert "this took longer than 5 s; the setting load_timeout changes this limit" in message
 
 
 def test_a_set_up_that_uses_too_much_memory_is_ended(script: Load) -> None:
