@@ -16,7 +16,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Place;
 use std::fmt::Display;
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use subtle::ConstantTimeEq;
@@ -120,10 +123,13 @@ impl Outbox {
 
     /// Ends the connection, and tells the client why.
     pub(crate) fn refuse(&self, why: &impl Display) {
-        if !self.refused.swap(true, Relaxed) {
-            self.tell(&Tell::Refused { message: why.to_string() });
-            self.work.notify(1);
+        if self.refused.load(Relaxed) {
+            return;
         }
+        // First the words: the writer ends the connection as soon as it finds nothing to write after the mark.
+        self.tell(&Tell::Refused { message: why.to_string() });
+        self.refused.store(true, Release);
+        self.work.notify(1);
     }
 
     /// Nothing is sent any more, and who waits for the client finds the end.
@@ -141,7 +147,7 @@ impl Outbox {
         match waiting.bytes.is_empty() && !self.stream.get_ref().is_pending() {
             _ if waiting.closed => Task::End,
             false => Task::Write,
-            true if self.refused.load(Relaxed) => Task::Close,
+            true if self.refused.load(Acquire) => Task::Close,
             true => Task::Wait,
         }
     }
