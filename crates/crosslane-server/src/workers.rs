@@ -272,11 +272,12 @@ impl Workers {
         self.boot_if_due(&mut lock(&self.state));
     }
 
-    /// Others in line wait on if there are workers that will be free.
+    /// Others in line wait on if there are workers that will be free soon.
     fn not_booted(&self, error: Error) {
         let mut state = lock(&self.state);
         state.count -= 1;
-        let refused = if state.count == 0 { std::mem::take(&mut state.line) } else { VecDeque::new() };
+        let refused =
+            if state.count == state.held { std::mem::take(&mut state.line) } else { VecDeque::new() };
         drop(state);
         refused.into_iter().for_each(|waiting| waiting.route.refused(&error));
     }
