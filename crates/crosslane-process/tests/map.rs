@@ -86,6 +86,13 @@ fn fixture_of(
 }
 
 impl Fixture {
+    /// Until so many lanes are booted. A stream that has a lane does not wait for others.
+    fn wait_for_lanes(&self, lanes: usize) {
+        while self.library.pool.stats().idle < lanes {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// The next results. Batch n of the input is the number n.
     fn next(&mut self) -> Result<Option<Vec<i64>>, Error> {
         loop {
@@ -239,6 +246,7 @@ fn an_endless_answer_waits_for_who_takes_it() {
         }
         none(lane, call)
     });
+    fixture.wait_for_lanes(2);
     for _ in 0..500 {
         assert_eq!(fixture.next().unwrap(), Some(vec![7; 10]));
     }
@@ -602,10 +610,7 @@ fn a_cancelled_stream_ends_at_once_and_its_lanes_are_used_again() {
             while emit(lane, &call, &[1]) {}
             none(lane, call)
         });
-        // A lane that is not booted yet would not be waited for.
-        while fixture.library.pool.stats().idle < 2 {
-            thread::sleep(Duration::from_millis(1));
-        }
+        fixture.wait_for_lanes(2);
         assert_eq!(fixture.next().unwrap(), Some(vec![1]));
         assert_eq!(fixture.put, 2 * depth as i64);
         let caller = Caller::new(&fixture.group, 1);
