@@ -1,7 +1,7 @@
 //! The commands: what a user calls in SQL to load, look and set.
 
 use crate::connection::Connection;
-use crate::database::{Database, Permissions, ProcessLibrary};
+use crate::database::{AnyLibrary, Database, Permissions};
 use crate::table::{Argument, Cell, Command, Parameter};
 use crosslane::stats::{Counter, LaneStats};
 use crosslane::{Calling, DataType, Error, Function, Kind, OnError};
@@ -254,7 +254,7 @@ fn wrong_argument() -> Error {
 
 fn each_function(
     database: &Arc<Database>,
-    row: impl Fn(&ProcessLibrary, &Function) -> Vec<Cell>,
+    row: impl Fn(&AnyLibrary, &Function) -> Vec<Cell>,
 ) -> Vec<Vec<Cell>> {
     let libraries = database.catalog.libraries();
     let functions =
@@ -284,17 +284,17 @@ fn kind(function: &Function) -> String {
     }
 }
 
-fn loaded(library: &ProcessLibrary) -> Vec<Vec<Cell>> {
+fn loaded(library: &AnyLibrary) -> Vec<Vec<Cell>> {
     library.functions.iter().map(|function| loaded_row(library, function)).collect()
 }
 
-fn loaded_row(library: &ProcessLibrary, function: &Function) -> Vec<Cell> {
+fn loaded_row(library: &AnyLibrary, function: &Function) -> Vec<Cell> {
     let mut row = basics(function);
     row.push(integer(library.version.into()));
     row
 }
 
-fn describe(library: &ProcessLibrary, function: &Function) -> Vec<Cell> {
+fn describe(library: &AnyLibrary, function: &Function) -> Vec<Cell> {
     let description = &function.spec.description;
     let mut row = basics(function);
     row.extend([
@@ -374,7 +374,7 @@ fn statistics(function: &Function) -> Vec<Cell> {
     ]
 }
 
-fn lanes(library: &ProcessLibrary) -> Vec<Vec<Cell>> {
+fn lanes(library: &AnyLibrary) -> Vec<Vec<Cell>> {
     let row = |stats: &Arc<LaneStats>| {
         vec![
             Cell::Text(library.name.clone()),
@@ -390,7 +390,7 @@ fn lanes(library: &ProcessLibrary) -> Vec<Vec<Cell>> {
     library.pool.lanes().iter().map(row).collect()
 }
 
-fn pool(library: &ProcessLibrary) -> Vec<Cell> {
+fn pool(library: &AnyLibrary) -> Vec<Cell> {
     let stats = library.pool.stats();
     vec![
         Cell::Text(library.name.clone()),

@@ -18,7 +18,7 @@ use crosslane::catalog::{self, Catalog, Registration};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{DataType, Error, Function, Kind, Library, Settings, Signature};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, guests};
-use crosslane_server::client::Remote;
+use crosslane_server::{AnyZygote, LaneOptions, Remote, RemoteZygote};
 use crosslane_vectors::find_interrupts;
 use libduckdb_sys as ffi;
 use std::collections::HashSet;
@@ -38,8 +38,8 @@ const TOKEN: &str = "CROSSLANE_TOKEN";
 /// How long the file may stay locked after the last close, about.
 const WATCH: Duration = Duration::from_millis(150);
 
-pub(crate) type ProcessLibrary = Library<Zygote>;
-pub(crate) type Entry = catalog::Entry<Zygote>;
+pub(crate) type AnyLibrary = Library<AnyZygote>;
+pub(crate) type Entry = catalog::Entry<AnyZygote>;
 
 /// The library of the functions that programs handed over.
 const REGISTERED: &str = "registered functions";
@@ -60,7 +60,7 @@ pub(crate) struct Database {
     /// What opens further ones, in a DuckDB that is known.
     instance: Option<Instance>,
     settings: Mutex<Settings>,
-    pub(crate) catalog: Catalog<Zygote>,
+    pub(crate) catalog: Catalog<AnyZygote>,
     /// One at a time loads, so that versions and functions belong together. Holds what programs handed over: the
     /// functions' names, serialised.
     loading: Mutex<Vec<(String, Vec<u8>)>>,
@@ -151,7 +151,7 @@ impl Database {
 
     /// Has workers end what they have set up, because the program ends. Other workers need nothing.
     fn tear_down(&self) {
-        let is_stateful = |library: &Arc<ProcessLibrary>| library.functions.iter().any(|one| one.spec.set_up);
+        let is_stateful = |library: &Arc<AnyLibrary>| library.functions.iter().any(|one| one.spec.set_up);
         if self.catalog.libraries().iter().any(is_stateful) {
             self.end_libraries();
         }
@@ -249,7 +249,7 @@ impl Database {
         self: &Arc<Self>,
         path: &Path,
         permissions: Permissions,
-    ) -> Result<Arc<ProcessLibrary>, Error> {
+    ) -> Result<Arc<AnyLibrary>, Error> {
         // Not even whether there is such a file.
         self.may_load()?;
         let path = match path.strip_prefix("~") {
@@ -280,7 +280,7 @@ impl Database {
         name: &str,
         pickle: Vec<u8>,
         permissions: Permissions,
-    ) -> Result<Arc<ProcessLibrary>, Error> {
+    ) -> Result<Arc<AnyLibrary>, Error> {
         let mut registered = lock(&self.loading);
         let libraries = self.catalog.libraries();
         let library = libraries.iter().find(|library| library.name == REGISTERED);
@@ -307,7 +307,7 @@ impl Database {
         name: String,
         socket: UnixStream,
         permissions: Permissions,
-    ) -> Result<Arc<ProcessLibrary>, Error> {
+    ) -> Result<Arc<AnyLibrary>, Error> {
         let _one_at_a_time = lock(&self.loading);
         self.start(Source::Thread { name }, Origin::thread(socket), permissions)
     }
@@ -318,20 +318,24 @@ impl Database {
         address: &str,
         token: Option<String>,
         permissions: Permissions,
-    ) -> Result<Arc<ProcessLibrary>, Error> {
+    ) -> Result<Arc<AnyLibrary>, Error> {
         self.may_load()?;
         let token = token.or_else(|| env::var(TOKEN).ok()).filter(|token| !token.is_empty());
         let remote = Remote::new(address, token).map_err(|error| Error::Setting(error.to_string()))?;
+        let settings = self.settings();
+        let (spin, largest) = (settings.spin, settings.largest_batch);
+        let options = LaneOptions { spin, largest, stuck: settings.stuck() };
         let name = remote.to_string();
-        self.load_threads(name, crosslane_server::attach(remote)?, permissions)
+        let _one_at_a_time = lock(&self.loading);
+        let (pool, functions) = Pool::start(pool_options(&settings), move |stop| {
+            let (zygote, functions) = RemoteZygote::attach(remote, options, stop)?;
+            Ok((AnyZygote::Remote(Box::new(zygote)), functions))
+        })?;
+        self.publish(name, functions, pool, permissions)
     }
 
     /// Starts a zygote for the source and registers its functions; a library of the same name is replaced.
-    fn load(
-        self: &Arc<Self>,
-        source: Source,
-        permissions: Permissions,
-    ) -> Result<Arc<ProcessLibrary>, Error> {
+    fn load(self: &Arc<Self>, source: Source, permissions: Permissions) -> Result<Arc<AnyLibrary>, Error> {
         let origin = guests::origin(&source, &self.settings())?;
         self.start(source, origin, permissions)
     }
@@ -341,7 +345,7 @@ impl Database {
         source: Source,
         origin: Origin,
         permissions: Permissions,
-    ) -> Result<Arc<ProcessLibrary>, Error> {
+    ) -> Result<Arc<AnyLibrary>, Error> {
         self.may_load()?;
         let settings = self.settings();
         let name = source.name();
@@ -357,8 +361,21 @@ impl Database {
             // The terminal's Ctrl-C is for the process as a whole, and so for all its connections.
             on_interrupt: Arc::new(move |at| groups.cancel_all_before(at)),
         };
-        let (pool, loaded) = Pool::start(pool_options(&settings), move |stop| Zygote::start(options, stop))?;
-        let functions = &loaded.functions;
+        let (pool, functions) = Pool::start(pool_options(&settings), move |stop| {
+            let (zygote, loaded) = Zygote::start(options, stop)?;
+            Ok((AnyZygote::Process(Box::new(zygote)), loaded.functions))
+        })?;
+        self.publish(name, functions, pool, permissions)
+    }
+
+    /// Gives a library's functions to the catalog and to DuckDB.
+    fn publish(
+        self: &Arc<Self>,
+        name: String,
+        functions: Vec<Arc<Function>>,
+        pool: Pool<AnyZygote>,
+        permissions: Permissions,
+    ) -> Result<Arc<AnyLibrary>, Error> {
         let is_open = |stream: &&Arc<Function>| {
             let Signature { parameters, returns, .. } = &stream.signature;
             let mut tables = parameters.iter().map(|field| &field.data_type).chain([returns]);
@@ -379,7 +396,7 @@ impl Database {
         let changed = functions.iter().filter(|function| self.catalog.changes_result(function));
         let changed: Vec<_> = changed.map(|function| function.name().to_owned()).collect();
         self.with_connection(|connection| {
-            self.catalog.publish(name, loaded.functions, pool, |registrations| {
+            self.catalog.publish(name, functions, pool, |registrations| {
                 let kept = connection.transaction(|| {
                     let kept = names::take(
                         connection,
@@ -400,7 +417,7 @@ impl Database {
         })
     }
 
-    fn register(&self, connection: &Connection, functions: &[Registration<Zygote>]) -> Result<(), Error> {
+    fn register(&self, connection: &Connection, functions: &[Registration<AnyZygote>]) -> Result<(), Error> {
         // DuckDB keeps the first table function of a name.
         let unknown =
             functions.iter().filter(|(function, entry)| !function.signature.table || entry.is_new());

@@ -10,7 +10,7 @@ use crate::names;
 use crosslane::call::{CallGroup, Caller, Map, MapInput, MapOptions, MapStep};
 use crosslane::stats::now;
 use crosslane::{DataType, Error, Field, Function, Kind};
-use crosslane_process::Zygote;
+use crosslane_server::AnyZygote;
 use crosslane_vectors::guard::{drop_box, error_text, guard};
 use crosslane_vectors::{Context, LogicalType, Portions, Projection, Source, query_for};
 use libduckdb_sys as ffi;
@@ -288,8 +288,8 @@ struct Scan {
 
 enum State {
     /// Nobody has asked for a row yet.
-    Begun(Map<Zygote>),
-    Open(Map<Zygote>, Feed),
+    Begun(Map<AnyZygote>),
+    Open(Map<AnyZygote>, Feed),
     Over,
 }
 

@@ -6,7 +6,7 @@
 use crate::connection::Connection;
 use crosslane::catalog::Catalog;
 use crosslane::{Error, Function};
-use crosslane_process::Zygote;
+use crosslane_server::AnyZygote;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn of(catalog: &Catalog<Zygote>, function: Arc<Function>) -> Self {
+    pub(crate) fn of(catalog: &Catalog<AnyZygote>, function: Arc<Function>) -> Self {
         let (ours, same) = (catalog.knows(function.name(), true), catalog.knows_all(&function));
         Self { function, ours, same }
     }

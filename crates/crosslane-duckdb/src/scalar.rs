@@ -4,7 +4,7 @@
 //! says what the function is now.
 
 use crate::connection::Connection;
-use crate::database::{Entry, ProcessLibrary};
+use crate::database::{AnyLibrary, Entry};
 use crosslane::call::{CallGroup, CallGroups, Caller, call};
 use crosslane::catalog::Current;
 use crosslane::stats::now;
@@ -38,7 +38,7 @@ pub(crate) unsafe fn register(
 
 /// What one worker needs for one occurrence of a function in a query.
 pub(crate) struct State {
-    current: Result<(Arc<ProcessLibrary>, Callee), Error>,
+    current: Result<(Arc<AnyLibrary>, Callee), Error>,
     /// That of the query's connection.
     group: Arc<CallGroup>,
     /// When the query began here; it is cancelled as a whole.

@@ -3,24 +3,24 @@
 //! DuckDB keeps the first table function of a name, and takes no other: neither in its place nor beside it. So a registration
 //! stands for whatever the catalog says, with any columns; only its parameters stay as they are.
 
-use crate::database::ProcessLibrary;
+use crate::database::AnyLibrary;
 use crate::scalar::Registered;
 use crosslane::call::CallGroup;
 use crosslane::catalog::Current;
 use crosslane::{Error, Function};
-use crosslane_process::Zygote;
+use crosslane_server::AnyZygote;
 use crosslane_vectors::{Context, Query, Table};
 use std::sync::Arc;
 
 /// A table function in a query that runs.
 pub(crate) struct Scanned {
-    current: Current<Zygote>,
+    current: Current<AnyZygote>,
     /// That of the query's connection.
     group: Arc<CallGroup>,
 }
 
 impl Table for Registered {
-    type Zygote = Zygote;
+    type Zygote = AnyZygote;
     type Query = Scanned;
 
     fn function(&self) -> Result<Arc<Function>, Error> {
@@ -32,8 +32,8 @@ impl Table for Registered {
     }
 }
 
-impl Query<Zygote> for Scanned {
-    fn library(&self) -> &Arc<ProcessLibrary> {
+impl Query<AnyZygote> for Scanned {
+    fn library(&self) -> &Arc<AnyLibrary> {
         &self.current.library
     }
 

@@ -2,8 +2,9 @@
 
 use std::collections::TryReserveError;
 
+/// A buffer for one batch after another.
 #[derive(Debug, Default)]
-pub(crate) struct Aligned {
+pub struct Aligned {
     words: Vec<u64>,
     length: usize,
 }
@@ -16,7 +17,7 @@ impl Aligned {
     ///
     /// # Errors
     /// If there is no memory. The buffer is empty then.
-    pub(crate) fn resize(&mut self, length: usize) -> Result<&mut [u8], TryReserveError> {
+    pub fn resize(&mut self, length: usize) -> Result<&mut [u8], TryReserveError> {
         self.length = 0;
         if length <= KEEP && self.words.len() * 8 > KEEP {
             self.words = Vec::new();
@@ -46,7 +47,13 @@ impl Aligned {
         &mut bytemuck::cast_slice_mut(&mut self.words)[start..self.length]
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.length]
+    }
+
+    /// The same, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.length]
     }
 }

@@ -12,7 +12,7 @@ use crosslane::{Address, Exchanges, Unread};
 use crosslane_ring::{Ends, MappedRing, RingError, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 use rustix::process::{WaitId, WaitIdOptions};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -22,8 +22,6 @@ use std::time::{Duration, Instant};
 const MOST_IN_FLIGHT: usize = 64;
 /// Bytes of the frame that announces a large one.
 const ANNOUNCEMENT: usize = 8;
-/// The most bytes of what a lane says of its end ([`crate::relay::Relay::end`]).
-pub(crate) const LAST_WORDS: usize = 8 << 10;
 /// How long a process may take to end after its sockets are closed.
 const EXIT: Duration = Duration::from_secs(5);
 
@@ -203,7 +201,7 @@ impl ProcessLane {
         let ended = match &self.home {
             Home::Own => self.record.wait_for_end(),
             Home::Zygote(zygote) => self.end_of_thread(zygote),
-            Home::Here => return self.why_it_ended_here(),
+            Home::Here => return "the thread that ran it was ended".to_owned(),
         };
         let mut text = how_it_ended(ended);
         let mut tail = self.record.tail();
@@ -212,23 +210,6 @@ impl ProcessLane {
         }
         append_output(&mut text, &tail);
         text
-    }
-}
-
-impl ProcessLane {
-    /// What the thread of this process that served the lane has said of its end, if it has said anything.
-    fn why_it_ended_here(&self) -> String {
-        let mut words = "the thread that ran it was ended".to_owned();
-        let mut message = vec![0; LAST_WORDS];
-        while let Ok((length, _)) = rustix::net::recv(&self.socket, &mut message[..], RecvFlags::DONTWAIT) {
-            match length {
-                0 => break,
-                // It came with a descriptor.
-                1 => {}
-                _ => words = String::from_utf8_lossy(&message[..length]).into_owned(),
-            }
-        }
-        words
     }
 }
 

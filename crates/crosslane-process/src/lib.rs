@@ -25,7 +25,6 @@ pub mod limits;
 mod log;
 mod placement;
 pub mod reaper;
-pub mod relay;
 mod ruby;
 mod stack;
 #[doc(hidden)]
@@ -33,6 +32,7 @@ pub mod testing;
 mod warden;
 mod zygote;
 
+pub use aligned::Aligned;
 pub use lane::ProcessLane;
 pub use log::{occupy_standard_descriptors, report_panics};
 pub use ruby::ruby_environment;

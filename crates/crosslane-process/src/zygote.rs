@@ -400,25 +400,7 @@ impl Running {
         let _ = control::send(&self.control, &request, &pickles, goes_on);
         let answer = self.answer(deadline, stop);
         if let Ok(Answer::Loaded { functions, runtime, text, reloads }) = answer {
-            let functions = functions
-                .into_iter()
-                .zip(0..)
-                .map(|(spec, index)| {
-                    let place = format!("{}:{}", spec.file, spec.line);
-                    Function::new(index, spec).map(Arc::new).map_err(|error| Error::Load {
-                        library: library.clone(),
-                        failure: Box::new(Failure {
-                            class: match error {
-                                Error::Signature(_) => "SignatureError".into(),
-                                _ => "DeclarationError".into(),
-                            },
-                            message: shortened(error.to_string()),
-                            traceback: format!("  at {place}"),
-                            ..Failure::default()
-                        }),
-                    })
-                })
-                .collect::<Result<_, _>>()?;
+            let functions = Function::all(functions, &library)?;
             return Ok(Loaded { functions, runtime, text, reloads });
         }
         // It is of no use any more, and may go on for ever.

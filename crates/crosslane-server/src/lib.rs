@@ -1,17 +1,19 @@
 //! Remote lanes: the functions of one machine, for the engines of others.
 //!
 //! ```text
-//!  engine ── ring ── relay ══ socket ══ connection ── routes ── ring ── worker
-//!        (client)                               (server)
+//!  engine ══ socket ══ connection ── routes ── ring ── worker
+//! (client)                     (server)
 //! ```
 //!
-//! The [`server`] has the libraries and their workers. A [`client`] gives its engine lanes like those of any other library; what
-//! the engine writes into a lane's ring travels as it is ([`wire`]), so that calls, streams, pipelining, limits and errors are the
-//! same as on one machine.
+//! The [`server`] has the libraries and their workers. A [`client`] gives its engine lanes like those of any other library. What
+//! an engine writes into the ring of a worker on its own machine travels over the socket as it is ([`wire`]), so that calls, streams,
+//! pipelining, limits and errors are the same.
 
 pub mod address;
+mod any;
 pub mod client;
 mod connection;
+pub mod lane;
 mod offer;
 mod route;
 pub mod server;
@@ -21,5 +23,7 @@ pub mod wire;
 mod workers;
 
 pub use address::Address;
-pub use client::attach;
+pub use any::{AnyLane, AnyZygote};
+pub use client::{Remote, RemoteZygote};
+pub use lane::LaneOptions;
 pub use server::{Options, Server};

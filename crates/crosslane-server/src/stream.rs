@@ -2,18 +2,16 @@
 
 use crate::address::Address;
 use crate::tls::{self, Session};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustls::ServerConfig;
 use std::fs;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-/// How long a connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(10);
 
 /// A socket, whose operations do not wait.
 #[derive(Debug)]
@@ -50,6 +48,33 @@ impl Write for &Socket {
     }
 }
 
+/// Waits until a socket is ready.
+pub(crate) type Wait<'a> = &'a dyn Fn(BorrowedFd<'_>, PollFlags) -> io::Result<()>;
+
+/// Connects to an address.
+fn reach(address: SocketAddr, wait: Wait<'_>) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS | Errno::INTR) => {
+            wait(socket.as_fd(), PollFlags::OUT)?;
+            rustix::net::sockopt::socket_error(&socket)??;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Whether a socket is ready now.
+fn is_ready(socket: &impl AsFd, interest: PollFlags) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(socket, interest)], Some(&now))) != Ok(0)
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -62,26 +87,51 @@ impl Stream {
         Self { socket, session: session.map(Mutex::new) }
     }
 
-    /// Connects within ten seconds to the first of a host's addresses that answers, of which another comes first each `turn`.
-    pub(crate) fn connect(address: &Address, turn: usize) -> io::Result<Self> {
+    /// One that is connected.
+    #[cfg(test)]
+    pub(crate) fn of(stream: UnixStream) -> Self {
+        Self::new(Socket::Unix(stream), None)
+    }
+
+    /// Connects to the first of a host's addresses that answers, of which another comes first each `turn`.
+    ///
+    /// # Errors
+    /// That of the last address; or of `wait`, which waits until a socket is ready.
+    pub(crate) fn connect(address: &Address, turn: usize, wait: Wait<'_>) -> io::Result<Self> {
         match address {
             Address::Unix(path) => Ok(Self::new(Socket::Unix(UnixStream::connect(path)?), None)),
             Address::Tcp { host, port, tls } => {
-                let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+                let mut failed = io::Error::new(ErrorKind::NotFound, "the host has no address");
                 let mut found: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
                 let first = turn % found.len().max(1);
                 found.rotate_left(first);
                 for address in found {
-                    match TcpStream::connect_timeout(&address, CONNECT) {
-                        Ok(stream) => {
-                            stream.set_nodelay(true)?;
-                            let session = if *tls { Some(tls::greet(&stream, host, CONNECT)?) } else { None };
-                            return Ok(Self::new(Socket::Tcp(stream), session));
+                    match reach(address, wait) {
+                        Ok(socket) => {
+                            let session = tls.then(|| tls::client(host)).transpose()?;
+                            let stream = Self::new(Socket::Tcp(socket), session);
+                            stream.greet(wait)?;
+                            return Ok(stream);
                         }
                         Err(error) => failed = error,
                     }
                 }
                 Err(failed)
+            }
+        }
+    }
+
+    /// Agrees with the server on keys, if the connection is encrypted.
+    fn greet(&self, wait: Wait<'_>) -> io::Result<()> {
+        let Some(session) = &self.session else { return Ok(()) };
+        loop {
+            let greeted = lock(session).greet(&self.socket);
+            match greeted {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let interest = if self.is_pending() { PollFlags::OUT } else { PollFlags::IN };
+                    wait(self.as_fd(), interest)?;
+                }
+                greeted => return greeted,
             }
         }
     }
@@ -100,6 +150,54 @@ impl Stream {
             Some(session) => lock(session).send(&self.socket, parts),
             None => (&self.socket).write_vectored(parts),
         }
+    }
+
+    /// Sends what there is room for.
+    pub(crate) fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match self.send(&[IoSlice::new(&bytes[sent..])]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Sends all, and waits for room. Another thread may receive meanwhile.
+    pub(crate) fn send_all(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut sent = 0;
+        loop {
+            sent += self.send_some(&bytes[sent..])?;
+            match self.flush() {
+                Ok(()) if sent == bytes.len() => return Ok(()),
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                _ => {}
+            }
+            let _ = rustix::event::poll(&mut [PollFd::new(self, PollFlags::OUT)], None);
+        }
+    }
+
+    /// Whether there is something to receive, or the end.
+    pub(crate) fn has_news(&self) -> bool {
+        let decrypted = self.session.as_ref().is_some_and(|session| lock(session).has_news());
+        decrypted || is_ready(self, PollFlags::IN)
+    }
+
+    /// Whether there is nothing more to receive.
+    pub(crate) fn is_at_end(&self) -> bool {
+        let mut byte = [0];
+        match rustix::net::recv(&self.socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((_, length)) => length == 0,
+            Err(error) => !matches!(error, Errno::AGAIN | Errno::INTR),
+        }
+    }
+
+    /// Whether the other side has closed the connection. What it has sent before may be left.
+    pub(crate) fn is_closed(&self) -> bool {
+        is_ready(self, PollFlags::RDHUP)
     }
 
     /// Whether something is left.
@@ -150,15 +248,15 @@ impl Listener {
                 Ok(Listener::Tcp(listener, config.filter(|_| *tls).cloned()))
             }
             Address::Unix(path) => {
-                let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+                let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
                 if UnixStream::connect(path).is_err_and(refused) {
                     fs::remove_file(path)?;
                 }
                 // Until its permissions are set, nobody can connect: it does not listen.
                 let socket = rustix::net::socket_with(
-                    rustix::net::AddressFamily::UNIX,
-                    rustix::net::SocketType::STREAM,
-                    rustix::net::SocketFlags::CLOEXEC,
+                    AddressFamily::UNIX,
+                    SocketType::STREAM,
+                    SocketFlags::CLOEXEC,
                     None,
                 )?;
                 rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path.as_path())?)?;

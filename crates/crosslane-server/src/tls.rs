@@ -9,10 +9,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The most bytes that are encrypted ahead of what the socket takes.
 const AHEAD: usize = 256 << 10;
@@ -48,8 +46,8 @@ impl fmt::Debug for Session {
     }
 }
 
-/// Greets a server of this name, which must show that it is that.
-pub(crate) fn greet(stream: &TcpStream, host: &str, limit: Duration) -> io::Result<Session> {
+/// With a server that must show that it has this name.
+pub(crate) fn client(host: &str) -> io::Result<Session> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
@@ -62,10 +60,7 @@ pub(crate) fn greet(stream: &TcpStream, host: &str, limit: Duration) -> io::Resu
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(broken)?.with_root_certificates(roots).with_no_client_auth();
     let name = ServerName::try_from(host.to_owned()).map_err(broken)?;
-    let mut connection = ClientConnection::new(Arc::new(config), name).map_err(broken)?;
-    stream.set_read_timeout(Some(limit))?;
-    stream.set_write_timeout(Some(limit))?;
-    connection.complete_io(&mut &*stream)?;
+    let connection = ClientConnection::new(Arc::new(config), name).map_err(broken)?;
     Ok(Session::new(connection.into()))
 }
 
@@ -108,6 +103,26 @@ impl Session {
         match flushed {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock || taken == 0 => Err(error),
             _ => Ok(taken),
+        }
+    }
+
+    /// Whether something was decrypted that was not received.
+    pub(crate) fn has_news(&mut self) -> bool {
+        // An error is found by who receives.
+        self.0.process_new_packets().map_or(true, |state| state.plaintext_bytes_to_read() > 0)
+    }
+
+    /// Agrees with the other side on keys; an error while that has to be waited for.
+    pub(crate) fn greet(&mut self, mut socket: &Socket) -> io::Result<()> {
+        loop {
+            self.flush(socket)?;
+            if !self.0.is_handshaking() {
+                return Ok(());
+            }
+            if self.0.read_tls(&mut socket)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.0.process_new_packets().map_err(broken)?;
         }
     }
 

@@ -93,6 +93,12 @@ pub fn prefix(lane: u32, length: usize) -> [u8; PREFIX] {
     prefix
 }
 
+/// The length of the message behind these bytes, and its lane.
+pub fn read_prefix(prefix: [u8; PREFIX]) -> (usize, u32) {
+    let [a, b, c, d, lane @ ..] = prefix;
+    (u32::from_le_bytes([a, b, c, d]) as usize, u32::from_le_bytes(lane))
+}
+
 /// A message of the connection with what stands before it.
 ///
 /// # Errors
@@ -179,9 +185,7 @@ impl Decoder {
     pub fn message(&mut self) -> Result<Option<(u32, &[u8])>, TooLong> {
         let rest = &self.bytes[self.start..];
         let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
-        let [a, b, c, d, lane @ ..] = *prefix;
-        let length = u32::from_le_bytes([a, b, c, d]) as usize;
-        let lane = u32::from_le_bytes(lane);
+        let (length, lane) = read_prefix(*prefix);
         let most = if lane == CONTROL { self.largest.min(LONGEST_CONTROL) } else { self.largest };
         if length > most {
             return Err(TooLong { length, most });

@@ -1,7 +1,7 @@
 //! Functions and the libraries that they come from.
 
 use crate::cost::{Cost, Costs};
-use crate::error::{Error, bounded};
+use crate::error::{Error, Failure, bounded, shortened};
 use crate::exchange::Entry;
 use crate::kind::{EntryTypes, Kind};
 use crate::leniency::{Leniency, OnError};
@@ -208,6 +208,29 @@ pub struct Function {
 }
 
 impl Function {
+    /// All functions of a library, from what its guest says of each.
+    ///
+    /// # Errors
+    /// [`Error::Load`], which names the function's place, if there is an error in what is said of one.
+    pub fn all(specs: Vec<FunctionSpec>, library: &str) -> Result<Vec<Arc<Self>>, Error> {
+        let of = |(spec, index): (FunctionSpec, u32)| {
+            let place = format!("{}:{}", spec.file, spec.line);
+            Self::new(index, spec).map(Arc::new).map_err(|error| Error::Load {
+                library: library.to_owned(),
+                failure: Box::new(Failure {
+                    class: match error {
+                        Error::Signature(_) => "SignatureError".into(),
+                        _ => "DeclarationError".into(),
+                    },
+                    message: shortened(error.to_string()),
+                    traceback: format!("  at {place}"),
+                    ..Failure::default()
+                }),
+            })
+        };
+        specs.into_iter().zip(0..).map(of).collect()
+    }
+
     /// A function from what its guest says.
     ///
     /// # Errors

@@ -4,14 +4,14 @@
 
 use crosslane::batch::{Column, Encode};
 use crosslane::call::{self, CallGroup, Caller, Input, Output, Scan};
+use crosslane::lane::Stuck;
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Library};
 use crosslane_process::control::{ControlSocket, Report, Request};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
-use crosslane_server::client::{Remote, attach};
 use crosslane_server::server::Served;
-use crosslane_server::{Address, Options, Server};
+use crosslane_server::{Address, LaneOptions, Options, Remote, RemoteZygote, Server};
 use serde_json::json;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -150,6 +150,8 @@ pub fn integers(values: impl IntoIterator<Item = i64>) -> ColumnBuilder {
     column
 }
 
+const POOL: PoolOptions = PoolOptions { warm: 0, idle_timeout: Duration::from_secs(60) };
+
 fn library(origin: Origin, name: &str) -> Result<Served, Error> {
     let options = ZygoteOptions {
         origin,
@@ -158,11 +160,10 @@ fn library(origin: Origin, name: &str) -> Result<Served, Error> {
         ring_size: 1 << 16,
         largest_batch: 64 << 20,
         spin: Duration::ZERO,
-        stuck: crosslane::lane::Stuck::default(),
+        stuck: Stuck::default(),
         on_interrupt: Arc::new(|_| {}),
     };
-    let pool = PoolOptions { warm: 0, idle_timeout: Duration::from_secs(60) };
-    let (pool, loaded) = Pool::start(pool, move |stop| Zygote::start(options, stop))?;
+    let (pool, loaded) = Pool::start(POOL, move |stop| Zygote::start(options, stop))?;
     let library = Library { name: name.into(), version: 1, functions: loaded.functions, pool };
     Ok(Served { library, text: loaded.text })
 }
@@ -209,7 +210,7 @@ pub fn server() -> (Server, Address) {
 
 /// An engine that has attached a server.
 pub struct Client {
-    pub library: Arc<Library<Zygote>>,
+    pub library: Arc<Library<RemoteZygote>>,
     group: CallGroup,
 }
 
@@ -220,8 +221,10 @@ impl Client {
     }
 
     pub fn of(remote: Remote) -> Result<Self, Error> {
-        let served = library(Origin::thread(attach(remote)?), "remote")?;
-        Ok(Self { library: Arc::new(served.library), group: CallGroup::default() })
+        let options = LaneOptions { spin: Duration::ZERO, largest: 64 << 20, stuck: Stuck::default() };
+        let (pool, functions) = Pool::start(POOL, move |stop| RemoteZygote::attach(remote, options, stop))?;
+        let library = Library { name: "remote".into(), version: 1, functions, pool };
+        Ok(Self { library: Arc::new(library), group: CallGroup::default() })
     }
 
     pub fn new(address: &Address) -> Self {
