@@ -323,8 +323,7 @@ impl Database {
         let token = token.or_else(|| env::var(TOKEN).ok()).filter(|token| !token.is_empty());
         let remote = Remote::new(address, token).map_err(|error| Error::Setting(error.to_string()))?;
         let settings = self.settings();
-        let (spin, largest) = (settings.spin, settings.largest_batch);
-        let options = LaneOptions { spin, largest, stuck: settings.stuck() };
+        let options = LaneOptions { largest: settings.largest_batch, stuck: settings.stuck() };
         let name = remote.to_string();
         let _one_at_a_time = lock(&self.loading);
         let (pool, functions) = Pool::start(pool_options(&settings), move |stop| {

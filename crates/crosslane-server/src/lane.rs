@@ -3,7 +3,7 @@
 //! The engine's thread writes its batches to the socket itself, waits for the socket as it would for a ring, and reads replies when it
 //! collects them. No thread stands between the engine and the server. What the socket has no room for is sent by a thread that ends
 //! when all is sent, because the engine may have other things to do than to wait. Replies that the engine does not collect stay in
-//! the socket, and the server waits.
+//! the socket, and the server waits. A wait does not spin: the reply is far, and the server may need the core.
 //!
 //! What the server sends is not trusted. Its words and its replies are bounded, [`Exchanges`] checks whose turn it is, and the engine
 //! reads batches as it reads those of a ring.
@@ -22,7 +22,6 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 /// The number of the only lane of a connection.
 const LANE: u32 = 0;
@@ -42,8 +41,6 @@ const FORK: &str = "it is the lane of the process that this is a fork of";
 /// How an engine uses lanes to a server.
 #[derive(Debug, Clone, Copy)]
 pub struct LaneOptions {
-    /// How long a wait for one spins.
-    pub spin: Duration,
     /// Bytes that a batch may have, either way.
     pub largest: usize,
     /// What is done about calls that make no progress.
@@ -473,10 +470,6 @@ impl Lane for RemoteLane {
     fn waiter(&self) -> Waiter<'_> {
         Waiter::Descriptor(self.outbox.stream.as_fd())
     }
-
-    fn spin(&self) -> Duration {
-        self.options.spin
-    }
 }
 
 impl Drop for RemoteLane {
@@ -496,14 +489,14 @@ mod tests {
     use crosslane::{ColumnBuilder, DataType};
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     const LARGEST: usize = 8 << 20;
 
     /// A lane, and the server's end of its connection.
     fn lane() -> (RemoteLane, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let options = LaneOptions { spin: Duration::ZERO, largest: LARGEST, stuck: Stuck::default() };
+        let options = LaneOptions { largest: LARGEST, stuck: Stuck::default() };
         let address = "crosslane+unix:///test".parse().unwrap();
         (RemoteLane::new(1, address, Stream::of(ours), LARGEST, options), theirs)
     }
@@ -606,11 +599,11 @@ mod tests {
         assert_eq!(submit(&mut lane, "?"), None, "one that is being sent is enough");
         let cancelled = lane.cancel();
         cancelled.unwrap();
-        let mut bytes = vec![0; PREFIX];
+        let mut bytes = [0; PREFIX];
         let mut exchanges = Vec::new();
         for kind in [BATCH, CANCEL] {
-            server.read_exact(&mut bytes[..PREFIX]).unwrap();
-            let (length, lane) = read_prefix(*bytes.first_chunk().unwrap());
+            server.read_exact(&mut bytes).unwrap();
+            let (length, lane) = read_prefix(bytes);
             assert_eq!(lane, LANE);
             let mut message = Aligned::default();
             message.resize(length).unwrap();

@@ -221,7 +221,7 @@ impl Client {
     }
 
     pub fn of(remote: Remote) -> Result<Self, Error> {
-        let options = LaneOptions { spin: Duration::ZERO, largest: 64 << 20, stuck: Stuck::default() };
+        let options = LaneOptions { largest: 64 << 20, stuck: Stuck::default() };
         let (pool, functions) = Pool::start(POOL, move |stop| RemoteZygote::attach(remote, options, stop))?;
         let library = Library { name: "remote".into(), version: 1, functions, pool };
         Ok(Self { library: Arc::new(library), group: CallGroup::default() })
