@@ -184,7 +184,7 @@ def test_a_batch_that_the_server_does_not_take_says_what_to_do(
     server = serve(library(PYTHON), options=("--largest-batch", "100000"))
     con.execute(f"CALL crosslane_attach('{server.address}')")
     text = error(con, "SELECT shout(repeat('a', 200000))")
-    assert "more than the 100000 that it takes (--largest-batch)" in text
+    assert "more than 100000; the server's option --largest-batch changes this limit" in text
     text = error(con, "SELECT long(2000000)")
     assert "exceeds 100000 bytes" in text
     assert value(con, "SELECT shout('a')") == "A!"
