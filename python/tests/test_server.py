@@ -169,6 +169,42 @@ def test_a_limit_ends_a_table(remote: duckdb.DuckDBPyConnection) -> None:
     assert value(remote, "SELECT sum(i) FROM numbers(100_000)") == sum(range(100_000))
 
 
+STREAMS = """
+from crosslane import udtf
+
+@udtf("twice(t TABLE(i BIGINT, s VARCHAR)) -> TABLE(i BIGINT, s VARCHAR)")
+def twice(t):
+    for row in t:
+        yield row.i, row.s
+        yield -row.i, row.s
+
+@udtf("stops(t TABLE(i BIGINT)) -> TABLE(i BIGINT)")
+def stops(t):
+    for row in t:
+        if row.i == 5000:
+            raise ValueError("five thousand")
+        yield row.i
+"""
+
+
+def test_streams_go_through_a_server(
+    con: duckdb.DuckDBPyConnection, library: Library, serve: type[Server]
+) -> None:
+    server = serve(library(STREAMS))
+    con.execute(f"CALL crosslane_attach('{server.address}')")
+    rows = "SELECT i, repeat('x', 100) AS s FROM range(100000) t(i)"
+    mapped = "SELECT i FROM crosslane_map($$" + rows + "$$, 'twice'{})"
+    kept = mapped.format("")
+    assert con.execute(kept).fetchall() == [(sign * i,) for i in range(100_000) for sign in (1, -1)]
+    assert value(con, f"SELECT count(*) FROM ({kept} LIMIT 7)") == 7
+    assert value(con, f"SELECT sum(abs(i)) FROM ({mapped.format(', ordered := false')})") == 2 * sum(
+        range(100_000)
+    )
+    text = error(con, "FROM crosslane_map('SELECT i FROM range(10000) t(i)', 'stops')")
+    assert "ValueError: five thousand" in text
+    assert value(con, f"SELECT count(*) FROM ({kept})") == 200_000
+
+
 def test_an_interrupt_ends_a_query(remote: duckdb.DuckDBPyConnection) -> None:
     timer = threading.Timer(0.5, remote.interrupt)
     timer.start()
