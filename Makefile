@@ -3,6 +3,7 @@
 # make test-spark  sets up and runs Spark's tests only, on both versions of Spark
 # make test-sparks  the same on the four versions of Spark that the jar runs on
 # make soak   kills workers at random under a running engine and checks every answer; SECONDS=600 for ten minutes
+# make fuzz   garbage from guests, clients and servers, a minute each (needs a nightly toolchain and cargo-fuzz); SECONDS=600 for ten
 # make bench  sets up and measures against the peers
 # make bench-sched  the scheduler's echo server beside tokio's and a bare one; SECONDS=1 ROUNDS=3 for a short run
 # make bench-spark  Spark's functions over lanes beside its own; ROUNDS=2 for a short run, BENCH=vectorized for some works
@@ -59,7 +60,7 @@ bench-versions:
 	@.venv/bin/python bench/versions.py "$(OTHER)"
 
 fuzz:
-	@cargo +nightly fuzz run --fuzz-dir crates/crosslane-process/fuzz reply
+	@tools/fuzz $(SECONDS)
 
 miri:
 	@MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p crosslane-ring --test ring --target-dir target/miri -q

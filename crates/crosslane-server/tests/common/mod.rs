@@ -1,6 +1,9 @@
 //! A library whose guests are threads of the test, and clients of a server that has it.
 
-#![allow(dead_code, missing_docs, unreachable_pub)]
+#![allow(dead_code, missing_docs, missing_debug_implementations, unreachable_pub)]
+
+pub mod garbage;
+pub mod raw;
 
 use crosslane::batch::{Column, Encode};
 use crosslane::call::{self, CallGroup, Caller, Input, Output, Scan};
@@ -104,8 +107,9 @@ fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
         }
         NUMBERS => {
             let mut sent = 0;
-            while sent < values[0] {
-                let end = (sent + 100).min(values[0]);
+            let count = values.first().copied().unwrap_or_default();
+            while sent < count {
+                let end = (sent + 100).min(count);
                 let rows = (end - sent) as usize;
                 match lane.emit(&call, rows, &table(sent..end), || false)? {
                     Emitted::Sent => sent = end,
@@ -116,7 +120,8 @@ fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
         }
         LARGE => {
             let mut column = ColumnBuilder::new(&DataType::Varchar);
-            let text = vec![b'x'; values[0] as usize];
+            let longest = values.first().map_or(0, |value| (*value).clamp(0, 16 << 20));
+            let text = vec![b'x'; longest as usize];
             values.iter().for_each(|_| column.bytes(&text).expect("room"));
             lane.succeed(call, &column, Mishaps::default())
         }
