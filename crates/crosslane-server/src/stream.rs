@@ -2,12 +2,14 @@
 
 use crate::address::Address;
 use crate::tls::{self, Session};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{RecvFlags, SendFlags};
 use rustls::ServerConfig;
 use std::fs;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -112,6 +114,12 @@ impl Stream {
         self.session.as_ref().map_or(Ok(()), |session| lock(session).flush(&self.socket))
     }
 
+    /// Whether the other side has gone, or sends nothing more, though there may be something left to be read.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        let mut fds = [PollFd::new(self, PollFlags::RDHUP)];
+        rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
     /// Ends both directions: whoever waits for it finds its end.
     pub(crate) fn shut_down(&self) {
         if let Some(session) = &self.session {
@@ -151,18 +159,22 @@ impl Listener {
             }
             Address::Unix(path) => {
                 let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-                if UnixStream::connect(path).is_err_and(refused) {
+                // Any other file refuses, too.
+                let is_socket = |file: fs::Metadata| file.file_type().is_socket();
+                if fs::symlink_metadata(path).is_ok_and(is_socket)
+                    && UnixStream::connect(path).is_err_and(refused)
+                {
                     fs::remove_file(path)?;
                 }
-                // Until its permissions are set, nobody can connect: it does not listen.
                 let socket = rustix::net::socket_with(
                     rustix::net::AddressFamily::UNIX,
                     rustix::net::SocketType::STREAM,
                     rustix::net::SocketFlags::CLOEXEC,
                     None,
                 )?;
+                // Its file has these permissions from the beginning.
+                rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
                 rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path.as_path())?)?;
-                rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
                 rustix::net::listen(&socket, 1024)?;
                 Ok(Listener::Unix(UnixListener::from(socket)))
             }

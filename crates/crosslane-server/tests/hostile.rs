@@ -4,12 +4,13 @@ mod common;
 
 use common::raw::{Raw, call, calls, frame};
 use common::{
-    Client, DOUBLE, LARGE, NUMBERS, WAIT, eventually, integers, options, server, start, start_counted, unix,
+    Client, DOUBLE, ENDS, LARGE, NUMBERS, WAIT, eventually, integers, options, server, start, start_counted,
+    unix,
 };
 use crosslane::batch::{CANCEL, FAILURE, Header, LAST};
 use crosslane::{ColumnBuilder, DataType, Entry};
 use crosslane_server::Server;
-use crosslane_server::wire::{self, Ask, CONTROL, PROTOCOL, prefix};
+use crosslane_server::wire::{self, Ask, CONTROL, PROTOCOL, Tell, prefix};
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
@@ -219,6 +220,91 @@ fn clients_that_vanish_leave_nothing() {
         goes_on(&client);
     }
     eventually("all connections are gone", || server.load() == (1, 0));
+}
+
+#[test]
+fn a_client_that_vanishes_while_its_lane_is_full_is_missed() {
+    let (server, address) = server();
+    let mut raw = Raw::new(&address);
+    raw.message(1, &calls(WAIT, 1, 60_000));
+    (2..100).for_each(|exchange| raw.message(1, &calls(DOUBLE, exchange, 1)));
+    drop(raw);
+    eventually("its connection is gone", || server.load() == (0, 0));
+}
+
+#[test]
+fn what_is_found_wrong_while_a_lane_is_full_ends_the_connection() {
+    let (server, address) = server();
+    let mut raw = Raw::new(&address);
+    raw.message(1, &calls(WAIT, 1, 200));
+    raw.message(1, &calls(WAIT, 2, 200));
+    let text = ColumnBuilder::new(&DataType::Varchar);
+    // It is read when a worker has room for it.
+    raw.message(1, &frame(call(DOUBLE, 3, 1), &text));
+    (4..100).for_each(|exchange| raw.message(1, &calls(DOUBLE, exchange, 1)));
+    assert!(raw.refusal().contains("malformed"));
+    eventually("its connection is gone", || server.load() == (0, 0));
+}
+
+#[test]
+fn answers_that_nobody_reads_stop_the_reading() {
+    let mut options = options(&[unix()]);
+    options.workers = 1;
+    let server = start(options).unwrap();
+    let address = &server.addresses()[0];
+    let mut other = Raw::new(address);
+    other.message(1, &calls(WAIT, 1, 20_000));
+    let mut raw = Raw::new(address);
+    raw.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    // What waits for a worker is answered as soon as it is cancelled.
+    let mut sent = 0;
+    for exchange in 1..200_000 {
+        let cancel = frame(Header { kind: CANCEL, ..call(0, exchange, 0) }, &());
+        let messages = [calls(DOUBLE, exchange, 1), cancel];
+        let messages = messages.iter().flat_map(|message| [&prefix(1, message.len())[..], message].concat());
+        if raw.stream.write_all(&messages.collect::<Vec<u8>>()).is_err() {
+            break;
+        }
+        sent = exchange;
+    }
+    assert!(sent < 190_000, "it has taken {sent} calls");
+    for exchange in 1..=sent {
+        assert_eq!(raw.reply().exchange, exchange);
+    }
+}
+
+#[test]
+fn a_stream_may_end_while_more_of_it_is_on_its_way() {
+    let (_server, address) = server();
+    let mut raw = Raw::new(&address);
+    let part = |exchange, flags| Header { flags, entry: Entry::Iterate as u32, ..call(ENDS, exchange, 0) };
+    for exchange in 1..4 {
+        raw.message(1, &frame(part(exchange, 0), &()));
+        let reply = raw.reply();
+        assert_eq!((reply.kind, reply.exchange, reply.flags), (FAILURE, exchange, LAST));
+        // The client had not heard of it.
+        raw.message(1, &frame(Header { rows: 1, ..part(exchange, 0) }, &integers([1])));
+        if exchange == 2 {
+            raw.message(1, &frame(part(exchange, LAST), &()));
+        }
+    }
+    raw.message(1, &calls(DOUBLE, 4, 21));
+    assert_eq!(raw.reply().exchange, 4);
+    raw.message(1, &frame(Header { flags: 0, ..part(4, 0) }, &()));
+    assert!(raw.refusal().contains("exchange 4"), "a batch of what has had its last");
+}
+
+#[test]
+fn many_connections_at_once_are_no_more_than_there_may_be() {
+    let mut options = options(&[unix()]);
+    options.connections = 3;
+    let server = start(options).unwrap();
+    let mut raws: Vec<_> = (0..60).map(|_| Raw::connect(&server.addresses()[0])).collect();
+    assert!(server.load().0 <= 3);
+    let hello = wire::control(&Ask::Hello { protocol: PROTOCOL, token: None }).unwrap();
+    raws.iter_mut().for_each(|raw| raw.send(&hello));
+    let welcome = raws.iter_mut().filter_map(Raw::told).filter(|told| matches!(told, Tell::Welcome { .. }));
+    assert_eq!(welcome.count(), 3);
 }
 
 #[test]

@@ -144,7 +144,8 @@ pub fn client(input: &[u8]) {
             }
             5 => {
                 // A well-formed call whose head is not.
-                let mut whole = frame(call(u32::from(bytes.small(7)), known.opened + 1, 2), &integers([1, 2]));
+                let mut whole =
+                    frame(call(u32::from(bytes.small(7)), known.opened + 1, 2), &integers([1, 2]));
                 let head = whole.len() - 16;
                 for place in bytes.some().chunks_exact(2) {
                     whole[usize::from(place[0]) % head] = place[1];

@@ -30,6 +30,8 @@ pub const NUMBERS: u32 = 2;
 pub const END: u32 = 3;
 pub const FAIL: u32 = 4;
 pub const LARGE: u32 = 5;
+/// A stream function that fails at once.
+pub const ENDS: u32 = 6;
 
 fn functions() -> serde_json::Value {
     let scalar = |signature: &str| json!({ "signature": signature, "admits_null": [false] });
@@ -40,6 +42,7 @@ fn functions() -> serde_json::Value {
         scalar("end(x BIGINT) -> BIGINT"),
         scalar("fail(x BIGINT) -> BIGINT"),
         scalar("large(x BIGINT) -> VARCHAR"),
+        { "signature": "ends(rows TABLE(n BIGINT)) -> TABLE(n BIGINT)", "kind": "stream", "iterates": true, "admits_null": [false] },
     ])
 }
 
@@ -90,6 +93,9 @@ fn guest(mut lane: GuestLane) {
 
 fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
     let scans = call.entry() == Some(Entry::Scan);
+    if call.header.function == ENDS {
+        return fail(lane, call);
+    }
     let (places, big) = (places(), DataType::BigInt);
     let types = if scans { vec![&DataType::Blob, &places, &big] } else { vec![&big] };
     let columns = lane.columns(types.into_iter())?;
@@ -125,11 +131,13 @@ fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
             values.iter().for_each(|_| column.bytes(&text).expect("room"));
             lane.succeed(call, &column, Mishaps::default())
         }
-        _ => {
-            let failure = Failure { class: "Oops".into(), message: "it fails".into(), ..Failure::default() };
-            lane.fail(call, &failure, Some(0))
-        }
+        _ => fail(lane, call),
     }
+}
+
+fn fail(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
+    let failure = Failure { class: "Oops".into(), message: "it fails".into(), ..Failure::default() };
+    lane.fail(call, &failure, Some(0))
 }
 
 fn table(values: Range<i64>) -> ColumnBuilder {

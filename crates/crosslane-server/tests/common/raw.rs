@@ -50,6 +50,7 @@ impl Raw {
             match self.stream.read(&mut piece) {
                 Ok(0) => return None,
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 read => self.decoder.push(&piece[..read.unwrap()]),
             }
         }
