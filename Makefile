@@ -3,6 +3,8 @@
 # make test-spark  sets up and runs Spark's tests only, on both versions of Spark
 # make test-sparks  the same on the four versions of Spark that the jar runs on
 # make soak   kills workers at random under a running engine and checks every answer; SECONDS=600 for ten minutes
+# make soak-server  kills workers, clients and connections of a server at random, the same way
+# make fuzz   garbage from guests, clients and servers, a minute each (needs a nightly toolchain and cargo-fuzz); SECONDS=600 for ten
 # make bench  sets up and measures against the peers
 # make bench-sched  the scheduler's echo server beside tokio's and a bare one; SECONDS=1 ROUNDS=3 for a short run
 # make bench-spark  Spark's functions over lanes beside its own; ROUNDS=2 for a short run, BENCH=vectorized for some works
@@ -11,7 +13,7 @@
 # make miri   the ring and the dispatchers' queue under Miri (needs a nightly toolchain with Miri)
 # make tsan   the scheduler under the thread sanitizer (needs a nightly toolchain with rust-src)
 # make stress  the dispatchers' queue, preempted and resumed 100,000,000 times
-.PHONY: setup demo test test-spark test-sparks lint soak bench bench-sched bench-spark pictures bench-versions fuzz miri tsan stress clean
+.PHONY: setup demo test test-spark test-sparks lint soak soak-server bench bench-sched bench-spark pictures bench-versions fuzz miri tsan stress clean
 
 setup:
 	@tools/setup test
@@ -36,6 +38,9 @@ lint: setup
 soak: setup
 	@.venv/bin/python tools/soak.py $(SECONDS)
 
+soak-server: setup
+	@.venv/bin/python tools/soak_server.py $(SECONDS)
+
 bench:
 	@tools/setup bench
 	@.venv/bin/python bench/run.py $(BENCH)
@@ -59,7 +64,7 @@ bench-versions:
 	@.venv/bin/python bench/versions.py "$(OTHER)"
 
 fuzz:
-	@cargo +nightly fuzz run --fuzz-dir crates/crosslane-process/fuzz reply
+	@tools/fuzz $(SECONDS)
 
 miri:
 	@MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p crosslane-ring --test ring --target-dir target/miri -q

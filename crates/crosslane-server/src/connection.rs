@@ -20,12 +20,14 @@ use std::sync::atomic::{
     AtomicBool,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use subtle::ConstantTimeEq;
 
 /// How long a client may take to say who it is, and to send the rest of a message, or to read on.
 const SILENT: Duration = Duration::from_secs(30);
+/// How often a client that is not read is looked at, whether it is still there.
+const LOOK: Duration = Duration::from_secs(1);
 /// How many bytes may wait for a client that does not read, beside what is just being sent.
 const MOST_WAITING: usize = 1 << 20;
 /// How much is read at once.
@@ -48,8 +50,12 @@ pub(crate) struct Outbox {
     waiting: Mutex<Waiting>,
     /// Told when there is something to write, or the end.
     work: Event,
+    /// Told when more may be taken of the client, or the end.
+    pub(crate) room: Event,
     /// Whether the connection is to end when all is written.
     refused: AtomicBool,
+    /// What was found wrong by who does not read the connection.
+    broken: OnceLock<Violation>,
 }
 
 /// What is to be done for an outbox.
@@ -66,7 +72,9 @@ impl Outbox {
             stream,
             waiting: Mutex::default(),
             work: Event::new(),
+            room: Event::new(),
             refused: AtomicBool::new(false),
+            broken: OnceLock::new(),
         })
     }
 
@@ -130,6 +138,18 @@ impl Outbox {
         self.tell(&Tell::Refused { message: why.to_string() });
         self.refused.store(true, Release);
         self.work.notify(1);
+        self.room.notify(usize::MAX);
+    }
+
+    /// Ends the connection for what was found wrong behind its reader's back.
+    pub(crate) fn break_off(&self, violation: Violation) {
+        let _ = self.broken.set(violation.clone());
+        self.refuse(&violation);
+    }
+
+    /// Whether nothing more is taken of the client.
+    fn is_over(&self) -> bool {
+        self.refused.load(Acquire) || lock(&self.waiting).closed
     }
 
     /// Nothing is sent any more, and who waits for the client finds the end.
@@ -139,6 +159,7 @@ impl Outbox {
         drop(waiting);
         self.stream.get_ref().shut_down();
         self.work.notify(usize::MAX);
+        self.room.notify(usize::MAX);
     }
 
     /// What its writer has to do.
@@ -152,12 +173,24 @@ impl Outbox {
         }
     }
 
-    /// Writes all that waits; an error if it cannot be written now.
+    /// Writes what it can of all that waits; an error if nothing can be written now.
     fn flush(&self, stream: &Stream) -> io::Result<()> {
         let mut waiting = lock(&self.waiting);
+        let begun = waiting.start;
         while waiting.start < waiting.bytes.len() {
             let part = [IoSlice::new(&waiting.bytes[waiting.start..])];
-            waiting.start += stream.send(&part)?;
+            match stream.send(&part) {
+                Ok(sent) => waiting.start += sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && waiting.start > begun => {
+                    // More may be added before all is written.
+                    if waiting.start > waiting.bytes.len() / 2 {
+                        let written = std::mem::take(&mut waiting.start);
+                        waiting.bytes.drain(..written);
+                    }
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
         }
         stream.flush()?;
         waiting.start = 0;
@@ -175,28 +208,36 @@ pub(crate) struct Connection {
     routes: Mutex<HashMap<u32, Arc<Route>>>,
 }
 
+/// A connection of a client, which counts from now on.
+pub(crate) fn open(shared: &Arc<Shared>, stream: Stream) -> io::Result<Guard> {
+    let outbox = Outbox::new(Arc::new(Io::new(stream)?));
+    let connection = Arc::new(Connection { shared: Arc::clone(shared), outbox, routes: Mutex::default() });
+    let number = shared.join(&connection);
+    Ok(Guard(connection, number))
+}
+
 /// Serves a client until it goes, or must.
-pub(crate) async fn serve(shared: Arc<Shared>, stream: Stream, peer: String) {
-    let stream = match Io::new(stream) {
-        Ok(stream) => Arc::new(stream),
-        Err(error) => return shared.log(&format!("a connection of {peer} was not taken: {error}")),
+pub(crate) async fn serve(guard: Guard, peer: String) {
+    let Guard(connection, _) = &guard;
+    let outbox = &connection.outbox;
+    drop(crosslane_sched::spawn(write(Arc::clone(connection))));
+    let outcome = connection.read(&outbox.stream).await;
+    let violation = match outcome {
+        Err(Ended::Violation(violation)) => Some(violation),
+        _ => outbox.broken.get().cloned(),
     };
-    let outbox = Outbox::new(Arc::clone(&stream));
-    let connection = Arc::new(Connection { shared, outbox, routes: Mutex::default() });
-    let number = connection.shared.join(&connection);
-    let _guard = Guard(Arc::clone(&connection), number);
-    drop(crosslane_sched::spawn(write(Arc::clone(&connection))));
-    let outcome = connection.read(&stream).await;
-    if let Err(Ended::Violation(violation)) = &outcome {
+    if let Some(violation) = violation {
         connection.shared.log(&format!("the connection of {peer} was ended: {violation}"));
-        connection.outbox.refuse(violation);
+        outbox.refuse(&violation);
+    }
+    if outbox.refused.load(Relaxed) {
         // The client is told why before it ends.
         let _ = timeout(Duration::from_secs(1), connection.is_written()).await;
     }
 }
 
 /// Closes a connection however its task ends.
-struct Guard(Arc<Connection>, u64);
+pub(crate) struct Guard(Arc<Connection>, u64);
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -259,10 +300,7 @@ impl Connection {
                 }
                 let route = self.route(lane)?;
                 route.take(bytes)?;
-                route.has_room().await;
-                if self.outbox.refused.load(Relaxed) {
-                    return Err(Ended::Gone);
-                }
+                self.room(&route, stream).await?;
             }
             let length = if decoder.is_within() {
                 match timeout(SILENT, receive(stream, &mut piece)).await {
@@ -273,6 +311,27 @@ impl Connection {
                 receive(stream, &mut piece).await?
             };
             decoder.push(&piece[..length]);
+        }
+    }
+
+    /// Waits until more may be taken of the client: what it sends next may be answered at once, so what waits for it counts, too.
+    async fn room(&self, route: &Route, stream: &Io<Stream>) -> Result<(), Ended> {
+        let has_room = || route.has_room() && self.outbox.has_room();
+        loop {
+            if self.outbox.is_over() {
+                return Err(Ended::Gone);
+            }
+            if has_room() {
+                return Ok(());
+            }
+            let listener: EventListener = self.outbox.room.listen();
+            if has_room() || self.outbox.is_over() {
+                continue;
+            }
+            // Nothing is read meanwhile, and nothing may be written, so its end would not be found.
+            if timeout(LOOK, listener).await.is_err() && stream.get_ref().is_closed() {
+                return Err(Ended::Gone);
+            }
         }
     }
 
@@ -369,7 +428,10 @@ async fn write(connection: Arc<Connection>) {
             // Its reader finds the end.
             Ok(Err(_)) | Err(_) => return outbox.close(),
         }
-        let routes: Vec<_> = lock(&connection.routes).values().cloned().collect();
-        routes.iter().for_each(Route::resume);
+        if outbox.has_room() {
+            outbox.room.notify(usize::MAX);
+            let routes: Vec<_> = lock(&connection.routes).values().cloned().collect();
+            routes.iter().for_each(Route::resume);
+        }
     }
 }

@@ -17,7 +17,6 @@ use crate::workers::{Grant, Slot, check, lock};
 use crosslane::batch::{self, BATCH, CANCEL, FAILURE, Header, LAST};
 use crosslane::lane::{Lane, LaneError};
 use crosslane::{Address, Entry, Error, Failure, Part};
-use event_listener::{Event, EventListener};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -83,7 +82,7 @@ struct State {
     flying: VecDeque<Flying>,
     /// The last exchange that the client has opened, and for what.
     opened: (u64, usize, Entry),
-    /// Whether more batches of it are to come.
+    /// Whether the client has not sent its last batch.
     sending: bool,
     /// The last exchange that has ended.
     ended: u64,
@@ -99,8 +98,6 @@ pub(crate) struct Route {
     shared: Arc<Shared>,
     outbox: Arc<Outbox>,
     state: Mutex<State>,
-    /// Told when there is room in the queue again.
-    room: Event,
 }
 
 impl Route {
@@ -118,7 +115,7 @@ impl Route {
             states: States::default(),
             closed: false,
         };
-        Arc::new(Self { lane, shared, outbox, state: Mutex::new(state), room: Event::new() })
+        Arc::new(Self { lane, shared, outbox, state: Mutex::new(state) })
     }
 
     /// Takes a message of the client.
@@ -138,7 +135,7 @@ impl Route {
     pub(crate) fn pump(self: &Arc<Self>) {
         let moved = self.with(|state, grants| self.advance(state, grants));
         if let Err(violation) = moved {
-            self.outbox.refuse(&violation);
+            self.outbox.break_off(violation);
         }
     }
 
@@ -153,21 +150,15 @@ impl Route {
         let has_room = state.has_room();
         drop(state);
         if has_room {
-            self.room.notify(usize::MAX);
+            self.outbox.room.notify(usize::MAX);
         }
         grants.into_iter().for_each(Grant::deliver);
         outcome
     }
 
-    /// Waits until the client may send more.
-    pub(crate) async fn has_room(&self) {
-        loop {
-            let listener: EventListener = self.room.listen();
-            if lock(&self.state).has_room() {
-                return;
-            }
-            listener.await;
-        }
+    /// Whether the client may send more.
+    pub(crate) fn has_room(&self) -> bool {
+        lock(&self.state).has_room()
     }
 
     /// Whether nothing is left to be done.
@@ -181,7 +172,8 @@ impl Route {
             return violation(format!("a message with the flags {:#x}", header.flags));
         }
         let (opened, ..) = state.opened;
-        let opens = header.exchange == opened + 1 && !state.sending;
+        // If the function ends an exchange first, batches of it may be on their way, and the last may never come.
+        let opens = header.exchange == opened + 1 && (!state.sending || opened <= state.ended);
         let continues = header.exchange == opened && state.sending;
         if !opens && !continues {
             return violation(format!(
@@ -323,7 +315,6 @@ impl Route {
     fn end_oldest(&self, state: &mut State) {
         let Some(ended) = state.flying.pop_front() else { return };
         state.ended = ended.exchange;
-        state.sending &= ended.exchange < state.opened.0;
         self.shared.offers[ended.offer].learn(ended.entry, ended.since.elapsed());
         // The next one is worked on from now.
         state.seen.since = Instant::now();
@@ -374,7 +365,6 @@ impl Route {
                 Some(Item::Answer { exchange, offer, entry, failure }) => {
                     self.answer(*exchange, *offer, *entry, failure.as_ref());
                     state.ended = *exchange;
-                    state.sending &= *exchange < state.opened.0;
                     state.queue.pop_front();
                     moved = true;
                     continue;
@@ -495,11 +485,15 @@ impl Route {
     /// No worker can be had.
     pub(crate) fn refused(self: &Arc<Self>, error: &Error) {
         let mut state = lock(&self.state);
+        if state.closed {
+            // The client may use the lane's number again.
+            return;
+        }
         state.waiting = None;
         state.close();
         drop(state);
         self.outbox.end_lane(self.lane, &error.to_string());
-        self.room.notify(usize::MAX);
+        self.outbox.room.notify(usize::MAX);
     }
 
     /// The connection has room again.
@@ -539,7 +533,9 @@ impl Route {
         if progress != state.seen.progress {
             state.seen = Seen { progress, since: Instant::now() };
             let (local, row) = progress;
-            if let Some(flying) = state.flying.iter().find(|flying| flying.local as u32 == local) {
+            let flying = state.flying.iter().find(|flying| flying.local as u32 == local);
+            // A client that does not read needs no more news.
+            if let Some(flying) = flying.filter(|_| self.outbox.has_room()) {
                 self.outbox.tell_progress(self.lane, flying.exchange as u32, row);
             }
         } else if let Some(limit) = offer.function.patience()
@@ -555,7 +551,7 @@ impl Route {
         if let Some(why) = why {
             self.lose(&mut state, slot, &why);
             drop(state);
-            self.room.notify(usize::MAX);
+            self.outbox.room.notify(usize::MAX);
         }
     }
 
@@ -566,7 +562,7 @@ impl Route {
         let has_states = !state.states.is_empty();
         state.close();
         drop(state);
-        self.room.notify(usize::MAX);
+        self.outbox.room.notify(usize::MAX);
         if let Some(library) = waiting {
             self.shared.workers[library].leave(self);
         }

@@ -112,8 +112,18 @@ pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<Address>,
     /// The sockets' files, which go with the server.
-    files: Vec<PathBuf>,
+    files: Files,
     watcher: Option<thread::JoinHandle<()>>,
+}
+
+/// Files that are removed when they are dropped.
+#[derive(Default)]
+struct Files(Vec<PathBuf>);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|file| drop(std::fs::remove_file(file)));
+    }
 }
 
 impl fmt::Debug for Server {
@@ -134,10 +144,13 @@ impl Server {
         log: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let system = |what: String| move |error: io::Error| Error::Engine(format!("{what}: {error}"));
-        let mut listeners = Vec::new();
+        let (mut listeners, mut files) = (Vec::new(), Files::default());
         for address in &options.listen {
             let listener = Listener::bind(address, options.tls.as_ref())
                 .map_err(system(format!("cannot listen at {address}")))?;
+            if let Address::Unix(path) = address {
+                files.0.push(path.clone());
+            }
             if options.token.is_none() && !listener.is_local() {
                 return Err(Error::Engine(format!(
                     "everybody who reaches {address} could call the functions: give the server a token, or listen at 127.0.0.1 \
@@ -199,13 +212,10 @@ impl Server {
             scheduler: Some(scheduler),
             shared,
             addresses: Vec::new(),
-            files: Vec::new(),
+            files,
             watcher: Some(watching.map_err(system("no thread".into()))?),
         };
         for (listener, address) in listeners {
-            if let Address::Unix(path) = &address {
-                server.files.push(path.clone());
-            }
             server.addresses.push(address.clone());
             let listener = handle.io(listener).map_err(system(address.to_string()))?;
             drop(handle.spawn(accept(listener, Arc::clone(&server.shared))));
@@ -245,7 +255,7 @@ impl Server {
             connections.iter().for_each(|connection| connection.end_if_idle());
             thread::sleep(GLANCE);
         };
-        self.files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+        self.files = Files::default();
         // Tasks that are cancelled close their connections.
         let Shutdown { .. } = scheduler.shut_down(Duration::ZERO);
         self.shared.workers.iter().for_each(Workers::close);
@@ -268,7 +278,10 @@ async fn accept(listener: Io<Listener>, shared: Arc<Shared>) {
     loop {
         match listener.with(Interest::Read, Listener::accept).await {
             Ok((stream, peer)) => match shared.refusal() {
-                None => drop(crosslane_sched::spawn(connection::serve(Arc::clone(&shared), stream, peer))),
+                None => match connection::open(&shared, stream) {
+                    Ok(place) => drop(crosslane_sched::spawn(connection::serve(place, peer))),
+                    Err(error) => shared.log(&format!("a connection of {peer} was not taken: {error}")),
+                },
                 Some(why) => refuse(&stream, why),
             },
             Err(error) => {

@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -249,18 +250,22 @@ impl Listener {
             }
             Address::Unix(path) => {
                 let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
-                if UnixStream::connect(path).is_err_and(refused) {
+                // Any other file refuses, too.
+                let is_socket = |file: fs::Metadata| file.file_type().is_socket();
+                if fs::symlink_metadata(path).is_ok_and(is_socket)
+                    && UnixStream::connect(path).is_err_and(refused)
+                {
                     fs::remove_file(path)?;
                 }
-                // Until its permissions are set, nobody can connect: it does not listen.
                 let socket = rustix::net::socket_with(
                     AddressFamily::UNIX,
                     SocketType::STREAM,
                     SocketFlags::CLOEXEC,
                     None,
                 )?;
+                // Its file has these permissions from the beginning.
+                rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
                 rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path.as_path())?)?;
-                rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
                 rustix::net::listen(&socket, 1024)?;
                 Ok(Listener::Unix(UnixListener::from(socket)))
             }

@@ -112,6 +112,9 @@ pub fn control(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok([&prefix(CONTROL, text.len())[..], &text].concat())
 }
 
+/// How much memory a decoder keeps when it is empty.
+const KEPT: usize = 1 << 20;
+
 /// A message, at an address that is a multiple of 8.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
@@ -165,6 +168,7 @@ impl Decoder {
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start == self.bytes.len() {
             self.bytes.clear();
+            self.bytes.shrink_to(KEPT);
             self.start = 0;
         } else if self.start >= self.bytes.len() / 2 {
             self.bytes.drain(..self.start);
@@ -229,6 +233,15 @@ mod tests {
         decoder.admit(101);
         assert_eq!(decoder.message(), Ok(None));
         assert!(decoder.is_within());
+    }
+
+    #[test]
+    fn the_memory_of_a_large_message_is_not_kept() {
+        let mut decoder = Decoder::new(8 * KEPT);
+        decoder.push(&[&prefix(1, 8 * KEPT)[..], &vec![0; 8 * KEPT]].concat());
+        assert!(decoder.message().unwrap().is_some());
+        decoder.push(&prefix(1, 0));
+        assert!(decoder.bytes.capacity() <= KEPT);
     }
 
     #[test]

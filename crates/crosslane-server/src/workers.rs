@@ -173,10 +173,11 @@ impl Workers {
 
     fn lend(state: &mut State, slot: &Arc<Slot>, route: &Arc<Route>, is_long: bool) {
         slot.is_long.store(is_long, Relaxed);
-        slot.stalled.store(false, Relaxed);
         state.lent += 1;
         state.long += usize::from(is_long);
-        *lock(&slot.route) = Some(Arc::clone(route));
+        let mut used = lock(&slot.route);
+        slot.stalled.store(false, Relaxed);
+        *used = Some(Arc::clone(route));
     }
 
     /// Says that a route keeps its worker while its client waits for something else.
@@ -398,12 +399,14 @@ impl Watcher {
     }
 
     fn serve(&self, slot: &Arc<Slot>) {
-        let route = lock(&slot.route).clone();
-        match route {
-            Some(route) => route.pump(),
-            // Nobody has asked for it. The next look finds out why.
-            None => slot.stalled.store(true, Relaxed),
-        }
+        let used = lock(&slot.route);
+        let Some(route) = used.clone() else {
+            // Nobody has asked for it, and the next look finds out why; or its route was quicker, and has given it back.
+            slot.stalled.store(slot.watch.has_news(), Relaxed);
+            return;
+        };
+        drop(used);
+        route.pump();
     }
 
     fn look(&self, slot: &Arc<Slot>) {

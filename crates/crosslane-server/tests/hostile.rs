@@ -2,123 +2,19 @@
 
 mod common;
 
+use common::raw::{Raw, call, calls, frame};
 use common::{
-    Client, DOUBLE, LARGE, NUMBERS, WAIT, eventually, integers, options, server, start, start_counted, unix,
+    Client, DOUBLE, ENDS, LARGE, NUMBERS, WAIT, eventually, integers, options, server, start, start_counted,
+    unix,
 };
-use crosslane::batch::{BATCH, CANCEL, Encode, FAILURE, Header, LAST, Plan};
+use crosslane::batch::{CANCEL, FAILURE, Header, LAST};
 use crosslane::{ColumnBuilder, DataType, Entry};
-use crosslane_server::wire::{self, Ask, CONTROL, Decoder, PROTOCOL, Tell, prefix};
-use crosslane_server::{Address, Server};
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use crosslane_server::Server;
+use crosslane_server::wire::{self, Ask, CONTROL, PROTOCOL, Tell, prefix};
+use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// A client that sends what it likes.
-struct Raw {
-    stream: UnixStream,
-    decoder: Decoder,
-}
-
-impl Raw {
-    fn connect(address: &Address) -> Self {
-        let Address::Unix(path) = address else { unreachable!() };
-        let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        Self { stream, decoder: Decoder::new(64 << 20) }
-    }
-
-    /// One that is welcome.
-    fn new(address: &Address) -> Self {
-        let mut raw = Self::connect(address);
-        raw.send(&wire::control(&Ask::Hello { protocol: PROTOCOL, token: None }).unwrap());
-        assert!(matches!(raw.told(), Some(Tell::Welcome { .. })));
-        raw
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        // The server may have ended the connection in the midst of it.
-        let _ = self.stream.write_all(bytes);
-    }
-
-    fn message(&mut self, lane: u32, message: &[u8]) {
-        self.send(&[&prefix(lane, message.len())[..], message].concat());
-    }
-
-    /// The next message and its lane; `None` at the end.
-    fn next(&mut self) -> Option<(u32, Vec<u8>)> {
-        let mut piece = [0; 65536];
-        loop {
-            if let Some((lane, bytes)) = self.decoder.message().unwrap() {
-                return Some((lane, bytes.to_vec()));
-            }
-            match self.stream.read(&mut piece) {
-                Ok(0) => return None,
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
-                read => self.decoder.push(&piece[..read.unwrap()]),
-            }
-        }
-    }
-
-    fn told(&mut self) -> Option<Tell> {
-        loop {
-            match self.next()? {
-                (CONTROL, text) => return Some(serde_json::from_slice(&text).unwrap()),
-                _ => continue,
-            }
-        }
-    }
-
-    /// Why the server ends the connection, as it must.
-    fn refusal(&mut self) -> String {
-        let mut last = String::new();
-        while let Some(told) = self.told() {
-            if let Tell::Refused { message } = told {
-                last = message;
-            }
-        }
-        last
-    }
-
-    /// The header of the next message of a lane that is no news of progress.
-    fn reply(&mut self) -> Header {
-        loop {
-            match self.next().expect("a reply") {
-                (CONTROL, text) => {
-                    let told = serde_json::from_slice(&text).unwrap();
-                    assert!(matches!(told, Tell::Progress { .. }), "{told:?}");
-                }
-                (_, frame) => return crosslane::batch::header(&frame).unwrap(),
-            }
-        }
-    }
-}
-
-fn frame(header: Header, content: &dyn Encode) -> Vec<u8> {
-    let mut plan = Plan::default();
-    content.plan(&mut plan);
-    let mut frame = vec![0; plan.size()];
-    content.write(&mut plan.start(&mut frame, header));
-    frame
-}
-
-/// A call's header.
-fn call(function: u32, exchange: u64, rows: u32) -> Header {
-    Header {
-        kind: BATCH,
-        flags: LAST,
-        function,
-        exchange,
-        rows,
-        entry: Entry::Call as u32,
-        ..Header::default()
-    }
-}
-
-fn calls(function: u32, exchange: u64, value: i64) -> Vec<u8> {
-    frame(call(function, exchange, 1), &integers([value]))
-}
 
 #[track_caller]
 fn goes_on(client: &Client) {
@@ -324,6 +220,91 @@ fn clients_that_vanish_leave_nothing() {
         goes_on(&client);
     }
     eventually("all connections are gone", || server.load() == (1, 0));
+}
+
+#[test]
+fn a_client_that_vanishes_while_its_lane_is_full_is_missed() {
+    let (server, address) = server();
+    let mut raw = Raw::new(&address);
+    raw.message(1, &calls(WAIT, 1, 60_000));
+    (2..100).for_each(|exchange| raw.message(1, &calls(DOUBLE, exchange, 1)));
+    drop(raw);
+    eventually("its connection is gone", || server.load() == (0, 0));
+}
+
+#[test]
+fn what_is_found_wrong_while_a_lane_is_full_ends_the_connection() {
+    let (server, address) = server();
+    let mut raw = Raw::new(&address);
+    raw.message(1, &calls(WAIT, 1, 200));
+    raw.message(1, &calls(WAIT, 2, 200));
+    let text = ColumnBuilder::new(&DataType::Varchar);
+    // It is read when a worker has room for it.
+    raw.message(1, &frame(call(DOUBLE, 3, 1), &text));
+    (4..100).for_each(|exchange| raw.message(1, &calls(DOUBLE, exchange, 1)));
+    assert!(raw.refusal().contains("malformed"));
+    eventually("its connection is gone", || server.load() == (0, 0));
+}
+
+#[test]
+fn answers_that_nobody_reads_stop_the_reading() {
+    let mut options = options(&[unix()]);
+    options.workers = 1;
+    let server = start(options).unwrap();
+    let address = &server.addresses()[0];
+    let mut other = Raw::new(address);
+    other.message(1, &calls(WAIT, 1, 20_000));
+    let mut raw = Raw::new(address);
+    raw.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    // What waits for a worker is answered as soon as it is cancelled.
+    let mut sent = 0;
+    for exchange in 1..200_000 {
+        let cancel = frame(Header { kind: CANCEL, ..call(0, exchange, 0) }, &());
+        let messages = [calls(DOUBLE, exchange, 1), cancel];
+        let messages = messages.iter().flat_map(|message| [&prefix(1, message.len())[..], message].concat());
+        if raw.stream.write_all(&messages.collect::<Vec<u8>>()).is_err() {
+            break;
+        }
+        sent = exchange;
+    }
+    assert!(sent < 190_000, "it has taken {sent} calls");
+    for exchange in 1..=sent {
+        assert_eq!(raw.reply().exchange, exchange);
+    }
+}
+
+#[test]
+fn a_stream_may_end_while_more_of_it_is_on_its_way() {
+    let (_server, address) = server();
+    let mut raw = Raw::new(&address);
+    let part = |exchange, flags| Header { flags, entry: Entry::Iterate as u32, ..call(ENDS, exchange, 0) };
+    for exchange in 1..4 {
+        raw.message(1, &frame(part(exchange, 0), &()));
+        let reply = raw.reply();
+        assert_eq!((reply.kind, reply.exchange, reply.flags), (FAILURE, exchange, LAST));
+        // The client had not heard of it.
+        raw.message(1, &frame(Header { rows: 1, ..part(exchange, 0) }, &integers([1])));
+        if exchange == 2 {
+            raw.message(1, &frame(part(exchange, LAST), &()));
+        }
+    }
+    raw.message(1, &calls(DOUBLE, 4, 21));
+    assert_eq!(raw.reply().exchange, 4);
+    raw.message(1, &frame(Header { flags: 0, ..part(4, 0) }, &()));
+    assert!(raw.refusal().contains("exchange 4"), "a batch of what has had its last");
+}
+
+#[test]
+fn many_connections_at_once_are_no_more_than_there_may_be() {
+    let mut options = options(&[unix()]);
+    options.connections = 3;
+    let server = start(options).unwrap();
+    let mut raws: Vec<_> = (0..60).map(|_| Raw::connect(&server.addresses()[0])).collect();
+    assert!(server.load().0 <= 3);
+    let hello = wire::control(&Ask::Hello { protocol: PROTOCOL, token: None }).unwrap();
+    raws.iter_mut().for_each(|raw| raw.send(&hello));
+    let welcome = raws.iter_mut().filter_map(Raw::told).filter(|told| matches!(told, Tell::Welcome { .. }));
+    assert_eq!(welcome.count(), 3);
 }
 
 #[test]

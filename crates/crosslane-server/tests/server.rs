@@ -157,6 +157,31 @@ fn nobody_offers_functions_to_the_world_by_mistake() {
 }
 
 #[test]
+fn a_socket_is_the_user_s_own_and_no_other_file_is_replaced() {
+    use std::os::unix::fs::PermissionsExt;
+    let address = unix();
+    let Address::Unix(path) = &address else { unreachable!() };
+    std::fs::write(path, "precious").unwrap();
+    let error = start(options(std::slice::from_ref(&address))).unwrap_err().to_string();
+    assert!(error.contains("cannot listen at"), "{error}");
+    assert_eq!(std::fs::read(path).unwrap(), b"precious");
+    std::fs::remove_file(path).unwrap();
+    // One that a server has left is.
+    drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+    let server = start(options(std::slice::from_ref(&address))).unwrap();
+    assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+    // Nor one that another server uses, which a server that cannot start leaves there; its other sockets go with it.
+    let other = unix();
+    let error = start(options(&[other.clone(), address.clone()])).unwrap_err().to_string();
+    assert!(error.contains("cannot listen at"), "{error}");
+    assert_eq!(Client::new(&address).call(DOUBLE, &[1]).unwrap(), [2]);
+    let Address::Unix(other) = &other else { unreachable!() };
+    assert!(!other.exists());
+    drop(server);
+    assert!(!path.exists());
+}
+
+#[test]
 fn who_is_no_server_is_told_from_one() {
     let error = |address: &Address| Client::attach(address, None).err().unwrap().to_string();
     assert!(error(&unix()).contains("cannot connect to"));

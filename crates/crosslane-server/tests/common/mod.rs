@@ -1,6 +1,9 @@
 //! A library whose guests are threads of the test, and clients of a server that has it.
 
-#![allow(dead_code, missing_docs, unreachable_pub)]
+#![allow(dead_code, missing_docs, missing_debug_implementations, unreachable_pub)]
+
+pub mod garbage;
+pub mod raw;
 
 use crosslane::batch::{Column, Encode};
 use crosslane::call::{self, CallGroup, Caller, Input, Output, Scan};
@@ -27,6 +30,8 @@ pub const NUMBERS: u32 = 2;
 pub const END: u32 = 3;
 pub const FAIL: u32 = 4;
 pub const LARGE: u32 = 5;
+/// A stream function that fails at once.
+pub const ENDS: u32 = 6;
 
 fn functions() -> serde_json::Value {
     let scalar = |signature: &str| json!({ "signature": signature, "admits_null": [false] });
@@ -37,6 +42,7 @@ fn functions() -> serde_json::Value {
         scalar("end(x BIGINT) -> BIGINT"),
         scalar("fail(x BIGINT) -> BIGINT"),
         scalar("large(x BIGINT) -> VARCHAR"),
+        { "signature": "ends(rows TABLE(n BIGINT)) -> TABLE(n BIGINT)", "kind": "stream", "iterates": true, "admits_null": [false] },
     ])
 }
 
@@ -87,6 +93,9 @@ fn guest(mut lane: GuestLane) {
 
 fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
     let scans = call.entry() == Some(Entry::Scan);
+    if call.header.function == ENDS {
+        return fail(lane, call);
+    }
     let (places, big) = (places(), DataType::BigInt);
     let types = if scans { vec![&DataType::Blob, &places, &big] } else { vec![&big] };
     let columns = lane.columns(types.into_iter())?;
@@ -104,8 +113,9 @@ fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
         }
         NUMBERS => {
             let mut sent = 0;
-            while sent < values[0] {
-                let end = (sent + 100).min(values[0]);
+            let count = values.first().copied().unwrap_or_default();
+            while sent < count {
+                let end = (sent + 100).min(count);
                 let rows = (end - sent) as usize;
                 match lane.emit(&call, rows, &table(sent..end), || false)? {
                     Emitted::Sent => sent = end,
@@ -116,15 +126,18 @@ fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
         }
         LARGE => {
             let mut column = ColumnBuilder::new(&DataType::Varchar);
-            let text = vec![b'x'; values[0] as usize];
+            let longest = values.first().map_or(0, |value| (*value).clamp(0, 16 << 20));
+            let text = vec![b'x'; longest as usize];
             values.iter().for_each(|_| column.bytes(&text).expect("room"));
             lane.succeed(call, &column, Mishaps::default())
         }
-        _ => {
-            let failure = Failure { class: "Oops".into(), message: "it fails".into(), ..Failure::default() };
-            lane.fail(call, &failure, Some(0))
-        }
+        _ => fail(lane, call),
     }
+}
+
+fn fail(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
+    let failure = Failure { class: "Oops".into(), message: "it fails".into(), ..Failure::default() };
+    lane.fail(call, &failure, Some(0))
 }
 
 fn table(values: Range<i64>) -> ColumnBuilder {
