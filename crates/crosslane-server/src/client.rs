@@ -238,6 +238,14 @@ fn connect(address: &Address, turn: usize, token: Option<&String>) -> Result<Con
     }
 }
 
+/// A connection on which the server has greeted back, the functions that it has, and the most bytes of a message.
+pub(crate) fn greet(
+    address: &Address,
+    token: Option<&String>,
+) -> Result<(Stream, Vec<FunctionSpec>, usize), String> {
+    connect(address, 0, token).map(|made| (made.stream, made.catalog.functions, made.catalog.largest))
+}
+
 /// A lane and its connection.
 struct Wire {
     address: Address,
