@@ -4,10 +4,9 @@ use crate::plan::{Arrivals, Mix, Planned, plan};
 use crate::priority::wake_in_time;
 use anyhow::{Context, Error, Result, ensure};
 use fastrand::Rng;
-use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// What makes the next request come.
@@ -241,8 +240,8 @@ impl<C: Connection> Generator<'_, C> {
             let due = [begin, next_end, look].into_iter().flatten().fold(due, u64::min);
             self.wait(due.saturating_sub(now), &mut events)?;
             for event in &events {
-                let connection = event.data.u64() as usize;
-                let flags = event.flags;
+                let connection = event.u64 as usize;
+                let flags = EventFlags::from_bits_retain(event.events);
                 if flags.contains(EventFlags::OUT) {
                     self.flush(connection)?;
                 }
@@ -258,17 +257,38 @@ impl<C: Connection> Generator<'_, C> {
         }
     }
 
-    /// Waits so many nanoseconds for events.
-    fn wait(&self, nanoseconds: u64, events: &mut Vec<epoll::Event>) -> Result<()> {
+    /// Waits so many nanoseconds for events. `epoll_wait` knows milliseconds only.
+    fn wait(&self, nanoseconds: u64, events: &mut Vec<libc::epoll_event>) -> Result<()> {
         events.clear();
-        let wait = Timespec {
+        let time = libc::timespec {
             tv_sec: (nanoseconds / 1_000_000_000) as _,
             tv_nsec: (nanoseconds % 1_000_000_000) as _,
         };
-        match epoll::wait(&self.epoll, spare_capacity(events), Some(&wait)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+        let (epoll, room) = (self.epoll.as_raw_fd(), events.capacity());
+        let signals = std::ptr::null::<libc::sigset_t>();
+        // SAFETY: there is room for so many events, and the time is valid during the call. No signals are named.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                epoll,
+                events.as_mut_ptr(),
+                room,
+                &raw const time,
+                signals,
+                0,
+            )
+        };
+        match usize::try_from(count) {
+            // SAFETY: the kernel has written so many.
+            Ok(count) => unsafe { events.set_len(count) },
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error).context("epoll_pwait2, which Linux has since 5.11");
+                }
+            }
         }
+        Ok(())
     }
 
     /// Sends what is due according to the plan.
