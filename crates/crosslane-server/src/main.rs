@@ -118,7 +118,8 @@ fn serve(told: Told) -> Result<bool, Error> {
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         connections: told.connections,
         largest: told.largest_batch,
-        spin: settings.spin,
+        // The watcher would give its turn to workers that compute, and wait for their turn to end before it passes a reply on.
+        spin: Duration::ZERO,
     };
     let server = Server::start(options, libraries, |line| eprintln!("crosslane: {line}"))?;
     for address in server.addresses() {
