@@ -7,13 +7,14 @@
 # make fuzz   garbage from guests, clients and servers, a minute each (needs a nightly toolchain and cargo-fuzz); SECONDS=600 for ten
 # make bench  sets up and measures against the peers
 # make bench-sched  the scheduler's echo server beside tokio's and a bare one; SECONDS=1 ROUNDS=3 for a short run
+# make bench-server  the server beside local lanes, a bare echo server and Flight's; SECONDS=1 ROUNDS=2 for a short run, BENCH=echo for some works
 # make bench-spark  Spark's functions over lanes beside its own; ROUNDS=2 for a short run, BENCH=vectorized for some works
 # make pictures  draws the documentation's pictures again, from the figures in bench/
 # make bench-versions OTHER=/another/checkout   the same queries in this version and another, in turns
 # make miri   the ring and the dispatchers' queue under Miri (needs a nightly toolchain with Miri)
 # make tsan   the scheduler under the thread sanitizer (needs a nightly toolchain with rust-src)
 # make stress  the dispatchers' queue, preempted and resumed 100,000,000 times
-.PHONY: setup demo test test-spark test-sparks lint soak soak-server bench bench-sched bench-spark pictures bench-versions fuzz miri tsan stress clean
+.PHONY: setup demo test test-spark test-sparks lint soak soak-server bench bench-sched bench-server bench-spark pictures bench-versions fuzz miri tsan stress clean
 
 setup:
 	@tools/setup test
@@ -49,6 +50,10 @@ bench-sched:
 	@tools/setup bench
 	@.venv/bin/python bench/sched.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
+bench-server:
+	@tools/setup bench
+	@.venv/bin/python bench/server.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(BENCH)
+
 bench-spark:
 	@tools/setup bench
 	@.venv/bin/python bench/spark.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(BENCH)
@@ -57,6 +62,7 @@ pictures:
 	@tools/setup bench
 	@.venv/bin/python bench/draw.py
 	@[ ! -e bench/sched.json ] || .venv/bin/python bench/draw_sched.py
+	@[ ! -e bench/server.json ] || .venv/bin/python bench/draw_server.py
 	@[ ! -e bench/spark.json ] || .venv/bin/python bench/draw_spark.py
 
 bench-versions:

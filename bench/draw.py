@@ -127,8 +127,13 @@ def draw_peers(figures: Figures, path: Path) -> None:
 
 def draw_targets(figures: Figures, path: Path) -> None:
     """One bar per line, as long as the target was met by: past the mark is better."""
-    lines = figures.lines
-    axes, save = _picture(len(lines), 0.55)
+    axes, save = _picture(len(figures.lines), 0.55)
+    target_bars(axes, figures.lines)
+    save("Crosslane beside its targets", figures.where, path)
+
+
+def target_bars(axes, lines: list[Line]) -> None:
+    """One bar per line, as long as the target was met by."""
     for index, line in enumerate(reversed(lines)):
         score = line.value / line.target if line.unit == "x" else line.target / max(line.value, 1e-9)
         width = min(max(score, 0.02), 3)
@@ -145,7 +150,6 @@ def draw_targets(figures: Figures, path: Path) -> None:
     axes.set_yticks(range(len(lines)), [line.name for line in reversed(lines)], fontsize=9.5)
     axes.set_xlim(0, 3.3)
     axes.set_ylim(-0.6, len(lines) + 0.1)
-    save("Crosslane beside its targets", figures.where, path)
 
 
 def draw_depths(figures: Figures, path: Path) -> None:

@@ -67,40 +67,44 @@ class Figures:
         return cls(**saved)
 
 
+def draw_percentile(axes, points: list[Point], percentile: str, lines: dict[str, tuple]) -> None:
+    """Draws a percentile over the requests per second, with a line for each server."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    rates = sorted({point.rate for point in points if point.rate})
+    for server, (colour, style, width) in lines.items():
+        latencies = {
+            point.rate: point.latency[percentile] for point in points if point.rate and point.server == server
+        }
+        axes.plot(
+            sorted(latencies), [latencies[rate] for rate in sorted(latencies)],
+            color=colour, linestyle=style, linewidth=width, marker="o", markersize=4, label=server,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(rates, [f"{rate // 1000}k" for rate in rates])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda us, _: f"{us:g} us"))
+    axes.grid(axis="y", which="both", color="#e8ecee", linewidth=0.7)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(colors=INK, labelleft=True)
+    axes.set_title(percentile, loc="left", fontsize=11, color=INK)
+    axes.set_xlabel("requests per second", fontsize=9.5, color=INK)
+
+
 def draw(figures: Figures, path: Path) -> None:
     """Draws p50 and p99 over the requests per second."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.6), sharey=True, layout="constrained")
-    rates = sorted({point.rate for point in figures.points if point.rate})
     for axes, percentile in zip(panels, ("p50", "p99")):
-        for server, (colour, style, width) in LINES.items():
-            points = {
-                point.rate: point.latency[percentile]
-                for point in figures.points
-                if point.rate and point.server == server
-            }
-            axes.plot(
-                sorted(points), [points[rate] for rate in sorted(points)],
-                color=colour, linestyle=style, linewidth=width, marker="o", markersize=4, label=server,
-            )  # fmt: skip
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xticks(rates, [f"{rate // 1000}k" for rate in rates])
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda us, _: f"{us:g} us"))
-        axes.grid(axis="y", which="both", color="#e8ecee", linewidth=0.7)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        axes.tick_params(colors=INK, labelleft=True)
-        axes.set_title(percentile, loc="left", fontsize=11, color=INK)
-        axes.set_xlabel("requests per second", fontsize=9.5, color=INK)
+        draw_percentile(axes, figures.points, percentile, LINES)
     panels[0].legend(frameon=False, fontsize=9.5, labelcolor=INK)
     figure.suptitle(
         "Echo of 64 bytes: latency from the planned time, lower is better",

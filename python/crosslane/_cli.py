@@ -1,4 +1,4 @@
-"""The command line: ``crosslane sql``, ``check``, ``doctor`` and ``serve``."""
+"""The command line: ``crosslane sql``, ``check``, ``doctor``, ``serve`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -643,6 +643,16 @@ def _settings(_context: click.Context, _parameter: click.Parameter, given: tuple
     return settings
 
 
+def _token(file: str | None) -> str | None:
+    """The token of a file, or else of the environment."""
+    if file is None:
+        return os.environ.get("CROSSLANE_TOKEN") or None
+    token = Path(file).read_text(encoding="utf-8").strip()
+    if not token:
+        raise click.BadParameter("the file is empty", param_hint="--token-file")
+    return token
+
+
 @main.command(epilog=_EXIT_CODES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option(
@@ -715,17 +725,12 @@ def serve(
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key belong together")
-    token = os.environ.get("CROSSLANE_TOKEN", "")
-    if token_file is not None:
-        token = Path(token_file).read_text(encoding="utf-8").strip()
-        if not token:
-            raise click.BadParameter("the file is empty", param_hint="--token-file")
     settings.setdefault("python", sys.executable)
     settings.setdefault("largest_batch", str(largest_batch))
     told = {
         "files": files,
         "listen": addresses,
-        "token": token or None,
+        "token": _token(token_file),
         "tls": [tls_cert, tls_key] if tls_cert else None,
         "settings": settings,
         "workers": workers,
@@ -739,6 +744,170 @@ def serve(
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.dup2(descriptor, 0)
     os.execv(SERVER, [str(SERVER)])
+
+
+@main.group()
+def bench() -> None:
+    """Measures what runs."""
+
+
+def _call(_context: click.Context, _parameter: click.Parameter, given: Any) -> Any:
+    from crosslane._load import Call
+
+    try:
+        return Call.parse(given) if isinstance(given, str) else tuple(map(Call.parse, given))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _rates(_context: click.Context, _parameter: click.Parameter, given: str) -> list[int]:
+    rates = [int(text) if text.strip().isdecimal() else 0 for text in given.split(",")]
+    if not all(0 < rate < 1 << 32 for rate in rates):
+        raise click.BadParameter(f"{given!r} is not calls per second, or several with commas between them")
+    return rates
+
+
+@bench.command("serve", epilog=_EXIT_CODES)
+@click.argument("address")
+@click.option(
+    "--function",
+    "light",
+    required=True,
+    metavar="CALL",
+    callback=_call,
+    help="What is called: NAME, or NAME(ARGUMENT, ...) with arguments in JSON.",
+)
+@click.option(
+    "--heavy",
+    multiple=True,
+    metavar="CALL",
+    callback=_call,
+    help="What some calls call instead; may be given often.",
+)
+@click.option(
+    "--heavy-share",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    show_default=True,
+    help="The share of all heavy calls together.",
+)
+@click.option(
+    "--qps",
+    "rates",
+    default="1000",
+    show_default=True,
+    metavar="N[,N...]",
+    callback=_rates,
+    help="Calls per second; several are measured one after the other.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    help="The measured time for each of --qps.",
+)
+@click.option(
+    "--warm-up",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="Seconds before it, with the same load.",
+)
+@click.option(
+    "--connections",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Connections, over which the calls are spread.",
+)
+@click.option("--poisson", is_flag=True, help="Calls come at random, and not at equal distances.")
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A file with the server's token; by default that of the variable CROSSLANE_TOKEN, if it is set.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Write all figures.",
+)
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Draw latency over calls per second, as .svg or .png.",
+)
+def bench_serve(
+    address: str,
+    light: Any,
+    heavy: Any,
+    heavy_share: float,
+    rates: list[int],
+    seconds: float,
+    warm_up: float,
+    connections: int,
+    poisson: bool,
+    token_file: str | None,
+    json_file: str | None,
+    picture: str | None,
+) -> None:
+    """Measures how long calls of the server at ADDRESS take. Several servers have commas between them.
+
+    Calls have one row each. Their times are planned before the first one, and latencies count from these times, so that a slow
+    answer hides nothing of what would have waited for it. Calls that failed have no part in the latencies. Ctrl-C
+    shows what was measured until then.
+    """
+    from crosslane import _load
+
+    if picture is not None:
+        if Path(picture).suffix not in (".svg", ".png"):
+            raise click.BadParameter("the name ends with .svg or .png", param_hint="--picture")
+        if not _load.can_draw():
+            _complain("--picture needs matplotlib: pip install matplotlib")
+            sys.exit(1)
+    plan = {
+        "address": address,
+        "light": light.told(),
+        "heavy": [call.told() for call in heavy],
+        "heavy_share": heavy_share,
+        "rates": rates,
+        "poisson": poisson,
+        "seconds": seconds,
+        "warm_up": warm_up,
+        "patience": 5.0,
+        "connections": connections,
+    }
+    steps: list[_load.Step] = []
+    columns = [TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()]
+    ended: Exception | KeyboardInterrupt | None = None
+    try:
+        with Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal) as progress:
+            task = progress.add_task("", total=len(rates))
+
+            def advance(step: int, part: float) -> None:
+                progress.update(task, description=f"{rates[step]:,} calls/s", completed=step + part)
+
+            steps.extend(_load.measure({**plan, "token": _token(token_file)}, advance))
+    except (_load.Failed, KeyboardInterrupt) as error:
+        ended = error
+    if steps:
+        _print_whole(_load.table(steps))
+        failure = next((step["first_failure"] for step in steps if step["first_failure"]), None)
+        if failure:
+            _err.print(f"[red]the first failure[/]: {escape(failure)}", highlight=False, soft_wrap=True)
+        if json_file is not None:
+            report = {"version": __version__, **plan, "steps": steps}
+            Path(json_file).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+        if picture is not None:
+            _load.draw(steps, f"{light.text} at {address}: latency from the planned time", Path(picture))
+    if isinstance(ended, _load.Failed):
+        _complain(str(ended))
+        sys.exit(1)
+    if ended is not None:
+        raise ended
 
 
 @contextlib.contextmanager

@@ -17,7 +17,6 @@ pub mod frame;
 pub mod load;
 pub mod micro;
 pub mod percentiles;
-pub mod plan;
 pub mod process;
 pub mod raw;
 pub mod tasks;

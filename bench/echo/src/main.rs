@@ -8,10 +8,10 @@
 use anyhow::{Result, bail};
 use crosslane_bench_echo::load::{self, Load, Work};
 use crosslane_bench_echo::micro;
-use crosslane_bench_echo::plan::{Arrivals, Mix};
 use crosslane_bench_echo::process::Server;
 use crosslane_bench_echo::raw;
 use crosslane_bench_echo::tasks::{self, Handler};
+use crosslane_load::{Arrivals, Mix};
 use lexopt::prelude::*;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -55,13 +55,13 @@ fn main() -> Result<()> {
 
 fn measure(mut parser: lexopt::Parser) -> Result<()> {
     let (mut rate, mut arrivals, mut outstanding) = (10_000, Arrivals::Uniform, None);
+    let (mut connections, mut spin) = (4, 2000);
     let mut load = Load {
         work: Work::Closed { outstanding: 1 },
-        connections: 4,
         warm_up: Duration::from_secs(1),
         time: Duration::from_secs(5),
         patience: Duration::from_secs(5),
-        mix: Mix { share: 0.0, spin: 2000 },
+        mix: Mix::LIGHT,
         seed: 1,
     };
     let mut server: Vec<OsString> = Vec::new();
@@ -76,12 +76,12 @@ fn measure(mut parser: lexopt::Parser) -> Result<()> {
                 }
             }
             Long("outstanding") => outstanding = Some(parser.value()?.parse()?),
-            Long("connections") => load.connections = parser.value()?.parse()?,
+            Long("connections") => connections = parser.value()?.parse()?,
             Long("seconds") => load.time = seconds(&mut parser)?,
             Long("warm-up") => load.warm_up = seconds(&mut parser)?,
             Long("patience") => load.patience = seconds(&mut parser)?,
             Long("heavy") => load.mix.share = parser.value()?.parse()?,
-            Long("spin") => load.mix.spin = parser.value()?.parse()?,
+            Long("spin") => spin = parser.value()?.parse()?,
             Long("seed") => load.seed = parser.value()?.parse()?,
             Value(program) => {
                 server.push(program);
@@ -91,8 +91,9 @@ fn measure(mut parser: lexopt::Parser) -> Result<()> {
         }
     }
     load.work = outstanding.map_or(Work::Open { arrivals, rate }, |outstanding| Work::Closed { outstanding });
+    load.mix.heavy = (spin, spin);
     let server = Server::start(&server)?;
-    println!("{}", load::run(server.address, server.id(), &load)?.report);
+    println!("{}", load::run(server.address, server.id(), connections, &load)?.report);
     server.stop()
 }
 

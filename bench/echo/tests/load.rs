@@ -2,8 +2,9 @@
 
 use crosslane_bench_echo::frame::{self, Request};
 use crosslane_bench_echo::load::{Load, Measured, Work, run};
-use crosslane_bench_echo::plan::{Arrivals, Mix, plan};
 use crosslane_bench_echo::process::Server;
+use crosslane_load::plan::plan;
+use crosslane_load::{Arrivals, Mix};
 use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,17 +17,16 @@ const OPEN: Work = Work::Open { arrivals: Arrivals::Poisson, rate: 20_000 };
 /// Some requests are heavy, so that answers overtake each other where a server lets them.
 const LOAD: Load = Load {
     work: OPEN,
-    connections: 4,
     warm_up: Duration::from_millis(50),
     time: Duration::from_millis(150),
     patience: Duration::from_secs(60),
-    mix: Mix { share: 0.01, spin: 50 },
+    mix: Mix { share: 0.01, heavy: (50, 50) },
     seed: 1,
 };
 
 fn measure(server: &str, load: &Load) -> Measured {
     let server = Server::start(&[BINARY.into(), server.into()]).unwrap();
-    let measured = run(server.address, server.id(), load).unwrap();
+    let measured = run(server.address, server.id(), 4, load).unwrap();
     server.stop().unwrap();
     measured
 }
@@ -41,7 +41,7 @@ fn every_request_is_answered_once() {
         let first = planned.iter().filter(|request| request.at < 50_000_000).count();
         let report = &open.report;
         assert_eq!(report["latency"]["count"], planned.len() - first, "{server}");
-        let heavy = planned[first..].iter().filter(|request| request.spin > 0).count();
+        let heavy = planned[first..].iter().filter(|request| request.work > 0).count();
         assert_eq!(report["heavy"]["count"], heavy, "{server}");
         assert_eq!(report["light"]["count"], planned.len() - first - heavy, "{server}");
         assert!(report["used"]["cpu_us"].as_f64().unwrap() > 0.0, "{report}");
@@ -53,7 +53,11 @@ fn every_request_is_answered_once() {
 }
 
 /// What the generator makes of a server that does this with each of its connections.
-fn with(serve: impl Fn(TcpStream) + Copy + Send + 'static, load: &Load) -> anyhow::Result<Measured> {
+fn with(
+    serve: impl Fn(TcpStream) + Copy + Send + 'static,
+    connections: usize,
+    load: &Load,
+) -> anyhow::Result<Measured> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -61,7 +65,7 @@ fn with(serve: impl Fn(TcpStream) + Copy + Send + 'static, load: &Load) -> anyho
             thread::spawn(move || serve(stream));
         }
     });
-    run(address, process::id(), load)
+    run(address, process::id(), connections, load)
 }
 
 /// What a server does with a connection that answers each frame with these ones.
@@ -79,10 +83,13 @@ fn answering<const N: usize>(
 #[test]
 fn wrong_answers_are_errors() {
     let message = |result: anyhow::Result<Measured>| result.unwrap_err().to_string();
-    let twice = message(with(|stream| answering(stream, |frame| [frame, frame]), &LOAD));
+    let twice = message(with(|stream| answering(stream, |frame| [frame, frame]), 4, &LOAD));
     assert!(twice.starts_with("a second answer to request "), "{twice}");
-    let unknown =
-        message(with(|stream| answering(stream, |_| [Request { number: 1 << 40, spin: 0 }.encode()]), &LOAD));
+    let unknown = message(with(
+        |stream| answering(stream, |_| [Request { number: 1 << 40, spin: 0 }.encode()]),
+        4,
+        &LOAD,
+    ));
     assert_eq!(unknown, "an answer to request 1099511627776, which was not sent");
     let torn = message(with(
         |stream| {
@@ -91,10 +98,11 @@ fn wrong_answers_are_errors() {
                 [frame]
             })
         },
+        4,
         &LOAD,
     ));
     assert!(torn.ends_with(" is not its frame"), "{torn}");
-    assert_eq!(message(with(drop, &LOAD)), "the server closed a connection");
+    assert_eq!(message(with(drop, 4, &LOAD)), "the server closed a connection");
 }
 
 #[test]
@@ -112,7 +120,7 @@ fn what_is_not_answered_counts_with_the_time_that_it_waited() {
             }
         }
     };
-    let measured = with(swallows_the_last, &load).unwrap();
+    let measured = with(swallows_the_last, 4, &load).unwrap();
     assert_eq!((measured.lost, &measured.report["lost"]), (1, &1.into()));
     let max = measured.report["latency"]["max_us"].as_f64().unwrap();
     let waited =
@@ -126,12 +134,8 @@ fn what_is_not_answered_counts_with_the_time_that_it_waited() {
 fn a_server_that_does_not_read_stops_no_other_connection() {
     static OTHER_DONE: Barrier = Barrier::new(2);
     const ALL: usize = 200_000;
-    let load = Load {
-        work: Work::Open { arrivals: Arrivals::Uniform, rate: 1_000_000 },
-        connections: 2,
-        mix: Mix { share: 0.0, spin: 0 },
-        ..LOAD
-    };
+    let load =
+        Load { work: Work::Open { arrivals: Arrivals::Uniform, rate: 1_000_000 }, mix: Mix::LIGHT, ..LOAD };
     let serve = |stream: TcpStream| {
         let mut first = [0; frame::SIZE];
         stream.peek(&mut first).unwrap();
@@ -148,6 +152,6 @@ fn a_server_that_does_not_read_stops_no_other_connection() {
             [frame]
         });
     };
-    let measured = with(serve, &load).unwrap();
+    let measured = with(serve, 2, &load).unwrap();
     assert_eq!((measured.requests.len(), measured.lost), (ALL, 0));
 }

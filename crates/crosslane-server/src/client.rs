@@ -53,11 +53,11 @@ impl fmt::Display for Remote {
 
 /// A server's functions.
 #[derive(Debug)]
-struct Catalog {
-    functions: Vec<FunctionSpec>,
+pub(crate) struct Catalog {
+    pub(crate) functions: Vec<FunctionSpec>,
     text: Option<String>,
     /// The most bytes of a message that the server takes.
-    takes: usize,
+    pub(crate) takes: usize,
 }
 
 /// What makes lanes to a server.
@@ -74,9 +74,9 @@ pub struct RemoteZygote {
 }
 
 /// A connection on which the server has greeted back.
-struct Connected {
-    stream: Stream,
-    catalog: Catalog,
+pub(crate) struct Connected {
+    pub(crate) stream: Stream,
+    pub(crate) catalog: Catalog,
     address: Address,
 }
 
@@ -136,8 +136,13 @@ fn connect(remote: &Remote, turn: usize, known: Option<&Catalog>, stop: &Stop) -
     Err(failed)
 }
 
-/// Connects to a server and greets it.
-fn greet(address: &Address, turn: usize, token: Option<&String>, stop: &Stop) -> Result<Connected, String> {
+/// Connects to a server and greets it. Of several with one name another comes first each `turn`.
+pub(crate) fn greet(
+    address: &Address,
+    turn: usize,
+    token: Option<&String>,
+    stop: &Stop,
+) -> Result<Connected, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what} {address}: {error}");
     let until = Instant::now() + GREETING;
     let wait = |socket: BorrowedFd<'_>, interest| await_socket(socket, interest, until, stop);

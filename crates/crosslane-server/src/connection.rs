@@ -33,7 +33,7 @@ const MOST_WAITING: usize = 1 << 20;
 /// How much is read at once.
 const PIECE: usize = 64 << 10;
 /// Lanes of a connection.
-const MOST_LANES: usize = 64;
+pub(crate) const MOST_LANES: usize = 64;
 
 #[derive(Debug, Default)]
 struct Waiting {

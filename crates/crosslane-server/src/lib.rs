@@ -14,6 +14,7 @@ mod any;
 pub mod client;
 mod connection;
 pub mod lane;
+pub mod load;
 mod offer;
 mod route;
 pub mod server;

@@ -1,9 +1,10 @@
 //! What `crosslane serve` becomes: it reads as JSON from its standard input what to serve, says where it listens, and ends
-//! at SIGTERM or SIGINT when what is in flight has ended.
+//! at SIGTERM or SIGINT when what is in flight has ended. With the word `bench` it is the load generator.
 
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library};
 use crosslane_process::{Source, Zygote, ZygoteOptions, guests};
+use crosslane_server::load::{self, Event, Plan};
 use crosslane_server::server::Served;
 use crosslane_server::{Address, Options, Server};
 use serde::Deserialize;
@@ -12,6 +13,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// How a user sets something.
@@ -35,6 +37,9 @@ struct Told {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().nth(1).is_some_and(|word| word == "bench") {
+        return bench();
+    }
     let told: Told = match serde_json::from_reader(std::io::stdin()) {
         Ok(told) => told,
         Err(error) => {
@@ -50,6 +55,40 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("crosslane: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What `crosslane bench serve` becomes: it reads as JSON what to measure, and prints a line of JSON for each thing that is told.
+/// A signal ends it with what was measured until then.
+fn bench() -> ExitCode {
+    let signals = Signals::block();
+    crosslane_process::report_panics();
+    let plan: Plan = match serde_json::from_reader(std::io::stdin()) {
+        Ok(plan) => plan,
+        Err(error) => {
+            eprintln!("this program is started by `crosslane bench serve`: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    static STOP: AtomicBool = AtomicBool::new(false);
+    std::thread::spawn(move || {
+        signals.wait();
+        STOP.store(true, Relaxed);
+    });
+    let measured = load::measure(&plan, &STOP, &mut |told| {
+        let line = match told {
+            Event::Progress { step, part } => serde_json::json!({ "progress": [step, part] }),
+            Event::Step(report) => serde_json::json!({ "step": report }),
+        };
+        // Nobody wants to know if the reader has gone.
+        Ok(writeln!(std::io::stdout(), "{line}")?)
+    });
+    match measured {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", crosslane::shortened(format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
@@ -79,7 +118,8 @@ fn serve(told: Told) -> Result<bool, Error> {
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         connections: told.connections,
         largest: told.largest_batch,
-        spin: settings.spin,
+        // The watcher would give its turn to workers that compute, and wait for their turn to end before it passes a reply on.
+        spin: Duration::ZERO,
     };
     let server = Server::start(options, libraries, |line| eprintln!("crosslane: {line}"))?;
     for address in server.addresses() {

@@ -44,7 +44,7 @@ pub struct Options {
     pub connections: usize,
     /// The most bytes of a message.
     pub largest: usize,
-    /// How long a waiting thread spins before it sleeps.
+    /// How long the thread that waits for all workers spins before it sleeps.
     pub spin: Duration,
 }
 

@@ -12,7 +12,8 @@
 //!
 //! # Who watches
 //! One thread, the watcher, sleeps on the reply rings of all lanes at once, and lets the route of a lane with news take them. It
-//! looks at deaths, deadlines and progress every [`TICK`]. A lane whose client does not read is *stalled*: nobody takes its replies,
+//! looks at deaths, deadlines and progress every [`TICK`]. A server's watcher does not spin before it sleeps: who yields is behind all
+//! that compute, such as the workers of heavy calls, while a sleeper that is woken goes before them. A lane whose client does not read is *stalled*: nobody takes its replies,
 //! its ring fills, and its worker waits. The watcher leaves it alone until the connection has room again.
 //!
 //! # Locks

@@ -27,14 +27,18 @@ impl Arrivals {
 pub struct Mix {
     /// The share of heavy requests, 0 to 1.
     pub share: f64,
-    /// For how many microseconds the server is busy with one.
-    pub spin: u32,
+    /// What heavy ones ask for: any number from the first to the last of these. Light ones ask for 0.
+    pub heavy: (u32, u32),
 }
 
 impl Mix {
+    /// One without heavy requests.
+    pub const LIGHT: Mix = Mix { share: 0.0, heavy: (0, 0) };
+
     /// What the next request asks for.
     pub fn next(self, random: &mut Rng) -> u32 {
-        if self.share > 0.0 && random.f64() < self.share { self.spin } else { 0 }
+        let (first, last) = self.heavy;
+        if self.share > 0.0 && random.f64() < self.share { random.u32(first..=last) } else { 0 }
     }
 }
 
@@ -43,8 +47,8 @@ impl Mix {
 pub struct Planned {
     /// When: nanoseconds from the beginning.
     pub at: u64,
-    /// For how many microseconds the server will be busy with it.
-    pub spin: u32,
+    /// What it asks for; 0 if it is a light one.
+    pub work: u32,
 }
 
 /// All requests of a time, in the order of their times. The same seed gives the same plan.
@@ -52,7 +56,7 @@ pub fn plan(arrivals: Arrivals, rate: u32, time: Duration, mix: Mix, seed: u64) 
     let mut random = Rng::with_seed(seed);
     // Plans with the same seed have the same times, whatever their mix.
     let mut choice = random.fork();
-    let mut planned = |at| Planned { at, spin: mix.next(&mut choice) };
+    let mut planned = |at| Planned { at, work: mix.next(&mut choice) };
     let end = time.as_nanos() as u64;
     match arrivals {
         Arrivals::Uniform => {
@@ -79,11 +83,9 @@ pub fn plan(arrivals: Arrivals, rate: u32, time: Duration, mix: Mix, seed: u64) 
 mod tests {
     use super::*;
 
-    const LIGHT: Mix = Mix { share: 0.0, spin: 0 };
-
     #[test]
     fn uniform_times_are_exact_and_do_not_drift() {
-        let requests = plan(Arrivals::Uniform, 3, Duration::from_secs(100_000), LIGHT, 0);
+        let requests = plan(Arrivals::Uniform, 3, Duration::from_secs(100_000), Mix::LIGHT, 0);
         assert_eq!(requests.len(), 300_000);
         assert_eq!(
             requests[..4].iter().map(|p| p.at).collect::<Vec<_>>(),
@@ -94,7 +96,7 @@ mod tests {
 
     #[test]
     fn poisson_times_have_the_mean_and_the_spread_of_their_rate() {
-        let requests = plan(Arrivals::Poisson, 10_000, Duration::from_secs(20), LIGHT, 7);
+        let requests = plan(Arrivals::Poisson, 10_000, Duration::from_secs(20), Mix::LIGHT, 7);
         assert!(requests.is_sorted_by_key(|request| request.at));
         let gaps: Vec<f64> = requests.windows(2).map(|pair| (pair[1].at - pair[0].at) as f64 / 1e3).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
@@ -110,18 +112,19 @@ mod tests {
             let requests = plan(Arrivals::Poisson, 1000, Duration::from_secs(1), mix, seed);
             requests.iter().map(|request| request.at).collect()
         };
-        let mix = Mix { share: 0.5, spin: 9 };
-        assert_eq!(times(1, LIGHT), times(1, mix));
-        assert_ne!(times(1, LIGHT), times(2, LIGHT));
+        let mix = Mix { share: 0.5, heavy: (9, 9) };
+        assert_eq!(times(1, Mix::LIGHT), times(1, mix));
+        assert_ne!(times(1, Mix::LIGHT), times(2, Mix::LIGHT));
     }
 
     #[test]
     fn the_share_of_heavy_requests_is_kept() {
         let requests =
-            plan(Arrivals::Uniform, 100_000, Duration::from_secs(1), Mix { share: 0.1, spin: 2000 }, 3);
-        let heavy = requests.iter().filter(|request| request.spin == 2000).count();
-        assert!(requests.iter().all(|request| [0, 2000].contains(&request.spin)));
-        // The standard deviation of 100,000 draws is 95.
-        assert!((9_600..10_400).contains(&heavy), "{heavy}");
+            plan(Arrivals::Uniform, 100_000, Duration::from_secs(1), Mix { share: 0.1, heavy: (7, 8) }, 3);
+        let count = |work| requests.iter().filter(|request| request.work == work).count();
+        assert_eq!(count(0) + count(7) + count(8), requests.len());
+        // The standard deviation of 100,000 draws is 95; of those between two kinds, 50.
+        assert!((9_600..10_400).contains(&(count(7) + count(8))), "{} and {}", count(7), count(8));
+        assert!(count(7).abs_diff(count(8)) < 600, "{} and {}", count(7), count(8));
     }
 }

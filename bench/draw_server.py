@@ -1,0 +1,67 @@
+"""The picture of the server's benchmark, from the figures of a run.
+
+make pictures                              docs/server.png, from bench/server.json, and the other pictures
+python bench/draw_server.py FILE FOLDER    from the figures in FILE, into FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from draw import INK, OURS, ROOT, target_bars
+from draw_sched import Figures, draw_percentile
+
+#: The figures of the run that the documentation shows.
+PUBLISHED = ROOT / "bench" / "server.json"
+RAW = "bare echo server"
+#: Colour, line and width of the servers in the picture, in the order of their legend.
+LINES = {
+    "Python": (OURS, "-", 2.2),
+    "JavaScript": ("#e9a03b", "-", 2.2),
+    "Ruby": ("#e76f51", "-", 2.2),
+    RAW: (INK, (0, (1, 1)), 1.6),
+}
+
+
+def draw(figures: Figures, path: Path) -> None:
+    """Draws p50 and p99 over the requests per second, and below them what was reached beside the targets."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    bars = 0.45 * len(figures.lines) + 0.6
+    figure = plt.figure(figsize=(11, 4.6 + bars), layout="constrained")
+    grid = figure.add_gridspec(2, 2, height_ratios=(4.2, bars))
+    panels = [figure.add_subplot(grid[0, column]) for column in range(2)]
+    if figures.points:
+        for axes, percentile in zip(panels, ("p50", "p99")):
+            draw_percentile(axes, figures.points, percentile, LINES)
+        panels[0].legend(frameon=False, fontsize=9.5, labelcolor=INK)
+    below = figure.add_subplot(grid[1, :])
+    below.xaxis.set_visible(False)
+    below.tick_params(left=False)
+    for side in ("top", "right", "bottom", "left"):
+        below.spines[side].set_visible(False)
+    target_bars(below, figures.lines)
+    figure.suptitle(
+        "The server: a function that does nothing, latency from the planned time, lower is better",
+        x=0.01, ha="left", fontsize=12.5, fontweight="bold", color=INK,
+    )  # fmt: skip
+    figure.supxlabel(
+        f"{figures.machine}, {figures.date}, load generator on the same cores",
+        fontsize=8.5, color="#666666", x=0.99, ha="right",
+    )  # fmt: skip
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    arguments = [Path(argument) for argument in sys.argv[1:]] or [PUBLISHED, ROOT / "docs"]
+    if len(arguments) != 2:
+        sys.exit(__doc__)
+    arguments[1].mkdir(exist_ok=True)
+    picture = arguments[1] / "server.png"
+    draw(Figures.load(arguments[0]), picture)
+    print(f"drawn in {picture}")

@@ -1,0 +1,346 @@
+"""The server beside local lanes, a bare echo server and itself: prints tables, saves the figures, draws a picture.
+
+    make bench-server                        about ten minutes
+    make bench-server SECONDS=1 ROUNDS=2     a shorter one: two rounds of runs of one second each
+    make bench-server BENCH="query heavy"    only these works: query, echo, heavy, flight
+
+What is compared takes turns on the same two processors, where the load generator runs, too. The figures are medians
+over the rounds; a ratio is the median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from sched import PEERS, PERCENTILES, PROCESSORS, RESULTS, WARM_UP, Report, shown, targets
+from typing import Any
+
+from draw import ROOT, Line, machine
+from draw_sched import Figures, Point
+from draw_server import RAW, draw
+from rich.console import Console
+from rich.table import Table
+
+import crosslane
+from crosslane import _load
+
+SERVED = [ROOT / "bench" / "served" / f"functions.{suffix}" for suffix in ("py", "js", "rb")]
+NOTHING = {"Python": "py_nothing(1)", "JavaScript": "js_nothing(1)", "Ruby": "rb_nothing(1)"}
+SPIN = {"Python": "py_spin(2000)", "Ruby": "rb_spin(2000)"}
+ADD = {
+    "Python row function": "py_add(i)",
+    "Python vectorized function": "py_vectorized(i)",
+    "JavaScript row function": "js_add(i)",
+    "Ruby row function": "rb_add(i)",
+}
+CONNECTIONS = 4
+RATES = (1_000, 5_000, 10_000, 20_000)
+ECHO = 20_000
+#: Calls per second, and the share of heavy ones among them.
+MIXED, HEAVY = 5_000, 0.1
+ROWS = 1_000_000
+WORKS = ("query", "echo", "heavy", "flight")
+
+
+@dataclass
+class Compared:
+    """Two things that took turns: a figure of each for each round."""
+
+    name: str
+    against: str
+    target: float
+    #: What the figures are: ``s`` and ``us`` (the less the better), or ``rows/s``.
+    unit: str
+    ours: list[float] = field(default_factory=list)
+    theirs: list[float] = field(default_factory=list)
+
+    def line(self) -> Line:
+        """Our figure beside the other."""
+        ratio = statistics.median(mine / its for mine, its in zip(self.ours, self.theirs))
+        texts = [self._shown(statistics.median(figures)) for figures in (self.ours, self.theirs)]
+        return Line(
+            self.name, self.against, *texts, ratio, self.target, "x" if self.unit == "rows/s" else "times"
+        )
+
+    def _shown(self, value: float) -> str:
+        if self.unit == "rows/s":
+            return f"{value / 1e6:.2f} M rows/s"
+        return f"{value * 1e3:.1f} ms" if self.unit == "s" else f"{shown(value)} us"
+
+
+def turns(*runs: Callable[[], None]) -> Callable[[int], None]:
+    """What makes all runs of a round, and begins with another one in each."""
+
+    def round_of(turn: int) -> None:
+        first = turn % len(runs)
+        for run in runs[first:] + runs[:first]:
+            run()
+
+    return round_of
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[tuple[str, str]]:
+    """``crosslane serve`` with all functions. Its addresses: a Unix socket, and a port."""
+    unix = f"crosslane+unix://{folder}/server.sock"
+    workers = 2 * len(os.sched_getaffinity(0))
+    command = [sys.executable, "-m", "crosslane._cli", "serve", *map(str, SERVED)]
+    options = ["--listen", unix, "--listen", "crosslane://127.0.0.1:0", "--workers", str(workers)]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = [process.stdout.readline().strip() for _ in range(2)]
+            if not all(" at " in line for line in said):
+                sys.exit("the server did not start")
+            yield unix, said[1].rpartition(" ")[2]
+        finally:
+            process.terminate()
+
+
+class Bench:
+    """What is measured against a server."""
+
+    def __init__(self, unix: str, port: str, seconds: float, rounds: int, say: Callable[[str], None]) -> None:
+        self._unix = unix
+        self._port = port
+        self._seconds = seconds
+        self._rounds = rounds
+        self._say = say
+        self.compared: list[Compared] = []
+        #: The reports of each server at each rate.
+        self.reports: dict[tuple[str, int], list[Report]] = {}
+
+    def query(self) -> None:
+        """A query over a million rows, by a server at a Unix socket and by lanes of the engine."""
+
+        def connection(*files: Path) -> Any:
+            con = crosslane.connect(functions=files, config={"threads": PROCESSORS})
+            con.execute(f"CREATE TABLE numbers AS SELECT i FROM range({ROWS}) r(i)")
+            return con
+
+        local, remote = connection(*SERVED), connection()
+        remote.execute(f"CALL crosslane_attach('{self._unix}')")
+
+        def timed(con: Any, call: str) -> float:
+            begun = time.perf_counter()
+            (total,) = con.execute(f"SELECT sum({call})::BIGINT FROM numbers").fetchone()
+            took = time.perf_counter() - begun
+            if total != ROWS * (ROWS + 1) // 2:
+                sys.exit(f"{call}: the sum is {total}")
+            return took
+
+        for name, call in ADD.items():
+            compared = Compared(f"{name}, 1M rows at a Unix socket", "local lanes", 1.5, "s")
+            self.compared.append(compared)
+            for con in (local, remote):
+                timed(con, call)
+            self._take_turns(
+                name,
+                lambda to=compared.ours, call=call: to.append(timed(remote, call)),
+                lambda to=compared.theirs, call=call: to.append(timed(local, call)),
+            )
+        local.close()
+        remote.close()
+
+    def echo(self) -> None:
+        """A function that does nothing, and a bare echo server, at several rates."""
+        for rate in RATES:
+            runs = [lambda rate=rate: self._note(RAW, rate, self._raw(rate))]
+            for language, call in NOTHING.items():
+                runs.append(
+                    lambda language=language, call=call, rate=rate: self._note(
+                        language, rate, self._calls(call, rate)
+                    )
+                )
+            self._take_turns(f"echo, {rate // 1000}k per second", *runs)
+        self.compared += self.echoes()
+
+    def echoes(self) -> list[Compared]:
+        """The comparisons with the bare echo server: of the language that serves it best, and then of the others."""
+
+        def figures(who: str, percentile: str) -> list[float]:
+            return [report["latency"][f"{percentile}_us"] for report in self.reports[who, ECHO]]
+
+        best = sorted(NOTHING, key=lambda language: statistics.median(figures(language, "p50")))
+        return [
+            Compared(
+                f"echo {percentile}, {ECHO // 1000}k per second, {language}", RAW, 1.3, "us",
+                figures(language, percentile), figures(RAW, percentile),
+            )
+            for language in best
+            for percentile in ("p50", "p99")
+        ]  # fmt: skip
+
+    def heavy(self) -> None:
+        """Light functions beside heavy ones of the same file, and without them."""
+        for language, spin in SPIN.items():
+            name = f"light p99 beside {HEAVY:.0%} heavy calls, {language}"
+            compared = Compared(name, "without the heavy ones", 3, "us")
+            self.compared.append(compared)
+            call = NOTHING[language]
+            alone = round(MIXED * (1 - HEAVY))
+
+            def light(report: Report) -> float:
+                return report["light"]["p99_us"]
+
+            self._take_turns(
+                name,
+                lambda to=compared.ours, call=call, spin=spin: to.append(
+                    light(self._calls(call, MIXED, spin))
+                ),
+                lambda to=compared.theirs, call=call, alone=alone: to.append(light(self._calls(call, alone))),
+            )
+
+    def flight(self) -> None:
+        """Batches through Flight's door, and arrow-udf's own server."""
+        if importlib.util.find_spec("flight") is None:
+            print("flight: there is no bench/flight.py, and the line is left out")
+            return
+        import flight
+
+        measured = flight.measure(self._rounds)
+        compared = Compared("a batch of 2,048 BIGINT through Flight", "arrow-udf's server", 1.0, "rows/s")
+        compared.ours, compared.theirs = list(measured["ours"]), list(measured["theirs"])
+        self.compared.append(compared)
+
+    def _take_turns(self, what: str, *runs: Callable[[], None]) -> None:
+        round_of = turns(*runs)
+        for turn in range(self._rounds):
+            self._say(f"{what}: round {turn + 1} of {self._rounds}")
+            round_of(turn)
+
+    def _note(self, who: str, rate: int, report: Report) -> None:
+        self.reports.setdefault((who, rate), []).append(report)
+
+    def _calls(self, light: str, rate: int, heavy: str | None = None) -> Report:
+        """A run of calls at the port."""
+        plan = {
+            "address": self._port,
+            "light": _load.Call.parse(light).told(),
+            "heavy": [_load.Call.parse(heavy).told()] if heavy else [],
+            "heavy_share": HEAVY,
+            "rates": [rate],
+            "seconds": self._seconds,
+            "warm_up": WARM_UP,
+            "patience": 5.0,
+            "connections": CONNECTIONS,
+        }
+        try:
+            (report,) = _load.measure(plan, lambda _step, _part: None)
+        except _load.Failed as error:
+            sys.exit(f"{light}: {error}")
+        if report["failed"]:
+            sys.exit(f"{light}: {report['first_failure']}")
+        return report
+
+    def _raw(self, rate: int) -> Report:
+        """A run of the bare echo server."""
+        options = ["--rate", str(rate), "--connections", str(CONNECTIONS), "--seconds", str(self._seconds)]
+        command = [PEERS, "load", *options, "--warm-up", str(WARM_UP), "--", PEERS, "raw"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{RAW}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def points(self) -> list[Point]:
+        """The medians of all servers at all rates."""
+        points = []
+        for (who, rate), reports in sorted(self.reports.items(), key=lambda item: (item[0][1], item[0][0])):
+
+            def median(read: Callable[[Report], float], reports: list[Report] = reports) -> float:
+                return statistics.median(map(read, reports))
+
+            latency = {
+                name: median(lambda report, name=name: report["latency"][f"{name}_us"])
+                for name in PERCENTILES
+            }
+            load = f"{rate // 1000}k per second"
+            late = median(lambda report: report["late"]["p99_us"])
+            qps = median(lambda report: report["qps"])
+            lost = median(lambda report: report["lost"])
+            points.append(Point(load, who, rate, qps, lost, latency, late, {}))
+        return points
+
+
+def latencies(points: list[Point]) -> Table:
+    """Latencies, rate by rate."""
+    table = Table(header_style="bold", title="latency in us", title_justify="left")
+    table.add_column("server")
+    for head in ("per second", *PERCENTILES, "late p99"):
+        table.add_column(head, justify="right")
+    load = ""
+    for point in points:
+        if point.load != load:
+            load = point.load
+            table.add_section()
+            table.add_row(f"[bold]{load}[/]")
+        lost = f" [red]({point.lost:.0f} lost)[/]" if point.lost else ""
+        figures = [shown(point.latency[name]) for name in PERCENTILES]
+        table.add_row(point.server, f"{point.qps:,.0f}{lost}", *figures, shown(point.late))
+    return table
+
+
+def build() -> None:
+    """Builds the bare echo server and its load generator."""
+    manifest = ROOT / "bench" / "echo" / "Cargo.toml"
+    step = ["cargo", "build", "--locked", "--release", "--quiet", "--manifest-path", str(manifest)]
+    if subprocess.run(step, cwd=ROOT).returncode:
+        sys.exit(f"the bare echo server cannot be built: {' '.join(step)}")
+
+
+def main() -> None:
+    """Measures, and says what came out."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=3, help="the measured time of each run (3)")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each has its turn (5)")
+    parser.add_argument("works", nargs="*", help=f"only these: {', '.join(WORKS)}")
+    arguments = parser.parse_args()
+    unknown = set(arguments.works) - set(WORKS)
+    if unknown:
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(WORKS)}")
+    works = [work for work in WORKS if work in (arguments.works or WORKS)]
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=180)
+    RESULTS.mkdir(exist_ok=True)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:PROCESSORS])
+    if "echo" in works:
+        with console.status("building the bare echo server"):
+            build()
+    with tempfile.TemporaryDirectory() as folder, server(Path(folder)) as (unix, port):
+        with console.status("") as status:
+            bench = Bench(unix, port, arguments.seconds, arguments.rounds, status.update)
+            for work in works:
+                getattr(bench, work)()
+    if not bench.compared:
+        sys.exit("nothing was measured")
+    lines = [compared.line() for compared in bench.compared]
+    figures = Figures(
+        machine(), date.today().isoformat(), arguments.seconds, arguments.rounds, bench.points(), lines
+    )
+    if figures.points:
+        console.print(latencies(figures.points))
+    console.print(targets(figures.lines))
+    saved, picture = RESULTS / "server.json", RESULTS / "server.png"
+    figures.save(saved)
+    draw(figures, picture)
+    for path in (saved, picture):
+        console.print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+if __name__ == "__main__":
+    main()
