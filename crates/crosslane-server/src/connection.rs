@@ -188,6 +188,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: Stream, peer: String) {
     drop(crosslane_sched::spawn(write(Arc::clone(&connection))));
     let outcome = connection.read(&stream).await;
     if let Err(Ended::Violation(violation)) = &outcome {
+        connection.shared.violations.add(1);
         connection.shared.log(&format!("the connection of {peer} was ended: {violation}"));
         connection.outbox.refuse(violation);
         // The client is told why before it ends.
@@ -330,6 +331,11 @@ impl Connection {
         if lock(&self.routes).values().all(|route| route.is_idle()) {
             self.outbox.refuse(&ENDING);
         }
+    }
+
+    /// Counts the exchanges that wait in the server, and those that a worker has, for each offer.
+    pub(crate) fn count(&self, waiting: &mut [u32], flying: &mut [u32]) {
+        lock(&self.routes).values().for_each(|route| route.count(waiting, flying));
     }
 
     /// Waits until the client has got all.

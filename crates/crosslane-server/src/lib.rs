@@ -12,6 +12,11 @@
 pub mod address;
 pub mod client;
 mod connection;
+pub mod doors;
+pub mod http;
+mod meter;
+mod metrics;
+mod monitor;
 mod offer;
 mod route;
 pub mod server;
@@ -22,4 +27,6 @@ mod workers;
 
 pub use address::Address;
 pub use client::attach;
+pub use doors::Doors;
+pub use http::Http;
 pub use server::{Options, Server};

@@ -4,8 +4,9 @@
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library};
 use crosslane_process::{Source, Zygote, ZygoteOptions, guests};
+use crosslane_server::http::Access;
 use crosslane_server::server::Served;
-use crosslane_server::{Address, Options, Server};
+use crosslane_server::{Address, Doors, Http, Options, Server};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -25,6 +26,7 @@ struct Told {
     token: Option<String>,
     /// A certificate's file, and its key's.
     tls: Option<(PathBuf, PathBuf)>,
+    http: Option<HttpTold>,
     #[serde(default)]
     settings: BTreeMap<String, String>,
     workers: usize,
@@ -32,6 +34,14 @@ struct Told {
     largest_batch: usize,
     /// Seconds.
     drain: f64,
+}
+
+/// Where to show the server, and to whom.
+#[derive(Debug, Deserialize)]
+struct HttpTold {
+    address: String,
+    token: Option<String>,
+    public: bool,
 }
 
 fn main() -> ExitCode {
@@ -66,7 +76,18 @@ fn serve(told: Told) -> Result<bool, Error> {
     let addresses = told.listen.iter().map(|address| address.parse::<Address>());
     let listen =
         addresses.collect::<Result<Vec<_>, _>>().map_err(|error| Error::Setting(error.to_string()))?;
-    let libraries = told.files.iter().map(|file| load(file, &settings, told.workers));
+    let doors = told.http.is_some().then(Doors::start).transpose();
+    let doors = doors.map_err(|error| Error::Engine(format!("no thread for HTTP: {error}")))?;
+    let http = match (&doors, told.http) {
+        (Some(doors), Some(http)) => Some(open(doors, http)?),
+        _ => None,
+    };
+    let libraries = told.files.iter().map(|file| {
+        if let Some(http) = &http {
+            http.loading(format!("{} is being loaded", file.display()));
+        }
+        load(file, &settings, told.workers)
+    });
     let libraries = libraries.collect::<Result<Vec<_>, _>>()?;
     let count: usize = libraries.iter().map(|served| served.library.functions.len()).sum();
     let tls =
@@ -82,6 +103,9 @@ fn serve(told: Told) -> Result<bool, Error> {
         spin: settings.spin,
     };
     let server = Server::start(options, libraries, |line| eprintln!("crosslane: {line}"))?;
+    if let Some(http) = &http {
+        http.show(&server);
+    }
     for address in server.addresses() {
         println!("serving {count} functions at {address}");
     }
@@ -90,6 +114,18 @@ fn serve(told: Told) -> Result<bool, Error> {
     signals.wait();
     eprintln!("crosslane: shutting down");
     Ok(server.shut_down(Duration::try_from_secs_f64(told.drain).unwrap_or(Duration::MAX)))
+}
+
+/// Opens the door for people and monitoring.
+fn open(doors: &Doors, told: HttpTold) -> Result<Http, Error> {
+    let access = match (told.token, told.public) {
+        (Some(token), _) => Access::Token(token),
+        (None, true) => Access::Public,
+        (None, false) => Access::Local,
+    };
+    let http = Http::open(doors, &told.address, access)?;
+    eprintln!("crosslane: watch it at http://{}/", http.address());
+    Ok(http)
 }
 
 fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<Served, Error> {

@@ -39,6 +39,7 @@ enum Item {
         offer: usize,
         entry: Entry,
         part: Part,
+        came: Instant,
     },
     /// The exchange is answered with a failure, or, if nobody wants it any more, with nothing.
     Answer {
@@ -65,6 +66,9 @@ struct Flying {
     local: u64,
     offer: usize,
     entry: Entry,
+    /// When its first batch came.
+    came: Instant,
+    /// When the worker got it.
     since: Instant,
 }
 
@@ -176,6 +180,17 @@ impl Route {
         state.closed || state.queue.is_empty() && state.flying.is_empty()
     }
 
+    /// Counts the exchanges that wait here, and those that a worker has, for each offer.
+    pub(crate) fn count(&self, waiting: &mut [u32], flying: &mut [u32]) {
+        let state = lock(&self.state);
+        for item in &state.queue {
+            if let Item::Batch { offer, part: Part::Whole | Part::First, .. } = item {
+                waiting[*offer] += 1;
+            }
+        }
+        state.flying.iter().for_each(|exchange| flying[exchange.offer] += 1);
+    }
+
     fn take_batch(&self, state: &mut State, header: &Header, bytes: &[u8]) -> Result<(), Violation> {
         if header.flags & !LAST != 0 {
             return violation(format!("a message with the flags {:#x}", header.flags));
@@ -218,7 +233,8 @@ impl Route {
         }
         let message = Message::new(bytes);
         state.bytes += bytes.len();
-        state.queue.push_back(Item::Batch { message, exchange, offer, entry, part });
+        let came = Instant::now();
+        state.queue.push_back(Item::Batch { message, exchange, offer, entry, part, came });
         Ok(())
     }
 
@@ -315,6 +331,9 @@ impl Route {
             Some(sealed) => self.outbox.send(self.lane, &[&sealed]),
             None => self.outbox.send(self.lane, &[bytemuck::bytes_of(&told), &frame[size_of::<Header>()..]]),
         }
+        let offer = &self.shared.offers[oldest.offer];
+        offer.meter.sent.add(frame.len() as u64);
+        offer.count(oldest.entry, &header);
         if header.flags & LAST != 0 {
             self.end_oldest(state);
         }
@@ -324,9 +343,12 @@ impl Route {
         let Some(ended) = state.flying.pop_front() else { return };
         state.ended = ended.exchange;
         state.sending &= ended.exchange < state.opened.0;
-        self.shared.offers[ended.offer].learn(ended.entry, ended.since.elapsed());
+        let (offer, now) = (&self.shared.offers[ended.offer], Instant::now());
+        offer.learn(ended.entry, now - ended.since);
+        offer.function.stats.here().calls.add(1);
+        offer.meter.record(now - ended.came);
         // The next one is worked on from now.
-        state.seen.since = Instant::now();
+        state.seen.since = now;
     }
 
     /// Ends the exchanges that the worker has ended after they were cancelled.
@@ -356,6 +378,7 @@ impl Route {
         };
         let frame = match failure {
             Some(failure) => {
+                self.shared.offers[offer].meter.failures.add(1);
                 let text = serde_json::to_vec(&failure.bounded()).unwrap_or_default();
                 batch::failure_frame(Header { kind: FAILURE, ..header }, &text)
             }
@@ -423,10 +446,11 @@ impl Route {
 
     /// Sends the oldest batch to the worker. False if there is no room for it.
     fn send(&self, state: &mut State, slot: &Arc<Slot>) -> Result<bool, Violation> {
-        let Some(Item::Batch { message, exchange, offer, entry, part }) = state.queue.front() else {
+        let Some(Item::Batch { message, exchange, offer, entry, part, came }) = state.queue.front() else {
             return Ok(false);
         };
-        let (exchange, offer, entry, part) = (*exchange, *offer, *entry, *part);
+        let (exchange, offer, entry, part, came) = (*exchange, *offer, *entry, *part, *came);
+        let bytes = message.bytes().len();
         let mut guard = lock(&slot.lane);
         let Some(lane) = guard.as_mut() else { return Ok(false) };
         let function = self.shared.offers[offer].function.index;
@@ -449,10 +473,11 @@ impl Route {
                 if state.flying.is_empty() {
                     state.seen.since = since;
                 }
-                state.flying.push_back(Flying { exchange, local, offer, entry, since });
+                state.flying.push_back(Flying { exchange, local, offer, entry, came, since });
             }
             Ok(Some(_)) => {}
             Err(LaneError::TooLarge(message)) if opens => {
+                offered.function.stats.here().calls.add(1);
                 let failure = Some(Failure { class: "TooLarge".into(), message, ..Failure::default() });
                 state.forget_front();
                 state.queue.push_front(Item::Answer { exchange, offer, entry, failure });
@@ -463,6 +488,7 @@ impl Route {
                 return Ok(false);
             }
         }
+        offered.meter.received.add(bytes as u64);
         state.forget_front();
         Ok(true)
     }
@@ -473,6 +499,9 @@ impl Route {
         drop(lock(&slot.lane).take());
         self.shared.workers[slot.library].forget(slot);
         state.slot = None;
+        for flying in &state.flying {
+            self.shared.offers[flying.offer].lose();
+        }
         state.close();
         self.outbox.end_lane(self.lane, why);
     }

@@ -6,6 +6,7 @@ use crate::offer::{Offer, Seal};
 use crate::stream::{Listener, Stream};
 use crate::wire::{self, PROTOCOL, Tell};
 use crate::workers::{Watcher, Workers, lock};
+use crosslane::stats::Counter;
 use crosslane::{Error, FunctionSpec, Library};
 use crosslane_process::Zygote;
 use crosslane_sched::{Interest, Io, Scheduler, Shutdown, sleep};
@@ -67,9 +68,13 @@ pub(crate) struct Shared {
     /// The first message to a client, as it travels.
     pub(crate) welcome: Vec<u8>,
     pub(crate) largest: usize,
+    /// Connections that were refused because there were too many, or the server was draining.
+    pub(crate) refused: Counter,
+    /// Connections that were ended because of what the client did.
+    pub(crate) violations: Counter,
     draining: AtomicBool,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
-    most_connections: usize,
+    pub(crate) most_connections: usize,
     /// Counts connections.
     next: AtomicU64,
     log: Box<dyn Fn(&str) + Send + Sync>,
@@ -78,7 +83,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Why no more connections are taken.
     fn refusal(&self) -> Option<String> {
-        if self.draining.load(Relaxed) {
+        if self.is_draining() {
             return Some(ENDING.into());
         }
         let most = self.most_connections;
@@ -97,7 +102,16 @@ impl Shared {
         drop(connection);
     }
 
-    fn connections(&self) -> Vec<Arc<Connection>> {
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
+    }
+
+    /// How many connections were taken so far.
+    pub(crate) fn taken(&self) -> u64 {
+        self.next.load(Relaxed)
+    }
+
+    pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
         lock(&self.connections).values().cloned().collect()
     }
 
@@ -187,6 +201,8 @@ impl Server {
             token: options.token,
             welcome: welcome.map_err(system("the functions".into()))?,
             largest: options.largest,
+            refused: Counter::default(),
+            violations: Counter::default(),
             draining: AtomicBool::new(false),
             connections: Mutex::default(),
             next: AtomicU64::new(0),
@@ -216,6 +232,11 @@ impl Server {
     /// Where it listens: with the ports that the system chose.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// What doors other than listeners look at.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// The connections that are open, and the calls that wait for a worker.
@@ -269,7 +290,10 @@ async fn accept(listener: Io<Listener>, shared: Arc<Shared>) {
         match listener.with(Interest::Read, Listener::accept).await {
             Ok((stream, peer)) => match shared.refusal() {
                 None => drop(crosslane_sched::spawn(connection::serve(Arc::clone(&shared), stream, peer))),
-                Some(why) => refuse(&stream, why),
+                Some(why) => {
+                    shared.refused.add(1);
+                    refuse(&stream, why);
+                }
             },
             Err(error) => {
                 shared.log(&format!("a connection was not taken: {error}"));
