@@ -11,6 +11,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 PYTHON = """
+import os
 import time
+
 from crosslane import udaf
 
 @udf
@@ -38,9 +41,10 @@ def fails(x: int) -> int:
     raise ValueError(x)
 
 @udf(deterministic=False)
-def waits(seconds: float) -> float:
-    time.sleep(seconds)
-    return seconds
+def waits(file: str) -> str:
+    while os.path.exists(file):
+        time.sleep(0.02)
+    return file
 
 class Sum:
     def __init__(self):
@@ -53,7 +57,7 @@ class Sum:
         return self.sum
 
 udaf("sums(x BIGINT) -> BIGINT")(Sum)
-udf('"<script>alert(1)</script>"(x BIGINT) -> BIGINT')(lambda x: x)
+hostile = udf('"<script>alert(1)</script>"(x BIGINT) -> BIGINT')(lambda x: x)
 """
 
 
@@ -100,7 +104,7 @@ def test_calls_from_sql_are_seen(
     con.execute("SELECT max(shout(i::VARCHAR)), max(two(i)) FROM range(5000) r(i)")
     con.execute("SELECT sums(i) FROM range(5000) r(i)")
     with pytest.raises(duckdb.Error):
-        con.execute("SELECT fails(1)")
+        con.execute("SELECT fails(i) FROM range(1) r(i)")
     assert eventually(
         lambda: [server.function(name)["rows"] for name in ("shout", "two", "sums")] == [5000] * 3, 30
     )
@@ -150,23 +154,23 @@ def test_what_cannot_be_shown_is_said(
 
 
 def test_a_server_that_drains_is_not_ready(
-    con: duckdb.DuckDBPyConnection, library: Library, serve: type[Watched]
+    con: duckdb.DuckDBPyConnection, library: Library, tmp_path: Path, serve: type[Watched]
 ) -> None:
     server = serve(library(PYTHON), options=("--drain", "60"))
     con.execute(f"CALL crosslane_attach('{server.address}')")
-    query = con.cursor()
-    with ExitStack() as stack:
-        from concurrent.futures import ThreadPoolExecutor
-
-        pool = stack.enter_context(ThreadPoolExecutor(1))
-        stack.callback(query.interrupt)
-        running = pool.submit(query.execute, "SELECT waits(600)")
-        assert eventually(lambda: server.function("waits")["in_flight"] == 1, 30)
-        server.process.send_signal(signal.SIGTERM)
-        assert eventually(lambda: server.get("/ready") == (503, "the server is shutting down\n"), 30)
-        assert server.get("/health")[0] == 200
-        query.interrupt()
-        assert running.exception(30) is not None
+    file = tmp_path / "waits"
+    file.touch()
+    query = "SELECT waits(?) FROM range(1)"
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            running = pool.submit(lambda: con.cursor().execute(query, [str(file)]).fetchall())
+            assert eventually(lambda: server.function("waits")["in_flight"] == 1, 30)
+            server.process.send_signal(signal.SIGTERM)
+            assert eventually(lambda: server.get("/ready") == (503, "the server is shutting down\n"), 30)
+            assert server.get("/health")[0] == 200
+        finally:
+            file.unlink()
+        assert running.result(60) == [(str(file),)]
     assert server.process.wait(60) == 0
 
 
@@ -219,7 +223,7 @@ def test_the_page_is_alive(
     )
     assert len(percentiles) == 4
     with pytest.raises(duckdb.Error):
-        con.execute("SELECT fails(1)")
+        con.execute("SELECT fails(i) FROM range(1) r(i)")
     assert eventually(lambda: (text("#failures"), cells()["fails"][-1]) == ("1", "1"), 30)
     assert "Python" in text("#libraries tbody tr")
     # Nothing was refused by the browser, and no script has failed.
