@@ -714,6 +714,20 @@ def _token(file: str, option: str) -> str:
     help="Let everybody who reaches HOST:PORT look, without a token and from other machines.",
 )
 @click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How to write the lines of the log, which goes to stderr.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["error", "warn", "info", "debug"]),
+    default="info",
+    show_default=True,
+    help="What to log; debug also logs each connection.",
+)
+@click.option(
     "--set",
     "settings",
     multiple=True,
@@ -734,6 +748,8 @@ def serve(
     http: str | None,
     http_token_file: str | None,
     http_public: bool,
+    log_format: str,
+    log_level: str,
     settings: dict[str, str],
 ) -> None:
     """Offers the functions of FILEs to engines on this machine and others: CALL crosslane_attach('ADDRESS')."""
@@ -761,6 +777,8 @@ def serve(
         "connections": connections,
         "largest_batch": largest_batch,
         "drain": drain,
+        "log_format": log_format,
+        "log_level": log_level,
         "http": http and {"address": http, "token": http_token, "public": http_public},
     }
     # In a file that has no name: others of this machine see a program's arguments.

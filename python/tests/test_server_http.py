@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -57,6 +58,15 @@ class Sum:
         return self.sum
 
 udaf("sums(x BIGINT) -> BIGINT")(Sum)
+@udf(deterministic=False)
+def prints(x: int) -> int:
+    print("one\\ntwo \\x1b[31mred")
+    return x
+
+@udf
+def dies(x: int) -> int:
+    os._exit(3)
+
 hostile = udf('"<script>alert(1)</script>"(x BIGINT) -> BIGINT')(lambda x: x)
 """
 
@@ -66,7 +76,7 @@ class Watched(Server):
 
     def __init__(self, *files: Path, options: tuple[str, ...] = (), **others: Any) -> None:
         super().__init__(*files, options=("--http", "127.0.0.1:0", *options), **others)
-        assert eventually(lambda: "watch it at" in self.log, 30)
+        assert eventually(lambda: " shown " in self.log, 30)
         (self.url,) = re.findall(r"http://[\d.:]+", self.log)
 
     def get(self, path: str, **headers: str) -> tuple[int, str]:
@@ -174,6 +184,67 @@ def test_a_server_that_drains_is_not_ready(
     assert server.process.wait(60) == 0
 
 
+def test_the_log_is_json(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    options = ("--log-format", "json", "--log-level", "debug")
+    with Server(library(PYTHON), options=options) as server:
+        con.execute(f"CALL crosslane_attach('{server.address}')")
+        con.execute("SELECT prints(i) FROM range(1) r(i)")
+        with pytest.raises(duckdb.Error):
+            con.execute("SELECT dies(i) FROM range(1) r(i)")
+        host, _, port = server.address.rpartition("/")[2].partition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            while stranger.recv(4096):
+                pass
+        assert eventually(lambda: '"two ' in server.log, 30)
+        server.end()
+        events = [json.loads(line) for line in server.log.splitlines()]
+    assert {"timestamp", "level", "message"} <= set.intersection(*map(set, events))
+
+    def of(message: str) -> list[dict[str, Any]]:
+        return [event for event in events if event["message"] == message]
+
+    assert [event["text"] for event in of("printed")] == ["one", "two \x1b[31mred"]
+    assert of("serving")[0]["address"] == server.address
+    (lost,) = of("worker lost")
+    assert (lost["level"], lost["function"]) == ("WARN", "dies")
+    assert lost["connection"] in [event["connection"] for event in of("connection opened")]
+    (ended,) = of("connection ended")
+    assert ended["peer"].startswith("127.0.0.1:")
+    assert (ended["level"], bool(ended["why"])) == ("WARN", True)
+    opened, closed = (
+        {event["connection"] for event in of(f"connection {how}")} for how in ("opened", "closed")
+    )
+    assert opened == closed
+    assert events[-1]["message"] == "ended"
+
+
+def test_the_log_as_text_has_a_line_for_each_event(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    with Server(library(PYTHON)) as server:
+        con.execute(f"CALL crosslane_attach('{server.address}')")
+        con.execute("SELECT prints(i) FROM range(1) r(i)")
+        with pytest.raises(duckdb.Error):
+            con.execute("SELECT dies(i) FROM range(1) r(i)")
+        server.end()
+    lines = [re.fullmatch(r"\S+Z +(INFO|WARN) (.*)", line) for line in server.log.splitlines()]
+    assert all(lines), server.log
+    texts = [line[2] for line in lines if line]
+    assert 'printed text="one"' in texts
+    assert r'printed text="two \u{1b}[31mred"' in texts
+    (lost,) = [text for text in texts if text.startswith("worker lost ")]
+    assert 'function="dies"' in lost
+    assert texts[-2:] == ["shutting down", "ended"]
+
+
+def test_a_file_that_cannot_be_loaded_is_one_event_of_json(library: Library) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        Server(library("nonsense()\n"), options=("--log-format", "json"))
+    *_, last = str(caught.value).splitlines()
+    event = json.loads(last)
+    assert (event["level"], event["message"]) == ("ERROR", "not started")
+    assert "NameError: name 'nonsense' is not defined" in event["why"]
+
+
 @pytest.fixture
 def browser() -> Iterator[Any]:
     """Chromium, without a window."""
@@ -208,9 +279,9 @@ def test_the_page_is_alive(
         return {name: rest for name, *rest in rows}
 
     browser.get(server.url)
-    assert eventually(lambda: text("#status") == "ready" and len(cells()) == 5, 30)
+    assert eventually(lambda: text("#status") == "ready" and len(cells()) == 7, 30)
     # Names are text, whatever they are.
-    assert set(cells()) == {"shout", "fails", "waits", "sums", "<script>alert(1)</script>"}
+    assert set(cells()) == {"shout", "fails", "waits", "sums", "prints", "dies", "<script>alert(1)</script>"}
     assert browser.execute_script("return document.scripts.length") == 1
     for round_ in range(1, 4):
         con.execute("SELECT max(shout(i::VARCHAR || ?)) FROM range(100) r(i)", [round_])

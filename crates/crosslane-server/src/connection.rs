@@ -23,6 +23,7 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use subtle::ConstantTimeEq;
+use tracing::{debug, warn};
 
 /// How long a client may take to say who it is, and to send the rest of a message, or to read on.
 const SILENT: Duration = Duration::from_secs(30);
@@ -45,6 +46,8 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     stream: Arc<Io<Stream>>,
+    /// The connection's number.
+    pub(crate) number: u64,
     waiting: Mutex<Waiting>,
     /// Told when there is something to write, or the end.
     work: Event,
@@ -61,9 +64,10 @@ enum Task {
 }
 
 impl Outbox {
-    fn new(stream: Arc<Io<Stream>>) -> Arc<Self> {
+    fn new(stream: Arc<Io<Stream>>, number: u64) -> Arc<Self> {
         Arc::new(Self {
             stream,
+            number,
             waiting: Mutex::default(),
             work: Event::new(),
             refused: AtomicBool::new(false),
@@ -179,17 +183,19 @@ pub(crate) struct Connection {
 pub(crate) async fn serve(shared: Arc<Shared>, stream: Stream, peer: String) {
     let stream = match Io::new(stream) {
         Ok(stream) => Arc::new(stream),
-        Err(error) => return shared.log(&format!("a connection of {peer} was not taken: {error}")),
+        Err(error) => return warn!(peer, why = error.to_string(), "connection not taken"),
     };
-    let outbox = Outbox::new(Arc::clone(&stream));
+    let number = shared.number();
+    let outbox = Outbox::new(Arc::clone(&stream), number);
     let connection = Arc::new(Connection { shared, outbox, routes: Mutex::default() });
-    let number = connection.shared.join(&connection);
+    connection.shared.join(number, &connection);
+    debug!(connection = number, peer, "connection opened");
     let _guard = Guard(Arc::clone(&connection), number);
     drop(crosslane_sched::spawn(write(Arc::clone(&connection))));
     let outcome = connection.read(&stream).await;
     if let Err(Ended::Violation(violation)) = &outcome {
         connection.shared.violations.add(1);
-        connection.shared.log(&format!("the connection of {peer} was ended: {violation}"));
+        warn!(connection = number, peer, why = violation.0, "connection ended");
         connection.outbox.refuse(violation);
         // The client is told why before it ends.
         let _ = timeout(Duration::from_secs(1), connection.is_written()).await;
@@ -206,6 +212,7 @@ impl Drop for Guard {
         routes.into_values().for_each(|route| route.close());
         connection.outbox.close();
         connection.shared.leave(*number);
+        debug!(connection = number, "connection closed");
     }
 }
 

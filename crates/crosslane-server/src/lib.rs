@@ -14,6 +14,7 @@ pub mod client;
 mod connection;
 pub mod doors;
 pub mod http;
+pub mod log;
 mod meter;
 mod metrics;
 mod monitor;

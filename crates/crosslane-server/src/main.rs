@@ -3,8 +3,9 @@
 
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library};
-use crosslane_process::{Source, Zygote, ZygoteOptions, guests};
+use crosslane_process::{Source, Zygote, ZygoteOptions, flush_log, guests, print_to_log};
 use crosslane_server::http::Access;
+use crosslane_server::log::{self, Format};
 use crosslane_server::server::Served;
 use crosslane_server::{Address, Doors, Http, Options, Server};
 use serde::Deserialize;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::{error, info};
 
 /// How a user sets something.
 const HOW_TO_SET: &str = "crosslane serve --set {name}={value}";
@@ -34,6 +36,9 @@ struct Told {
     largest_batch: usize,
     /// Seconds.
     drain: f64,
+    #[serde(default)]
+    log_format: Format,
+    log_level: Option<String>,
 }
 
 /// Where to show the server, and to whom.
@@ -52,25 +57,29 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match serve(told) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => {
-            eprintln!("crosslane: not all calls had ended in time; they were ended");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("crosslane: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Serves until a signal ends it. Returns whether all that was in flight then has ended.
-fn serve(told: Told) -> Result<bool, Error> {
     // Before there are threads, which inherit it.
     let signals = Signals::block();
     crosslane_process::occupy_standard_descriptors();
     crosslane_process::report_panics();
+    let format = told.log_format;
+    if let Err(error) = log::start(format, told.log_level.as_deref().unwrap_or("info")) {
+        eprintln!("crosslane: {error}");
+        return ExitCode::from(2);
+    }
+    let outcome = serve(told, &signals);
+    match &outcome {
+        Ok(true) => info!("ended"),
+        Ok(false) => error!("not all calls had ended in time; they were ended"),
+        // Somebody has just started it, and reads the lines of a traceback as lines.
+        Err(error) if format == Format::Text => print_to_log(format!("crosslane: {error}\n").as_bytes()),
+        Err(error) => error!(why = error.to_string(), "not started"),
+    }
+    flush_log();
+    if let Ok(true) = outcome { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Serves until a signal ends it. Returns whether all that was in flight then has ended.
+fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     let mut settings = guests::settings(HOW_TO_SET);
     told.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
     let addresses = told.listen.iter().map(|address| address.parse::<Address>());
@@ -102,17 +111,18 @@ fn serve(told: Told) -> Result<bool, Error> {
         largest: told.largest_batch,
         spin: settings.spin,
     };
-    let server = Server::start(options, libraries, |line| eprintln!("crosslane: {line}"))?;
+    let server = Server::start(options, libraries)?;
     if let Some(http) = &http {
         http.show(&server);
     }
     for address in server.addresses() {
         println!("serving {count} functions at {address}");
+        info!(address = address.to_string(), functions = count, "serving");
     }
     // Who waits for the line may have gone.
     let _ = std::io::stdout().flush();
     signals.wait();
-    eprintln!("crosslane: shutting down");
+    info!("shutting down");
     Ok(server.shut_down(Duration::try_from_secs_f64(told.drain).unwrap_or(Duration::MAX)))
 }
 
@@ -124,7 +134,7 @@ fn open(doors: &Doors, told: HttpTold) -> Result<Http, Error> {
         (None, false) => Access::Local,
     };
     let http = Http::open(doors, &told.address, access)?;
-    eprintln!("crosslane: watch it at http://{}/", http.address());
+    info!(url = format!("http://{}/", http.address()), "shown");
     Ok(http)
 }
 

@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tracing::warn;
 
 /// How much of a lane may wait in the server, in messages and bytes; its connection is not read while there is more.
 const MOST_QUEUED: (usize, usize) = (64, 1 << 20);
@@ -500,7 +501,15 @@ impl Route {
         self.shared.workers[slot.library].forget(slot);
         state.slot = None;
         for flying in &state.flying {
-            self.shared.offers[flying.offer].lose();
+            let offer = &self.shared.offers[flying.offer];
+            offer.lose();
+            warn!(
+                connection = self.outbox.number,
+                lane = self.lane,
+                function = offer.function.name(),
+                why,
+                "worker lost"
+            );
         }
         state.close();
         self.outbox.end_lane(self.lane, why);

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+use tracing::{debug, warn};
 
 /// How long who accepts waits after an error, such as having no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -77,7 +78,6 @@ pub(crate) struct Shared {
     pub(crate) most_connections: usize,
     /// Counts connections.
     next: AtomicU64,
-    log: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 impl Shared {
@@ -90,11 +90,14 @@ impl Shared {
         (lock(&self.connections).len() >= most).then(|| format!("the server has {most} connections already"))
     }
 
-    /// Keeps a connection until [`Shared::leave`]. Returns its number.
-    pub(crate) fn join(&self, connection: &Arc<Connection>) -> u64 {
-        let number = self.next.fetch_add(1, Relaxed);
+    /// The next connection's number.
+    pub(crate) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Relaxed)
+    }
+
+    /// Keeps a connection until [`Shared::leave`].
+    pub(crate) fn join(&self, number: u64, connection: &Arc<Connection>) {
         lock(&self.connections).insert(number, Arc::clone(connection));
-        number
     }
 
     pub(crate) fn leave(&self, number: u64) {
@@ -113,10 +116,6 @@ impl Shared {
 
     pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
         lock(&self.connections).values().cloned().collect()
-    }
-
-    pub(crate) fn log(&self, line: &str) {
-        (self.log)(line);
     }
 }
 
@@ -137,16 +136,12 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Listens, and serves the functions of these libraries. `log` gets a line for what happens to connections.
+    /// Listens, and serves the functions of these libraries.
     ///
     /// # Errors
     /// [`Error::Engine`] if it cannot listen, two functions have the same name, or other machines could call functions without a
     /// token.
-    pub fn start(
-        options: Options,
-        libraries: Vec<Served>,
-        log: impl Fn(&str) + Send + Sync + 'static,
-    ) -> Result<Self, Error> {
+    pub fn start(options: Options, libraries: Vec<Served>) -> Result<Self, Error> {
         let system = |what: String| move |error: io::Error| Error::Engine(format!("{what}: {error}"));
         let mut listeners = Vec::new();
         for address in &options.listen {
@@ -207,7 +202,6 @@ impl Server {
             connections: Mutex::default(),
             next: AtomicU64::new(0),
             most_connections: options.connections,
-            log: Box::new(log),
         });
         let looks = Arc::clone(&shared);
         let watching = watcher.start(move || looks.workers.iter().for_each(Workers::look));
@@ -292,11 +286,12 @@ async fn accept(listener: Io<Listener>, shared: Arc<Shared>) {
                 None => drop(crosslane_sched::spawn(connection::serve(Arc::clone(&shared), stream, peer))),
                 Some(why) => {
                     shared.refused.add(1);
+                    debug!(peer, why, "connection refused");
                     refuse(&stream, why);
                 }
             },
             Err(error) => {
-                shared.log(&format!("a connection was not taken: {error}"));
+                warn!(why = error.to_string(), "connection not taken");
                 sleep(PAUSE).await;
             }
         }
