@@ -643,13 +643,13 @@ def _settings(_context: click.Context, _parameter: click.Parameter, given: tuple
     return settings
 
 
-def _token(file: str | None) -> str | None:
-    """The token of a file, or else of the environment."""
+def _token(file: str | None, option: str = "--token-file") -> str | None:
+    """The token in an option's file, or else that of the environment."""
     if file is None:
         return os.environ.get("CROSSLANE_TOKEN") or None
     token = Path(file).read_text(encoding="utf-8").strip()
     if not token:
-        raise click.BadParameter("the file is empty", param_hint="--token-file")
+        raise click.BadParameter("the file is empty", param_hint=option)
     return token
 
 
@@ -701,6 +701,35 @@ def _token(file: str | None) -> str | None:
     help="Seconds that calls have to end after SIGTERM or Ctrl-C.",
 )
 @click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Show health, metrics and a live page there, over HTTP; port 7412 is ours. Without it, nothing is shown.",
+)
+@click.option(
+    "--http-token-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A file with the token that who looks at metrics and the page must have.",
+)
+@click.option(
+    "--http-public",
+    is_flag=True,
+    help="Let everybody who reaches HOST:PORT look, without a token and from other machines.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How to write the lines of the log, which goes to stderr.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["error", "warn", "info", "debug"]),
+    default="info",
+    show_default=True,
+    help="What to log; debug also logs each connection.",
+)
+@click.option(
     "--set",
     "settings",
     multiple=True,
@@ -718,6 +747,11 @@ def serve(
     connections: int,
     largest_batch: int,
     drain: float,
+    http: str | None,
+    http_token_file: str | None,
+    http_public: bool,
+    log_format: str,
+    log_level: str,
     settings: dict[str, str],
 ) -> None:
     """Offers the functions of FILEs to engines on this machine and others: CALL crosslane_attach('ADDRESS')."""
@@ -725,6 +759,11 @@ def serve(
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key belong together")
+    if http is None and (http_public or http_token_file is not None):
+        raise click.UsageError("--http-token-file and --http-public belong to --http")
+    if http_public and http_token_file is not None:
+        raise click.UsageError("--http-token-file and --http-public exclude each other")
+    http_token = None if http_token_file is None else _token(http_token_file, "--http-token-file")
     settings.setdefault("python", sys.executable)
     settings.setdefault("largest_batch", str(largest_batch))
     told = {
@@ -737,6 +776,9 @@ def serve(
         "connections": connections,
         "largest_batch": largest_batch,
         "drain": drain,
+        "log_format": log_format,
+        "log_level": log_level,
+        "http": http and {"address": http, "token": http_token, "public": http_public},
     }
     # In a file that has no name: others of this machine see a program's arguments.
     descriptor = os.memfd_create("crosslane-serve")

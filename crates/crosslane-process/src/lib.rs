@@ -34,7 +34,10 @@ mod zygote;
 
 pub use aligned::Aligned;
 pub use lane::ProcessLane;
-pub use log::{occupy_standard_descriptors, report_panics};
+pub use log::{
+    LogForm, flush as flush_log, occupy_standard_descriptors, print as print_to_log, report_panics,
+    set_log_form,
+};
 pub use ruby::ruby_environment;
 pub use zygote::{Loaded, Origin, Source, Zygote, ZygoteOptions};
 

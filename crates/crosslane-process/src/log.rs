@@ -17,7 +17,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes that wait for a slow reader, at most.
@@ -27,6 +27,51 @@ const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Bytes that are written at once, at most.
 const PIECE: usize = 64 << 10;
+
+/// How a program writes its log, if it has a form of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct LogForm {
+    /// Writes what workers have printed: whole lines, but for one that is long or slow in coming. With [`print`].
+    pub printed: fn(&[u8]),
+    /// Writes what this library has to say. With [`print`].
+    pub said: fn(&str),
+    /// The line about so many bytes that are missing. Must not print.
+    pub missing: fn(usize) -> String,
+}
+
+/// By default, bytes are written as they are.
+static FORM: OnceLock<LogForm> = OnceLock::new();
+
+/// Has the log written in a form, once for the process.
+pub fn set_log_form(form: LogForm) {
+    // The first one stays.
+    let _ = FORM.set(form);
+}
+
+/// Writes what a worker has printed.
+pub(crate) fn pass_on(bytes: &[u8]) {
+    match FORM.get() {
+        _ if bytes.is_empty() => {}
+        Some(form) => (form.printed)(bytes),
+        None => print(bytes),
+    }
+}
+
+/// Writes a line of this library.
+pub(crate) fn say(line: &str) {
+    match FORM.get() {
+        Some(form) => (form.said)(line),
+        None => print(format!("crosslane: {line}\n").as_bytes()),
+    }
+}
+
+/// The line about bytes that are missing.
+fn missing(bytes: usize) -> String {
+    match FORM.get() {
+        Some(form) => (form.missing)(bytes),
+        None => format!("crosslane: {bytes} bytes of output are missing here: stderr is read too slowly\n"),
+    }
+}
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -87,11 +132,7 @@ impl Queue {
             return;
         }
         if self.dropped > 0 {
-            let note = format!(
-                "crosslane: {} bytes of output are missing here: stderr is read too slowly\n",
-                self.dropped
-            );
-            self.dropped = 0;
+            let note = missing(std::mem::take(&mut self.dropped));
             self.bytes.extend(note.as_bytes());
         }
         self.bytes.extend(bytes);
@@ -112,11 +153,8 @@ impl Queue {
     }
 }
 
-/// Passes on what a worker printed. Never waits.
-pub(crate) fn print(bytes: &[u8]) {
-    if bytes.is_empty() {
-        return;
-    }
+/// Puts bytes into the program's log. Never waits.
+pub fn print(bytes: &[u8]) {
     let mut queue = LOG.lock();
     if queue.process != std::process::id() {
         let thread = std::thread::Builder::new().name("crosslane-log".into());
@@ -130,7 +168,7 @@ pub(crate) fn print(bytes: &[u8]) {
 }
 
 /// Waits until all that was printed is written, or the log's reader takes nothing.
-pub(crate) fn flush() {
+pub fn flush() {
     let mut queue = LOG.lock();
     let mut seen = (queue.written, Instant::now());
     while !queue.is_empty() && queue.process == std::process::id() {
@@ -163,9 +201,7 @@ pub fn occupy_standard_descriptors() {
 /// the program has a standard library of its own, whose hook this is not.
 pub fn report_panics() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        std::panic::set_hook(Box::new(|panic| print(format!("crosslane: {panic}\n").as_bytes())))
-    });
+    ONCE.call_once(|| std::panic::set_hook(Box::new(|panic| say(&panic.to_string()))));
 }
 
 /// A descriptor of the program's stderr, if it has one: a file that the program opened itself and that became

@@ -27,7 +27,7 @@ pub(crate) fn of(process: &Process, record: &LaneRecord) -> String {
     if !process.tells_stack {
         return String::new();
     }
-    log::print(format!("crosslane: worker {} makes no progress; its stack:\n", process.pid).as_bytes());
+    log::say(&format!("worker {} makes no progress; its stack:", process.pid));
     record.begin_stack();
     // A process that has ended since has no stack.
     let _ = rustix::process::pidfd_send_signal(process, rustix::process::Signal::QUIT);

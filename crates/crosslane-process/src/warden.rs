@@ -185,7 +185,7 @@ impl Watched {
     }
 
     fn pass_on(&mut self) {
-        log::print(&self.line);
+        log::pass_on(&self.line);
         self.line.clear();
     }
 }

@@ -23,6 +23,7 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use subtle::ConstantTimeEq;
+use tracing::{debug, warn};
 
 /// How long a client may take to say who it is, and to send the rest of a message, or to read on.
 const SILENT: Duration = Duration::from_secs(30);
@@ -47,6 +48,8 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     stream: Arc<Io<Stream>>,
+    /// The connection's number.
+    pub(crate) number: u64,
     waiting: Mutex<Waiting>,
     /// Told when there is something to write, or the end.
     work: Event,
@@ -67,9 +70,10 @@ enum Task {
 }
 
 impl Outbox {
-    fn new(stream: Arc<Io<Stream>>) -> Arc<Self> {
+    fn new(stream: Arc<Io<Stream>>, number: u64) -> Arc<Self> {
         Arc::new(Self {
             stream,
+            number,
             waiting: Mutex::default(),
             work: Event::new(),
             room: Event::new(),
@@ -210,15 +214,17 @@ pub(crate) struct Connection {
 
 /// A connection of a client, which counts from now on.
 pub(crate) fn open(shared: &Arc<Shared>, stream: Stream) -> io::Result<Guard> {
-    let outbox = Outbox::new(Arc::new(Io::new(stream)?));
+    let number = shared.number();
+    let outbox = Outbox::new(Arc::new(Io::new(stream)?), number);
     let connection = Arc::new(Connection { shared: Arc::clone(shared), outbox, routes: Mutex::default() });
-    let number = shared.join(&connection);
+    shared.join(number, &connection);
     Ok(Guard(connection, number))
 }
 
 /// Serves a client until it goes, or must.
 pub(crate) async fn serve(guard: Guard, peer: String) {
-    let Guard(connection, _) = &guard;
+    let Guard(connection, number) = &guard;
+    debug!(connection = number, peer, "connection opened");
     let outbox = &connection.outbox;
     drop(crosslane_sched::spawn(write(Arc::clone(connection))));
     let outcome = connection.read(&outbox.stream).await;
@@ -227,7 +233,8 @@ pub(crate) async fn serve(guard: Guard, peer: String) {
         _ => outbox.broken.get().cloned(),
     };
     if let Some(violation) = violation {
-        connection.shared.log(&format!("the connection of {peer} was ended: {violation}"));
+        connection.shared.violations.add(1);
+        warn!(connection = number, peer, why = violation.0, "connection ended");
         outbox.refuse(&violation);
     }
     if outbox.refused.load(Relaxed) {
@@ -246,6 +253,7 @@ impl Drop for Guard {
         routes.into_values().for_each(|route| route.close());
         connection.outbox.close();
         connection.shared.leave(*number);
+        debug!(connection = number, "connection closed");
     }
 }
 
@@ -389,6 +397,11 @@ impl Connection {
         if lock(&self.routes).values().all(|route| route.is_idle()) {
             self.outbox.refuse(&ENDING);
         }
+    }
+
+    /// Counts the exchanges that wait in the server, and those that a worker has, for each offer.
+    pub(crate) fn count(&self, waiting: &mut [u32], flying: &mut [u32]) {
+        lock(&self.routes).values().for_each(|route| route.count(waiting, flying));
     }
 
     /// Waits until the client has got all.

@@ -3,10 +3,12 @@
 
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library};
-use crosslane_process::{Source, Zygote, ZygoteOptions, guests};
+use crosslane_process::{Source, Zygote, ZygoteOptions, flush_log, guests, print_to_log};
+use crosslane_server::http::Access;
 use crosslane_server::load::{self, Event, Plan};
+use crosslane_server::log::{self, Format};
 use crosslane_server::server::Served;
-use crosslane_server::{Address, Options, Server};
+use crosslane_server::{Address, Doors, Http, Options, Server};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,6 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+use tracing::{error, info};
 
 /// How a user sets something.
 const HOW_TO_SET: &str = "crosslane serve --set {name}={value}";
@@ -27,6 +30,7 @@ struct Told {
     token: Option<String>,
     /// A certificate's file, and its key's.
     tls: Option<(PathBuf, PathBuf)>,
+    http: Option<HttpTold>,
     #[serde(default)]
     settings: BTreeMap<String, String>,
     workers: usize,
@@ -34,6 +38,17 @@ struct Told {
     largest_batch: usize,
     /// Seconds.
     drain: f64,
+    #[serde(default)]
+    log_format: Format,
+    log_level: Option<String>,
+}
+
+/// Where to show the server, and to whom.
+#[derive(Debug, Deserialize)]
+struct HttpTold {
+    address: String,
+    token: Option<String>,
+    public: bool,
 }
 
 fn main() -> ExitCode {
@@ -47,17 +62,25 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match serve(told) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => {
-            eprintln!("crosslane: not all calls had ended in time; they were ended");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("crosslane: {error}");
-            ExitCode::FAILURE
-        }
+    // Before there are threads, which inherit it.
+    let signals = Signals::block();
+    crosslane_process::occupy_standard_descriptors();
+    crosslane_process::report_panics();
+    let format = told.log_format;
+    if let Err(error) = log::start(format, told.log_level.as_deref().unwrap_or("info")) {
+        eprintln!("crosslane: {error}");
+        return ExitCode::from(2);
     }
+    let outcome = serve(told, &signals);
+    match &outcome {
+        Ok(true) => info!("ended"),
+        Ok(false) => error!("not all calls had ended in time; they were ended"),
+        // Somebody has just started it, and reads the lines of a traceback as lines.
+        Err(error) if format == Format::Text => print_to_log(format!("crosslane: {error}\n").as_bytes()),
+        Err(error) => error!(why = error.to_string(), "not started"),
+    }
+    flush_log();
+    if let Ok(true) = outcome { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// What `crosslane bench serve` becomes: it reads as JSON what to measure, and prints a line of JSON for each thing that is told.
@@ -95,17 +118,24 @@ fn bench() -> ExitCode {
 }
 
 /// Serves until a signal ends it. Returns whether all that was in flight then has ended.
-fn serve(told: Told) -> Result<bool, Error> {
-    // Before there are threads, which inherit it.
-    let signals = Signals::block();
-    crosslane_process::occupy_standard_descriptors();
-    crosslane_process::report_panics();
+fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     let mut settings = guests::settings(HOW_TO_SET);
     told.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
     let addresses = told.listen.iter().map(|address| address.parse::<Address>());
     let listen =
         addresses.collect::<Result<Vec<_>, _>>().map_err(|error| Error::Setting(error.to_string()))?;
-    let libraries = told.files.iter().map(|file| load(file, &settings, told.workers));
+    let doors = told.http.is_some().then(Doors::start).transpose();
+    let doors = doors.map_err(|error| Error::Engine(format!("no thread for HTTP: {error}")))?;
+    let http = match (&doors, told.http) {
+        (Some(doors), Some(http)) => Some(open(doors, http)?),
+        _ => None,
+    };
+    let libraries = told.files.iter().map(|file| {
+        if let Some(http) = &http {
+            http.loading(format!("{} is being loaded", file.display()));
+        }
+        load(file, &settings, told.workers)
+    });
     let libraries = libraries.collect::<Result<Vec<_>, _>>()?;
     let count: usize = libraries.iter().map(|served| served.library.functions.len()).sum();
     let tls =
@@ -121,15 +151,31 @@ fn serve(told: Told) -> Result<bool, Error> {
         // The watcher would give its turn to workers that compute, and wait for their turn to end before it passes a reply on.
         spin: Duration::ZERO,
     };
-    let server = Server::start(options, libraries, |line| eprintln!("crosslane: {line}"))?;
+    let server = Server::start(options, libraries)?;
+    if let Some(http) = &http {
+        http.show(&server);
+    }
     for address in server.addresses() {
         println!("serving {count} functions at {address}");
+        info!(address = address.to_string(), functions = count, "serving");
     }
     // Who waits for the line may have gone.
     let _ = std::io::stdout().flush();
     signals.wait();
-    eprintln!("crosslane: shutting down");
+    info!("shutting down");
     Ok(server.shut_down(Duration::try_from_secs_f64(told.drain).unwrap_or(Duration::MAX)))
+}
+
+/// Opens the door for people and monitoring.
+fn open(doors: &Doors, told: HttpTold) -> Result<Http, Error> {
+    let access = match (told.token, told.public) {
+        (Some(token), _) => Access::Token(token),
+        (None, true) => Access::Public,
+        (None, false) => Access::Local,
+    };
+    let http = Http::open(doors, &told.address, access)?;
+    info!(url = format!("http://{}/", http.address()), "shown");
+    Ok(http)
 }
 
 fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<Served, Error> {

@@ -8,7 +8,8 @@
 //! writes a pickle runs what he likes where it is read. So the server adds a code to the bytes that a worker gives
 //! out (HMAC-SHA-256 with a key of its own, cut to 16 bytes), and only bytes with their function's code go back to a worker.
 
-use crosslane::batch::{self, BATCH, Body, Column, Encode, Header, Plan};
+use crate::meter::Meter;
+use crosslane::batch::{self, BATCH, Body, Column, Encode, FAILURE, Header, Plan};
 use crosslane::lane::LaneError;
 use crosslane::values::unfit;
 use crosslane::{ColumnBuilder, DataType, Entry, Function, Kind};
@@ -44,11 +45,12 @@ pub(crate) struct Offer {
     mean: AtomicU64,
     /// How many exchanges have ended.
     pub(crate) ended: AtomicU64,
+    pub(crate) meter: Meter,
 }
 
 impl Offer {
     pub(crate) fn new(function: Arc<Function>, library: usize) -> Self {
-        Self { function, library, mean: AtomicU64::new(0), ended: AtomicU64::new(0) }
+        Self { function, library, mean: AtomicU64::new(0), ended: AtomicU64::new(0), meter: Meter::default() }
     }
 
     /// Counts an exchange, and learns how long a call has taken.
@@ -58,6 +60,29 @@ impl Offer {
             let (mean, took) = (self.mean.load(Relaxed), took.as_nanos() as u64);
             self.mean.store(if mean == 0 { took } else { mean - mean / 8 + took / 8 }, Relaxed);
         }
+    }
+
+    /// Counts a message of a worker.
+    pub(crate) fn count(&self, entry: Entry, header: &Header) {
+        let stats = self.function.stats.here();
+        match header.kind {
+            FAILURE => self.meter.failures.add(1),
+            _ if has_rows(entry) => stats.rows.add(u64::from(header.rows)),
+            _ => {}
+        }
+        stats.guest.add(header.worked);
+        if header.errors > 0 || header.retries > 0 {
+            stats.errors.add(u64::from(header.errors));
+            stats.retries.add(u64::from(header.retries));
+        }
+    }
+
+    /// Counts an exchange whose worker was lost.
+    pub(crate) fn lose(&self) {
+        let stats = self.function.stats.here();
+        stats.calls.add(1);
+        stats.deaths.add(1);
+        self.meter.failures.add(1);
     }
 
     /// Whether its calls are known to be long.
@@ -108,6 +133,10 @@ impl Offer {
         let passed = pass(header.rows as usize, &batch);
         if let Ok(Some(_)) = passed {
             states.note(entry, &columns);
+            if entry == Entry::Update {
+                // It is answered with nothing.
+                self.function.stats.here().rows.add(u64::from(header.rows));
+            }
         }
         Ok(passed)
     }
@@ -177,6 +206,11 @@ impl States {
             _ => {}
         }
     }
+}
+
+/// Whether the rows of an entry's replies are those of the function, and not states or partitions.
+fn has_rows(entry: Entry) -> bool {
+    matches!(entry, Entry::Call | Entry::Scan | Entry::Map | Entry::Iterate)
 }
 
 /// Which column of an entry's batches has bytes that a guest has made.

@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tracing::warn;
 
 /// How much of a lane may wait in the server, in messages and bytes; its connection is not read while there is more.
 const MOST_QUEUED: (usize, usize) = (64, 1 << 20);
@@ -38,6 +39,7 @@ enum Item {
         offer: usize,
         entry: Entry,
         part: Part,
+        came: Instant,
     },
     /// The exchange is answered with a failure, or, if nobody wants it any more, with nothing.
     Answer {
@@ -64,6 +66,9 @@ struct Flying {
     local: u64,
     offer: usize,
     entry: Entry,
+    /// When its first batch came.
+    came: Instant,
+    /// When the worker got it.
     since: Instant,
 }
 
@@ -167,6 +172,17 @@ impl Route {
         state.closed || state.queue.is_empty() && state.flying.is_empty()
     }
 
+    /// Counts the exchanges that wait here, and those that a worker has, for each offer.
+    pub(crate) fn count(&self, waiting: &mut [u32], flying: &mut [u32]) {
+        let state = lock(&self.state);
+        for item in &state.queue {
+            if let Item::Batch { offer, part: Part::Whole | Part::First, .. } = item {
+                waiting[*offer] += 1;
+            }
+        }
+        state.flying.iter().for_each(|exchange| flying[exchange.offer] += 1);
+    }
+
     fn take_batch(&self, state: &mut State, header: &Header, bytes: &[u8]) -> Result<(), Violation> {
         if header.flags & !LAST != 0 {
             return violation(format!("a message with the flags {:#x}", header.flags));
@@ -210,7 +226,8 @@ impl Route {
         }
         let message = Message::new(bytes);
         state.bytes += bytes.len();
-        state.queue.push_back(Item::Batch { message, exchange, offer, entry, part });
+        let came = Instant::now();
+        state.queue.push_back(Item::Batch { message, exchange, offer, entry, part, came });
         Ok(())
     }
 
@@ -307,6 +324,9 @@ impl Route {
             Some(sealed) => self.outbox.send(self.lane, &[&sealed]),
             None => self.outbox.send(self.lane, &[bytemuck::bytes_of(&told), &frame[size_of::<Header>()..]]),
         }
+        let offer = &self.shared.offers[oldest.offer];
+        offer.meter.sent.add(frame.len() as u64);
+        offer.count(oldest.entry, &header);
         if header.flags & LAST != 0 {
             self.end_oldest(state);
         }
@@ -315,9 +335,12 @@ impl Route {
     fn end_oldest(&self, state: &mut State) {
         let Some(ended) = state.flying.pop_front() else { return };
         state.ended = ended.exchange;
-        self.shared.offers[ended.offer].learn(ended.entry, ended.since.elapsed());
+        let (offer, now) = (&self.shared.offers[ended.offer], Instant::now());
+        offer.learn(ended.entry, now - ended.since);
+        offer.function.stats.here().calls.add(1);
+        offer.meter.record(now - ended.came);
         // The next one is worked on from now.
-        state.seen.since = Instant::now();
+        state.seen.since = now;
     }
 
     /// Ends the exchanges that the worker has ended after they were cancelled.
@@ -347,6 +370,7 @@ impl Route {
         };
         let frame = match failure {
             Some(failure) => {
+                self.shared.offers[offer].meter.failures.add(1);
                 let text = serde_json::to_vec(&failure.bounded()).unwrap_or_default();
                 batch::failure_frame(Header { kind: FAILURE, ..header }, &text)
             }
@@ -413,10 +437,11 @@ impl Route {
 
     /// Sends the oldest batch to the worker. False if there is no room for it.
     fn send(&self, state: &mut State, slot: &Arc<Slot>) -> Result<bool, Violation> {
-        let Some(Item::Batch { message, exchange, offer, entry, part }) = state.queue.front() else {
+        let Some(Item::Batch { message, exchange, offer, entry, part, came }) = state.queue.front() else {
             return Ok(false);
         };
-        let (exchange, offer, entry, part) = (*exchange, *offer, *entry, *part);
+        let (exchange, offer, entry, part, came) = (*exchange, *offer, *entry, *part, *came);
+        let bytes = message.bytes().len();
         let mut guard = lock(&slot.lane);
         let Some(lane) = guard.as_mut() else { return Ok(false) };
         let function = self.shared.offers[offer].function.index;
@@ -439,10 +464,11 @@ impl Route {
                 if state.flying.is_empty() {
                     state.seen.since = since;
                 }
-                state.flying.push_back(Flying { exchange, local, offer, entry, since });
+                state.flying.push_back(Flying { exchange, local, offer, entry, came, since });
             }
             Ok(Some(_)) => {}
             Err(LaneError::TooLarge(message)) if opens => {
+                offered.function.stats.here().calls.add(1);
                 let failure = Some(Failure { class: "TooLarge".into(), message, ..Failure::default() });
                 state.forget_front();
                 state.queue.push_front(Item::Answer { exchange, offer, entry, failure });
@@ -453,6 +479,7 @@ impl Route {
                 return Ok(false);
             }
         }
+        offered.meter.received.add(bytes as u64);
         state.forget_front();
         Ok(true)
     }
@@ -463,6 +490,17 @@ impl Route {
         drop(lock(&slot.lane).take());
         self.shared.workers[slot.library].forget(slot);
         state.slot = None;
+        for flying in &state.flying {
+            let offer = &self.shared.offers[flying.offer];
+            offer.lose();
+            warn!(
+                connection = self.outbox.number,
+                lane = self.lane,
+                function = offer.function.name(),
+                why,
+                "worker lost"
+            );
+        }
         state.close();
         self.outbox.end_lane(self.lane, why);
     }

@@ -6,6 +6,7 @@ use crate::offer::{Offer, Seal};
 use crate::stream::{Listener, Stream};
 use crate::wire::{self, PROTOCOL, Tell};
 use crate::workers::{Watcher, Workers, lock};
+use crosslane::stats::Counter;
 use crosslane::{Error, FunctionSpec, Library};
 use crosslane_process::Zygote;
 use crosslane_sched::{Interest, Io, Scheduler, Shutdown, sleep};
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+use tracing::{debug, warn};
 
 /// How long who accepts waits after an error, such as having no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -67,29 +69,35 @@ pub(crate) struct Shared {
     /// The first message to a client, as it travels.
     pub(crate) welcome: Vec<u8>,
     pub(crate) largest: usize,
+    /// Connections that were refused because there were too many, or the server was draining.
+    pub(crate) refused: Counter,
+    /// Connections that were ended because of what the client did.
+    pub(crate) violations: Counter,
     draining: AtomicBool,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
-    most_connections: usize,
+    pub(crate) most_connections: usize,
     /// Counts connections.
     next: AtomicU64,
-    log: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 impl Shared {
     /// Why no more connections are taken.
     fn refusal(&self) -> Option<String> {
-        if self.draining.load(Relaxed) {
+        if self.is_draining() {
             return Some(ENDING.into());
         }
         let most = self.most_connections;
         (lock(&self.connections).len() >= most).then(|| format!("the server has {most} connections already"))
     }
 
-    /// Keeps a connection until [`Shared::leave`]. Returns its number.
-    pub(crate) fn join(&self, connection: &Arc<Connection>) -> u64 {
-        let number = self.next.fetch_add(1, Relaxed);
+    /// The next connection's number.
+    pub(crate) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Relaxed)
+    }
+
+    /// Keeps a connection until [`Shared::leave`].
+    pub(crate) fn join(&self, number: u64, connection: &Arc<Connection>) {
         lock(&self.connections).insert(number, Arc::clone(connection));
-        number
     }
 
     pub(crate) fn leave(&self, number: u64) {
@@ -97,12 +105,17 @@ impl Shared {
         drop(connection);
     }
 
-    fn connections(&self) -> Vec<Arc<Connection>> {
-        lock(&self.connections).values().cloned().collect()
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
     }
 
-    pub(crate) fn log(&self, line: &str) {
-        (self.log)(line);
+    /// How many connections were taken so far.
+    pub(crate) fn taken(&self) -> u64 {
+        self.next.load(Relaxed)
+    }
+
+    pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
+        lock(&self.connections).values().cloned().collect()
     }
 }
 
@@ -133,16 +146,12 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Listens, and serves the functions of these libraries. `log` gets a line for what happens to connections.
+    /// Listens, and serves the functions of these libraries.
     ///
     /// # Errors
     /// [`Error::Engine`] if it cannot listen, two functions have the same name, or other machines could call functions without a
     /// token.
-    pub fn start(
-        options: Options,
-        libraries: Vec<Served>,
-        log: impl Fn(&str) + Send + Sync + 'static,
-    ) -> Result<Self, Error> {
+    pub fn start(options: Options, libraries: Vec<Served>) -> Result<Self, Error> {
         let system = |what: String| move |error: io::Error| Error::Engine(format!("{what}: {error}"));
         let (mut listeners, mut files) = (Vec::new(), Files::default());
         for address in &options.listen {
@@ -200,11 +209,12 @@ impl Server {
             token: options.token,
             welcome: welcome.map_err(system("the functions".into()))?,
             largest: options.largest,
+            refused: Counter::default(),
+            violations: Counter::default(),
             draining: AtomicBool::new(false),
             connections: Mutex::default(),
             next: AtomicU64::new(0),
             most_connections: options.connections,
-            log: Box::new(log),
         });
         let looks = Arc::clone(&shared);
         let watching = watcher.start(move || looks.workers.iter().for_each(Workers::look));
@@ -226,6 +236,11 @@ impl Server {
     /// Where it listens: with the ports that the system chose.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// What doors other than listeners look at.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// The connections that are open, and the calls that wait for a worker.
@@ -280,12 +295,16 @@ async fn accept(listener: Io<Listener>, shared: Arc<Shared>) {
             Ok((stream, peer)) => match shared.refusal() {
                 None => match connection::open(&shared, stream) {
                     Ok(place) => drop(crosslane_sched::spawn(connection::serve(place, peer))),
-                    Err(error) => shared.log(&format!("a connection of {peer} was not taken: {error}")),
+                    Err(error) => warn!(peer, why = error.to_string(), "connection not taken"),
                 },
-                Some(why) => refuse(&stream, why),
+                Some(why) => {
+                    shared.refused.add(1);
+                    debug!(peer, why, "connection refused");
+                    refuse(&stream, why);
+                }
             },
             Err(error) => {
-                shared.log(&format!("a connection was not taken: {error}"));
+                warn!(why = error.to_string(), "connection not taken");
                 sleep(PAUSE).await;
             }
         }

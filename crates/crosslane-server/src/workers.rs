@@ -27,6 +27,7 @@ use crosslane::{Error, Library};
 use crosslane_process::{ProcessLane, Zygote};
 use crosslane_ring::{Bell, MappedRing, Spin, Watch, wait_any};
 use crosslane_sched::Handle;
+use serde::Serialize;
 use std::collections::VecDeque;
 use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -118,6 +119,20 @@ impl State {
     }
 }
 
+/// The workers of a library at a moment.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Census {
+    pub(crate) free: usize,
+    /// Those that a lane has and that count for [`Census::most`].
+    pub(crate) working: usize,
+    /// Those that a lane has for a scan, a stream or states.
+    pub(crate) held: usize,
+    pub(crate) booting: usize,
+    /// Lanes in line for one.
+    pub(crate) line: usize,
+    pub(crate) most: usize,
+}
+
 /// The workers of one library.
 pub(crate) struct Workers {
     pub(crate) library: Arc<Library<Zygote>>,
@@ -151,6 +166,21 @@ impl Workers {
     /// How many calls wait for a worker.
     pub(crate) fn waiting(&self) -> usize {
         lock(&self.state).line.len()
+    }
+
+    /// What there is of workers now.
+    pub(crate) fn census(&self) -> Census {
+        let state = lock(&self.state);
+        let (free, lent, held) = (state.free.len(), state.lent, state.held);
+        let booting = state.count.saturating_sub(free + lent);
+        Census {
+            free,
+            working: lent.saturating_sub(held),
+            held,
+            booting,
+            line: state.line.len(),
+            most: self.most,
+        }
     }
 
     /// A worker for a route; or a place in line, until [`Route::granted`] or [`Route::refused`].

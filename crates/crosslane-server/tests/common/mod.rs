@@ -212,7 +212,7 @@ pub fn start_counted(options: Options) -> Result<(Server, Arc<AtomicUsize>), Err
     let counted = Arc::clone(&guests);
     thread::spawn(move || zygote(theirs, &counted));
     let served = library(Origin::thread(ours), "test")?;
-    Ok((Server::start(options, vec![served], |_| {})?, guests))
+    Ok((Server::start(options, vec![served])?, guests))
 }
 
 /// A server at a Unix socket.
