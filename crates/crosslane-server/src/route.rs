@@ -490,17 +490,18 @@ impl Route {
         drop(lock(&slot.lane).take());
         self.shared.workers[slot.library].forget(slot);
         state.slot = None;
-        for flying in &state.flying {
-            let offer = &self.shared.offers[flying.offer];
-            offer.lose();
+        if let Some(oldest) = state.flying.front() {
+            let function = &self.shared.offers[oldest.offer].function;
+            function.stats.here().deaths.add(1);
             warn!(
                 connection = self.outbox.number,
                 lane = self.lane,
-                function = offer.function.name(),
+                function = function.name(),
                 why,
                 "worker lost"
             );
         }
+        state.flying.iter().for_each(|flying| self.shared.offers[flying.offer].lose());
         state.close();
         self.outbox.end_lane(self.lane, why);
     }
