@@ -87,7 +87,15 @@ pub(crate) struct Grant {
 impl Grant {
     /// To be called without any lock.
     pub(crate) fn deliver(self) {
-        self.route.granted(self.slot);
+        Self::deliver_all(vec![self]);
+    }
+
+    /// The same for several. A route that needs its worker no more gives it to the next at once, and that may go on through the
+    /// whole line: so none calls another.
+    pub(crate) fn deliver_all(mut grants: Vec<Self>) {
+        while let Some(Self { route, slot }) = grants.pop() {
+            grants.extend(route.granted(slot));
+        }
     }
 }
 

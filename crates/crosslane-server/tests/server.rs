@@ -209,7 +209,7 @@ fn a_server_lets_calls_end_before_it_does() {
         let call = scope.spawn(|| client.call(WAIT, &[300]));
         eventually("the call runs", || server.load().0 == 1);
         thread::sleep(Duration::from_millis(100));
-        assert!(server.shut_down(Duration::from_secs(20)), "it did not end by itself");
+        assert!(server.shut_down(Duration::MAX), "it did not end by itself");
         assert_eq!(call.join().unwrap().unwrap(), [300]);
     });
     let error = client.call(DOUBLE, &[1]).unwrap_err().to_string();
