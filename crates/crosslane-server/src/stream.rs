@@ -3,12 +3,14 @@
 use crate::address::Address;
 use crate::tls::{self, Session};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustls::ServerConfig;
 use std::fs;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,7 +69,18 @@ impl Stream {
     /// Connects within ten seconds to the first of a host's addresses that answers, of which another comes first each `turn`.
     pub(crate) fn connect(address: &Address, turn: usize) -> io::Result<Self> {
         match address {
-            Address::Unix(path) => Ok(Self::new(Socket::Unix(UnixStream::connect(path)?), None)),
+            Address::Unix(path) => {
+                let socket = unix_socket()?;
+                // Else it waits for ever for a server that takes no connections.
+                set_socket_timeout(&socket, Timeout::Send, Some(CONNECT))?;
+                match rustix::net::connect(&socket, &SocketAddrUnix::new(path.as_path())?) {
+                    Err(Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
+                    connected => {
+                        connected?;
+                        Ok(Self::new(Socket::Unix(UnixStream::from(socket)), None))
+                    }
+                }
+            }
             Address::Tcp { host, port, tls } => {
                 let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
                 let mut found: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
@@ -129,6 +142,10 @@ impl Stream {
     }
 }
 
+fn unix_socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
 fn lock(session: &Mutex<Session>) -> std::sync::MutexGuard<'_, Session> {
     session.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -166,15 +183,10 @@ impl Listener {
                 {
                     fs::remove_file(path)?;
                 }
-                let socket = rustix::net::socket_with(
-                    rustix::net::AddressFamily::UNIX,
-                    rustix::net::SocketType::STREAM,
-                    rustix::net::SocketFlags::CLOEXEC,
-                    None,
-                )?;
+                let socket = unix_socket()?;
                 // Its file has these permissions from the beginning.
                 rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
-                rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path.as_path())?)?;
+                rustix::net::bind(&socket, &SocketAddrUnix::new(path.as_path())?)?;
                 rustix::net::listen(&socket, 1024)?;
                 Ok(Listener::Unix(UnixListener::from(socket)))
             }
