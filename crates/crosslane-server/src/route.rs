@@ -579,12 +579,14 @@ impl Route {
             return;
         }
         // What it keeps for the client goes with it: no other is to find that. Else the pool waits a moment until the worker has ended what was cancelled, and ends it otherwise.
-        let lane = lock(&slot.lane).take().filter(|_| !has_states);
-        if let Some(mut lane) = lane
-            && lane.cancel().is_ok()
-        {
-            lane.give_back();
+        let mut lane = lock(&slot.lane);
+        if !has_states && lane.as_mut().is_some_and(|lane| lane.cancel().is_ok()) {
+            drop(lane);
+            workers.retire(slot);
+            return;
         }
+        drop(lane.take());
+        drop(lane);
         workers.forget(&slot);
     }
 }
