@@ -24,3 +24,14 @@ def test_the_soak_finds_wrong_rows() -> None:
     outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
     assert "wrong rows: SELECT" in outcome.stdout
+
+
+def test_the_soak_of_a_server_finds_wrong_rows() -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(SOAK.parent)!r}); import soak_server, soaking\n"
+        "soaking.SOURCES['py'] = soaking.SOURCES['py'].replace('{x * 7}', '{x * 8}')\n"
+        "sys.exit(0 if soak_server.run(60, 1) else 1)\n"
+    )
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert outcome.returncode == 1, outcome.stdout + outcome.stderr
+    assert "wrong rows: SELECT i, py_text(i)" in outcome.stdout

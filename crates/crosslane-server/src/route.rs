@@ -126,29 +126,37 @@ impl Route {
     /// Takes a message of the client.
     pub(crate) fn take(self: &Arc<Self>, bytes: &[u8]) -> Result<(), Violation> {
         let header = batch::header(bytes).map_err(|error| Violation(error.to_string()))?;
-        self.with(|state, grants| {
+        let (taken, grants) = self.with(|state, grants| {
             match header.kind {
                 BATCH => self.take_batch(state, &header, bytes)?,
                 CANCEL => self.take_cancel(state, &header)?,
                 kind => return violation(format!("a message of kind {kind}")),
             }
             self.advance(state, grants)
-        })
+        });
+        Grant::deliver_all(grants);
+        taken
     }
 
     /// Moves what can be moved.
     pub(crate) fn pump(self: &Arc<Self>) {
-        let moved = self.with(|state, grants| self.advance(state, grants));
+        Grant::deliver_all(self.pumped());
+    }
+
+    /// The same. Returns what was granted to others.
+    fn pumped(self: &Arc<Self>) -> Vec<Grant> {
+        let (moved, grants) = self.with(|state, grants| self.advance(state, grants));
         if let Err(violation) = moved {
             self.outbox.break_off(violation);
         }
+        grants
     }
 
-    /// Does something under the lock, and delivers behind it what was granted to others.
+    /// Does something under the lock. Returns also what was granted to others, to be delivered without a lock.
     fn with(
         self: &Arc<Self>,
         body: impl FnOnce(&mut State, &mut Vec<Grant>) -> Result<(), Violation>,
-    ) -> Result<(), Violation> {
+    ) -> (Result<(), Violation>, Vec<Grant>) {
         let mut grants = Vec::new();
         let mut state = lock(&self.state);
         let outcome = if state.closed { Ok(()) } else { body(&mut state, &mut grants) };
@@ -157,8 +165,7 @@ impl Route {
         if has_room {
             self.outbox.room.notify(usize::MAX);
         }
-        grants.into_iter().for_each(Grant::deliver);
-        outcome
+        (outcome, grants)
     }
 
     /// Whether the client may send more.
@@ -506,19 +513,16 @@ impl Route {
         self.outbox.end_lane(self.lane, why);
     }
 
-    /// A worker for what waits.
-    pub(crate) fn granted(self: &Arc<Self>, slot: Arc<Slot>) {
+    /// A worker for what waits. Returns what is granted to others if it is needed no more.
+    pub(crate) fn granted(self: &Arc<Self>, slot: Arc<Slot>) -> Vec<Grant> {
         let mut state = lock(&self.state);
         if state.closed || state.slot.is_some() || state.waiting.take() != Some(slot.library) {
             drop(state);
-            if let Some(grant) = self.shared.workers[slot.library].release(slot) {
-                grant.deliver();
-            }
-            return;
+            return Vec::from_iter(self.shared.workers[slot.library].release(slot));
         }
         state.slot = Some(slot);
         drop(state);
-        self.pump();
+        self.pumped()
     }
 
     /// No worker can be had.
@@ -614,12 +618,14 @@ impl Route {
             return;
         }
         // What it keeps for the client goes with it: no other is to find that. Else the pool waits a moment until the worker has ended what was cancelled, and ends it otherwise.
-        let lane = lock(&slot.lane).take().filter(|_| !has_states);
-        if let Some(mut lane) = lane
-            && lane.cancel().is_ok()
-        {
-            lane.give_back();
+        let mut lane = lock(&slot.lane);
+        if !has_states && lane.as_mut().is_some_and(|lane| lane.cancel().is_ok()) {
+            drop(lane);
+            workers.retire(slot);
+            return;
         }
+        drop(lane.take());
+        drop(lane);
         workers.forget(&slot);
     }
 }

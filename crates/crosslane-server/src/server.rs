@@ -258,19 +258,21 @@ impl Server {
     fn end(&mut self, limit: Duration) -> bool {
         let Some(scheduler) = self.scheduler.take() else { return true };
         self.shared.draining.store(true, Relaxed);
-        let until = Instant::now() + limit;
+        let until = Instant::now().checked_add(limit);
         let drained = loop {
             let connections = self.shared.connections();
             if connections.is_empty() {
                 break true;
             }
-            if Instant::now() >= until {
+            if until.is_some_and(|until| Instant::now() >= until) {
                 break false;
             }
             connections.iter().for_each(|connection| connection.end_if_idle());
             thread::sleep(GLANCE);
         };
         self.files = Files::default();
+        // Nobody waits for a new worker any more.
+        self.shared.workers.iter().for_each(Workers::close);
         // Tasks that are cancelled close their connections.
         let Shutdown { .. } = scheduler.shut_down(Duration::ZERO);
         self.shared.workers.iter().for_each(Workers::close);

@@ -4,15 +4,20 @@ use crate::address::Address;
 use crate::tls::{self, Session};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustls::ServerConfig;
 use std::fs;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a connection to a Unix socket may take to be made.
+const CONNECT: Duration = Duration::from_secs(10);
 
 /// A socket, whose operations do not wait.
 #[derive(Debug)]
@@ -100,7 +105,18 @@ impl Stream {
     /// That of the last address; or of `wait`, which waits until a socket is ready.
     pub(crate) fn connect(address: &Address, turn: usize, wait: Wait<'_>) -> io::Result<Self> {
         match address {
-            Address::Unix(path) => Ok(Self::new(Socket::Unix(UnixStream::connect(path)?), None)),
+            Address::Unix(path) => {
+                let socket = unix_socket()?;
+                // Else it waits for ever for a server that takes no connections.
+                set_socket_timeout(&socket, Timeout::Send, Some(CONNECT))?;
+                match rustix::net::connect(&socket, &SocketAddrUnix::new(path.as_path())?) {
+                    Err(Errno::AGAIN) => Err(ErrorKind::TimedOut.into()),
+                    connected => {
+                        connected?;
+                        Ok(Self::new(Socket::Unix(UnixStream::from(socket)), None))
+                    }
+                }
+            }
             Address::Tcp { host, port, tls } => {
                 let mut failed = io::Error::new(ErrorKind::NotFound, "the host has no address");
                 let mut found: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
@@ -220,6 +236,10 @@ impl Stream {
     }
 }
 
+fn unix_socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
 fn lock(session: &Mutex<Session>) -> std::sync::MutexGuard<'_, Session> {
     session.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -257,15 +277,10 @@ impl Listener {
                 {
                     fs::remove_file(path)?;
                 }
-                let socket = rustix::net::socket_with(
-                    AddressFamily::UNIX,
-                    SocketType::STREAM,
-                    SocketFlags::CLOEXEC,
-                    None,
-                )?;
+                let socket = unix_socket()?;
                 // Its file has these permissions from the beginning.
                 rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
-                rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path.as_path())?)?;
+                rustix::net::bind(&socket, &SocketAddrUnix::new(path.as_path())?)?;
                 rustix::net::listen(&socket, 1024)?;
                 Ok(Listener::Unix(UnixListener::from(socket)))
             }

@@ -6,7 +6,8 @@
 //!
 //! A scan, a stream and the states of an aggregate *hold* their worker for as long as their query needs, which may call other functions of the
 //! library meanwhile, or other states. If such workers counted, queries could wait for each other for ever. So the limit is on the workers that
-//! are not held, and there may be [`HELD`] times as many in all. If all of these are held for [`STUCK`], who waits gets an error.
+//! are not held, and there may be [`HELD`] times as many in all. So it is with a worker whose client has gone and that has not yet ended what was
+//! cancelled then. If all of these are held for [`STUCK`], who waits gets an error.
 //!
 //! Calls that are known to be long wait behind short ones, for [`PATIENCE`] at most, and leave one worker to the short ones.
 //!
@@ -21,7 +22,7 @@
 //! held ([`Grant`]).
 
 use crate::route::Route;
-use crosslane::lane::Lane;
+use crosslane::lane::{Lane, LaneError};
 use crosslane::pool::PooledLane;
 use crosslane::{Error, Library};
 use crosslane_process::{ProcessLane, Zygote};
@@ -43,6 +44,10 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const HELD: usize = 16;
 /// After so long in line for workers that are all held there is an error.
 const STUCK: Duration = Duration::from_secs(30);
+/// For how long a worker may go on with what was cancelled.
+const GRACE: Duration = Duration::from_secs(2);
+/// Messages of it that are thrown away at once.
+const MOST_AT_ONCE: usize = 64;
 /// A lane goes back to its pool after so long without use.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -70,6 +75,25 @@ impl Slot {
         !self.stalled.load(Relaxed) && self.watch.has_news()
     }
 
+    /// Throws away what comes of what was cancelled. Whether that has ended; `None` if the worker is of no more use.
+    fn settle(&self) -> Option<bool> {
+        let mut guard = lock(&self.lane);
+        let lane = guard.as_mut()?;
+        for _ in 0..MOST_AT_ONCE {
+            if lane.in_flight() == 0 {
+                return Some(true);
+            }
+            if !lane.has_news() {
+                break;
+            }
+            match lane.try_collect() {
+                Ok(_) | Err(LaneError::TooLarge(_)) => {}
+                Err(_) => return None,
+            }
+        }
+        (lane.in_flight() == 0 || lane.lives()).then(|| lane.in_flight() == 0)
+    }
+
     /// Whether a free one is of no more use: its worker has ended, or has sent what nobody has asked for.
     fn is_spoilt(&self) -> bool {
         let has_ended =
@@ -89,7 +113,15 @@ pub(crate) struct Grant {
 impl Grant {
     /// To be called without any lock.
     pub(crate) fn deliver(self) {
-        self.route.granted(self.slot);
+        Self::deliver_all(vec![self]);
+    }
+
+    /// The same for several. A route that needs its worker no more gives it to the next at once, and that may go on through the
+    /// whole line: so none calls another.
+    pub(crate) fn deliver_all(mut grants: Vec<Self>) {
+        while let Some(Self { route, slot }) = grants.pop() {
+            grants.extend(route.granted(slot));
+        }
     }
 }
 
@@ -101,6 +133,8 @@ struct Waiting {
 
 struct State {
     free: Vec<(Arc<Slot>, Instant)>,
+    /// Those that are at work on what was cancelled, since their routes left them.
+    ending: Vec<(Arc<Slot>, Instant)>,
     /// Slots, and those that are being made.
     count: usize,
     /// How many of them a route has, of these how many are held, and how many work on long calls.
@@ -153,6 +187,7 @@ impl Workers {
     ) -> Arc<Self> {
         let state = State {
             free: Vec::new(),
+            ending: Vec::new(),
             count: 0,
             lent: 0,
             held: 0,
@@ -238,6 +273,39 @@ impl Workers {
         self.next(&mut state)
     }
 
+    /// Takes a worker back that is at work on what was cancelled. It is free when it has ended that, for which it has [`GRACE`].
+    pub(crate) fn retire(self: &Arc<Self>, slot: Arc<Slot>) {
+        let mut state = lock(&self.state);
+        Self::end_loan(&mut state, &slot);
+        state.ending.push((slot, Instant::now()));
+        self.boot_if_due(&mut state);
+    }
+
+    /// Looks after the workers that are ending what was cancelled.
+    fn settle(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        let closed = state.closed;
+        let ending = std::mem::take(&mut state.ending);
+        drop(state);
+        for (slot, since) in ending {
+            match slot.settle() {
+                Some(true) => {
+                    if let Some(grant) = self.release(slot) {
+                        grant.deliver();
+                    }
+                }
+                Some(false) if !closed && since.elapsed() < GRACE => {
+                    lock(&self.state).ending.push((slot, since))
+                }
+                _ => {
+                    // Dropping it ends its process.
+                    drop(lock(&slot.lane).take());
+                    self.forget(&slot);
+                }
+            }
+        }
+    }
+
     /// A free worker for the next in line.
     fn next(&self, state: &mut State) -> Option<Grant> {
         if state.line.is_empty() {
@@ -270,7 +338,7 @@ impl Workers {
 
     /// Has another worker made if more wait than are being made, and there may be more.
     fn boot_if_due(self: &Arc<Self>, state: &mut State) {
-        let free = state.count - state.held;
+        let free = state.count - state.held - state.ending.len();
         let may = free < self.most && state.count < self.most * HELD;
         if state.closed || state.line.is_empty() || !may || !state.free.is_empty() {
             return;
@@ -316,6 +384,7 @@ impl Workers {
 
     /// Gives workers back that nobody has used for a while, or that have ended, and looks after the line.
     pub(crate) fn look(self: &Arc<Self>) {
+        self.settle();
         let mut state = lock(&self.state);
         let grant = self.next(&mut state);
         let now = Instant::now();

@@ -308,6 +308,52 @@ fn many_connections_at_once_are_no_more_than_there_may_be() {
 }
 
 #[test]
+fn a_worker_passes_a_long_line_that_needs_it_no_more() {
+    let mut options = options(&[unix()]);
+    options.workers = 1;
+    options.connections = 500;
+    let server = start(options).unwrap();
+    let address = &server.addresses()[0];
+    let mut other = Raw::new(address);
+    other.message(1, &calls(WAIT, 1, 60_000));
+    let cancel = frame(Header { kind: CANCEL, ..call(0, 1, 0) }, &());
+    let mut raws: Vec<_> = (0..300).map(|_| Raw::new(address)).collect();
+    for raw in &mut raws {
+        for lane in 0..64 {
+            raw.message(lane, &calls(DOUBLE, 1, 1));
+            raw.message(lane, &cancel);
+        }
+        (0..64).for_each(|_| assert_eq!(raw.reply().exchange, 1));
+    }
+    assert_eq!(server.load().1, 300 * 64);
+    // The worker of the first goes, and another comes.
+    drop(other);
+    raws[7].message(7, &calls(DOUBLE, 2, 1));
+    assert_eq!(raws[7].reply().exchange, 2);
+}
+
+#[test]
+fn who_leaves_calls_behind_gets_no_more_workers_than_there_may_be() {
+    let mut options = options(&[unix()]);
+    options.workers = 1;
+    let (server, guests) = start_counted(options).unwrap();
+    let mut raw = Raw::new(&server.addresses()[0]);
+    let begun = Instant::now();
+    for lane in 0..200 {
+        raw.message(lane, &calls(WAIT, 1, 4_000));
+        // It is at work, or in line.
+        thread::sleep(Duration::from_millis(5));
+        raw.send(&wire::control(&Ask::Close { lane }).unwrap());
+    }
+    let most = 16 * (2 + begun.elapsed().as_secs() as usize / 2);
+    assert!(guests.load(Relaxed) <= most, "{} instead of {most}", guests.load(Relaxed));
+    raw.message(200, &calls(DOUBLE, 1, 1));
+    assert_eq!(raw.reply().exchange, 1);
+    drop(raw);
+    eventually("its connection is gone", || server.load() == (0, 0));
+}
+
+#[test]
 fn a_soak_of_all_at_once() {
     let mut options = options(&[unix()]);
     options.workers = 3;
