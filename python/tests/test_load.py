@@ -5,6 +5,8 @@ from __future__ import annotations
 import doctest
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,6 +26,10 @@ COMMAND = [sys.executable, "-m", "crosslane._cli", "bench", "serve"]
 FUNCTIONS = """
 import pathlib
 import time
+
+@udf
+def initials(name: str) -> str:
+    return "".join(word[0] for word in name.split())
 
 @udf
 def nothing(x: int) -> int:
@@ -102,7 +108,7 @@ def test_what_cannot_be_measured_is_told(server: Server, tmp_path: Path) -> None
             server.address,
             ("--function", "missing"),
             1,
-            "the server has no function missing; it has fails, nap",
+            "the server has no function missing; it has fails, initials, nap",
         ),
         (server.address, ("--function", 'nothing("x")'), 1, 'with these arguments: "x" is no BIGINT'),
         (server.address, ("--function", "nothing"), 1, "one for x is missing"),
@@ -162,6 +168,16 @@ def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     done = CliRunner().invoke(_cli.main, ["bench", "serve", *arguments])
     assert done.exit_code == 1
     assert "pip install matplotlib" in done.output
+
+
+def test_the_documentation_is_followed(server: Server) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    (command,) = re.findall(r"^\$ crosslane bench serve (.+)$", page, re.M)
+    address, *options = shlex.split(command)
+    assert address == "crosslane+unix:///run/user/1000/words.sock"
+    done = bench(server.address, *options, "--seconds", "0.3", "--warm-up", "0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "5,000" in done.stdout
 
 
 def test_texts_and_pictures_of_steps(tmp_path: Path) -> None:
