@@ -33,23 +33,23 @@ def draw(figures: Figures, path: Path) -> None:
 
     bars = 0.45 * len(figures.lines) + 0.6
     figure = plt.figure(figsize=(11, 4.6 + bars), layout="constrained")
-    grid = figure.add_gridspec(2, 2, height_ratios=(4.2, bars))
-    panels = [figure.add_subplot(grid[0, column]) for column in range(2)]
+    above, under = figure.subfigures(2, 1, height_ratios=(4.6, bars))
     if figures.points:
+        panels = above.subplots(1, 2, sharey=True)
         for axes, percentile in zip(panels, ("p50", "p99")):
             draw_percentile(axes, figures.points, percentile, LINES)
         panels[0].legend(frameon=False, fontsize=9.5, labelcolor=INK)
-    below = figure.add_subplot(grid[1, :])
+    below = under.subplots()
     below.xaxis.set_visible(False)
     below.tick_params(left=False)
     for side in ("top", "right", "bottom", "left"):
         below.spines[side].set_visible(False)
     target_bars(below, figures.lines)
-    figure.suptitle(
+    above.suptitle(
         "The server: a function that does nothing, latency from the planned time, lower is better",
         x=0.01, ha="left", fontsize=12.5, fontweight="bold", color=INK,
     )  # fmt: skip
-    figure.supxlabel(
+    under.supxlabel(
         f"{figures.machine}, {figures.date}, load generator on the same cores",
         fontsize=8.5, color="#666666", x=0.99, ha="right",
     )  # fmt: skip

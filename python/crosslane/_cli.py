@@ -932,7 +932,9 @@ def bench_serve(
             def advance(step: int, part: float) -> None:
                 progress.update(task, description=f"{rates[step]:,} calls/s", completed=step + part)
 
-            steps.extend(_load.measure({**plan, "token": _token(token_file)}, advance))
+            # Those that have ended are kept if a later one fails.
+            for step in _load.measure({**plan, "token": _token(token_file)}, advance):
+                steps.append(step)
     except (_load.Failed, KeyboardInterrupt) as error:
         ended = error
     if steps:

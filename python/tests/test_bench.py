@@ -109,3 +109,69 @@ def test_a_disturbed_run_is_made_again_while_there_are_spare_ones(
     assert runs.each(sched.CLOSED, sched.OURS, lambda report: report["qps"]) == [2, 4, 5]
     assert not runs.goes_first
     assert made[0][-7:] == ["--outstanding", "16", "--seed", "9", "--", "our", "server"]
+
+
+@pytest.fixture
+def server(sched: ModuleType) -> ModuleType:
+    return importlib.import_module("server")
+
+
+def called(us: float) -> dict[str, Any]:
+    """A report of the server's load generator."""
+    return report(us) | {"late": {"p99_us": us}, "failed": 0}
+
+
+def test_the_server_is_compared_round_by_round(server: ModuleType, tmp_path: Path) -> None:
+    bench = server.Bench("unix", "port", 1, 3, lambda _: None)
+    times = {
+        server.RAW: [10, 40, 20],
+        "Python": [30, 20, 20],
+        "JavaScript": [20, 20, 20],
+        "Ruby": [90, 90, 90],
+    }
+    for rate in server.RATES:
+        for who, each in times.items():
+            bench.reports[who, rate] = [called(us) for us in each]
+    bench.compared = [
+        server.Compared("a query", "local lanes", 1.5, "s", [0.3, 0.4, 0.2], [0.1, 0.4, 0.2]),
+        *bench.echoes(),
+        server.Compared("a batch", "another", 1.0, "rows/s", [3e6, 1e6, 2e6], [1e6, 2e6, 1e6]),
+    ]
+    lines = [compared.line() for compared in bench.compared]
+    assert [line.value for line in lines] == [1, 1, 1, 1, 1, 4.5, 4.5, 2]
+    assert [line.met for line in lines] == [True] * 5 + [False] * 2 + [True]
+    assert (lines[0].ours, lines[0].theirs) == ("300.0 ms", "200.0 ms")
+    assert (lines[-1].ours, lines[-1].theirs, lines[-1].unit) == ("2.00 M rows/s", "1.00 M rows/s", "x")
+    figures = server.Figures("a machine", "a day", 1, 3, bench.points(), lines)
+    figures.save(tmp_path / "figures.json")
+    assert server.Figures.load(tmp_path / "figures.json") == figures
+    text = printed(server.latencies(figures.points), server.targets(figures.lines))
+    assert text.count("JavaScript") == len(server.RATES) + 2
+    if importlib.util.find_spec("matplotlib"):
+        server.draw(figures, tmp_path / "server.png")
+        assert (tmp_path / "server.png").stat().st_size > 10_000
+
+
+def test_who_begins_changes_from_round_to_round(server: ModuleType) -> None:
+    made: list[str] = []
+    round_of = server.turns(*(lambda name=name: made.append(name) for name in "abc"))
+    for turn in range(3):
+        round_of(turn)
+    assert "".join(made) == "abcbcacab"
+
+
+def test_flights_line_is_left_out_where_it_cannot_be_measured(
+    server: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = server.Bench("unix", "port", 1, 3, lambda _: None)
+    monkeypatch.setattr(server.importlib.util, "find_spec", lambda _: None)
+    bench.flight()
+    assert bench.compared == []
+    assert "left out" in capsys.readouterr().out
+    monkeypatch.undo()
+    module = ModuleType("flight")
+    module.measure = lambda rounds: {"ours": [2e6] * rounds, "theirs": [1e6] * rounds}
+    monkeypatch.setattr(server.importlib.util, "find_spec", lambda _: True)
+    monkeypatch.setitem(importlib.import_module("sys").modules, "flight", module)
+    bench.flight()
+    assert [compared.line().value for compared in bench.compared] == [2]
