@@ -655,6 +655,11 @@ def _settings(_context: click.Context, _parameter: click.Parameter, given: tuple
     " crosslane://127.0.0.1:7411.",
 )
 @click.option(
+    "--flight",
+    metavar="HOST:PORT",
+    help="Speak Arrow Flight there, too, for Databend, RisingWave and others that call external functions so.",
+)
+@click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False),
     help="A file with the token that clients must have; by default that of the variable CROSSLANE_TOKEN, if it is set.",
@@ -701,6 +706,7 @@ def _settings(_context: click.Context, _parameter: click.Parameter, given: tuple
 def serve(
     files: tuple[str, ...],
     addresses: tuple[str, ...],
+    flight: str | None,
     token_file: str | None,
     tls_cert: str | None,
     tls_key: str | None,
@@ -727,6 +733,7 @@ def serve(
         "listen": addresses,
         "token": token or None,
         "tls": [tls_cert, tls_key] if tls_cert else None,
+        "flight": flight,
         "settings": settings,
         "workers": workers,
         "connections": connections,

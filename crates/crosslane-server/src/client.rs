@@ -77,9 +77,22 @@ impl fmt::Display for Remote {
 /// # Errors
 /// [`Error::Boot`] if there is no thread or socket for it.
 pub fn attach(remote: Remote) -> Result<UnixStream, Error> {
-    let boot = |error: io::Error| Error::Boot(format!("{remote}: {error}"));
+    let name = remote.to_string();
+    start(Attached { remote, turn: 0, dial: None }, &name)
+}
+
+/// Connects to a server of this process.
+pub(crate) type Dial = Box<dyn Fn() -> io::Result<Stream> + Send>;
+
+/// As [`attach`], for a server of this process.
+pub(crate) fn attach_within(token: Option<String>, dial: Dial) -> Result<UnixStream, Error> {
+    let remote = Remote { addresses: Vec::new(), token };
+    start(Attached { remote, turn: 0, dial: Some(dial) }, "this server")
+}
+
+fn start(zygote: Attached, name: &str) -> Result<UnixStream, Error> {
+    let boot = |error: io::Error| Error::Boot(format!("{name}: {error}"));
     let (ours, theirs) = UnixStream::pair().map_err(boot)?;
-    let zygote = Attached { remote: remote.clone(), turn: 0 };
     thread::Builder::new()
         .name("crosslane-attach".into())
         .spawn(move || zygote.serve(&ControlSocket::new(theirs)))
@@ -92,6 +105,8 @@ struct Attached {
     remote: Remote,
     /// Counts connections: each begins with another server.
     turn: usize,
+    /// How to connect if the server is in this process.
+    dial: Option<Dial>,
 }
 
 impl Attached {
@@ -146,6 +161,10 @@ impl Attached {
 
     /// A connection to the first server that answers, with the functions that others had.
     fn connect(&mut self, loaded: Option<&Catalog>) -> Result<Connected, String> {
+        if let Some(dial) = &self.dial {
+            let stream = dial().map_err(|error| error.to_string())?;
+            return greet(stream, None, self.remote.token.as_ref());
+        }
         self.turn += 1;
         let mut failed = String::new();
         let count = self.remote.addresses.len();
@@ -176,11 +195,11 @@ impl Attached {
         socket: OwnedFd,
         spin: Duration,
     ) -> Result<Arc<Relay>, String> {
-        let Connected { stream, catalog, address } = self.connect(Some(loaded))?;
+        let Connected { stream, catalog, from } = self.connect(Some(loaded))?;
         // SAFETY: they are those of the request, which came once.
         let opened = unsafe { Relay::open(memory, socket, spin) };
         let (relay, requests, replies) = opened.map_err(|error| error.to_string())?;
-        let lane = Arc::new(Wire { address, stream, relay: Arc::clone(&relay), largest: catalog.largest });
+        let lane = Arc::new(Wire { from, stream, relay: Arc::clone(&relay), largest: catalog.largest });
         let sending = Arc::clone(&lane);
         let threads = thread::Builder::new()
             .name("crosslane-send".into())
@@ -200,12 +219,24 @@ impl Attached {
 struct Connected {
     stream: Stream,
     catalog: Catalog,
-    address: Address,
+    /// Where errors come from, for their text.
+    from: String,
 }
 
 fn connect(address: &Address, turn: usize, token: Option<&String>) -> Result<Connected, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what} {address}: {error}");
     let stream = Stream::connect(address, turn).map_err(failed("cannot connect to"))?;
+    greet(stream, Some(address), token)
+}
+
+/// Greets a server, which is in this process if it has no address.
+fn greet(stream: Stream, address: Option<&Address>, token: Option<&String>) -> Result<Connected, String> {
+    let from = address.map_or_else(String::new, |address| format!("the server at {address}: "));
+    let address = address.map_or_else(|| "its own door".into(), Address::to_string);
+    let failed = |what: &'static str| {
+        let address = &address;
+        move |error: io::Error| format!("{what} {address}: {error}")
+    };
     let hello = Ask::Hello { protocol: PROTOCOL, token: token.cloned() };
     let hello = wire::control(&hello).map_err(failed("cannot greet"))?;
     // A server that cannot serve says so before it reads, and closes.
@@ -224,10 +255,9 @@ fn connect(address: &Address, turn: usize, token: Option<&String>) -> Result<Con
     }
     let mut text = vec![0; length];
     receive_all(&stream, &mut text, &mut wait).map_err(failed(silent))?;
-    let address = address.clone();
     match serde_json::from_slice(&text) {
         Ok(Tell::Welcome { protocol: PROTOCOL, server, functions, text, largest }) => {
-            Ok(Connected { stream, catalog: Catalog { functions, text, server, largest }, address })
+            Ok(Connected { stream, catalog: Catalog { functions, text, server, largest }, from })
         }
         Ok(Tell::Welcome { protocol, .. }) => Err(format!(
             "the server at {address} speaks version {protocol} of the protocol, and this is {PROTOCOL}"
@@ -240,7 +270,8 @@ fn connect(address: &Address, turn: usize, token: Option<&String>) -> Result<Con
 
 /// A lane and its connection.
 struct Wire {
-    address: Address,
+    /// Before the text of an error.
+    from: String,
     stream: Stream,
     relay: Arc<Relay>,
     /// The most bytes of a message that the server takes.
@@ -271,7 +302,7 @@ impl Wire {
         match outcome {
             // What it said before its end tells more, and is read by the other thread.
             Err(error) if is_closed(&error) => {}
-            Err(error) => self.relay.end(&format!("the server at {}: {error}", self.address)),
+            Err(error) => self.relay.end(&format!("{}{error}", self.from)),
             Ok(()) => {}
         }
         if self.relay.has_ended() {
@@ -286,7 +317,7 @@ impl Wire {
             Err(error) if is_closed(&error) => "it closed the connection".into(),
             Err(error) => error.to_string(),
         };
-        self.relay.end(&format!("the server at {}: {why}", self.address));
+        self.relay.end(&format!("{}{why}", self.from));
         self.stream.shut_down();
     }
 

@@ -12,6 +12,7 @@
 pub mod address;
 pub mod client;
 mod connection;
+pub mod flight;
 mod offer;
 mod route;
 pub mod server;

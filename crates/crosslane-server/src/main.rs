@@ -4,6 +4,7 @@
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library};
 use crosslane_process::{Source, Zygote, ZygoteOptions, guests};
+use crosslane_server::flight::{self, Flight};
 use crosslane_server::server::Served;
 use crosslane_server::{Address, Options, Server};
 use serde::Deserialize;
@@ -25,6 +26,9 @@ struct Told {
     token: Option<String>,
     /// A certificate's file, and its key's.
     tls: Option<(PathBuf, PathBuf)>,
+    /// Where Arrow Flight is spoken: host:port.
+    #[serde(default)]
+    flight: Option<String>,
     #[serde(default)]
     settings: BTreeMap<String, String>,
     workers: usize,
@@ -69,8 +73,11 @@ fn serve(told: Told) -> Result<bool, Error> {
     let libraries = told.files.iter().map(|file| load(file, &settings, told.workers));
     let libraries = libraries.collect::<Result<Vec<_>, _>>()?;
     let count: usize = libraries.iter().map(|served| served.library.functions.len()).sum();
-    let tls =
-        told.tls.map(|(certificate, key)| crosslane_server::tls::server(&certificate, &key)).transpose();
+    let tls = told
+        .tls
+        .as_ref()
+        .map(|(certificate, key)| crosslane_server::tls::server(certificate, key))
+        .transpose();
     let options = Options {
         listen,
         token: told.token,
@@ -81,14 +88,24 @@ fn serve(told: Told) -> Result<bool, Error> {
         largest: told.largest_batch,
         spin: settings.spin,
     };
-    let server = Server::start(options, libraries, |line| eprintln!("crosslane: {line}"))?;
+    let log = |line: &str| eprintln!("crosslane: {line}");
+    let server = Server::start(options, libraries, log)?;
+    let flight =
+        told.flight.map(|listen| Flight::open(&server, &flight::Options { listen, tls: told.tls }, log));
+    let flight = flight.transpose()?;
     for address in server.addresses() {
         println!("serving {count} functions at {address}");
+    }
+    if let Some(flight) = &flight {
+        let (count, refused) = flight.offered();
+        refused.into_iter().for_each(log);
+        println!("serving {count} functions at {}", flight.address());
     }
     // Who waits for the line may have gone.
     let _ = std::io::stdout().flush();
     signals.wait();
     eprintln!("crosslane: shutting down");
+    flight.iter().for_each(Flight::end);
     Ok(server.shut_down(Duration::try_from_secs_f64(told.drain).unwrap_or(Duration::MAX)))
 }
 

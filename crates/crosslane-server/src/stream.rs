@@ -62,6 +62,12 @@ impl Stream {
         Self { socket, session: session.map(Mutex::new) }
     }
 
+    /// Both ends of a connection within this process.
+    pub(crate) fn pair() -> io::Result<(Self, Self)> {
+        let (one, other) = UnixStream::pair()?;
+        Ok((Self::new(Socket::Unix(one), None), Self::new(Socket::Unix(other), None)))
+    }
+
     /// Connects within ten seconds to the first of a host's addresses that answers, of which another comes first each `turn`.
     pub(crate) fn connect(address: &Address, turn: usize) -> io::Result<Self> {
         match address {
