@@ -19,7 +19,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status};
 
 fn local() -> flight::Options {
@@ -341,6 +341,34 @@ fn others_than_this_machine_need_a_token() {
         let batches: Vec<_> = batches.try_collect().await.unwrap();
         assert_eq!(values(&batches[0]), [6]);
     });
+}
+
+#[test]
+fn a_certificate_makes_connections_encrypted() {
+    let signed = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let folder = std::env::temp_dir().join(format!("crosslane-flight-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
+    std::fs::write(&certificate, signed.cert.pem()).unwrap();
+    std::fs::write(&key, signed.signing_key.serialize_pem()).unwrap();
+    let server = start(options(&[unix()])).unwrap();
+    let encrypted = flight::Options { listen: "localhost:0".into(), tls: Some((certificate, key)) };
+    let door = Flight::open(&server, &encrypted, |_| {}).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    run(async {
+        let address = door.address().replace("grpc+tls://", "https://");
+        let trusted = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(signed.cert.pem()));
+        let channel = Endpoint::new(address).unwrap().tls_config(trusted).unwrap().connect().await.unwrap();
+        let mut client = FlightServiceClient::new(channel);
+        let results = exchange(&mut client, messages("double", vec![integers([21])])).await.unwrap();
+        assert_eq!(values(&results[0]), [42]);
+        let plain = door.address().replace("grpc+tls://", "http://");
+        let plain = remote::Client::connect(plain).await;
+        assert!(plain.is_err() || plain.unwrap().get("double").await.is_err());
+    });
+    let missing = flight::Options { tls: Some(("/nowhere.pem".into(), "/nowhere.pem".into())), ..encrypted };
+    let error = Flight::open(&server, &missing, |_| {}).unwrap_err().to_string();
+    assert!(error.starts_with("/nowhere.pem: "), "{error}");
 }
 
 #[test]

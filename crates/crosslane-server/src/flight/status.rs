@@ -56,7 +56,7 @@ mod tests {
             assert!(text.starts_with("first") && text.ends_with("last"), "{text}");
             assert!(text.contains(" bytes are left out "), "{text}");
             let status = Status::unknown(text);
-            let header = status.to_http::<()>();
+            let header = status.into_http::<()>();
             assert!(header.headers()["grpc-message"].len() < 6 << 10);
         }
     }
