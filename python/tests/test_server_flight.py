@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
+import shlex
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -294,3 +296,25 @@ def test_a_token_is_asked_for(tmp_path: Path) -> None:
                 client.get_flight_info(descriptor)
             options = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer secret")])
             assert client.get_flight_info(descriptor, options).total_records == 1
+
+
+@pytest.mark.usefixtures("flight_server")
+def test_the_page_of_the_server(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    file, command = (re.findall(rf"^```{name}\n(.*?)^```$", page, re.M | re.S) for name in ("python", "sh"))
+    (tmp_path / "words.py").write_text(file[0])
+    assert shlex.split(command[1]) == ["crosslane", "serve", "words.py", "--flight", "127.0.0.1:8815"]
+    # Both engines' statements name this address and these functions.
+    assert re.findall(r"'http://(.+?)'", page) == ["127.0.0.1:8815"] * 3
+    assert re.findall(r"AS (\w+) USING LINK|HANDLER = '(\w+)'", page) == [
+        ("initials", ""),
+        ("words", ""),
+        ("", "initials"),
+    ]
+    with Server(tmp_path / "words.py", listen=unix(tmp_path), options=("--flight", "127.0.0.1:0")) as server:
+        address = server.next().rpartition(" ")[2]
+        with flight.connect(address) as client:
+            (result,) = exchange(client, "initials", column(["Ada Byron"]))
+            assert result.column(0).to_pylist() == ["AB"]
+            (result,) = exchange(client, "words", column(["a b"]))
+            assert result.column(1).to_pylist() == ["a", "b"]

@@ -2,18 +2,19 @@
 //!
 //! | call | here |
 //! |---|---|
-//! | GetFlightInfo, of the path `[name]` | the schema of the function: its arguments, and the results behind them. `total_records` is how many are arguments |
+//! | GetFlightInfo, of the path `[name]` | its schema: `total_records` arguments, and the results behind them |
 //! | ListFlights | the same for all functions |
 //! | DoExchange, whose first message has this path | batches of arguments in, batches of results out |
 //! | DoAction `protocol_version` | 2, as of arrow-udf |
 //!
-//! The door is a client of its own server, over connections within the process. So its calls go through the same workers as those of other clients, in the
-//! same line; and limits, retries, timeouts and errors are those of any engine ([`crosslane::call`]). It costs a hop more than
-//! a door that would speak to the workers itself.
+//! The door is a client of its own server, over connections within the process. So its calls go through the same
+//! workers as those of other clients, in the same line; and limits, retries, timeouts and errors are those of any
+//! engine ([`crosslane::call`]). It costs a hop more than a door that would speak to the workers itself.
 //!
 //! # Bounds
-//! There are as many connections and exchanges at most as the server has connections, and half as many calls at once, each of which is a
-//! connection of the server. Those beyond wait in the order in which they came. A message is bounded by the server's largest.
+//! There are as many connections and exchanges at most as the server has connections, and half as many calls at once,
+//! each of which is a connection of the server. Those beyond wait in the order in which they came. A message is bounded
+//! by the server's largest.
 
 mod calls;
 mod columns;
@@ -109,8 +110,8 @@ impl Flight {
     /// Opens the door. `log` gets a line for what happens to connections.
     ///
     /// # Errors
-    /// [`Error::Engine`] if it cannot listen, the certificate cannot be read, or other machines could call functions without a token;
-    /// [`Error::Boot`] if there are no threads for it.
+    /// [`Error::Engine`] if it cannot listen, the certificate cannot be read, or other machines could call functions
+    /// without a token; [`Error::Boot`] if there are no threads for it.
     pub fn open(
         server: &Server,
         options: &Options,
@@ -126,7 +127,8 @@ impl Flight {
         let token = server.token().cloned();
         if token.is_none() && !bound.ip().is_loopback() {
             return Err(Error::Engine(format!(
-                "everybody who reaches {listen} could call the functions: give the server a token, or listen at 127.0.0.1"
+                "everybody who reaches {listen} could call the functions: give the server a token, or listen at \
+                 127.0.0.1"
             )));
         }
         let identity = tls.as_ref().map(|(certificate, key)| {
@@ -183,8 +185,8 @@ impl Flight {
         (self.door.faces.len() - refused.len(), refused)
     }
 
-    /// Takes no more connections and batches. What is worked on goes on; it ends with the server, which is to be shut down now, and
-    /// the door dropped then.
+    /// Takes no more connections and batches. What is worked on goes on; it ends with the server, which is to be shut
+    /// down now, and the door dropped then.
     pub fn end(&self) {
         self.door.ending.send_replace(true);
     }

@@ -1,4 +1,5 @@
-//! Functions of a server, called over Arrow Flight: by arrow-flight's client, and by that of arrow-udf (`arrow-udf-runtime`).
+//! Functions of a server, called over Arrow Flight: by arrow-flight's client, and by that of arrow-udf
+//! (`arrow-udf-runtime`).
 
 mod common;
 

@@ -1,8 +1,8 @@
 //! Arrow arrays as columns of a frame, and back.
 //!
-//! Both have the layout of Arrow's columnar format, so the buffers of an array are written into a ring as they are. What a frame has
-//! in one way only (offsets of 32 bits from 0, rows from the first on) arrays may have in others; these are made alike first.
-//! An INTERVAL counts microseconds here and nanoseconds there.
+//! Both have the layout of Arrow's columnar format, so the buffers of an array are written into a ring as they are.
+//! What a frame has in one way only (offsets of 32 bits from 0, rows from the first on) arrays may have in others;
+//! these are made alike first. An INTERVAL counts microseconds here and nanoseconds there.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::IntervalMonthDayNanoType;
@@ -171,8 +171,8 @@ fn intervals(array: &ArrayRef) -> Result<Buffer, ArrowError> {
     Ok(Buffer::from_slice_ref(bytemuck::cast_slice::<_, u8>(&intervals)))
 }
 
-/// A column of a frame as an array of the type that [`field`](super::types::field) gives its type. Rows whose text is not UTF-8 are NULL: they
-/// are errors, or become NULL, elsewhere.
+/// A column of a frame as an array of the type that [`field`](super::types::field) gives its type. Rows whose text is
+/// not UTF-8 are NULL: they are errors, or become NULL, elsewhere.
 ///
 /// # Errors
 /// If a value does not fit Arrow's type.

@@ -1,7 +1,7 @@
 //! A client's exchange: batches in, and their results out in the same order.
 //!
-//! The results are made as the client takes them. A few batches are ahead; more are not read until it has
-//! taken what is there, so that HTTP/2 holds back who sends. An exchange that the client leaves is dropped, which ends its calls.
+//! The results are made as the client takes them. A few batches are ahead; more are not read until it has taken what is
+//! there, so that HTTP/2 holds back who sends. An exchange that the client leaves is dropped, which ends its calls.
 
 use super::calls::{Calls, Trouble};
 use super::face::Face;
@@ -32,7 +32,8 @@ use tonic::{Code, Status, Streaming};
 const SILENT: Duration = Duration::from_secs(30);
 /// How long the end of what a client sends is waited for when the server shuts down.
 const LAST_MOMENT: Duration = Duration::from_millis(200);
-/// Batches of a scalar function that are worked on at once. A table function's are done one by one: each keeps a worker.
+/// Batches of a scalar function that are worked on at once. A table function's are done one by one: each keeps a
+/// worker.
 const AHEAD: usize = 4;
 
 /// The results of a batch: `None` when there are no more.

@@ -3,7 +3,8 @@
 use crosslane::Error;
 use tonic::{Code, Status};
 
-/// A status travels in a header, of which clients take 8 KiB. So much of a text is kept of its beginning, and of its end, as it is encoded.
+/// A status travels in a header, of which clients take 8 KiB. So much of a text is kept of its beginning, and of its
+/// end, as it is encoded.
 const SHOWN: (usize, usize) = (3 << 10, 2 << 10);
 
 /// What a client is told of an error.

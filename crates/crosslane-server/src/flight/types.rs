@@ -80,8 +80,9 @@ fn lacking(data_type: &DataType) -> String {
     format!("the type {} does not travel over Arrow Flight", &text[1..text.len() - 1])
 }
 
-/// Whether a column of Arrow's type `given` can be read where `due` is due: another encoding of the same values may come. Names
-/// of parts do not matter. What is short as it travels and long when it is read (dictionaries, run lengths) is not taken.
+/// Whether a column of Arrow's type `given` can be read where `due` is due: another encoding of the same values may
+/// come. Names of parts do not matter. What is short as it travels and long when it is read (dictionaries, run lengths)
+/// is not taken.
 fn fits(given: &Arrow, due: &Arrow) -> bool {
     use Arrow as A;
     match (given, due) {
@@ -103,7 +104,8 @@ fn all_fit(given: &Fields, due: &Fields) -> bool {
         && given.iter().zip(due).all(|(given, due)| fits(given.data_type(), due.data_type()))
 }
 
-/// Whether the columns that a client gives can be read as the arguments that are due. One of nothing but NULLs may stand for a plain type.
+/// Whether the columns that a client gives can be read as the arguments that are due. One of nothing but NULLs may
+/// stand for a plain type.
 pub(super) fn arguments_fit(given: &Fields, due: &Fields) -> bool {
     let fit = |(given, due): (&FieldRef, &FieldRef)| {
         let (given, due) = (given.data_type(), due.data_type());
