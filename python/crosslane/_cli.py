@@ -665,6 +665,11 @@ def _token(file: str | None, option: str = "--token-file") -> str | None:
     " crosslane://127.0.0.1:7411.",
 )
 @click.option(
+    "--flight",
+    metavar="HOST:PORT",
+    help="Speak Arrow Flight there, too, for Databend, RisingWave and others that call external functions so.",
+)
+@click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False),
     help="A file with the token that clients must have; by default that of the variable CROSSLANE_TOKEN, if it is set.",
@@ -740,6 +745,7 @@ def _token(file: str | None, option: str = "--token-file") -> str | None:
 def serve(
     files: tuple[str, ...],
     addresses: tuple[str, ...],
+    flight: str | None,
     token_file: str | None,
     tls_cert: str | None,
     tls_key: str | None,
@@ -771,6 +777,7 @@ def serve(
         "listen": addresses,
         "token": _token(token_file),
         "tls": [tls_cert, tls_key] if tls_cert else None,
+        "flight": flight,
         "settings": settings,
         "workers": workers,
         "connections": connections,

@@ -63,6 +63,10 @@ class Server:
         assert self.process.stderr is not None
         self.printed.extend(self.process.stderr)
 
+    def next(self) -> str:
+        """The next line that it says."""
+        return self._said.get(timeout=60).strip()
+
     @property
     def log(self) -> str:
         """What it and the functions have printed so far."""

@@ -60,10 +60,19 @@ pub(crate) struct Catalog {
     pub(crate) takes: usize,
 }
 
+/// Connects to a server of this process.
+pub(crate) type Dial = Box<dyn Fn() -> io::Result<Stream> + Send>;
+
+/// How a server is reached.
+enum Reach {
+    Network(Remote),
+    /// It is in this process, and lets in who has this token.
+    Within(Dial, Option<String>),
+}
+
 /// What makes lanes to a server.
-#[derive(Debug)]
 pub struct RemoteZygote {
-    remote: Remote,
+    reach: Reach,
     options: LaneOptions,
     stop: Stop,
     /// What the server had when it was attached.
@@ -77,7 +86,14 @@ pub struct RemoteZygote {
 pub(crate) struct Connected {
     pub(crate) stream: Stream,
     pub(crate) catalog: Catalog,
-    address: Address,
+    /// Where errors come from, as the beginning of their text.
+    from: String,
+}
+
+impl fmt::Debug for RemoteZygote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteZygote").field("catalog", &self.catalog).finish_non_exhaustive()
+    }
 }
 
 impl RemoteZygote {
@@ -91,13 +107,32 @@ impl RemoteZygote {
         stop: Stop,
     ) -> Result<(Self, Vec<Arc<Function>>), Error> {
         let name = remote.to_string();
-        let connected = connect(&remote, 0, None, &stop).map_err(|message| Error::Load {
-            library: name.clone(),
+        Self::start(Reach::Network(remote), &name, options, stop)
+    }
+
+    /// The same for a server of this process.
+    pub(crate) fn within(
+        dial: Dial,
+        token: Option<String>,
+        options: LaneOptions,
+        stop: Stop,
+    ) -> Result<(Self, Vec<Arc<Function>>), Error> {
+        Self::start(Reach::Within(dial, token), "this server", options, stop)
+    }
+
+    fn start(
+        reach: Reach,
+        name: &str,
+        options: LaneOptions,
+        stop: Stop,
+    ) -> Result<(Self, Vec<Arc<Function>>), Error> {
+        let connected = connect(&reach, 0, None, &stop).map_err(|message| Error::Load {
+            library: name.to_owned(),
             failure: Box::new(Failure { class: "ConnectionError".into(), message, ..Failure::default() }),
         })?;
         let catalog = connected.catalog;
-        let functions = Function::all(catalog.functions.clone(), &name)?;
-        Ok((Self { remote, options, stop, catalog, turn: 0, next_lane: 1 }, functions))
+        let functions = Function::all(catalog.functions.clone(), name)?;
+        Ok((Self { reach, options, stop, catalog, turn: 0, next_lane: 1 }, functions))
     }
 }
 
@@ -106,16 +141,23 @@ impl pool::Zygote for RemoteZygote {
 
     fn boot(&mut self) -> Result<RemoteLane, Error> {
         self.turn += 1;
-        let connected = connect(&self.remote, self.turn, Some(&self.catalog), &self.stop);
-        let Connected { stream, catalog, address } = connected.map_err(Error::Boot)?;
+        let connected = connect(&self.reach, self.turn, Some(&self.catalog), &self.stop);
+        let Connected { stream, catalog, from } = connected.map_err(Error::Boot)?;
         let id = self.next_lane;
         self.next_lane += 1;
-        Ok(RemoteLane::new(id, address, stream, catalog.takes, self.options))
+        Ok(RemoteLane::new(id, from, stream, catalog.takes, self.options))
     }
 }
 
 /// A connection to the first server that answers, with the functions that others had.
-fn connect(remote: &Remote, turn: usize, known: Option<&Catalog>, stop: &Stop) -> Result<Connected, String> {
+fn connect(reach: &Reach, turn: usize, known: Option<&Catalog>, stop: &Stop) -> Result<Connected, String> {
+    let remote = match reach {
+        Reach::Network(remote) => remote,
+        Reach::Within(dial, token) => {
+            let stream = dial().map_err(|error| error.to_string())?;
+            return converse(stream, None, token.as_ref(), Instant::now() + GREETING, stop);
+        }
+    };
     let mut failed = String::new();
     let count = remote.addresses.len();
     for offset in 0..count {
@@ -143,10 +185,28 @@ pub(crate) fn greet(
     token: Option<&String>,
     stop: &Stop,
 ) -> Result<Connected, String> {
-    let failed = |what: &'static str| move |error: io::Error| format!("{what} {address}: {error}");
     let until = Instant::now() + GREETING;
     let wait = |socket: BorrowedFd<'_>, interest| await_socket(socket, interest, until, stop);
-    let stream = Stream::connect(address, turn, &wait).map_err(failed("cannot connect to"))?;
+    let stream = Stream::connect(address, turn, &wait);
+    let stream = stream.map_err(|error| format!("cannot connect to {address}: {error}"))?;
+    converse(stream, Some(address), token, until, stop)
+}
+
+/// Greets a server, which is in this process if it has no address.
+fn converse(
+    stream: Stream,
+    address: Option<&Address>,
+    token: Option<&String>,
+    until: Instant,
+    stop: &Stop,
+) -> Result<Connected, String> {
+    let from = address.map_or_else(String::new, |address| format!("the server at {address}: "));
+    let address = address.map_or_else(|| "its own door".into(), Address::to_string);
+    let failed = |what: &'static str| {
+        let address = &address;
+        move |error: io::Error| format!("{what} {address}: {error}")
+    };
+    let wait = |socket: BorrowedFd<'_>, interest| await_socket(socket, interest, until, stop);
     let hello = Ask::Hello { protocol: PROTOCOL, token: token.cloned() };
     let hello = wire::control(&hello).map_err(failed("cannot greet"))?;
     // A server that cannot serve says so before it reads, and closes.
@@ -163,7 +223,7 @@ pub(crate) fn greet(
     match serde_json::from_slice(&text) {
         Ok(Tell::Welcome { protocol: PROTOCOL, functions, text, largest, .. }) => {
             let catalog = Catalog { functions, text, takes: largest };
-            Ok(Connected { stream, catalog, address: address.clone() })
+            Ok(Connected { stream, catalog, from })
         }
         Ok(Tell::Welcome { protocol, .. }) => Err(format!(
             "the server at {address} speaks version {protocol} of the protocol, and this is {PROTOCOL}"

@@ -8,7 +8,6 @@
 //! What the server sends is not trusted. Its words and its replies are bounded, [`Exchanges`] checks whose turn it is, and the engine
 //! reads batches as it reads those of a ring.
 
-use crate::address::Address;
 use crate::stream::Stream;
 use crate::wire::{CONTROL, PREFIX, Tell, prefix, read_prefix};
 use crosslane::batch::{self, CANCEL, Encode, Header, LAST, Plan};
@@ -136,7 +135,8 @@ enum Came {
 /// A lane to a server. Dropping it ends its connection.
 pub struct RemoteLane {
     id: u64,
-    address: Address,
+    /// Where errors come from, as the beginning of their text.
+    from: String,
     outbox: Arc<Outbox>,
     options: LaneOptions,
     /// The most bytes of a message that the server takes.
@@ -159,19 +159,16 @@ pub struct RemoteLane {
 
 impl fmt::Debug for RemoteLane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteLane")
-            .field("id", &self.id)
-            .field("address", &self.address)
-            .finish_non_exhaustive()
+        f.debug_struct("RemoteLane").field("id", &self.id).field("from", &self.from).finish_non_exhaustive()
     }
 }
 
 impl RemoteLane {
     /// The lane of a connection on which the server has greeted back, and takes messages of so many bytes.
-    pub(crate) fn new(id: u64, address: Address, stream: Stream, takes: usize, options: LaneOptions) -> Self {
+    pub(crate) fn new(id: u64, from: String, stream: Stream, takes: usize, options: LaneOptions) -> Self {
         Self {
             id,
-            address,
+            from,
             outbox: Arc::new(Outbox { stream, rest: Mutex::default() }),
             options,
             takes,
@@ -192,7 +189,7 @@ impl RemoteLane {
     /// The end of the connection. What was noted first is why.
     fn end(&mut self, why: impl Into<String>) -> LaneError {
         let why = self.ended.get_or_insert_with(|| why.into());
-        LaneError::Died(format!("the server at {}: {why}", self.address))
+        LaneError::Died(format!("{}{why}", self.from))
     }
 
     /// The connection is of no use to a fork of the engine, whose parent uses it.
@@ -497,8 +494,8 @@ mod tests {
     fn lane() -> (RemoteLane, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let options = LaneOptions { largest: LARGEST, stuck: Stuck::default() };
-        let address = "crosslane+unix:///test".parse().unwrap();
-        (RemoteLane::new(1, address, Stream::of(ours), LARGEST, options), theirs)
+        let from = "the server: ".to_owned();
+        (RemoteLane::new(1, from, Stream::of(ours), LARGEST, options), theirs)
     }
 
     fn texts(values: &[&str]) -> ColumnBuilder {

@@ -14,6 +14,7 @@ mod any;
 pub mod client;
 mod connection;
 pub mod doors;
+pub mod flight;
 pub mod http;
 pub mod lane;
 pub mod load;

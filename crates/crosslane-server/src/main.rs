@@ -4,6 +4,7 @@
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library};
 use crosslane_process::{Source, Zygote, ZygoteOptions, flush_log, guests, print_to_log};
+use crosslane_server::flight::{self, Flight};
 use crosslane_server::http::Access;
 use crosslane_server::load::{self, Event, Plan};
 use crosslane_server::log::{self, Format};
@@ -31,6 +32,9 @@ struct Told {
     /// A certificate's file, and its key's.
     tls: Option<(PathBuf, PathBuf)>,
     http: Option<HttpTold>,
+    /// Where Arrow Flight is spoken: host:port.
+    #[serde(default)]
+    flight: Option<String>,
     #[serde(default)]
     settings: BTreeMap<String, String>,
     workers: usize,
@@ -138,8 +142,11 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     });
     let libraries = libraries.collect::<Result<Vec<_>, _>>()?;
     let count: usize = libraries.iter().map(|served| served.library.functions.len()).sum();
-    let tls =
-        told.tls.map(|(certificate, key)| crosslane_server::tls::server(&certificate, &key)).transpose();
+    let tls = told
+        .tls
+        .as_ref()
+        .map(|(certificate, key)| crosslane_server::tls::server(certificate, key))
+        .transpose();
     let options = Options {
         listen,
         token: told.token,
@@ -155,14 +162,24 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     if let Some(http) = &http {
         http.show(&server);
     }
+    let log = |line: &str| info!(what = line, "flight");
+    let flight =
+        told.flight.map(|listen| Flight::open(&server, &flight::Options { listen, tls: told.tls }, log));
+    let flight = flight.transpose()?;
     for address in server.addresses() {
         println!("serving {count} functions at {address}");
         info!(address = address.to_string(), functions = count, "serving");
+    }
+    if let Some(flight) = &flight {
+        let (count, refused) = flight.offered();
+        refused.into_iter().for_each(log);
+        println!("serving {count} functions at {}", flight.address());
     }
     // Who waits for the line may have gone.
     let _ = std::io::stdout().flush();
     signals.wait();
     info!("shutting down");
+    flight.iter().for_each(Flight::end);
     Ok(server.shut_down(Duration::try_from_secs_f64(told.drain).unwrap_or(Duration::MAX)))
 }
 

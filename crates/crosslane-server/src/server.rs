@@ -1,6 +1,7 @@
 //! The server: libraries, listeners and connections.
 
 use crate::address::Address;
+use crate::client::Dial;
 use crate::connection::{self, Connection};
 use crate::offer::{Offer, Seal};
 use crate::stream::{Listener, Stream};
@@ -241,6 +242,31 @@ impl Server {
     /// What doors other than listeners look at.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// How many connections there may be, and the most bytes of a message.
+    pub(crate) fn limits(&self) -> (usize, usize) {
+        (self.shared.most_connections, self.shared.largest)
+    }
+
+    /// What clients must know.
+    pub(crate) fn token(&self) -> Option<&String> {
+        self.shared.token.as_ref()
+    }
+
+    /// What connects to this server from within its process, for a door that speaks another protocol.
+    pub(crate) fn dial(&self) -> Option<Dial> {
+        let (shared, handle) = (Arc::clone(&self.shared), self.scheduler.as_ref()?.handle().clone());
+        Some(Box::new(move || {
+            if let Some(why) = shared.refusal() {
+                return Err(io::Error::other(why));
+            }
+            let (ours, theirs) = Stream::pair()?;
+            let peer = "a door of this server".to_owned();
+            let place = connection::open(&shared, theirs)?;
+            drop(handle.spawn(connection::serve(place, peer)));
+            Ok(ours)
+        }))
     }
 
     /// The connections that are open, and the calls that wait for a worker.

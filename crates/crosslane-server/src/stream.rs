@@ -93,6 +93,12 @@ impl Stream {
         Self { socket, session: session.map(Mutex::new) }
     }
 
+    /// Both ends of a connection within this process.
+    pub(crate) fn pair() -> io::Result<(Self, Self)> {
+        let (one, other) = UnixStream::pair()?;
+        Ok((Self::new(Socket::Unix(one), None), Self::new(Socket::Unix(other), None)))
+    }
+
     /// One that is connected.
     #[cfg(test)]
     pub(crate) fn of(stream: UnixStream) -> Self {
