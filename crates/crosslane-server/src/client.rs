@@ -159,7 +159,7 @@ impl Attached {
                 }
                 Ok(_) => {
                     failed = format!(
-                        "the functions of {address} have changed since they were attached; attach again"
+                        "the functions of {address} have changed since they were attached; attach again, or make a new client"
                     );
                 }
                 Err(error) => failed = error,
