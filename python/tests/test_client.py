@@ -53,6 +53,10 @@ def joined(first: str, *rest: str) -> str:
 def kind_of(x):
     return type(x).__name__
 
+@udf("paint(color ENUM('green')) -> VARCHAR")
+def paint(color):
+    return color
+
 @udf
 def fails(x: int) -> int:
     if x == 3:
@@ -254,6 +258,8 @@ def test_wrong_columns(client: crosslane.Client) -> None:
         client.call_batch("plus", [1, 2], [1])
     with pytest.raises(ValueError, match=r"column x: .*'b'"):
         client.call_batch("plus", pa.array(["b"]), [1])
+    with pytest.raises(ValueError, match=r"paint: color: 'red', which is none of ENUM\('green'\)"):
+        client.call_batch("paint", pa.array(["green", "red"]))
     with pytest.raises(TypeError, match="column x: object where a column is due"):
         client.call_batch("plus", object(), [1])
 

@@ -194,7 +194,10 @@ fn called(
     let called = py.detach(|| session.call(function, &group, &arguments, &mut results));
     if let Err(error) = called {
         let failed = arguments.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        return Err(failed.unwrap_or_else(|| ending.raise(&error)));
+        return Err(match failed {
+            Some((at, wrong)) => about(py, wrong, function, at, None),
+            None => ending.raise(&error),
+        });
     }
     if results.rows() != rows {
         let (name, got) = (function.name(), results.rows());
@@ -330,8 +333,8 @@ struct Arguments<'a> {
     function: &'a Function,
     columns: Vec<Given>,
     rows: usize,
-    /// What was wrong with an array, in Python's words.
-    failed: Mutex<Option<PyErr>>,
+    /// What was wrong with an array, and which.
+    failed: Mutex<Option<(usize, PyErr)>>,
 }
 
 /// Some rows of an argument.
@@ -370,7 +373,7 @@ impl Input for Arguments<'_> {
             })
             .collect();
         let mut pieces = Vec::with_capacity(columns.len());
-        for (Given { data_type, values }, column) in self.columns.iter().zip(&columns) {
+        for (at, (Given { data_type, values }, column)) in self.columns.iter().zip(&columns).enumerate() {
             let part = match (values, column) {
                 (Values::Array(array), _) => array.part(data_type, rows.start, rows.len()).map(Piece::Part),
                 (Values::Objects(_), Some(column)) => Ok(Piece::Rows(Rows::new(column, rows.clone()))),
@@ -378,7 +381,7 @@ impl Input for Arguments<'_> {
             };
             pieces.push(part.map_err(|error| {
                 let told = Error::Engine(error.to_string());
-                *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some((at, error));
                 told
             })?);
         }
