@@ -23,6 +23,7 @@ from crosslane._udf import DeclarationError, udaf, udf, udtf
 from crosslane.types import Interval, Tagged, TimeNs, TimestampNs
 
 if TYPE_CHECKING:
+    from crosslane._client import AsyncClient, Client
     from crosslane._duckdb import (
         cancel,
         connect,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from crosslane._map import map
 
 __all__ = [
+    "AsyncClient",
+    "Client",
     "DeclarationError",
     "Interval",
     "Tagged",
@@ -62,8 +65,9 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # Lanes import this package too, and need no DuckDB.
     if name in __all__:
-        # Streams need no DuckDB either.
-        return getattr(import_module("crosslane._map" if name == "map" else "crosslane._duckdb"), name)
+        # Streams and clients need no DuckDB either.
+        homes = {"map": "_map", "Client": "_client", "AsyncClient": "_client"}
+        return getattr(import_module(f"crosslane.{homes.get(name, '_duckdb')}"), name)
     raise AttributeError(f"module 'crosslane' has no attribute {name!r}")
 
 

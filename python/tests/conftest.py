@@ -48,7 +48,9 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """No test leaves a process behind, unless its module keeps an engine for all its tests."""
     before = set(processes())
     yield
-    if {"engine", "engines", "flight_server", "served_engine", "tables"} & set(request.fixturenames):
+    if {"engine", "engines", "flight_server", "served_client", "served_engine", "tables"} & set(
+        request.fixturenames
+    ):
         return
     assert eventually(lambda: set(processes()) <= before), f"left behind: {set(processes()) - before}"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 import crosslane
@@ -32,6 +34,7 @@ KINDS = {
     "lua-row": "lua_echo",
     "lua-vectorized": "lua_echo_columns",
 }
+saw = runpy.run_path(str(FOLDER / "saw.py"))["saw"]
 LANGUAGES = {"python": "py", "js": "js", "ruby": "rb", "lua": "lua"}
 
 
@@ -110,6 +113,13 @@ def served_engine(echoes: list[Path]) -> Iterator[duckdb.DuckDBPyConnection]:
         con.close()
 
 
+@pytest.fixture(scope="module")
+def served_client(echoes: list[Path]) -> Iterator[crosslane.Client]:
+    """A client of a server with the same functions."""
+    with Server(*echoes) as server, crosslane.Client(server.address) as client:
+        yield client
+
+
 def fill(
     con: duckdb.DuckDBPyConnection, case: dict[str, Any], size: int, pattern: str, values: list[str]
 ) -> None:
@@ -185,6 +195,38 @@ def test_values_come_back_from_a_server(served_engine: duckdb.DuckDBPyConnection
     for kind, name in KINDS.items():
         if not kind.startswith("thread") and comes_back(case["type"], kind):
             assert differences(served_engine, f"{name}_{index}", case["type"]) == [], kind
+
+
+@pytest.mark.parametrize("index", range(len(CASES)), ids=[case["type"][:40] for case in CASES])
+def test_values_come_back_to_a_client(
+    engine: duckdb.DuckDBPyConnection, served_client: crosslane.Client, index: int
+) -> None:
+    case = CASES[index]
+    values = [text_of(value) for value in case["values"]]
+    fill(engine, case, len(values) + 1, "last", values)
+    objects: list[Any] = []
+    take = f"take_{index}"
+    signature = f"{take}(x {case['type']}) -> BOOLEAN"
+    crosslane.register(engine, lambda x: objects.append(x) or True, signature, lane="thread", replace=True)
+    engine.execute(f"SELECT {take}(x) FROM data WHERE x IS NOT NULL ORDER BY i").fetchall()
+    assert len(objects) == len(values)
+    seen = [saw(value) for value in objects]
+    for name in ("echo", "echo_columns"):
+        assert [saw(served_client.call(f"{name}_{index}", value)) for value in objects] == seen
+    assert served_client.call(f"echo_{index}", None) is None
+    # As Python's values, and as the arrays that these become.
+    array = served_client.call_batch(f"echo_{index}", [*objects, None])
+    for column in (
+        [*objects, None],
+        array,
+        array.slice(1),
+        pa.chunked_array([array.slice(0, 1), array.slice(1)]),
+    ):
+        texts = seen[len(seen) + 1 - len(column) :]
+        assert served_client.call_batch(f"python_saw_{index}", column).to_pylist() == [*texts, None]
+        back = served_client.call_batch(f"echo_columns_{index}", column)
+        assert back.type == array.type
+        assert served_client.call_batch(f"python_saw_{index}", back).to_pylist() == [*texts, None]
 
 
 @pytest.mark.parametrize(

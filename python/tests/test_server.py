@@ -371,7 +371,9 @@ def test_killed_workers_are_replaced(remote: duckdb.DuckDBPyConnection) -> None:
         assert eventually(lambda: isinstance(value_or_error(remote, "SELECT pid()"), int))
 
 
-def test_the_page_of_the_server(con: duckdb.DuckDBPyConnection, tmp_path: Path, serve: type[Server]) -> None:
+def test_the_page_of_the_server(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, serve: type[Server], capsys: pytest.CaptureFixture[str]
+) -> None:
     page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
     here = "crosslane+unix:///run/user/1000/words.sock"
     python, sh, sql = (
@@ -386,5 +388,8 @@ def test_the_page_of_the_server(con: duckdb.DuckDBPyConnection, tmp_path: Path, 
     con.execute(attach)
     assert con.execute(scalar).fetchall() == [("AB",)]
     assert con.execute(table).fetchall() == [("a",), ("b",), ("c",)]
+    program = "\n".join(python[1:]).replace(here, unix(tmp_path))
+    exec(compile(program, "docs/server.md", "exec"), {})
+    assert capsys.readouterr().out == "['a', 'b', 'c']\n" * 2
     # Those of Arrow Flight are tested with it.
-    assert (len(python), len(sh), len(sql)) == (1, 2, 3)
+    assert (len(python), len(sh), len(sql)) == (3, 2, 3)

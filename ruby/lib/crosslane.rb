@@ -27,3 +27,4 @@ Crosslane::Native.prepare
 
 require "crosslane/host"
 require "crosslane/database"
+require "crosslane/client"

@@ -11,10 +11,8 @@
 //! | 3 | the address of the values, or 0 if the type has none |
 //! | 4 | how many bytes of values there are |
 
-use crosslane::batch::{self, Column, Frame};
-use crosslane::{ColumnBuilder, DataType, Error, Layout, Rows};
-use std::collections::BTreeMap;
-use std::ops::Range;
+use crosslane::batch::Column;
+use crosslane::{DataType, Error, Layout};
 
 /// How many words of the table a column has.
 pub const WORDS: usize = 5;
@@ -99,95 +97,10 @@ pub fn tell(column: &Column<'_>, table: &mut Vec<u64>) {
     column.children.iter().for_each(|child| tell(child, table));
 }
 
-/// Results in the order of their rows, whatever order they come in.
-#[derive(Debug)]
-pub struct Results {
-    data_type: DataType,
-    column: ColumnBuilder,
-    /// What came before its turn: the row that it begins with.
-    early: BTreeMap<usize, ColumnBuilder>,
-}
-
-impl Results {
-    /// None yet, of this type.
-    pub fn new(data_type: DataType) -> Self {
-        let column = ColumnBuilder::new(&data_type);
-        Self { data_type, column, early: BTreeMap::new() }
-    }
-
-    /// How many rows there are.
-    pub fn rows(&self) -> usize {
-        self.column.rows()
-    }
-
-    /// The rows so far.
-    pub fn column(&self) -> Column<'_> {
-        self.column.column(&self.data_type)
-    }
-
-    /// Adds the rows of a column from a place on.
-    ///
-    /// # Errors
-    /// [`Error::Engine`] if there is no room for them.
-    pub fn rest(&mut self, column: &Column<'_>, first: usize) -> Result<(), Error> {
-        self.part(column, first..column.rows)
-    }
-
-    /// Adds some rows of a column.
-    ///
-    /// # Errors
-    /// As [`Results::rest`].
-    pub fn part(&mut self, column: &Column<'_>, rows: Range<usize>) -> Result<(), Error> {
-        if rows == (0..column.rows) {
-            return self.column.extend(column).map_err(overflow);
-        }
-        let count = rows.len();
-        let rows = Frame::new(&Rows::new(column, rows), count)?;
-        let column = batch::column(rows.bytes(), column.data_type)?;
-        self.column.extend(&column).map_err(overflow)
-    }
-
-    fn put(
-        &mut self,
-        first: usize,
-        put: impl FnOnce(&mut ColumnBuilder) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        if first == self.column.rows() {
-            put(&mut self.column)?;
-        } else {
-            let mut early = ColumnBuilder::new(&self.data_type);
-            put(&mut early)?;
-            self.early.insert(first, early);
-        }
-        while let Some(next) = self.early.remove(&self.column.rows()) {
-            self.column.extend(&next.column(&self.data_type)).map_err(overflow)?;
-        }
-        Ok(())
-    }
-}
-
-fn overflow(error: crosslane::builder::Overflow) -> Error {
-    Error::Engine(error.to_string())
-}
-
-impl crosslane::call::Output for Results {
-    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
-        self.put(first, |column| column.extend(results).map_err(overflow))
-    }
-
-    fn null(&mut self, row: usize) {
-        // A NULL takes what `reserve` has, or a few bytes.
-        let _ = self.put(row, |column| {
-            column.null();
-            Ok(())
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crosslane::call::Output;
+    use crosslane::ColumnBuilder;
 
     #[test]
     fn a_column_is_the_same_behind_its_addresses() {
@@ -217,22 +130,5 @@ mod tests {
         let too_few = &table[..table.len() - WORDS];
         // SAFETY: as above.
         assert!(unsafe { given(too_few, std::iter::once(&data_type)) }.is_err());
-    }
-
-    #[test]
-    fn results_are_put_in_order() {
-        let numbers = |values: &[i64]| {
-            let mut builder = ColumnBuilder::new(&DataType::BigInt);
-            builder.fixed_all(values);
-            builder
-        };
-        let mut results = Results::new(DataType::BigInt);
-        results.accept(3, &numbers(&[3, 4]).column(&DataType::BigInt)).unwrap();
-        results.null(2);
-        results.accept(0, &numbers(&[0, 1]).column(&DataType::BigInt)).unwrap();
-        assert_eq!(results.rows(), 5);
-        let column = results.column();
-        let shown: Vec<_> = (0..5).map(|row| crosslane::display::value(&column, row).to_string()).collect();
-        assert_eq!(shown, ["0", "1", "NULL", "3", "4"]);
     }
 }

@@ -3,10 +3,10 @@
 //! Java knows a state by the number of a slot, which it takes and gives back; the slot has what the core keeps of a state. One thread, the
 //! task's, uses them, and waits here for the guest. Another may cancel.
 
-use crate::columns::{Results, given};
+use crate::columns::given;
 use crate::library::{ProcessLibrary, group};
 use crate::task::Arguments;
-use crosslane::call::CallGroup;
+use crosslane::call::{CallGroup, Results};
 use crosslane::states::{Accumulates, Accumulation, State, States, destroy};
 use crosslane::{DataType, Error, Function};
 use crosslane_process::Zygote;

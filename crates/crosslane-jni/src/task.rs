@@ -16,11 +16,11 @@
 //! | the thread | room for an answer | the task, which takes one; [`Task::end`], which lets go of the queue |
 //! | the thread | a guest | the reply, the guest's death, the deadline, or the cancellation that [`Task::end`] is |
 
-use crate::columns::{Results, given, tell};
+use crate::columns::{given, tell};
 use crate::library::group;
 use crosslane::batch::{Column, Encode};
 use crosslane::call::{
-    Asked, CallGroup, Caller, Input, Iteration, Map, MapInput, MapOptions, MapStep, Row, Scan, call,
+    Asked, CallGroup, Caller, Input, Iteration, Map, MapInput, MapOptions, MapStep, Results, Row, Scan, call,
 };
 use crosslane::pool::Zygote;
 use crosslane::stats::now;

@@ -169,8 +169,9 @@ fn connect(reach: &Reach, turn: usize, known: Option<&Catalog>, stop: &Stop) -> 
                 if known.is_none_or(|known| known.functions == *functions && known.text == *text) {
                     return Ok(connected);
                 }
-                failed =
-                    format!("the functions of {address} have changed since they were attached; attach again");
+                failed = format!(
+                    "the functions of {address} have changed since they were attached; attach again, or make a new client"
+                );
             }
             Err(error) => failed = error,
         }

@@ -274,6 +274,22 @@ impl ColumnBuilder {
         self.end_row(false);
     }
 
+    /// Makes a row NULL that was added. Its value stays, where nobody looks.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn make_null(&mut self, row: usize) {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        if self.nulls == 0 {
+            self.validity.clear();
+            extend_bits(&mut self.validity, 0, &vec![0xFF; self.rows.div_ceil(8)], self.rows);
+        }
+        if crate::batch::bit(&self.validity, row) {
+            self.validity[row / 8] &= !(1 << (row % 8));
+            self.nulls += 1;
+        }
+    }
+
     fn bits(&mut self, value: bool) {
         if self.rows.is_multiple_of(8) {
             self.data.push(0);

@@ -425,10 +425,19 @@ pub(crate) struct Part<'a> {
     _array: PhantomData<&'a Exported>,
 }
 
-// SAFETY: nobody writes to an exported array, and a part only reads it.
+// SAFETY: nobody writes to an exported array, which pyarrow releases from whatever thread; no Python object is touched.
+unsafe impl Send for Exported {}
+// SAFETY: nobody writes to an exported array.
+unsafe impl Sync for Exported {}
+// SAFETY: a part only reads an exported array.
 unsafe impl Sync for Part<'_> {}
 
 impl Exported {
+    /// How many rows it has.
+    pub(crate) fn rows(&self) -> usize {
+        self.0.length as usize
+    }
+
     pub(crate) fn new(array: &Bound<'_, PyAny>) -> PyResult<Self> {
         // SAFETY: all-zero is a valid ArrowArray: null pointers and no release.
         let mut exported: Box<ArrowArray> = Box::new(unsafe { std::mem::zeroed() });

@@ -6,6 +6,7 @@
 
 mod aggregate;
 mod arrow;
+mod client;
 mod collected;
 mod iterate;
 mod kept;
@@ -126,6 +127,8 @@ fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(zygote::zygote, module)?)?;
     module.add_function(wrap_pyfunction!(stream::table_type, module)?)?;
     module.add_class::<map::Map>()?;
+    module.add_class::<client::Client>()?;
+    module.add_class::<client::Cancellation>()?;
     module.add_function(wrap_pyfunction!(note, module)?)?;
     module.add_function(wrap_pyfunction!(text, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))

@@ -5,7 +5,10 @@ use crosslane::call::{CallGroup, Caller, Map as Stream, MapInput, MapOptions, Ma
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{DataType, Error, Function, Kind, Library, Settings};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, ruby_environment};
-use pyo3::exceptions::{PyKeyboardInterrupt, PyLookupError, PyRuntimeError, PyTimeoutError, PyValueError};
+use crosslane_server::AnyZygote;
+use pyo3::exceptions::{
+    PyConnectionError, PyKeyboardInterrupt, PyLookupError, PyRuntimeError, PyTimeoutError, PyValueError,
+};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,46 +17,73 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 /// Bytes of each ring: a few batches of 65,536 rows.
 const RING: usize = 4 << 20;
 
-/// Why a stream is to end.
-#[derive(Default)]
-struct Ending {
+/// Why a stream, or a call of a client, is to end.
+pub(crate) struct Ending {
     /// It was closed, maybe by another thread.
-    closed: AtomicBool,
+    closed: Arc<AtomicBool>,
     /// The terminal's Ctrl-C reached the workers.
     interrupted: AtomicBool,
+    /// The client whose it is was closed.
+    client: Option<Arc<AtomicBool>>,
     /// What a signal's handler has raised.
     raised: Mutex<Option<PyErr>>,
 }
 
 impl Ending {
+    pub(crate) fn new(client: Option<Arc<AtomicBool>>, closed: Arc<AtomicBool>) -> Self {
+        Self { closed, interrupted: AtomicBool::new(false), client, raised: Mutex::default() }
+    }
+
+    /// Ends it.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Relaxed);
+    }
+
+    /// Whether it was closed, or its client was.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed) || self.client_is_closed()
+    }
+
+    fn client_is_closed(&self) -> bool {
+        self.client.as_ref().is_some_and(|client| client.load(Relaxed))
+    }
+
     /// Asked while a thread waits, without the interpreter's lock.
-    fn is_due(&self) -> bool {
-        if self.closed.load(Relaxed) || self.interrupted.load(Relaxed) {
+    pub(crate) fn is_due(&self) -> bool {
+        if self.is_closed() || self.interrupted.load(Relaxed) {
             return true;
         }
-        match Python::attach(|py| py.check_signals()) {
-            Ok(()) => false,
-            Err(error) => {
+        // An interpreter that ends waits for nothing.
+        match Python::try_attach(|py| py.check_signals()) {
+            None => true,
+            Some(Ok(())) => false,
+            Some(Err(error)) => {
                 *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 true
             }
         }
     }
 
-    /// What Python raises for a stream that has to end.
-    fn cancelled(&self) -> PyErr {
+    /// What Python raises for what has to end.
+    pub(crate) fn cancelled(&self) -> PyErr {
         let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take();
         raised.unwrap_or_else(|| match self.closed.load(Relaxed) {
+            _ if self.client_is_closed() => PyValueError::new_err("the client was closed"),
             true => PyValueError::new_err("the stream was closed"),
             false => PyKeyboardInterrupt::new_err(()),
         })
     }
 
     /// What Python raises for an error.
-    fn raise(&self, error: &Error) -> PyErr {
+    pub(crate) fn raise(&self, error: &Error) -> PyErr {
         match error {
             Error::Cancelled { .. } => self.cancelled(),
             Error::TimedOut { .. } => PyTimeoutError::new_err(error.to_string()),
+            // What a client hears of its server; other libraries are no servers.
+            Error::Load { failure, .. } if self.client.is_some() => {
+                PyConnectionError::new_err(failure.message.clone())
+            }
+            Error::Boot(why) if self.client.is_some() => PyConnectionError::new_err(why.clone()),
             _ => PyRuntimeError::new_err(error.to_string()),
         }
     }
@@ -100,7 +130,7 @@ fn chosen(file: &str, functions: &[Arc<Function>], name: Option<&str>) -> Result
 
 /// A stream under way, and what its batches are in Python.
 struct Running {
-    stream: Stream<Zygote>,
+    stream: Stream<AnyZygote>,
     group: CallGroup,
     tables: Tables,
 }
@@ -137,9 +167,9 @@ impl Map {
         depth: usize,
         ordered: bool,
     ) -> PyResult<Self> {
-        let ending = Arc::new(Ending::default());
+        let ending = Arc::new(Ending::new(None, Arc::default()));
         let settings = Settings::default();
-        let (interrupted, stop) = (Arc::clone(&ending), Arc::clone(&ending));
+        let interrupted = Arc::clone(&ending);
         let (source, wanted) = match given {
             Given::File(path, wanted) => (Source::File { path }, Some(wanted)),
             Given::Pickles(pickles) => (Source::Pickle { name: name.clone(), pickles: vec![pickles] }, None),
@@ -159,24 +189,25 @@ impl Map {
             on_interrupt: Arc::new(move |_| interrupted.interrupted.store(true, Relaxed)),
         };
         let warm = PoolOptions { warm: lanes, idle_timeout: settings.idle_timeout };
-        let begin = || -> Result<Stream<Zygote>, Error> {
-            let (pool, loaded) = Pool::start(warm, move |stop| Zygote::start(options, stop))?;
+        let begin = || -> Result<Stream<AnyZygote>, Error> {
+            let (pool, functions) = Pool::start(warm, move |stop| {
+                let (zygote, loaded) = Zygote::start(options, stop)?;
+                Ok((AnyZygote::Process(Box::new(zygote)), loaded.functions))
+            })?;
             let function = match &wanted {
-                Some(wanted) => chosen(&name, &loaded.functions, wanted.as_deref())?,
-                None => loaded.functions.first().cloned().ok_or_else(|| none(&name))?,
+                Some(wanted) => chosen(&name, &functions, wanted.as_deref())?,
+                None => functions.first().cloned().ok_or_else(|| none(&name))?,
             };
-            let library = Library { name, version: 1, functions: loaded.functions, pool };
+            let library = Library { name, version: 1, functions, pool };
             Stream::new(Arc::new(library), function, MapOptions { lanes, depth, ordered })
         };
         let stream = py.detach(begin).map_err(|error| match error {
             Error::Declaration(what) => PyLookupError::new_err(what),
             error => ending.raise(&error),
         })?;
-        let takes = stream.takes().map(DataType::to_string);
-        let columns = Mutex::new(stream.returns().map(|returns| returns.to_string()));
+        let stop = Arc::clone(&ending);
         let group = CallGroup::with_stop(move || stop.is_due());
-        let running = Mutex::new(Some(Running { stream, group, tables: Tables::default() }));
-        Ok(Self { running, takes, columns, ending, process: std::process::id(), most: RING / 4 })
+        Ok(Self::over(stream, group, ending, RING))
     }
 
     /// The next results as a StructArray; None if there are no more. `pull` gives the next batch of the input: its types
@@ -194,7 +225,7 @@ impl Map {
             }
         };
         let Some(running) = &mut *guard else {
-            return if self.ending.closed.load(Relaxed) { Err(self.ending.cancelled()) } else { Ok(None) };
+            return if self.ending.is_closed() { Err(self.ending.cancelled()) } else { Ok(None) };
         };
         let next = self.step(pull, running);
         if let Some(returns) = running.stream.returns() {
@@ -222,7 +253,7 @@ impl Map {
 
     /// Ends the stream and its workers; if a thread waits for results, when that has seen it.
     fn close(&self, py: Python<'_>) {
-        self.ending.closed.store(true, Relaxed);
+        self.ending.close();
         if let (true, Ok(mut running)) = (self.process == std::process::id(), self.running.try_lock()) {
             let over = running.take();
             py.detach(|| drop(over));
@@ -231,6 +262,19 @@ impl Map {
 }
 
 impl Map {
+    /// A stream over rings of so many bytes.
+    pub(crate) fn over(
+        stream: Stream<AnyZygote>,
+        group: CallGroup,
+        ending: Arc<Ending>,
+        ring: usize,
+    ) -> Self {
+        let takes = stream.takes().map(DataType::to_string);
+        let columns = Mutex::new(stream.returns().map(|returns| returns.to_string()));
+        let running = Mutex::new(Some(Running { stream, group, tables: Tables::default() }));
+        Self { running, takes, columns, ending, process: std::process::id(), most: ring / 4 }
+    }
+
     fn step<'py>(
         &self,
         pull: &Bound<'py, PyAny>,

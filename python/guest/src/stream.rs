@@ -47,7 +47,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    fn new(py: Python<'_>, columns: DataType) -> PyResult<Self> {
+    pub(crate) fn new(py: Python<'_>, columns: DataType) -> PyResult<Self> {
         let text = map_types(&columns).into();
         let arrow = arrow::pyarrow_type(py, &columns, Direction::Argument)?.unbind();
         Ok(Self { columns, text, arrow })

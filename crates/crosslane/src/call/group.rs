@@ -44,6 +44,12 @@ impl CallGroup {
         Self { stop: Some(Box::new(stop)), ..Self::default() }
     }
 
+    /// Another group of the same engine instance, with a `stop` of its own.
+    #[must_use]
+    pub fn beside(&self, stop: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { slots: Arc::clone(&self.slots), ..Self::with_stop(stop) }
+    }
+
     /// Whether what began at this moment ([`now`]) should end.
     pub fn should_end(&self, begun: u64) -> bool {
         self.was_cancelled(begun) || self.stop.as_ref().is_some_and(|stop| stop())

@@ -18,6 +18,7 @@ mod loss;
 mod map;
 mod place;
 mod replies;
+mod results;
 mod scan;
 mod wait;
 mod worker;
@@ -27,6 +28,7 @@ pub use group::{CallGroup, CallGroups, Caller};
 pub use iterate::Iteration;
 pub use map::{LONGEST_ANSWER, Map, MapInput, MapOptions, MapStep, map_types, table_of};
 pub use place::place;
+pub use results::Results;
 pub use scan::{Asked, LONGEST_BATCH, Row, Scan};
 
 use crate::batch::{Body, Column, Encode, Frame, Plan};

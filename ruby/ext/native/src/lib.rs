@@ -7,10 +7,12 @@
 //! | [`zygote`] | loads a file, and forks workers |
 //! | [`control`] | the host's side of the control socket |
 //! | [`engine`] | the embedded database, and its calls of this program's blocks |
+//! | [`client`] | a server's functions |
 
 #![allow(missing_docs, reason = "the only thing to be seen is Ruby's entry point, which a macro makes")]
 
 mod aggregate;
+mod client;
 mod concurrent;
 mod control;
 mod engine;
@@ -147,6 +149,15 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     control.define_method("forked", method!(control::Control::forked, 1))?;
     control.define_method("unforked", method!(control::Control::unforked, 2))?;
     control.define_method("exited", method!(control::Control::exited, 3))?;
+    let client = define::<client::Client>(ruby, native, "Client")?;
+    client.define_singleton_method("new", function!(client::Client::new, 3))?;
+    client.define_method("functions", method!(client::Client::functions, 0))?;
+    client.define_method("call", method!(client::Client::call, 4))?;
+    client.define_method("scan", method!(client::Client::scan, 2))?;
+    client.define_method("close", method!(client::Client::close, 0))?;
+    let scan = define::<client::Scan>(ruby, native, "Scan")?;
+    scan.define_method("fetch", method!(client::Scan::fetch, 0))?;
+    scan.define_method("close", method!(client::Scan::close, 0))?;
     define_engine(ruby, native)
 }
 

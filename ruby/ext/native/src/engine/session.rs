@@ -223,7 +223,7 @@ impl Session {
     }
 
     /// Asked by calls that wait: on the query's own thread, does what the VM wants.
-    fn must_stop(&self) -> bool {
+    pub(crate) fn must_stop(&self) -> bool {
         if self.has_left() {
             return true;
         }

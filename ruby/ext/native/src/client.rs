@@ -1,0 +1,334 @@
+//! The native half of `Crosslane::Client`: a server's functions for a program without an engine ([`Served`]).
+//!
+//! A call waits without the GVL. What the VM wants of its thread meanwhile is done as in a query
+//! ([`crate::engine::session`]); what raises ends the call.
+
+use crate::engine::database::{briefly, in_own_process};
+use crate::engine::session::{Session as Watch, failure, lock};
+use crate::objects::{self, Fault, Vm, made};
+use crosslane::batch::{Column, Encode};
+use crosslane::call::{CallGroup, Caller, Input, Results, Row};
+use crosslane::{ColumnBuilder, DataType, Error as CallError, Function, Rows};
+use crosslane_gvl::{self as gvl, check_interrupts, protect};
+use crosslane_server::client::Remote;
+use crosslane_server::session::{Session as Served, Table, with_arguments};
+use magnus::rb_sys::{AsRawValue, FromRawValue};
+use magnus::{Error, RArray, TryConvert, Value};
+use rb_sys::{Qnil, VALUE};
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// `Crosslane::Native::Client`.
+#[magnus::wrap(class = "Crosslane::Native::Client", free_immediately)]
+pub(crate) struct Client {
+    /// `None` when it is closed.
+    served: Mutex<Option<Arc<Served>>>,
+    process: u32,
+}
+
+/// What a failed call raises. With the GVL.
+fn raised(watch: &Watch, served: &Served, error: &CallError) -> Error {
+    let left = watch.left();
+    let closed = served.closed().load(Relaxed);
+    let message = match error {
+        CallError::Cancelled { .. } if left.is_none() && closed => "the client was closed".into(),
+        error => told(error),
+    };
+    failure(left, &message)
+}
+
+/// An error in the words of who connects to a server.
+fn told(error: &CallError) -> String {
+    match error {
+        CallError::Load { failure, .. } => failure.message.clone(),
+        CallError::Boot(why) => why.clone(),
+        error => error.to_string(),
+    }
+}
+
+fn check_process(process: u32) -> Result<(), Error> {
+    if process == std::process::id() {
+        return Ok(());
+    }
+    Err(failure(None, "this process was forked after the client had connected; it needs a client of its own"))
+}
+
+/// What watches over a use of a function, and ends it.
+fn watched(served: &Served) -> (Arc<Watch>, CallGroup) {
+    let watch = Watch::new();
+    watch.begin();
+    let asked = Arc::clone(&watch);
+    let group = served.group(move || asked.must_stop());
+    (watch, group)
+}
+
+/// Waits without the GVL. What the VM wants of the thread ends the work, and is raised.
+fn wait<T>(served: &Served, watch: &Watch, work: impl FnOnce() -> Result<T, CallError>) -> Result<T, Error> {
+    let done = gvl::without_fail(work, || watch.interrupt(), |unwind| watch.stop(unwind));
+    let done = done.map_err(|error| raised(watch, served, &error))?;
+    match watch.left() {
+        None => Ok(done),
+        Some(left) => Err(failure(Some(left), "the call was interrupted")),
+    }
+}
+
+impl Client {
+    /// Connects.
+    pub(crate) fn new(addresses: String, token: Option<String>, lanes: usize) -> Result<Self, Error> {
+        crosslane_process::occupy_standard_descriptors();
+        crosslane_process::report_panics();
+        let remote = Remote::new(&addresses, token).map_err(crate::argument_error)?;
+        check_interrupts()?;
+        let served = gvl::without_or_raise(|| Served::connect(remote, lanes), || {})?;
+        let served = served.map_err(|error| failure(None, &told(&error)))?;
+        Ok(Self { served: Mutex::new(Some(Arc::new(served))), process: std::process::id() })
+    }
+
+    fn served(&self) -> Result<Arc<Served>, Error> {
+        check_process(self.process)?;
+        lock(&self.served).clone().ok_or_else(|| failure(None, "the client is closed"))
+    }
+
+    /// The signature of each function, and what the server says about it, as JSON.
+    pub(crate) fn functions(&self) -> Result<Vec<(String, String)>, Error> {
+        let served = self.served()?;
+        let said = served.functions().iter().map(|function| {
+            let said = serde_json::to_string(&function.spec).map_err(crate::argument_error)?;
+            Ok((function.signature.to_string(), said))
+        });
+        said.collect()
+    }
+
+    /// The results of a function, by its place, for so many rows of columns, which are Arrays. `types` are those of the arguments if
+    /// it takes any.
+    pub(crate) fn call(
+        &self,
+        index: usize,
+        types: Option<String>,
+        columns: RArray,
+        rows: usize,
+    ) -> Result<RArray, Error> {
+        let served = self.served()?;
+        let results = called(&served, index, types.as_deref(), columns, rows);
+        if let Some(closed) = Arc::into_inner(served) {
+            briefly(|| drop(closed));
+        }
+        let results = results?;
+        let column = results.column();
+        let reader = objects::reader(column.data_type)?;
+        let mut values = Qnil as VALUE;
+        // SAFETY: protected, and nothing in the closure is to be dropped.
+        protect(|| unsafe {
+            let vm = Vm::new();
+            values = rb_sys::rb_ary_new_capa(column.rows as i64);
+            for row in 0..column.rows {
+                rb_sys::rb_ary_push(values, made(reader.read(&vm, &column, row)));
+            }
+        })?;
+        // SAFETY: the Array lies on this stack.
+        RArray::try_convert(unsafe { Value::from_raw(values) })
+    }
+
+    /// The rows of a table function for one row of arguments.
+    pub(crate) fn scan(&self, index: usize, columns: RArray) -> Result<Scan, Error> {
+        let served = self.served()?;
+        let function = function(&served, index)?;
+        let arguments = Arguments::new(function, columns, 1)?;
+        let types = function.signature.parameters.iter().map(|field| field.data_type.clone());
+        let table = Row::of(&arguments, types).and_then(|row| served.scan(function, row));
+        let table = table.map_err(|error| failure(None, &told(&error)))?;
+        Ok(Scan { reading: Mutex::new(Some(Reading { table, served })), process: self.process })
+    }
+
+    /// Ends all that is under way. It may be called twice.
+    pub(crate) fn close(&self) {
+        if self.process != std::process::id() {
+            return;
+        }
+        if let Some(served) = lock(&self.served).take() {
+            served.close();
+            briefly(|| drop(served));
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let served = self.served.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        leave(self.process, served);
+    }
+}
+
+/// Lets go of what has threads. A fork has none of them, and its copies of the locks may be held.
+fn leave<T: Send + 'static>(process: u32, thing: Option<T>) {
+    if process == std::process::id() {
+        in_own_process(process, move || drop(thing));
+    } else {
+        std::mem::forget(thing);
+    }
+}
+
+fn function(served: &Served, index: usize) -> Result<&Arc<Function>, Error> {
+    served.functions().get(index).ok_or_else(|| crate::argument_error(format!("no function {index}")))
+}
+
+fn called(
+    served: &Served,
+    index: usize,
+    types: Option<&str>,
+    columns: RArray,
+    rows: usize,
+) -> Result<Results, Error> {
+    check_interrupts()?;
+    let declared = function(served, index)?;
+    let concrete = types.map(|types| for_types(declared, types)).transpose()?;
+    let function = concrete.as_ref().unwrap_or(declared);
+    let arguments = Arguments::new(function, columns, rows)?;
+    let (watch, group) = watched(served);
+    let results = wait(served, &watch, || {
+        let mut results = Results::new(function.signature.returns.clone());
+        served.call(function, &group, &arguments, &mut results).map(|()| results)
+    })?;
+    if results.rows() != rows {
+        let (name, got) = (function.name(), results.rows());
+        return Err(failure(None, &format!("{name}: {got} results of {rows} rows")));
+    }
+    Ok(results)
+}
+
+/// What a function is for arguments of the types of a text such as `(BIGINT)`.
+fn for_types(declared: &Function, types: &str) -> Result<Function, Error> {
+    let concrete = declared.signature.for_types(types).map_err(crate::argument_error)?;
+    let types = concrete.parameters.into_iter().map(|field| field.data_type).collect();
+    declared.for_arguments(types).map_err(crate::argument_error)
+}
+
+/// The arguments of a call.
+struct Arguments<'a> {
+    function: &'a Function,
+    columns: Vec<(DataType, ColumnBuilder)>,
+    rows: usize,
+}
+
+impl<'a> Arguments<'a> {
+    /// From Arrays of so many values each. With the GVL.
+    fn new(function: &'a Function, given: RArray, rows: usize) -> Result<Self, Error> {
+        let signature = &function.signature;
+        let mut columns = Vec::with_capacity(given.len());
+        for at in 0..given.len() {
+            let values: RArray = given.entry(at as isize)?;
+            let fixed = signature.fixed().get(at).map(|field| &field.data_type);
+            let Some(data_type) = fixed.or(signature.rest()) else {
+                return Err(crate::argument_error(format!("{} arguments for {signature}", given.len())));
+            };
+            let writer = objects::writer(data_type)?;
+            let mut out = ColumnBuilder::new(data_type);
+            for row in 0..rows {
+                // What becomes a value by a method may change the Array: what is not there any more is nil.
+                let value: Value = values.entry(row as isize)?;
+                if let Err(fault) = objects::write_row(&writer, value.as_raw(), &mut out) {
+                    let row = (rows > 1).then_some(row + 1);
+                    return Err(objects::exception(about(fault, function, at, row)).into());
+                }
+            }
+            columns.push((data_type.clone(), out));
+        }
+        Ok(Self { function, columns, rows })
+    }
+}
+
+/// A fault of an argument, which is told as one of a result.
+fn about(fault: Fault, function: &Function, at: usize, row: Option<usize>) -> Fault {
+    let Fault::Refused(refused) = fault else { return fault };
+    let (class, text) = *refused;
+    let fields = &function.signature.parameters;
+    let name = &fields[at.min(fields.len() - 1)].name;
+    let place = row.map(|row| format!(" of row {row}")).unwrap_or_default();
+    let text = text.strip_prefix("returned ").unwrap_or(&text);
+    Fault::refused(class, format!("{}: {name}{place}: {text}", function.name()))
+}
+
+impl Input for Arguments<'_> {
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), CallError> {
+        let columns: Vec<Column<'_>> =
+            self.columns.iter().map(|(data_type, column)| column.column(data_type)).collect();
+        let pieces: Vec<_> = columns.iter().map(|column| Rows::new(column, rows.clone())).collect();
+        with_arguments(self.function, (&pieces, pieces.len()), rows.len(), take)
+    }
+}
+
+/// A table that is read.
+struct Reading {
+    table: Table,
+    served: Arc<Served>,
+}
+
+/// `Crosslane::Native::Scan`: the rows of a table function that were not taken yet.
+#[magnus::wrap(class = "Crosslane::Native::Scan", free_immediately)]
+pub(crate) struct Scan {
+    reading: Mutex<Option<Reading>>,
+    process: u32,
+}
+
+impl Scan {
+    fn reading(&self) -> Result<MutexGuard<'_, Option<Reading>>, Error> {
+        check_process(self.process)?;
+        match self.reading.try_lock() {
+            Ok(reading) => Ok(reading),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(failure(None, "the rows are being read already")),
+        }
+    }
+
+    /// The next rows as Arrays; nil if there are no more.
+    pub(crate) fn fetch(&self) -> Result<Option<RArray>, Error> {
+        let mut guard = self.reading()?;
+        let Some(Reading { table, served }) = &mut *guard else { return Ok(None) };
+        let next = check_interrupts().map_err(Error::from).and_then(|()| {
+            let (watch, group) = watched(served);
+            wait(served, &watch, || table.next(Caller::new(&group, 1)))
+        });
+        if !matches!(next, Ok(Some(_))) {
+            let over = guard.take();
+            briefly(|| drop(over));
+        }
+        let Some(results) = next? else { return Ok(None) };
+        let column = results.column();
+        let readers = column.children.iter().map(|child| objects::reader(child.data_type));
+        let readers = readers.collect::<Result<Vec<_>, _>>()?;
+        let mut rows = Qnil as VALUE;
+        // SAFETY: protected, and nothing in the closure is to be dropped.
+        protect(|| unsafe {
+            let vm = Vm::new();
+            rows = rb_sys::rb_ary_new_capa(column.rows as i64);
+            for row in 0..column.rows {
+                let values = rb_sys::rb_ary_new_capa(readers.len() as i64);
+                for (reader, child) in readers.iter().zip(&column.children) {
+                    rb_sys::rb_ary_push(values, made(reader.read(&vm, child, row)));
+                }
+                rb_sys::rb_ary_push(rows, values);
+            }
+        })?;
+        // SAFETY: the Array lies on this stack.
+        RArray::try_convert(unsafe { Value::from_raw(rows) }).map(Some)
+    }
+
+    /// Ends it. An error if another thread is reading.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        let over = self.reading()?.take();
+        briefly(|| drop(over));
+        Ok(())
+    }
+}
+
+impl Drop for Scan {
+    fn drop(&mut self) {
+        let reading = self.reading.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        leave(self.process, reading);
+    }
+}

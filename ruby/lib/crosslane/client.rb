@@ -1,0 +1,225 @@
+# frozen_string_literal: true
+
+require "etc"
+
+module Crosslane
+  # What a server says about one of its functions.
+  #
+  # @!attribute [r] name
+  #   @return [String] as SQL calls it
+  # @!attribute [r] signature
+  #   @return [String] such as `initials(name VARCHAR) -> VARCHAR`
+  # @!attribute [r] kind
+  #   @return [Symbol] `:scalar`, `:table`, `:aggregate` or `:stream`
+  # @!attribute [r] description
+  #   @return [String] its docstring, or the comment above it
+  # @!attribute [r] file
+  #   @return [String] where it is defined, on the server's machine
+  # @!attribute [r] line
+  #   @return [Integer] the line there, from 1
+  ServedFunction = Struct.new(:name, :signature, :kind, :description, :file, :line)
+
+  # A server's functions, for any number of threads, without a database.
+  #
+  #   Crosslane::Client.open("crosslane://host") do |client|
+  #     client.call(:initials, "Ada Byron")
+  #   end
+  #
+  # Calls go side by side; those beyond `lanes` wait in line, in their order. A function's time limit, retries and
+  # errors are those of a local one. A lost connection is made anew by the next call.
+  class Client
+    MOST_LANES = 1024
+    # What an argument of any type is in SQL.
+    TYPES = {
+      Float => "DOUBLE", TrueClass => "BOOLEAN", FalseClass => "BOOLEAN", Date => "DATE",
+      Time => "TIMESTAMP WITH TIME ZONE", Symbol => "VARCHAR", NilClass => "INTEGER"
+    }.freeze
+    # How functions are used that {#call} does not call.
+    USES = { scalar: "use call or call_batch", table: "use scan" }.freeze
+    # A function, and what of it is needed to call it.
+    Known = Struct.new(:function, :index, :parameters, :variadic, :optional)
+    private_constant :MOST_LANES, :TYPES, :USES, :Known
+
+    # Connects, and closes the client behind a block.
+    #
+    # @param (see #initialize)
+    # @yieldparam client [Client]
+    # @return [Client, Object] what the block returns, if there is one
+    # @raise (see #initialize)
+    def self.open(address, **options)
+      client = new(address, **options)
+      return client unless block_given?
+
+      begin
+        yield client
+      ensure
+        client.close
+      end
+    end
+
+    # @param address [String] such as `crosslane://host:7411`, `crosslane+tls://host` or `crosslane+unix:///path`;
+    #   several, with commas between them, are servers with the same functions
+    # @param token [String, nil] what the server asks for; by default that of the variable `CROSSLANE_TOKEN`
+    # @param lanes [Integer, nil] how many calls are at work at a time, by default one per processor; each has
+    #   a connection
+    # @raise [Error] if no server can be reached, or it refuses
+    # @raise [ArgumentError] if the address is none
+    def initialize(address, token: nil, lanes: nil)
+      lanes ||= [Etc.nprocessors, MOST_LANES].min
+      unless lanes.is_a?(Integer) && lanes.between?(1, MOST_LANES)
+        raise ArgumentError, "lanes is a whole number from 1 to #{MOST_LANES}, not #{lanes.inspect}"
+      end
+
+      token ||= ENV.fetch("CROSSLANE_TOKEN", nil)
+      @address = address
+      @native = Native::Client.new(address, token&.empty? ? nil : token, lanes)
+      known = @native.functions.each_with_index.map do |(signature, said), index|
+        describe(signature, JSON.parse(said), index)
+      end
+      @functions = known.to_h { |one| [one.function.name, one.function] }.freeze
+      @known = known.to_h { |one| [one.function.name.downcase, one] }
+    end
+
+    # @return [Hash{String => ServedFunction}] the functions by their names, as the server had them when the client
+    #   connected
+    attr_reader :functions
+
+    # The result of a scalar function for one row of arguments.
+    #
+    # @param function [String, Symbol] its name
+    # @param arguments [Array] its arguments, in their order
+    # @param named [Hash{Symbol => Object}] or by their names
+    # @raise [Error] with the exception of the function, or what became of its worker or the server
+    # @raise [TypeError, RangeError, ArgumentError] if the arguments are not what it takes
+    def call(function, *arguments, **named)
+      call_all(function, arguments, named) { |value| [value] }.first
+    end
+
+    # The results of a scalar function for columns of arguments, over all lanes if that pays.
+    #
+    # @param function [String, Symbol] its name
+    # @param columns [Array<Array>] the values of each argument
+    # @param named [Hash{Symbol => Array}] or by their names
+    # @return [Array]
+    # @raise (see #call)
+    def call_batch(function, *columns, **named)
+      call_all(function, columns, named) do |column|
+        raise TypeError, "a column is an Array, not #{column.class}" unless column.respond_to?(:to_ary)
+
+        column.to_ary
+      end
+    end
+
+    # The rows of a table function, to be read once. They have a worker until they are read, or closed.
+    #
+    # @param function [String, Symbol] its name
+    # @param (see #call)
+    # @return [ServedRows]
+    # @raise (see #call)
+    def scan(function, *arguments, **named)
+      known = find(function, :table)
+      values = bind(known, arguments, named).map { |_, _, value| [value] }
+      ServedRows.new(@native.scan(known.index, values))
+    end
+
+    # Ends the connections. Calls that wait raise an {Error}. It may be called twice.
+    #
+    # @return [void]
+    def close = @native.close
+
+    # @return [String]
+    def inspect = "#<#{self.class} #{@address}>"
+
+    private
+
+    def describe(signature, said, index)
+      name, parameters, _, variadic = Native.parse_signature(signature)
+      function = ServedFunction.new(
+        name, signature, said["kind"].to_sym, said["description"], said["file"], said["line"]
+      ).freeze
+      Known.new(function, index, parameters, variadic, said["named"])
+    end
+
+    def find(name, kind)
+      known = @known[name.to_s.downcase]
+      raise ArgumentError, "#{@address} has no function #{name}; it has #{functions.keys.join(", ")}" unless known
+
+      own = known.function.kind
+      return known if own == kind
+
+      raise ArgumentError, "#{name} is of the kind #{own}: #{USES.fetch(own, "Ruby's client has no use for it")}"
+    end
+
+    # The arguments, each with its name and its type.
+    def bind(known, values, named)
+      named = named.transform_keys(&:to_s)
+      *fixed, rest = known.variadic ? known.parameters : [*known.parameters, nil]
+      left = fixed.drop(values.size)
+      refuse(known, left, values.size - fixed.size, named)
+      bound = fixed.zip(values).take(values.size).map { |(name, type), value| [name, type, value] }
+      bound += left.map { |name, type| [name, type, named[name]] }
+      bound + values.drop(fixed.size).map { |value| [*rest, value] }
+    end
+
+    def refuse(known, left, beyond, named)
+      names = left.map(&:first)
+      missing = names.zip(known.optional.last(names.size)).find { |name, optional| !optional && !named.key?(name) }
+      wrong = named.keys.find { |name| !names.include?(name) }
+      what = if wrong then "#{wrong} is given twice, or is no parameter"
+             elsif missing then "the argument #{missing.first} is missing"
+             elsif beyond.positive? && !known.variadic then "#{beyond} argument(s) too many"
+             end
+      raise ArgumentError, "#{what}: #{known.function.signature}" if what
+    end
+
+    def call_all(function, given, named)
+      known = find(function, :scalar)
+      bound = bind(known, given, named).map { |name, type, value| [name, type, yield(value)] }
+      rows = bound.map { |_, _, column| column.size }.uniq
+      raise ArgumentError, "columns of #{rows.sort.join(" and ")} rows" if rows.size > 1
+
+      types = bound.map { |name, type, column| type == "ANY" ? type_of(name, column) : type }
+      types = "(#{types.join(", ")})" if bound.any? { |_, type,| type == "ANY" }
+      @native.call(known.index, types.is_a?(String) ? types : nil, bound.map(&:last), rows.first || 1)
+    end
+
+    # The type of an argument that may have any.
+    def type_of(name, column)
+      value = column.find { |one| !one.nil? }
+      case value
+      when Integer then value.bit_length < 64 ? "BIGINT" : "HUGEINT"
+      when String then value.encoding == Encoding::BINARY ? "BLOB" : "VARCHAR"
+      else
+        TYPES.find { |type, _| value.instance_of?(type) }&.last or
+          raise TypeError, "#{name}: a #{value.class} is no argument for a parameter of any type"
+      end
+    end
+  end
+
+  # The rows of a server's table function, to be read once.
+  class ServedRows
+    include Enumerable
+
+    # @api private
+    def initialize(native)
+      @native = native
+    end
+
+    # @yieldparam row [Array] its values
+    # @return [self, Enumerator]
+    # @raise [Error] with the exception of the function, or what became of its worker or the server
+    def each(&block)
+      return enum_for(:each) unless block
+
+      while (rows = @native.fetch)
+        rows.each(&block)
+      end
+      self
+    end
+
+    # Gives the worker back, if not all rows were read.
+    #
+    # @return [void]
+    def close = @native.close
+  end
+end

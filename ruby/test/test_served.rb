@@ -1,0 +1,281 @@
+# frozen_string_literal: true
+
+require_relative "helper"
+require "fileutils"
+
+# A server's functions without a database.
+class TestServed < CrosslaneTest
+  SERVER = File.expand_path("../../python/crosslane/crosslane-server", __dir__)
+  FUNCTIONS = <<~'RUBY'
+    # The first letters of a name.
+    udf "initials(name VARCHAR) -> VARCHAR" do |name|
+      name.split.map { |word| word[0] }.join
+    end
+
+    udf "plus(x BIGINT, y BIGINT) -> BIGINT" do |x, y| x + y end
+
+    udf "joined(first VARCHAR, *rest VARCHAR) -> VARCHAR" do |first, *rest| first + rest.join end
+
+    udf "kind_of(x ANY) -> VARCHAR" do |x| x.class.name end
+
+    udf "fails(x BIGINT) -> BIGINT" do |x|
+      raise IndexError, "three" if x == 3
+
+      x
+    end
+
+    udf "late(seconds DOUBLE) -> DOUBLE", timeout: 0.4 do |seconds| sleep(seconds) && seconds end
+
+    udf "sleeps(begun VARCHAR, seconds DOUBLE) -> DOUBLE" do |begun, seconds|
+      File.write("#{begun}/#{Process.pid}", "")
+      sleep(seconds) && seconds
+    end
+
+    udtf "words(text VARCHAR) -> TABLE(word VARCHAR, size BIGINT)" do |text|
+      text.split.map { |word| [word, word.size] }
+    end
+
+    udtf "numbers(n BIGINT, step BIGINT) -> TABLE(i BIGINT)" do |n, step: 1|
+      0.step(by: step).first(n)
+    end
+
+    udtf "pages(n BIGINT) -> TABLE(page BIGINT)", partitions: ->(n) { 0...n } do |page, _n| [[page]] end
+
+    udtf "endless() -> TABLE(i BIGINT)" do 0.step end
+
+    udtf "bad(n BIGINT) -> TABLE(i BIGINT)" do |n| raise IndexError, "no rows" end
+  RUBY
+
+  def setup
+    @folder = Dir.mktmpdir
+    @address = "crosslane+unix://#{@folder}/crosslane.sock"
+    @begun = File.join(@folder, "begun")
+    Dir.mkdir(@begun)
+    serve(FUNCTIONS)
+  end
+
+  def teardown
+    stop
+    FileUtils.rm_rf(@folder)
+    super
+  end
+
+  def serve(functions, **options)
+    file = File.join(@folder, "functions.rb")
+    File.write(file, functions)
+    told = {
+      files: [file], listen: [@address], workers: 2, connections: 64, largest_batch: 1 << 28, drain: 5, **options
+    }
+    @input, @output, @server = Open3.popen2(SERVER, err: File::NULL)
+    @input.write(told.to_json)
+    @input.close
+    assert_match(/^serving \d+ functions at/, @output.gets)
+  end
+
+  def stop(signal = "TERM")
+    Process.kill(signal, @server.pid)
+    @server.value
+    @output.close
+  rescue Errno::ESRCH, IOError
+    # It was stopped before.
+  end
+
+  def client(**options, &block) = Crosslane::Client.open(@address, **options, &block)
+
+  def await_begin = eventually(60) { Dir.children(@begun).any? }
+
+  def test_functions_are_described
+    client do |client|
+      initials = client.functions["initials"]
+      assert_equal ["initials(name VARCHAR) -> VARCHAR", :scalar], [initials.signature, initials.kind]
+      assert_equal "The first letters of a name.", initials.description
+      assert_equal [File.join(@folder, "functions.rb"), 2], [File.realpath(initials.file), initials.line]
+      assert_equal :table, client.functions["words"].kind
+      assert_equal "#<Crosslane::Client #{@address}>", client.inspect
+    end
+  end
+
+  def test_calls
+    client do |client|
+      assert_equal "AB", client.call(:initials, "Ada Byron")
+      assert_equal "AB", client.call("INITIALS", name: "Ada Byron")
+      assert_equal [3, 3, nil], [client.call(:plus, 1, 2), client.call(:plus, 1, y: 2), client.call(:plus, nil, 2)]
+      assert_equal %w[a abc], [client.call(:joined, "a"), client.call(:joined, "a", "b", "c")]
+      kinds = [1, 1 << 70, 1.5, "a", true, Date.new(2000)].map { |value| client.call(:kind_of, value) }
+      assert_equal %w[Integer Integer Float String TrueClass Date], kinds
+      assert_equal ["AB", nil, "C"], client.call_batch(:initials, ["Ada Byron", nil, "C"])
+      assert_equal [], client.call_batch(:plus, [], [])
+      assert_equal (0...100_000).map { |i| i + 1 }, client.call_batch(:plus, [*0...100_000], y: [1] * 100_000)
+      assert_equal %w[ace bdf], client.call_batch(:joined, %w[a b], %w[c d], %w[e f])
+      assert_equal ["Float", nil], client.call_batch(:kind_of, [1.5, nil])
+    end
+  end
+
+  def test_wrong_arguments
+    client do |client|
+      {
+        -> { client.call(:plus, 1) } => [ArgumentError, /the argument y is missing: plus\(x BIGINT/],
+        -> { client.call(:plus, 1, 2, 3) } => [ArgumentError, /1 argument\(s\) too many/],
+        -> { client.call(:plus, 1, x: 2) } => [ArgumentError, /x is given twice, or is no parameter/],
+        -> { client.call(:plus, 1, "a") } => [TypeError, /plus: y: .*"a" where BIGINT is due/],
+        -> { client.call(:plus, 1, 1 << 70) } => [RangeError, /plus: y: .*BIGINT/],
+        -> { client.call_batch(:plus, [1, 2], [1, :b]) } => [TypeError, /plus: y of row 2: .*BIGINT/],
+        -> { client.call_batch(:plus, [1, 2], [1]) } => [ArgumentError, /columns of 1 and 2 rows/],
+        -> { client.call_batch(:plus, 1, 2) } => [TypeError, /a column is an Array, not Integer/],
+        -> { client.call(:kind_of, Object.new) } => [TypeError, /a Object is no argument/],
+        -> { client.call(:nothing) } => [ArgumentError, /has no function nothing; it has initials, plus/],
+        -> { client.call(:words, "a") } => [ArgumentError, /words is of the kind table: use scan/],
+        -> { client.scan(:plus, 1, 2) } => [ArgumentError, /plus is of the kind scalar: use call or call_batch/],
+        -> { Crosslane::Client.new("ftp://host") } => [ArgumentError, %r{ftp://host}],
+        -> { Crosslane::Client.new(@address, lanes: 0) } => [ArgumentError, /from 1 to 1024, not 0/]
+      }.each do |use, (type, message)|
+        assert_match(message, assert_raises(type, &use).message)
+      end
+      assert_equal 3, client.call(:plus, 1, 2)
+    end
+  end
+
+  def test_errors_are_those_of_local_lanes
+    client do |client|
+      error = assert_raises(Crosslane::Error) { client.call_batch(:fails, [1, 2, 3]) }
+      lines = error.message.lines(chomp: true)
+      assert_equal ["fails: IndexError: three", "  in row 3 of the batch, with x = 3"], lines.values_at(0, -1)
+      assert_match(/  at .*functions\.rb:\d+ in /, lines[1])
+      error = assert_raises(Crosslane::Error) { client.call(:late, 600.0) }
+      assert_match(/late: timed out after 0\.4 s/, error.message)
+      error = assert_raises(Crosslane::Error) { client.scan(:bad, 1).to_a }
+      assert_match(/bad: IndexError: no rows/, error.message)
+      assert_equal 2, client.call(:fails, 2)
+    end
+  end
+
+  def test_tables
+    client(lanes: 1) do |client|
+      assert_equal [["a", 1], ["bc", 2]], client.scan(:words, "a bc").to_a
+      assert_equal [[[0], [1]], [[0], [5]]], [client.scan(:numbers, 2).to_a, client.scan(:numbers, 2, step: 5).to_a]
+      assert_equal [[0], [1], [2]], client.scan(:pages, 3).sort
+      # Who reads a table may call.
+      called = client.scan(:words, "A B").map { |word, _| client.call(:initials, word) }
+      assert_equal %w[A B], called
+      endless = client.scan(:endless)
+      assert_equal [[0], [1], [2]], endless.first(3)
+      endless.close
+      assert_empty endless.to_a
+      assert_equal 3, client.call(:plus, 1, 2)
+    end
+  end
+
+  def test_threads_share_a_client
+    client(lanes: 2) do |client|
+      sums = Array.new(16) { |i| Thread.new { Array.new(50) { |j| client.call(:plus, i, j) } } }.map(&:value)
+      assert_equal Array.new(16) { |i| Array.new(50) { |j| i + j } }, sums
+    end
+  end
+
+  def test_what_others_raise_ends_a_call
+    client(lanes: 1) do |client|
+      calls = Thread.new do
+        client.call(:sleeps, @begun, 600.0)
+      rescue IndexError => e
+        [e.message, client.call(:plus, 1, 2)]
+      end
+      await_begin
+      # Others run meanwhile, and wait in line.
+      waits = Thread.new { client.call(:plus, 2, 2) }
+      calls.raise(IndexError, "enough")
+      assert_equal ["enough", 3], calls.value
+      assert_equal 4, waits.value
+      assert_raises(Timeout::Error) { Timeout.timeout(0.2) { client.call(:sleeps, @begun, 600.0) } }
+      killed = Thread.new { client.call(:sleeps, @begun, 600.0) }
+      eventually { killed.stop? }
+      assert killed.kill.join(30)
+      assert_equal 3, client.call(:plus, 1, 2)
+    end
+  end
+
+  def test_close_ends_calls
+    client = self.client(lanes: 1)
+    scan = client.scan(:endless)
+    assert_equal [[0]], scan.first(1)
+    calls = Array.new(2) do
+      Thread.new { assert_raises(Crosslane::Error) { client.call(:sleeps, @begun, 600.0) }.message }
+    end
+    await_begin
+    2.times { client.close }
+    calls.each { |call| assert_match(/\Athe client (is|was) closed\z/, call.value) }
+    uses = [-> { client.call(:plus, 1, 2) }, -> { client.scan(:words, "a") }, -> { scan.to_a }]
+    uses.each { |use| assert_match(/the client (is|was) closed/, assert_raises(Crosslane::Error, &use).message) }
+  end
+
+  def test_a_fork_needs_a_client_of_its_own
+    client do |client|
+      assert_equal 3, client.call(:plus, 1, 2)
+      said = forked do
+        error = assert_raises(Crosslane::Error) { client.call(:plus, 1, 2) }
+        client.close
+        [error.message, self.client { |own| own.call(:plus, 1, 2) }]
+      end
+      assert_equal ["this process was forked after the client had connected; it needs a client of its own", 3], said
+      assert_equal 3, client.call(:plus, 1, 2)
+    end
+  end
+
+  def test_a_program_ends_with_an_open_client
+    output = run_alone("-r", "crosslane", "-e", <<~RUBY)
+      client = Crosslane::Client.new(#{@address.dump})
+      scan = client.scan(:endless)
+      scan.first(1)
+      Thread.new { client.call(:sleeps, #{@begun.dump}, 600.0) }
+      sleep 0.01 until Dir.children(#{@begun.dump}).any?
+      print client.call(:plus, 1, 2)
+    RUBY
+    assert_equal "3", output
+  end
+
+  def test_clients_that_nobody_has_are_closed
+    connections = -> { File.readlines("/proc/net/unix").count { |line| line.include?(@folder) } }
+    before = connections.call
+    5.times { client.call(:plus, 1, 2) }
+    eventually do
+      GC.start
+      connections.call <= before + 2
+    end
+  end
+
+  def test_a_server_that_comes_back_is_found
+    client do |client|
+      assert_equal 3, client.call(:plus, 1, 2)
+      stop("KILL")
+      FileUtils.rm_f("#{@folder}/crosslane.sock")
+      error = assert_raises(Crosslane::Error) { client.call(:plus, 1, 2) }
+      assert_match(/cannot connect to crosslane\+unix/, error.message)
+      serve(FUNCTIONS)
+      assert_equal 3, client.call(:plus, 1, 2)
+      stop
+      serve("udf 'plus(x BIGINT) -> BIGINT' do |x| x end")
+      error = assert_raises(Crosslane::Error) { client.call(:plus, 1, 2) }
+      assert_match(/have changed since .*make a new client/, error.message)
+    end
+  end
+
+  def test_a_token_is_asked_for
+    stop
+    serve(FUNCTIONS, token: "secret")
+    assert_match(/refused/, assert_raises(Crosslane::Error) { client(token: "other") }.message)
+    assert_equal(3, client(token: "secret") { |client| client.call(:plus, 1, 2) })
+  end
+
+  def test_the_page_of_the_server
+    page = File.read(File.expand_path("../../docs/server.md", __dir__))
+    (program,) = page.scan(/^```ruby\n(.*?)^```$/m).flatten
+    program = program.sub("crosslane+unix:///run/user/1000/words.sock", @address)
+    assert_equal <<~OUTPUT, run_alone("-e", program)
+      "initials(name VARCHAR) -> VARCHAR"
+      "AB"
+      ["AB", nil]
+      "a"
+      "b"
+      "c"
+    OUTPUT
+  end
+end
