@@ -213,12 +213,12 @@ pub(crate) struct Connection {
 }
 
 /// A connection of a client, which counts from now on.
-pub(crate) fn open(shared: &Arc<Shared>, stream: Stream) -> io::Result<Guard> {
+pub(crate) fn open(shared: &Arc<Shared>, stream: Io<Stream>) -> Guard {
     let number = shared.number();
-    let outbox = Outbox::new(Arc::new(Io::new(stream)?), number);
+    let outbox = Outbox::new(Arc::new(stream), number);
     let connection = Arc::new(Connection { shared: Arc::clone(shared), outbox, routes: Mutex::default() });
     shared.join(number, &connection);
-    Ok(Guard(connection, number))
+    Guard(connection, number)
 }
 
 /// Serves a client until it goes, or must.

@@ -263,7 +263,7 @@ impl Server {
             }
             let (ours, theirs) = Stream::pair()?;
             let peer = "a door of this server".to_owned();
-            let place = connection::open(&shared, theirs)?;
+            let place = connection::open(&shared, handle.io(theirs)?);
             drop(handle.spawn(connection::serve(place, peer)));
             Ok(ours)
         }))
@@ -321,8 +321,11 @@ async fn accept(listener: Io<Listener>, shared: Arc<Shared>) {
     loop {
         match listener.with(Interest::Read, Listener::accept).await {
             Ok((stream, peer)) => match shared.refusal() {
-                None => match connection::open(&shared, stream) {
-                    Ok(place) => drop(crosslane_sched::spawn(connection::serve(place, peer))),
+                None => match Io::new(stream) {
+                    Ok(stream) => {
+                        let place = connection::open(&shared, stream);
+                        drop(crosslane_sched::spawn(connection::serve(place, peer)));
+                    }
                     Err(error) => warn!(peer, why = error.to_string(), "connection not taken"),
                 },
                 Some(why) => {
