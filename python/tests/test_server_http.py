@@ -305,7 +305,7 @@ def test_the_page_is_alive(
 
 def test_the_commands_of_the_documentation(tmp_path: Path) -> None:
     page = PAGE.read_text()
-    (words,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    words, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
     (command,) = re.findall(r"^\$ (.*--http .*)$", page, re.M)
     (tmp_path / "words.py").write_text(words)
     crosslane_, serve_, file, option, address = shlex.split(command)
