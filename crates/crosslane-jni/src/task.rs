@@ -20,7 +20,8 @@ use crate::columns::{given, tell};
 use crate::library::group;
 use crosslane::batch::{Column, Encode};
 use crosslane::call::{
-    Asked, CallGroup, Caller, Input, Iteration, Map, MapInput, MapOptions, MapStep, Results, Row, Scan, call,
+    Asked, CallGroup, Caller, Input, Iteration, LARGEST_PARTITIONS, Map, MapInput, MapOptions, MapStep,
+    Results, Row, Scan, call,
 };
 use crosslane::pool::Zygote;
 use crosslane::stats::now;
@@ -183,7 +184,10 @@ impl<Z: Zygote> Program<Z> {
                 });
                 let arguments = Arguments { rows: row..row + 1, columns: columns.collect() };
                 let arguments = Row::of(&arguments, self.arguments_of(step))?;
-                for partition in Self::partitions(step, work.caller, &arguments)? {
+                let (library, function) = (&step.library, &step.function);
+                let partitions =
+                    Scan::partitions(library, function, work.caller, arguments.clone(), LARGEST_PARTITIONS)?;
+                for partition in partitions {
                     let wanted = (0..returns.children().len()).collect();
                     let asked = Asked { partition, wanted, arguments: arguments.clone() };
                     let (library, function) = (Arc::clone(&step.library), Arc::clone(&step.function));
@@ -202,24 +206,6 @@ impl<Z: Zygote> Program<Z> {
 
     fn arguments_of<'a>(&self, step: &'a Step<Z>) -> impl Iterator<Item = DataType> + use<'a, Z> {
         step.function.signature.parameters.iter().map(|parameter| parameter.data_type.clone())
-    }
-
-    /// The partitions of a table; one that is none if it has none.
-    fn partitions(
-        step: &Step<Z>,
-        caller: Caller<'_>,
-        arguments: &Row,
-    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        if !step.function.spec.partitions {
-            return Ok(vec![None]);
-        }
-        let (library, function) = (Arc::clone(&step.library), Arc::clone(&step.function));
-        let mut scan = Scan::partitions(library, function, caller, arguments.clone())?;
-        let mut partitions = Vec::new();
-        while let Some(rows) = scan.next(caller)? {
-            partitions.extend((0..rows.rows).map(|row| Some(rows.bytes(row).to_vec())));
-        }
-        Ok(partitions)
     }
 
     /// What a stream function makes of the batches, in their order. A batch is copied, because it is kept until its last results are there.

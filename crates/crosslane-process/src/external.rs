@@ -152,11 +152,9 @@ pub(crate) fn read(
     }
     let wanted = first.map_or(length, |first| length.min(first as u64));
     if wanted > largest as u64 {
-        return Err(LaneError::TooLarge(format!(
-            "its reply of {length} bytes exceeds {largest} bytes; the setting largest_batch changes this limit"
-        )));
+        return Err(LaneError::large_reply(length, largest));
     }
-    let bytes = buffer.resize(wanted as usize).map_err(|_| no_memory(length))?;
+    let bytes = buffer.resize(wanted as usize).map_err(|_| LaneError::no_memory(length))?;
     let mut done = 0;
     while done < bytes.len() {
         match rustix::io::pread(&file, &mut bytes[done..], done as u64) {
@@ -167,11 +165,6 @@ pub(crate) fn read(
         }
     }
     Ok(())
-}
-
-/// Why a reply of so many bytes cannot be taken.
-pub(crate) fn no_memory(length: u64) -> LaneError {
-    LaneError::TooLarge(format!("the engine has no memory for its reply of {length} bytes"))
 }
 
 /// Maps an external frame of a sender that is trusted.

@@ -7,7 +7,7 @@ use crate::stack;
 use crate::warden::{Ended, LaneRecord};
 use crate::{EXTERNAL, INLINE, external, is_ready};
 use crosslane::batch::{self, CANCEL, Encode, Header, LAST, Plan};
-use crosslane::lane::{Lane, LaneError, Stuck, Waiter};
+use crosslane::lane::{Lane, LaneError, Stuck, Waiter, plan_batch};
 use crosslane::{Address, Exchanges, Unread};
 use crosslane_ring::{Ends, MappedRing, RingError, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -133,7 +133,7 @@ impl ProcessLane {
                     frame.copy_from(first, rest);
                     Ok(())
                 }
-                Err(_) => Err(external::no_memory(frame.length() as u64)),
+                Err(_) => Err(LaneError::no_memory(frame.length() as u64)),
             },
             EXTERNAL if frame.length() == size_of::<u64>() => {
                 let mut length = [0; size_of::<u64>()];
@@ -268,24 +268,12 @@ impl Lane for ProcessLane {
         arguments: &dyn Encode,
     ) -> Result<Option<u64>, LaneError> {
         let plan = &mut self.plan;
-        plan.clear();
-        arguments.plan(plan);
-        if plan.is_too_large() {
-            return Err(LaneError::TooLarge(format!("the arguments of {rows} row(s) exceed 2 GiB")));
-        }
+        let size = plan_batch(plan, arguments, rows, (self.largest, "the setting largest_batch"))?;
         let in_flight = self.exchanges.in_flight();
         if in_flight >= MOST_IN_FLIGHT {
             return Ok(None);
         }
         let Some(header) = self.exchanges.header(address, rows) else { return Ok(None) };
-        let size = plan.size();
-        if size > self.largest {
-            return Err(LaneError::TooLarge(format!(
-                "the arguments of {rows} row(s) have {size} bytes, more than {}; the setting largest_batch changes \
-                 this limit",
-                self.largest
-            )));
-        }
         let inline = size <= self.ends.producer.most();
         let (length, tag) = if inline { (size, INLINE) } else { (ANNOUNCEMENT, EXTERNAL) };
         let Some(mut grant) = self.ends.producer.reserve(length).map_err(Self::corrupt)? else {

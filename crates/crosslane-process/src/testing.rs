@@ -395,3 +395,24 @@ fn walk(column: &Column<'_>, fits: &dyn Fn(usize) -> bool) {
     };
     column.children.iter().for_each(|child| walk(child, &|row| fits(parent(row))));
 }
+
+/// Numbers that look random, the same for the same seed.
+#[derive(Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next one, by splitmix64 (G. Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
+    #[expect(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// One below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+}

@@ -6,7 +6,7 @@
 use crosslane::lane::Lane;
 use crosslane::{DataType, batch};
 use crosslane_process::testing::{
-    TYPES, announced_reply, changing_replies, garbage_reply, long_reply, replied, valid_reply,
+    Random, TYPES, announced_reply, changing_replies, garbage_reply, long_reply, replied, valid_reply,
 };
 use rustix::fs::{MemfdFlags, SealFlags};
 
@@ -15,23 +15,6 @@ const ROUNDS: u32 = 60_000;
 const OPEN: [u8; 4] = [0, 0x40, 0x80, 0xC0];
 /// The reply is taken in one step or in two.
 const STEPS: [u8; 2] = [0, 0x20];
-
-struct Random(u64);
-
-impl Random {
-    /// splitmix64 (G. Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
-    }
-}
 
 /// Values at which checks tend to be wrong.
 const EDGES: [u64; 10] = [0, 1, 3, 7, 8, 255, 1 << 31, u32::MAX as u64, 1 << 63, u64::MAX];

@@ -2,7 +2,7 @@
 //! again after its scan was cancelled.
 
 use crosslane::batch::{Column, Encode};
-use crosslane::call::{CallGroup, Caller, Input, LONGEST_BATCH, Scan};
+use crosslane::call::{CallGroup, Caller, Input, LARGEST_PARTITIONS, LONGEST_BATCH, Scan};
 use crosslane::pool::PoolStats;
 use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Room};
@@ -65,6 +65,11 @@ fn fixture(
 impl Fixture {
     fn caller(&self) -> Caller<'_> {
         Caller::new(&self.group, 1)
+    }
+
+    fn partitions(&self, largest: usize) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let function = &self.library.functions[0];
+        Scan::partitions(&self.library, function, self.caller(), Argument("x"), largest)
     }
 
     fn open(&self, argument: &'static str) -> Result<Scan<Guests, Argument>, Error> {
@@ -480,14 +485,30 @@ fn partitions_are_any_number_of_bytes() {
         lane.emit(&call, rows, &column, || false).is_ok()
             && lane.succeed(call.with_rows(rows), &column, Mishaps::default()).is_ok()
     });
-    let function = Arc::clone(&fixture.library.functions[0]);
-    let caller = fixture.caller();
-    let mut scan = Scan::partitions(Arc::clone(&fixture.library), function, caller, Argument("x")).unwrap();
-    let mut rows = 0;
-    while let Some(batch) = scan.next(caller).unwrap() {
-        assert_eq!(batch.bytes(7), 7usize.to_le_bytes());
-        rows += batch.rows;
-    }
-    assert_eq!(rows, 2 * (LONGEST_BATCH + 1));
+    let partitions = fixture.partitions(LARGEST_PARTITIONS).unwrap();
+    let half = 0..LONGEST_BATCH + 1;
+    let expected: Vec<_> =
+        half.clone().chain(half).map(|row: usize| Some(row.to_le_bytes().to_vec())).collect();
+    assert_eq!(partitions, expected);
     assert_eq!(fixture.library.functions[0].stats.totals().rows.get(), 0);
+    // 32,784 bytes.
+    let error = fixture.partitions(1 << 15).unwrap_err().to_string();
+    assert!(error.contains("more than 1,048,576 partitions"), "{error}");
+}
+
+#[test]
+fn a_partition_is_never_null() {
+    let fixture = fixture(r#", "partitions": true"#, 1, |_, lane, call| {
+        let mut column = ColumnBuilder::new(&DataType::Blob);
+        column.bytes(b"one").unwrap();
+        column.null();
+        lane.succeed(call.with_rows(2), &column, Mishaps::default()).is_ok()
+    });
+    assert_eq!(fixture.partitions(LARGEST_PARTITIONS).unwrap_err().to_string(), "f: a partition is NULL");
+}
+
+#[test]
+fn a_table_without_partitions_is_scanned_at_once() {
+    let fixture = fixture("", 1, |_, _, _| false);
+    assert_eq!(fixture.partitions(LARGEST_PARTITIONS).unwrap(), [None]);
 }

@@ -11,7 +11,7 @@
 use crate::stream::Stream;
 use crate::wire::{CONTROL, PREFIX, Tell, prefix, read_prefix};
 use crosslane::batch::{self, CANCEL, Encode, Header, LAST, Plan};
-use crosslane::lane::{Lane, LaneError, Stuck, Waiter};
+use crosslane::lane::{Lane, LaneError, Stuck, Waiter, plan_batch};
 use crosslane::{Address as Target, Exchanges};
 use crosslane_process::Aligned;
 use std::collections::VecDeque;
@@ -288,13 +288,11 @@ impl RemoteLane {
     fn unkept(&mut self, length: usize) -> LaneError {
         self.exchanges.unreadable();
         let largest = self.options.largest;
-        LaneError::TooLarge(if length > largest {
-            format!(
-                "its reply of {length} bytes exceeds {largest} bytes; the setting largest_batch changes this limit"
-            )
+        if length > largest {
+            LaneError::large_reply(length as u64, largest)
         } else {
-            format!("the engine has no memory for its reply of {length} bytes")
-        })
+            LaneError::no_memory(length as u64)
+        }
     }
 
     /// Whether the server has closed the connection, and nothing that it has sent is left.
@@ -361,28 +359,18 @@ impl Lane for RemoteLane {
         if self.is_of_parent() {
             return Err(LaneError::System(FORK.into()));
         }
+        let limit = match self.options.largest < self.takes {
+            true => (self.options.largest, "the setting largest_batch"),
+            false => (self.takes, "the server's option --largest-batch"),
+        };
         let plan = &mut self.plan;
-        plan.clear();
-        arguments.plan(plan);
-        if plan.is_too_large() {
-            return Err(LaneError::TooLarge(format!("the arguments of {rows} row(s) exceed 2 GiB")));
-        }
+        let size = plan_batch(plan, arguments, rows, limit)?;
         let in_flight = self.exchanges.in_flight();
         // A message that is still being sent is enough.
         if in_flight >= MOST_IN_FLIGHT || in_flight > 0 && self.outbox.rest().has_sender {
             return Ok(None);
         }
         let Some(header) = self.exchanges.header(target, rows) else { return Ok(None) };
-        let size = plan.size();
-        let (largest, how) = match self.options.largest < self.takes {
-            true => (self.options.largest, "the setting largest_batch changes this limit"),
-            false => (self.takes, "the server's option --largest-batch changes this limit"),
-        };
-        if size > largest {
-            return Err(LaneError::TooLarge(format!(
-                "the arguments of {rows} row(s) have {size} bytes, more than {largest}; {how}"
-            )));
-        }
         let message = self.outgoing.resize(PREFIX + size).map_err(|_| {
             let what = format!("there is no memory for the {size} bytes of the arguments of {rows} row(s)");
             LaneError::TooLarge(what)

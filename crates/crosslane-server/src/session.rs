@@ -8,7 +8,9 @@ use crate::any::AnyZygote;
 use crate::client::{Remote, RemoteZygote};
 use crate::lane::LaneOptions;
 use crosslane::batch::{self, Encode, Frame};
-use crosslane::call::{Asked, CallGroup, Caller, Input, Map, MapOptions, Output, Results, Row, Scan, call};
+use crosslane::call::{
+    Asked, CallGroup, Caller, Input, LARGEST_PARTITIONS, Map, MapOptions, Output, Results, Row, Scan, call,
+};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::stats::now;
 use crosslane::{ColumnBuilder, DataType, Error, Function, Library, Settings};
@@ -149,7 +151,12 @@ impl Table {
             }
             let parts = match &mut self.parts {
                 Some(parts) => parts,
-                none => none.insert(partitions(&self.library, &self.function, &self.arguments, caller)?),
+                none => {
+                    let (library, arguments) = (&self.library, self.arguments.clone());
+                    let found =
+                        Scan::partitions(library, &self.function, caller, arguments, LARGEST_PARTITIONS)?;
+                    none.insert(found.into_iter().rev().collect())
+                }
             };
             let Some(partition) = parts.pop() else { return Ok(None) };
             let returns = self.function.signature.returns.clone();
@@ -159,25 +166,6 @@ impl Table {
             self.scan = Some(Scan::open(library, function, caller, returns, asked)?);
         }
     }
-}
-
-/// The partitions of a table, the first last; one that is none if it has none.
-fn partitions(
-    library: &Arc<Library<AnyZygote>>,
-    function: &Arc<Function>,
-    arguments: &Row,
-    caller: Caller<'_>,
-) -> Result<Vec<Option<Vec<u8>>>, Error> {
-    if !function.spec.partitions {
-        return Ok(vec![None]);
-    }
-    let mut scan = Scan::partitions(Arc::clone(library), Arc::clone(function), caller, arguments.clone())?;
-    let mut partitions = Vec::new();
-    while let Some(rows) = scan.next(caller)? {
-        partitions.extend((0..rows.rows).map(|row| Some(rows.bytes(row).to_vec())));
-    }
-    partitions.reverse();
-    Ok(partitions)
 }
 
 /// So many columns, of an argument each, as a function takes them: those behind the fixed ones become LISTs if it takes any number, and are told of if it takes any

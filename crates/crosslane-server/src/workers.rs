@@ -137,6 +137,7 @@ struct State {
     ending: Vec<(Arc<Slot>, Instant)>,
     /// Slots, and those that are being made.
     count: usize,
+    booting: usize,
     /// How many of them a route has, of these how many are held, and how many work on long calls.
     lent: usize,
     held: usize,
@@ -159,7 +160,7 @@ pub(crate) struct Census {
     pub(crate) free: usize,
     /// Those that a lane has and that count for [`Census::most`].
     pub(crate) working: usize,
-    /// Those that a lane has for a scan, a stream or states.
+    /// Those that a lane has for a scan, a stream or states, and those that end what was cancelled.
     pub(crate) held: usize,
     pub(crate) booting: usize,
     /// Lanes in line for one.
@@ -189,6 +190,7 @@ impl Workers {
             free: Vec::new(),
             ending: Vec::new(),
             count: 0,
+            booting: 0,
             lent: 0,
             held: 0,
             long: 0,
@@ -206,12 +208,12 @@ impl Workers {
     /// What there is of workers now.
     pub(crate) fn census(&self) -> Census {
         let state = lock(&self.state);
-        let (free, lent, held) = (state.free.len(), state.lent, state.held);
-        let booting = state.count.saturating_sub(free + lent);
+        let (free, booting) = (state.free.len(), state.booting);
+        let working = state.lent - state.held;
         Census {
             free,
-            working: lent.saturating_sub(held),
-            held,
+            working,
+            held: state.count - free - booting - working,
             booting,
             line: state.line.len(),
             most: self.most,
@@ -344,6 +346,7 @@ impl Workers {
             return;
         }
         state.count += 1;
+        state.booting += 1;
         let this = Arc::clone(self);
         // The pool may start a process first.
         drop(self.handle.spawn_blocking(move || this.boot()));
@@ -366,6 +369,7 @@ impl Workers {
             is_held: AtomicBool::new(false),
         });
         self.watcher.add(&slot);
+        lock(&self.state).booting -= 1;
         if let Some(grant) = self.release(slot) {
             grant.deliver();
         }
@@ -376,6 +380,7 @@ impl Workers {
     fn not_booted(&self, error: Error) {
         let mut state = lock(&self.state);
         state.count -= 1;
+        state.booting -= 1;
         let refused =
             if state.count == state.held { std::mem::take(&mut state.line) } else { VecDeque::new() };
         drop(state);

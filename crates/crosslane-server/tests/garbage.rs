@@ -4,24 +4,8 @@
 mod common;
 
 use common::garbage::{answers, client, wire};
+use crosslane_process::testing::Random;
 use std::fs;
-
-struct Random(u64);
-
-impl Random {
-    /// splitmix64 (G. Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
-    }
-}
 
 /// What the fuzzers keep for a target.
 fn corpus(target: &str) -> Vec<Vec<u8>> {

@@ -11,7 +11,7 @@ use crate::projection::Projection;
 use crate::scalar::Context;
 use crate::types::LogicalType;
 use crosslane::batch::Column;
-use crosslane::call::{Asked, CallGroup, Caller, Output, Row, Scan};
+use crosslane::call::{Asked, CallGroup, Caller, LARGEST_PARTITIONS, Output, Row, Scan};
 use crosslane::pool::Zygote;
 use crosslane::stats::now;
 use crosslane::{DataType, Entry, Error, Field, Function, Library};
@@ -19,11 +19,6 @@ use libduckdb_sys as ffi;
 use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-/// A table has no more partitions than this.
-const MOST_PARTITIONS: usize = 1 << 20;
-/// All partitions of a table have no more bytes than this.
-const LARGEST_PARTITIONS: usize = 1 << 30;
 
 /// What an adapter knows of a registered table function.
 pub trait Table: Send + Sync + 'static {
@@ -349,25 +344,10 @@ impl<T: Table> Running<T> {
 
     /// Asks the function for its partitions.
     fn partitions(&self) -> Result<Vec<Vec<u8>>, Error> {
-        let (library, function) = (Arc::clone(self.query.library()), Arc::clone(self.query.function()));
-        let refused = |what: &str| Error::Engine(format!("{}: {what}", function.name()));
+        let (library, function) = (self.query.library(), self.query.function());
         let arguments = self.arguments.clone();
-        let mut scan = Scan::partitions(library, Arc::clone(&function), self.caller(), arguments)?;
-        let (mut partitions, mut size) = (Vec::new(), 0);
-        while let Some(batch) = scan.next(self.caller())? {
-            for row in 0..batch.rows {
-                if !batch.is_valid(row) {
-                    return Err(refused("a partition is NULL"));
-                }
-                let bytes = batch.bytes(row);
-                size += bytes.len();
-                if partitions.len() == MOST_PARTITIONS || size > LARGEST_PARTITIONS {
-                    return Err(refused("more than 1,048,576 partitions, or more than 1 GiB of them"));
-                }
-                partitions.push(bytes.to_vec());
-            }
-        }
-        Ok(partitions)
+        let partitions = Scan::partitions(library, function, self.caller(), arguments, LARGEST_PARTITIONS)?;
+        Ok(partitions.into_iter().flatten().collect())
     }
 }
 

@@ -1,6 +1,6 @@
 //! A lane: one caller's private, ordered way to one guest.
 
-use crate::batch::{Encode, Header};
+use crate::batch::{Encode, Header, Plan};
 use crate::exchange::Address;
 use crate::unread::Unread;
 use crosslane_ring::Spin;
@@ -24,6 +24,44 @@ pub enum LaneError {
     /// lane is whole: nothing was sent, or the reply was taken and thrown away.
     #[error("{0}")]
     TooLarge(String),
+}
+
+impl LaneError {
+    /// The error of a reply of so many bytes, of which an engine takes `largest`.
+    pub fn large_reply(length: u64, largest: usize) -> Self {
+        Self::TooLarge(format!(
+            "its reply of {length} bytes exceeds {largest} bytes; the setting largest_batch changes this limit"
+        ))
+    }
+
+    /// The error of a reply of so many bytes for which there is no memory.
+    pub fn no_memory(length: u64) -> Self {
+        Self::TooLarge(format!("the engine has no memory for its reply of {length} bytes"))
+    }
+}
+
+/// Plans a batch for a lane that takes `largest` bytes; `how` says what changes that. Returns the size of its frame.
+///
+/// # Errors
+/// [`LaneError::TooLarge`].
+pub fn plan_batch(
+    plan: &mut Plan,
+    arguments: &dyn Encode,
+    rows: usize,
+    (largest, how): (usize, &str),
+) -> Result<usize, LaneError> {
+    plan.clear();
+    arguments.plan(plan);
+    if plan.is_too_large() {
+        return Err(LaneError::TooLarge(format!("the arguments of {rows} row(s) exceed 2 GiB")));
+    }
+    let size = plan.size();
+    if size > largest {
+        return Err(LaneError::TooLarge(format!(
+            "the arguments of {rows} row(s) have {size} bytes, more than {largest}; {how} changes this limit"
+        )));
+    }
+    Ok(size)
 }
 
 /// In a guest's progress: it is a count of rows that are done.

@@ -104,7 +104,9 @@ impl Calls {
             if self.is_skipped(&row)? {
                 continue;
             }
-            for partition in self.partitions(&row)? {
+            let (library, function) = (&self.library, &self.face.function);
+            let caller = Caller::new(&self.group, 1);
+            for partition in Scan::partitions(library, function, caller, row.clone(), LARGEST_PARTITIONS)? {
                 let asked = Asked { partition, wanted: Arc::clone(&wanted), arguments: row.clone() };
                 let (library, function) = (Arc::clone(&self.library), Arc::clone(function));
                 let returns = function.signature.returns.clone();
@@ -128,31 +130,6 @@ impl Calls {
         let is = |flags: &[bool], at: usize| flags.get(at).copied().unwrap_or_default();
         Ok(parameters
             .any(|(at, column)| !is(&spec.admits_null, at) && !is(&spec.named, at) && !column.is_valid(0)))
-    }
-
-    /// What is to be scanned: the partitions, or, without these, everything.
-    fn partitions(&self, row: &Row) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        let function = &self.face.function;
-        if !function.spec.partitions {
-            return Ok(vec![None]);
-        }
-        let caller = Caller::new(&self.group, 1);
-        let (library, function) = (Arc::clone(&self.library), Arc::clone(function));
-        let mut scan = Scan::partitions(library, Arc::clone(&function), caller, row.clone())?;
-        let (mut partitions, mut size) = (Vec::new(), 0);
-        while let Some(batch) = scan.next(caller)? {
-            for at in 0..batch.rows {
-                if !batch.is_valid(at) {
-                    return Err(Error::Engine(format!("{}: a partition is NULL", function.name())));
-                }
-                size += batch.bytes(at).len() + size_of::<Vec<u8>>();
-                if size > LARGEST_PARTITIONS {
-                    return Err(Error::Engine(format!("{}: its partitions exceed 64 MiB", function.name())));
-                }
-                partitions.push(Some(batch.bytes(at).to_vec()));
-            }
-        }
-        Ok(partitions)
     }
 
     /// A batch of the table that a row has made.

@@ -29,7 +29,7 @@ pub use iterate::Iteration;
 pub use map::{LONGEST_ANSWER, Map, MapInput, MapOptions, MapStep, map_types, table_of};
 pub use place::place;
 pub use results::Results;
-pub use scan::{Asked, LONGEST_BATCH, Row, Scan};
+pub use scan::{Asked, LARGEST_PARTITIONS, LONGEST_BATCH, Row, Scan};
 
 use crate::batch::{Body, Column, Encode, Frame, Plan};
 use crate::cost::{Advice, Cost, Width};

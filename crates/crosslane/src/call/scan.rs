@@ -32,6 +32,11 @@ pub(super) const MOST_ROWS: usize = WRITING as usize;
 /// The most rows of a batch of a table: engines take no more at once.
 pub const LONGEST_BATCH: usize = 2048;
 
+/// The most partitions of a table.
+const MOST_PARTITIONS: usize = 1 << 20;
+/// All partitions of a table have no more bytes than this, where an engine sets no limit of its own.
+pub const LARGEST_PARTITIONS: usize = 1 << 30;
+
 /// A scan under way. Its lane is the calling thread's until the guest has sent its last batch.
 pub struct Scan<Z: Zygote, I: Input> {
     library: Arc<Library<Z>>,
@@ -101,17 +106,43 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         Self::of(library, function, Entry::Scan, caller, returns, input)
     }
 
-    /// Asks for the partitions of a table, which are a BLOB each.
+    /// What is to be scanned of a table, one by one: its partitions, or everything at once (`None`) if it declares none. The partitions
+    /// have so many bytes at most, all together.
     ///
     /// # Errors
-    /// As [`Scan::open`].
+    /// As [`Scan::open`] and [`Scan::next`]; [`Error::Engine`] if a partition is NULL, or there are too many.
     pub fn partitions(
-        library: Arc<Library<Z>>,
-        function: Arc<Function>,
+        library: &Arc<Library<Z>>,
+        function: &Arc<Function>,
         caller: Caller<'_>,
         input: I,
-    ) -> Result<Self, Error> {
-        Self::of(library, function, Entry::Partitions, caller, DataType::Blob, input)
+        largest: usize,
+    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        if !function.spec.partitions {
+            return Ok(vec![None]);
+        }
+        let (library, function) = (Arc::clone(library), Arc::clone(function));
+        let refused = |what: &str| Error::Engine(format!("{}: {what}", function.name()));
+        // They are a BLOB each.
+        let returns = DataType::Blob;
+        let mut scan = Self::of(library, Arc::clone(&function), Entry::Partitions, caller, returns, input)?;
+        let (mut partitions, mut size) = (Vec::new(), 0);
+        while let Some(batch) = scan.next(caller)? {
+            for row in 0..batch.rows {
+                if !batch.is_valid(row) {
+                    return Err(refused("a partition is NULL"));
+                }
+                let bytes = batch.bytes(row);
+                size += bytes.len();
+                if partitions.len() == MOST_PARTITIONS || size > largest {
+                    let most = largest >> 20;
+                    let what = format!("more than 1,048,576 partitions, or more than {most} MiB of them");
+                    return Err(refused(&what));
+                }
+                partitions.push(Some(bytes.to_vec()));
+            }
+        }
+        Ok(partitions)
     }
 
     fn of(
