@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -170,6 +171,26 @@ def draw_depths(figures: Figures, path: Path) -> None:
     )
 
 
+def titled(figure, below, title: str, where: str, path: Path) -> None:
+    """Writes a picture with its title above, and below, in this part of it, where the figures were measured."""
+    import matplotlib.pyplot as plt
+
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12.5, fontweight="bold", color=INK)
+    below.supxlabel(where, fontsize=8.5, color="#666666", x=0.99, ha="right")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def command(documentation: str | None, published: Path, draw: Callable[[Path, Path], list[Path]]) -> None:
+    """Draws from the figures in a file into a folder, as the program's arguments or the documentation want it."""
+    arguments = [Path(argument) for argument in sys.argv[1:]] or [published, ROOT / "docs"]
+    if len(arguments) != 2:
+        sys.exit(documentation)
+    arguments[1].mkdir(exist_ok=True)
+    for picture in draw(*arguments):
+        print(f"drawn in {picture}")
+
+
 def _picture(rows: int, height: float):
     """Bare axes for so many rows, and what writes the picture with its titles."""
     import matplotlib
@@ -206,8 +227,4 @@ def draw(figures: Figures, folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    arguments = [Path(argument) for argument in sys.argv[1:]] or [PUBLISHED, ROOT / "docs"]
-    if len(arguments) != 2:
-        sys.exit(__doc__)
-    for picture in draw(Figures.load(arguments[0]), arguments[1]):
-        print(f"drawn in {picture}")
+    command(__doc__, PUBLISHED, lambda file, folder: draw(Figures.load(file), folder))

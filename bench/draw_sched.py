@@ -7,11 +7,10 @@ python bench/draw_sched.py FILE FOLDER    from the figures in FILE, into FOLDER
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from draw import INK, OURS, ROOT, Line
+from draw import INK, OURS, ROOT, Line, command, titled
 
 #: The figures of the run that the documentation shows.
 PUBLISHED = ROOT / "bench" / "sched.json"
@@ -106,23 +105,16 @@ def draw(figures: Figures, path: Path) -> None:
     for axes, percentile in zip(panels, ("p50", "p99")):
         draw_percentile(axes, figures.points, percentile, LINES)
     panels[0].legend(frameon=False, fontsize=9.5, labelcolor=INK)
-    figure.suptitle(
-        "Echo of 64 bytes: latency from the planned time, lower is better",
-        x=0.01, ha="left", fontsize=12.5, fontweight="bold", color=INK,
-    )  # fmt: skip
-    figure.supxlabel(
-        f"{figures.machine}, {figures.date}, load generator on the same cores",
-        fontsize=8.5, color="#666666", x=0.99, ha="right",
-    )  # fmt: skip
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    where = f"{figures.machine}, {figures.date}, load generator on the same cores"
+    titled(figure, figure, "Echo of 64 bytes: latency from the planned time, lower is better", where, path)
+
+
+def draw_into(file: Path, folder: Path) -> list[Path]:
+    """Draws the figures of a file, and returns the picture."""
+    picture = folder / "echo.png"
+    draw(Figures.load(file), picture)
+    return [picture]
 
 
 if __name__ == "__main__":
-    arguments = [Path(argument) for argument in sys.argv[1:]] or [PUBLISHED, ROOT / "docs"]
-    if len(arguments) != 2:
-        sys.exit(__doc__)
-    arguments[1].mkdir(exist_ok=True)
-    picture = arguments[1] / "echo.png"
-    draw(Figures.load(arguments[0]), picture)
-    print(f"drawn in {picture}")
+    command(__doc__, PUBLISHED, draw_into)

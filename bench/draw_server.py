@@ -6,10 +6,9 @@ python bench/draw_server.py FILE FOLDER    from the figures in FILE, into FOLDER
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from draw import INK, OURS, ROOT, target_bars
+from draw import INK, OURS, ROOT, command, target_bars, titled
 from draw_sched import Figures, draw_percentile
 
 #: The figures of the run that the documentation shows.
@@ -45,23 +44,22 @@ def draw(figures: Figures, path: Path) -> None:
     for side in ("top", "right", "bottom", "left"):
         below.spines[side].set_visible(False)
     target_bars(below, figures.lines)
-    above.suptitle(
+    where = f"{figures.machine}, {figures.date}, load generator on the same cores"
+    titled(
+        figure,
+        under,
         "The server: a function that does nothing, latency from the planned time, lower is better",
-        x=0.01, ha="left", fontsize=12.5, fontweight="bold", color=INK,
-    )  # fmt: skip
-    under.supxlabel(
-        f"{figures.machine}, {figures.date}, load generator on the same cores",
-        fontsize=8.5, color="#666666", x=0.99, ha="right",
-    )  # fmt: skip
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+        where,
+        path,
+    )
+
+
+def draw_into(file: Path, folder: Path) -> list[Path]:
+    """Draws the figures of a file, and returns the picture."""
+    picture = folder / "server.png"
+    draw(Figures.load(file), picture)
+    return [picture]
 
 
 if __name__ == "__main__":
-    arguments = [Path(argument) for argument in sys.argv[1:]] or [PUBLISHED, ROOT / "docs"]
-    if len(arguments) != 2:
-        sys.exit(__doc__)
-    arguments[1].mkdir(exist_ok=True)
-    picture = arguments[1] / "server.png"
-    draw(Figures.load(arguments[0]), picture)
-    print(f"drawn in {picture}")
+    command(__doc__, PUBLISHED, draw_into)

@@ -7,11 +7,10 @@ python bench/draw_spark.py FILE FOLDER    from the figures in FILE, into FOLDER
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from draw import INK, OURS, ROOT, THEIRS, Line
+from draw import INK, OURS, ROOT, THEIRS, Line, command, titled
 
 #: The figures of the run that the documentation shows.
 PUBLISHED = ROOT / "bench" / "spark.json"
@@ -101,23 +100,16 @@ def draw(figures: Figures, path: Path) -> None:
         for side in ("top", "right", "bottom", "left"):
             axes.spines[side].set_visible(False)
         axes.tick_params(left=False, colors=INK)
-    figure.suptitle(
-        "Functions in Spark: rows per second, longer is faster",
-        x=0.01, ha="left", fontsize=12.5, fontweight="bold", color=INK,
-    )  # fmt: skip
-    figure.supxlabel(
-        f"Spark {figures.spark}, local[2], {figures.machine}, {figures.date}",
-        fontsize=8.5, color="#666666", x=0.99, ha="right",
-    )  # fmt: skip
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    where = f"Spark {figures.spark}, local[2], {figures.machine}, {figures.date}"
+    titled(figure, figure, "Functions in Spark: rows per second, longer is faster", where, path)
+
+
+def draw_into(file: Path, folder: Path) -> list[Path]:
+    """Draws the figures of a file, and returns the picture."""
+    picture = folder / "spark.png"
+    draw(Figures.load(file), picture)
+    return [picture]
 
 
 if __name__ == "__main__":
-    arguments = [Path(argument) for argument in sys.argv[1:]] or [PUBLISHED, ROOT / "docs"]
-    if len(arguments) != 2:
-        sys.exit(__doc__)
-    arguments[1].mkdir(exist_ok=True)
-    picture = arguments[1] / "spark.png"
-    draw(Figures.load(arguments[0]), picture)
-    print(f"drawn in {picture}")
+    command(__doc__, PUBLISHED, draw_into)
