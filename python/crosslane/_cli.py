@@ -699,6 +699,12 @@ def _token(file: str | None, option: str = "--token-file") -> str | None:
     help="The most bytes of a batch, either way.",
 )
 @click.option(
+    "--waiting-bytes",
+    type=click.IntRange(min=1),
+    help="The most bytes of messages that wait in the server, of all clients together; by default 1 GiB, or four times"
+    " --largest-batch.",
+)
+@click.option(
     "--drain",
     type=click.FloatRange(min=0),
     default=30.0,
@@ -752,6 +758,7 @@ def serve(
     workers: int,
     connections: int,
     largest_batch: int,
+    waiting_bytes: int | None,
     drain: float,
     http: str | None,
     http_token_file: str | None,
@@ -782,6 +789,7 @@ def serve(
         "workers": workers,
         "connections": connections,
         "largest_batch": largest_batch,
+        "waiting_bytes": waiting_bytes,
         "drain": drain,
         "log_format": log_format,
         "log_level": log_level,

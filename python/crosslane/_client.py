@@ -26,6 +26,8 @@ _T = TypeVar("_T")
 _TOKEN = "CROSSLANE_TOKEN"
 _MOST_LANES = 1024
 _MOST_DEPTH = 64
+#: How functions of each kind are used.
+_USES = {"scalar": "call or call_batch", "table": "scan", "aggregate": "aggregate", "stream": "map"}
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,35 @@ def _column(name: str, column: Any, sql: str) -> pa.Array | list[Any]:
         raise kind_of_error(f"column {name}: {str(error).removeprefix('returned ')}") from None
 
 
+def _columns(bound: list[tuple[str, str, Any]]) -> tuple[list[Any], str | None]:
+    """Columns as the native client takes them, and all their types as text if it depends on the columns which they are."""
+    known = [
+        (parameter, kind, pa.array(value) if kind == "ANY" and _array(value) is None else value)
+        for parameter, kind, value in bound
+    ]
+    kinds, types = _types(known, lambda column: sql_type(_array(column).type))  # type: ignore[union-attr]
+    return [_column(parameter, value, kind) for (parameter, _, value), kind in zip(known, kinds)], types
+
+
+def _rows(columns: Sequence[Any]) -> int:
+    rows = {len(column) for column in columns}
+    if len(rows) > 1:
+        raise ValueError(f"columns of {' and '.join(map(str, sorted(rows)))} rows")
+    return rows.pop()
+
+
+def _groups(keys: Any) -> tuple[list[Any], list[int]]:
+    """The different keys, in the order in which they come first, and the place of each row's key among them."""
+    array = _array(keys)
+    if array is not None:
+        keys = array.to_pylist()
+    elif hasattr(keys, "tolist"):
+        keys = keys.tolist()
+    places: dict[Any, int] = {}
+    groups = [places.setdefault(key, len(places)) for key in keys]
+    return list(places), groups
+
+
 def _checked(option: str, value: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise ValueError(f"{option} is a whole number from 1 to {most}, not {value!r}")
@@ -185,10 +216,7 @@ class Client:
         if found is None:
             raise LookupError(f"{self._address} has no function {name}; it has {', '.join(self._functions)}")
         if found.kind != kind:
-            how = {"scalar": "use call or call_batch", "table": "use scan", "stream": "use map"}
-            raise TypeError(
-                f"{name} is of the kind {found.kind}: {how.get(found.kind, 'SQL alone calls it')}"
-            )
+            raise TypeError(f"{name} is of the kind {found.kind}: use {_USES[found.kind]}")
         return found
 
     def call(self, function: str, /, *arguments: Any, **named: Any) -> Any:
@@ -226,16 +254,32 @@ class Client:
         bound = function._bind(columns, named)
         if not bound:
             raise TypeError(f"{function.signature} has no columns; use call")
-        any_kind = [
-            (parameter, kind, pa.array(value) if kind == "ANY" and _array(value) is None else value)
-            for parameter, kind, value in bound
-        ]
-        kinds, types = _types(any_kind, lambda column: sql_type(_array(column).type))  # type: ignore[union-attr]
-        arrays = [_column(parameter, value, kind) for (parameter, _, value), kind in zip(any_kind, kinds)]
-        rows = {len(array) for array in arrays}
-        if len(rows) > 1:
-            raise ValueError(f"columns of {' and '.join(map(str, sorted(rows)))} rows")
-        return self._native.call_batch(function._index, arrays, rows.pop(), types, cancellation)
+        arrays, types = _columns(bound)
+        return self._native.call_batch(function._index, arrays, _rows(arrays), types, cancellation)
+
+    def aggregate(self, function: str, /, *columns: Any, by: Any = None, **named: Any) -> Any:
+        """The result of an aggregate for all rows of columns; or with ``by``, a column of keys, a dict of each key's result.
+
+        Columns are those of :meth:`call_batch`. Keys are in the order in which they come first. All rows of a call go to one
+        worker.
+
+        Raises:
+            What :meth:`call` raises. Rows are counted from 1.
+        """
+        return self._aggregate(None, function, columns, by, named)
+
+    def _aggregate(
+        self, cancellation: Any, name: str, columns: tuple[Any, ...], by: Any, named: dict[str, Any]
+    ) -> Any:
+        function = self._find(name, "aggregate")
+        arrays, types = _columns(function._bind(columns, named))
+        keys, groups = ([], []) if by is None else _groups(by)
+        if by is None and not arrays:
+            raise TypeError(f"{function.signature} has no columns; name its rows with by=")
+        rows = _rows(arrays if by is None else [*arrays, groups])
+        told = rows if by is None else (groups, len(keys))
+        results = self._native.aggregate(function._index, arrays, told, types, cancellation)
+        return results[0] if by is None else dict(zip(keys, results))
 
     def scan(self, function: str, /, *arguments: Any, **named: Any) -> MappedStream:
         """The rows of a table function, as a stream of batches to be read once. It has the Arrow C stream interface itself.
@@ -319,6 +363,10 @@ class AsyncClient:
     async def call_batch(self, function: str, /, *columns: Any, **named: Any) -> pa.Array:
         """As :meth:`Client.call_batch`."""
         return await self._cancellable(self._open._call_batch, function, columns, named)
+
+    async def aggregate(self, function: str, /, *columns: Any, by: Any = None, **named: Any) -> Any:
+        """As :meth:`Client.aggregate`."""
+        return await self._cancellable(self._open._aggregate, function, columns, by, named)
 
     def scan(self, function: str, /, *arguments: Any, **named: Any) -> AsyncStream:
         """As :meth:`Client.scan`, for ``async for``."""

@@ -115,9 +115,38 @@ def halves(rows: pa.RecordBatch):
 @udaf("largest(x BIGINT) -> BIGINT")
 class Largest:
     def __init__(self): self.most = 0
-    def update(self, x): self.most = max(self.most, x)
+    def update(self, x):
+        if x == -3:
+            raise ValueError("minus three")
+        self.most = max(self.most, x)
     def merge(self, other): self.most = max(self.most, other.most)
     def finish(self): return self.most
+
+@udaf("total(x BIGINT) -> BIGINT", vectorized=True)
+class Total:
+    def __init__(self): self.sum = 0
+    def update(self, x): self.sum += x.to_numpy().sum()
+    def merge(self, other): self.sum += other.sum
+    def finish(self): return int(self.sum)
+
+@udaf("most_common(x ANY) -> VARCHAR")
+class MostCommon:
+    def __init__(self): self.seen = []
+    def update(self, x): self.seen.append(x)
+    def merge(self, other): self.seen += other.seen
+    def finish(self): return repr(max(self.seen, key=self.seen.count))
+
+@udaf("dies_once(begun VARCHAR) -> BIGINT", retries=2)
+class DiesOnce:
+    def __init__(self): self.rows = 0
+    def update(self, begun):
+        self.rows += 1
+        if self.rows == 5000:
+            open(f"{begun}/{os.getpid()}", "w").close()
+            if len(os.listdir(begun)) == 1:
+                os._exit(3)
+    def merge(self, other): self.rows += other.rows
+    def finish(self): return self.rows
 '''
 
 
@@ -207,7 +236,7 @@ def test_wrong_uses(client: crosslane.Client) -> None:
         client.call("words", "a")
     with pytest.raises(TypeError, match="initials is of the kind scalar: use call or call_batch"):
         client.scan("initials", "a")
-    with pytest.raises(TypeError, match="largest is of the kind aggregate: SQL alone calls it"):
+    with pytest.raises(TypeError, match="largest is of the kind aggregate: use aggregate"):
         client.call("largest", 1)
     with pytest.raises(ValueError, match="lanes is a whole number from 1 to 1024, not 0"):
         crosslane.Client("crosslane://127.0.0.1", lanes=0)
@@ -271,6 +300,40 @@ def test_a_large_batch_keeps_its_order(client: crosslane.Client) -> None:
         client.call_batch("fails", pa.concat_arrays([pa.array([5] * 200_000), pa.array([3, 5])]))
     some = client.call_batch("fails_softly", list(range(5)))
     assert some.to_pylist() == [0, 1, 2, None, 4]
+
+
+def test_aggregates(client: crosslane.Client) -> None:
+    assert client.aggregate("largest", [3, 5, None, 4]) == 5
+    assert client.aggregate("total", x=pa.array([1, 2, 3])) == 6
+    assert client.aggregate("total", []) == 0
+    by = ["b", None, "a", "b", None]
+    for keys in (by, pa.array(by), pd.Series(by, dtype=object), pl.Series(by)):
+        sums = client.aggregate("total", [1, 2, 4, 8, 16], by=keys)
+        assert list(sums.items()) == [("b", 9), (None, 18), ("a", 4)]
+    assert client.aggregate("total", [], by=[]) == {}
+    assert client.aggregate("most_common", [0.5, 1.5, 1.5]) == "1.5"
+    n = 300_000
+    sums = client.aggregate("total", pa.array(range(n)), by=np.arange(n) % 1000)
+    assert sums == {key: sum(range(key, n, 1000)) for key in range(1000)}
+    # Its lane is given back, and keeps no states.
+    assert [client.aggregate("largest", [1, 2], by=["a", "b"]) for _ in range(50)] == [{"a": 1, "b": 2}] * 50
+
+
+def test_wrong_aggregates(client: crosslane.Client) -> None:
+    with pytest.raises(ValueError, match="columns of 2 and 3 rows"):
+        client.aggregate("total", [1, 2], by=["a", "b", "c"])
+    with pytest.raises(TypeError, match="initials is of the kind scalar: use call or call_batch"):
+        client.aggregate("initials", ["a"])
+    with pytest.raises(TypeError, match="total: x of row 2: str 'b' where BIGINT is due"):
+        client.aggregate("total", [1, "b"])
+    with pytest.raises(RuntimeError, match=r"largest: ValueError: minus three[\s\S]*row 4 .*with x = -3"):
+        client.aggregate("largest", [1, 2, 3, -3], by=[0, 1, 0, 1])
+    assert client.aggregate("largest", [1]) == 1
+
+
+def test_an_aggregate_whose_worker_dies_is_done_again(client: crosslane.Client, begun: Path) -> None:
+    assert client.aggregate("dies_once", [str(begun)] * 6000) == 6000
+    assert len(list(begun.iterdir())) == 2
 
 
 def test_a_batch_goes_over_all_lanes(library: Library, serve: Callable[..., Server]) -> None:
@@ -513,6 +576,7 @@ def test_tasks_call_side_by_side(server: Server) -> None:
             sums = await asyncio.gather(*(client.call("plus", n, y=1) for n in range(500)))
             assert sums == list(range(1, 501))
             assert (await client.call_batch("plus", [1, 2], [3, 4])).to_pylist() == [4, 6]
+            assert await client.aggregate("total", [1, 2, 4], by=["a", "b", "a"]) == {"a": 5, "b": 2}
             with pytest.raises(RuntimeError, match="fails: ValueError: three"):
                 await client.call("fails", 3)
             assert connections(server) <= 2

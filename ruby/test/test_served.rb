@@ -41,6 +41,8 @@ class TestServed < CrosslaneTest
 
     udtf "pages(n BIGINT) -> TABLE(page BIGINT)", partitions: ->(n) { 0...n } do |page, _n| [[page]] end
 
+    udaf "total(x BIGINT) -> BIGINT", start: -> { 0 }, combine: ->(a, b) { a + b } do |sum, x| sum + x end
+
     udtf "endless() -> TABLE(i BIGINT)" do 0.step end
 
     udtf "bad(n BIGINT) -> TABLE(i BIGINT)" do |n| raise IndexError, "no rows" end
@@ -162,6 +164,19 @@ class TestServed < CrosslaneTest
       endless.close
       assert_empty endless.to_a
       assert_equal 3, client.call(:plus, 1, 2)
+    end
+  end
+
+  def test_aggregates
+    client do |client|
+      assert_equal [6, 0], [client.aggregate(:total, [1, nil, 5]), client.aggregate("TOTAL", x: [])]
+      by = { "b" => 9, nil => 18, "a" => 4 }
+      assert_equal by.to_a, client.aggregate(:total, [1, 2, 4, 8, 16], by: ["b", nil, "a", "b", nil]).to_a
+      assert_equal({}, client.aggregate(:total, [], by: []))
+      error = assert_raises(ArgumentError) { client.aggregate(:total, [1, 2], by: [1]) }
+      assert_match(/columns of 1 and 2 rows/, error.message)
+      error = assert_raises(ArgumentError) { client.call(:total, 1) }
+      assert_match(/total is of the kind aggregate: use aggregate/, error.message)
     end
   end
 

@@ -5,9 +5,10 @@ use crate::{EXTERNAL, INLINE, external, identity, is_ready};
 use crosslane::batch::{self, BATCH, CANCEL, Column, Encode, FAILURE, Header, LAST, Plan};
 use crosslane::stats::now;
 use crosslane::{DataType, Entry, Failure, Leniency, Verdict};
-use crosslane_ring::{Alarm, Ends, MappedRing, Parked, ProgressWord, Spin, wait_either};
+use crosslane_ring::{Alarm, Ends, MappedRing, Parked, ProgressWord, Slice, Spin, wait_either};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SendFlags;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -16,6 +17,9 @@ use std::time::Duration;
 /// How often a waiting guest looks whether its engine lives. (The kernel kills it too, if its
 /// zygote ends.)
 const LOOK: Duration = Duration::from_secs(1);
+
+/// A call of so many nanoseconds is a long one.
+const LONG: u64 = 1_000_000;
 
 /// The bytes of the frame that says how long a message is that is none of the ring's.
 const ANNOUNCEMENT: usize = size_of::<u64>();
@@ -35,6 +39,10 @@ pub struct GuestLane {
     ends: Ends,
     socket: OwnedFd,
     spin: Spin,
+    /// Short while it waits, if it does not spin: a batch that comes gets the processor at once from those who compute.
+    slice: Slice,
+    /// The functions whose last call was long. Those who wait for the processor would wait for a long one with a short slice, too.
+    long: HashSet<u32>,
     placement: Placement,
     /// Whether the oldest message of the request ring is the current call's. The one behind it may have been looked at
     /// while there was no room for results, and is not to be given back with it.
@@ -182,6 +190,8 @@ impl GuestLane {
             ends,
             socket,
             spin: Spin(spin),
+            slice: Slice::new(spin.is_zero()),
+            long: HashSet::new(),
             placement: Placement::new(Side::Guest),
             held: false,
             external: None,
@@ -286,6 +296,7 @@ impl GuestLane {
                 };
                 break taken;
             }
+            self.slice.shorten();
             let parked = self.ends.consumer.wait_or(self.spin, LOOK, stop);
             if stop() {
                 return Ok(Some(Next::Stopped));
@@ -304,6 +315,9 @@ impl GuestLane {
         match header.kind {
             BATCH => {
                 self.placement.met(&self.ends.places);
+                if self.long.contains(&header.function) {
+                    self.slice.restore();
+                }
                 Ok(Some(Next::Call(Call { header })))
             }
             CANCEL => {
@@ -321,6 +335,11 @@ impl GuestLane {
         let worked = done.saturating_sub(self.mark);
         self.mark = done;
         let Header { function, exchange, rows, entry, .. } = call.header;
+        if worked > LONG {
+            self.long.insert(function);
+        } else {
+            self.long.remove(&function);
+        }
         let waited = self.waited;
         if flags & LAST != 0 {
             self.ended = exchange;

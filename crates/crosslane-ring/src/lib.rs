@@ -88,6 +88,7 @@ mod park;
 #[cfg(not(loom))]
 mod region;
 mod ring;
+mod slice;
 mod sync;
 
 #[cfg(not(loom))]
@@ -96,3 +97,4 @@ pub use park::{Alarm, Bell, Parked, Spin, Waiter, Watch, wait_any, wait_either};
 #[cfg(not(loom))]
 pub use region::{Ends, MappedRing, Place, Places, ProgressWord, RegionError};
 pub use ring::{Consumer, END_OF_RING, Frame, Grant, Memory, Producer, RingError, RingHeader};
+pub use slice::Slice;

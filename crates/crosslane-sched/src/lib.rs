@@ -71,7 +71,6 @@ mod poller;
 pub mod priority;
 mod process;
 mod scheduler;
-mod slice;
 mod stats;
 mod sync;
 mod task;

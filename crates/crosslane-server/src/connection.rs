@@ -2,13 +2,15 @@
 //!
 //! Nothing is kept without bound. What a client sends waits in its routes, which say when they have room; meanwhile the connection is not
 //! read, and the client's own writes wait. What it does not read waits in the [`Outbox`] until that is full; then its lanes are
-//! stalled, and their workers wait. A client that takes nothing for [`SILENT`] loses its connection.
+//! stalled, and their workers wait. A client that takes nothing for [`SILENT`] loses its connection. What waits of all connections
+//! together has a limit, too ([`crate::budget`]).
 
+use crate::budget::{Account, Held};
 use crate::offer::Violation;
 use crate::route::Route;
 use crate::server::{ENDING, Shared};
 use crate::stream::Stream;
-use crate::wire::{self, Ask, CONTROL, Decoder, LONGEST_HELLO, PROTOCOL, Tell, prefix};
+use crate::wire::{self, Ask, CONTROL, Decoder, LONGEST_HELLO, PROTOCOL, Tell, TooLong, prefix};
 use crate::workers::lock;
 use crosslane_sched::{Interest, Io, timeout};
 use event_listener::{Event, EventListener};
@@ -27,8 +29,10 @@ use tracing::{debug, warn};
 
 /// How long a client may take to say who it is, and to send the rest of a message, or to read on.
 const SILENT: Duration = Duration::from_secs(30);
-/// How often a client that is not read is looked at, whether it is still there.
+/// How often a client that is not read is looked at, whether it is still there, and others are asked to make room for it.
 const LOOK: Duration = Duration::from_secs(1);
+/// For how long a client's bytes may wait for it where others have no room for theirs.
+const SLOW: Duration = Duration::from_secs(5);
 /// How many bytes may wait for a client that does not read, beside what is just being sent.
 const MOST_WAITING: usize = 1 << 20;
 /// How much is read at once.
@@ -45,9 +49,10 @@ struct Waiting {
 }
 
 /// Where the server's messages to a client go.
-#[derive(Debug)]
 pub(crate) struct Outbox {
     stream: Arc<Io<Stream>>,
+    shared: Arc<Shared>,
+    pub(crate) account: Arc<Account>,
     /// The connection's number.
     pub(crate) number: u64,
     waiting: Mutex<Waiting>,
@@ -70,9 +75,11 @@ enum Task {
 }
 
 impl Outbox {
-    fn new(stream: Arc<Io<Stream>>, number: u64) -> Arc<Self> {
+    fn new(stream: Arc<Io<Stream>>, number: u64, shared: &Arc<Shared>) -> Arc<Self> {
         Arc::new(Self {
             stream,
+            shared: Arc::clone(shared),
+            account: Account::new(&shared.budget),
             number,
             waiting: Mutex::default(),
             work: Event::new(),
@@ -107,15 +114,20 @@ impl Outbox {
             // An error is found again by who writes later.
             sent = self.stream.get_ref().send(&slices).unwrap_or(0);
         }
+        let before = waiting.bytes.len();
         for part in parts {
             let skipped = sent.min(part.len());
             sent -= skipped;
             waiting.bytes.extend_from_slice(&part[skipped..]);
         }
         let rest = !waiting.bytes.is_empty() || self.stream.get_ref().is_pending();
+        let fits = self.account.keep(waiting.bytes.len() - before);
         drop(waiting);
         if rest {
             self.work.notify(1);
+        }
+        if !fits {
+            self.shared.make_room(Duration::ZERO);
         }
     }
 
@@ -151,6 +163,17 @@ impl Outbox {
         self.refuse(&violation);
     }
 
+    /// Ends the connection to make room. The client is told why, if that need not wait behind what it does not read.
+    pub(crate) fn give_up(&self) {
+        let most = self.account.budget().most();
+        let why = format!(
+            "more than {most} bytes wait in the server, and most of those that wait for their client are this one's: it \
+             reads or sends too slowly; the server's --waiting-bytes says how many there may be"
+        );
+        let _ = self.broken.set(Violation(why.clone()));
+        if lock(&self.waiting).bytes.is_empty() { self.refuse(&why) } else { self.close() }
+    }
+
     /// Whether nothing more is taken of the client.
     fn is_over(&self) -> bool {
         self.refused.load(Acquire) || lock(&self.waiting).closed
@@ -159,8 +182,9 @@ impl Outbox {
     /// Nothing is sent any more, and who waits for the client finds the end.
     fn close(&self) {
         let mut waiting = lock(&self.waiting);
-        *waiting = Waiting { closed: true, ..Waiting::default() };
+        let left = std::mem::replace(&mut *waiting, Waiting { closed: true, ..Waiting::default() });
         drop(waiting);
+        self.account.give_back(left.bytes.len());
         self.stream.get_ref().shut_down();
         self.work.notify(usize::MAX);
         self.room.notify(usize::MAX);
@@ -190,6 +214,7 @@ impl Outbox {
                     if waiting.start > waiting.bytes.len() / 2 {
                         let written = std::mem::take(&mut waiting.start);
                         waiting.bytes.drain(..written);
+                        self.account.give_back(written);
                     }
                     return Ok(());
                 }
@@ -198,6 +223,7 @@ impl Outbox {
         }
         stream.flush()?;
         waiting.start = 0;
+        self.account.give_back(waiting.bytes.len());
         waiting.bytes.clear();
         // Much memory is not kept for little.
         waiting.bytes.shrink_to(PIECE);
@@ -215,7 +241,7 @@ pub(crate) struct Connection {
 /// A connection of a client, which counts from now on.
 pub(crate) fn open(shared: &Arc<Shared>, stream: Io<Stream>) -> Guard {
     let number = shared.number();
-    let outbox = Outbox::new(Arc::new(stream), number);
+    let outbox = Outbox::new(Arc::new(stream), number, shared);
     let connection = Arc::new(Connection { shared: Arc::clone(shared), outbox, routes: Mutex::default() });
     shared.join(number, &connection);
     Guard(connection, number)
@@ -300,14 +326,22 @@ impl Connection {
             Err(_) => return ended("it did not say who it is"),
         }
         decoder.admit(self.shared.largest);
+        // Room for the message that comes.
+        let mut held = None;
+        let long = |error: TooLong| Violation(error.to_string());
         loop {
-            while let Some((lane, bytes)) = decoder.message().map_err(|error| Violation(error.to_string()))? {
+            while let Some((length, _)) = decoder.due().map_err(long)? {
+                if held.is_none() {
+                    held = Some(self.hold(length, stream).await?);
+                }
+                let Some((lane, bytes)) = decoder.message().map_err(long)? else { break };
+                let held = held.take().map(Held::complete);
                 if lane == CONTROL {
                     self.control(bytes)?;
                     continue;
                 }
                 let route = self.route(lane)?;
-                route.take(bytes)?;
+                route.take(bytes, held)?;
                 self.room(&route, stream).await?;
             }
             let length = if decoder.is_within() {
@@ -319,6 +353,29 @@ impl Connection {
                 receive(stream, &mut piece).await?
             };
             decoder.push(&piece[..length]);
+        }
+    }
+
+    /// Waits until there is room for a message. Meanwhile its client is not read.
+    async fn hold(&self, length: usize, stream: &Io<Stream>) -> Result<Held, Ended> {
+        let account = &self.outbox.account;
+        loop {
+            if let Some(held) = account.hold(length) {
+                return Ok(held);
+            }
+            let listener: EventListener = account.budget().freed.listen();
+            if let Some(held) = account.hold(length) {
+                return Ok(held);
+            }
+            if timeout(LOOK, listener).await.is_err() {
+                self.shared.make_room(SLOW);
+                if stream.get_ref().is_closed() {
+                    return Err(Ended::Gone);
+                }
+            }
+            if self.outbox.is_over() {
+                return Err(Ended::Gone);
+            }
         }
     }
 
@@ -390,6 +447,11 @@ impl Connection {
                 Ok(Arc::clone(place.insert(route)))
             }
         }
+    }
+
+    /// What waits for it, or for its client.
+    pub(crate) fn outbox(&self) -> &Outbox {
+        &self.outbox
     }
 
     /// Ends the connection if nothing is in flight on it.

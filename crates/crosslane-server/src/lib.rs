@@ -11,6 +11,7 @@
 
 pub mod address;
 mod any;
+mod budget;
 pub mod client;
 mod connection;
 pub mod doors;

@@ -40,6 +40,8 @@ struct Told {
     workers: usize,
     connections: usize,
     largest_batch: usize,
+    /// [`waiting`] by default.
+    waiting_bytes: Option<usize>,
     /// Seconds.
     drain: f64,
     #[serde(default)]
@@ -124,6 +126,8 @@ fn bench() -> ExitCode {
 /// Serves until a signal ends it. Returns whether all that was in flight then has ended.
 fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     let mut settings = guests::settings(HOW_TO_SET);
+    // Workers that spin between calls take the processor from those that compute. They ask for short slices instead.
+    settings.spin = Duration::ZERO;
     told.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
     let addresses = told.listen.iter().map(|address| address.parse::<Address>());
     let listen =
@@ -155,6 +159,7 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         connections: told.connections,
         largest: told.largest_batch,
+        waiting: told.waiting_bytes.unwrap_or_else(|| waiting(told.largest_batch)),
         // The watcher would give its turn to workers that compute, and wait for their turn to end before it passes a reply on.
         spin: Duration::ZERO,
     };
@@ -181,6 +186,11 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     info!("shutting down");
     flight.iter().for_each(Flight::end);
     Ok(server.shut_down(Duration::try_from_secs_f64(told.drain).unwrap_or(Duration::MAX)))
+}
+
+/// How many bytes may wait if nobody says so, for batches of so many at most.
+fn waiting(largest: usize) -> usize {
+    (1 << 30).max(largest.saturating_mul(4))
 }
 
 /// Opens the door for people and monitoring.

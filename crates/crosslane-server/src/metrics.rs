@@ -59,6 +59,10 @@ impl Collector for Snapshots {
         to.counter("crosslane_connections_refused", refused, connections.refused)?;
         let violations = "Connections that were ended because of what the client did.";
         to.counter("crosslane_connections_violations", violations, connections.violations)?;
+        let (used, most) = self.0.bytes;
+        let bytes = "Bytes of messages that wait in the server, for a worker or for their client.";
+        to.gauge("crosslane_waiting_bytes", bytes, used as f64)?;
+        to.gauge("crosslane_waiting_bytes_limit", "Such bytes at most.", most as f64)?;
         self.libraries(&mut to)?;
         self.functions(&mut to)
     }

@@ -72,6 +72,8 @@ pub(crate) struct Snapshot {
     pub(crate) connections: Connections,
     pub(crate) waiting: u64,
     pub(crate) in_flight: u64,
+    /// Bytes of messages that wait in the server, and at most.
+    pub(crate) bytes: (usize, usize),
     /// The same in the seconds before, the last one last.
     waiting_history: Vec<u32>,
     in_flight_history: Vec<u32>,
@@ -260,6 +262,7 @@ impl Monitor {
             connections: Connections::default(),
             waiting: 0,
             in_flight: 0,
+            bytes: (0, 0),
             waiting_history: past.waiting.iter().copied().collect(),
             in_flight_history: past.flying.iter().copied().collect(),
             libraries: Vec::new(),
@@ -276,6 +279,7 @@ impl Monitor {
             refused: shared.refused.get(),
             violations: shared.violations.get(),
         };
+        snapshot.bytes = (shared.budget.used(), shared.budget.most());
         let libraries = shared.workers.iter().map(|workers| {
             let pool = workers.library.pool.stats();
             SeenLibrary {

@@ -9,6 +9,7 @@
 //! What a client sends is not trusted: numbers, order, entries, lengths and offsets are checked before a worker sees it. A violation
 //! ends the connection. What a worker sends is passed on as it is: the client checks it, as it would in a ring.
 
+use crate::budget::Held;
 use crate::connection::Outbox;
 use crate::offer::{Offer, States, Violation, violation};
 use crate::server::Shared;
@@ -40,6 +41,7 @@ enum Item {
         entry: Entry,
         part: Part,
         came: Instant,
+        _room: Option<Held>,
     },
     /// The exchange is answered with a failure, or, if nobody wants it any more, with nothing.
     Answer {
@@ -124,11 +126,11 @@ impl Route {
     }
 
     /// Takes a message of the client.
-    pub(crate) fn take(self: &Arc<Self>, bytes: &[u8]) -> Result<(), Violation> {
+    pub(crate) fn take(self: &Arc<Self>, bytes: &[u8], room: Option<Held>) -> Result<(), Violation> {
         let header = batch::header(bytes).map_err(|error| Violation(error.to_string()))?;
         let (taken, grants) = self.with(|state, grants| {
             match header.kind {
-                BATCH => self.take_batch(state, &header, bytes)?,
+                BATCH => self.take_batch(state, &header, bytes, room)?,
                 CANCEL => self.take_cancel(state, &header)?,
                 kind => return violation(format!("a message of kind {kind}")),
             }
@@ -190,7 +192,13 @@ impl Route {
         state.flying.iter().for_each(|exchange| flying[exchange.offer] += 1);
     }
 
-    fn take_batch(&self, state: &mut State, header: &Header, bytes: &[u8]) -> Result<(), Violation> {
+    fn take_batch(
+        &self,
+        state: &mut State,
+        header: &Header,
+        bytes: &[u8],
+        room: Option<Held>,
+    ) -> Result<(), Violation> {
         if header.flags & !LAST != 0 {
             return violation(format!("a message with the flags {:#x}", header.flags));
         }
@@ -234,7 +242,7 @@ impl Route {
         let message = Message::new(bytes);
         state.bytes += bytes.len();
         let came = Instant::now();
-        state.queue.push_back(Item::Batch { message, exchange, offer, entry, part, came });
+        state.queue.push_back(Item::Batch { message, exchange, offer, entry, part, came, _room: room });
         Ok(())
     }
 
@@ -444,7 +452,7 @@ impl Route {
 
     /// Sends the oldest batch to the worker. False if there is no room for it.
     fn send(&self, state: &mut State, slot: &Arc<Slot>) -> Result<bool, Violation> {
-        let Some(Item::Batch { message, exchange, offer, entry, part, came }) = state.queue.front() else {
+        let Some(Item::Batch { message, exchange, offer, entry, part, came, .. }) = state.queue.front() else {
             return Ok(false);
         };
         let (exchange, offer, entry, part, came) = (*exchange, *offer, *entry, *part, *came);

@@ -1,6 +1,7 @@
 //! The server: libraries, listeners and connections.
 
 use crate::address::Address;
+use crate::budget::Budget;
 use crate::client::Dial;
 use crate::connection::{self, Connection};
 use crate::offer::{Offer, Seal};
@@ -47,6 +48,8 @@ pub struct Options {
     pub connections: usize,
     /// The most bytes of a message.
     pub largest: usize,
+    /// The most bytes of messages that wait in the server, of all connections together.
+    pub waiting: usize,
     /// How long the thread that waits for all workers spins before it sleeps.
     pub spin: Duration,
 }
@@ -70,6 +73,8 @@ pub(crate) struct Shared {
     /// The first message to a client, as it travels.
     pub(crate) welcome: Vec<u8>,
     pub(crate) largest: usize,
+    /// What waits of all connections.
+    pub(crate) budget: Arc<Budget>,
     /// Connections that were refused because there were too many, or the server was draining.
     pub(crate) refused: Counter,
     /// Connections that were ended because of what the client did.
@@ -104,6 +109,17 @@ impl Shared {
     pub(crate) fn leave(&self, number: u64) {
         let connection = lock(&self.connections).remove(&number);
         drop(connection);
+    }
+
+    /// Ends the connection with the most bytes that wait for its client, if some have waited for so long.
+    pub(crate) fn make_room(&self, slow: Duration) {
+        let delayed = self.connections().into_iter().filter_map(|connection| {
+            let (bytes, since) = connection.outbox().account.delayed();
+            (bytes > 0 && since >= slow).then_some((bytes, connection))
+        });
+        if let Some((_, connection)) = delayed.max_by_key(|(bytes, _)| *bytes) {
+            connection.outbox().give_up();
+        }
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -154,6 +170,12 @@ impl Server {
     /// token.
     pub fn start(options: Options, libraries: Vec<Served>) -> Result<Self, Error> {
         let system = |what: String| move |error: io::Error| Error::Engine(format!("{what}: {error}"));
+        if options.waiting < options.largest {
+            return Err(Error::Engine(format!(
+                "--waiting-bytes {} is less than one message may have, which is --largest-batch {}",
+                options.waiting, options.largest
+            )));
+        }
         let (mut listeners, mut files) = (Vec::new(), Files::default());
         for address in &options.listen {
             let listener = Listener::bind(address, options.tls.as_ref())
@@ -210,6 +232,7 @@ impl Server {
             token: options.token,
             welcome: welcome.map_err(system("the functions".into()))?,
             largest: options.largest,
+            budget: Budget::new(options.waiting),
             refused: Counter::default(),
             violations: Counter::default(),
             draining: AtomicBool::new(false),

@@ -9,15 +9,18 @@ use crate::client::{Remote, RemoteZygote};
 use crate::lane::LaneOptions;
 use crosslane::batch::{self, Encode, Frame};
 use crosslane::call::{
-    Asked, CallGroup, Caller, Input, LARGEST_PARTITIONS, Map, MapOptions, Output, Results, Row, Scan, call,
+    Asked, CallGroup, Caller, Input, LARGEST_PARTITIONS, Map, MapOptions, Output, Results, Row, Scan, backoff,
+    call,
 };
 use crosslane::pool::{Pool, PoolOptions};
+use crosslane::states::{Accumulates, Accumulation};
 use crosslane::stats::now;
 use crosslane::{ColumnBuilder, DataType, Error, Function, Library, Settings};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How often who waits in line looks whether the wait should end.
 const TICK: Duration = Duration::from_millis(10);
@@ -97,6 +100,45 @@ impl Session {
         let cancelled = || Error::Cancelled { function: function.name().into() };
         let _place = self.line.stand(|| group.should_end(begun)).ok_or_else(cancelled)?;
         call(&self.library, function, caller, arguments, results)
+    }
+
+    /// The results of an aggregate for so many groups. `groups` has the place of each row's group. If the worker is lost with what it
+    /// has added up, all is done again, as often as the function's `retries` allow.
+    ///
+    /// # Errors
+    /// As [`Accumulates::update`].
+    pub fn aggregate(
+        &self,
+        function: &Arc<Function>,
+        group: CallGroup,
+        arguments: &dyn Input,
+        (groups, count): (&[usize], usize),
+    ) -> Result<Results, Error> {
+        let (begun, group) = (now(), Arc::new(group));
+        let cancelled = || Error::Cancelled { function: function.name().into() };
+        let _place = self.line.stand(|| group.should_end(begun)).ok_or_else(cancelled)?;
+        let mut tries = 0;
+        loop {
+            let (library, function) = (Arc::clone(&self.library), Arc::clone(function));
+            let mut results = Results::new(function.signature.returns.clone());
+            let accumulation = Accumulation::new(library, Arc::clone(&function), Arc::clone(&group));
+            let outcome = accumulation.aggregate(arguments, groups, count, &mut results);
+            accumulation.end();
+            match outcome {
+                Err(Error::LaneDied { .. }) if tries < function.spec.retries => {
+                    function.stats.here().retries.add(1);
+                    let due = Instant::now() + backoff(tries);
+                    tries += 1;
+                    while Instant::now() < due {
+                        if group.should_end(begun) {
+                            return Err(cancelled());
+                        }
+                        thread::sleep(TICK.min(due.saturating_duration_since(Instant::now())));
+                    }
+                }
+                outcome => return outcome.map(|()| results),
+            }
+        }
     }
 
     /// The rows of a table function, all columns of them.
@@ -287,7 +329,6 @@ impl Drop for Taken<'_> {
 mod tests {
     use super::*;
     use std::sync::mpsc;
-    use std::thread;
 
     #[test]
     fn places_are_taken_in_the_order_of_the_line() {

@@ -182,22 +182,27 @@ impl Decoder {
         self.start < self.bytes.len()
     }
 
+    /// The length of the next message and its lane. The rest of it may still be missing.
+    ///
+    /// # Errors
+    /// If it is longer than it may be.
+    pub fn due(&self) -> Result<Option<(usize, u32)>, TooLong> {
+        let Some((prefix, _)) = self.bytes[self.start..].split_first_chunk::<PREFIX>() else { return Ok(None) };
+        let (length, lane) = read_prefix(*prefix);
+        let most = if lane == CONTROL { self.largest.min(LONGEST_CONTROL) } else { self.largest };
+        if length > most { Err(TooLong { length, most }) } else { Ok(Some((length, lane))) }
+    }
+
     /// The next message that is complete, and its lane.
     ///
     /// # Errors
     /// If it is longer than it may be, as soon as it says so.
     pub fn message(&mut self) -> Result<Option<(u32, &[u8])>, TooLong> {
-        let rest = &self.bytes[self.start..];
-        let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
-        let (length, lane) = read_prefix(*prefix);
-        let most = if lane == CONTROL { self.largest.min(LONGEST_CONTROL) } else { self.largest };
-        if length > most {
-            return Err(TooLong { length, most });
-        }
-        if rest.len() < length {
+        let Some((length, lane)) = self.due()? else { return Ok(None) };
+        let begin = self.start + PREFIX;
+        if self.bytes.len() - begin < length {
             return Ok(None);
         }
-        let begin = self.start + PREFIX;
         self.start = begin + length;
         Ok(Some((lane, &self.bytes[begin..begin + length])))
     }

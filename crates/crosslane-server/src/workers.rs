@@ -26,7 +26,7 @@ use crosslane::lane::{Lane, LaneError};
 use crosslane::pool::PooledLane;
 use crosslane::{Error, Library};
 use crosslane_process::{ProcessLane, Zygote};
-use crosslane_ring::{Bell, MappedRing, Spin, Watch, wait_any};
+use crosslane_ring::{Bell, MappedRing, Slice, Spin, Watch, wait_any};
 use crosslane_sched::Handle;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -482,6 +482,9 @@ impl Watcher {
     }
 
     fn run(&self, look: impl Fn()) {
+        // What comes from workers is passed on before who computes goes on.
+        let slice = Slice::new(true);
+        slice.shorten();
         let mut next = Instant::now() + TICK;
         while !self.stop.load(Relaxed) {
             let version = self.version.load(Relaxed);

@@ -274,6 +274,52 @@ fn answers_that_nobody_reads_stop_the_reading() {
 }
 
 #[test]
+fn a_message_that_comes_too_slowly_makes_room_for_another() {
+    let mut options = options(&[unix()]);
+    options.waiting = options.largest;
+    let server = start(options).unwrap();
+    let address = &server.addresses()[0];
+    let client = Client::new(address);
+    let rows = 1_200_000;
+    let message = frame(call(DOUBLE, 1, rows), &integers(0..i64::from(rows)));
+    let (mut slow, mut other) = (Raw::new(address), Raw::new(address));
+    slow.send(&prefix(1, message.len()));
+    slow.send(&message[..message.len() / 2]);
+    thread::scope(|scope| {
+        // There is no room for it as long as the rest of the first may come.
+        scope.spawn(|| {
+            other.message(1, &message);
+            assert_eq!(other.reply().rows, rows);
+        });
+        assert!(slow.refusal().contains("too slowly"));
+    });
+    goes_on(&client);
+    assert_eq!(server.load().0, 2);
+}
+
+#[test]
+fn answers_that_nobody_reads_end_the_connection_that_has_most_of_them() {
+    let mut options = options(&[unix()]);
+    options.waiting = options.largest;
+    let server = start(options).unwrap();
+    let address = &server.addresses()[0];
+    let client = Client::new(address);
+    let mut waiting: Vec<Raw> = (0..3).map(|_| Raw::new(address)).collect();
+    let sizes = [7 << 20, 8 << 20, 6 << 20];
+    for (raw, size) in waiting.iter_mut().zip(sizes) {
+        raw.message(1, &calls(LARGE, 1, size));
+    }
+    eventually("one is ended", || server.load().0 == 3);
+    goes_on(&client);
+    // The others may read on.
+    for (raw, size) in waiting.iter_mut().zip(sizes) {
+        let mut replies = std::iter::from_fn(|| raw.next()).filter(|(lane, _)| *lane != CONTROL);
+        let whole = replies.next().is_some_and(|(_, reply)| reply.len() > size as usize);
+        assert_eq!(whole, size != 8 << 20);
+    }
+}
+
+#[test]
 fn a_stream_may_end_while_more_of_it_is_on_its_way() {
     let (_server, address) = server();
     let mut raw = Raw::new(&address);

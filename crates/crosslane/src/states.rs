@@ -493,6 +493,31 @@ impl<Z: Zygote> Accumulation<Z> {
         self.add(Entry::Load, states, saved)
     }
 
+    /// The results of so many groups, for whoever has all rows: those of the input, each with the place of its group.
+    ///
+    /// # Errors
+    /// As [`Accumulates::update`].
+    pub fn aggregate(
+        &self,
+        input: &dyn Input,
+        groups: &[usize],
+        count: usize,
+        output: &mut dyn Output,
+    ) -> Result<(), Error> {
+        let mut states = vec![State::default(); count];
+        let first = states.as_mut_ptr();
+        let place = |group: usize| {
+            assert!(group < count, "group {group} of {count}");
+            first.wrapping_add(group)
+        };
+        let rows: Vec<*mut State> = groups.iter().map(|group| place(*group)).collect();
+        let all: Vec<*mut State> = (0..count).map(place).collect();
+        // SAFETY: they point into `states`, which is used through nothing else until all is done.
+        let (rows, all) = unsafe { (States::new(&rows), States::new(&all)) };
+        self.update(&rows, input)?;
+        self.finish(&all, output)
+    }
+
     /// Adds rows to states, by the lanes that these are in.
     fn add(&self, entry: Entry, states: &States<'_>, input: &dyn Input) -> Result<(), Error> {
         self.check()?;

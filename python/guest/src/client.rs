@@ -78,7 +78,7 @@ impl Client {
         types: Option<&str>,
         cancellation: Option<&Cancellation>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let results = self.results(py, index, types, cancellation, 1, |function| {
+        let results = self.results(py, Used { index, types, cancellation }, 1, |function| {
             let given = values.iter().enumerate();
             given.map(|(at, value)| Given::value(function, at, value)).collect::<PyResult<_>>()
         })?;
@@ -97,12 +97,39 @@ impl Client {
         types: Option<&str>,
         cancellation: Option<&Cancellation>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let results = self.results(py, index, types, cancellation, rows, |function| {
-            let given = columns.iter().enumerate();
-            given.map(|(at, column)| Given::column(function, at, column, rows)).collect::<PyResult<_>>()
-        })?;
+        let used = Used { index, types, cancellation };
+        let results = self.results(py, used, rows, |function| Given::columns(function, &columns, rows))?;
         let column = results.column();
         arrow::to_pyarrow(&column, &arrow::pyarrow_type(py, column.data_type, Direction::Argument)?)
+    }
+
+    /// The results of an aggregate, as a list: one for each group.
+    fn aggregate<'py>(
+        &self,
+        py: Python<'py>,
+        index: usize,
+        columns: Vec<Bound<'py, PyAny>>,
+        groups: Groups,
+        types: Option<&str>,
+        cancellation: Option<&Cancellation>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (groups, count) = match groups {
+            Groups::One(rows) => (vec![0; rows], 1),
+            Groups::Many((groups, count)) => (groups, count),
+        };
+        let rows = groups.len();
+        if groups.iter().any(|group| *group >= count) {
+            return Err(PyValueError::new_err(format!("a group beyond the {count} that there are")));
+        }
+        let used = Used { index, types, cancellation };
+        let given = |function: &Function| Given::columns(function, &columns, rows);
+        let results = self.used(py, used, rows, given, |session, function, group, arguments| {
+            session.aggregate(function, group, arguments, (&groups, count))
+        })?;
+        let (column, vm) = (results.column(), Vm::new(py));
+        let reader = objects::reader(py, column.data_type, None)?;
+        let values = (0..column.rows).map(|row| reader.read(&vm, &column, row));
+        PyList::new(py, values.collect::<PyResult<Vec<_>>>()?)
     }
 
     /// The rows of a table function for one row of arguments.
@@ -157,53 +184,83 @@ impl Client {
         self.lock().clone().ok_or_else(|| PyValueError::new_err("the client is closed"))
     }
 
-    fn results(
+    /// Uses a function with so many rows of arguments.
+    fn used(
         &self,
         py: Python<'_>,
-        index: usize,
-        types: Option<&str>,
-        cancellation: Option<&Cancellation>,
+        used: Used<'_>,
         rows: usize,
         given: impl FnOnce(&Function) -> PyResult<Vec<Given>>,
+        work: impl FnOnce(&Session, &Arc<Function>, CallGroup, &Arguments<'_>) -> Result<Results, Error> + Send,
     ) -> PyResult<Results> {
         let session = self.session()?;
-        let results = called(py, &session, index, types, cancellation, rows, given);
+        let results = used.on(py, &session, rows, given, work);
         if let Some(closed) = Arc::into_inner(session) {
             py.detach(|| drop(closed));
         }
         results
     }
+
+    /// The results of a scalar function.
+    fn results(
+        &self,
+        py: Python<'_>,
+        used: Used<'_>,
+        rows: usize,
+        given: impl FnOnce(&Function) -> PyResult<Vec<Given>>,
+    ) -> PyResult<Results> {
+        self.used(py, used, rows, given, |session, function, group, arguments| {
+            let mut results = Results::new(function.signature.returns.clone());
+            session.call(function, &group, arguments, &mut results)?;
+            match results.rows() {
+                got if got == rows => Ok(results),
+                got => Err(Error::Engine(format!("{}: {got} results of {rows} rows", function.name()))),
+            }
+        })
+    }
 }
 
-/// Calls a function.
-fn called(
-    py: Python<'_>,
-    session: &Session,
+/// Which rows belong together.
+#[derive(FromPyObject)]
+enum Groups {
+    /// So many, all of them.
+    One(usize),
+    /// Those whose groups have the same place, of so many.
+    Many((Vec<usize>, usize)),
+}
+
+/// A function, by its place; the types of its arguments if it takes any; and what ends its use.
+#[derive(Clone, Copy)]
+struct Used<'a> {
     index: usize,
-    types: Option<&str>,
-    cancellation: Option<&Cancellation>,
-    rows: usize,
-    given: impl FnOnce(&Function) -> PyResult<Vec<Given>>,
-) -> PyResult<Results> {
-    let declared = function(session, index)?;
-    let concrete = types.map(|types| for_types(declared, types)).transpose()?;
-    let function = concrete.as_ref().unwrap_or(declared);
-    let (ending, group) = uses(session, cancellation.map(|it| Arc::clone(&it.0)).unwrap_or_default());
-    let arguments = Arguments { function, columns: given(function)?, rows, failed: Mutex::default() };
-    let mut results = Results::new(function.signature.returns.clone());
-    let called = py.detach(|| session.call(function, &group, &arguments, &mut results));
-    if let Err(error) = called {
-        let failed = arguments.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        return Err(match failed {
-            Some((at, wrong)) => about(py, wrong, function, at, None),
-            None => ending.raise(&error),
-        });
+    types: Option<&'a str>,
+    cancellation: Option<&'a Cancellation>,
+}
+
+impl Used<'_> {
+    fn on(
+        self,
+        py: Python<'_>,
+        session: &Session,
+        rows: usize,
+        given: impl FnOnce(&Function) -> PyResult<Vec<Given>>,
+        work: impl FnOnce(&Session, &Arc<Function>, CallGroup, &Arguments<'_>) -> Result<Results, Error> + Send,
+    ) -> PyResult<Results> {
+        let declared = function(session, self.index)?;
+        let concrete = self.types.map(|types| for_types(declared, types)).transpose()?.map(Arc::new);
+        let function = concrete.as_ref().unwrap_or(declared);
+        let cancelled = self.cancellation.map(|it| Arc::clone(&it.0)).unwrap_or_default();
+        let (ending, group) = uses(session, cancelled);
+        let arguments = Arguments { function, columns: given(function)?, rows, failed: Mutex::default() };
+        let results = py.detach(|| work(session, function, group, &arguments));
+        results.map_err(|error| {
+            let failed = arguments.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+            match failed {
+                Some((at, wrong)) => about(py, wrong, function, at, None),
+                None => ending.raise(&error),
+            }
+        })
     }
-    if results.rows() != rows {
-        let (name, got) = (function.name(), results.rows());
-        return Err(PyRuntimeError::new_err(format!("{name}: {got} results of {rows} rows")));
-    }
-    Ok(results)
 }
 
 impl Drop for Client {
@@ -283,6 +340,10 @@ impl Given {
     }
 
     /// The arguments of so many rows.
+    fn columns(function: &Function, columns: &[Bound<'_, PyAny>], rows: usize) -> PyResult<Vec<Self>> {
+        columns.iter().enumerate().map(|(at, column)| Self::column(function, at, column, rows)).collect()
+    }
+
     fn column(function: &Function, at: usize, column: &Bound<'_, PyAny>, rows: usize) -> PyResult<Self> {
         let (py, data_type) = (column.py(), type_of(function, at)?);
         let values = if let Ok(list) = column.cast::<PyList>() {

@@ -34,8 +34,11 @@ module Crosslane
       Float => "DOUBLE", TrueClass => "BOOLEAN", FalseClass => "BOOLEAN", Date => "DATE",
       Time => "TIMESTAMP WITH TIME ZONE", Symbol => "VARCHAR", NilClass => "INTEGER"
     }.freeze
-    # How functions are used that {#call} does not call.
-    USES = { scalar: "use call or call_batch", table: "use scan" }.freeze
+    # How functions of each kind are used.
+    USES = {
+      scalar: "use call or call_batch", table: "use scan", aggregate: "use aggregate",
+      stream: "Ruby's client has no use for it"
+    }.freeze
     # A function, and what of it is needed to call it.
     Known = Struct.new(:function, :index, :parameters, :variadic, :optional)
     private_constant :MOST_LANES, :TYPES, :USES, :Known
@@ -103,11 +106,26 @@ module Crosslane
     # @return [Array]
     # @raise (see #call)
     def call_batch(function, *columns, **named)
-      call_all(function, columns, named) do |column|
-        raise TypeError, "a column is an Array, not #{column.class}" unless column.respond_to?(:to_ary)
+      call_all(function, columns, named) { |column| array(column) }
+    end
 
-        column.to_ary
-      end
+    # The result of an aggregate for all rows of columns, or with `by`, for the rows of each key. All rows go to one worker.
+    #
+    # @param function [String, Symbol] its name
+    # @param columns [Array<Array>] the values of each argument
+    # @param by [Array, nil] the key of each row
+    # @param named [Hash{Symbol => Array}] or the columns by their names
+    # @return [Object, Hash] the result; or each key's, in the order in which they come first
+    # @raise (see #call)
+    def aggregate(function, *columns, by: nil, **named)
+      known, columns, types = prepare(function, :aggregate, columns, named) { |column| array(column) }
+      raise ArgumentError, "#{known.function.signature} has no columns; use by:" if by.nil? && columns.empty?
+
+      places = {}
+      groups = by && array(by).map { |key| places[key] ||= places.size }
+      rows = rows_of([*columns, *[groups].compact])
+      results = @native.aggregate(known.index, types, columns, groups || ([0] * rows), groups ? places.size : 1)
+      groups ? places.keys.zip(results).to_h : results.first
     end
 
     # The rows of a table function, to be read once. They have a worker until they are read, or closed.
@@ -147,7 +165,7 @@ module Crosslane
       own = known.function.kind
       return known if own == kind
 
-      raise ArgumentError, "#{name} is of the kind #{own}: #{USES.fetch(own, "Ruby's client has no use for it")}"
+      raise ArgumentError, "#{name} is of the kind #{own}: #{USES.fetch(own)}"
     end
 
     # The arguments, each with its name and its type.
@@ -172,15 +190,32 @@ module Crosslane
       raise ArgumentError, "#{what}: #{known.function.signature}" if what
     end
 
-    def call_all(function, given, named)
-      known = find(function, :scalar)
+    def call_all(function, given, named, &)
+      known, columns, types = prepare(function, :scalar, given, named, &)
+      @native.call(known.index, types, columns, rows_of(columns) || 1)
+    end
+
+    # A function, its columns, and all their types as text if it depends on the columns which they are.
+    def prepare(function, kind, given, named)
+      known = find(function, kind)
       bound = bind(known, given, named).map { |name, type, value| [name, type, yield(value)] }
-      rows = bound.map { |_, _, column| column.size }.uniq
+      if bound.any? { |_, type,| type == "ANY" }
+        types = bound.map { |name, type, column| type == "ANY" ? type_of(name, column) : type }
+      end
+      [known, bound.map(&:last), types && "(#{types.join(", ")})"]
+    end
+
+    def array(column)
+      raise TypeError, "a column is an Array, not #{column.class}" unless column.respond_to?(:to_ary)
+
+      column.to_ary
+    end
+
+    def rows_of(columns)
+      rows = columns.map(&:size).uniq
       raise ArgumentError, "columns of #{rows.sort.join(" and ")} rows" if rows.size > 1
 
-      types = bound.map { |name, type, column| type == "ANY" ? type_of(name, column) : type }
-      types = "(#{types.join(", ")})" if bound.any? { |_, type,| type == "ANY" }
-      @native.call(known.index, types.is_a?(String) ? types : nil, bound.map(&:last), rows.first || 1)
+      rows.first
     end
 
     # The type of an argument that may have any.

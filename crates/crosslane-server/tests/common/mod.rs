@@ -197,6 +197,7 @@ pub fn options(listen: &[Address]) -> Options {
         threads: 2,
         connections: 100,
         largest: 16 << 20,
+        waiting: 1 << 30,
         spin: Duration::ZERO,
     }
 }

@@ -109,8 +109,44 @@ impl Client {
         columns: RArray,
         rows: usize,
     ) -> Result<RArray, Error> {
+        self.used(index, types.as_deref(), (columns, rows), |served, function, group, arguments| {
+            let mut results = Results::new(function.signature.returns.clone());
+            served.call(function, &group, arguments, &mut results)?;
+            match results.rows() {
+                got if got == rows => Ok(results),
+                got => Err(CallError::Engine(format!("{}: {got} results of {rows} rows", function.name()))),
+            }
+        })
+    }
+
+    /// The results of an aggregate, one for each of `count` groups; `groups` has the place of each row's.
+    pub(crate) fn aggregate(
+        &self,
+        index: usize,
+        types: Option<String>,
+        columns: RArray,
+        groups: Vec<usize>,
+        count: usize,
+    ) -> Result<RArray, Error> {
+        if groups.iter().any(|group| *group >= count) {
+            return Err(crate::argument_error(format!("a group beyond the {count} that there are")));
+        }
+        let given = (columns, groups.len());
+        self.used(index, types.as_deref(), given, |served, function, group, arguments| {
+            served.aggregate(function, group, arguments, (&groups, count))
+        })
+    }
+
+    /// Uses a function with so many rows of columns. Returns its results.
+    fn used(
+        &self,
+        index: usize,
+        types: Option<&str>,
+        (columns, rows): (RArray, usize),
+        work: impl FnOnce(&Served, &Arc<Function>, CallGroup, &Arguments<'_>) -> Result<Results, CallError>,
+    ) -> Result<RArray, Error> {
         let served = self.served()?;
-        let results = called(&served, index, types.as_deref(), columns, rows);
+        let results = used(&served, index, types, (columns, rows), work);
         if let Some(closed) = Arc::into_inner(served) {
             briefly(|| drop(closed));
         }
@@ -173,28 +209,20 @@ fn function(served: &Served, index: usize) -> Result<&Arc<Function>, Error> {
     served.functions().get(index).ok_or_else(|| crate::argument_error(format!("no function {index}")))
 }
 
-fn called(
+fn used(
     served: &Served,
     index: usize,
     types: Option<&str>,
-    columns: RArray,
-    rows: usize,
+    (columns, rows): (RArray, usize),
+    work: impl FnOnce(&Served, &Arc<Function>, CallGroup, &Arguments<'_>) -> Result<Results, CallError>,
 ) -> Result<Results, Error> {
     check_interrupts()?;
     let declared = function(served, index)?;
-    let concrete = types.map(|types| for_types(declared, types)).transpose()?;
+    let concrete = types.map(|types| for_types(declared, types)).transpose()?.map(Arc::new);
     let function = concrete.as_ref().unwrap_or(declared);
     let arguments = Arguments::new(function, columns, rows)?;
     let (watch, group) = watched(served);
-    let results = wait(served, &watch, || {
-        let mut results = Results::new(function.signature.returns.clone());
-        served.call(function, &group, &arguments, &mut results).map(|()| results)
-    })?;
-    if results.rows() != rows {
-        let (name, got) = (function.name(), results.rows());
-        return Err(failure(None, &format!("{name}: {got} results of {rows} rows")));
-    }
-    Ok(results)
+    wait(served, &watch, || work(served, function, group, &arguments))
 }
 
 /// What a function is for arguments of the types of a text such as `(BIGINT)`.

@@ -6,7 +6,7 @@
 //! next tick of the kernel's clock (4 ms apart at 250 Hz). So a thread must not keep its short slice during a
 //! long handler, or the thread that the next event wakes waits for it.
 //!
-//! The threads and processes that a task starts have the usual slice: the kernel is told that they inherit none. It lets
+//! The threads and processes that such a thread starts have the usual slice: the kernel is told that they inherit none. It lets
 //! nobody without privileges take that back, so the thread keeps it with the usual slice as well. (With it, a
 //! child of a thread whose nice value is negative has 0.)
 
@@ -30,9 +30,9 @@ struct Attributes {
 /// What a thread asks for while it waits for events.
 const SHORT: Duration = Duration::from_micros(100);
 
-/// The slice of the calling thread.
+/// The slice of the thread that has made it.
 #[derive(Debug)]
-pub(crate) struct Slice {
+pub struct Slice {
     /// The thread's scheduling, in which only the slice is changed; none if the kernel does not let us.
     attributes: Option<Attributes>,
     is_short: Cell<bool>,
@@ -40,18 +40,18 @@ pub(crate) struct Slice {
 
 impl Slice {
     /// The usual slice, which stays unless it `may_change`.
-    pub(crate) fn new(may_change: bool) -> Self {
+    pub fn new(may_change: bool) -> Self {
         let attributes = if may_change { attributes() } else { None };
         Slice { attributes, is_short: Cell::new(false) }
     }
 
-    /// Asks for a short slice.
-    pub(crate) fn shorten(&self) {
+    /// Asks for a short slice, unless the thread has it. To be called on the thread that has made it.
+    pub fn shorten(&self) {
         self.set(true);
     }
 
-    /// Asks for the usual slice.
-    pub(crate) fn restore(&self) {
+    /// Asks for the usual slice again. To be called on the thread that has made it.
+    pub fn restore(&self) {
         self.set(false);
     }
 

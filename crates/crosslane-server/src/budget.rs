@@ -1,0 +1,179 @@
+//! The bytes of messages that wait in the server: so many at most, of all connections together.
+//!
+//! A client's message counts as soon as its length is known, before the rest of it is read, until a worker has it. While there is no room for
+//! it, its connection is not read. An answer counts while its client does not read it. It cannot wait: it may take more than
+//! there is.
+//!
+//! Bytes that wait for a worker become fewer, because calls have an end. Those that wait for a client need not: the rest of a
+//! message may come a byte at a time. So if the budget is used up, and messages wait for room or answers have taken more, the
+//! connection with the most bytes that wait for its client is ended ([`crate::server::Shared::make_room`]).
+
+use event_listener::Event;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
+use std::time::{Duration, Instant};
+
+/// What a message takes beside its bytes.
+const BESIDE: usize = 256;
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    most: usize,
+    used: AtomicUsize,
+    /// Told when something was given back.
+    pub(crate) freed: Event,
+    since: Instant,
+}
+
+impl Budget {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, used: AtomicUsize::new(0), freed: Event::new(), since: Instant::now() })
+    }
+
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
+    fn now(&self) -> u64 {
+        self.since.elapsed().as_millis() as u64
+    }
+}
+
+/// What a connection has of the budget.
+#[derive(Debug)]
+pub(crate) struct Account {
+    budget: Arc<Budget>,
+    /// The bytes that wait for its client: the rest of a message, or answers that it has not read.
+    delayed: AtomicUsize,
+    /// Since when there are any, in milliseconds since the budget was made.
+    since: AtomicU64,
+}
+
+impl Account {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Arc<Self> {
+        let budget = Arc::clone(budget);
+        Arc::new(Self { budget, delayed: AtomicUsize::new(0), since: AtomicU64::new(0) })
+    }
+
+    /// Room for a message, of which the rest is still to come; `None` if there is none now.
+    pub(crate) fn hold(self: &Arc<Self>, length: usize) -> Option<Held> {
+        let bytes = length + BESIDE;
+        let Budget { most, used, .. } = &*self.budget;
+        // One that is larger than all there is comes alone.
+        let fits = |used: usize| (used == 0 || used + bytes <= *most).then_some(used + bytes);
+        used.fetch_update(AcqRel, Acquire, fits).ok()?;
+        self.delay(bytes);
+        Some(Held { account: Arc::clone(self), bytes, delayed: true })
+    }
+
+    /// Counts the bytes that wait for the client, whether there is room for them or not. Whether there was.
+    pub(crate) fn keep(&self, bytes: usize) -> bool {
+        self.delay(bytes);
+        bytes == 0 || self.budget.used.fetch_add(bytes, AcqRel) + bytes <= self.budget.most
+    }
+
+    /// So many bytes have gone to the client.
+    pub(crate) fn give_back(&self, bytes: usize) {
+        if bytes > 0 {
+            self.delayed.fetch_sub(bytes, Relaxed);
+            self.free(bytes);
+        }
+    }
+
+    fn delay(&self, bytes: usize) {
+        if bytes > 0 && self.delayed.fetch_add(bytes, Relaxed) == 0 {
+            self.since.store(self.budget.now(), Relaxed);
+        }
+    }
+
+    fn free(&self, bytes: usize) {
+        self.budget.used.fetch_sub(bytes, AcqRel);
+        self.budget.freed.notify(usize::MAX);
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// How many bytes wait for the client, and for how long some did.
+    pub(crate) fn delayed(&self) -> (usize, Duration) {
+        let since = Duration::from_millis(self.budget.now().saturating_sub(self.since.load(Relaxed)));
+        (self.delayed.load(Relaxed), since)
+    }
+}
+
+/// Room for a message, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    account: Arc<Account>,
+    bytes: usize,
+    /// Whether the rest of the message is still to come.
+    delayed: bool,
+}
+
+impl Held {
+    /// The message is there. It does not wait for its client any more.
+    pub(crate) fn complete(mut self) -> Self {
+        if std::mem::take(&mut self.delayed) {
+            self.account.delayed.fetch_sub(self.bytes, Relaxed);
+        }
+        self
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.delayed {
+            self.account.delayed.fetch_sub(self.bytes, Relaxed);
+        }
+        self.account.free(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_held_than_there_is() {
+        let budget = Budget::new(3 * BESIDE + 100);
+        let (one, other) = (Account::new(&budget), Account::new(&budget));
+        let first = one.hold(60).unwrap();
+        let second = other.hold(40).unwrap().complete();
+        assert!(one.hold(101 - BESIDE.min(101)).is_some() && one.hold(BESIDE).is_none());
+        assert_eq!((one.delayed().0, other.delayed().0), (60 + BESIDE, 0));
+        drop(second);
+        assert!(other.hold(40).is_some());
+        drop(first);
+        assert_eq!((budget.used(), one.delayed().0), (0, 0));
+    }
+
+    #[test]
+    fn a_message_larger_than_all_comes_alone() {
+        let budget = Budget::new(10);
+        let account = Account::new(&budget);
+        let held = account.hold(1000).unwrap();
+        assert!(account.hold(0).is_none());
+        drop(held);
+        assert!(account.hold(0).is_some());
+    }
+
+    #[test]
+    fn answers_count_also_without_room() {
+        let budget = Budget::new(1000);
+        let account = Account::new(&budget);
+        assert!(account.keep(1000) && !account.keep(1));
+        assert!(account.hold(0).is_none());
+        account.give_back(1001);
+        assert_eq!((budget.used(), account.delayed().0), (0, 0));
+        assert!(account.hold(0).is_some());
+    }
+}
