@@ -272,13 +272,13 @@ class Client:
         self, cancellation: Any, name: str, columns: tuple[Any, ...], by: Any, named: dict[str, Any]
     ) -> Any:
         function = self._find(name, "aggregate")
-        arrays, types = _columns(function._bind(columns, named))
+        arrays, _ = _columns(function._bind(columns, named))
         keys, groups = ([], []) if by is None else _groups(by)
         if by is None and not arrays:
             raise TypeError(f"{function.signature} has no columns; name its rows with by=")
         rows = _rows(arrays if by is None else [*arrays, groups])
         told = rows if by is None else (groups, len(keys))
-        results = self._native.aggregate(function._index, arrays, told, types, cancellation)
+        results = self._native.aggregate(function._index, arrays, told, cancellation)
         return results[0] if by is None else dict(zip(keys, results))
 
     def scan(self, function: str, /, *arguments: Any, **named: Any) -> MappedStream:

@@ -129,13 +129,6 @@ class Total:
     def merge(self, other): self.sum += other.sum
     def finish(self): return int(self.sum)
 
-@udaf("most_common(x ANY) -> VARCHAR")
-class MostCommon:
-    def __init__(self): self.seen = []
-    def update(self, x): self.seen.append(x)
-    def merge(self, other): self.seen += other.seen
-    def finish(self): return repr(max(self.seen, key=self.seen.count))
-
 @udaf("dies_once(begun VARCHAR) -> BIGINT", retries=2)
 class DiesOnce:
     def __init__(self): self.rows = 0
@@ -311,7 +304,6 @@ def test_aggregates(client: crosslane.Client) -> None:
         sums = client.aggregate("total", [1, 2, 4, 8, 16], by=keys)
         assert list(sums.items()) == [("b", 9), (None, 18), ("a", 4)]
     assert client.aggregate("total", [], by=[]) == {}
-    assert client.aggregate("most_common", [0.5, 1.5, 1.5]) == "1.5"
     n = 300_000
     sums = client.aggregate("total", pa.array(range(n)), by=np.arange(n) % 1000)
     assert sums == {key: sum(range(key, n, 1000)) for key in range(1000)}
@@ -326,7 +318,7 @@ def test_wrong_aggregates(client: crosslane.Client) -> None:
         client.aggregate("initials", ["a"])
     with pytest.raises(TypeError, match="total: x of row 2: str 'b' where BIGINT is due"):
         client.aggregate("total", [1, "b"])
-    with pytest.raises(RuntimeError, match=r"largest: ValueError: minus three[\s\S]*row 4 .*with x = -3"):
+    with pytest.raises(RuntimeError, match=r"largest: ValueError: minus three[\s\S]*with x = -3"):
         client.aggregate("largest", [1, 2, 3, -3], by=[0, 1, 0, 1])
     assert client.aggregate("largest", [1]) == 1
 

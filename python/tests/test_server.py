@@ -6,6 +6,9 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -369,6 +372,27 @@ def test_killed_workers_are_replaced(remote: duckdb.DuckDBPyConnection) -> None:
     for _ in range(3):
         os.kill(int(str(value(remote, "SELECT pid()"))), signal.SIGKILL)
         assert eventually(lambda: isinstance(value_or_error(remote, "SELECT pid()"), int))
+
+
+def test_the_readme(tmp_path: Path, serve: type[Server], con: duckdb.DuckDBPyConnection) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    for name in ("functions.py", "functions.rb"):
+        (text,) = re.findall(rf"^```\w+\n# {name}\n(.*?)^```$", readme, re.M | re.S)
+        (tmp_path / name).write_text(text)
+    section = readme.partition("## On other machines, and without a database\n")[2].partition("\n## ")[0]
+    here = "crosslane+unix:///tmp/functions.sock"
+    shell, sql, python = (
+        textwrap.dedent(block).replace(here, unix(tmp_path))
+        for block in re.findall(r"^    .*\n(?:    .*\n)*", section, re.M)
+    )
+    crosslane_, command, *words = shlex.split(shell)
+    assert (crosslane_, command, words[2:]) == ("crosslane", "serve", ["--listen", unix(tmp_path)])
+    serve(*(tmp_path / name for name in words[:2]), listen=unix(tmp_path))
+    attach, select = sql.splitlines()
+    con.execute(attach)
+    assert con.execute(select).fetchall() == [("HELLO-WIDE-WORLD",)]
+    program = [sys.executable, "-c", f"import crosslane\n{python}"]
+    assert subprocess.run(program, check=True, capture_output=True, text=True).stdout == "hello-wide-world\n"
 
 
 def test_the_page_of_the_server(

@@ -39,7 +39,7 @@ pub struct GuestLane {
     ends: Ends,
     socket: OwnedFd,
     spin: Spin,
-    /// Short while it waits, if it does not spin: a batch that comes gets the processor at once from those who compute.
+    /// Short while it waits for an engine whose threads work with many lanes ([`crate::ProcessLane::share`]).
     slice: Slice,
     /// The functions whose last call was long. Those who wait for the processor would wait for a long one with a short slice, too.
     long: HashSet<u32>,
@@ -190,7 +190,7 @@ impl GuestLane {
             ends,
             socket,
             spin: Spin(spin),
-            slice: Slice::new(spin.is_zero()),
+            slice: Slice::new(true),
             long: HashSet::new(),
             placement: Placement::new(Side::Guest),
             held: false,
@@ -296,7 +296,9 @@ impl GuestLane {
                 };
                 break taken;
             }
-            self.slice.shorten();
+            if self.ends.places.is_other_anywhere() {
+                self.slice.shorten();
+            }
             let parked = self.ends.consumer.wait_or(self.spin, LOOK, stop);
             if stop() {
                 return Ok(Some(Next::Stopped));

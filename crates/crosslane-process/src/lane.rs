@@ -57,7 +57,8 @@ pub struct ProcessLane {
     record: Arc<LaneRecord>,
     home: Home,
     spin: Duration,
-    placement: Placement,
+    /// `None` if its threads work with many lanes at a time.
+    placement: Option<Placement>,
     exchanges: Exchanges,
     /// That of the last batch sent, whose memory is used again.
     plan: Plan,
@@ -87,7 +88,7 @@ impl ProcessLane {
             record,
             home,
             spin,
-            placement: Placement::new(Side::Engine),
+            placement: Some(Placement::new(Side::Engine)),
             exchanges: Exchanges::default(),
             plan: Plan::default(),
             reply: Aligned::default(),
@@ -168,8 +169,17 @@ impl ProcessLane {
             self.release();
             return Ok(None);
         }
-        self.placement.met(&self.ends.places);
+        if let Some(placement) = &mut self.placement {
+            placement.met(&self.ends.places);
+        }
         Ok(Some(header))
+    }
+
+    /// Says that threads use it which work with many lanes at a time. They do not move to its guest's processor, nor that to theirs. Where
+    /// others compute meanwhile, the guest is given the processor at once when a batch comes, for a tenth of a millisecond at a time.
+    pub fn share(&mut self) {
+        self.placement = None;
+        self.ends.places.tell_anywhere();
     }
 
     /// How the zygote ended whose thread this lane is, without reaping it, or how the thread alone did. A process

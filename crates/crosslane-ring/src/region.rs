@@ -206,12 +206,17 @@ pub struct Place {
 
 impl Place {
     const CROWDED: u32 = 1 << 31;
+    /// In place of where a side runs: on no processor in particular.
+    const ANYWHERE: u32 = u32::MAX;
 
     fn to_word(self) -> u32 {
         (self.processor + 1) & !Self::CROWDED | if self.is_crowded { Self::CROWDED } else { 0 }
     }
 
     fn from_word(word: u32) -> Option<Self> {
+        if word == Self::ANYWHERE {
+            return None;
+        }
         let processor = (word & !Self::CROWDED).checked_sub(1)?;
         Some(Self { processor, is_crowded: word & Self::CROWDED != 0 })
     }
@@ -234,9 +239,23 @@ impl Places {
         }
     }
 
-    /// What the other side told last, if it ever did.
+    /// Tells the other side that this one's threads work with many lanes at a time, and so have no place beside it.
+    pub fn tell_anywhere(&self) {
+        self.mapping.header().places[self.own].0.store(Place::ANYWHERE, Ordering::Relaxed);
+    }
+
+    /// What the other side told last, if it has told a place.
     pub fn other(&self) -> Option<Place> {
-        Place::from_word(self.mapping.header().places[1 - self.own].0.load(Ordering::Relaxed))
+        Place::from_word(self.other_word())
+    }
+
+    /// Whether the other side's threads work with many lanes at a time.
+    pub fn is_other_anywhere(&self) -> bool {
+        self.other_word() == Place::ANYWHERE
+    }
+
+    fn other_word(&self) -> u32 {
+        self.mapping.header().places[1 - self.own].0.load(Ordering::Relaxed)
     }
 }
 

@@ -126,8 +126,6 @@ fn bench() -> ExitCode {
 /// Serves until a signal ends it. Returns whether all that was in flight then has ended.
 fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     let mut settings = guests::settings(HOW_TO_SET);
-    // Workers that spin between calls take the processor from those that compute. They ask for short slices instead.
-    settings.spin = Duration::ZERO;
     told.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
     let addresses = told.listen.iter().map(|address| address.parse::<Address>());
     let listen =

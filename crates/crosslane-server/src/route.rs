@@ -44,12 +44,7 @@ enum Item {
         _room: Option<Held>,
     },
     /// The exchange is answered with a failure, or, if nobody wants it any more, with nothing.
-    Answer {
-        exchange: u64,
-        offer: usize,
-        entry: Entry,
-        failure: Option<Failure>,
-    },
+    Answer { exchange: u64, offer: usize, entry: Entry, failure: Option<Failure> },
 }
 
 impl Item {
@@ -452,7 +447,8 @@ impl Route {
 
     /// Sends the oldest batch to the worker. False if there is no room for it.
     fn send(&self, state: &mut State, slot: &Arc<Slot>) -> Result<bool, Violation> {
-        let Some(Item::Batch { message, exchange, offer, entry, part, came, .. }) = state.queue.front() else {
+        let Some(Item::Batch { message, exchange, offer, entry, part, came, .. }) = state.queue.front()
+        else {
             return Ok(false);
         };
         let (exchange, offer, entry, part, came) = (*exchange, *offer, *entry, *part, *came);

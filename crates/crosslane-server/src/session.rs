@@ -9,8 +9,8 @@ use crate::client::{Remote, RemoteZygote};
 use crate::lane::LaneOptions;
 use crosslane::batch::{self, Encode, Frame};
 use crosslane::call::{
-    Asked, CallGroup, Caller, Input, LARGEST_PARTITIONS, Map, MapOptions, Output, Results, Row, Scan, backoff,
-    call,
+    Asked, CallGroup, Caller, Input, LARGEST_PARTITIONS, Map, MapOptions, Output, Results, Row, Scan,
+    backoff, call,
 };
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::states::{Accumulates, Accumulation};

@@ -187,7 +187,9 @@ impl Decoder {
     /// # Errors
     /// If it is longer than it may be.
     pub fn due(&self) -> Result<Option<(usize, u32)>, TooLong> {
-        let Some((prefix, _)) = self.bytes[self.start..].split_first_chunk::<PREFIX>() else { return Ok(None) };
+        let Some((prefix, _)) = self.bytes[self.start..].split_first_chunk::<PREFIX>() else {
+            return Ok(None);
+        };
         let (length, lane) = read_prefix(*prefix);
         let most = if lane == CONTROL { self.largest.min(LONGEST_CONTROL) } else { self.largest };
         if length > most { Err(TooLong { length, most }) } else { Ok(Some((length, lane))) }

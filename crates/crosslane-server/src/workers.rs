@@ -355,7 +355,10 @@ impl Workers {
     fn boot(self: &Arc<Self>) {
         let checked_out = self.library.pool.check_out(|| lock(&self.state).closed);
         let lane = match checked_out {
-            Ok(Some(lane)) => lane,
+            Ok(Some(mut lane)) => {
+                lane.share();
+                lane
+            }
             Ok(None) => return self.not_booted(Error::Boot("the server is shutting down".into())),
             Err(error) => return self.not_booted(error),
         };

@@ -110,7 +110,6 @@ impl Client {
         index: usize,
         columns: Vec<Bound<'py, PyAny>>,
         groups: Groups,
-        types: Option<&str>,
         cancellation: Option<&Cancellation>,
     ) -> PyResult<Bound<'py, PyList>> {
         let (groups, count) = match groups {
@@ -121,7 +120,7 @@ impl Client {
         if groups.iter().any(|group| *group >= count) {
             return Err(PyValueError::new_err(format!("a group beyond the {count} that there are")));
         }
-        let used = Used { index, types, cancellation };
+        let used = Used { index, types: None, cancellation };
         let given = |function: &Function| Given::columns(function, &columns, rows);
         let results = self.used(py, used, rows, given, |session, function, group, arguments| {
             session.aggregate(function, group, arguments, (&groups, count))

@@ -109,7 +109,8 @@ module Crosslane
       call_all(function, columns, named) { |column| array(column) }
     end
 
-    # The result of an aggregate for all rows of columns, or with `by`, for the rows of each key. All rows go to one worker.
+    # The result of an aggregate for all rows of columns, or with `by`, for the rows of each key. All rows go to one
+    # worker.
     #
     # @param function [String, Symbol] its name
     # @param columns [Array<Array>] the values of each argument
@@ -118,13 +119,13 @@ module Crosslane
     # @return [Object, Hash] the result; or each key's, in the order in which they come first
     # @raise (see #call)
     def aggregate(function, *columns, by: nil, **named)
-      known, columns, types = prepare(function, :aggregate, columns, named) { |column| array(column) }
+      known, columns, = prepare(function, :aggregate, columns, named) { |column| array(column) }
       raise ArgumentError, "#{known.function.signature} has no columns; use by:" if by.nil? && columns.empty?
 
       places = {}
       groups = by && array(by).map { |key| places[key] ||= places.size }
       rows = rows_of([*columns, *[groups].compact])
-      results = @native.aggregate(known.index, types, columns, groups || ([0] * rows), groups ? places.size : 1)
+      results = @native.aggregate(known.index, columns, groups || ([0] * rows), groups ? places.size : 1)
       groups ? places.keys.zip(results).to_h : results.first
     end
 

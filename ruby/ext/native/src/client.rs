@@ -123,7 +123,6 @@ impl Client {
     pub(crate) fn aggregate(
         &self,
         index: usize,
-        types: Option<String>,
         columns: RArray,
         groups: Vec<usize>,
         count: usize,
@@ -132,7 +131,7 @@ impl Client {
             return Err(crate::argument_error(format!("a group beyond the {count} that there are")));
         }
         let given = (columns, groups.len());
-        self.used(index, types.as_deref(), given, |served, function, group, arguments| {
+        self.used(index, None, given, |served, function, group, arguments| {
             served.aggregate(function, group, arguments, (&groups, count))
         })
     }

@@ -153,7 +153,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     client.define_singleton_method("new", function!(client::Client::new, 3))?;
     client.define_method("functions", method!(client::Client::functions, 0))?;
     client.define_method("call", method!(client::Client::call, 4))?;
-    client.define_method("aggregate", method!(client::Client::aggregate, 5))?;
+    client.define_method("aggregate", method!(client::Client::aggregate, 4))?;
     client.define_method("scan", method!(client::Client::scan, 2))?;
     client.define_method("close", method!(client::Client::close, 0))?;
     let scan = define::<client::Scan>(ruby, native, "Scan")?;
