@@ -1,13 +1,14 @@
 //! The bytes of messages that wait in the server: so many at most, of all connections together.
 //!
 //! A client's message counts as soon as its length is known, before the rest of it is read, until a worker has it. While there is no room for
-//! it, its connection is not read. An answer counts while its client does not read it. It cannot wait: it may take more than
-//! there is.
+//! it, its connection is not read. A message without rows needs no room: it may be a cancel, which makes some. An answer
+//! counts while its client does not read it. It cannot wait: it may take more than there is.
 //!
 //! Bytes that wait for a worker become fewer, because calls have an end. Those that wait for a client need not: the rest of a
-//! message may come a byte at a time. So if the budget is used up, and messages wait for room or answers have taken more, the
-//! connection with the most bytes that wait for its client is ended ([`crate::server::Shared::make_room`]).
+//! message may come a byte at a time, and answers may stay unread. So if the budget is used up, one such connection is ended
+//! ([`crate::server::Shared::make_room`]).
 
+use crosslane::batch::Header;
 use event_listener::Event;
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -51,16 +52,19 @@ impl Budget {
 #[derive(Debug)]
 pub(crate) struct Account {
     budget: Arc<Budget>,
-    /// The bytes that wait for its client: the rest of a message, or answers that it has not read.
-    delayed: AtomicUsize,
-    /// Since when there are any, in milliseconds since the budget was made.
+    /// The bytes of a message of which the rest is still to come.
+    coming: AtomicUsize,
+    /// Those of answers that the client has not read.
+    unread: AtomicUsize,
+    /// Since when there are any of both, in milliseconds since the budget was made.
     since: AtomicU64,
 }
 
 impl Account {
     pub(crate) fn new(budget: &Arc<Budget>) -> Arc<Self> {
         let budget = Arc::clone(budget);
-        Arc::new(Self { budget, delayed: AtomicUsize::new(0), since: AtomicU64::new(0) })
+        let (coming, unread) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Self { budget, coming, unread, since: AtomicU64::new(0) })
     }
 
     /// Room for a message, of which the rest is still to come; `None` if there is none now.
@@ -68,29 +72,33 @@ impl Account {
         let bytes = length + BESIDE;
         let Budget { most, used, .. } = &*self.budget;
         // One that is larger than all there is comes alone.
-        let fits = |used: usize| (used == 0 || used + bytes <= *most).then_some(used + bytes);
+        let is_small = length <= size_of::<Header>();
+        let fits = |used: usize| (is_small || used == 0 || used + bytes <= *most).then_some(used + bytes);
         used.fetch_update(AcqRel, Acquire, fits).ok()?;
-        self.delay(bytes);
-        Some(Held { account: Arc::clone(self), bytes, delayed: true })
+        self.delay(&self.coming, bytes);
+        Some(Held { account: Arc::clone(self), bytes, is_coming: true })
     }
 
-    /// Counts the bytes that wait for the client, whether there is room for them or not. Whether there was.
+    /// Counts the bytes of answers that wait for the client, whether there is room for them or not. Whether there was.
     pub(crate) fn keep(&self, bytes: usize) -> bool {
-        self.delay(bytes);
+        self.delay(&self.unread, bytes);
         bytes == 0 || self.budget.used.fetch_add(bytes, AcqRel) + bytes <= self.budget.most
     }
 
-    /// So many bytes have gone to the client.
+    /// So many bytes of answers have gone to the client.
     pub(crate) fn give_back(&self, bytes: usize) {
         if bytes > 0 {
-            self.delayed.fetch_sub(bytes, Relaxed);
+            self.unread.fetch_sub(bytes, Relaxed);
             self.free(bytes);
         }
     }
 
-    fn delay(&self, bytes: usize) {
-        if bytes > 0 && self.delayed.fetch_add(bytes, Relaxed) == 0 {
-            self.since.store(self.budget.now(), Relaxed);
+    fn delay(&self, what: &AtomicUsize, bytes: usize) {
+        if bytes > 0 {
+            if self.delayed() == 0 {
+                self.since.store(self.budget.now(), Relaxed);
+            }
+            what.fetch_add(bytes, Relaxed);
         }
     }
 
@@ -103,10 +111,19 @@ impl Account {
         &self.budget
     }
 
-    /// How many bytes wait for the client, and for how long some did.
-    pub(crate) fn delayed(&self) -> (usize, Duration) {
-        let since = Duration::from_millis(self.budget.now().saturating_sub(self.since.load(Relaxed)));
-        (self.delayed.load(Relaxed), since)
+    /// How many bytes wait for the client.
+    pub(crate) fn delayed(&self) -> usize {
+        self.coming.load(Relaxed) + self.unread()
+    }
+
+    /// How many bytes of answers the client has not read.
+    pub(crate) fn unread(&self) -> usize {
+        self.unread.load(Relaxed)
+    }
+
+    /// For how long bytes have waited for the client, if some do.
+    pub(crate) fn waits(&self) -> Duration {
+        Duration::from_millis(self.budget.now().saturating_sub(self.since.load(Relaxed)))
     }
 }
 
@@ -116,14 +133,14 @@ pub(crate) struct Held {
     account: Arc<Account>,
     bytes: usize,
     /// Whether the rest of the message is still to come.
-    delayed: bool,
+    is_coming: bool,
 }
 
 impl Held {
     /// The message is there. It does not wait for its client any more.
     pub(crate) fn complete(mut self) -> Self {
-        if std::mem::take(&mut self.delayed) {
-            self.account.delayed.fetch_sub(self.bytes, Relaxed);
+        if std::mem::take(&mut self.is_coming) {
+            self.account.coming.fetch_sub(self.bytes, Relaxed);
         }
         self
     }
@@ -131,8 +148,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.delayed {
-            self.account.delayed.fetch_sub(self.bytes, Relaxed);
+        if self.is_coming {
+            self.account.coming.fetch_sub(self.bytes, Relaxed);
         }
         self.account.free(self.bytes);
     }
@@ -144,16 +161,18 @@ mod tests {
 
     #[test]
     fn no_more_is_held_than_there_is() {
-        let budget = Budget::new(3 * BESIDE + 100);
+        let budget = Budget::new(3 * BESIDE + 1000);
         let (one, other) = (Account::new(&budget), Account::new(&budget));
-        let first = one.hold(60).unwrap();
-        let second = other.hold(40).unwrap().complete();
-        assert!(one.hold(101 - BESIDE.min(101)).is_some() && one.hold(BESIDE).is_none());
-        assert_eq!((one.delayed().0, other.delayed().0), (60 + BESIDE, 0));
+        let first = one.hold(600).unwrap();
+        let second = other.hold(400).unwrap().complete();
+        assert!(one.hold(BESIDE).is_none());
+        assert_eq!((one.delayed(), other.delayed()), (600 + BESIDE, 0));
+        // It may be a cancel.
+        assert!(one.hold(size_of::<Header>()).is_some());
         drop(second);
-        assert!(other.hold(40).is_some());
+        assert!(other.hold(400).is_some());
         drop(first);
-        assert_eq!((budget.used(), one.delayed().0), (0, 0));
+        assert_eq!((budget.used(), one.delayed()), (0, 0));
     }
 
     #[test]
@@ -161,9 +180,9 @@ mod tests {
         let budget = Budget::new(10);
         let account = Account::new(&budget);
         let held = account.hold(1000).unwrap();
-        assert!(account.hold(0).is_none());
+        assert!(account.hold(100).is_none());
         drop(held);
-        assert!(account.hold(0).is_some());
+        assert!(account.hold(100).is_some());
     }
 
     #[test]
@@ -171,9 +190,9 @@ mod tests {
         let budget = Budget::new(1000);
         let account = Account::new(&budget);
         assert!(account.keep(1000) && !account.keep(1));
-        assert!(account.hold(0).is_none());
+        assert!(account.hold(100).is_none());
         account.give_back(1001);
-        assert_eq!((budget.used(), account.delayed().0), (0, 0));
-        assert!(account.hold(0).is_some());
+        assert_eq!((budget.used(), account.delayed()), (0, 0));
+        assert!(account.hold(100).is_some());
     }
 }

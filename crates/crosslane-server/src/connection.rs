@@ -31,8 +31,6 @@ use tracing::{debug, warn};
 const SILENT: Duration = Duration::from_secs(30);
 /// How often a client that is not read is looked at, whether it is still there, and others are asked to make room for it.
 const LOOK: Duration = Duration::from_secs(1);
-/// For how long a client's bytes may wait for it where others have no room for theirs.
-const SLOW: Duration = Duration::from_secs(5);
 /// How many bytes may wait for a client that does not read, beside what is just being sent.
 const MOST_WAITING: usize = 1 << 20;
 /// How much is read at once.
@@ -127,7 +125,7 @@ impl Outbox {
             self.work.notify(1);
         }
         if !fits {
-            self.shared.make_room(Duration::ZERO);
+            self.shared.make_room(true);
         }
     }
 
@@ -368,7 +366,7 @@ impl Connection {
                 return Ok(held);
             }
             if timeout(LOOK, listener).await.is_err() {
-                self.shared.make_room(SLOW);
+                self.shared.make_room(false);
                 if stream.get_ref().is_closed() {
                     return Err(Ended::Gone);
                 }

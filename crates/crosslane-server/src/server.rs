@@ -1,7 +1,7 @@
 //! The server: libraries, listeners and connections.
 
 use crate::address::Address;
-use crate::budget::Budget;
+use crate::budget::{Account, Budget};
 use crate::client::Dial;
 use crate::connection::{self, Connection};
 use crate::offer::{Offer, Seal};
@@ -28,6 +28,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// How often who waits for connections to end looks at them.
 const GLANCE: Duration = Duration::from_millis(5);
+/// For how long a client's bytes may wait for it where others have no room for theirs.
+const SLOW: Duration = Duration::from_secs(5);
 /// Why a connection is ended that nobody uses just now.
 pub(crate) const ENDING: &str = "the server is shutting down";
 
@@ -111,13 +113,17 @@ impl Shared {
         drop(connection);
     }
 
-    /// Ends the connection with the most bytes that wait for its client, if some have waited for so long.
-    pub(crate) fn make_room(&self, slow: Duration) {
-        let delayed = self.connections().into_iter().filter_map(|connection| {
-            let (bytes, since) = connection.outbox().account.delayed();
-            (bytes > 0 && since >= slow).then_some((bytes, connection))
-        });
-        if let Some((_, connection)) = delayed.max_by_key(|(bytes, _)| *bytes) {
+    /// Ends the connection with the most bytes that wait for its client, of those where some have waited for [`SLOW`]. If there is none,
+    /// and room is needed for an answer, that with the most answers.
+    pub(crate) fn make_room(&self, for_answer: bool) {
+        let connections = self.connections();
+        let most = |bytes: &dyn Fn(&Account) -> usize| {
+            let bytes = |connection: &&Arc<Connection>| bytes(&connection.outbox().account);
+            connections.iter().filter(|connection| bytes(connection) > 0).max_by_key(bytes)
+        };
+        let slow = most(&|account| if account.waits() >= SLOW { account.delayed() } else { 0 });
+        let ended = slow.or_else(|| most(&Account::unread).filter(|_| for_answer));
+        if let Some(connection) = ended {
             connection.outbox().give_up();
         }
     }
