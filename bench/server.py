@@ -40,6 +40,7 @@ SERVED = [ROOT / "bench" / "served" / f"functions.{suffix}" for suffix in ("py",
 NOTHING = {"Python": "py_nothing(1)", "JavaScript": "js_nothing(1)", "Ruby": "rb_nothing(1)"}
 SPIN = {"Python": "py_spin(2000)", "Ruby": "rb_spin(2000)"}
 ADD = {
+    "Python function that cleans text": "py_number(text)",
     "Python row function": "py_add(i)",
     "Python vectorized function": "py_vectorized(i)",
     "JavaScript row function": "js_add(i)",
@@ -51,6 +52,7 @@ ECHO = 20_000
 #: Calls per second, and the share of heavy ones among them.
 MIXED, HEAVY = 5_000, 0.1
 ROWS = 1_000_000
+TEXT = "format(' No. {:,} ', i)"
 WORKS = ("query", "echo", "heavy", "flight")
 
 
@@ -127,7 +129,7 @@ class Bench:
 
         def connection(*files: Path) -> Any:
             con = crosslane.connect(functions=files, config={"threads": PROCESSORS})
-            con.execute(f"CREATE TABLE numbers AS SELECT i FROM range({ROWS}) r(i)")
+            con.execute(f"CREATE TABLE numbers AS SELECT i, {TEXT} AS text FROM range({ROWS}) r(i)")
             return con
 
         local, remote = connection(*SERVED), connection()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pyarrow as pa
@@ -29,6 +30,12 @@ def py_spin(us: int) -> int:
 def py_add(x: int) -> int:
     """The cheapest function of rows."""
     return x + 1
+
+
+@udf
+def py_number(text: str) -> int:
+    """Finds the number in a text such as `No. 1,234`, and adds 1."""
+    return int(re.sub(r"\D+", "", text)) + 1
 
 
 @udf(vectorized=True)
