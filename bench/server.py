@@ -11,7 +11,6 @@ over the rounds; a ratio is the median of the rounds' ratios.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import statistics
@@ -27,6 +26,7 @@ from pathlib import Path
 from sched import PEERS, PERCENTILES, PROCESSORS, RESULTS, WARM_UP, Report, shown, targets
 from typing import Any
 
+import flight
 from draw import ROOT, Line, machine
 from draw_sched import Figures, Point
 from draw_server import RAW, draw
@@ -207,14 +207,8 @@ class Bench:
 
     def flight(self) -> None:
         """Batches through Flight's door, and arrow-udf's own server."""
-        if importlib.util.find_spec("flight") is None:
-            print("flight: there is no bench/flight.py, and the line is left out")
-            return
-        import flight
-
-        measured = flight.measure(self._rounds)
         compared = Compared("a batch of 2,048 BIGINT through Flight", "arrow-udf's server", 1.0, "rows/s")
-        compared.ours, compared.theirs = list(measured["ours"]), list(measured["theirs"])
+        compared.ours, compared.theirs = flight.measure(self._rounds)
         self.compared.append(compared)
 
     def _take_turns(self, what: str, *runs: Callable[[], None]) -> None:
