@@ -156,6 +156,8 @@ def _rows(columns: Sequence[Any]) -> int:
 
 def _groups(keys: Any) -> tuple[list[Any], list[int]]:
     """The different keys, in the order in which they come first, and the place of each row's key among them."""
+    if isinstance(keys, (str, bytes, bytearray)):
+        raise TypeError(f"by is a column of keys, not {type(keys).__name__}")
     array = _array(keys)
     if array is not None:
         keys = array.to_pylist()

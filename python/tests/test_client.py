@@ -314,6 +314,8 @@ def test_aggregates(client: crosslane.Client) -> None:
 def test_wrong_aggregates(client: crosslane.Client) -> None:
     with pytest.raises(ValueError, match="columns of 2 and 3 rows"):
         client.aggregate("total", [1, 2], by=["a", "b", "c"])
+    with pytest.raises(TypeError, match="by is a column of keys, not str"):
+        client.aggregate("total", [1, 2], by="ab")
     with pytest.raises(TypeError, match="initials is of the kind scalar: use call or call_batch"):
         client.aggregate("initials", ["a"])
     with pytest.raises(TypeError, match="total: x of row 2: str 'b' where BIGINT is due"):

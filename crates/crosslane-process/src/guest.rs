@@ -18,8 +18,8 @@ use std::time::Duration;
 /// zygote ends.)
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A call of so many nanoseconds is a long one.
-const LONG: u64 = 1_000_000;
+/// A call that takes longer is a long one: others do not wait behind it if they need not.
+pub const LONG: Duration = Duration::from_millis(1);
 
 /// The bytes of the frame that says how long a message is that is none of the ring's.
 const ANNOUNCEMENT: usize = size_of::<u64>();
@@ -39,9 +39,10 @@ pub struct GuestLane {
     ends: Ends,
     socket: OwnedFd,
     spin: Spin,
-    /// Short while it waits for an engine whose threads work with many lanes ([`crate::ProcessLane::share`]).
+    /// Short while it waits for an engine whose threads work with many lanes ([`crate::ProcessLane::share`]), and during calls that are not
+    /// known to be long: others with short slices would wait until such a call ends.
     slice: Slice,
-    /// The functions whose last call was long. Those who wait for the processor would wait for a long one with a short slice, too.
+    /// The functions of such an engine whose last call was long.
     long: HashSet<u32>,
     placement: Placement,
     /// Whether the oldest message of the request ring is the current call's. The one behind it may have been looked at
@@ -226,8 +227,15 @@ impl GuestLane {
     /// If the engine broke the protocol.
     pub fn next_call_or(&mut self, stop: impl Fn() -> bool) -> io::Result<Next> {
         loop {
+            let is_shared = self.ends.places.is_other_anywhere();
+            if is_shared {
+                self.slice.shorten();
+            }
             let next = self.next_message(&stop)?;
             let Next::Call(call) = next else { return Ok(next) };
+            if is_shared && self.long.contains(&call.header.function) {
+                self.slice.restore();
+            }
             if call.header.exchange > self.cancelled {
                 (self.taken, self.told) = (0, 0);
                 self.ends.progress.set(call.header.exchange as u32, u32::MAX);
@@ -296,9 +304,6 @@ impl GuestLane {
                 };
                 break taken;
             }
-            if self.ends.places.is_other_anywhere() {
-                self.slice.shorten();
-            }
             let parked = self.ends.consumer.wait_or(self.spin, LOOK, stop);
             if stop() {
                 return Ok(Some(Next::Stopped));
@@ -317,9 +322,6 @@ impl GuestLane {
         match header.kind {
             BATCH => {
                 self.placement.met(&self.ends.places);
-                if self.long.contains(&header.function) {
-                    self.slice.restore();
-                }
                 Ok(Some(Next::Call(Call { header })))
             }
             CANCEL => {
@@ -337,10 +339,12 @@ impl GuestLane {
         let worked = done.saturating_sub(self.mark);
         self.mark = done;
         let Header { function, exchange, rows, entry, .. } = call.header;
-        if worked > LONG {
-            self.long.insert(function);
-        } else {
-            self.long.remove(&function);
+        if self.ends.places.is_other_anywhere() {
+            if u128::from(worked) > LONG.as_nanos() {
+                self.long.insert(function);
+            } else {
+                self.long.remove(&function);
+            }
         }
         let waited = self.waited;
         if flags & LAST != 0 {

@@ -67,6 +67,60 @@ fn flood(length: usize, times: usize, calls: usize) {
     guest.join().unwrap();
 }
 
+/// The time slice of the calling thread in nanoseconds, as `sched_getattr` tells it in the first version of its structure.
+fn slice() -> i64 {
+    let mut attributes = [0_u64; 6];
+    let size = size_of_val(&attributes) as u32;
+    // SAFETY: the kernel writes at most `size` bytes there; thread 0 is the calling one.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, attributes.as_mut_ptr(), size, 0) };
+    assert_eq!(got, 0);
+    attributes[3] as i64
+}
+
+/// A guest that sleeps for so many milliseconds, and answers with its time slice.
+fn sleeper(mut guest: GuestLane) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        while let Some(call) = guest.next_call().unwrap() {
+            let milliseconds =
+                guest.columns(std::iter::once(&DataType::BigInt)).unwrap()[0].values::<i64>().unwrap()[0];
+            thread::sleep(Duration::from_millis(milliseconds as u64));
+            let mut out = ColumnBuilder::new(&DataType::BigInt);
+            out.fixed(slice());
+            guest.succeed(call, &out, Mishaps::default()).unwrap();
+        }
+    })
+}
+
+#[test]
+fn a_guest_of_a_shared_lane_has_a_short_slice_but_for_long_calls() {
+    let usual = slice();
+    for is_shared in [false, true] {
+        let (mut lane, guest) = both_ends(4096);
+        if is_shared {
+            lane.share();
+        }
+        let guest = sleeper(guest);
+        let mut call = |function: u32, milliseconds: i64| {
+            let mut argument = ColumnBuilder::new(&DataType::BigInt);
+            argument.fixed(milliseconds);
+            lane.submit(Address { function, ..CALL }, 1, &argument).unwrap().unwrap();
+            while lane.try_collect().unwrap().is_none() {
+                wait_any(&[&mut lane], Patience::Spin, Duration::from_millis(5));
+            }
+            batch::columns(lane.frame(), std::iter::once(&DataType::BigInt)).unwrap()[0]
+                .values::<i64>()
+                .unwrap()[0]
+        };
+        // Kernels before 6.12 tell and grant nothing.
+        let short = if is_shared && usual != 0 { 100_000 } else { usual };
+        assert_eq!(call(0, 0), short);
+        assert_eq!(call(1, 5), short, "it was not known to be long");
+        assert_eq!([call(1, 0), call(0, 0), call(1, 0)], [usual, short, short]);
+        drop(lane);
+        guest.join().unwrap();
+    }
+}
+
 #[test]
 fn a_full_lane_says_so_and_sends_nothing() {
     let (mut lane, mut guest) = both_ends(4096);

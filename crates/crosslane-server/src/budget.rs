@@ -4,6 +4,9 @@
 //! it, its connection is not read. A message without rows needs no room: it may be a cancel, which makes some. An answer
 //! counts while its client does not read it. It cannot wait: it may take more than there is.
 //!
+//! Those who wait for room do not stand in line: small messages pass a large one, since light calls shall not wait for heavy ones. The
+//! large one has room when enough calls have ended, or its client gives up.
+//!
 //! Bytes that wait for a worker become fewer, because calls have an end. Those that wait for a client need not: the rest of a
 //! message may come a byte at a time, and answers may stay unread. So if the budget is used up, one such connection is ended
 //! ([`crate::server::Shared::make_room`]).
@@ -19,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// What a message takes beside its bytes.
 const BESIDE: usize = 256;
+/// For how long a client's bytes may wait for it where others have no room for theirs.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// What all connections share.
 #[derive(Debug)]
@@ -71,9 +76,9 @@ impl Account {
     pub(crate) fn hold(self: &Arc<Self>, length: usize) -> Option<Held> {
         let bytes = length + BESIDE;
         let Budget { most, used, .. } = &*self.budget;
-        // One that is larger than all there is comes alone.
+        // The largest message fits if there is no other.
         let is_small = length <= size_of::<Header>();
-        let fits = |used: usize| (is_small || used == 0 || used + bytes <= *most).then_some(used + bytes);
+        let fits = |used: usize| (is_small || used + length <= *most).then_some(used + bytes);
         used.fetch_update(AcqRel, Acquire, fits).ok()?;
         self.delay(&self.coming, bytes);
         Some(Held { account: Arc::clone(self), bytes, is_coming: true })
@@ -121,9 +126,10 @@ impl Account {
         self.unread.load(Relaxed)
     }
 
-    /// For how long bytes have waited for the client, if some do.
-    pub(crate) fn waits(&self) -> Duration {
-        Duration::from_millis(self.budget.now().saturating_sub(self.since.load(Relaxed)))
+    /// Whether bytes have waited for the client for [`SLOW`].
+    pub(crate) fn is_slow(&self) -> bool {
+        let waits = self.budget.now().saturating_sub(self.since.load(Relaxed));
+        self.delayed() > 0 && Duration::from_millis(waits) >= SLOW
     }
 }
 
@@ -161,11 +167,12 @@ mod tests {
 
     #[test]
     fn no_more_is_held_than_there_is() {
-        let budget = Budget::new(3 * BESIDE + 1000);
+        let budget = Budget::new(2 * BESIDE + 1000);
         let (one, other) = (Account::new(&budget), Account::new(&budget));
         let first = one.hold(600).unwrap();
         let second = other.hold(400).unwrap().complete();
         assert!(one.hold(BESIDE).is_none());
+        assert_eq!(budget.used(), budget.most());
         assert_eq!((one.delayed(), other.delayed()), (600 + BESIDE, 0));
         // It may be a cancel.
         assert!(one.hold(size_of::<Header>()).is_some());
@@ -176,8 +183,8 @@ mod tests {
     }
 
     #[test]
-    fn a_message_larger_than_all_comes_alone() {
-        let budget = Budget::new(10);
+    fn the_largest_message_fits_alone() {
+        let budget = Budget::new(1000);
         let account = Account::new(&budget);
         let held = account.hold(1000).unwrap();
         assert!(account.hold(100).is_none());

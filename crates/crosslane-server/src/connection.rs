@@ -324,22 +324,25 @@ impl Connection {
             Err(_) => return ended("it did not say who it is"),
         }
         decoder.admit(self.shared.largest);
-        // Room for the message that comes.
+        // Room for the message of which a part is there.
         let mut held = None;
         let long = |error: TooLong| Violation(error.to_string());
         loop {
             while let Some((length, _)) = decoder.due().map_err(long)? {
-                if held.is_none() {
-                    held = Some(self.hold(length, stream).await?);
-                }
-                let Some((lane, bytes)) = decoder.message().map_err(long)? else { break };
-                let held = held.take().map(Held::complete);
+                let room = match held.take() {
+                    Some(held) => held,
+                    None => self.hold(length, stream).await?,
+                };
+                let Some((lane, bytes)) = decoder.message().map_err(long)? else {
+                    held = Some(room);
+                    break;
+                };
                 if lane == CONTROL {
                     self.control(bytes)?;
                     continue;
                 }
                 let route = self.route(lane)?;
-                route.take(bytes, held)?;
+                route.take(bytes, room.complete())?;
                 self.room(&route, stream).await?;
             }
             let length = if decoder.is_within() {

@@ -72,11 +72,11 @@ pub(crate) struct Snapshot {
     pub(crate) connections: Connections,
     pub(crate) waiting: u64,
     pub(crate) in_flight: u64,
-    /// Bytes of messages that wait in the server, and at most.
-    pub(crate) bytes: (usize, usize),
     /// The same in the seconds before, the last one last.
     waiting_history: Vec<u32>,
     in_flight_history: Vec<u32>,
+    /// Bytes of messages that wait in the server, and at most.
+    pub(crate) bytes: (usize, usize),
     pub(crate) libraries: Vec<SeenLibrary>,
     pub(crate) functions: Vec<SeenFunction>,
 }

@@ -13,6 +13,7 @@ use crosslane::batch::{self, BATCH, Body, Column, Encode, FAILURE, Header, Plan}
 use crosslane::lane::LaneError;
 use crosslane::values::unfit;
 use crosslane::{ColumnBuilder, DataType, Entry, Function, Kind};
+use crosslane_process::guest::LONG;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::collections::HashSet;
@@ -22,8 +23,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A call that takes longer is a long one.
-const LONG: Duration = Duration::from_millis(1);
 /// Bytes of a code.
 const CODE: usize = 16;
 

@@ -41,7 +41,7 @@ enum Item {
         entry: Entry,
         part: Part,
         came: Instant,
-        _room: Option<Held>,
+        _room: Held,
     },
     /// The exchange is answered with a failure, or, if nobody wants it any more, with nothing.
     Answer { exchange: u64, offer: usize, entry: Entry, failure: Option<Failure> },
@@ -121,7 +121,7 @@ impl Route {
     }
 
     /// Takes a message of the client.
-    pub(crate) fn take(self: &Arc<Self>, bytes: &[u8], room: Option<Held>) -> Result<(), Violation> {
+    pub(crate) fn take(self: &Arc<Self>, bytes: &[u8], room: Held) -> Result<(), Violation> {
         let header = batch::header(bytes).map_err(|error| Violation(error.to_string()))?;
         let (taken, grants) = self.with(|state, grants| {
             match header.kind {
@@ -192,7 +192,7 @@ impl Route {
         state: &mut State,
         header: &Header,
         bytes: &[u8],
-        room: Option<Held>,
+        room: Held,
     ) -> Result<(), Violation> {
         if header.flags & !LAST != 0 {
             return violation(format!("a message with the flags {:#x}", header.flags));

@@ -1,7 +1,7 @@
 //! The server: libraries, listeners and connections.
 
 use crate::address::Address;
-use crate::budget::{Account, Budget};
+use crate::budget::Budget;
 use crate::client::Dial;
 use crate::connection::{self, Connection};
 use crate::offer::{Offer, Seal};
@@ -28,8 +28,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// How often who waits for connections to end looks at them.
 const GLANCE: Duration = Duration::from_millis(5);
-/// For how long a client's bytes may wait for it where others have no room for theirs.
-const SLOW: Duration = Duration::from_secs(5);
 /// Why a connection is ended that nobody uses just now.
 pub(crate) const ENDING: &str = "the server is shutting down";
 
@@ -113,18 +111,18 @@ impl Shared {
         drop(connection);
     }
 
-    /// Ends the connection with the most bytes that wait for its client, of those where some have waited for [`SLOW`]. If there is none,
-    /// and room is needed for an answer, that with the most answers.
+    /// Ends the connection with the most bytes that wait for its client, of those that are slow. If there is none, and room is needed for an
+    /// answer, that with the most answers.
     pub(crate) fn make_room(&self, for_answer: bool) {
         let connections = self.connections();
-        let most = |bytes: &dyn Fn(&Account) -> usize| {
-            let bytes = |connection: &&Arc<Connection>| bytes(&connection.outbox().account);
-            connections.iter().filter(|connection| bytes(connection) > 0).max_by_key(bytes)
-        };
-        let slow = most(&|account| if account.waits() >= SLOW { account.delayed() } else { 0 });
-        let ended = slow.or_else(|| most(&Account::unread).filter(|_| for_answer));
-        if let Some(connection) = ended {
-            connection.outbox().give_up();
+        let outboxes = || connections.iter().map(|connection| connection.outbox());
+        let slow = outboxes().filter(|outbox| outbox.account.is_slow());
+        let mut ended = slow.max_by_key(|outbox| outbox.account.delayed());
+        if ended.is_none() && for_answer {
+            ended = outboxes().max_by_key(|outbox| outbox.account.unread());
+        }
+        if let Some(outbox) = ended {
+            outbox.give_up();
         }
     }
 

@@ -9,18 +9,16 @@ use crate::client::{Remote, RemoteZygote};
 use crate::lane::LaneOptions;
 use crosslane::batch::{self, Encode, Frame};
 use crosslane::call::{
-    Asked, CallGroup, Caller, Input, LARGEST_PARTITIONS, Map, MapOptions, Output, Results, Row, Scan,
-    backoff, call,
+    Asked, CallGroup, Caller, Input, LARGEST_PARTITIONS, Map, MapOptions, Output, Results, Row, Scan, call,
 };
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::states::{Accumulates, Accumulation};
+use crosslane::states::aggregate;
 use crosslane::stats::now;
 use crosslane::{ColumnBuilder, DataType, Error, Function, Library, Settings};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often who waits in line looks whether the wait should end.
 const TICK: Duration = Duration::from_millis(10);
@@ -84,61 +82,46 @@ impl Session {
         self.group.beside(move || closed.load(Relaxed) || stop())
     }
 
-    /// Calls a function with all rows of the arguments.
+    /// The results of a function for all rows of the arguments.
     ///
     /// # Errors
     /// As [`call`].
     pub fn call(
         &self,
         function: &Function,
-        group: &CallGroup,
+        group: CallGroup,
         arguments: &dyn Input,
-        results: &mut dyn Output,
-    ) -> Result<(), Error> {
+    ) -> Result<Results, Error> {
         let begun = now();
-        let caller = Caller::since(group, self.lanes, begun);
-        let cancelled = || Error::Cancelled { function: function.name().into() };
-        let _place = self.line.stand(|| group.should_end(begun)).ok_or_else(cancelled)?;
-        call(&self.library, function, caller, arguments, results)
+        let _place = self.stand(function, &group, begun)?;
+        let mut results = Results::new(function.signature.returns.clone());
+        let caller = Caller::since(&group, self.lanes, begun);
+        call(&self.library, function, caller, arguments, &mut results)?;
+        match (results.rows(), arguments.rows()) {
+            (got, due) if got == due => Ok(results),
+            (got, due) => Err(Error::Engine(format!("{}: {got} results of {due} rows", function.name()))),
+        }
     }
 
-    /// The results of an aggregate for so many groups. `groups` has the place of each row's group. If the worker is lost with what it
-    /// has added up, all is done again, as often as the function's `retries` allow.
+    /// The results of an aggregate for so many groups, over one lane.
     ///
     /// # Errors
-    /// As [`Accumulates::update`].
+    /// As [`aggregate`].
     pub fn aggregate(
         &self,
         function: &Arc<Function>,
         group: CallGroup,
         arguments: &dyn Input,
-        (groups, count): (&[usize], usize),
+        groups: (&[usize], usize),
     ) -> Result<Results, Error> {
-        let (begun, group) = (now(), Arc::new(group));
-        let cancelled = || Error::Cancelled { function: function.name().into() };
-        let _place = self.line.stand(|| group.should_end(begun)).ok_or_else(cancelled)?;
-        let mut tries = 0;
-        loop {
-            let (library, function) = (Arc::clone(&self.library), Arc::clone(function));
-            let mut results = Results::new(function.signature.returns.clone());
-            let accumulation = Accumulation::new(library, Arc::clone(&function), Arc::clone(&group));
-            let outcome = accumulation.aggregate(arguments, groups, count, &mut results);
-            accumulation.end();
-            match outcome {
-                Err(Error::LaneDied { .. }) if tries < function.spec.retries => {
-                    function.stats.here().retries.add(1);
-                    let due = Instant::now() + backoff(tries);
-                    tries += 1;
-                    while Instant::now() < due {
-                        if group.should_end(begun) {
-                            return Err(cancelled());
-                        }
-                        thread::sleep(TICK.min(due.saturating_duration_since(Instant::now())));
-                    }
-                }
-                outcome => return outcome.map(|()| results),
-            }
-        }
+        let _place = self.stand(function, &group, now())?;
+        aggregate(&self.library, function, &Arc::new(group), arguments, groups)
+    }
+
+    /// A place among those who have lanes.
+    fn stand(&self, function: &Function, group: &CallGroup, begun: u64) -> Result<Taken<'_>, Error> {
+        let place = self.line.stand(|| group.should_end(begun));
+        place.ok_or_else(|| Error::Cancelled { function: function.name().into() })
     }
 
     /// The rows of a table function, all columns of them.
@@ -329,6 +312,7 @@ impl Drop for Taken<'_> {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::thread;
 
     #[test]
     fn places_are_taken_in_the_order_of_the_line() {

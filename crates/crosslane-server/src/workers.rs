@@ -354,14 +354,12 @@ impl Workers {
 
     fn boot(self: &Arc<Self>) {
         let checked_out = self.library.pool.check_out(|| lock(&self.state).closed);
-        let lane = match checked_out {
-            Ok(Some(mut lane)) => {
-                lane.share();
-                lane
-            }
+        let mut lane = match checked_out {
+            Ok(Some(lane)) => lane,
             Ok(None) => return self.not_booted(Error::Boot("the server is shutting down".into())),
             Err(error) => return self.not_booted(error),
         };
+        lane.share();
         let slot = Arc::new(Slot {
             library: self.index,
             watch: lane.watch(),

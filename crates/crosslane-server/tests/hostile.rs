@@ -9,8 +9,8 @@ use common::{
 };
 use crosslane::batch::{CANCEL, FAILURE, Header, LAST};
 use crosslane::{ColumnBuilder, DataType, Entry};
-use crosslane_server::Server;
 use crosslane_server::wire::{self, Ask, CONTROL, PROTOCOL, Tell, prefix};
+use crosslane_server::{Address, Server};
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
@@ -273,12 +273,18 @@ fn answers_that_nobody_reads_stop_the_reading() {
     }
 }
 
-#[test]
-fn a_message_that_comes_too_slowly_makes_room_for_another() {
+/// A server in which no more may wait than the largest message.
+fn server_with_little_room() -> (Server, Address) {
     let mut options = options(&[unix()]);
     options.waiting = options.largest;
     let server = start(options).unwrap();
-    let address = &server.addresses()[0];
+    let address = server.addresses()[0].clone();
+    (server, address)
+}
+
+#[test]
+fn a_message_that_comes_too_slowly_makes_room_for_another() {
+    let (server, address) = &server_with_little_room();
     let client = Client::new(address);
     let rows = 1_200_000;
     let message = frame(call(DOUBLE, 1, rows), &integers(0..i64::from(rows)));
@@ -299,10 +305,7 @@ fn a_message_that_comes_too_slowly_makes_room_for_another() {
 
 #[test]
 fn answers_that_nobody_reads_end_the_connection_that_has_most_of_them() {
-    let mut options = options(&[unix()]);
-    options.waiting = options.largest;
-    let server = start(options).unwrap();
-    let address = &server.addresses()[0];
+    let (server, address) = &server_with_little_room();
     let client = Client::new(address);
     let mut waiting: Vec<Raw> = (0..3).map(|_| Raw::new(address)).collect();
     let sizes = [7 << 20, 8 << 20, 6 << 20];

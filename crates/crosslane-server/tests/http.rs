@@ -140,6 +140,9 @@ fn what_calls_cost_is_counted_for_each_function() {
     let workers = "{library=\"test\",language=\"Python\"}";
     assert_eq!(metric(&text, &format!("crosslane_workers_limit{workers}")), 2.0);
     assert!(metric(&text, &format!("crosslane_workers_booted_total{workers}")) >= 2.0);
+    // Nothing waits any more.
+    assert_eq!(metric(&text, "crosslane_waiting_bytes"), 0.0);
+    assert_eq!(metric(&text, "crosslane_waiting_bytes_limit"), f64::from(1 << 30));
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use crate::batch::{Body, Column, Encode, Plan};
 use crate::builder::ColumnBuilder;
-use crate::call::{CallGroup, Caller, Input, Output, call_on};
+use crate::call::{CallGroup, Caller, Clock, Input, Output, Results, backoff, call_on};
 use crate::error::Error;
 use crate::exchange::{Address, Entry};
 use crate::function::{Function, Library};
@@ -493,29 +493,19 @@ impl<Z: Zygote> Accumulation<Z> {
         self.add(Entry::Load, states, saved)
     }
 
-    /// The results of so many groups, for whoever has all rows: those of the input, each with the place of its group.
-    ///
-    /// # Errors
-    /// As [`Accumulates::update`].
-    pub fn aggregate(
-        &self,
-        input: &dyn Input,
-        groups: &[usize],
-        count: usize,
-        output: &mut dyn Output,
-    ) -> Result<(), Error> {
+    /// The results of so many groups; `groups` has the place of each row's.
+    fn results(&self, input: &dyn Input, groups: &[usize], count: usize) -> Result<Results, Error> {
         let mut states = vec![State::default(); count];
         let first = states.as_mut_ptr();
-        let place = |group: usize| {
-            assert!(group < count, "group {group} of {count}");
-            first.wrapping_add(group)
-        };
-        let rows: Vec<*mut State> = groups.iter().map(|group| place(*group)).collect();
-        let all: Vec<*mut State> = (0..count).map(place).collect();
-        // SAFETY: they point into `states`, which is used through nothing else until all is done.
+        let rows: Vec<*mut State> = groups.iter().map(|group| first.wrapping_add(*group)).collect();
+        let all: Vec<*mut State> = (0..count).map(|group| first.wrapping_add(group)).collect();
+        // SAFETY: each group is one of `count`, as `aggregate` has checked, so they point into `states`, which is used through
+        // nothing else until all is done.
         let (rows, all) = unsafe { (States::new(&rows), States::new(&all)) };
+        let mut results = Results::new(self.function.signature.returns.clone());
         self.update(&rows, input)?;
-        self.finish(&all, output)
+        self.finish(&all, &mut results)?;
+        Ok(results)
     }
 
     /// Adds rows to states, by the lanes that these are in.
@@ -528,6 +518,38 @@ impl<Z: Zygote> Accumulation<Z> {
             })
         });
         self.settle(outcome)
+    }
+}
+
+/// The results of an aggregate for so many groups, for whoever has all rows; `groups` has the place of each row's group. If the
+/// lane is lost with what it has added up, all is done again, as often as the function's `retries` allow.
+///
+/// # Errors
+/// As [`Accumulates::update`]; [`Error::Engine`] if a row has no group, or one that is not there.
+pub fn aggregate<Z: Zygote>(
+    library: &Arc<Library<Z>>,
+    function: &Arc<Function>,
+    group: &Arc<CallGroup>,
+    input: &dyn Input,
+    (groups, count): (&[usize], usize),
+) -> Result<Results, Error> {
+    if groups.len() != input.rows() || groups.iter().any(|group| *group >= count) {
+        let (name, rows, places) = (function.name(), input.rows(), groups.len());
+        return Err(Error::Engine(format!("{name}: {places} places among {count} groups for {rows} rows")));
+    }
+    let caller = Caller::new(group, 1);
+    let mut clock = Clock::new(function);
+    let mut tries = 0;
+    loop {
+        let accumulation = Accumulation::new(Arc::clone(library), Arc::clone(function), Arc::clone(group));
+        let outcome = accumulation.results(input, groups, count);
+        accumulation.end();
+        if !matches!(outcome, Err(Error::LaneDied { .. })) || tries == function.spec.retries {
+            return outcome;
+        }
+        function.stats.here().retries.add(1);
+        clock.rest(backoff(tries), function, caller)?;
+        tries += 1;
     }
 }
 

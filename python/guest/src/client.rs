@@ -78,10 +78,17 @@ impl Client {
         types: Option<&str>,
         cancellation: Option<&Cancellation>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let results = self.results(py, Used { index, types, cancellation }, 1, |function| {
+        let given = |function: &Function| {
             let given = values.iter().enumerate();
-            given.map(|(at, value)| Given::value(function, at, value)).collect::<PyResult<_>>()
-        })?;
+            given.map(|(at, value)| Given::value(function, at, value)).collect()
+        };
+        let results = self.used(
+            py,
+            Used { index, types, cancellation },
+            1,
+            given,
+            |session, function, group, arguments| session.call(function, group, arguments),
+        )?;
         let column = results.column();
         objects::reader(py, column.data_type, None)?.read(&Vm::new(py), &column, 0)
     }
@@ -97,8 +104,14 @@ impl Client {
         types: Option<&str>,
         cancellation: Option<&Cancellation>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let used = Used { index, types, cancellation };
-        let results = self.results(py, used, rows, |function| Given::columns(function, &columns, rows))?;
+        let given = |function: &Function| Given::columns(function, &columns, rows);
+        let results = self.used(
+            py,
+            Used { index, types, cancellation },
+            rows,
+            given,
+            |session, function, group, arguments| session.call(function, group, arguments),
+        )?;
         let column = results.column();
         arrow::to_pyarrow(&column, &arrow::pyarrow_type(py, column.data_type, Direction::Argument)?)
     }
@@ -117,9 +130,6 @@ impl Client {
             Groups::Many((groups, count)) => (groups, count),
         };
         let rows = groups.len();
-        if groups.iter().any(|group| *group >= count) {
-            return Err(PyValueError::new_err(format!("a group beyond the {count} that there are")));
-        }
         let used = Used { index, types: None, cancellation };
         let given = |function: &Function| Given::columns(function, &columns, rows);
         let results = self.used(py, used, rows, given, |session, function, group, arguments| {
@@ -198,24 +208,6 @@ impl Client {
             py.detach(|| drop(closed));
         }
         results
-    }
-
-    /// The results of a scalar function.
-    fn results(
-        &self,
-        py: Python<'_>,
-        used: Used<'_>,
-        rows: usize,
-        given: impl FnOnce(&Function) -> PyResult<Vec<Given>>,
-    ) -> PyResult<Results> {
-        self.used(py, used, rows, given, |session, function, group, arguments| {
-            let mut results = Results::new(function.signature.returns.clone());
-            session.call(function, &group, arguments, &mut results)?;
-            match results.rows() {
-                got if got == rows => Ok(results),
-                got => Err(Error::Engine(format!("{}: {got} results of {rows} rows", function.name()))),
-            }
-        })
     }
 }
 
@@ -343,6 +335,7 @@ impl Given {
         columns.iter().enumerate().map(|(at, column)| Self::column(function, at, column, rows)).collect()
     }
 
+    /// One of them.
     fn column(function: &Function, at: usize, column: &Bound<'_, PyAny>, rows: usize) -> PyResult<Self> {
         let (py, data_type) = (column.py(), type_of(function, at)?);
         let values = if let Ok(list) = column.cast::<PyList>() {

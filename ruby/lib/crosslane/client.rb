@@ -124,7 +124,7 @@ module Crosslane
 
       places = {}
       groups = by && array(by).map { |key| places[key] ||= places.size }
-      rows = rows_of([*columns, *[groups].compact])
+      rows = rows_of(groups ? [*columns, groups] : columns)
       results = @native.aggregate(known.index, columns, groups || ([0] * rows), groups ? places.size : 1)
       groups ? places.keys.zip(results).to_h : results.first
     end

@@ -47,7 +47,8 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
-use wait::{Clock, Seen};
+pub(crate) use wait::Clock;
+use wait::Seen;
 use worker::{Slice, Submitted, Worker};
 
 /// Slices in flight per lane.

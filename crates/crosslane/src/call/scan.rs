@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A scan may have any number of rows: as many as a guest's progress can tell.
 pub(super) const MOST_ROWS: usize = WRITING as usize;
@@ -247,22 +247,12 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
                     }
                 }
             };
-            self.rest(pause, caller)?;
+            self.clock.rest(pause, &self.function, caller)?;
             match self.begin(caller) {
                 Ok(()) => return Ok(()),
                 Err(again) => stop = again,
             }
         }
-    }
-
-    /// Pauses, unless the query should end.
-    fn rest(&mut self, pause: Duration, caller: Caller<'_>) -> Result<(), Error> {
-        let due = Instant::now() + pause;
-        while Instant::now() < due {
-            self.clock.wait::<Z::Lane>(&[], Patience::Sleep);
-            self.clock.due(&self.function, caller)?;
-        }
-        Ok(())
     }
 
     /// The next batch, of one row at least; `None` if there are no more. After an error the scan is of no use.

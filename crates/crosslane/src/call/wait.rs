@@ -9,6 +9,7 @@ use crate::leniency::OnError;
 use crate::pool::Zygote;
 use smallvec::SmallVec;
 use std::sync::OnceLock;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often who waits looks for deaths, deadlines and cancellation.
@@ -20,12 +21,12 @@ const FAR: Duration = Duration::from_micros(500);
 
 fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
-    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+    *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// When who waits looks next, and for what.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     /// After how long without progress a lane is given up.
     limit: Option<Duration>,
     /// The function's timeout, in seconds.
@@ -99,7 +100,7 @@ fn far((at, row): (u32, u32), exchange: u64, rows: usize) -> u64 {
 }
 
 impl Clock {
-    pub(super) fn new(function: &Function) -> Self {
+    pub(crate) fn new(function: &Function) -> Self {
         let limit = function.patience();
         let tick = limit.map_or(TICK, |limit| (limit / 8).clamp(Duration::from_millis(1), TICK));
         let seconds = function.spec.timeout.unwrap_or_default();
@@ -112,7 +113,7 @@ impl Clock {
         let timeout = self.next.saturating_duration_since(Instant::now());
         if lanes.is_empty() {
             // All that is left to do is to be tried again after a pause.
-            std::thread::sleep(timeout);
+            thread::sleep(timeout);
         } else {
             wait_any(lanes, patience, timeout);
         }
@@ -129,6 +130,24 @@ impl Clock {
         }
         self.next = now + self.tick;
         if caller.should_end() { Err(Caller::cancelled(function)) } else { Ok(true) }
+    }
+
+    /// Pauses before a further try.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] if the query should end.
+    pub(crate) fn rest(
+        &mut self,
+        pause: Duration,
+        function: &Function,
+        caller: Caller<'_>,
+    ) -> Result<(), Error> {
+        let end = Instant::now() + pause;
+        while Instant::now() < end {
+            thread::sleep(self.next.min(end).saturating_duration_since(Instant::now()));
+            self.due(function, caller)?;
+        }
+        Ok(())
     }
 
     /// Looks at a lane that works on this exchange of so many rows.

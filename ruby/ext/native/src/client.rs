@@ -110,12 +110,7 @@ impl Client {
         rows: usize,
     ) -> Result<RArray, Error> {
         self.used(index, types.as_deref(), (columns, rows), |served, function, group, arguments| {
-            let mut results = Results::new(function.signature.returns.clone());
-            served.call(function, &group, arguments, &mut results)?;
-            match results.rows() {
-                got if got == rows => Ok(results),
-                got => Err(CallError::Engine(format!("{}: {got} results of {rows} rows", function.name()))),
-            }
+            served.call(function, group, arguments)
         })
     }
 
@@ -127,9 +122,6 @@ impl Client {
         groups: Vec<usize>,
         count: usize,
     ) -> Result<RArray, Error> {
-        if groups.iter().any(|group| *group >= count) {
-            return Err(crate::argument_error(format!("a group beyond the {count} that there are")));
-        }
         let given = (columns, groups.len());
         self.used(index, None, given, |served, function, group, arguments| {
             served.aggregate(function, group, arguments, (&groups, count))
