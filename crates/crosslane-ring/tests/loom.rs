@@ -173,3 +173,28 @@ fn waiting_for_either_of_two_rings() {
 fn waiting_for_the_second_of_two_rings() {
     check_any([0, 2]);
 }
+
+/// One thread sleeps in place of the consumer, and another hushes the ring for a moment. The sleeper learns of a frame that comes at
+/// any time: else it sleeps for ever, which loom calls a deadlock.
+#[test]
+fn a_hushed_sleeper_is_woken_in_the_end() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (mut producer, consumer) = ring();
+        let watch = Arc::new(consumer.watch());
+        let sleeper = {
+            let watch = Arc::clone(&watch);
+            thread::spawn(move || {
+                while !watch.has_news() {
+                    wait_any([watch.waiter()], Spin(Duration::ZERO), LONG, || watch.has_news());
+                }
+            })
+        };
+        let writer = thread::spawn(move || assert!(producer.push(&[7], 1).unwrap()));
+        watch.hush();
+        watch.unhush();
+        writer.join().unwrap();
+        sleeper.join().unwrap();
+    });
+}

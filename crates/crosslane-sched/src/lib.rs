@@ -49,7 +49,7 @@
 //! - `dispatcher` and `io`: sockets, their readiness, and who is woken.
 //! - `worker`: what a worker does next. `idle`: who sleeps, and who is woken. `monitor`: what waits behind a long
 //!   task.
-//! - `poller`: epoll, wakes and the kernel's timer. `timer`: sleeping tasks.
+//! - `poller`: epoll, wakes and the kernel's timer. `busy`: polling for a moment before a sleep. `timer`: sleeping tasks.
 //! - `task`: starting and ending tasks. `blocking`: calls that block. `scheduler`: groups of workers, and their
 //!   shutdown. `process`: what happens after a fork.
 //!
@@ -63,6 +63,7 @@
 compile_error!("crosslane-sched runs on Linux: it waits with epoll, eventfd and timerfd");
 
 mod blocking;
+mod busy;
 mod dispatcher;
 mod idle;
 mod io;
@@ -77,6 +78,7 @@ mod task;
 mod timer;
 mod worker;
 
+pub use busy::BusyPoll;
 pub use dispatcher::Dispatcher;
 pub use io::{Interest, Io};
 pub use scheduler::{Builder, Handle, Scheduler, Shutdown};

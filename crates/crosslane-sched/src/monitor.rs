@@ -7,7 +7,8 @@
 //! worker is woken.
 //!
 //! The same holds for events: the worker that waits for them ([`crate::idle`]) handles what comes, and nobody waits
-//! for more meanwhile. If it has not come back since the last look, another worker takes its place.
+//! for more meanwhile. If it has not come back since the last look, another worker takes its place. And if it polls something
+//! ([`crate::busy`]), that must wake somebody from then on.
 //!
 //! The monitor sleeps while nothing happens. A worker that leaves something behind looks whether the
 //! monitor is awake, and wakes it if not; the monitor says that it sleeps before it looks for the last time. Of the
@@ -60,6 +61,7 @@ impl Monitor {
 struct Look {
     runs: Vec<u64>,
     parks: u64,
+    polls: u64,
     queued: Vec<Option<u64>>,
 }
 
@@ -76,6 +78,14 @@ impl Look {
         }
         let nobody_came_back = parks == self.parks && nobody_polls(group);
         self.parks = parks;
+        if let Some(busy) = &group.busy {
+            // Who polls is held up, or nobody does.
+            let polls = busy.looks();
+            if polls == self.polls {
+                busy.rest();
+            }
+            self.polls = polls;
+        }
         let dispatcher_is_stuck = group.dispatchers.any_stuck(&mut self.queued);
         if is_stuck && group.has_work() || dispatcher_is_stuck || nobody_came_back {
             group.wake_one();
@@ -93,7 +103,7 @@ fn nobody_polls(group: &Group) -> bool {
 pub(crate) fn run(group: &Arc<Group>) {
     let monitor = &group.monitor;
     monitor.thread.set(thread::current()).expect("a group has one monitor");
-    let mut look = Look { runs: vec![0; group.counters.len()], parks: 0, queued: Vec::new() };
+    let mut look = Look { runs: vec![0; group.counters.len()], parks: 0, polls: 0, queued: Vec::new() };
     let (mut quiet, mut short) = (0, 0);
     while !group.is_stopped() {
         quiet = if look.again(group) { 0 } else { quiet + 1 };

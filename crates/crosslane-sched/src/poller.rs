@@ -54,6 +54,13 @@ pub(crate) struct Poller {
     timer: OwnedFd,
 }
 
+impl Harvest {
+    /// Whether there is something to do.
+    pub(crate) fn has_any(&self) -> bool {
+        self.woken || self.timers || !self.events.is_empty()
+    }
+}
+
 impl Poller {
     pub(crate) fn new() -> io::Result<Self> {
         let poller = Poller {

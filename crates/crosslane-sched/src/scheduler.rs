@@ -1,6 +1,7 @@
 //! A scheduler and its groups of workers.
 
 use crate::blocking::{self, Blocking};
+use crate::busy::{Busy, BusyPoll, Polled};
 use crate::dispatcher::{Dispatcher, Dispatchers};
 use crate::idle::Idle;
 use crate::io::Io;
@@ -44,6 +45,7 @@ pub(crate) struct Group {
     pub(crate) tasks: Tasks,
     pub(crate) blocking: Blocking,
     pub(crate) counters: Vec<Counters>,
+    pub(crate) busy: Option<Busy>,
     /// Tasks that run are dropped.
     cancelling: AtomicBool,
     stopped: AtomicBool,
@@ -232,6 +234,7 @@ struct Options {
     blocking: usize,
     /// How long a thread for calls that block waits for the next one.
     keep: Duration,
+    polled: Option<Polled>,
 }
 
 /// As many threads as Linux lets a process have, unless it was told otherwise; it cannot have more dispatchers of use.
@@ -247,6 +250,7 @@ impl Options {
             priority: true,
             blocking: blocking::LIMIT,
             keep: blocking::KEEP,
+            polled: None,
         }
     }
 
@@ -318,6 +322,13 @@ impl Builder {
         self
     }
 
+    /// For how long after the last event the worker that waits for events polls before it sleeps, and what it polls beside its sockets;
+    /// not at all unless set. It yields meanwhile, and sleeps at once where others need the processor.
+    pub fn busy_poll(mut self, time: Duration, source: Arc<dyn BusyPoll>) -> Self {
+        self.last().polled = Some(Polled { time, source });
+        self
+    }
+
     fn last(&mut self) -> &mut Options {
         self.0.last_mut().expect("a builder begins with a tag")
     }
@@ -372,6 +383,7 @@ impl Scheduler {
             tasks: Tasks::new(count),
             blocking: Blocking::new(options.blocking, options.keep),
             counters: (0..count).map(|_| Counters::default()).collect(),
+            busy: options.polled.map(Busy::new),
             cancelling: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             draining: AtomicBool::new(false),

@@ -6,7 +6,7 @@
 //! 2. A dispatcher that waits in its own queue.
 //! 3. Its own queue, the newest task first: what it needs is in the caches.
 //! 4. Tasks that were added from outside, and the oldest tasks of other workers' queues.
-//! 5. It sleeps, and handles the events for which the kernel wakes it ([`crate::poller`]).
+//! 5. It sleeps, maybe after [busy polling](crate::busy), and handles the events for which the kernel wakes it ([`crate::poller`]).
 //!
 //! Every [`FAIRNESS`] tasks the order is turned around once, so that no task waits for ever behind newer ones, and the
 //! kernel is asked for events, so that busy workers see them too.
@@ -17,6 +17,7 @@
 //! shared by more tasks than there are workers. Dispatchers and the tasks that they start need none: there is a
 //! thread that waits for events also when all workers are busy with long tasks.
 
+use crate::busy::Busy;
 use crate::dispatcher::{self, Event, Snapshot};
 use crate::poller::Harvest;
 use crate::priority::Turn;
@@ -447,7 +448,10 @@ impl Worker {
         self.counters().parks.count();
         if self.group.idle.enter_poll() {
             slice.shorten();
-            self.group.poller.harvest(true, harvest);
+            if !self.busy_poll(harvest) {
+                self.rest();
+                self.group.poller.harvest(true, harvest);
+            }
             self.group.idle.leave_poll();
             if self.group.idle.is_eager() {
                 slice.restore();
@@ -455,11 +459,40 @@ impl Worker {
             // If this takes long, somebody else has to poll.
             self.group.monitor.watch();
             self.receive(harvest);
-        } else if self.group.idle.sleep(|| self.has_to_stay()) {
-            self.group.idle.woken();
-            self.was_woken();
         } else {
-            self.group.idle.leave();
+            self.rest();
+            if self.group.idle.sleep(|| self.has_to_stay()) {
+                self.group.idle.woken();
+                self.was_woken();
+            } else {
+                self.group.idle.leave();
+            }
+        }
+    }
+
+    /// Looks for events for a moment. Whether there is something to do.
+    fn busy_poll(&self, harvest: &mut Harvest) -> bool {
+        let Some(mut turn) = self.group.busy.as_ref().and_then(Busy::begin) else { return false };
+        while !self.group.is_stopped() {
+            // This worker runs the tasks that are woken.
+            self.start.set(Start::Behind);
+            turn.look();
+            self.start.set(Start::Background);
+            self.group.poller.harvest(false, harvest);
+            if harvest.has_any() || !self.queue.is_empty() {
+                return true;
+            }
+            if !turn.goes_on() {
+                break;
+            }
+        }
+        false
+    }
+
+    /// What is polled must wake somebody from now on.
+    fn rest(&self) {
+        if let Some(busy) = &self.group.busy {
+            busy.rest();
         }
     }
 

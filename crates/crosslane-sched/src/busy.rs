@@ -1,0 +1,221 @@
+//! Busy polling: before the worker that waits for events sleeps, it looks for a moment, again and again.
+//!
+//! It looks at its sockets, and at a [`BusyPoll`] beside them: something that has ways of its own to wake a thread, but costs less while
+//! somebody looks anyway. What comes within that moment needs no wake, which may take longer than its whole handler.
+//!
+//! # Who polls
+//! One worker of a group at a time has the [`Turn`]. Each worker that has polled calls [`Busy::rest`] before it sleeps, whether it has the
+//! turn then or not, so nobody relies on a worker that sleeps. While it runs a handler it does not look. If that takes long, or it
+//! has no processor, the group's monitor rests for it.
+//!
+//! # Others who need the processor
+//! Who polls yields between two looks. If it does not run again within [`CROWDED`], others compute on its processor; then it is better to
+//! sleep, because the kernel lets a thread that wakes go before those that compute, and one that yields behind them. So nobody polls for
+//! a [`PAUSE`], which is doubled as long as that happens again soon.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Something at which idle workers look ([`Builder::busy_poll`](crate::Builder::busy_poll)).
+pub trait BusyPoll: Send + Sync {
+    /// Handles what there is, without waiting. Whether there was anything.
+    ///
+    /// One thread at a time calls it, and it calls nothing that blocks. Tasks that it wakes run behind it.
+    fn poll(&self) -> bool;
+
+    /// Nobody looks now: what comes from here on must wake somebody. Any thread may call it at any time, also beside [`BusyPoll::poll`].
+    fn rest(&self);
+}
+
+/// A yield that takes longer shows that others compute.
+const CROWDED: Duration = Duration::from_millis(1);
+/// For how long nobody polls then: at first, and at most.
+const PAUSE: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_secs(1);
+/// It is doubled if the processor was crowded again before so many times as long had passed.
+const SOON: u32 = 4;
+
+/// What is polled, and for how long.
+#[derive(Clone)]
+pub(crate) struct Polled {
+    /// So long after the last event.
+    pub(crate) time: Duration,
+    pub(crate) source: Arc<dyn BusyPoll>,
+}
+
+impl fmt::Debug for Polled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Polled").field("time", &self.time).finish_non_exhaustive()
+    }
+}
+
+/// The busy polling of a group.
+#[derive(Debug)]
+pub(crate) struct Busy {
+    polled: Polled,
+    is_taken: AtomicBool,
+    /// Counts the looks.
+    looks: AtomicU64,
+    start: Instant,
+    /// When the last pause has ended, or will end, and how long it is: in nanoseconds, the first since the start.
+    resumes: AtomicU64,
+    pause: AtomicU64,
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    time.as_nanos().try_into().unwrap_or(u64::MAX)
+}
+
+impl Busy {
+    pub(crate) fn new(polled: Polled) -> Self {
+        Busy {
+            polled,
+            is_taken: AtomicBool::new(false),
+            looks: AtomicU64::new(0),
+            start: Instant::now(),
+            resumes: AtomicU64::new(0),
+            pause: AtomicU64::new(0),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// The turn to poll, unless another worker has it, or others need the processors.
+    pub(crate) fn begin(&self) -> Option<Turn<'_>> {
+        let pauses = nanoseconds(self.now()) < self.resumes.load(Ordering::Relaxed);
+        (!pauses && !self.is_taken.swap(true, Ordering::Acquire)).then(|| Turn { busy: self, last: self.now() })
+    }
+
+    /// To be called before a worker sleeps.
+    pub(crate) fn rest(&self) {
+        self.polled.source.rest();
+    }
+
+    /// How often somebody has looked.
+    pub(crate) fn looks(&self) -> u64 {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    /// Others computed for so long, until now: nobody polls for a while.
+    fn give_way(&self, computed: Duration, now: Duration) {
+        let (pause, resumed) = (self.pause.load(Ordering::Relaxed), self.resumes.load(Ordering::Relaxed));
+        let begun = nanoseconds(now.saturating_sub(computed));
+        let is_soon = begun.saturating_sub(resumed) < pause.saturating_mul(SOON.into());
+        let next = if is_soon { (2 * pause).min(nanoseconds(LONGEST)) } else { nanoseconds(PAUSE) };
+        self.pause.store(next, Ordering::Relaxed);
+        self.resumes.store(nanoseconds(now).saturating_add(next), Ordering::Relaxed);
+    }
+}
+
+/// What the worker has that polls.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    busy: &'a Busy,
+    /// When there was something last.
+    last: Duration,
+}
+
+impl Turn<'_> {
+    /// Looks once.
+    pub(crate) fn look(&mut self) {
+        self.busy.looks.store(self.busy.looks() + 1, Ordering::Relaxed);
+        if self.busy.polled.source.poll() {
+            self.last = self.busy.now();
+        }
+    }
+
+    /// Lets others have the processor. False if it is time to sleep.
+    pub(crate) fn goes_on(&self) -> bool {
+        let before = self.busy.now();
+        if before.saturating_sub(self.last) >= self.busy.polled.time {
+            return false;
+        }
+        thread::yield_now();
+        let after = self.busy.now();
+        let computed = after.saturating_sub(before);
+        let is_crowded = computed > CROWDED;
+        if is_crowded {
+            self.busy.give_way(computed, after);
+        }
+        !is_crowded
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.busy.is_taken.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl BusyPoll for Nothing {
+        fn poll(&self) -> bool {
+            false
+        }
+        fn rest(&self) {}
+    }
+
+    fn busy() -> Busy {
+        Busy::new(Polled { time: Duration::from_micros(50), source: Arc::new(Nothing) })
+    }
+
+    #[test]
+    fn one_worker_polls_at_a_time() {
+        let busy = busy();
+        let turn = busy.begin().unwrap();
+        assert!(busy.begin().is_none());
+        drop(turn);
+        assert!(busy.begin().is_some());
+    }
+
+    #[test]
+    fn who_finds_nothing_stops() {
+        let busy = busy();
+        let mut turn = busy.begin().unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
+        while turn.goes_on() {
+            turn.look();
+            assert!(Instant::now() < until, "it polls for ever");
+        }
+    }
+
+    #[test]
+    fn pauses_become_longer_while_others_compute_and_short_again_after_a_quiet_time() {
+        let busy = busy();
+        let mut now = Duration::from_secs(100);
+        let mut crowded = |after: Duration| {
+            now += after;
+            busy.give_way(CROWDED, now);
+            let pause = Duration::from_nanos(busy.pause.load(Ordering::Relaxed));
+            assert_eq!(busy.resumes.load(Ordering::Relaxed), nanoseconds(now + pause));
+            now += pause;
+            pause
+        };
+        assert_eq!(crowded(Duration::ZERO), PAUSE);
+        assert_eq!(crowded(2 * PAUSE), 2 * PAUSE);
+        for _ in 0..10 {
+            crowded(PAUSE);
+        }
+        assert_eq!(crowded(PAUSE), LONGEST);
+        assert_eq!(crowded(SOON * LONGEST + 2 * CROWDED), PAUSE);
+    }
+
+    #[test]
+    fn nobody_polls_in_a_pause() {
+        let busy = busy();
+        busy.give_way(CROWDED, busy.now());
+        assert!(busy.begin().is_none());
+        thread::sleep(2 * PAUSE);
+        assert!(busy.begin().is_some());
+    }
+}

@@ -1,0 +1,129 @@
+//! Polling before a sleep, as programs use it.
+
+use crosslane_sched::{BusyPoll, Scheduler, Shutdown};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Wakes a task when it is polled.
+#[derive(Default)]
+struct Letterbox {
+    is_full: AtomicBool,
+    reader: Mutex<Option<Waker>>,
+    looks: AtomicUsize,
+    /// Whether the last call said that nobody looks.
+    rests: AtomicBool,
+}
+
+impl BusyPoll for Letterbox {
+    fn poll(&self) -> bool {
+        self.looks.fetch_add(1, SeqCst);
+        self.rests.store(false, SeqCst);
+        let reader = self.is_full.load(SeqCst).then(|| self.reader.lock().unwrap().take()).flatten();
+        reader.map(Waker::wake).is_some()
+    }
+
+    fn rest(&self) {
+        self.rests.store(true, SeqCst);
+    }
+}
+
+impl Letterbox {
+    /// Waits until a look has found it full.
+    async fn read(&self) {
+        let mut is_registered = false;
+        poll_fn(|context| {
+            if is_registered && self.reader.lock().unwrap().is_none() {
+                return Poll::Ready(());
+            }
+            is_registered = true;
+            *self.reader.lock().unwrap() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+fn polling(time: Duration) -> (Scheduler, Arc<Letterbox>) {
+    let letterbox = Arc::<Letterbox>::default();
+    let builder = Scheduler::builder().workers(1).reserve(0).busy_poll(time, letterbox.clone());
+    (builder.start().unwrap(), letterbox)
+}
+
+/// Has the worker come by, until it is so. On a busy machine it may not poll for a while.
+fn eventually(scheduler: &Scheduler, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < until, "it is not so");
+        scheduler.block_on(scheduler.handle().spawn(async {})).unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_task_that_a_look_wakes_runs_on_the_worker_that_looks() {
+    let (scheduler, letterbox) = polling(Duration::from_millis(5));
+    let (reader, here) = (letterbox.clone(), Arc::<Mutex<Option<thread::ThreadId>>>::default());
+    let told = here.clone();
+    drop(scheduler.handle().spawn(async move {
+        reader.read().await;
+        *told.lock().unwrap() = Some(thread::current().id());
+    }));
+    eventually(&scheduler, || letterbox.reader.lock().unwrap().is_some());
+    assert_eq!(*here.lock().unwrap(), None);
+    letterbox.is_full.store(true, SeqCst);
+    eventually(&scheduler, || here.lock().unwrap().is_some());
+    let worker = scheduler.block_on(scheduler.handle().spawn(async { thread::current().id() })).unwrap();
+    assert_eq!(*here.lock().unwrap(), Some(worker));
+}
+
+#[test]
+fn nobody_looks_while_all_sleep() {
+    let (scheduler, letterbox) = polling(Duration::from_micros(200));
+    eventually(&scheduler, || letterbox.looks.load(SeqCst) > 0);
+    let until = Instant::now() + LIMIT;
+    loop {
+        let looks = letterbox.looks.load(SeqCst);
+        thread::sleep(Duration::from_millis(50));
+        if looks == letterbox.looks.load(SeqCst) {
+            break;
+        }
+        assert!(Instant::now() < until, "it looks for ever");
+    }
+    assert!(letterbox.rests.load(SeqCst), "nobody was told");
+}
+
+#[test]
+fn a_long_task_does_not_keep_others_from_being_woken() {
+    let (scheduler, letterbox) = polling(Duration::from_millis(5));
+    let (reader, is_held, is_free) =
+        (letterbox.clone(), Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let (held, free) = (is_held.clone(), is_free.clone());
+    drop(scheduler.handle().spawn(async move {
+        // The worker has looked, and finds out nothing more as long as this task has it.
+        reader.read().await;
+        held.store(true, SeqCst);
+        while !free.load(SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }));
+    eventually(&scheduler, || letterbox.reader.lock().unwrap().is_some());
+    letterbox.is_full.store(true, SeqCst);
+    let until = Instant::now() + LIMIT;
+    while !is_held.load(SeqCst) {
+        assert!(Instant::now() < until, "the task does not run");
+        drop(scheduler.handle().spawn(async {}));
+        thread::sleep(Duration::from_millis(1));
+    }
+    while !letterbox.rests.load(SeqCst) {
+        assert!(Instant::now() < until, "nobody is told that the worker looks no more");
+        thread::sleep(Duration::from_millis(1));
+    }
+    is_free.store(true, SeqCst);
+    assert_eq!(scheduler.shut_down(LIMIT), Shutdown::default());
+}
