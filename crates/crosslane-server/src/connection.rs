@@ -14,6 +14,7 @@ use crate::wire::{self, Ask, CONTROL, Decoder, LONGEST_HELLO, PROTOCOL, Tell, To
 use crate::workers::lock;
 use crosslane_sched::{Interest, Io, timeout};
 use event_listener::{Event, EventListener};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Place;
 use std::fmt::Display;
@@ -38,10 +39,42 @@ const PIECE: usize = 64 << 10;
 /// Lanes of a connection.
 pub(crate) const MOST_LANES: usize = 64;
 
+/// A longer message is sent at once: it is not worth a copy.
+const SHORT: usize = 4 << 10;
+
+thread_local! {
+    /// The outboxes with messages that this thread sends in a moment, if it gathers them.
+    static GATHERED: RefCell<Option<Vec<Arc<Outbox>>>> = const { RefCell::new(None) };
+}
+
+/// Sends the short messages of lanes that `body` has for clients behind it, those of a connection together. A send takes longer than
+/// many a call, and meanwhile its worker could have the next one already.
+pub(crate) fn gathered<R>(body: impl FnOnce() -> R) -> R {
+    /// Sends them however `body` ends.
+    struct Gathering;
+
+    impl Drop for Gathering {
+        fn drop(&mut self) {
+            GATHERED.take().into_iter().flatten().for_each(|outbox| outbox.send_gathered());
+        }
+    }
+
+    if GATHERED.with_borrow(Option::is_some) {
+        return body();
+    }
+    GATHERED.set(Some(Vec::new()));
+    let gathering = Gathering;
+    let done = body();
+    drop(gathering);
+    done
+}
+
 #[derive(Debug, Default)]
 struct Waiting {
     bytes: Vec<u8>,
     start: usize,
+    /// Whether a thread that gathers messages will send these.
+    is_gathered: bool,
     /// Nothing more is sent.
     closed: bool,
 }
@@ -94,11 +127,53 @@ impl Outbox {
     }
 
     /// Sends a message of a lane, in parts; what cannot be written at once is written later.
-    pub(crate) fn send(&self, lane: u32, parts: &[&[u8]]) {
-        let prefix = prefix(lane, parts.iter().map(|part| part.len()).sum());
+    pub(crate) fn send(self: &Arc<Self>, lane: u32, parts: &[&[u8]]) {
+        let length = parts.iter().map(|part| part.len()).sum();
+        let prefix = prefix(lane, length);
         let mut all = vec![&prefix[..]];
         all.extend(parts);
-        self.write(&all);
+        if length > SHORT || !self.gather(&all) {
+            self.write(&all);
+        }
+    }
+
+    /// Keeps a message for [`Outbox::send_gathered`]. False if this thread does not gather, or others wait before it.
+    fn gather(self: &Arc<Self>, parts: &[&[u8]]) -> bool {
+        let gathers = |gathered: &mut Option<Vec<_>>| {
+            let Some(gathered) = gathered else { return false };
+            let mut waiting = lock(&self.waiting);
+            if !waiting.closed && waiting.bytes.is_empty() {
+                waiting.is_gathered = true;
+                gathered.push(Arc::clone(self));
+            }
+            waiting.is_gathered
+        };
+        let is_gathered = GATHERED.with_borrow_mut(gathers);
+        if is_gathered {
+            self.write(parts);
+            if lock(&self.waiting).bytes.len() >= PIECE {
+                self.flush_gathered();
+            }
+        }
+        is_gathered
+    }
+
+    /// Sends what it can of what was gathered. If there is no room for more, lanes may be stalled: then this is left to the writer, which
+    /// lets them go on.
+    fn flush_gathered(&self) {
+        if self.has_room() {
+            // An error is found again by who writes later.
+            let _ = self.flush(self.stream.get_ref());
+        }
+    }
+
+    /// Sends what was gathered, or has it sent.
+    fn send_gathered(&self) {
+        lock(&self.waiting).is_gathered = false;
+        self.flush_gathered();
+        if matches!(self.task(), Task::Write) {
+            self.work.notify(1);
+        }
     }
 
     fn write(&self, parts: &[&[u8]]) {
@@ -107,7 +182,7 @@ impl Outbox {
             return;
         }
         let mut sent = 0;
-        if waiting.bytes.is_empty() {
+        if waiting.bytes.is_empty() && !waiting.is_gathered {
             let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
             // An error is found again by who writes later.
             sent = self.stream.get_ref().send(&slices).unwrap_or(0);
@@ -118,7 +193,7 @@ impl Outbox {
             sent -= skipped;
             waiting.bytes.extend_from_slice(&part[skipped..]);
         }
-        let rest = !waiting.bytes.is_empty() || self.stream.get_ref().is_pending();
+        let rest = !waiting.is_gathered && (!waiting.bytes.is_empty() || self.stream.get_ref().is_pending());
         let fits = self.account.keep(waiting.bytes.len() - before);
         drop(waiting);
         if rest {
@@ -342,7 +417,7 @@ impl Connection {
                     continue;
                 }
                 let route = self.route(lane)?;
-                route.take(bytes, room.complete())?;
+                gathered(|| route.take(bytes, room.complete()))?;
                 self.room(&route, stream).await?;
             }
             let length = if decoder.is_within() {

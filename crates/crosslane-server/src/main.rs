@@ -158,8 +158,7 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         connections: told.connections,
         largest: told.largest_batch,
         waiting: told.waiting_bytes.unwrap_or_else(|| waiting(told.largest_batch)),
-        // The watcher would give its turn to workers that compute, and wait for their turn to end before it passes a reply on.
-        spin: Duration::ZERO,
+        spin: if settings.spin.is_zero() { Duration::ZERO } else { settings.spin.max(SPIN) },
     };
     let server = Server::start(options, libraries)?;
     if let Some(http) = &http {
@@ -202,6 +201,10 @@ fn open(doors: &Doors, told: HttpTold) -> Result<Http, Error> {
     info!(url = format!("http://{}/", http.address()), "shown");
     Ok(http)
 }
+
+/// For how long the server polls for calls and replies, unless the setting `spin` is more, or 0: as long as the time between calls if
+/// there are 20,000 a second.
+const SPIN: Duration = Duration::from_micros(50);
 
 fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<Served, Error> {
     let path = file.canonicalize().map_err(|error| Error::Engine(format!("{}: {error}", file.display())))?;

@@ -40,7 +40,7 @@ pub(crate) fn violation<T>(what: impl Display) -> Result<T, Violation> {
 pub(crate) struct Offer {
     pub(crate) function: Arc<Function>,
     pub(crate) library: usize,
-    /// How long its calls take, in nanoseconds: a moving mean.
+    /// How long its calls work, in nanoseconds: a moving mean.
     mean: AtomicU64,
     /// How many exchanges have ended.
     pub(crate) ended: AtomicU64,
@@ -52,9 +52,8 @@ impl Offer {
         Self { function, library, mean: AtomicU64::new(0), ended: AtomicU64::new(0), meter: Meter::default() }
     }
 
-    /// Counts an exchange, and learns how long a call has taken.
+    /// Learns how long a worker has worked on a call. For how long that has waited for a processor says nothing about the function.
     pub(crate) fn learn(&self, entry: Entry, took: Duration) {
-        self.ended.fetch_add(1, Relaxed);
         if entry == Entry::Call {
             let (mean, took) = (self.mean.load(Relaxed), took.as_nanos() as u64);
             self.mean.store(if mean == 0 { took } else { mean - mean / 8 + took / 8 }, Relaxed);

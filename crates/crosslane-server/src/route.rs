@@ -1,7 +1,7 @@
 //! The server's end of a client's lane: what came, what is in flight, and the worker that does it.
 //!
 //! The connection's task puts messages in ([`Route::take`]), the watcher takes replies out; whoever comes moves everything as far as it goes
-//! ([`Route::pump`]). Replies are written to the connection at once, on the thread that has found them.
+//! ([`Route::pump`]). The thread that has found replies writes them to the connection, those of several lanes together ([`crate::connection::gathered`]).
 //!
 //! A client's exchanges have the numbers that it gives them. The worker's lane counts its own, which other clients have used before,
 //! and will again; so each reply gets the number of the oldest exchange in flight.
@@ -65,8 +65,6 @@ struct Flying {
     entry: Entry,
     /// When its first batch came.
     came: Instant,
-    /// When the worker got it.
-    since: Instant,
 }
 
 /// How far a worker was when it was looked at last.
@@ -335,6 +333,7 @@ impl Route {
             None => self.outbox.send(self.lane, &[bytemuck::bytes_of(&told), &frame[size_of::<Header>()..]]),
         }
         let offer = &self.shared.offers[oldest.offer];
+        offer.learn(oldest.entry, Duration::from_nanos(header.worked));
         offer.meter.sent.add(frame.len() as u64);
         offer.count(oldest.entry, &header);
         if header.flags & LAST != 0 {
@@ -346,7 +345,7 @@ impl Route {
         let Some(ended) = state.flying.pop_front() else { return };
         state.ended = ended.exchange;
         let (offer, now) = (&self.shared.offers[ended.offer], Instant::now());
-        offer.learn(ended.entry, now - ended.since);
+        offer.ended.fetch_add(1, Relaxed);
         offer.function.stats.here().calls.add(1);
         offer.meter.record(now - ended.came);
         // The next one is worked on from now.
@@ -471,11 +470,10 @@ impl Route {
         match submitted {
             Ok(None) => return Ok(false),
             Ok(Some(local)) if opens => {
-                let since = Instant::now();
                 if state.flying.is_empty() {
-                    state.seen.since = since;
+                    state.seen.since = Instant::now();
                 }
-                state.flying.push_back(Flying { exchange, local, offer, entry, came, since });
+                state.flying.push_back(Flying { exchange, local, offer, entry, came });
             }
             Ok(Some(_)) => {}
             Err(LaneError::TooLarge(message)) if opens => {

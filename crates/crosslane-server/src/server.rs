@@ -50,7 +50,7 @@ pub struct Options {
     pub largest: usize,
     /// The most bytes of messages that wait in the server, of all connections together.
     pub waiting: usize,
-    /// How long the thread that waits for all workers spins before it sleeps.
+    /// For how long after the last call or reply the thread that waits for calls polls for more before it sleeps. Zero: it sleeps at once.
     pub spin: Duration,
 }
 
@@ -196,10 +196,13 @@ impl Server {
             let address = listener.address(address).map_err(system(address.to_string()))?;
             listeners.push((listener, address));
         }
-        let scheduler = Scheduler::builder().workers(options.threads).start();
-        let scheduler = scheduler.map_err(system("no scheduler".into()))?;
+        let watcher = Watcher::new();
+        let mut scheduler = Scheduler::builder().workers(options.threads);
+        if !options.spin.is_zero() {
+            scheduler = scheduler.busy_poll(options.spin, watcher.clone());
+        }
+        let scheduler = scheduler.start().map_err(system("no scheduler".into()))?;
         let handle = scheduler.handle().clone();
-        let watcher = Watcher::new(options.spin);
         let (mut offers, mut workers, mut texts) = (Vec::new(), Vec::new(), Vec::new());
         for (index, Served { library, text }) in libraries.into_iter().enumerate() {
             offers.extend(library.functions.iter().map(|function| Offer::new(Arc::clone(function), index)));

@@ -13,21 +13,25 @@
 //!
 //! # Who watches
 //! One thread, the watcher, sleeps on the reply rings of all lanes at once, and lets the route of a lane with news take them. It
-//! looks at deaths, deadlines and progress every [`TICK`]. A server's watcher does not spin before it sleeps: who yields is behind all
-//! that compute, such as the workers of heavy calls, while a sleeper that is woken goes before them. A lane whose client does not read is *stalled*: nobody takes its replies,
-//! its ring fills, and its worker waits. The watcher leaves it alone until the connection has room again.
+//! looks at deaths, deadlines and progress every [`TICK`]. It does not spin before it sleeps. While calls come fast, the scheduler's
+//! worker that waits for them polls the rings as well ([`BusyPoll`]): they are hushed then, so that workers need not wake the watcher for each
+//! reply.
+//!
+//! A lane whose client does not read is *stalled*: nobody takes its replies, its ring fills, and its worker waits. The watcher leaves it
+//! alone until the connection has room again.
 //!
 //! # Locks
 //! In this order: a route's state, a lane, the line of a library. What is granted to another route is delivered when none is
 //! held ([`Grant`]).
 
+use crate::connection::gathered;
 use crate::route::Route;
 use crosslane::lane::{Lane, LaneError};
 use crosslane::pool::PooledLane;
 use crosslane::{Error, Library};
 use crosslane_process::{ProcessLane, Zygote};
 use crosslane_ring::{Bell, MappedRing, Slice, Spin, Watch, wait_any};
-use crosslane_sched::Handle;
+use crosslane_sched::{BusyPoll, Handle};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::iter;
@@ -438,17 +442,15 @@ pub(crate) struct Watcher {
     version: AtomicU64,
     bell: Bell,
     stop: AtomicBool,
-    spin: Spin,
 }
 
 impl Watcher {
-    pub(crate) fn new(spin: Duration) -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             slots: Mutex::default(),
             version: AtomicU64::new(0),
             bell: Bell::default(),
             stop: AtomicBool::new(false),
-            spin: Spin(spin),
         })
     }
 
@@ -489,22 +491,34 @@ impl Watcher {
         let mut next = Instant::now() + TICK;
         while !self.stop.load(Relaxed) {
             let version = self.version.load(Relaxed);
-            let slots = Arc::clone(&lock(&self.slots));
+            let slots = self.slots();
             let has_news = || slots.iter().any(|slot| slot.has_news());
             let changed = || self.stop.load(Relaxed) || self.version.load(Relaxed) != version;
             let waiters = slots.iter().filter(|slot| !slot.stalled.load(Relaxed));
             let waiters = waiters.map(|slot| slot.watch.waiter()).chain(iter::once(self.bell.waiter()));
             let timeout = next.saturating_duration_since(Instant::now());
-            wait_any(waiters, self.spin, timeout, || has_news() || changed());
-            for slot in slots.iter().filter(|slot| slot.has_news()) {
-                self.serve(slot);
-            }
+            wait_any(waiters, Spin(Duration::ZERO), timeout, || has_news() || changed());
+            self.serve_all(&slots);
             if Instant::now() >= next {
                 next = Instant::now() + TICK;
                 slots.iter().for_each(|slot| self.look(slot));
                 look();
             }
         }
+    }
+
+    fn slots(&self) -> Arc<Vec<Arc<Slot>>> {
+        Arc::clone(&lock(&self.slots))
+    }
+
+    /// Takes what there is of all lanes. Whether there was anything.
+    fn serve_all(&self, slots: &[Arc<Slot>]) -> bool {
+        let mut news = slots.iter().filter(|slot| slot.has_news()).peekable();
+        let has_news = news.peek().is_some();
+        if has_news {
+            gathered(|| news.for_each(|slot| self.serve(slot)));
+        }
+        has_news
     }
 
     fn serve(&self, slot: &Arc<Slot>) {
@@ -523,6 +537,18 @@ impl Watcher {
         if let Some(route) = route {
             route.look(slot);
         }
+    }
+}
+
+impl BusyPoll for Watcher {
+    fn poll(&self) -> bool {
+        let slots = self.slots();
+        slots.iter().for_each(|slot| slot.watch.hush());
+        self.serve_all(&slots)
+    }
+
+    fn rest(&self) {
+        self.slots().iter().for_each(|slot| slot.watch.unhush());
     }
 }
 

@@ -198,7 +198,7 @@ pub fn options(listen: &[Address]) -> Options {
         connections: 100,
         largest: 16 << 20,
         waiting: 1 << 30,
-        spin: Duration::ZERO,
+        spin: Duration::from_micros(50),
     }
 }
 
