@@ -34,7 +34,7 @@ pub trait BusyPoll: Send + Sync {
 const CROWDED: Duration = Duration::from_millis(1);
 /// For how long nobody polls then: at first, and at most.
 const PAUSE: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_millis(250);
 /// It is doubled if the processor was crowded again before so many times as long had passed.
 const SOON: u32 = 4;
 

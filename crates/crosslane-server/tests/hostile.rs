@@ -7,7 +7,7 @@ use common::{
     Client, DOUBLE, ENDS, LARGE, NUMBERS, WAIT, eventually, integers, options, server, start, start_counted,
     unix,
 };
-use crosslane::batch::{CANCEL, FAILURE, Header, LAST};
+use crosslane::batch::{BATCH, CANCEL, FAILURE, Header, LAST};
 use crosslane::{ColumnBuilder, DataType, Entry};
 use crosslane_server::wire::{self, Ask, CONTROL, PROTOCOL, Tell, prefix};
 use crosslane_server::{Address, Server};
@@ -271,6 +271,57 @@ fn answers_that_nobody_reads_stop_the_reading() {
     for exchange in 1..=sent {
         assert_eq!(raw.reply().exchange, exchange);
     }
+}
+
+/// A scan of a table that is not split.
+fn scans(exchange: u64, rows: i64) -> Vec<u8> {
+    let (mut partition, mut wanted) =
+        (ColumnBuilder::new(&DataType::Blob), ColumnBuilder::new(&"INTEGER[]".parse().unwrap()));
+    partition.null();
+    wanted.null();
+    let header = Header { entry: Entry::Scan as u32, ..call(NUMBERS, exchange, 1) };
+    frame(header, &vec![partition, wanted, integers([rows])])
+}
+
+#[test]
+fn short_answers_of_many_lanes_come_in_their_order_also_to_who_reads_late() {
+    let (_server, address) = server();
+    let mut raw = Raw::new(&address);
+    let (scanning, calling, each) = (1..=2, 3..=20, 50);
+    // Some megabytes, in pieces of a kilobyte: more than may wait.
+    let rows = 300_000;
+    for lane in scanning.clone() {
+        raw.message(lane, &scans(1, rows));
+    }
+    for exchange in 1..=each {
+        calling.clone().for_each(|lane| raw.message(lane, &calls(DOUBLE, exchange, 1)));
+    }
+    thread::sleep(Duration::from_millis(300));
+    let mut got = [0; 21];
+    let mut open = scanning.clone().count() + calling.clone().count();
+    while open > 0 {
+        let (lane, bytes) = raw.next().expect("a reply");
+        if lane == CONTROL {
+            continue;
+        }
+        let header = crosslane::batch::header(&bytes).unwrap();
+        assert_eq!(header.kind, BATCH);
+        let got = &mut got[lane as usize];
+        if scanning.contains(&lane) {
+            if header.rows > 0 {
+                let row_type = "STRUCT(i BIGINT)".parse().unwrap();
+                let column = crosslane::batch::column(&bytes, &row_type).unwrap();
+                assert_eq!(column.children[0].values::<i64>().unwrap()[0], *got);
+            }
+            *got += i64::from(header.rows);
+            open -= usize::from(header.flags & LAST != 0);
+        } else {
+            *got += 1;
+            assert_eq!(header.exchange, *got as u64);
+            open -= usize::from(header.exchange == each);
+        }
+    }
+    assert!(scanning.into_iter().all(|lane| got[lane as usize] == rows));
 }
 
 /// A server in which no more may wait than the largest message.
