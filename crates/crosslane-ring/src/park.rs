@@ -2,7 +2,7 @@
 
 use crate::futex;
 use crate::ring::{Consumer, Memory, Producer};
-use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU32, Ordering, fence};
 #[cfg(not(loom))]
 use rustix::event::{PollFd, PollFlags, Timespec};
 use smallvec::SmallVec;
@@ -205,26 +205,23 @@ impl<M: Memory> Alarm<M> {
 impl<M: Memory + Clone> Consumer<M> {
     /// A view of the ring for who waits for many consumers while others use them.
     pub fn watch(&self) -> Watch<M> {
-        Watch { memory: self.memory.clone(), hushed: AtomicBool::new(false) }
+        Watch(self.memory.clone())
     }
 }
 
 /// Sees from outside whether there is something for a consumer, and sleeps in its place. The consumer itself must not sleep
 /// meanwhile: a wake is for one of the two.
 ///
-/// Who looks again and again anyway can [hush](Watch::hush) the ring, so that its producer need not wake the sleeper for each frame. The
-/// wait word is 0 then, as if nobody slept. It is 1 again after [`Watch::unhush`], by the protocol of who parks: store, fence, look. If
-/// the sleeper has woken meanwhile for another reason, it looks itself, and one wake is in vain at most.
+/// Who looks again and again anyway can [hush](Watch::hush) the ring, so that its producer need not wake the sleeper for each frame: the
+/// wait word is 0 then, as if nobody slept. [`Watch::unhush`] makes it 1, by the protocol of who parks: store, fence, look. Whoever has
+/// hushed the ring must unhush it before it looks no more; others may do so as well, at any time. If nobody sleeps then, one wake is in
+/// vain.
 #[derive(Debug)]
-pub struct Watch<M> {
-    memory: M,
-    /// Whether somebody sleeps on the ring who is not woken.
-    hushed: AtomicBool,
-}
+pub struct Watch<M>(M);
 
 impl<M: Memory> Watch<M> {
     fn word(&self) -> &AtomicU32 {
-        &self.memory.header().data_wait.0
+        &self.0.header().data_wait.0
     }
 
     /// What a wait for a frame sleeps on.
@@ -232,30 +229,27 @@ impl<M: Memory> Watch<M> {
         Waiter::Word(self.word())
     }
 
-    /// Who sleeps on the ring now is not woken for it until [`Watch::unhush`]. The caller looks in its place.
+    /// Who sleeps on the ring now is not woken for it until [`Watch::unhush`]. One who is about to sleep looks once more instead: so this
+    /// is not to be called all the time.
     pub fn hush(&self) {
-        let word = self.word();
         // Mostly nobody sleeps, and the other side need not give the cache line away.
-        if word.load(Ordering::Relaxed) == 1 && word.swap(0, Ordering::Relaxed) == 1 {
-            self.hushed.store(true, Ordering::Relaxed);
+        if self.word().load(Ordering::Relaxed) == 1 {
+            self.word().store(0, Ordering::Relaxed);
         }
     }
 
-    /// Who sleeps on the ring is woken again: at once, if there is something. To be called by each thread that has hushed it before that
-    /// thread does something else for long; more often does no harm.
+    /// Who sleeps on the ring is woken again: at once, if there is something.
     pub fn unhush(&self) {
-        if self.hushed.load(Ordering::Relaxed) && self.hushed.swap(false, Ordering::Relaxed) {
-            announce(self.word());
-            fence(Ordering::SeqCst);
-            if self.has_news() {
-                wake(self.word());
-            }
+        announce(self.word());
+        fence(Ordering::SeqCst);
+        if self.has_news() {
+            wake(self.word());
         }
     }
 
     /// Whether something was published that was not given back. A hint: both positions may be nonsense.
     pub fn has_news(&self) -> bool {
-        let header = self.memory.header();
+        let header = self.0.header();
         header.write.0.load(Ordering::Acquire) != header.read.0.load(Ordering::Acquire)
     }
 }

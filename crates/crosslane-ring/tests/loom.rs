@@ -174,12 +174,12 @@ fn waiting_for_the_second_of_two_rings() {
     check_any([0, 2]);
 }
 
-/// One thread sleeps in place of the consumer, and another hushes the ring for a moment. The sleeper learns of a frame that comes at
-/// any time: else it sleeps for ever, which loom calls a deadlock.
+/// One thread sleeps in place of the consumer, another hushes the ring for a moment, and a third unhushes it, too. The sleeper learns of a
+/// frame that comes at any time: else it sleeps for ever, which loom calls a deadlock.
 #[test]
 fn a_hushed_sleeper_is_woken_in_the_end() {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound = Some(2);
     model.check(|| {
         let (mut producer, consumer) = ring();
         let watch = Arc::new(consumer.watch());
@@ -192,8 +192,13 @@ fn a_hushed_sleeper_is_woken_in_the_end() {
             })
         };
         let writer = thread::spawn(move || assert!(producer.push(&[7], 1).unwrap()));
+        let other = {
+            let watch = Arc::clone(&watch);
+            thread::spawn(move || watch.unhush())
+        };
         watch.hush();
         watch.unhush();
+        other.join().unwrap();
         writer.join().unwrap();
         sleeper.join().unwrap();
     });

@@ -4,9 +4,9 @@
 //! somebody looks anyway. What comes within that moment needs no wake, which may take longer than its whole handler.
 //!
 //! # Who polls
-//! One worker of a group at a time has the [`Turn`]. Each worker that has polled calls [`Busy::rest`] before it sleeps, whether it has the
-//! turn then or not, so nobody relies on a worker that sleeps. While it runs a handler it does not look. If that takes long, or it
-//! has no processor, the group's monitor rests for it.
+//! One worker of a group at a time has the [`Turn`]. Each worker that has polled calls [`BusyPoll::rest`] before it sleeps, whether it has the
+//! turn then or not, so nobody relies on a worker that sleeps. It only looks while it counts as idle. What it finds it handles like an
+//! event, and does not look meanwhile. If that takes long, or the worker has no processor, the group's monitor rests for it.
 //!
 //! # Others who need the processor
 //! Who polls yields between two looks. If it does not run again within [`CROWDED`], others compute on its processor; then it is better to
@@ -21,12 +21,14 @@ use std::time::{Duration, Instant};
 
 /// Something at which idle workers look ([`Builder::busy_poll`](crate::Builder::busy_poll)).
 pub trait BusyPoll: Send + Sync {
-    /// Handles what there is, without waiting. Whether there was anything.
-    ///
-    /// One thread at a time calls it, and it calls nothing that blocks. Tasks that it wakes run behind it.
-    fn poll(&self) -> bool;
+    /// Whether there is something to handle. One thread at a time calls it, again and again, and it takes a microsecond at most.
+    fn look(&self) -> bool;
 
-    /// Nobody looks now: what comes from here on must wake somebody. Any thread may call it at any time, also beside [`BusyPoll::poll`].
+    /// Handles what there is. Others may do so at the same time. Tasks that it wakes run behind it on the same worker. A panic of it is
+    /// reported like that of a task, and ends nothing.
+    fn handle(&self);
+
+    /// Nobody looks now: what comes from here on must wake somebody. Any thread may call it at any time, also beside [`BusyPoll::look`].
     fn rest(&self);
 }
 
@@ -41,7 +43,7 @@ const SOON: u32 = 4;
 /// What is polled, and for how long.
 #[derive(Clone)]
 pub(crate) struct Polled {
-    /// So long after the last event.
+    /// For how long after the last event.
     pub(crate) time: Duration,
     pub(crate) source: Arc<dyn BusyPoll>,
 }
@@ -88,12 +90,11 @@ impl Busy {
     /// The turn to poll, unless another worker has it, or others need the processors.
     pub(crate) fn begin(&self) -> Option<Turn<'_>> {
         let pauses = nanoseconds(self.now()) < self.resumes.load(Ordering::Relaxed);
-        (!pauses && !self.is_taken.swap(true, Ordering::Acquire)).then(|| Turn { busy: self, last: self.now() })
+        (!pauses && !self.is_taken.swap(true, Ordering::Acquire)).then(|| Turn { busy: self, begun: self.now() })
     }
 
-    /// To be called before a worker sleeps.
-    pub(crate) fn rest(&self) {
-        self.polled.source.rest();
+    pub(crate) fn source(&self) -> &dyn BusyPoll {
+        &*self.polled.source
     }
 
     /// How often somebody has looked.
@@ -116,23 +117,20 @@ impl Busy {
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     busy: &'a Busy,
-    /// When there was something last.
-    last: Duration,
+    begun: Duration,
 }
 
 impl Turn<'_> {
-    /// Looks once.
-    pub(crate) fn look(&mut self) {
+    /// Looks once. Whether there is something.
+    pub(crate) fn look(&self) -> bool {
         self.busy.looks.store(self.busy.looks() + 1, Ordering::Relaxed);
-        if self.busy.polled.source.poll() {
-            self.last = self.busy.now();
-        }
+        self.busy.source().look()
     }
 
     /// Lets others have the processor. False if it is time to sleep.
     pub(crate) fn goes_on(&self) -> bool {
         let before = self.busy.now();
-        if before.saturating_sub(self.last) >= self.busy.polled.time {
+        if before.saturating_sub(self.begun) >= self.busy.polled.time {
             return false;
         }
         thread::yield_now();
@@ -159,9 +157,10 @@ mod tests {
     struct Nothing;
 
     impl BusyPoll for Nothing {
-        fn poll(&self) -> bool {
+        fn look(&self) -> bool {
             false
         }
+        fn handle(&self) {}
         fn rest(&self) {}
     }
 
@@ -181,10 +180,10 @@ mod tests {
     #[test]
     fn who_finds_nothing_stops() {
         let busy = busy();
-        let mut turn = busy.begin().unwrap();
+        let turn = busy.begin().unwrap();
         let until = Instant::now() + Duration::from_secs(30);
         while turn.goes_on() {
-            turn.look();
+            assert!(!turn.look());
             assert!(Instant::now() < until, "it polls for ever");
         }
     }

@@ -82,8 +82,9 @@ impl Look {
             // Who polls is held up, or nobody does.
             let polls = busy.looks();
             if polls == self.polls {
-                busy.rest();
+                busy.source().rest();
             }
+            moved |= polls != self.polls;
             self.polls = polls;
         }
         let dispatcher_is_stuck = group.dispatchers.any_stuck(&mut self.queued);

@@ -28,6 +28,7 @@ use async_task::Runnable;
 use crossbeam_deque::{Steal, Worker as Deque};
 use crosslane_ring::Slice;
 use std::cell::{Cell, RefCell, RefMut};
+use std::panic::{self, AssertUnwindSafe};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -69,6 +70,15 @@ pub(crate) enum Start {
     Behind,
 }
 
+/// What a worker has found that polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Events,
+    /// Something beside events, and maybe these.
+    Polled,
+}
+
 pub(crate) struct Worker {
     group: Arc<Group>,
     index: usize,
@@ -85,6 +95,8 @@ pub(crate) struct Worker {
     long: Cell<u16>,
     /// What the current task has left of its [`BUDGET`].
     budget: Cell<u32>,
+    /// It has polled since it last rested.
+    has_polled: Cell<bool>,
     dispatchers: RefCell<Snapshot>,
 }
 
@@ -205,6 +217,7 @@ impl Worker {
             chain: Cell::new(0),
             long: Cell::new(0),
             budget: Cell::new(0),
+            has_polled: Cell::new(false),
             dispatchers: RefCell::default(),
         }
     }
@@ -448,7 +461,8 @@ impl Worker {
         self.counters().parks.count();
         if self.group.idle.enter_poll() {
             slice.shorten();
-            if !self.busy_poll(harvest) {
+            let found = self.busy_poll(harvest);
+            if found == Found::Nothing {
                 self.rest();
                 self.group.poller.harvest(true, harvest);
             }
@@ -459,6 +473,9 @@ impl Worker {
             // If this takes long, somebody else has to poll.
             self.group.monitor.watch();
             self.receive(harvest);
+            if found == Found::Polled {
+                self.handle();
+            }
         } else {
             self.rest();
             if self.group.idle.sleep(|| self.has_to_stay()) {
@@ -470,29 +487,40 @@ impl Worker {
         }
     }
 
-    /// Looks for events for a moment. Whether there is something to do.
-    fn busy_poll(&self, harvest: &mut Harvest) -> bool {
-        let Some(mut turn) = self.group.busy.as_ref().and_then(Busy::begin) else { return false };
-        while !self.group.is_stopped() {
-            // This worker runs the tasks that are woken.
-            self.start.set(Start::Behind);
-            turn.look();
-            self.start.set(Start::Background);
+    /// Looks for events for a moment.
+    fn busy_poll(&self, harvest: &mut Harvest) -> Found {
+        let Some(turn) = self.group.busy.as_ref().and_then(Busy::begin) else { return Found::Nothing };
+        self.has_polled.set(true);
+        loop {
+            let is_there = turn.look();
             self.group.poller.harvest(false, harvest);
-            if harvest.has_any() || !self.queue.is_empty() {
-                return true;
+            if is_there {
+                return Found::Polled;
             }
-            if !turn.goes_on() {
-                break;
+            if harvest.has_any() {
+                return Found::Events;
+            }
+            if self.group.is_stopped() || !turn.goes_on() {
+                return Found::Nothing;
             }
         }
-        false
     }
 
-    /// What is polled must wake somebody from now on.
+    /// Handles what was found beside events. This worker runs the tasks that are woken.
+    fn handle(&self) {
+        let Some(busy) = &self.group.busy else { return };
+        self.stop_searching();
+        self.start.set(Start::Behind);
+        let handled = panic::catch_unwind(AssertUnwindSafe(|| busy.source().handle()));
+        self.start.set(Start::Background);
+        // The hook has reported a panic.
+        drop(handled);
+    }
+
+    /// If this worker has polled, what it polled must wake somebody from now on.
     fn rest(&self) {
-        if let Some(busy) = &self.group.busy {
-            busy.rest();
+        if let Some(busy) = self.group.busy.as_ref().filter(|_| self.has_polled.take()) {
+            busy.source().rest();
         }
     }
 

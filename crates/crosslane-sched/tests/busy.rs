@@ -10,22 +10,29 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Wakes a task when it is polled.
+/// Wakes a task when a look has found it full.
 #[derive(Default)]
 struct Letterbox {
     is_full: AtomicBool,
     reader: Mutex<Option<Waker>>,
+    /// Whether handling it panics.
+    panics: AtomicBool,
     looks: AtomicUsize,
     /// Whether the last call said that nobody looks.
     rests: AtomicBool,
 }
 
 impl BusyPoll for Letterbox {
-    fn poll(&self) -> bool {
+    fn look(&self) -> bool {
         self.looks.fetch_add(1, SeqCst);
         self.rests.store(false, SeqCst);
-        let reader = self.is_full.load(SeqCst).then(|| self.reader.lock().unwrap().take()).flatten();
-        reader.map(Waker::wake).is_some()
+        self.is_full.load(SeqCst) && self.reader.lock().unwrap().is_some()
+    }
+
+    fn handle(&self) {
+        let reader = self.reader.lock().unwrap().take();
+        reader.into_iter().for_each(Waker::wake);
+        assert!(!self.panics.load(SeqCst), "as it was told");
     }
 
     fn rest(&self) {
@@ -34,7 +41,7 @@ impl BusyPoll for Letterbox {
 }
 
 impl Letterbox {
-    /// Waits until a look has found it full.
+    /// Waits for that.
     async fn read(&self) {
         let mut is_registered = false;
         poll_fn(|context| {
@@ -80,6 +87,24 @@ fn a_task_that_a_look_wakes_runs_on_the_worker_that_looks() {
     eventually(&scheduler, || here.lock().unwrap().is_some());
     let worker = scheduler.block_on(scheduler.handle().spawn(async { thread::current().id() })).unwrap();
     assert_eq!(*here.lock().unwrap(), Some(worker));
+}
+
+#[test]
+fn a_panic_ends_nothing() {
+    let (scheduler, letterbox) = polling(Duration::from_millis(5));
+    for panics in [true, false] {
+        letterbox.panics.store(panics, SeqCst);
+        letterbox.is_full.store(false, SeqCst);
+        let (reader, is_read) = (letterbox.clone(), Arc::<AtomicBool>::default());
+        let told = is_read.clone();
+        drop(scheduler.handle().spawn(async move {
+            reader.read().await;
+            told.store(true, SeqCst);
+        }));
+        eventually(&scheduler, || letterbox.reader.lock().unwrap().is_some());
+        letterbox.is_full.store(true, SeqCst);
+        eventually(&scheduler, || is_read.load(SeqCst));
+    }
 }
 
 #[test]

@@ -84,10 +84,15 @@ impl Account {
         Some(Held { account: Arc::clone(self), bytes, is_coming: true })
     }
 
-    /// Counts the bytes of answers that wait for the client, whether there is room for them or not. Whether there was.
-    pub(crate) fn keep(&self, bytes: usize) -> bool {
+    /// Counts the bytes of answers that wait for the client, whether there is room for them or not.
+    pub(crate) fn keep(&self, bytes: usize) {
         self.delay(&self.unread, bytes);
-        bytes == 0 || self.budget.used.fetch_add(bytes, AcqRel) + bytes <= self.budget.most
+        self.budget.used.fetch_add(bytes, AcqRel);
+    }
+
+    /// Whether no more is held than there is room for.
+    pub(crate) fn fits(&self) -> bool {
+        self.budget.used() <= self.budget.most
     }
 
     /// So many bytes of answers have gone to the client.
@@ -196,7 +201,10 @@ mod tests {
     fn answers_count_also_without_room() {
         let budget = Budget::new(1000);
         let account = Account::new(&budget);
-        assert!(account.keep(1000) && !account.keep(1));
+        account.keep(1000);
+        assert!(account.fits());
+        account.keep(1);
+        assert!(!account.fits());
         assert!(account.hold(100).is_none());
         account.give_back(1001);
         assert_eq!((budget.used(), account.delayed()), (0, 0));

@@ -23,7 +23,7 @@ use std::sync::atomic::{
     AtomicBool,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use subtle::ConstantTimeEq;
 use tracing::{debug, warn};
@@ -34,12 +34,12 @@ const SILENT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(1);
 /// How many bytes may wait for a client that does not read, beside what is just being sent.
 const MOST_WAITING: usize = 1 << 20;
-/// How much is read at once.
-const PIECE: usize = 64 << 10;
+/// How much is read at once, and is gathered at most.
+pub(crate) const PIECE: usize = 64 << 10;
 /// Lanes of a connection.
 pub(crate) const MOST_LANES: usize = 64;
 
-/// A longer message is sent at once: it is not worth a copy.
+/// A longer message is not worth a copy: it is sent at once, unless shorter ones were gathered before it.
 const SHORT: usize = 4 << 10;
 
 thread_local! {
@@ -47,15 +47,16 @@ thread_local! {
     static GATHERED: RefCell<Option<Vec<Arc<Outbox>>>> = const { RefCell::new(None) };
 }
 
-/// Sends the short messages of lanes that `body` has for clients behind it, those of a connection together. A send takes longer than
-/// many a call, and meanwhile its worker could have the next one already.
+/// Sends the short messages of lanes that `body` has for clients when it has ended, those of a connection together. A send takes longer
+/// than many a call, and meanwhile its worker could have the next one already.
 pub(crate) fn gathered<R>(body: impl FnOnce() -> R) -> R {
     /// Sends them however `body` ends.
     struct Gathering;
 
     impl Drop for Gathering {
         fn drop(&mut self) {
-            GATHERED.take().into_iter().flatten().for_each(|outbox| outbox.send_gathered());
+            send_gathered();
+            GATHERED.set(None);
         }
     }
 
@@ -69,6 +70,12 @@ pub(crate) fn gathered<R>(body: impl FnOnce() -> R) -> R {
     done
 }
 
+/// Sends what this thread has gathered until now.
+pub(crate) fn send_gathered() {
+    let outboxes = GATHERED.with_borrow_mut(|gathered| gathered.as_mut().map(std::mem::take));
+    outboxes.into_iter().flatten().for_each(|outbox| outbox.send_gathered());
+}
+
 #[derive(Debug, Default)]
 struct Waiting {
     bytes: Vec<u8>,
@@ -77,6 +84,12 @@ struct Waiting {
     is_gathered: bool,
     /// Nothing more is sent.
     closed: bool,
+}
+
+impl Waiting {
+    fn has_room(&self) -> bool {
+        self.closed || self.bytes.len() - self.start < MOST_WAITING
+    }
 }
 
 /// Where the server's messages to a client go.
@@ -122,8 +135,7 @@ impl Outbox {
 
     /// Whether more may be sent now.
     pub(crate) fn has_room(&self) -> bool {
-        let waiting = lock(&self.waiting);
-        waiting.closed || waiting.bytes.len() - waiting.start < MOST_WAITING
+        lock(&self.waiting).has_room()
     }
 
     /// Sends a message of a lane, in parts; what cannot be written at once is written later.
@@ -132,47 +144,40 @@ impl Outbox {
         let prefix = prefix(lane, length);
         let mut all = vec![&prefix[..]];
         all.extend(parts);
-        if length > SHORT || !self.gather(&all) {
-            self.write(&all);
+        if length <= SHORT {
+            self.gather();
         }
+        self.write(&all);
     }
 
-    /// Keeps a message for [`Outbox::send_gathered`]. False if this thread does not gather, or others wait before it.
-    fn gather(self: &Arc<Self>, parts: &[&[u8]]) -> bool {
-        let gathers = |gathered: &mut Option<Vec<_>>| {
-            let Some(gathered) = gathered else { return false };
+    /// If this thread gathers messages, it sends what is written from now on, unless others wait before it.
+    fn gather(self: &Arc<Self>) {
+        GATHERED.with_borrow_mut(|gathered| {
+            let Some(gathered) = gathered else { return };
             let mut waiting = lock(&self.waiting);
-            if !waiting.closed && waiting.bytes.is_empty() {
-                waiting.is_gathered = true;
+            waiting.is_gathered |= waiting.bytes.is_empty() && !waiting.closed;
+            // Each thread that adds something sends it: the other one may be held up.
+            if waiting.is_gathered && !gathered.iter().any(|outbox| Arc::ptr_eq(outbox, self)) {
                 gathered.push(Arc::clone(self));
             }
-            waiting.is_gathered
-        };
-        let is_gathered = GATHERED.with_borrow_mut(gathers);
-        if is_gathered {
-            self.write(parts);
-            if lock(&self.waiting).bytes.len() >= PIECE {
-                self.flush_gathered();
-            }
-        }
-        is_gathered
-    }
-
-    /// Sends what it can of what was gathered. If there is no room for more, lanes may be stalled: then this is left to the writer, which
-    /// lets them go on.
-    fn flush_gathered(&self) {
-        if self.has_room() {
-            // An error is found again by who writes later.
-            let _ = self.flush(self.stream.get_ref());
-        }
+        });
     }
 
     /// Sends what was gathered, or has it sent.
     fn send_gathered(&self) {
-        lock(&self.waiting).is_gathered = false;
-        self.flush_gathered();
-        if matches!(self.task(), Task::Write) {
-            self.work.notify(1);
+        let mut waiting = lock(&self.waiting);
+        if waiting.is_gathered {
+            self.flush_gathered(&mut waiting);
+            self.settle(waiting);
+        }
+    }
+
+    /// Sends what it can. If there is no room for more, lanes may be stalled: then this is left to the writer, which lets them go on.
+    fn flush_gathered(&self, waiting: &mut Waiting) {
+        waiting.is_gathered = false;
+        if waiting.has_room() {
+            // An error is found again by who writes later.
+            let _ = self.flush_some(waiting, self.stream.get_ref());
         }
     }
 
@@ -193,13 +198,24 @@ impl Outbox {
             sent -= skipped;
             waiting.bytes.extend_from_slice(&part[skipped..]);
         }
-        let rest = !waiting.is_gathered && (!waiting.bytes.is_empty() || self.stream.get_ref().is_pending());
-        let fits = self.account.keep(waiting.bytes.len() - before);
+        self.account.keep(waiting.bytes.len() - before);
+        if waiting.is_gathered && waiting.bytes.len() < PIECE {
+            return;
+        }
+        if waiting.is_gathered {
+            self.flush_gathered(&mut waiting);
+        }
+        self.settle(waiting);
+    }
+
+    /// Leaves what could not be sent to the writer, and makes room for it if there is none.
+    fn settle(&self, waiting: MutexGuard<'_, Waiting>) {
+        let is_left = !waiting.bytes.is_empty();
         drop(waiting);
-        if rest {
+        if is_left || self.stream.get_ref().is_pending() {
             self.work.notify(1);
         }
-        if !fits {
+        if is_left && !self.account.fits() {
             self.shared.make_room(true);
         }
     }
@@ -276,7 +292,10 @@ impl Outbox {
 
     /// Writes what it can of all that waits; an error if nothing can be written now.
     fn flush(&self, stream: &Stream) -> io::Result<()> {
-        let mut waiting = lock(&self.waiting);
+        self.flush_some(&mut lock(&self.waiting), stream)
+    }
+
+    fn flush_some(&self, waiting: &mut Waiting, stream: &Stream) -> io::Result<()> {
         let begun = waiting.start;
         while waiting.start < waiting.bytes.len() {
             let part = [IoSlice::new(&waiting.bytes[waiting.start..])];

@@ -52,7 +52,7 @@ impl Offer {
         Self { function, library, mean: AtomicU64::new(0), ended: AtomicU64::new(0), meter: Meter::default() }
     }
 
-    /// Learns how long a worker has worked on a call. For how long that has waited for a processor says nothing about the function.
+    /// Learns for how long a worker has worked on a call. That it has waited for the worker says nothing about the function.
     pub(crate) fn learn(&self, entry: Entry, took: Duration) {
         if entry == Entry::Call {
             let (mean, took) = (self.mean.load(Relaxed), took.as_nanos() as u64);

@@ -10,7 +10,7 @@
 //! ends the connection. What a worker sends is passed on as it is: the client checks it, as it would in a ring.
 
 use crate::budget::Held;
-use crate::connection::Outbox;
+use crate::connection::{self, Outbox};
 use crate::offer::{Offer, States, Violation, violation};
 use crate::server::Shared;
 use crate::wire::Message;
@@ -65,6 +65,8 @@ struct Flying {
     entry: Entry,
     /// When its first batch came.
     came: Instant,
+    /// When the worker got it.
+    since: Instant,
 }
 
 /// How far a worker was when it was looked at last.
@@ -360,8 +362,10 @@ impl Route {
     }
 
     fn answer_oldest(&self, state: &mut State, failure: Option<&Failure>) {
-        if let Some(Flying { exchange, offer, entry, .. }) = state.flying.front() {
+        if let Some(Flying { exchange, offer, entry, since, .. }) = state.flying.front() {
             self.answer(*exchange, *offer, *entry, failure);
+            // Its reply was thrown away, so for how long the worker has worked is not known better.
+            self.shared.offers[*offer].learn(*entry, since.elapsed());
         }
         self.end_oldest(state);
     }
@@ -452,6 +456,10 @@ impl Route {
         };
         let (exchange, offer, entry, part, came) = (*exchange, *offer, *entry, *part, *came);
         let bytes = message.bytes().len();
+        if bytes > connection::PIECE {
+            // It takes a while to give it to the worker.
+            connection::send_gathered();
+        }
         let mut guard = lock(&slot.lane);
         let Some(lane) = guard.as_mut() else { return Ok(false) };
         let function = self.shared.offers[offer].function.index;
@@ -470,10 +478,11 @@ impl Route {
         match submitted {
             Ok(None) => return Ok(false),
             Ok(Some(local)) if opens => {
+                let since = Instant::now();
                 if state.flying.is_empty() {
-                    state.seen.since = Instant::now();
+                    state.seen.since = since;
                 }
-                state.flying.push_back(Flying { exchange, local, offer, entry, came });
+                state.flying.push_back(Flying { exchange, local, offer, entry, came, since });
             }
             Ok(Some(_)) => {}
             Err(LaneError::TooLarge(message)) if opens => {

@@ -52,6 +52,8 @@ const STUCK: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(2);
 /// Messages of it that are thrown away at once.
 const MOST_AT_ONCE: usize = 64;
+/// How often rings are hushed again. The watcher makes them loud whenever it sleeps, and could not do so if they were hushed all the time.
+const HUSH: Duration = Duration::from_micros(100);
 /// A lane goes back to its pool after so long without use.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -442,6 +444,9 @@ pub(crate) struct Watcher {
     version: AtomicU64,
     bell: Bell,
     stop: AtomicBool,
+    start: Instant,
+    /// When who polls hushes the rings again, in microseconds since the start.
+    hushes: AtomicU64,
 }
 
 impl Watcher {
@@ -451,6 +456,8 @@ impl Watcher {
             version: AtomicU64::new(0),
             bell: Bell::default(),
             stop: AtomicBool::new(false),
+            start: Instant::now(),
+            hushes: AtomicU64::new(0),
         })
     }
 
@@ -511,14 +518,9 @@ impl Watcher {
         Arc::clone(&lock(&self.slots))
     }
 
-    /// Takes what there is of all lanes. Whether there was anything.
-    fn serve_all(&self, slots: &[Arc<Slot>]) -> bool {
-        let mut news = slots.iter().filter(|slot| slot.has_news()).peekable();
-        let has_news = news.peek().is_some();
-        if has_news {
-            gathered(|| news.for_each(|slot| self.serve(slot)));
-        }
-        has_news
+    /// Takes what there is of all lanes.
+    fn serve_all(&self, slots: &[Arc<Slot>]) {
+        gathered(|| slots.iter().filter(|slot| slot.has_news()).for_each(|slot| self.serve(slot)));
     }
 
     fn serve(&self, slot: &Arc<Slot>) {
@@ -541,13 +543,22 @@ impl Watcher {
 }
 
 impl BusyPoll for Watcher {
-    fn poll(&self) -> bool {
+    fn look(&self) -> bool {
         let slots = self.slots();
-        slots.iter().for_each(|slot| slot.watch.hush());
-        self.serve_all(&slots)
+        let now = self.start.elapsed().as_micros() as u64;
+        if now >= self.hushes.load(Relaxed) {
+            self.hushes.store(now + HUSH.as_micros() as u64, Relaxed);
+            slots.iter().for_each(|slot| slot.watch.hush());
+        }
+        slots.iter().any(|slot| slot.has_news())
+    }
+
+    fn handle(&self) {
+        self.serve_all(&self.slots());
     }
 
     fn rest(&self) {
+        self.hushes.store(0, Relaxed);
         self.slots().iter().for_each(|slot| slot.watch.unhush());
     }
 }

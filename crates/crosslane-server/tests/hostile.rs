@@ -492,3 +492,25 @@ fn a_soak_of_all_at_once() {
     assert!(Server::shut_down(server, Duration::from_secs(10)));
     eventually("no guest is left", || guests.load(Relaxed) == 0);
 }
+
+#[test]
+fn answers_that_are_read_end_nobody_however_little_room_there_is() {
+    let (server, address) = &server_with_little_room();
+    let most = options(&[]).largest;
+    let (mut full, mut light) = (Raw::new(address), Raw::new(address));
+    // The worker has two calls, and the third one waits in the server. Beside it there is room for a small call, but not for its answer.
+    (1..=2).for_each(|exchange| full.message(1, &calls(WAIT, exchange, 60_000)));
+    let small = calls(DOUBLE, 1, 1).len();
+    let waiting = |rows: u32| frame(call(WAIT, 3, rows), &integers(0..i64::from(rows)));
+    let rows = (most - 256 - small - waiting(0).len()) / 8;
+    let message =
+        (0..100).map(|less| waiting(rows as u32 - less)).find(|message| message.len() + 256 + small <= most);
+    let message = message.expect("one that fits");
+    assert!(message.len() + 2 * 256 + 2 * small > most);
+    full.message(1, &message);
+    for exchange in 1..=300 {
+        light.message(1, &calls(DOUBLE, exchange, 1));
+        assert_eq!(light.reply().exchange, exchange);
+    }
+    assert_eq!(server.load().0, 2);
+}
