@@ -90,7 +90,8 @@ impl Busy {
     /// The turn to poll, unless another worker has it, or others need the processors.
     pub(crate) fn begin(&self) -> Option<Turn<'_>> {
         let pauses = nanoseconds(self.now()) < self.resumes.load(Ordering::Relaxed);
-        (!pauses && !self.is_taken.swap(true, Ordering::Acquire)).then(|| Turn { busy: self, begun: self.now() })
+        (!pauses && !self.is_taken.swap(true, Ordering::Acquire))
+            .then(|| Turn { busy: self, begun: self.now() })
     }
 
     pub(crate) fn source(&self) -> &dyn BusyPoll {

@@ -63,6 +63,7 @@ impl Lane for AnyLane {
         fn lives(&self) -> bool;
         fn has_news(&self) -> bool;
         fn waiter(&self) -> Waiter<'_>;
+        fn round_trip(&self) -> Duration;
         fn spin(&self) -> Duration;
     }
 

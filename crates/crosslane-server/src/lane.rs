@@ -21,6 +21,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 /// The number of the only lane of a connection.
 const LANE: u32 = 0;
@@ -30,6 +31,8 @@ const PIECE: usize = 64 << 10;
 const LONGEST_WORDS: usize = 1 << 20;
 /// Batches of several rows are cut so that they are no longer. Then both directions move at once.
 const SLICE: usize = 256 << 10;
+/// To a server on the same machine. To others it is longer.
+const ROUND_TRIP: Duration = Duration::from_micros(150);
 /// The most exchanges in flight.
 const MOST_IN_FLIGHT: usize = 64;
 /// Why a lane ends of which the server says nothing.
@@ -455,6 +458,10 @@ impl Lane for RemoteLane {
     fn waiter(&self) -> Waiter<'_> {
         Waiter::Descriptor(self.outbox.stream.as_fd())
     }
+
+    fn round_trip(&self) -> Duration {
+        ROUND_TRIP
+    }
 }
 
 impl Drop for RemoteLane {
@@ -474,7 +481,7 @@ mod tests {
     use crosslane::{ColumnBuilder, DataType};
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     const LARGEST: usize = 8 << 20;
 

@@ -1,7 +1,7 @@
 //! What a row of a function costs, and what follows for the size of slices.
 //!
-//! Slicing costs a round trip per slice (about 15 us) and occupies idle lanes, so it must pay:
-//! a batch is sliced only if its remaining work is worth [`WORTH_SLICING`], or if lanes share it already.
+//! Slicing costs a round trip per slice, which is short in a ring and longer to a server, and occupies idle lanes, so it must pay:
+//! a batch is sliced only if its remaining work is worth so many round trips ([`WORTH_SLICING`]), or if lanes share it already.
 //! A slice should be long enough to hide its round trip, short enough that the slowest lane does not decide,
 //! and an unmeasured function is approached carefully: the first slice has one row, and no slice exceeds eight
 //! times the rows measured so far, so that a function of a second per row is not sent 2048 of them.
@@ -10,8 +10,9 @@ use crate::exchange::Entry;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-const WORTH_SLICING: Duration = Duration::from_micros(600);
-const SHORTEST: Duration = Duration::from_micros(100);
+/// In round trips.
+const WORTH_SLICING: u32 = 30;
+const SHORTEST: u32 = 5;
 const LONGEST: Duration = Duration::from_millis(20);
 /// Slices per lane, so that a lane that is done early finds more to do.
 const BALANCE: u64 = 2;
@@ -124,9 +125,16 @@ impl Cost {
         (per_row > 0).then(|| Duration::from_nanos(per_row.saturating_mul(rows as u64) / 1000))
     }
 
-    /// How to cut `rest` rows for at most `width` lanes, if `sharing` lanes are at work, and `concurrency` rows
-    /// of a lane run at once.
-    pub(crate) fn advise(&self, rest: usize, width: usize, sharing: usize, concurrency: usize) -> Advice {
+    /// How to cut `rest` rows for at most `width` lanes, if `sharing` lanes are at work, `concurrency` rows
+    /// of a lane run at once, and a batch without rows would be there and back in `round_trip`.
+    pub(crate) fn advise(
+        &self,
+        rest: usize,
+        width: usize,
+        sharing: usize,
+        concurrency: usize,
+        round_trip: Duration,
+    ) -> Advice {
         let whole = Advice { rows: rest, lanes: 1, probe: false };
         if width < 2 || rest < 2 {
             return whole;
@@ -138,20 +146,21 @@ impl Cost {
         }
         let per_row = self.per_row.load(Relaxed).max(1);
         let rows_in = |time: Duration| (time.as_nanos() as u64 * 1000 / per_row).max(1);
+        let shortest = (SHORTEST * round_trip).min(LONGEST);
         let mut width = width;
-        if (rest as u64) < rows_in(WORTH_SLICING) {
+        if (rest as u64) < rows_in(WORTH_SLICING * round_trip) {
             if sharing < 2 || concurrency > 1 {
                 return whole;
             }
             // No lane is taken for so little, but those that share the batch should be done at the same time.
             width = width.min(sharing);
         }
-        let most = (rest as u64).div_ceil(rows_in(SHORTEST).max(4 * concurrency as u64 - 3)) as usize;
+        let most = (rest as u64).div_ceil(rows_in(shortest).max(4 * concurrency as u64 - 3)) as usize;
         let lanes = width.min(most).max(1);
         // Rows that wait together should stay together: each slice ends with a wave that is not full.
         let parts = if concurrency > 1 { lanes as u64 } else { lanes as u64 * BALANCE };
         let rows = (rest as u64).div_ceil(parts);
-        let rows = if concurrency > 1 { rows } else { rows.clamp(rows_in(SHORTEST), rows_in(LONGEST)) };
+        let rows = if concurrency > 1 { rows } else { rows.clamp(rows_in(shortest), rows_in(LONGEST)) };
         Advice { rows: (rows as usize).min(rest), lanes, probe: false }
     }
 }
@@ -159,6 +168,8 @@ impl Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NEAR: Duration = crate::lane::ROUND_TRIP;
 
     fn measured(per_row_nanoseconds: u64) -> Cost {
         let cost = Cost::default();
@@ -168,15 +179,31 @@ mod tests {
 
     #[test]
     fn a_cheap_function_is_never_sliced() {
-        assert_eq!(measured(50).advise(2048, 8, 0, 1), Advice { rows: 2048, lanes: 1, probe: false });
+        assert_eq!(measured(50).advise(2048, 8, 0, 1, NEAR), Advice { rows: 2048, lanes: 1, probe: false });
     }
 
     #[test]
     fn an_expensive_function_uses_every_lane() {
-        let advice = measured(20_000).advise(2048, 2, 0, 1);
+        let advice = measured(20_000).advise(2048, 2, 0, 1, NEAR);
         assert_eq!((advice.lanes, advice.probe), (2, false));
         assert!((64..=512).contains(&advice.rows), "{advice:?}");
-        assert_eq!(measured(1_000_000_000).advise(5, 8, 0, 1), Advice { rows: 1, lanes: 5, probe: false });
+        assert_eq!(
+            measured(1_000_000_000).advise(5, 8, 0, 1, NEAR),
+            Advice { rows: 1, lanes: 5, probe: false }
+        );
+    }
+
+    #[test]
+    fn what_is_worth_slicing_depends_on_the_way() {
+        let (cost, far) = (measured(1_200), Duration::from_micros(150));
+        let near = cost.advise(2048, 2, 0, 1, NEAR);
+        assert_eq!((near.lanes, near.rows), (2, 512));
+        assert_eq!(cost.advise(2048, 2, 0, 1, far), Advice { rows: 2048, lanes: 1, probe: false });
+        let cost = measured(20_000);
+        assert_eq!(cost.advise(2048, 4, 0, 1, far).lanes, 4);
+        // Whatever the way, a slice is not longer than it may be.
+        let slice = cost.advise(2048, 4, 0, 1, Duration::from_secs(1)).rows;
+        assert!(slice == 2048 || slice <= 1000, "{slice}");
     }
 
     #[test]
@@ -185,10 +212,10 @@ mod tests {
         for rows in [1, 8, 72, 648] {
             cost.learn(rows, 60_000 + 50 * rows as u64);
         }
-        assert_eq!(cost.advise(1319, 8, 0, 1).lanes, 1);
+        assert_eq!(cost.advise(1319, 8, 0, 1, NEAR).lanes, 1);
         (0..5).for_each(|_| cost.learn(2048, 2048 * 50));
         cost.learn(2048, 10_000_000);
-        assert_eq!(cost.advise(2048, 8, 0, 1).lanes, 1);
+        assert_eq!(cost.advise(2048, 8, 0, 1, NEAR).lanes, 1);
     }
 
     #[test]
@@ -205,16 +232,16 @@ mod tests {
     #[test]
     fn an_unknown_function_is_approached_carefully() {
         let cost = Cost::default();
-        assert_eq!(cost.advise(2048, 2, 0, 1), Advice { rows: 1, lanes: 1, probe: true });
+        assert_eq!(cost.advise(2048, 2, 0, 1, NEAR), Advice { rows: 1, lanes: 1, probe: true });
         cost.learn(1, 1_000);
-        assert_eq!(cost.advise(2047, 2, 0, 1).rows, 8);
+        assert_eq!(cost.advise(2047, 2, 0, 1, NEAR).rows, 8);
     }
 
     #[test]
     fn a_guest_that_lies_about_its_time_does_no_harm() {
         let cost = Cost::default();
         (0..10).for_each(|_| cost.learn(1, u64::MAX));
-        assert_eq!(cost.advise(5, 8, 0, 1).rows, 1);
+        assert_eq!(cost.advise(5, 8, 0, 1, NEAR).rows, 1);
     }
 
     /// How many rows of 2,048 go over a lane that holds so many bytes.
@@ -272,17 +299,17 @@ mod tests {
     fn lanes_that_share_a_batch_share_its_end() {
         let cost = measured(1_000);
         // For 400 us no lane is taken.
-        assert_eq!(cost.advise(400, 8, 1, 1), Advice { rows: 400, lanes: 1, probe: false });
-        assert_eq!(cost.advise(500, 8, 2, 1), Advice { rows: 125, lanes: 2, probe: false });
-        assert_eq!(cost.advise(300, 8, 2, 1).rows, 100);
-        assert_eq!(cost.advise(80, 8, 2, 1).rows, 80);
+        assert_eq!(cost.advise(400, 8, 1, 1, NEAR), Advice { rows: 400, lanes: 1, probe: false });
+        assert_eq!(cost.advise(500, 8, 2, 1, NEAR), Advice { rows: 125, lanes: 2, probe: false });
+        assert_eq!(cost.advise(300, 8, 2, 1, NEAR).rows, 100);
+        assert_eq!(cost.advise(80, 8, 2, 1, NEAR).rows, 80);
         // Rows that wait together stay together.
-        assert_eq!(cost.advise(400, 8, 2, 64).rows, 400);
+        assert_eq!(cost.advise(400, 8, 2, 64, NEAR).rows, 400);
     }
 
     #[test]
     fn waiting_rows_stay_together() {
-        let advice = measured(20_000).advise(2048, 2, 0, 64);
+        let advice = measured(20_000).advise(2048, 2, 0, 64, NEAR);
         assert_eq!((advice.lanes, advice.rows), (2, 1024));
     }
 }

@@ -4,6 +4,7 @@ use crate::cost::{Cost, Costs};
 use crate::error::{Error, Failure, bounded, shortened};
 use crate::exchange::Entry;
 use crate::kind::{EntryTypes, Kind};
+use crate::lane::ROUND_TRIP;
 use crate::leniency::{Leniency, OnError};
 use crate::pool::{Pool, Zygote};
 use crate::signature::{Signature, types_text};
@@ -334,7 +335,8 @@ impl Function {
     /// Whether a batch had better go to the lanes, because several would share it, or nobody knows yet what it
     /// costs.
     pub fn wants_lanes(&self, rows: usize, width: usize) -> bool {
-        let advice = self.cost(Entry::Call).advise(rows, width, 0, self.spec.concurrency.max(1) as usize);
+        let concurrency = self.spec.concurrency.max(1) as usize;
+        let advice = self.cost(Entry::Call).advise(rows, width, 0, concurrency, ROUND_TRIP);
         advice.lanes > 1 || advice.probe
     }
 

@@ -190,12 +190,19 @@ pub trait Lane: Send + Sized + 'static {
     /// What a wait for such news sleeps on.
     fn waiter(&self) -> Waiter<'_>;
 
+    /// After how long a reply comes for which the guest has nothing to do, about. Slices are long enough to be worth it.
+    fn round_trip(&self) -> Duration {
+        ROUND_TRIP
+    }
+
     /// For how long a wait spins before it sleeps, if nothing is known of its length.
     fn spin(&self) -> Duration {
         Duration::ZERO
     }
 }
 
+/// That of a lane through a ring, to another processor.
+pub(crate) const ROUND_TRIP: Duration = Duration::from_micros(20);
 /// How much longer a wait spins if its end is near.
 const LONGER: u32 = 25;
 

@@ -343,7 +343,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     }
 
     fn advise(&self) -> Advice {
-        self.cost.advise(self.rest.len(), self.caller.width, self.lanes.len(), self.concurrency())
+        let round_trip = self.lanes.first().map(|worker| worker.lane.round_trip()).unwrap_or_default();
+        let (rest, sharing) = (self.rest.len(), self.lanes.len());
+        self.cost.advise(rest, self.caller.width, sharing, self.concurrency(), round_trip)
     }
 
     /// The next slice, and the fewest bytes that it should have: with less, more rows fit than was thought.
