@@ -89,9 +89,14 @@ impl Busy {
 
     /// The turn to poll, unless another worker has it, or others need the processors.
     pub(crate) fn begin(&self) -> Option<Turn<'_>> {
-        let pauses = nanoseconds(self.now()) < self.resumes.load(Ordering::Relaxed);
-        (!pauses && !self.is_taken.swap(true, Ordering::Acquire))
-            .then(|| Turn { busy: self, begun: self.now() })
+        let begun = self.now();
+        let is_mine = !self.pauses(begun) && !self.is_taken.swap(true, Ordering::Acquire);
+        is_mine.then(|| Turn { busy: self, begun })
+    }
+
+    /// Whether nobody polls now because others need the processors.
+    fn pauses(&self, now: Duration) -> bool {
+        nanoseconds(now) < self.resumes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn source(&self) -> &dyn BusyPoll {
@@ -212,10 +217,9 @@ mod tests {
 
     #[test]
     fn nobody_polls_in_a_pause() {
-        let busy = busy();
-        busy.give_way(CROWDED, busy.now());
-        assert!(busy.begin().is_none());
-        thread::sleep(2 * PAUSE);
-        assert!(busy.begin().is_some());
+        let (busy, now) = (busy(), Duration::from_secs(100));
+        busy.give_way(CROWDED, now);
+        assert!(busy.pauses(now) && busy.pauses(now + PAUSE / 2) && !busy.pauses(now + PAUSE));
+        assert!(busy.begin().is_none(), "the pause is in the future");
     }
 }
