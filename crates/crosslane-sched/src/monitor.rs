@@ -80,7 +80,7 @@ impl Look {
         self.parks = parks;
         if let Some(busy) = &group.busy {
             // Who polls is held up, or nobody does.
-            let polls = busy.looks();
+            let polls = busy.looks.get();
             if polls == self.polls {
                 busy.source().rest();
             }

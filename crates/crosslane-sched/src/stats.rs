@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds one. Only the thread that owns the counter calls this, so no read-modify-write is needed.
+    /// Adds one. Only one thread at a time calls this, so no read-modify-write is needed.
     pub(crate) fn count(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }

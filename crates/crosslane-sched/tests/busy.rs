@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
-
-const LIMIT: Duration = Duration::from_secs(30);
+use std::time::Duration;
 
 /// Wakes a task when a look has found it full.
 #[derive(Default)]
@@ -62,14 +60,19 @@ fn polling(time: Duration) -> (Scheduler, Arc<Letterbox>) {
     (builder.start().unwrap(), letterbox)
 }
 
-/// Has the worker come by, until it is so. On a busy machine it may not poll for a while.
-fn eventually(scheduler: &Scheduler, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < until, "it is not so");
-        scheduler.block_on(scheduler.handle().spawn(async {})).unwrap();
+/// Waits until it is so.
+#[track_caller]
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let mut look = || {
         thread::sleep(Duration::from_millis(1));
-    }
+        is_so()
+    };
+    assert!((0..30_000).any(|_| look()), "{what}");
+}
+
+/// Has the worker come by: on a busy machine it may not poll for a while.
+fn call_worker(scheduler: &Scheduler) {
+    scheduler.block_on(scheduler.handle().spawn(async {})).unwrap();
 }
 
 #[test]
@@ -81,10 +84,13 @@ fn a_task_that_a_look_wakes_runs_on_the_worker_that_looks() {
         reader.read().await;
         *told.lock().unwrap() = Some(thread::current().id());
     }));
-    eventually(&scheduler, || letterbox.reader.lock().unwrap().is_some());
+    eventually("it waits", || letterbox.reader.lock().unwrap().is_some());
     assert_eq!(*here.lock().unwrap(), None);
     letterbox.is_full.store(true, SeqCst);
-    eventually(&scheduler, || here.lock().unwrap().is_some());
+    eventually("it is read", || {
+        call_worker(&scheduler);
+        here.lock().unwrap().is_some()
+    });
     let worker = scheduler.block_on(scheduler.handle().spawn(async { thread::current().id() })).unwrap();
     assert_eq!(*here.lock().unwrap(), Some(worker));
 }
@@ -101,25 +107,27 @@ fn a_panic_ends_nothing() {
             reader.read().await;
             told.store(true, SeqCst);
         }));
-        eventually(&scheduler, || letterbox.reader.lock().unwrap().is_some());
+        eventually("it waits", || letterbox.reader.lock().unwrap().is_some());
         letterbox.is_full.store(true, SeqCst);
-        eventually(&scheduler, || is_read.load(SeqCst));
+        eventually("it is read", || {
+            call_worker(&scheduler);
+            is_read.load(SeqCst)
+        });
     }
 }
 
 #[test]
 fn nobody_looks_while_all_sleep() {
     let (scheduler, letterbox) = polling(Duration::from_micros(200));
-    eventually(&scheduler, || letterbox.looks.load(SeqCst) > 0);
-    let until = Instant::now() + LIMIT;
-    loop {
+    eventually("somebody looks", || {
+        call_worker(&scheduler);
+        letterbox.looks.load(SeqCst) > 0
+    });
+    eventually("nobody looks any more", || {
         let looks = letterbox.looks.load(SeqCst);
         thread::sleep(Duration::from_millis(50));
-        if looks == letterbox.looks.load(SeqCst) {
-            break;
-        }
-        assert!(Instant::now() < until, "it looks for ever");
-    }
+        looks == letterbox.looks.load(SeqCst)
+    });
     assert!(letterbox.rests.load(SeqCst), "nobody was told");
 }
 
@@ -137,18 +145,13 @@ fn a_long_task_does_not_keep_others_from_being_woken() {
             thread::sleep(Duration::from_millis(1));
         }
     }));
-    eventually(&scheduler, || letterbox.reader.lock().unwrap().is_some());
+    eventually("it waits", || letterbox.reader.lock().unwrap().is_some());
     letterbox.is_full.store(true, SeqCst);
-    let until = Instant::now() + LIMIT;
-    while !is_held.load(SeqCst) {
-        assert!(Instant::now() < until, "the task does not run");
+    eventually("the task runs", || {
         drop(scheduler.handle().spawn(async {}));
-        thread::sleep(Duration::from_millis(1));
-    }
-    while !letterbox.rests.load(SeqCst) {
-        assert!(Instant::now() < until, "nobody is told that the worker looks no more");
-        thread::sleep(Duration::from_millis(1));
-    }
+        is_held.load(SeqCst)
+    });
+    eventually("others are told that the worker looks no more", || letterbox.rests.load(SeqCst));
     is_free.store(true, SeqCst);
-    assert_eq!(scheduler.shut_down(LIMIT), Shutdown::default());
+    assert_eq!(scheduler.shut_down(Duration::from_secs(30)), Shutdown::default());
 }
