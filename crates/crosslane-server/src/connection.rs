@@ -199,10 +199,10 @@ impl Outbox {
             waiting.bytes.extend_from_slice(&part[skipped..]);
         }
         self.account.keep(waiting.bytes.len() - before);
-        if waiting.is_gathered && waiting.bytes.len() < PIECE {
-            return;
-        }
         if waiting.is_gathered {
+            if waiting.bytes.len() < PIECE {
+                return;
+            }
             self.flush_gathered(&mut waiting);
         }
         self.settle(waiting);

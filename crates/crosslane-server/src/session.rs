@@ -88,7 +88,7 @@ impl Session {
     /// As [`call`].
     pub fn call(
         &self,
-        function: &Function,
+        function: &Arc<Function>,
         group: CallGroup,
         arguments: &dyn Input,
     ) -> Result<Results, Error> {

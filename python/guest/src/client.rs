@@ -82,13 +82,7 @@ impl Client {
             let given = values.iter().enumerate();
             given.map(|(at, value)| Given::value(function, at, value)).collect()
         };
-        let results = self.used(
-            py,
-            Used { index, types, cancellation },
-            1,
-            given,
-            |session, function, group, arguments| session.call(function, group, arguments),
-        )?;
+        let results = self.used(py, Used { index, types, cancellation }, 1, given, Session::call)?;
         let column = results.column();
         objects::reader(py, column.data_type, None)?.read(&Vm::new(py), &column, 0)
     }
@@ -105,13 +99,7 @@ impl Client {
         cancellation: Option<&Cancellation>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let given = |function: &Function| Given::columns(function, &columns, rows);
-        let results = self.used(
-            py,
-            Used { index, types, cancellation },
-            rows,
-            given,
-            |session, function, group, arguments| session.call(function, group, arguments),
-        )?;
+        let results = self.used(py, Used { index, types, cancellation }, rows, given, Session::call)?;
         let column = results.column();
         arrow::to_pyarrow(&column, &arrow::pyarrow_type(py, column.data_type, Direction::Argument)?)
     }
@@ -200,7 +188,7 @@ impl Client {
         used: Used<'_>,
         rows: usize,
         given: impl FnOnce(&Function) -> PyResult<Vec<Given>>,
-        work: impl FnOnce(&Session, &Arc<Function>, CallGroup, &Arguments<'_>) -> Result<Results, Error> + Send,
+        work: impl FnOnce(&Session, &Arc<Function>, CallGroup, &dyn Input) -> Result<Results, Error> + Send,
     ) -> PyResult<Results> {
         let session = self.session()?;
         let results = used.on(py, &session, rows, given, work);
@@ -235,7 +223,7 @@ impl Used<'_> {
         session: &Session,
         rows: usize,
         given: impl FnOnce(&Function) -> PyResult<Vec<Given>>,
-        work: impl FnOnce(&Session, &Arc<Function>, CallGroup, &Arguments<'_>) -> Result<Results, Error> + Send,
+        work: impl FnOnce(&Session, &Arc<Function>, CallGroup, &dyn Input) -> Result<Results, Error> + Send,
     ) -> PyResult<Results> {
         let declared = function(session, self.index)?;
         let concrete = self.types.map(|types| for_types(declared, types)).transpose()?.map(Arc::new);

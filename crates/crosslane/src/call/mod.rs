@@ -343,7 +343,8 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     }
 
     fn advise(&self) -> Advice {
-        let round_trip = self.lanes.first().map(|worker| worker.lane.round_trip()).unwrap_or_default();
+        // All lanes of a library go the same way.
+        let round_trip = self.lanes[0].lane.round_trip();
         let (rest, sharing) = (self.rest.len(), self.lanes.len());
         self.cost.advise(rest, self.caller.width, sharing, self.concurrency(), round_trip)
     }

@@ -109,9 +109,7 @@ impl Client {
         columns: RArray,
         rows: usize,
     ) -> Result<RArray, Error> {
-        self.used(index, types.as_deref(), (columns, rows), |served, function, group, arguments| {
-            served.call(function, group, arguments)
-        })
+        self.used(index, types.as_deref(), (columns, rows), Served::call)
     }
 
     /// The results of an aggregate, one for each of `count` groups; `groups` has the place of each row's.
@@ -134,7 +132,7 @@ impl Client {
         index: usize,
         types: Option<&str>,
         (columns, rows): (RArray, usize),
-        work: impl FnOnce(&Served, &Arc<Function>, CallGroup, &Arguments<'_>) -> Result<Results, CallError>,
+        work: impl FnOnce(&Served, &Arc<Function>, CallGroup, &dyn Input) -> Result<Results, CallError>,
     ) -> Result<RArray, Error> {
         let served = self.served()?;
         let results = used(&served, index, types, (columns, rows), work);
@@ -205,7 +203,7 @@ fn used(
     index: usize,
     types: Option<&str>,
     (columns, rows): (RArray, usize),
-    work: impl FnOnce(&Served, &Arc<Function>, CallGroup, &Arguments<'_>) -> Result<Results, CallError>,
+    work: impl FnOnce(&Served, &Arc<Function>, CallGroup, &dyn Input) -> Result<Results, CallError>,
 ) -> Result<Results, Error> {
     check_interrupts()?;
     let declared = function(served, index)?;
