@@ -155,7 +155,14 @@ impl Route {
         body: impl FnOnce(&mut State, &mut Vec<Grant>) -> Result<(), Violation>,
     ) -> (Result<(), Violation>, Vec<Grant>) {
         let mut grants = Vec::new();
-        let mut state = lock(&self.state);
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(_) => {
+                // Who has it may be giving a large batch to a worker. Other clients' answers do not wait for that.
+                connection::send_gathered();
+                lock(&self.state)
+            }
+        };
         let outcome = if state.closed { Ok(()) } else { body(&mut state, &mut grants) };
         let has_room = state.has_room();
         drop(state);
