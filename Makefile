@@ -1,4 +1,6 @@
 # make demo   sets up and runs the main job on real data
+# make spark  sets Spark 4.3 and its plugin up, for the examples in Spark
+# make check  the linters and the tests of what a change touches, in a tree that is set up; BASE=HEAD~3 for more than the last
 # make test   sets up and runs all tests and linters
 # make test-spark  sets up and runs Spark's tests only, on both versions of Spark
 # make test-sparks  the same on the four versions of Spark that the jar runs on
@@ -14,7 +16,7 @@
 # make miri   the ring and the dispatchers' queue under Miri (needs a nightly toolchain with Miri)
 # make tsan   the scheduler under the thread sanitizer (needs a nightly toolchain with rust-src)
 # make stress  the dispatchers' queue, preempted and resumed 100,000,000 times
-.PHONY: setup demo test test-spark test-sparks lint soak soak-server bench bench-sched bench-server bench-spark pictures bench-versions fuzz miri tsan stress clean
+.PHONY: setup demo spark check test test-spark test-sparks lint soak soak-server bench bench-sched bench-server bench-spark pictures bench-versions fuzz miri tsan stress clean
 
 setup:
 	@tools/setup test
@@ -23,7 +25,14 @@ demo:
 	@tools/setup demo
 	@.venv/bin/python examples/flights/demo.py
 
-test: setup
+spark:
+	@tools/setup spark
+
+# The README is followed first, while a fresh tree has no more than the demo needs.
+test:
+	@tools/setup demo
+	@tools/test readme
+	@tools/setup test
 	@tools/test
 
 test-spark: setup
@@ -32,6 +41,9 @@ test-spark: setup
 test-sparks:
 	@tools/setup sparks
 	@tools/test sparks
+
+check:
+	@.venv/bin/python tools/check.py $(BASE)
 
 lint: setup
 	@tools/lint
@@ -73,14 +85,14 @@ fuzz:
 	@tools/fuzz $(SECONDS)
 
 miri:
-	@MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p crosslane-ring --test ring --target-dir target/miri -q
+	@MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p crosslane-ring --test it --target-dir target/miri -q
 	@MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p crosslane-sched --lib --target-dir target/miri -q priority
 
 # Without the tests that start processes: the sanitizer ends the child of a process with threads.
 tsan:
 	@RUSTFLAGS=-Zsanitizer=thread cargo +nightly test -Zbuild-std --locked -p crosslane-sched --lib \
-	  --test descriptors --test dispatchers --test futures_io --test hostile --test tasks \
-	  --target $$(rustc -vV | sed -n 's/^host: //p') --target-dir target/tsan -q
+	  --test it --test alone --target $$(rustc -vV | sed -n 's/^host: //p') --target-dir target/tsan -q \
+	  -- --skip fork:: --skip echo::
 
 stress:
 	@SCHED_ROUNDS=100000000 cargo test --locked --release -p crosslane-sched --lib -q no_dispatcher_is_lost

@@ -1,4 +1,7 @@
-"""Builds the native parts with cargo: the guests of all languages, the DuckDB extension, and the native half of Spark's plugin."""
+"""Builds the native parts with cargo: the guests of all languages, the DuckDB extension, the server, and the native half of Spark's plugin.
+
+`CROSSLANE_PARTS=demo` in the environment leaves out what `make demo` does not need and takes long to build.
+"""
 
 import json
 import os
@@ -66,8 +69,13 @@ class CargoBuild(build_ext):
             )
         if shutil.which("cargo") is None:
             sys.exit("crosslane needs Rust to build: install rustup (https://rustup.rs), then try again")
-        profile = os.environ.get("CROSSLANE_PROFILE", "release")
-        crates = ["crosslane-python", "crosslane-duckdb", "crosslane-jni", "crosslane-server"]
+        # A wheel is built once and runs often; in a source tree somebody waits for the build.
+        profile = os.environ.get("CROSSLANE_PROFILE", "release" if self.inplace else "dist")
+        # Without Spark, Arrow Flight and TypeScript, the build takes a third of the time.
+        small = os.environ.get("CROSSLANE_PARTS") == "demo"
+        crates = ["crosslane-python", "crosslane-duckdb", "crosslane-server"]
+        if not small:
+            crates.append("crosslane-jni")
         # Without V8 everything but JavaScript works.
         javascript = subprocess.run([ROOT / "tools" / "v8"]).returncode == 0
         if javascript:
@@ -92,6 +100,8 @@ class CargoBuild(build_ext):
         command = ["cargo", "build", "--locked", "--profile", profile]
         command += [argument for crate in crates for argument in ("-p", crate)]
         command += ["--features", "crosslane-python/extension-module"]
+        if small:
+            command.append("--no-default-features")
         # The guest is the same for every Python, so that another one is no reason to build it again.
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_NO_PYTHON": "1"})
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -105,7 +115,8 @@ class CargoBuild(build_ext):
         self._place((built / "lib_guest.so").read_bytes(), guest)
         extension = (built / "libcrosslane_duckdb.so").read_bytes()
         self._place(extension + footer(), package / "crosslane.duckdb_extension")
-        self._place((built / "libcrosslane_jni.so").read_bytes(), package / "libcrosslane_jni.so")
+        if not small:
+            self._place((built / "libcrosslane_jni.so").read_bytes(), package / "libcrosslane_jni.so")
         self._place((built / "crosslane-server").read_bytes(), package / "crosslane-server", mode=0o755)
         if ruby:
             self._place_gem(built, package, javascript)

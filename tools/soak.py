@@ -99,11 +99,19 @@ def use(files: list[Path], seconds: float, tally: Tally, chance: random.Random) 
     con.close()
 
 
-def settled(engine: psutil.Process) -> int:
-    """The engine's descriptors when their number stands still: a closed database's last threads may be about to end."""
+def early(usage: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What was used after the first databases: what these leave is caches of the allocator, of DuckDB, of Python."""
+    return usage[: max(1, len(usage) // 4)]
+
+
+def settled(engine: psutil.Process, known: int | None) -> int:
+    """The engine's descriptors, once they are no more than were known, or after ten seconds; without such, once they stand still.
+
+    The last threads of a closed database may wait for a processor before they end.
+    """
     count, since = engine.num_fds(), time.monotonic()
     end = since + 10
-    while (now := time.monotonic()) - since < 0.5 and now < end:
+    while (now := time.monotonic()) < end and (now - since < 0.5 if known is None else count > known):
         time.sleep(0.05)
         if (open_now := engine.num_fds()) != count:
             count, since = open_now, now
@@ -127,15 +135,14 @@ def run(seconds: float, seed: int) -> bool:
             if orphans := wait_for_none(marked, 10):
                 tally.found("orphans", f"{len(orphans)} processes of a closed database: {orphans}")
                 tally.add("orphans", len(orphans) - 1)
-            usage.append((settled(engine), engine.memory_info().rss >> 20))
+            known = max((fds for fds, _ in early(usage)), default=None)
+            usage.append((settled(engine, known), engine.memory_info().rss >> 20))
             counts = tally.counts
             bad = sum(counts[what] for what in BAD)
             text = f"{counts['queries']:,} queries, {counts['kills']:,} kills, {bad} findings"
             progress.update(task, completed=time.monotonic() - begun, description=text)
-    # What the first databases leave is caches: of the allocator, of DuckDB, of Python.
-    early = usage[: max(1, len(usage) // 4)]
-    descriptors = usage[-1][0] - max(fds for fds, _ in early)
-    memory = usage[-1][1] - max(rss for _, rss in early)
+    descriptors = usage[-1][0] - max(fds for fds, _ in early(usage))
+    memory = usage[-1][1] - max(rss for _, rss in early(usage))
     growth = {
         "growth of descriptors": f"{descriptors:+d} ({usage[-1][0]} now)",
         "growth of memory": f"{memory:+d} MB ({usage[-1][1]} MB now)",

@@ -482,11 +482,9 @@ def at_rest(server: psutil.Process, path: Path) -> Use:
     return use
 
 
-def files_left(folder: Path) -> list[str]:
-    """What programs have made in a folder of their own, and of ours in the system's shared memory."""
-    shared = Path("/dev/shm")
-    ours = [str(file) for file in shared.glob("*crosslane*")] if shared.is_dir() else []
-    return [str(file) for file in folder.rglob("*")] + ours
+def files_in(folder: Path) -> set[str]:
+    """What is in a folder for what programs make, and of ours in the system's shared memory."""
+    return {str(file) for file in [*folder.rglob("*"), *Path("/dev/shm").glob("*crosslane*")]}
 
 
 def run(seconds: float, seed: int) -> bool:
@@ -498,6 +496,8 @@ def run(seconds: float, seed: int) -> bool:
         folder, scratch = Path(name), Path(name) / "tmp"
         scratch.mkdir()
         os.environ["TMPDIR"] = str(scratch)
+        # A test that was killed may have left some.
+        files_before = files_in(scratch)
         sources = {language: text + MORE_SOURCES[language] for language, text in SOURCES.items()}
         files, path, log = write_sources(folder, sources), folder / "soak.sock", folder / "server.log"
         with serving(files, path, log) as (process, addresses):
@@ -542,8 +542,8 @@ def run(seconds: float, seed: int) -> bool:
                 tally.found("unexpected errors", text[text.index("panicked") - 200 :][:2000])
         if orphans := wait_for_none(marked, 10):
             tally.found("orphans", f"processes {orphans}")
-        if remains := [*files_left(scratch), *([str(path)] if path.exists() else [])]:
-            tally.found("leaks", f"files {remains}")
+        if remains := files_in(scratch) - files_before | ({str(path)} if path.exists() else set()):
+            tally.found("leaks", f"files {sorted(remains)}")
     report(tally, growth)
     return not tally.findings
 

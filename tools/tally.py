@@ -24,6 +24,11 @@ PYTEST = re.compile(r"(?P<count>\d+) (?P<what>passed|failed|errors?|skipped|dese
 PYTEST_FAILED = re.compile(r"^(?P<test>(?:FAILED|ERROR) .+)$")
 MINITEST_FAILED = re.compile(r"^(?P<test>\w+#test_\w+(?: \[[^\]]+\])?):$")
 CARGO_FAILED = re.compile(r"^thread '(?P<test>[^']+)'.* panicked at .+:$")
+#: What `tools/test` and pytest say of times.
+STEP = re.compile(r"^took (?P<seconds>\d+) s: (?P<step>.+)$", re.MULTILINE)
+DURATION = re.compile(r"^(?P<seconds>\d+\.\d+)s (?:call|setup|teardown) +(?P<test>\S+::.+)$", re.MULTILINE)
+#: How many of the slowest tests are shown.
+SLOWEST = 25
 #: How many characters of a failure are shown at the end; the whole of it stands above.
 SHOWN = 300
 #: A part that says itself that it was left out.
@@ -62,10 +67,28 @@ def failures(text: str) -> list[str]:
     return found
 
 
+def times(text: str) -> list[str]:
+    """A line for each step, in their order, and one for each of the slowest tests."""
+    steps = [
+        f"{int(step['seconds']) // 60:3}:{int(step['seconds']) % 60:02}  {step['step']}"
+        for step in STEP.finditer(text)
+    ]
+    slowest = sorted(DURATION.finditer(text), key=lambda test: -float(test["seconds"]))[:SLOWEST]
+    tests = [f"{float(test['seconds']):6.1f}  {test['test']}" for test in slowest]
+    return [
+        *(["", "minutes  step"] if steps else []),
+        *steps,
+        *(["", "seconds  slowest tests"] if tests else []),
+        *tests,
+    ]
+
+
 def main() -> None:
     """The program."""
     text = "\n".join(Path(path).read_text(errors="replace") for path in sys.argv[1:])
     counts = tally(text)
+    for line in times(text):
+        print(line)
     if counts["failed"]:
         # Tests that expect a panic print one too: it is the count that says whether a test failed.
         print("", *failures(text), sep="\n")

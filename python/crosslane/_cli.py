@@ -504,6 +504,7 @@ def check(files: tuple[str, ...]) -> None:
     for file in files:
         examine = checks.get(Path(file).suffix, _check_python)
         try:
+            _check_path(file)
             declared = examine(file)
         except _Unloadable as error:
             failed = True
@@ -536,6 +537,14 @@ def _checks() -> dict[str, _Check]:
 
 class _Unloadable(Exception):
     """A file that cannot be loaded: its exception's class, message and traceback."""
+
+
+def _check_path(file: str) -> None:
+    """No engine loads a file whose path is no text."""
+    try:
+        str(Path(file).resolve()).encode()
+    except UnicodeEncodeError:
+        raise _Unloadable("ValueError", "its path is not UTF-8; rename it", "") from None
 
 
 def _check_python(file: str) -> list[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -12,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import duckdb
 
+from crosslane._children import end_with_this_process
 from crosslane._languages import JAVASCRIPT, RUBY
 from crosslane._library import refuse_while_loading
 from crosslane._programs import of_program
@@ -71,11 +73,13 @@ def connect(
         _prepare(con)
         if isinstance(functions, (str, PathLike)) or callable(functions):
             functions = [functions]
-        for item in functions:
-            if isinstance(item, (str, PathLike)):
-                load(con, item)
+        for is_file, items in groupby(functions, lambda item: isinstance(item, (str, PathLike))):
+            if is_file:
+                # Side by side: most of the time they wait for their interpreters.
+                _load(con, "crosslane_load_files", [list(map(str, items))], replace=False)
             else:
-                register(con, item)
+                for item in items:
+                    register(con, item)
         for name, setting in last:
             con.execute(f"SET {name} = '{setting}'")
     except BaseException:
@@ -230,6 +234,7 @@ def _know(con: duckdb.DuckDBPyConnection) -> None:
 def _prepare(con: duckdb.DuckDBPyConnection) -> None:
     """Loads the extension, unless the database has it, and lets functions run in this interpreter."""
     refuse_while_loading()
+    end_with_this_process()
     _know(con)
     with con.cursor() as cursor:
         try:

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import pyarrow as pa
 
 from crosslane import _guest, _pickles
+from crosslane._children import end_with_this_process
 from crosslane._languages import command
 from crosslane._library import refuse_while_loading
 from crosslane._signature import resolve
@@ -85,6 +86,7 @@ def map(
     [1, 3]
     """
     refuse_while_loading()
+    end_with_this_process()
     known = MapOptions.__annotations__
     for option in options:
         if option not in known:

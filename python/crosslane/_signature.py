@@ -12,7 +12,18 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from crosslane import _guest
 from crosslane._aggregate import Aggregate
@@ -571,15 +582,37 @@ def fields_of(hint: type) -> dict[str, Any]:
         hints = typing.get_type_hints(hint, include_extras=True)
         return {item.name: hints[item.name] for item in dataclasses.fields(hint) if item.init}
     if typing.is_typeddict(hint) or (issubclass(hint, tuple) and hasattr(hint, "_fields")):
-        return typing.get_type_hints(hint, include_extras=True)
+        hints = typing.get_type_hints(hint, include_extras=True)
+        return {name: _without_presence(field) for name, field in hints.items()}
     return {}
+
+
+def _without_presence(field: Any) -> Any:
+    """The type of a TypedDict's key, without what is said of whether the key must be there."""
+    return get_args(field)[0] if get_origin(field) in (Required, NotRequired) else field
 
 
 def _struct(hint: type, fields: dict[str, Any]) -> Typed:
     typed = {name: from_annotation(field) for name, field in fields.items()}
     inner = ", ".join(f"{quoted(name)} {field.sql}" for name, field in typed.items())
     factory = None if typing.is_typeddict(hint) else hint
-    return Typed(f"STRUCT({inner})", ("struct", factory, [field.shape for field in typed.values()]))
+    lacking = _not_required(hint)
+    may_lack = [field.admits_null or name in lacking for name, field in typed.items()]
+    return Typed(f"STRUCT({inner})", ("struct", factory, [field.shape for field in typed.values()], may_lack))
+
+
+def _not_required(hint: type) -> set[str]:
+    """The keys that a TypedDict may lack: by its ``total=False``, or by ``NotRequired``."""
+    if not typing.is_typeddict(hint):
+        return set()
+    hints = typing.get_type_hints(hint, include_extras=True)
+    # Where annotations are texts, Python itself does not find what they say of single keys.
+    return {
+        name
+        for name, field in hints.items()
+        if get_origin(field) is NotRequired
+        or (name in hint.__optional_keys__ and get_origin(field) is not Required)
+    }
 
 
 def _column(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Typed:

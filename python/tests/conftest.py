@@ -29,6 +29,23 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
+#: How many tests another version of DuckDB runs.
+LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what does not depend on DuckDB's version, unless this is the newest."""
+    if duckdb.__version__.startswith("1."):
+        every = len(items)
+        items[:] = [item for item in items if item.get_closest_marker("any_duckdb") is None]
+        config.stash[LEFT_OUT] = every - len(items)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str:
+    count = config.stash.get(LEFT_OUT, 0)
+    return f"{count} tests do not depend on DuckDB's version and run with the newest" if count else ""
+
+
 #: The processors that lanes may use, and so the warm lanes of a library.
 CPUS = len(os.sched_getaffinity(0))
 

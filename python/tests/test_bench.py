@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+pytestmark = pytest.mark.any_duckdb
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -21,6 +21,8 @@ from crosslane._control import Control
 
 from .conftest import Library, Load, error, value
 
+pytestmark = pytest.mark.any_duckdb
+
 #: Forks nothing for a long time, and at the first call only.
 STALLED = """
 import os, time

@@ -12,6 +12,8 @@ import crosslane
 
 from .conftest import error, eventually, processes, value
 
+pytestmark = pytest.mark.any_duckdb
+
 #: A file and a module that it imports; they change places.
 FILES = {
     "py": (

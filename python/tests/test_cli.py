@@ -21,6 +21,8 @@ import crosslane as crosslane_package
 
 from .conftest import CPUS, Library, eventually, processes
 
+pytestmark = pytest.mark.any_duckdb
+
 COMMAND = [sys.executable, "-m", "crosslane._cli"]
 
 

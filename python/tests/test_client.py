@@ -28,6 +28,8 @@ import crosslane
 from .conftest import Library, eventually
 from .servers import Server, unix
 
+pytestmark = pytest.mark.any_duckdb
+
 TEXT = '''
 import os
 import time

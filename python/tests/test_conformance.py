@@ -34,6 +34,9 @@ KINDS = {
     "lua-row": "lua_echo",
     "lua-vectorized": "lua_echo_columns",
 }
+#: What a guest does with a value does not depend on DuckDB's version. Where it is not the newest, these kinds pass all types.
+ADAPTER = ("python-row", "thread-vectorized")
+any_duckdb = pytest.mark.any_duckdb
 saw = runpy.run_path(str(FOLDER / "saw.py"))["saw"]
 LANGUAGES = {"python": "py", "js": "js", "ruby": "rb", "lua": "lua"}
 
@@ -193,7 +196,12 @@ def comes_back(type_: str, kind: str) -> bool:
 @pytest.mark.parametrize(
     ("index", "kind"),
     [
-        pytest.param(index, kind, id=f"{case['type'][:40]}-{kind}")
+        pytest.param(
+            index,
+            kind,
+            id=f"{case['type'][:40]}-{kind}",
+            marks=() if kind in ADAPTER else any_duckdb,
+        )
         for index, case in enumerate(CASES)
         for kind in KINDS
         if comes_back(case["type"], kind)
@@ -223,6 +231,7 @@ def test_values_come_back_unchanged(
             assert count == size
 
 
+@any_duckdb
 @pytest.mark.parametrize("index", range(len(CASES)), ids=[case["type"][:40] for case in CASES])
 def test_values_come_back_from_a_server(served_engine: duckdb.DuckDBPyConnection, index: int) -> None:
     case = CASES[index]
@@ -233,6 +242,7 @@ def test_values_come_back_from_a_server(served_engine: duckdb.DuckDBPyConnection
             assert differences(served_engine, f"{name}_{index}", case["type"]) == [], kind
 
 
+@any_duckdb
 @pytest.mark.parametrize("index", range(len(CASES)), ids=[case["type"][:40] for case in CASES])
 def test_values_come_back_to_a_client(
     engine: duckdb.DuckDBPyConnection, served_client: crosslane.Client, index: int
@@ -265,6 +275,7 @@ def test_values_come_back_to_a_client(
         assert served_client.call_batch(f"python_saw_{index}", back).to_pylist() == [*texts, None]
 
 
+@any_duckdb
 @pytest.mark.parametrize(
     ("index", "kind", "text"),
     [
@@ -286,6 +297,7 @@ def test_values_that_a_language_lacks_are_refused(
         engine.execute(f"SELECT {KINDS[kind]}_{index}(x) FROM data").fetchall()
 
 
+@any_duckdb
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("index", range(len(CASES)), ids=[case["type"][:40] for case in CASES])
 def test_what_functions_see(engine: duckdb.DuckDBPyConnection, index: int, language: str) -> None:
@@ -344,7 +356,12 @@ def rows_{index}(values, n):
 
 
 #: Where the functions of a language may run.
-PLACES = [*TABLES, "thread", *(f"served {language}" for language in TABLES)]
+PLACES = [
+    "python",
+    "thread",
+    *(pytest.param(place, marks=any_duckdb) for place in ("js", "ruby")),
+    *(pytest.param(f"served {language}", marks=any_duckdb) for language in TABLES),
+]
 
 
 def language_of(place: str) -> str:
@@ -403,10 +420,9 @@ def test_table_functions(tables: duckdb.DuckDBPyConnection, case: dict[str, Any]
     else:
         rows = tables.execute(f"SELECT COLUMNS(*)::VARCHAR FROM ({case['query']})").fetchall()
         assert rows == [tuple(row) for row in case["rows"]]
-    ((busy, discarded),) = tables.execute(
-        "SELECT sum(busy) FILTER (busy > 1), sum(discarded) FROM crosslane_pools()"
-    ).fetchall()
-    assert (busy, discarded) == (None, 0)
+    # A scan that wants no more rows gives its lane back a moment later.
+    used = "SELECT sum(busy), sum(discarded) FROM crosslane_pools()"
+    assert eventually(lambda: tables.execute(used).fetchall() == [(0, 0)])
 
 
 @pytest.mark.parametrize(
@@ -429,6 +445,7 @@ def test_table_functions_yield_values_unchanged(tables: duckdb.DuckDBPyConnectio
     assert tables.execute(query).fetchall() == [(size, 0)]
 
 
+@any_duckdb
 @pytest.mark.parametrize("language", TABLES)
 @pytest.mark.parametrize(
     "case", TABLE["streams"], ids=[f"{case['function']}: {case['input'][:50]}" for case in TABLE["streams"]]

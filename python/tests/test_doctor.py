@@ -14,6 +14,8 @@ import pytest
 
 import crosslane
 
+pytestmark = pytest.mark.any_duckdb
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(crosslane.__file__).parent
 POM = "META-INF/maven/dev.crosslane/crosslane-spark/pom.properties"

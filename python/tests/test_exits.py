@@ -21,6 +21,8 @@ from crosslane._errors import describe
 
 from .conftest import Load, eventually
 
+pytestmark = pytest.mark.any_duckdb
+
 Numbers = npt.NDArray[np.int64]
 Texts = Annotated[np.ndarray, "VARCHAR"]
 

@@ -6,6 +6,8 @@ import pytest
 
 from .conftest import Load, value
 
+pytestmark = pytest.mark.any_duckdb
+
 #: Sees and loses what is stored in an array that has no such element of its own.
 SETTERS = """
 for (const prototype of [Array.prototype, Object.prototype]) {

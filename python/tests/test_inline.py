@@ -22,6 +22,8 @@ from crosslane._udf import DeclarationError, declare
 
 from .conftest import Load, error, value
 
+pytestmark = pytest.mark.any_duckdb
+
 FACTOR = 3
 
 

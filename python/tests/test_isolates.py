@@ -19,6 +19,8 @@ import crosslane
 
 from .conftest import CPUS, Load, error, eventually, lives, processes, value
 
+pytestmark = pytest.mark.any_duckdb
+
 
 def lanes(con: duckdb.DuckDBPyConnection) -> list[tuple[int, int]]:
     return con.execute("SELECT lane, pid FROM crosslane_lanes() ORDER BY lane").fetchall()

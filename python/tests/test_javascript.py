@@ -16,6 +16,8 @@ import crosslane
 
 from .conftest import Load, error, printed, value
 
+pytestmark = pytest.mark.any_duckdb
+
 # ---- files
 
 

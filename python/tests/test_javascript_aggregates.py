@@ -8,6 +8,8 @@ import pytest
 from .conftest import Load, error, eventually, value
 from .test_aggregates import QUERIES, at_rest
 
+pytestmark = pytest.mark.any_duckdb
+
 TOTALS = {
     "class": """
         // Adds integers.

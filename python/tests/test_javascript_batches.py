@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import duckdb
+import pytest
 
 from .conftest import Load, value
+
+pytestmark = pytest.mark.any_duckdb
 
 #: Changes what the language does to everything that its own code could touch, and notes what it gets to see.
 TRAPS = """

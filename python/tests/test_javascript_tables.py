@@ -14,6 +14,8 @@ from .conftest import Load, error, eventually, printed, value
 from .test_conformance import CASES, quoted, text_of
 from .test_tables import pool, rows
 
+pytestmark = pytest.mark.any_duckdb
+
 NUMBERS = """
 import { udtf } from "crosslane";
 // Numbers and their texts.

@@ -14,6 +14,8 @@ import pytest
 
 from .conftest import Load, value
 
+pytestmark = pytest.mark.any_duckdb
+
 HELPERS = """
     const thrown = (f) => { try { f(); return "nothing"; } catch (error) { return error.name; } };
     const hex = (bytes) => Array.from(new Uint8Array(bytes.buffer ?? bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");

@@ -22,6 +22,8 @@ from crosslane import _cli, _load
 from .conftest import Library, eventually
 from .servers import Server, unix
 
+pytestmark = pytest.mark.any_duckdb
+
 COMMAND = [sys.executable, "-m", "crosslane._cli", "bench", "serve"]
 FUNCTIONS = """
 import pathlib

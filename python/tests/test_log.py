@@ -11,6 +11,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+pytestmark = pytest.mark.any_duckdb
+
 FUNCTIONS = {
     "py": """
         from crosslane import udf

@@ -19,6 +19,8 @@ from crosslane._languages import guests
 
 from .conftest import Load, error, eventually, printed, value
 
+pytestmark = pytest.mark.any_duckdb
+
 
 def test_functions_of_a_file(lua: Load, con: duckdb.DuckDBPyConnection) -> None:
     lua(
@@ -226,7 +228,9 @@ def test_a_limit_of_memory_is_an_error_and_ends_with_its_call(lua: Load) -> None
         """
     )
     assert value(con, "SELECT occupy(10)") == 10
-    assert "occupy: MemoryError: not enough memory" in error(con, "SELECT occupy(50)")
+    # What a call has left is not there for the next one, which planning and a query that runs again make.
+    for _ in range(5):
+        assert "occupy: MemoryError: not enough memory" in error(con, "SELECT occupy(50)")
     assert con.execute("SELECT occupy(11), free(60)").fetchall() == [(11, 60_000_000)]
 
 

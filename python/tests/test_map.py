@@ -29,6 +29,8 @@ from crosslane._streams import Chooser, Encoder
 
 from .conftest import eventually
 
+pytestmark = pytest.mark.any_duckdb
+
 
 def numbers(count: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:
     """So many batches of consecutive numbers."""

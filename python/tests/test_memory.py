@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 import duckdb
+import pytest
 
 import crosslane
 
 from .conftest import error, value
+
+pytestmark = pytest.mark.any_duckdb
 
 #: A string of so many bytes is asked for where there is room for a part of it, or of its copies.
 SIZE = 100_000_000

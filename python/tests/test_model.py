@@ -25,6 +25,8 @@ import crosslane
 
 from .conftest import CPUS
 
+pytestmark = pytest.mark.any_duckdb
+
 SEED = int(os.environ.get("CROSSLANE_SEED", random.SystemRandom().randrange(10**9)))
 QUERIES = int(os.environ.get("CROSSLANE_QUERIES", "40"))
 #: Functions of each language.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -10,7 +13,9 @@ import pytest
 
 import crosslane
 
-from .conftest import Library, Load, error, value
+from .conftest import Load, error, value
+
+pytestmark = pytest.mark.any_duckdb
 
 #: What each option cannot be; the words of all languages.
 REFUSED = {
@@ -120,22 +125,57 @@ def test_a_huge_error_of_a_call_is_cut(con: duckdb.DuckDBPyConnection, tmp_path:
     assert_cut(error(con, "SELECT f(30000000)"))
 
 
-def test_a_path_that_is_no_text(tmp_path: Path, library: Library) -> None:
-    """The path of a file at LOAD may be any bytes; the message of a load is text."""
-    import os
-    import subprocess
-    import sys
+LANGUAGES = ["py", "rb", "js", "lua"]
 
-    good = library("@udf\ndef f(x: int) -> int: return x")
-    bad = os.fsencode(tmp_path) + b"/\xff.py"
-    os.rename(good, bad)
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, whose name is no text, with a file for each language."""
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    for language in LANGUAGES:
+        (folder / f"functions.{language}").touch()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run(*command: str, **variables: str) -> str:
+    """What a program says that fails."""
+    environment = {**os.environ, **variables}
+    run = subprocess.run(
+        [sys.executable, *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=60,
+    )
+    assert run.returncode != 0
+    return run.stderr
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_path_that_is_no_text(con: duckdb.DuckDBPyConnection, folder: Path, language: str) -> None:
+    """The name may be relative, and `check` finds what an engine refuses."""
+    with pytest.raises(duckdb.Error, match="its path is not UTF-8"):
+        crosslane.load(con, f"functions.{language}")
+    cli = ("-P", "-c", "from crosslane._cli import main; main()")
+    assert "its path is not UTF-8" in run(*cli, "check", f"functions.{language}")
+
+
+def test_a_path_that_is_no_text_at_load(folder: Path) -> None:
+    """The path of a file at LOAD may be any bytes; the message of a load is text."""
     program = (
         "import duckdb, crosslane\n"
         "con = duckdb.connect(config={'allow_unsigned_extensions': 'true'})\n"
         "con.execute(f\"LOAD '{crosslane.extension_path()}'\")\n"
     )
-    environment = {**os.environb, b"CROSSLANE_LOAD": bad, b"VIRTUAL_ENV": os.fsencode(sys.prefix)}
-    result = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=25
-    )
-    assert "UTF-8" in result.stderr, result.stderr
+    for name in ("functions.py", str(folder / "functions.py")):
+        assert "its path is not UTF-8" in run("-c", program, CROSSLANE_LOAD=name, VIRTUAL_ENV=sys.prefix)
+
+
+def test_a_path_that_is_no_text_in_a_server_and_a_map(folder: Path) -> None:
+    with pytest.raises(RuntimeError, match="its path is not UTF-8"):
+        crosslane.map([], "functions.py")
+    cli = ("-P", "-c", "from crosslane._cli import main; main()")
+    assert "its path is not UTF-8" in run(*cli, "serve", "functions.py")

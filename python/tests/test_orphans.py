@@ -195,3 +195,51 @@ def test_everything_ends_with_a_zygote_whose_end_the_engine_ignores(
     families.append(family)
     family.zygote.kill()
     assert family.is_gone(), [member for member in family.members if lives(member)]
+
+
+#: `multiprocessing` forks it in the main thread and in one that ends, and it does so itself.
+FORKING = """
+    import multiprocessing, os, sys, threading, time
+    import crosslane
+    con = crosslane.connect(functions={path!r}, config={{"threads": 1}})
+    con.execute("SELECT f(i) FROM range(1) r(i)").fetchall()
+    context = multiprocessing.get_context("fork")
+    def fork(depth):
+        process = context.Process(target=live, args=(depth,))
+        process.start()
+        os.write(1, b"%d\\n" % process.pid)
+    def live(depth):
+        if depth:
+            fork(depth - 1)
+        time.sleep(1000)
+    fork(1)
+    thread = threading.Thread(target=fork, args=(0,))
+    thread.start()
+    thread.join()
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("subreaper", [False, True], ids=["init", "subreaper"])
+def test_what_multiprocessing_forks_of_an_engine_ends_with_it(tmp_path: Path, subreaper: bool) -> None:
+    """It has copies of the engine's lanes and memory, which would stay."""
+    path = tmp_path / "functions.py"
+    path.write_text("from crosslane import udf\n@udf\ndef f(x: int) -> int: return x\n")
+    program = textwrap.dedent(FORKING).format(path=str(path))
+    if subreaper:
+        program = textwrap.dedent(SUBREAPER).format(engine=program)
+    first = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdout is not None
+    engine = psutil.Process(int(first.stdout.readline()) if subreaper else first.pid)
+    forks = [psutil.Process(int(first.stdout.readline())) for _ in range(3)]
+    try:
+        assert all(lives(fork) for fork in forks)
+        engine.kill()
+        assert eventually(lambda: not any(lives(fork) for fork in forks), 30)
+    finally:
+        for process in [*forks, engine, psutil.Process(first.pid)]:
+            if lives(process):
+                process.kill()
+        first.communicate()

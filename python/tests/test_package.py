@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.any_duckdb
+
 ROOT = Path(__file__).parents[2]
 #: Who builds; the interpreter of these tests may have no setuptools.
 BUILDER = (ROOT / ".venv" / "bin").resolve() / "python"
@@ -97,7 +99,7 @@ def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy2(ROOT / "spark" / "target" / name, sources / "spark" / "target")
     folder = tmp_path_factory.mktemp("wheel")
     build = ["wheel", "-q", "--no-build-isolation", "--no-deps", "--no-index", "-w", folder, sources]
-    run(BUILDER, "-m", "pip", *build, cwd=folder, CARGO_TARGET_DIR=str(TARGET))
+    run(BUILDER, "-m", "pip", *build, cwd=folder, CARGO_TARGET_DIR=str(TARGET), CROSSLANE_PROFILE="release")
     (wheel,) = folder.glob("*.whl")
     return wheel
 

@@ -9,6 +9,8 @@ import pytest
 
 from .conftest import Load, error, eventually, value
 
+pytestmark = pytest.mark.any_duckdb
+
 LIBRARY = """
 class Longest
   attr_reader :text, :rows

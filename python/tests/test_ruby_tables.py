@@ -9,6 +9,8 @@ import pytest
 
 from .conftest import Load, error, eventually, value
 
+pytestmark = pytest.mark.any_duckdb
+
 
 def rows(con: duckdb.DuckDBPyConnection, query: str) -> list[tuple[object, ...]]:
     return con.execute(query).fetchall()

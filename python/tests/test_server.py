@@ -24,6 +24,8 @@ import crosslane
 from .conftest import Library, error, eventually, processes, value
 from .servers import Server, unix
 
+pytestmark = pytest.mark.any_duckdb
+
 PYTHON = """
 import os
 import time
@@ -151,6 +153,26 @@ def test_a_timeout_ends_the_call_and_its_worker(remote: duckdb.DuckDBPyConnectio
     assert value(remote, "SELECT sleeps(0.01)") == 0.01
 
 
+@pytest.mark.parametrize("how", ["os._exit(3)", "os.kill(os.getpid(), 9)"])
+def test_a_call_that_ends_its_worker_at_once_is_made_once(
+    con: duckdb.DuckDBPyConnection, library: Library, serve: type[Server], tmp_path: Path, how: str
+) -> None:
+    notes = tmp_path / "notes"
+    server = serve(
+        library(f"""
+        import os
+        @udf
+        def ends(x: int) -> int:
+            with open({str(notes)!r}, "a") as file: file.write("called ")
+            {how}
+        """)
+    )
+    con.execute(f"CALL crosslane_attach('{server.address}')")
+    for calls in range(1, 6):
+        assert "ends: " in error(con, "SELECT ends(i) FROM range(1) r(i)")
+        assert notes.read_text() == "called " * calls
+
+
 def test_retries_are_the_worker_s(remote: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     folder = tmp_path / "tries"
     folder.mkdir()
@@ -211,7 +233,7 @@ def test_streams_go_through_a_server(
 def test_an_interrupt_ends_a_query(remote: duckdb.DuckDBPyConnection) -> None:
     timer = threading.Timer(0.5, remote.interrupt)
     timer.start()
-    with pytest.raises(duckdb.InterruptException):
+    with pytest.raises(duckdb.Error, match=r"Interrupted!|numbers: cancelled"):
         remote.execute("SELECT count(*) FROM numbers(1_000_000_000_000)").fetchall()
     timer.join()
     assert value(remote, "SELECT shout('a')") == "A!"

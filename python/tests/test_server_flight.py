@@ -16,6 +16,8 @@ from pyarrow import flight
 
 from .servers import Server, unix
 
+pytestmark = pytest.mark.any_duckdb
+
 PYTHON = """
 import os
 import time

@@ -23,6 +23,8 @@ import pytest
 from .conftest import Library, eventually
 from .servers import Server, unix
 
+pytestmark = pytest.mark.any_duckdb
+
 PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 #: A browser and its driver, as Debian has them.
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

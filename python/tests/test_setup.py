@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.any_duckdb
+
 ROOT = Path(__file__).parents[2]
 #: What a small machine has, beside what a test gives it.
 PRESENT = ("bash", "dirname", "uname", "id", "env", "cc", "python3", "ruby")
@@ -49,4 +51,4 @@ def test_what_only_the_tests_need_is_installed_for_them_only(tmp_path: Path) -> 
 
 def test_an_unknown_purpose() -> None:
     usage = subprocess.run([ROOT / "tools" / "setup", "nonsense"], capture_output=True, text=True, timeout=60)
-    assert (usage.returncode, usage.stderr) == (2, "usage: tools/setup [demo|test|bench|sparks]\n")
+    assert (usage.returncode, usage.stderr) == (2, "usage: tools/setup [demo|spark|test|bench|sparks]\n")

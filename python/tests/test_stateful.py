@@ -57,10 +57,11 @@ def settled(con: duckdb.DuckDBPyConnection) -> bool:
 
 def test_each_lane_sets_up_once_before_it_is_used(load: Load, notes: Path) -> None:
     con = load(COUNTER.format(notes=str(notes)))
-    assert eventually(lambda: len(lines(notes)) == CPUS and settled(con))
+    assert eventually(lambda: lines(notes) == ["set-up"] and settled(con))
     # No row was there yet.
-    assert lines(notes) == ["set-up"] * CPUS
     assert value(con, "SELECT max(rows_so_far(i)) FROM range(5000) r(i)") == 5000
+    # It is used now, so that other lanes get ready.
+    assert eventually(lambda: len(lines(notes)) == CPUS and settled(con))
     assert value(con, "SELECT max(rows_so_far(i)) FROM range(5000) r(i)") in (5000, 10000)
     assert lines(notes) == ["set-up"] * CPUS
     row = con.execute("SELECT signature, options, description FROM crosslane_functions()").fetchone()

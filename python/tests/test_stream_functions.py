@@ -19,6 +19,8 @@ import pytest
 import crosslane
 from crosslane import udtf
 
+pytestmark = pytest.mark.any_duckdb
+
 HEAD = "import os, time\nimport pyarrow as pa\nimport pyarrow.compute as pc\nfrom crosslane import udtf\n"
 LATE = """
 @udtf("late(flights TABLE(id BIGINT, delay INTEGER)) -> TABLE(id BIGINT, hours DOUBLE)")

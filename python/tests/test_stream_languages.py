@@ -17,6 +17,8 @@ from crosslane._map import MappedStream
 
 from .conftest import printed
 
+pytestmark = pytest.mark.any_duckdb
+
 SIGNATURE = "f(rows TABLE(n BIGINT, s VARCHAR)) -> TABLE(m BIGINT, t VARCHAR)"
 
 Stream = Callable[..., MappedStream]

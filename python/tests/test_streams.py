@@ -11,6 +11,8 @@ import crosslane
 
 from .conftest import printed, value
 
+pytestmark = pytest.mark.any_duckdb
+
 LANGUAGES = {
     "py": "import io, os, sys\nfrom crosslane import udf\n{0}\n@udf\ndef f(x: int) -> int:\n    {1}\n    return x\n",
     "rb": "require 'stringio'\n{0}\nudf('f(x BIGINT) -> BIGINT') {{ |x| {1}; x }}\n",

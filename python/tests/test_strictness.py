@@ -9,6 +9,8 @@ import pytest
 
 from .conftest import Load, error, value
 
+pytestmark = pytest.mark.any_duckdb
+
 
 def outcome(con: duckdb.DuckDBPyConnection, function: str) -> str:
     try:

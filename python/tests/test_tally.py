@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.any_duckdb
+
 TALLY = Path(__file__).resolve().parents[2] / "tools" / "tally.py"
 CARGO = "test result: ok. 5 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 2.25s"
 MINITEST = "110 runs, 2000 assertions, 1 failures, 2 errors, 3 skips"
@@ -74,3 +76,19 @@ def test_what_failed_is_named_at_the_end(tmp_path: Path, printed: str, told: str
     outcome = subprocess.run([sys.executable, TALLY, tmp_path / "printed"], capture_output=True, text=True)
     assert outcome.stdout.splitlines()[1] == told
     assert " 1 failed" in outcome.stdout.splitlines()[-1]
+
+
+def test_steps_and_slow_tests_are_told_with_their_times(tmp_path: Path) -> None:
+    (tmp_path / "printed").write_text(
+        "took 61 s: rust: linters\n2.50s call     tests/test_x.py::test_y\n3.00s setup    tests/test_x.py::test_z[a b]\n"
+        f"{PYTEST}\n"
+    )
+    outcome = subprocess.run([sys.executable, TALLY, tmp_path / "printed"], capture_output=True, text=True)
+    assert outcome.stdout.splitlines()[:6] == [
+        "",
+        "minutes  step",
+        "  1:01  rust: linters",
+        "",
+        "seconds  slowest tests",
+        "   3.0  tests/test_x.py::test_z[a b]",
+    ]

@@ -18,6 +18,8 @@ import crosslane
 
 from .conftest import Library, Load, error, eventually, printed, value
 
+pytestmark = pytest.mark.any_duckdb
+
 #: What would start the next process, which would start the next.
 LOADS_ITSELF = {
     "connect": "import crosslane\ncon = crosslane.connect(functions=__file__)",

@@ -13,6 +13,8 @@ import pytest
 
 import crosslane
 
+pytestmark = pytest.mark.any_duckdb
+
 FLIGHTS = Path(__file__).parents[2] / "examples" / "flights"
 
 

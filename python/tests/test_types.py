@@ -13,7 +13,7 @@ import pytest
 import crosslane
 from crosslane import _guest
 
-from .conftest import Library, error
+from .conftest import Library, Load, error, value
 
 #: Forms that no list of names has.
 FORMS = [
@@ -219,3 +219,76 @@ def test_times_with_nanoseconds() -> None:
     assert crosslane.TimeNs(1, tzinfo=datetime.UTC, nanosecond=7).isoformat() == "01:00:00.000000007+00:00"
     with pytest.raises(ValueError, match=r"0\.\.999"):
         crosslane.TimeNs(1, nanosecond=1000)
+
+
+PRESENCE = """
+from dataclasses import dataclass
+from typing import NotRequired, Required, TypedDict
+
+class Partly(TypedDict):
+    key: str
+    note: str | None
+    rank: "NotRequired[int]"
+
+class Loosely(TypedDict, total=False):
+    key: Required[str]
+    note: str
+
+@dataclass
+class Named:
+    key: str
+    note: str | None
+
+class Missing(dict):
+    def __missing__(self, key):
+        raise ValueError(key)
+
+VALUES = {
+    "whole": {"key": "a", "note": "b", "rank": 1},
+    "partly": {"key": "a"},
+    "none": {"key": "a", "note": None},
+    "keyless": {"note": "b"},
+    "raises": Missing(key="a"),
+}
+
+@udf
+def partly(name: str) -> Partly: return VALUES[name]
+@udf
+def loosely(name: str) -> Loosely: return VALUES[name]
+@udf
+def named(name: str) -> Named: return VALUES[name]
+@udf
+def many(name: str) -> list[Partly]: return [VALUES[name]] * 2
+@udf
+def has(value: Partly) -> str: return repr(value)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [
+        ("partly('whole')", {"key": "a", "note": "b", "rank": 1}),
+        ("partly('partly')", {"key": "a", "note": None, "rank": None}),
+        ("partly('none')", {"key": "a", "note": None, "rank": None}),
+        ("loosely('partly')", {"key": "a", "note": None}),
+        ("named('partly')", {"key": "a", "note": None}),
+        ("many('partly')", [{"key": "a", "note": None, "rank": None}] * 2),
+        ("has({'key': 'a', 'note': NULL, 'rank': 1})", "{'key': 'a', 'note': None, 'rank': 1}"),
+    ],
+)
+def test_a_dict_may_lack_what_may_be_none_or_is_not_required(load: Load, call: str, result: object) -> None:
+    assert value(load(PRESENCE), f"SELECT {call}") == result
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("partly('keyless')", "which lacks the field key"),
+        ("loosely('keyless')", "which lacks the field key"),
+        ("named('keyless')", "which lacks the field key"),
+        # What a mapping raises that is no KeyError is no absence.
+        ("partly('raises')", "which lacks the field note"),
+    ],
+)
+def test_a_dict_must_have_all_other_fields(load: Load, call: str, reason: str) -> None:
+    assert reason in error(load(PRESENCE), f"SELECT {call}")

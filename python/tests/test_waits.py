@@ -53,6 +53,7 @@ def test_rows_that_no_worker_took_are_sent_again(load: Load) -> None:
         """
     )
     for function in ("f", "g"):
+        assert value(con, "SELECT f(1)") == 2
         assert eventually(lambda: value(con, "SELECT idle FROM crosslane_pools()") == CPUS)
         # With the zygote, so that nobody tells of their end.
         for process in processes():

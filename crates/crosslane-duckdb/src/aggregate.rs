@@ -6,6 +6,7 @@
 use crate::connection::Connection;
 use crate::database::Entry;
 use crate::names;
+use crate::signals;
 use crosslane::call::{CallGroup, CallGroups};
 use crosslane::catalog::Current;
 use crosslane::states::{Accumulates, Accumulation};
@@ -60,7 +61,7 @@ pub(crate) unsafe fn register(
             function.name()
         )));
     }
-    let registered = Registered { entry, group: groups.of(NOBODY) };
+    let registered = Registered { entry, group: groups.of(NOBODY, signals::ctrl_c_since) };
     // SAFETY: as the caller says.
     unsafe { register_aggregate(connection.raw(), function, registered)? };
     known.insert(name, types);

@@ -9,7 +9,7 @@ use crosslane_process::guests::language_of;
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const TEXT: DataType = DataType::Varchar;
@@ -23,15 +23,28 @@ const LOADED: &[(&CStr, DataType)] =
 /// The flags of the commands that load; see [`Permissions`].
 const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
 
-static COMMANDS: [Command; 15] = [
+static COMMANDS: [Command; 16] = [
     Command {
         name: c"crosslane_load",
         parameters: &[Parameter::Text],
         flags: PERMISSIONS,
         columns: LOADED,
-        run: |database, arguments| {
-            let library = database.load_file(Path::new(text(arguments, 0)?), permissions(arguments))?;
+        run: |database, arguments, asker| {
+            let library =
+                database.load_file(Path::new(text(arguments, 0)?), permissions(arguments), asker)?;
             Ok(loaded(&library))
+        },
+    },
+    Command {
+        name: c"crosslane_load_files",
+        parameters: &[Parameter::Texts],
+        flags: PERMISSIONS,
+        columns: LOADED,
+        run: |database, arguments, asker| {
+            let Some(Argument::Texts(paths)) = arguments.first() else { return Err(wrong_argument()) };
+            let paths: Vec<_> = paths.iter().map(PathBuf::from).collect();
+            let libraries = database.load_files(&paths, permissions(arguments), asker)?;
+            Ok(libraries.iter().flat_map(|library| loaded(library)).collect())
         },
     },
     Command {
@@ -39,10 +52,10 @@ static COMMANDS: [Command; 15] = [
         parameters: &[Parameter::Text, Parameter::Bytes],
         flags: PERMISSIONS,
         columns: LOADED,
-        run: |database, arguments| {
+        run: |database, arguments, asker| {
             let Some(Argument::Bytes(pickle)) = arguments.get(1) else { return Err(wrong_argument()) };
             let name = text(arguments, 0)?;
-            let library = database.load_pickle(name, pickle.clone(), permissions(arguments))?;
+            let library = database.load_pickle(name, pickle.clone(), permissions(arguments), asker)?;
             let rows = library.functions.iter().filter(|function| function.name().eq_ignore_ascii_case(name));
             Ok(rows.map(|function| loaded_row(&library, function)).collect())
         },
@@ -52,7 +65,7 @@ static COMMANDS: [Command; 15] = [
         parameters: &[Parameter::Text, Parameter::Text],
         flags: PERMISSIONS,
         columns: LOADED,
-        run: |database, arguments| {
+        run: |database, arguments, asker| {
             let descriptor = text(arguments, 1)?;
             let number = descriptor.parse().ok().filter(|number| *number >= 0);
             let number = number.ok_or_else(|| Error::Engine(format!("{descriptor:?} is no descriptor")))?;
@@ -61,7 +74,7 @@ static COMMANDS: [Command; 15] = [
             let socket =
                 socket.map_err(|error| Error::Engine(format!("descriptor {descriptor}: {error}")))?;
             let (name, socket) = (text(arguments, 0)?.to_owned(), UnixStream::from(socket));
-            let library = database.load_threads(name, socket, permissions(arguments))?;
+            let library = database.load_threads(name, socket, permissions(arguments), asker)?;
             Ok(loaded(&library))
         },
     },
@@ -70,12 +83,12 @@ static COMMANDS: [Command; 15] = [
         parameters: &[Parameter::Text, Parameter::Option(c"token")],
         flags: PERMISSIONS,
         columns: LOADED,
-        run: |database, arguments| {
+        run: |database, arguments, asker| {
             let token = match arguments.get(1) {
                 Some(Argument::Text(token)) => Some(token.clone()),
                 _ => None,
             };
-            let library = database.attach(text(arguments, 0)?, token, permissions(arguments))?;
+            let library = database.attach(text(arguments, 0)?, token, permissions(arguments), asker)?;
             Ok(loaded(&library))
         },
     },
@@ -84,7 +97,7 @@ static COMMANDS: [Command; 15] = [
         parameters: &[Parameter::Text],
         flags: &[],
         columns: &[(c"function", TEXT), (c"signature", TEXT)],
-        run: |database, arguments| {
+        run: |database, arguments, _| {
             let dropped = database.drop_function(text(arguments, 0)?)?;
             let texts = |function: &Function| [function.name().to_owned(), function.signature.to_string()];
             Ok(dropped.iter().map(|function| texts(function).map(Cell::Text).into()).collect())
@@ -95,14 +108,16 @@ static COMMANDS: [Command; 15] = [
         parameters: &[],
         flags: &[],
         columns: &[(c"function", TEXT)],
-        run: |database, _| Ok(database.outdated().into_iter().map(|name| vec![Cell::Text(name)]).collect()),
+        run: |database, _, _| {
+            Ok(database.outdated().into_iter().map(|name| vec![Cell::Text(name)]).collect())
+        },
     },
     Command {
         name: c"crosslane_renew",
         parameters: &[Parameter::Text],
         flags: &[],
         columns: &[(c"function", TEXT)],
-        run: |database, arguments| {
+        run: |database, arguments, _| {
             let name = text(arguments, 0)?;
             database.renew(name)?;
             Ok(vec![vec![Cell::Text(name.into())]])
@@ -126,7 +141,7 @@ static COMMANDS: [Command; 15] = [
             (c"returns", TEXT),
             (c"description", TEXT),
         ],
-        run: |database, _| Ok(each_function(database, describe)),
+        run: |database, _, _| Ok(each_function(database, describe)),
     },
     Command {
         name: c"crosslane_stats",
@@ -147,7 +162,7 @@ static COMMANDS: [Command; 15] = [
             (c"copy_out_us", NUMBER),
             (c"mb_out", NUMBER),
         ],
-        run: |database, _| Ok(each_function(database, |_, function| statistics(function))),
+        run: |database, _, _| Ok(each_function(database, |_, function| statistics(function))),
     },
     Command {
         name: c"crosslane_lanes",
@@ -163,7 +178,7 @@ static COMMANDS: [Command; 15] = [
             (c"guest_seconds", NUMBER),
             (c"waited_seconds", NUMBER),
         ],
-        run: |database, _| {
+        run: |database, _, _| {
             Ok(database.catalog.libraries().iter().flat_map(|library| lanes(library)).collect())
         },
     },
@@ -179,14 +194,14 @@ static COMMANDS: [Command; 15] = [
             (c"discarded", COUNT),
             (c"waited", COUNT),
         ],
-        run: |database, _| Ok(database.catalog.libraries().iter().map(|library| pool(library)).collect()),
+        run: |database, _, _| Ok(database.catalog.libraries().iter().map(|library| pool(library)).collect()),
     },
     Command {
         name: c"crosslane_set",
         parameters: &[Parameter::Text, Parameter::Any],
         flags: &[],
         columns: &[(c"name", TEXT), (c"value", TEXT)],
-        run: |database, arguments| {
+        run: |database, arguments, _| {
             let name = text(arguments, 0)?;
             database.set(name, text(arguments, 1)?)?;
             let value = database.settings().get(name).unwrap_or_default();
@@ -198,7 +213,7 @@ static COMMANDS: [Command; 15] = [
         parameters: &[],
         flags: &[],
         columns: &[(c"name", TEXT), (c"value", TEXT), (c"description", TEXT)],
-        run: |database, _| {
+        run: |database, _, _| {
             let settings = database.settings();
             let row = |(name, meaning): (&str, &str)| {
                 vec![name.to_owned(), settings.get(name).unwrap_or_default(), meaning.to_owned()]
@@ -211,7 +226,7 @@ static COMMANDS: [Command; 15] = [
         parameters: &[],
         flags: &[],
         columns: &[(c"cancelled", DataType::Boolean)],
-        run: |database, _| {
+        run: |database, _, _| {
             database.groups.cancel_all_before(u64::MAX);
             Ok(vec![vec![Cell::Boolean(true)]])
         },
@@ -221,7 +236,7 @@ static COMMANDS: [Command; 15] = [
         parameters: &[Parameter::Integer],
         flags: &[],
         columns: &[(c"cancelled", DataType::Boolean)],
-        run: |database, arguments| {
+        run: |database, arguments, _| {
             let Some(Argument::Integer(connection)) = arguments.first() else { return Err(wrong_argument()) };
             let connection = u64::try_from(*connection).unwrap_or(u64::MAX);
             Ok(vec![vec![Cell::Boolean(database.groups.cancel(connection))]])

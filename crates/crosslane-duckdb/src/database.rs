@@ -12,20 +12,24 @@
 use crate::aggregate::{self, Known};
 use crate::connection::{Connection, Instance};
 use crate::scalar::{self, Registered};
+use crate::signals::{self, Asker};
 use crate::{commands, map, names};
 use crosslane::call::CallGroups;
 use crosslane::catalog::{self, Catalog, Registration};
 use crosslane::pool::{Pool, PoolOptions};
+use crosslane::stats::now;
+use crosslane::warmth::Warmth;
 use crosslane::{DataType, Error, Function, Kind, Library, Settings, Signature};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, guests};
-use crosslane_server::{AnyZygote, LaneOptions, Remote, RemoteZygote};
+use crosslane_remote::{AnyZygote, LaneOptions, Remote, RemoteZygote};
 use crosslane_vectors::find_interrupts;
 use libduckdb_sys as ffi;
 use std::collections::HashSet;
 use std::env;
 use std::fmt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,6 +74,8 @@ pub(crate) struct Database {
     /// Held while the libraries end.
     ending: Mutex<()>,
     pub(crate) groups: Arc<CallGroups>,
+    /// The bound on the idle lanes of all libraries.
+    warmth: Arc<Warmth>,
 }
 
 impl fmt::Debug for Database {
@@ -90,6 +96,7 @@ impl Database {
     pub(crate) unsafe fn install(database: ffi::duckdb_database) -> Result<(), Error> {
         crosslane_process::occupy_standard_descriptors();
         crosslane_process::report_panics();
+        signals::notice_ctrl_c();
         // SAFETY: the caller vouches for the database.
         let (connection, instance) = unsafe { (Connection::open(database)?, Instance::of(database)) };
         // SAFETY: the connection is open, and nobody else's.
@@ -104,6 +111,7 @@ impl Database {
             aggregates: Mutex::default(),
             ending: Mutex::default(),
             groups: Arc::default(),
+            warmth: Arc::new(Warmth::new(most_warm(&Settings::default()))),
         });
         let installed = this.begin();
         if installed.is_err() {
@@ -131,9 +139,8 @@ impl Database {
         self.with_connection(|connection| map::register(self, connection))?;
         let Some(paths) = env::var_os("CROSSLANE_LOAD") else { return Ok(()) };
         let paths = env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty());
-        paths
-            .map(|path| self.load_file(&path, Permissions::default()))
-            .try_for_each(|loaded| loaded.map(drop))
+        let paths: Vec<_> = paths.collect();
+        self.load_files(&paths, Permissions::default(), Asker::PROGRAM).map(drop)
     }
 
     /// Lets go of the database and of the libraries.
@@ -221,6 +228,7 @@ impl Database {
             settings.clone()
         };
         self.groups.set_fan_out(settings.fan_out);
+        self.warmth.set_limit(most_warm(&settings));
         for library in self.catalog.libraries() {
             library.pool.configure(pool_options(&settings));
         }
@@ -249,28 +257,54 @@ impl Database {
         self: &Arc<Self>,
         path: &Path,
         permissions: Permissions,
+        asker: Asker,
     ) -> Result<Arc<AnyLibrary>, Error> {
         // Not even whether there is such a file.
         self.may_load()?;
-        let path = match path.strip_prefix("~") {
-            Ok(rest) => env::home_dir().unwrap_or_default().join(rest),
-            Err(_) => path.to_owned(),
-        };
-        let refused = |class: &str, message: String| Error::Load {
-            library: path.display().to_string(),
-            failure: Box::new(crosslane::Failure {
-                class: class.into(),
-                message,
-                ..crosslane::Failure::default()
-            }),
-        };
-        let path = path.canonicalize().map_err(|error| refused("FileNotFoundError", error.to_string()))?;
-        if path.to_str().is_none() {
-            // Messages, settings and SQL are text.
-            return Err(refused("ValueError", "its path is not UTF-8; rename it".into()));
-        }
+        let source = file(path)?;
+        let ready = self
+            .prepare(guests::origin(&source, &self.settings())?, source, |begun| asker.should_end(begun))?;
         let _one_at_a_time = lock(&self.loading);
-        self.load(Source::File { path }, permissions)
+        self.publish(ready, permissions)
+    }
+
+    /// Loads files side by side, and registers their functions in the order of the files: of two functions with one name, that of the
+    /// last counts. If one cannot be loaded, none is; the error is that of the first such file.
+    pub(crate) fn load_files(
+        self: &Arc<Self>,
+        paths: &[PathBuf],
+        permissions: Permissions,
+        asker: Asker,
+    ) -> Result<Vec<Arc<AnyLibrary>>, Error> {
+        self.may_load()?;
+        let settings = self.settings();
+        let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
+        let results = Mutex::new(Vec::new());
+        let load = || loop {
+            let index = next.fetch_add(1, Relaxed);
+            let Some(path) = paths.get(index).filter(|_| index < failed.load(Relaxed)) else { return };
+            let ready = file(path).and_then(|source| {
+                let origin = guests::origin(&source, &settings)?;
+                // Nobody waits for those behind one that failed.
+                self.prepare(origin, source, |begun| asker.should_end(begun) || failed.load(Relaxed) < index)
+            });
+            if ready.is_err() {
+                failed.fetch_min(index, Relaxed);
+            }
+            lock(&results).push((index, ready));
+        };
+        std::thread::scope(|scope| {
+            // A guest reads its file, and compiles it: a few more than there are processors keep these busy.
+            for _ in 1..paths.len().min(2 * cores()) {
+                scope.spawn(load);
+            }
+            load();
+        });
+        let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        results.sort_by_key(|(index, _)| *index);
+        let ready = results.into_iter().map(|(_, ready)| ready).collect::<Result<Vec<_>, _>>()?;
+        let _one_at_a_time = lock(&self.loading);
+        ready.into_iter().map(|ready| self.publish(ready, permissions)).collect()
     }
 
     /// Registers a function that a program has serialised; one of the same name is replaced. All such functions are one
@@ -280,6 +314,7 @@ impl Database {
         name: &str,
         pickle: Vec<u8>,
         permissions: Permissions,
+        asker: Asker,
     ) -> Result<Arc<AnyLibrary>, Error> {
         let mut registered = lock(&self.loading);
         let libraries = self.catalog.libraries();
@@ -296,7 +331,10 @@ impl Database {
         pickles.push((name.to_owned(), pickle));
         let sources = pickles.iter().map(|(_, pickle)| pickle.clone()).collect();
         let source = Source::Pickle { name: REGISTERED.into(), pickles: sources };
-        let library = self.load(source, permissions)?;
+        self.may_load()?;
+        let ready = self
+            .prepare(guests::origin(&source, &self.settings())?, source, |begun| asker.should_end(begun))?;
+        let library = self.publish(ready, permissions)?;
         *registered = pickles;
         Ok(library)
     }
@@ -307,9 +345,13 @@ impl Database {
         name: String,
         socket: UnixStream,
         permissions: Permissions,
+        asker: Asker,
     ) -> Result<Arc<AnyLibrary>, Error> {
         let _one_at_a_time = lock(&self.loading);
-        self.start(Source::Thread { name }, Origin::thread(socket), permissions)
+        self.may_load()?;
+        let ready =
+            self.prepare(Origin::thread(socket), Source::Thread { name }, |begun| asker.should_end(begun))?;
+        self.publish(ready, permissions)
     }
 
     /// Registers the functions of a server. Without a token, that of the environment is used.
@@ -318,6 +360,7 @@ impl Database {
         address: &str,
         token: Option<String>,
         permissions: Permissions,
+        asker: Asker,
     ) -> Result<Arc<AnyLibrary>, Error> {
         self.may_load()?;
         let token = token.or_else(|| env::var(TOKEN).ok()).filter(|token| !token.is_empty());
@@ -326,26 +369,26 @@ impl Database {
         let options = LaneOptions { largest: settings.largest_batch, stuck: settings.stuck() };
         let name = remote.to_string();
         let _one_at_a_time = lock(&self.loading);
-        let (pool, functions) = Pool::start(pool_options(&settings), move |stop| {
-            let (zygote, functions) = RemoteZygote::attach(remote, options, stop)?;
-            Ok((AnyZygote::Remote(Box::new(zygote)), functions))
-        })?;
-        self.publish(name, functions, pool, permissions)
+        let begun = now();
+        let (pool, functions) = Pool::start_unless(
+            pool_options(&settings),
+            Some(Arc::clone(&self.warmth)),
+            || asker.should_end(begun),
+            move |stop| {
+                let (zygote, functions) = RemoteZygote::attach(remote, options, stop)?;
+                Ok((AnyZygote::Remote(Box::new(zygote)), functions))
+            },
+        )?;
+        self.publish(Ready { name, functions, pool }, permissions)
     }
 
-    /// Starts a zygote for the source and registers its functions; a library of the same name is replaced.
-    fn load(self: &Arc<Self>, source: Source, permissions: Permissions) -> Result<Arc<AnyLibrary>, Error> {
-        let origin = guests::origin(&source, &self.settings())?;
-        self.start(source, origin, permissions)
-    }
-
-    fn start(
-        self: &Arc<Self>,
-        source: Source,
+    /// Starts a zygote for a source, which loads its functions, unless what begins now should end.
+    fn prepare(
+        &self,
         origin: Origin,
-        permissions: Permissions,
-    ) -> Result<Arc<AnyLibrary>, Error> {
-        self.may_load()?;
+        source: Source,
+        should_end: impl Fn(u64) -> bool,
+    ) -> Result<Ready, Error> {
         let settings = self.settings();
         let name = source.name();
         let groups = Arc::clone(&self.groups);
@@ -360,19 +403,23 @@ impl Database {
             // The terminal's Ctrl-C is for the process as a whole, and so for all its connections.
             on_interrupt: Arc::new(move |at| groups.cancel_all_before(at)),
         };
-        let (pool, functions) = Pool::start(pool_options(&settings), move |stop| {
-            let (zygote, loaded) = Zygote::start(options, stop)?;
-            Ok((AnyZygote::Process(Box::new(zygote)), loaded.functions))
-        })?;
-        self.publish(name, functions, pool, permissions)
+        let begun = now();
+        let (pool, functions) = Pool::start_unless(
+            pool_options(&settings),
+            Some(Arc::clone(&self.warmth)),
+            || should_end(begun),
+            move |stop| {
+                let (zygote, loaded) = Zygote::start(options, stop)?;
+                Ok((AnyZygote::Process(Box::new(zygote)), loaded.functions))
+            },
+        )?;
+        Ok(Ready { name, functions, pool })
     }
 
-    /// Gives a library's functions to the catalog and to DuckDB.
+    /// Gives a library's functions to the catalog and to DuckDB; a library of the same name is replaced.
     fn publish(
         self: &Arc<Self>,
-        name: String,
-        functions: Vec<Arc<Function>>,
-        pool: Pool<AnyZygote>,
+        Ready { name, functions, pool }: Ready,
         permissions: Permissions,
     ) -> Result<Arc<AnyLibrary>, Error> {
         let is_open = |stream: &&Arc<Function>| {
@@ -465,10 +512,42 @@ impl Database {
     }
 }
 
+/// A library whose functions nobody knows yet.
+struct Ready {
+    name: String,
+    functions: Vec<Arc<Function>>,
+    pool: Pool<AnyZygote>,
+}
+
+/// The file of a path, which begins with `~` if it is below the user's home.
+fn file(path: &Path) -> Result<Source, Error> {
+    let path = match path.strip_prefix("~") {
+        Ok(rest) => env::home_dir().unwrap_or_default().join(rest),
+        Err(_) => path.to_owned(),
+    };
+    let path = path.canonicalize().map_err(|error| Error::Load {
+        library: path.display().to_string(),
+        failure: Box::new(crosslane::Failure {
+            class: "FileNotFoundError".into(),
+            message: error.to_string(),
+            ..crosslane::Failure::default()
+        }),
+    })?;
+    Ok(Source::File { path })
+}
+
 fn pool_options(settings: &Settings) -> PoolOptions {
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let warm = if settings.warm_lanes == 0 { cores() } else { settings.warm_lanes };
     PoolOptions { warm, idle_timeout: settings.idle_timeout }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How many idle lanes all libraries may have together: two queries keep all processors busy without a boot.
+fn most_warm(settings: &Settings) -> usize {
+    if settings.warm_lanes == 0 { 2 * cores() } else { settings.warm_lanes }
 }
 
 /// Stopping the watchdogs before the process's static data goes away, and the ends of what functions have set up.
@@ -525,6 +604,7 @@ mod exit {
                 aggregates: Mutex::default(),
                 ending: Mutex::default(),
                 groups: Arc::default(),
+                warmth: Arc::new(crosslane::warmth::Warmth::new(1)),
             });
             stop_at_exit(Arc::clone(&database));
             database

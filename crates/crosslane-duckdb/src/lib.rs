@@ -14,6 +14,7 @@ mod map;
 mod names;
 mod scalar;
 mod scan;
+mod signals;
 mod table;
 
 use crosslane_vectors::guard;

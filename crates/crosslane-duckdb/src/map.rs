@@ -7,10 +7,11 @@
 use crate::connection::Connection;
 use crate::database::{Database, Entry};
 use crate::names;
+use crate::signals;
 use crosslane::call::{CallGroup, Caller, Map, MapInput, MapOptions, MapStep};
 use crosslane::stats::now;
 use crosslane::{DataType, Error, Field, Function, Kind};
-use crosslane_server::AnyZygote;
+use crosslane_remote::AnyZygote;
 use crosslane_vectors::guard::{drop_box, error_text, guard};
 use crosslane_vectors::{Context, LogicalType, Portions, Projection, Source, query_for};
 use libduckdb_sys as ffi;
@@ -303,10 +304,8 @@ impl Scan {
             )));
         }
         let begun = now();
-        let (users, client) = (database.groups.of(bound.context.connection), bound.context.client);
-        // SAFETY: the group is asked by the callbacks of the query alone, while it runs.
-        let group =
-            CallGroup::with_stop(move || users.should_end(begun) || unsafe { client.is_interrupted() });
+        let users = signals::group_of(&database.groups, bound.context);
+        let group = CallGroup::with_stop(move || users.should_end(begun));
         Ok(Self {
             database: Arc::clone(database),
             query: bound.query.clone(),

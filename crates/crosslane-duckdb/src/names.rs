@@ -6,7 +6,7 @@
 use crate::connection::Connection;
 use crosslane::catalog::Catalog;
 use crosslane::{Error, Function};
-use crosslane_server::AnyZygote;
+use crosslane_remote::AnyZygote;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 

@@ -5,6 +5,7 @@
 
 use crate::connection::Connection;
 use crate::database::{AnyLibrary, Entry};
+use crate::signals;
 use crosslane::call::{CallGroup, CallGroups, Caller, call};
 use crosslane::catalog::Current;
 use crosslane::stats::now;
@@ -54,7 +55,7 @@ impl Scalar for Registered {
         let current = self.entry.current();
         Ok(State {
             current: current.map(|Current { library, function }| (library, Callee::new(function))),
-            group: self.groups.of(context.connection),
+            group: signals::group_of(&self.groups, context),
             begun: now(),
             width: context.threads,
         })

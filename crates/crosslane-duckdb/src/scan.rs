@@ -5,10 +5,11 @@
 
 use crate::database::AnyLibrary;
 use crate::scalar::Registered;
+use crate::signals;
 use crosslane::call::CallGroup;
 use crosslane::catalog::Current;
 use crosslane::{Error, Function};
-use crosslane_server::AnyZygote;
+use crosslane_remote::AnyZygote;
 use crosslane_vectors::{Context, Query, Table};
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ impl Table for Registered {
     }
 
     fn begin(&self, context: Context) -> Result<Scanned, Error> {
-        Ok(Scanned { current: self.entry.current()?, group: self.groups.of(context.connection) })
+        Ok(Scanned { current: self.entry.current()?, group: signals::group_of(&self.groups, context) })
     }
 }
 

@@ -2,9 +2,10 @@
 
 use crate::connection::Connection;
 use crate::database::Database;
+use crate::signals::Asker;
 use crosslane::{DataType, Error};
-use crosslane_vectors::LogicalType;
 use crosslane_vectors::guard::{drop_box, error_text, guard};
+use crosslane_vectors::{Context, LogicalType};
 use libduckdb_sys as ffi;
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Parameter {
     Text,
+    /// A list of texts.
+    Texts,
     Bytes,
     Integer,
     /// A value of any type, as its text.
@@ -25,6 +28,7 @@ impl Parameter {
     fn logical_type(self) -> Result<LogicalType, Error> {
         match self {
             Parameter::Text | Parameter::Option(_) => LogicalType::new(&DataType::Varchar),
+            Parameter::Texts => LogicalType::new(&DataType::List(Arc::new(DataType::Varchar))),
             Parameter::Bytes => LogicalType::new(&DataType::Blob),
             Parameter::Integer => LogicalType::new(&DataType::BigInt),
             Parameter::Any => LogicalType::new(&DataType::Any),
@@ -36,6 +40,7 @@ impl Parameter {
 #[derive(Debug, Clone)]
 pub(crate) enum Argument {
     Text(String),
+    Texts(Vec<String>),
     Bytes(Vec<u8>),
     Integer(i64),
     Flag(bool),
@@ -55,6 +60,9 @@ pub(crate) enum Cell {
 
 type Answer = Vec<Vec<Cell>>;
 
+/// What a command does, for the one who asks.
+type Run = fn(&Arc<Database>, &[Argument], Asker) -> Result<Answer, Error>;
+
 /// A table function that does something once and answers with rows.
 pub(crate) struct Command {
     pub(crate) name: &'static CStr,
@@ -62,12 +70,18 @@ pub(crate) struct Command {
     /// What may be said by name, true or false; false without. They follow the arguments.
     pub(crate) flags: &'static [&'static CStr],
     pub(crate) columns: &'static [(&'static CStr, DataType)],
-    pub(crate) run: fn(&Arc<Database>, &[Argument]) -> Result<Answer, Error>,
+    pub(crate) run: Run,
 }
 
 struct Registered {
     command: &'static Command,
     database: Arc<Database>,
+}
+
+/// What a statement that uses a command says.
+struct Said {
+    arguments: Vec<Argument>,
+    asker: Asker,
 }
 
 /// The rows that are still to be given out; made by the first call.
@@ -137,8 +151,8 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
             ffi::duckdb_destroy_value(&raw mut value);
             arguments.push(Argument::Flag(said));
         }
-        let arguments = Box::into_raw(Box::new(arguments)).cast();
-        ffi::duckdb_bind_set_bind_data(info, arguments, Some(drop_box::<Vec<Argument>>));
+        let said = Said { arguments, asker: Asker::of(Context::of_bind(info)) };
+        ffi::duckdb_bind_set_bind_data(info, Box::into_raw(Box::new(said)).cast(), Some(drop_box::<Said>));
         Ok(())
     });
     if let Err(error) = outcome {
@@ -166,13 +180,30 @@ unsafe fn argument(value: ffi::duckdb_value, parameter: Parameter) -> Result<Arg
                 ffi::duckdb_free(blob.data);
                 Argument::Bytes(bytes)
             }
-            Parameter::Text | Parameter::Any | Parameter::Option(_) => {
-                let text = ffi::duckdb_get_varchar(value);
-                let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
-                ffi::duckdb_free(text.cast::<c_void>());
-                Argument::Text(owned)
+            Parameter::Texts => {
+                let each = (0..ffi::duckdb_get_list_size(value)).map(|index| {
+                    let mut element = ffi::duckdb_get_list_child(value, index);
+                    let is_null = ffi::duckdb_is_null_value(element);
+                    let owned = if is_null { String::new() } else { text(element) };
+                    ffi::duckdb_destroy_value(&raw mut element);
+                    if is_null { Err(Error::Engine("an argument has a NULL".into())) } else { Ok(owned) }
+                });
+                Argument::Texts(each.collect::<Result<_, _>>()?)
             }
+            Parameter::Text | Parameter::Any | Parameter::Option(_) => Argument::Text(text(value)),
         })
+    }
+}
+
+/// # Safety
+/// The value must be DuckDB's, and not NULL.
+unsafe fn text(value: ffi::duckdb_value) -> String {
+    // SAFETY: what DuckDB allocates for us is freed by us.
+    unsafe {
+        let text = ffi::duckdb_get_varchar(value);
+        let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
+        ffi::duckdb_free(text.cast::<c_void>());
+        owned
     }
 }
 
@@ -194,8 +225,8 @@ unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckd
         let rows = match &mut cursor.0 {
             Some(rows) => rows,
             None => {
-                let arguments = &*ffi::duckdb_function_get_bind_data(info).cast::<Vec<Argument>>();
-                let answer = (registered.command.run)(&registered.database, arguments)?;
+                let said = &*ffi::duckdb_function_get_bind_data(info).cast::<Said>();
+                let answer = (registered.command.run)(&registered.database, &said.arguments, said.asker)?;
                 cursor.0.insert(answer.into_iter())
             }
         };

@@ -98,7 +98,6 @@ bool CallProgram(void* host, uint32_t number, ClText arguments, ClText* result) 
       break;
     }
     default:
-      // A BigInt goes in as its sign and words, and comes out as digits.
       program->answer = Tag(CL_VALUE_ARRAY) + Bytes<uint32_t>(8) + Tag(CL_VALUE_TRUE) + Tag(CL_VALUE_FALSE) +
                         Tag(CL_VALUE_UNDEFINED) + Tag(CL_VALUE_NUMBER) + Bytes(2.5) + Tag(CL_VALUE_OBJECT) +
                         Bytes<uint32_t>(1) + Sized("k") + Textual("\xc3\xbc") + Tag(CL_VALUE_DATE) +

@@ -129,7 +129,7 @@ enum {
   CL_VALUE_ARRAY = 6,     // u32 elements
   CL_VALUE_OBJECT = 7,    // u32 pairs of a text without its tag and a value
   CL_VALUE_DATE = 8,      // f64 milliseconds since 1970
-  CL_VALUE_BIGINT = 9,    // out: as CL_VALUE_TEXT, in decimal digits; in: u8 negative, u32 words, u64 each
+  CL_VALUE_BIGINT = 9,    // u8 negative, u32 words, u64 each, the lowest first
   CL_VALUE_BYTES = 10,    // u32 bytes
   CL_VALUE_PENDING = 11,  // out: a promise that nothing has settled
 };

@@ -136,6 +136,7 @@ fn declarations(library: &Library) -> Value {
             ("admits_null", json!(admits_null)),
             ("named", json!(function.named())),
             ("set_up", json!(function.set_up)),
+            ("set_up_timeout", json!(function.set_up.then_some(library.time.as_secs_f64()))),
             ("on_error", json!(function.on_error)),
             ("retries", json!(function.retries)),
             ("timeout", json!(function.timeout)),

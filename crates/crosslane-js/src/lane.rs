@@ -31,7 +31,10 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -71,6 +74,8 @@ pub(crate) struct Watched {
     late: AtomicU64,
     /// How long a row may take, in nanoseconds, while a call runs that has a limit; else 0.
     limit: AtomicU64,
+    /// How often the isolate has begun to work. A set-up and the call that it is for may be on the same row.
+    works: AtomicU64,
     /// How much memory the call at work, or the last one, may use, in bytes.
     memory: AtomicU64,
     closed: AtomicBool,
@@ -82,6 +87,7 @@ pub(crate) struct Watched {
 /// What the watch saw of a lane when it last looked.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
+    works: u64,
     progress: (u32, u32),
     attempt: Option<u64>,
     since: u64,
@@ -117,11 +123,21 @@ impl Watched {
             handle: Mutex::new(None),
             late: AtomicU64::new(0),
             limit: AtomicU64::new(0),
+            works: AtomicU64::new(0),
             memory: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             words: Mutex::new(None),
         }
+    }
+
+    /// The isolate begins to work, within `limit` seconds and `memory` bytes.
+    fn begin(&self, words: Words, limit: Option<f64>, memory: u64) {
+        *lock(&self.words) = Some(words);
+        self.memory.store(memory, Relaxed);
+        // Released with the limit, so that a watch that sees the limit sees that this is another work.
+        self.works.fetch_add(1, Relaxed);
+        self.limit.store(limit.map_or(0, |seconds| (seconds * 1e9) as u64), Release);
     }
 
     fn end(&self, reason: Reason, stack: bool) {
@@ -145,9 +161,12 @@ impl Watched {
             seen.greedy_since = None;
         }
         let word = self.progress.word().load(Relaxed);
-        let (now, limit, progress) = (now(), self.limit.load(Relaxed), self.progress.get());
-        if limit == 0 || attempt.is_none() || (progress, attempt) != (seen.progress, seen.attempt) {
-            (seen.progress, seen.attempt, seen.since, seen.noting) = (progress, attempt, now, false);
+        let (now, limit, progress) = (now(), self.limit.load(Acquire), self.progress.get());
+        let works = self.works.load(Relaxed);
+        let same = (works, progress, attempt) == (seen.works, seen.progress, seen.attempt);
+        if limit == 0 || attempt.is_none() || !same {
+            (seen.works, seen.progress, seen.attempt) = (works, progress, attempt);
+            (seen.since, seen.noting) = (now, false);
             return;
         }
         let late = if seen.noting { NOTE.as_nanos() as u64 } else { limit };
@@ -213,7 +232,7 @@ impl Watched {
         if reason == Reason::Memory {
             message += ". A lower memory_limit ends such calls earlier";
         }
-        let failure = Failure { class: "RangeError".into(), message, ..Failure::default() };
+        let failure = Failure { class: "RangeError".into(), message, ended: true, ..Failure::default() };
         // SAFETY: the words are the right to answer, and the lane lives as long as a call is at work in it.
         // Its thread is in V8, and will not touch it again.
         let lane = unsafe { &mut *lane };
@@ -572,9 +591,7 @@ fn begin(
     function: &Function,
     limit: Option<f64>,
 ) {
-    *lock(&watched.words) = Some(Words { lane, call });
-    watched.limit.store(limit.map_or(0, |seconds| (seconds * 1e9) as u64), Relaxed);
-    watched.memory.store(function.memory_limit.unwrap_or(MEMORY as u64), Relaxed);
+    watched.begin(Words { lane, call }, limit, function.memory_limit.unwrap_or(MEMORY as u64));
     // The watch sees the words above, and does not sleep while they are there.
     bell.call();
 }
@@ -646,6 +663,7 @@ mod tests {
     use crosslane::batch::BATCH;
     use crosslane::lane::Lane as _;
     use crosslane_process::testing::{both_ends, fill};
+    use std::ptr::NonNull;
 
     /// The watch of all lanes would wait with it.
     #[test]
@@ -667,5 +685,35 @@ mod tests {
             let told = engine.try_collect().unwrap();
             assert_eq!(told.is_some(), !is_full, "{told:?}");
         }
+    }
+
+    /// Both are on all rows at once, and between them the progress says something else for too short a time to be seen.
+    #[test]
+    fn a_call_has_not_the_time_of_its_set_up() {
+        let (mut engine, mut guest) = both_ends(4096);
+        engine.submit(Address::call(0), 1, &()).unwrap().unwrap();
+        let call = guest.next_call().unwrap().unwrap();
+        guest.progress().set(1, u32::MAX);
+        let watched = Watched::new(guest.progress().clone());
+        let handle = Handle::new(NonNull::dangling());
+        handle.forget();
+        *lock(&watched.handle) = Some(handle);
+        let lane = &raw mut guest;
+        let seconds = |seconds: u64| seconds * 1_000_000_000;
+        let mut seen = Seen::default();
+        for limit in [5, 1] {
+            watched.begin(Words { lane, call }, Some(limit as f64), 0);
+            watched.look(&mut seen);
+            assert!(!seen.noting, "it has only begun");
+            seen.since -= seconds(limit) - seconds(1) / 2;
+            watched.look(&mut seen);
+            assert!(!seen.noting, "it has half a second left");
+            end(&watched);
+        }
+        watched.begin(Words { lane, call }, Some(1.0), 0);
+        watched.look(&mut seen);
+        seen.since -= seconds(1);
+        watched.look(&mut seen);
+        assert!(seen.noting);
     }
 }

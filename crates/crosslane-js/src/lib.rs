@@ -31,4 +31,6 @@ mod results;
 mod rules;
 pub mod snapshot;
 mod source;
+#[cfg(feature = "typescript")]
+mod typescript;
 mod url;

@@ -147,6 +147,10 @@ impl Language for Lua {
         let _ = self.vm.set_memory_limit(limit);
         let result = work();
         let _ = self.vm.set_memory_limit(0);
+        // What a call has left that came to its limit must not be there when the next one begins, whose limit is beyond it.
+        if self.vm.used_memory() > limit - bytes as usize / 2 {
+            let _ = self.vm.gc_collect();
+        }
         result
     }
 }

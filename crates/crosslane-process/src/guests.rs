@@ -1,7 +1,8 @@
 //! Which program runs the functions of a file.
 
 use crate::ruby::ruby_environment;
-use crate::zygote::{Origin, Source};
+use crate::source::Source;
+use crate::zygote::Origin;
 use crosslane::{Error, Settings};
 use serde::Deserialize;
 use std::ffi::{CStr, OsStr};

@@ -38,7 +38,7 @@ impl Process {
     }
 
     /// The process with this number, if it lives and descends from `ancestor`.
-    fn below(pid: i32, ancestor: i32) -> Result<Self, Errno> {
+    pub(crate) fn below(pid: i32, ancestor: i32) -> Result<Self, Errno> {
         if pid <= 1 || pid == std::process::id() as i32 {
             return Err(Errno::PERM);
         }

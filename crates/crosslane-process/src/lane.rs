@@ -2,6 +2,7 @@
 
 use crate::aligned::Aligned;
 use crate::identity::Process;
+use crate::memory::Watched;
 use crate::placement::{Placement, Side};
 use crate::stack;
 use crate::warden::{Ended, LaneRecord};
@@ -53,7 +54,7 @@ pub(crate) struct LaneOptions {
 pub struct ProcessLane {
     ends: Ends,
     socket: OwnedFd,
-    process: Process,
+    process: Arc<Process>,
     record: Arc<LaneRecord>,
     home: Home,
     spin: Duration,
@@ -75,7 +76,7 @@ impl ProcessLane {
     pub(crate) fn new(
         ends: Ends,
         socket: OwnedFd,
-        process: Process,
+        process: Arc<Process>,
         record: Arc<LaneRecord>,
         home: Home,
         options: LaneOptions,
@@ -153,6 +154,16 @@ impl ProcessLane {
 
     /// Takes the oldest message. `None` also if nobody wants it any more.
     fn collect(&mut self, whole: bool) -> Result<Option<Header>, LaneError> {
+        let before = self.exchanges.in_flight();
+        let collected = self.collect_any(whole);
+        let in_flight = self.exchanges.in_flight();
+        if let Some(memory) = self.record.memory.get().filter(|_| in_flight < before) {
+            memory.ends(in_flight);
+        }
+        collected
+    }
+
+    fn collect_any(&mut self, whole: bool) -> Result<Option<Header>, LaneError> {
         self.release();
         match self.take(whole) {
             Ok(true) => {}
@@ -213,7 +224,8 @@ impl ProcessLane {
             Home::Zygote(zygote) => self.end_of_thread(zygote),
             Home::Here => return "the thread that ran it was ended".to_owned(),
         };
-        let mut text = how_it_ended(ended);
+        let exceeded = self.record.memory.get().and_then(Watched::why_it_ended);
+        let mut text = exceeded.unwrap_or_else(|| how_it_ended(ended));
         let mut tail = self.record.tail();
         if let Home::Zygote(host) = &self.home {
             tail = [tail, host.tail()].join("\n").trim().to_owned();
@@ -295,6 +307,9 @@ impl Lane for ProcessLane {
         };
         if in_flight == 0 {
             self.record.begin_call();
+            if let Some(memory) = self.record.memory.get() {
+                memory.begins(address);
+            }
         }
         let write = |frame: &mut [u8]| arguments.write(&mut plan.start(frame, header));
         if inline {

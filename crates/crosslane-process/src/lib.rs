@@ -23,12 +23,15 @@ mod identity;
 mod lane;
 pub mod limits;
 mod log;
+mod memory;
 mod placement;
 pub mod reaper;
 mod ruby;
+mod source;
 mod stack;
 #[doc(hidden)]
 pub mod testing;
+mod usage;
 mod warden;
 mod zygote;
 
@@ -39,7 +42,8 @@ pub use log::{
     set_log_form,
 };
 pub use ruby::ruby_environment;
-pub use zygote::{Loaded, Origin, Source, Zygote, ZygoteOptions};
+pub use source::Source;
+pub use zygote::{Loaded, Origin, Zygote, ZygoteOptions};
 
 /// Whether one of the descriptors is ready now. A signal that interrupts the look says nothing of them.
 fn is_ready(fds: &mut [PollFd<'_>]) -> bool {

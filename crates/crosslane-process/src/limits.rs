@@ -1,5 +1,5 @@
-//! The memory limit of a function, enforced by the kernel: beyond it allocations fail, which guests
-//! turn into their MemoryError.
+//! The memory limit of a function, as far as the kernel enforces it: beyond it allocations fail, which guests
+//! turn into their MemoryError. What the kernel does not count is the engine's matter (`memory.rs`).
 
 use std::fs;
 

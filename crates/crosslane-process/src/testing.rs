@@ -91,7 +91,7 @@ fn parts(ring: usize) -> ((Ends, OwnedFd), (OwnedFd, OwnedFd)) {
 fn engine_end(ends: Ends, socket: OwnedFd, largest: usize) -> ProcessLane {
     let process = Process::open(std::process::id() as i32).expect("a descriptor of this process");
     let options = LaneOptions { spin: Duration::ZERO, largest, stuck: Stuck::default() };
-    ProcessLane::new(ends, socket, process, LaneRecord::new(1), Home::Here, options)
+    ProcessLane::new(ends, socket, Arc::new(process), LaneRecord::new(1), Home::Here, options)
 }
 
 /// Answers calls until there is no room for another answer, however small: the engine takes none.

@@ -5,7 +5,8 @@
 
 use crate::control::{Answer, Answers, GLANCE, Silence};
 use crate::log;
-use rustix::event::{PollFd, PollFlags};
+use crate::memory::{self, Bell, Looks, Seen};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -13,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// The most answers that may be unread: those to forks that were given up.
@@ -55,6 +56,8 @@ pub(crate) struct LaneRecord {
     printed: AtomicBool,
     /// What it prints while its stack is asked for, which is none of the function's.
     stack: Mutex<Option<Vec<u8>>>,
+    /// Its memory, if a function of its library has a limit.
+    pub(crate) memory: OnceLock<memory::Watched>,
 }
 
 impl LaneRecord {
@@ -66,6 +69,7 @@ impl LaneRecord {
             tail: Mutex::new(VecDeque::new()),
             printed: AtomicBool::new(false),
             stack: Mutex::new(None),
+            memory: OnceLock::new(),
         })
     }
 
@@ -139,11 +143,13 @@ struct Watched {
     line: Vec<u8>,
     /// When `line` was last added to.
     added: Instant,
+    /// What is known of its memory.
+    seen: Seen,
 }
 
 impl Watched {
     fn new(record: Arc<LaneRecord>, log: OwnedFd) -> Self {
-        Self { record, log: Some(log), line: Vec::new(), added: Instant::now() }
+        Self { record, log: Some(log), line: Vec::new(), added: Instant::now(), seen: Seen::default() }
     }
 
     /// Passes on a piece of what is in the pipe. False at its end. Only a piece: one lane that prints without end must
@@ -184,10 +190,19 @@ impl Watched {
         self.pass_on();
     }
 
+    /// Its memory, if that is watched, and what is known of it.
+    fn memory(&mut self) -> Option<(&memory::Watched, &mut Seen)> {
+        self.record.memory.get().map(|watched| (watched, &mut self.seen))
+    }
+
     fn pass_on(&mut self) {
         log::pass_on(&self.line);
         self.line.clear();
     }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 
 /// Lanes that the warden is to watch, with a byte on the bell for each.
@@ -197,8 +212,10 @@ pub(crate) struct Warden {
     pub(crate) control: Arc<UnixStream>,
     pub(crate) answers: mpsc::SyncSender<Result<Answer, Silence>>,
     pub(crate) lanes: mpsc::Receiver<NewLane>,
-    /// Readable when a new lane waits; at its end the warden stops.
+    /// Readable when a new lane waits, or one begins whose memory is watched; at its end the warden stops.
     pub(crate) bell: UnixStream,
+    /// Its other end.
+    pub(crate) rung: Arc<Bell>,
     /// What the zygote itself prints.
     pub(crate) log: Option<OwnedFd>,
     pub(crate) zygote: Arc<LaneRecord>,
@@ -211,6 +228,7 @@ impl Warden {
         lanes.extend(self.log.take().map(|log| Watched::new(Arc::clone(&self.zygote), log)));
         let mut answers = Answers::default();
         let mut control_open = true;
+        let mut looks = Looks::default();
         loop {
             let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
             if control_open {
@@ -220,7 +238,8 @@ impl Warden {
                 lanes.iter().filter_map(|lane| lane.log.as_ref()).map(|log| PollFd::new(log, PollFlags::IN)),
             );
             let unfinished = lanes.iter().any(|lane| !lane.line.is_empty());
-            match rustix::event::poll(&mut fds, unfinished.then_some(&GLANCE)) {
+            let sleep = looks.sleep().map(timespec).into_iter().chain(unfinished.then_some(GLANCE)).min();
+            match rustix::event::poll(&mut fds, sleep.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return,
             }
@@ -247,6 +266,8 @@ impl Warden {
                     return;
                 }
             }
+            let watched = lanes.iter_mut().filter_map(Watched::memory);
+            looks.look(&self.rung, &mut watched.collect::<Vec<_>>());
             lanes.extend(self.lanes.try_iter().map(|(record, log)| Watched::new(record, log)));
             if news {
                 let mut read = answers.read(&self.control);
@@ -306,6 +327,7 @@ mod tests {
     fn a_lane_is_forgotten_that_was_never_made() {
         let pair = || UnixStream::pair().unwrap();
         let ((control, _zygote), (bell, ours)) = (pair(), pair());
+        let rung = Arc::new(Bell::new(ours));
         let (answers, _answered) = mpsc::sync_channel(UNREAD);
         let (lanes, new) = mpsc::channel();
         let warden = Warden {
@@ -313,6 +335,7 @@ mod tests {
             answers,
             lanes: new,
             bell,
+            rung: Arc::clone(&rung),
             log: None,
             zygote: LaneRecord::new(0),
             on_interrupt: Arc::new(|_| {}),
@@ -322,11 +345,11 @@ mod tests {
         let kept = Arc::downgrade(&record);
         // Nobody holds the other end of its log.
         lanes.send((record, rustix::pipe::pipe().unwrap().0)).unwrap();
-        rustix::io::write(&ours, b"l").unwrap();
+        rung.ring();
         while kept.strong_count() > 0 {
             std::thread::yield_now();
         }
-        drop(ours);
+        rung.end();
         warden.join().unwrap();
     }
 

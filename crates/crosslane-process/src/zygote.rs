@@ -4,24 +4,21 @@ use crate::control::{self, Answer, GLANCE, Request, Silence};
 use crate::identity::{self, Process};
 use crate::is_ready;
 use crate::lane::{Home, LaneOptions, ProcessLane, append_output, how_it_ended};
+use crate::memory::{self, Bell, Watched};
 use crate::reaper;
+use crate::source::Source;
 use crate::warden::{LaneRecord, NewLane, UNREAD, Warden};
 use crosslane::lane::Stuck;
 use crosslane::pool::{self, SetUp, Stop};
 use crosslane::{Error, Failure, Function, shortened};
 use crosslane_ring::Ends;
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
-use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,49 +46,6 @@ const LOADING: &str = "this file is being loaded as a library of functions, and 
                        loads functions where only the main program comes to";
 /// The descriptor on which a zygote finds its control socket.
 const CONTROL_FD: i32 = 3;
-
-/// Where the functions of a library come from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-pub enum Source {
-    /// A file of the guest's language.
-    File {
-        /// The absolute path.
-        path: PathBuf,
-    },
-    /// Functions of the engine's own process, called on threads of it.
-    Thread {
-        /// What to call the library.
-        name: String,
-    },
-    /// Functions that the host program serialised (for Python: by cloudpickle).
-    Pickle {
-        /// What to call the library.
-        name: String,
-        /// The serialised functions; sent one behind the other in a memory file.
-        #[serde(skip)]
-        pickles: Vec<Vec<u8>>,
-    },
-}
-
-impl Source {
-    /// The library's name.
-    pub fn name(&self) -> String {
-        match self {
-            Source::File { path } => path.display().to_string(),
-            Source::Thread { name } | Source::Pickle { name, .. } => name.clone(),
-        }
-    }
-
-    /// The serialised functions, to be read from their beginning.
-    fn memory(&self) -> io::Result<Option<File>> {
-        let Source::Pickle { pickles, .. } = self else { return Ok(None) };
-        let mut file = File::from(rustix::fs::memfd_create("crosslane-functions", MemfdFlags::CLOEXEC)?);
-        pickles.iter().try_for_each(|pickle| file.write_all(pickle))?;
-        file.rewind()?;
-        Ok(Some(file))
-    }
-}
 
 /// Where a zygote runs.
 #[derive(Debug, Clone)]
@@ -186,8 +140,10 @@ impl Zygote {
     /// as long as the zygote should: when that thread ends, the kernel kills the zygote.
     ///
     /// # Errors
-    /// [`Error::Boot`] if the interpreter does not start, [`Error::Load`] if the library does not load.
+    /// [`Error::Boot`] if the interpreter does not start, [`Error::Load`] if the library does not load, or its path is
+    /// not UTF-8.
     pub fn start(options: ZygoteOptions, stop: Stop) -> Result<(Self, Loaded), Error> {
+        options.source.check()?;
         let (running, loaded) = Running::start(&options, &stop)?;
         let (functions, text) = (loaded.functions.clone(), loaded.text.clone());
         Ok((Self { options, stop, running, next_lane: 1, functions, text }, loaded))
@@ -261,7 +217,9 @@ struct Running {
     lanes: mpsc::Sender<NewLane>,
     /// Keeps what the zygote printed last.
     record: Arc<LaneRecord>,
-    bell: Option<UnixStream>,
+    bell: Arc<Bell>,
+    /// The functions' limits of memory, if any has one.
+    limits: Option<Arc<[Option<u64>]>>,
     warden: Option<JoinHandle<()>>,
     engine: u32,
     /// Whether it did not answer as it should, and was killed.
@@ -339,12 +297,13 @@ impl Running {
         let (answer_sender, answers) = mpsc::sync_channel(UNREAD);
         let (lanes, lane_receiver) = mpsc::channel();
         let (bell, bell_theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
-        let record = LaneRecord::new(0);
+        let (bell, record) = (Arc::new(Bell::new(bell)), LaneRecord::new(0));
         let warden = Warden {
             control: Arc::clone(&control),
             answers: answer_sender,
             lanes: lane_receiver,
             bell: bell_theirs,
+            rung: Arc::clone(&bell),
             log: Some(log),
             zygote: Arc::clone(&record),
             on_interrupt: Arc::clone(&options.on_interrupt),
@@ -354,7 +313,6 @@ impl Running {
             .spawn(move || warden.run())
             .map_err(boot_error("warden"))?;
         let engine = std::process::id();
-        let bell = Some(bell);
         let mut running = Self {
             child,
             control,
@@ -362,12 +320,14 @@ impl Running {
             lanes,
             record,
             bell,
+            limits: None,
             warden: Some(warden),
             engine,
             lost: false,
             boot: BOOT,
         };
         let loaded = running.load(options, stop)?;
+        running.limits = memory::limits(&loaded.functions);
         if loaded.reloads {
             running.boot = BOOT.max(options.load_timeout);
         }
@@ -492,9 +452,7 @@ impl Running {
         let record = LaneRecord::new(id);
         // The warden hears of the lane before the lane can die.
         let _ = self.lanes.send((Arc::clone(&record), log));
-        if let Some(bell) = &self.bell {
-            let _ = rustix::net::send(bell, b"l", rustix::net::SendFlags::NOSIGNAL);
-        }
+        self.bell.ring();
         let spin_microseconds = (options.spin * GUEST_SPIN).as_micros() as u64;
         let request = Request::Fork { lane: id, spin_microseconds };
         let fds = [memory.as_fd(), socket_theirs.as_fd(), log_theirs.as_fd()];
@@ -527,11 +485,20 @@ impl Running {
             };
             return Err(self.give_up(why));
         }
-        let process = self.meet(&socket, &record, stop).inspect_err(|_| end_lane())?;
+        let process = Arc::new(self.meet(&socket, &record, stop).inspect_err(|_| end_lane())?);
         let home = match &self.child {
             None => Home::Here,
             Some(child) if child.id() as i32 == process.pid => Home::Zygote(Arc::clone(&self.record)),
-            Some(_) => Home::Own,
+            Some(child) => {
+                if let Some(limits) = &self.limits {
+                    let (bell, limits) = (Arc::clone(&self.bell), Arc::clone(limits));
+                    let reaper = child.id() as i32;
+                    let watched =
+                        Watched::new(bell, limits, Arc::clone(&process), reaper, ends.size() as u64);
+                    let _ = record.memory.set(watched);
+                }
+                Home::Own
+            }
         };
         let ZygoteOptions { spin, largest_batch: largest, stuck, .. } = *options;
         Ok(ProcessLane::new(ends, socket, process, record, home, LaneOptions { spin, largest, stuck }))
@@ -580,7 +547,7 @@ impl Drop for Running {
         }
         let _ = self.control.shutdown(std::net::Shutdown::Both);
         self.end(FAREWELL);
-        self.bell = None;
+        self.bell.end();
         if let Some(warden) = self.warden.take() {
             let _ = warden.join();
         }

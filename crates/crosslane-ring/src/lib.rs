@@ -76,7 +76,7 @@
 //! read from the shared memory once. The memfd is sealed against shrinking, so an access inside the
 //! mapping cannot fault.
 //!
-//! The protocol is model-checked with loom (`tests/loom.rs`) and run under Miri.
+//! The protocol is model-checked with loom (`tests/it/loom.rs`) and run under Miri.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("Crosslane runs on Linux: its lanes need memfds and futexes");

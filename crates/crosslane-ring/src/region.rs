@@ -321,6 +321,11 @@ impl Ends {
         Ok(Self::new(mapping, GUEST, ENGINE))
     }
 
+    /// How many bytes the lane's memory has.
+    pub fn size(&self) -> usize {
+        self.places.mapping.length
+    }
+
     fn new(mapping: Mapping, own: usize, other: usize) -> Self {
         let mapping = Arc::new(mapping);
         let ring = |index: usize| MappedRing {

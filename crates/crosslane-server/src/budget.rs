@@ -22,13 +22,12 @@ use std::time::{Duration, Instant};
 
 /// What a message takes beside its bytes.
 const BESIDE: usize = 256;
-/// For how long a client's bytes may wait for it where others have no room for theirs.
-const SLOW: Duration = Duration::from_secs(5);
-
 /// What all connections share.
 #[derive(Debug)]
 pub(crate) struct Budget {
     most: usize,
+    /// For how long a client's bytes may wait for it where others have no room for theirs.
+    slow: Duration,
     used: AtomicUsize,
     /// Told when something was given back.
     pub(crate) freed: Event,
@@ -36,8 +35,9 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, used: AtomicUsize::new(0), freed: Event::new(), since: Instant::now() })
+    pub(crate) fn new(most: usize, slow: Duration) -> Arc<Self> {
+        let (used, freed, since) = (AtomicUsize::new(0), Event::new(), Instant::now());
+        Arc::new(Self { most, slow, used, freed, since })
     }
 
     pub(crate) fn most(&self) -> usize {
@@ -46,6 +46,11 @@ impl Budget {
 
     pub(crate) fn used(&self) -> usize {
         self.used.load(Relaxed)
+    }
+
+    /// For how long a client's bytes may wait for it where others have no room for theirs.
+    pub(crate) fn slow(&self) -> Duration {
+        self.slow
     }
 
     fn now(&self) -> u64 {
@@ -131,10 +136,10 @@ impl Account {
         self.unread.load(Relaxed)
     }
 
-    /// Whether bytes have waited for the client for [`SLOW`].
+    /// Whether bytes have waited for the client for longer than they may.
     pub(crate) fn is_slow(&self) -> bool {
         let waits = self.budget.now().saturating_sub(self.since.load(Relaxed));
-        self.delayed() > 0 && Duration::from_millis(waits) >= SLOW
+        self.delayed() > 0 && Duration::from_millis(waits) >= self.budget.slow
     }
 }
 
@@ -170,9 +175,11 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
+    const SLOW: Duration = Duration::from_secs(5);
+
     #[test]
     fn no_more_is_held_than_there_is() {
-        let budget = Budget::new(2 * BESIDE + 1000);
+        let budget = Budget::new(2 * BESIDE + 1000, SLOW);
         let (one, other) = (Account::new(&budget), Account::new(&budget));
         let first = one.hold(600).unwrap();
         let second = other.hold(400).unwrap().complete();
@@ -189,7 +196,7 @@ mod tests {
 
     #[test]
     fn the_largest_message_fits_alone() {
-        let budget = Budget::new(1000);
+        let budget = Budget::new(1000, SLOW);
         let account = Account::new(&budget);
         let held = account.hold(1000).unwrap();
         assert!(account.hold(100).is_none());
@@ -199,7 +206,7 @@ mod tests {
 
     #[test]
     fn answers_count_also_without_room() {
-        let budget = Budget::new(1000);
+        let budget = Budget::new(1000, SLOW);
         let account = Account::new(&budget);
         account.keep(1000);
         assert!(account.fits());

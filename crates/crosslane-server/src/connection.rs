@@ -462,7 +462,7 @@ impl Connection {
             if let Some(held) = account.hold(length) {
                 return Ok(held);
             }
-            if timeout(LOOK, listener).await.is_err() {
+            if timeout(LOOK.min(account.budget().slow()), listener).await.is_err() {
                 self.shared.make_room(false);
                 if stream.get_ref().is_closed() {
                     return Err(Ended::Gone);

@@ -5,19 +5,15 @@
 //! (client)                     (server)
 //! ```
 //!
-//! The [`server`] has the libraries and their workers. A [`client`] gives its engine lanes like those of any other library. What
-//! an engine writes into the ring of a worker on its own machine travels over the socket as it is ([`wire`]), so that calls, streams,
-//! pipelining, limits and errors are the same.
+//! The [`server`] has the libraries and their workers. What a client's engine would write into the ring of a worker on its own machine
+//! arrives over the socket as it is ([`wire`]). The client is a crate of its own ([`crosslane_remote`]).
 
-pub mod address;
-mod any;
 mod budget;
-pub mod client;
 mod connection;
 pub mod doors;
+#[cfg(feature = "flight")]
 pub mod flight;
 pub mod http;
-pub mod lane;
 pub mod load;
 pub mod log;
 mod meter;
@@ -26,17 +22,10 @@ mod monitor;
 mod offer;
 mod route;
 pub mod server;
-pub mod session;
-mod stream;
-pub mod tls;
-pub mod wire;
 mod workers;
 
-pub use address::Address;
-pub use any::{AnyLane, AnyZygote};
-pub use client::{Remote, RemoteZygote};
+use crosslane_remote::stream;
+pub use crosslane_remote::{Address, LaneOptions, Remote, RemoteZygote, address, client, lane, tls, wire};
 pub use doors::Doors;
 pub use http::Http;
-pub use lane::LaneOptions;
 pub use server::{Options, Server};
-pub use session::Session;

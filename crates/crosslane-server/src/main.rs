@@ -4,6 +4,7 @@
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library};
 use crosslane_process::{Source, Zygote, ZygoteOptions, flush_log, guests, print_to_log};
+#[cfg(feature = "flight")]
 use crosslane_server::flight::{self, Flight};
 use crosslane_server::http::Access;
 use crosslane_server::load::{self, Event, Plan};
@@ -125,6 +126,12 @@ fn bench() -> ExitCode {
 
 /// Serves until a signal ends it. Returns whether all that was in flight then has ended.
 fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
+    #[cfg(not(feature = "flight"))]
+    if told.flight.is_some() {
+        return Err(Error::Setting(
+            "this program was built without Arrow Flight; `make setup` in Crosslane's folder builds it with it".into(),
+        ));
+    }
     let mut settings = guests::settings(HOW_TO_SET);
     told.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
     let addresses = told.listen.iter().map(|address| address.parse::<Address>());
@@ -158,20 +165,25 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         connections: told.connections,
         largest: told.largest_batch,
         waiting: told.waiting_bytes.unwrap_or_else(|| waiting(told.largest_batch)),
+        slow: SLOW,
         spin: if settings.spin.is_zero() { Duration::ZERO } else { settings.spin.max(SPIN) },
     };
     let server = Server::start(options, libraries)?;
     if let Some(http) = &http {
         http.show(&server);
     }
+    #[cfg(feature = "flight")]
     let log = |line: &str| info!(what = line, "flight");
-    let flight =
-        told.flight.map(|listen| Flight::open(&server, &flight::Options { listen, tls: told.tls }, log));
-    let flight = flight.transpose()?;
+    #[cfg(feature = "flight")]
+    let flight = told
+        .flight
+        .map(|listen| Flight::open(&server, &flight::Options { listen, tls: told.tls }, log))
+        .transpose()?;
     for address in server.addresses() {
         println!("serving {count} functions at {address}");
         info!(address = address.to_string(), functions = count, "serving");
     }
+    #[cfg(feature = "flight")]
     if let Some(flight) = &flight {
         let (count, refused) = flight.offered();
         refused.into_iter().for_each(log);
@@ -181,6 +193,7 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     let _ = std::io::stdout().flush();
     signals.wait();
     info!("shutting down");
+    #[cfg(feature = "flight")]
     flight.iter().for_each(Flight::end);
     Ok(server.shut_down(Duration::try_from_secs_f64(told.drain).unwrap_or(Duration::MAX)))
 }
@@ -202,6 +215,8 @@ fn open(doors: &Doors, told: HttpTold) -> Result<Http, Error> {
     Ok(http)
 }
 
+/// For how long bytes may wait for a slow client where others have no room for theirs.
+const SLOW: Duration = Duration::from_secs(5);
 /// For how long the server polls for calls and replies, unless the setting `spin` is more, or 0: as long as the time between calls if
 /// there are 20,000 a second.
 const SPIN: Duration = Duration::from_micros(50);

@@ -511,8 +511,13 @@ impl Route {
 
     /// The worker is of no more use. So is the lane: the client does again what can be done again.
     fn lose(&self, state: &mut State, slot: &Arc<Slot>, why: &str) {
+        let lane = lock(&slot.lane).take();
+        // The client does again what was not begun: it must know what was, also in the last moment.
+        if let Some(progress) = lane.as_ref().map(|lane| lane.progress()) {
+            self.tell_progress(state, progress);
+        }
         // Dropping it ends its process.
-        drop(lock(&slot.lane).take());
+        drop(lane);
         self.shared.workers[slot.library].forget(slot);
         state.slot = None;
         if let Some(oldest) = state.flying.front() {
@@ -593,11 +598,9 @@ impl Route {
         let offer = &self.shared.offers[oldest.offer];
         if progress != state.seen.progress {
             state.seen = Seen { progress, since: Instant::now() };
-            let (local, row) = progress;
-            let flying = state.flying.iter().find(|flying| flying.local as u32 == local);
             // A client that does not read needs no more news.
-            if let Some(flying) = flying.filter(|_| self.outbox.has_room()) {
-                self.outbox.tell_progress(self.lane, flying.exchange as u32, row);
+            if self.outbox.has_room() {
+                self.tell_progress(&state, progress);
             }
         } else if let Some(limit) = offer.function.patience()
             && state.seen.since.elapsed() > limit + LATE
@@ -613,6 +616,13 @@ impl Route {
             self.lose(&mut state, slot, &why);
             drop(state);
             self.outbox.room.notify(usize::MAX);
+        }
+    }
+
+    /// Tells the client how far the worker is, if that is with an exchange of this lane.
+    fn tell_progress(&self, state: &State, (local, row): (u32, u32)) {
+        if let Some(flying) = state.flying.iter().find(|flying| flying.local as u32 == local) {
+            self.outbox.tell_progress(self.lane, flying.exchange as u32, row);
         }
     }
 

@@ -2,7 +2,6 @@
 
 use crate::address::Address;
 use crate::budget::Budget;
-use crate::client::Dial;
 use crate::connection::{self, Connection};
 use crate::offer::{Offer, Seal};
 use crate::stream::{Listener, Stream};
@@ -50,6 +49,8 @@ pub struct Options {
     pub largest: usize,
     /// The most bytes of messages that wait in the server, of all connections together.
     pub waiting: usize,
+    /// For how long bytes may wait for a client that sends or reads slowly, where other clients have no room for theirs.
+    pub slow: Duration,
     /// For how long after the last call or reply the thread that waits for calls polls for more before it sleeps. Zero: it sleeps at once.
     pub spin: Duration,
 }
@@ -239,7 +240,7 @@ impl Server {
             token: options.token,
             welcome: welcome.map_err(system("the functions".into()))?,
             largest: options.largest,
-            budget: Budget::new(options.waiting),
+            budget: Budget::new(options.waiting, options.slow),
             refused: Counter::default(),
             violations: Counter::default(),
             draining: AtomicBool::new(false),
@@ -272,31 +273,6 @@ impl Server {
     /// What doors other than listeners look at.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
-    }
-
-    /// How many connections there may be, and the most bytes of a message.
-    pub(crate) fn limits(&self) -> (usize, usize) {
-        (self.shared.most_connections, self.shared.largest)
-    }
-
-    /// What clients must know.
-    pub(crate) fn token(&self) -> Option<&String> {
-        self.shared.token.as_ref()
-    }
-
-    /// What connects to this server from within its process, for a door that speaks another protocol.
-    pub(crate) fn dial(&self) -> Option<Dial> {
-        let (shared, handle) = (Arc::clone(&self.shared), self.scheduler.as_ref()?.handle().clone());
-        Some(Box::new(move || {
-            if let Some(why) = shared.refusal() {
-                return Err(io::Error::other(why));
-            }
-            let (ours, theirs) = Stream::pair()?;
-            let peer = "a door of this server".to_owned();
-            let place = connection::open(&shared, handle.io(theirs)?);
-            drop(handle.spawn(connection::serve(place, peer)));
-            Ok(ours)
-        }))
     }
 
     /// The connections that are open, and the calls that wait for a worker.
@@ -337,6 +313,35 @@ impl Server {
             let _ = watcher.join();
         }
         drained
+    }
+}
+
+/// For a door that speaks another protocol.
+#[cfg(feature = "flight")]
+impl Server {
+    /// How many connections there may be, and the most bytes of a message.
+    pub(crate) fn limits(&self) -> (usize, usize) {
+        (self.shared.most_connections, self.shared.largest)
+    }
+
+    /// What clients must know.
+    pub(crate) fn token(&self) -> Option<&String> {
+        self.shared.token.as_ref()
+    }
+
+    /// What connects to this server from within its process.
+    pub(crate) fn dial(&self) -> Option<crate::client::Dial> {
+        let (shared, handle) = (Arc::clone(&self.shared), self.scheduler.as_ref()?.handle().clone());
+        Some(Box::new(move || {
+            if let Some(why) = shared.refusal() {
+                return Err(io::Error::other(why));
+            }
+            let (ours, theirs) = Stream::pair()?;
+            let peer = "a door of this server".to_owned();
+            let place = connection::open(&shared, handle.io(theirs)?);
+            drop(handle.spawn(connection::serve(place, peer)));
+            Ok(ours)
+        }))
     }
 }
 

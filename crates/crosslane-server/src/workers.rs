@@ -35,10 +35,12 @@ use crosslane_sched::{BusyPoll, Handle};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::iter;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tracing::error;
 
 /// How often the watcher looks at what tells no news.
 const TICK: Duration = Duration::from_millis(10);
@@ -461,13 +463,20 @@ impl Watcher {
         })
     }
 
-    /// Begins to watch; `look` is called every [`TICK`].
+    /// Begins to watch; `look` is called every [`TICK`]. A panic is logged, and the thread goes on with the next message: without it
+    /// the calls of all clients would wait for ever.
     pub(crate) fn start(
         self: &Arc<Self>,
         look: impl Fn() + Send + 'static,
     ) -> std::io::Result<JoinHandle<()>> {
         let this = Arc::clone(self);
-        std::thread::Builder::new().name("crosslane-watcher".into()).spawn(move || this.run(look))
+        std::thread::Builder::new().name("crosslane-watcher".into()).spawn(move || {
+            // What panicked may do so again at once.
+            while catch_unwind(AssertUnwindSafe(|| this.run(&look))).is_err() && !this.stop.load(Relaxed) {
+                error!("the thread that takes results has panicked; it goes on");
+                thread::sleep(TICK);
+            }
+        })
     }
 
     pub(crate) fn stop(&self) {
@@ -566,4 +575,26 @@ impl BusyPoll for Watcher {
 /// Whether the worker of a lane lives, and how it ended if it does not.
 pub(crate) fn check(lane: &mut ProcessLane) -> Result<(), String> {
     if lane.lives() { Ok(()) } else { lane.check().map_err(|error| error.to_string()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn the_watcher_goes_on_after_a_panic() {
+        let watcher = Watcher::new();
+        let (sender, looked) = mpsc::channel();
+        let thread = watcher.start(move || {
+            sender.send(()).expect("the test waits");
+            panic!("a test's");
+        });
+        // The second look comes after the first has panicked.
+        looked.recv().unwrap();
+        looked.recv().unwrap();
+        watcher.stop();
+        drop(looked);
+        thread.unwrap().join().unwrap();
+    }
 }

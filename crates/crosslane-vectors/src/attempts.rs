@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 /// For how long a failure counts. A query that is only prepared may run much later, and then tries anew.
 const COUNTS: Duration = Duration::from_secs(1);
-/// How long a function must have taken for its failure to be kept, where statements have no numbers.
-const SLOW: Duration = Duration::from_millis(50);
+/// How long a function must have taken for its failure to be kept, where statements have no numbers, unless the call cost its
+/// worker. A quick function takes 50 ms, too, while others have the processors; then its failure must not be that of a prepared
+/// query which runs again.
+const SLOW: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(1) };
 
 /// The calls of a deterministic function at one place in one query; no other query sees them.
 ///
@@ -60,7 +62,7 @@ impl Attempts {
         }
         if let Err(error) = &outcome
             && arguments.rows() == 1
-            && (statement.is_some() || !self.varies.load(Relaxed) && taken(error, begun) >= SLOW)
+            && (statement.is_some() || !self.varies.load(Relaxed) && is_costly(error, begun))
             && let Ok(row) = arguments.frame(0..1)
         {
             let failed = Failed { when: Instant::now(), statement, row, error: error.clone() };
@@ -89,12 +91,15 @@ impl Attempts {
     }
 }
 
-/// How long a function took that was called at `begun` and failed. Where its guest says so this is without the boot of its
-/// worker, or what else came before it.
-fn taken(error: &Error, begun: Instant) -> Duration {
+/// Whether a function that was called at `begun` and failed was waited for, or has cost its worker: that one was replaced, and what
+/// had ended the call may not be there for the next try. Where its guest says so the time is without the boot of its worker, or what
+/// else came before it.
+fn is_costly(error: &Error, begun: Instant) -> bool {
     match error {
-        Error::Raised { failure, .. } if !failure.worked.is_zero() => failure.worked,
-        _ => begun.elapsed(),
+        Error::TimedOut { .. } | Error::LaneDied { .. } => true,
+        Error::Raised { failure, .. } if failure.ended => true,
+        Error::Raised { failure, .. } if !failure.worked.is_zero() => failure.worked >= SLOW,
+        _ => begun.elapsed() >= SLOW,
     }
 }
 
@@ -102,7 +107,7 @@ fn taken(error: &Error, begun: Instant) -> Duration {
 mod tests {
     use super::*;
     use crosslane::batch::{Body, Encode, Plan};
-    use crosslane::{Failure, Place};
+    use crosslane::{Failure, Place, Stall};
     use std::ops::Range;
 
     /// A column of bytes.
@@ -196,6 +201,22 @@ mod tests {
         assert!(kept(&mut || raised(SLOW)));
         assert!(kept(&mut { unfit }), "the engine has refused its result");
         assert!(kept(&mut { late }), "it has not raised: it was waited for");
+        let timed_out = || {
+            let (function, place) = ("f".into(), Place::default());
+            Err(Error::TimedOut { function, seconds: 0.001, place, stall: Stall::default() })
+        };
+        assert!(kept(&mut { timed_out }), "its time was over, however short it is");
+        let died = || {
+            let (function, how) = ("f".into(), "its worker process was killed".into());
+            Err(Error::LaneDied { function, how, place: Place::default() })
+        };
+        assert!(kept(&mut { died }), "it has cost its worker");
+        let ended = || {
+            let failure =
+                Box::new(Failure { ended: true, worked: Duration::from_nanos(1), ..Failure::default() });
+            Err(Error::Raised { function: "f".into(), failure, place: Place::default() })
+        };
+        assert!(kept(&mut { ended }), "its guest says that its process ends");
         attempts.forget();
         attempts.once(None, &one, || Ok(1)).unwrap();
         assert!(!kept(&mut || raised(SLOW)), "one has succeeded");

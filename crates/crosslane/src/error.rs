@@ -24,6 +24,9 @@ pub struct Failure {
     /// Whether it is the function's set-up that has failed, and nothing of the batch was begun.
     #[serde(default, skip_serializing_if = "is_false")]
     pub set_up: bool,
+    /// Whether the guest's process ends with it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ended: bool,
     /// For how long the guest worked on the batch until it failed, by what it says.
     #[serde(skip)]
     pub worked: Duration,

@@ -94,6 +94,10 @@ pub struct FunctionSpec {
     /// Whether the function prepares something on each lane before its first use.
     #[serde(default)]
     pub set_up: bool,
+    /// How many seconds a guest that ends late calls itself may take for that within a call: of a lane that has lost what it had
+    /// prepared.
+    #[serde(default)]
+    pub set_up_timeout: Option<f64>,
     /// Whether a stream function is called once, with an iterator of all batches ([`Entry::Iterate`]).
     #[serde(default)]
     pub iterates: bool,
@@ -136,6 +140,7 @@ impl FunctionSpec {
             partitions: false,
             cardinality: None,
             set_up: false,
+            set_up_timeout: None,
             iterates: false,
             whole_batches: false,
             description: String::new(),
@@ -158,6 +163,9 @@ impl FunctionSpec {
             return Err(format!(
                 "timeout is a positive number of seconds, at most {LONGEST_TIMEOUT}, not {timeout}"
             ));
+        }
+        if self.set_up_timeout.is_some_and(|seconds| !(seconds > 0.0 && seconds <= LONGEST_TIMEOUT)) {
+            return Err(format!("set_up_timeout is a positive number of seconds, at most {LONGEST_TIMEOUT}"));
         }
         if let Some(limit) = self.memory_limit.filter(|limit| !(1..=LARGEST_MEMORY_LIMIT).contains(limit)) {
             return Err(format!(
@@ -351,11 +359,12 @@ impl Function {
         if !self.spec.ends_late_calls {
             return Some(timeout);
         }
-        // Such a guest is only given up if it cannot: after all tries at a row, the pauses between them, and
+        // Such a guest is only given up if it cannot: after a set-up, all tries at a row, the pauses between them, and
         // a second.
+        let set_up = self.spec.set_up_timeout.map_or(Duration::ZERO, Duration::from_secs_f64);
         let pauses = (0..self.spec.retries.min(60)).map(crate::call::backoff).sum::<Duration>();
         let tries = timeout.saturating_mul(self.spec.retries.saturating_add(1));
-        Some(tries.saturating_add(pauses + Duration::from_secs(1)))
+        Some(tries.saturating_add(set_up).saturating_add(pauses + Duration::from_secs(1)))
     }
 }
 
@@ -514,6 +523,19 @@ mod tests {
         assert_eq!(function.patience(), Some(Duration::from_secs(1_000_000_000)));
         let mut spec = function.spec.clone();
         (spec.ends_late_calls, spec.retries) = (true, MOST_RETRIES);
+        spec.set_up_timeout = Some(LONGEST_TIMEOUT);
         assert!(Function::new(0, spec).unwrap().patience() > Some(Duration::from_secs(1_000_000_000_000)));
+    }
+
+    #[test]
+    fn a_guest_that_ends_late_calls_has_time_for_a_set_up_within_one() {
+        let mut spec = function("timeout", json!(1.0)).unwrap().spec.clone();
+        let patience = |spec: &FunctionSpec| Function::new(0, spec.clone()).unwrap().patience().unwrap();
+        spec.set_up_timeout = Some(20.0);
+        assert_eq!(patience(&spec), Duration::from_secs(1), "others are set up apart from calls");
+        spec.ends_late_calls = true;
+        assert_eq!(patience(&spec), Duration::from_secs(22));
+        spec.set_up_timeout = Some(-1.0);
+        assert!(Function::new(0, spec).unwrap_err().to_string().contains("set_up_timeout"));
     }
 }

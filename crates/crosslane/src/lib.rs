@@ -19,7 +19,7 @@ mod error;
 mod exchange;
 mod function;
 #[cfg(test)]
-#[path = "../tests/idle/mod.rs"]
+#[path = "../tests/it/idle.rs"]
 mod idle;
 mod instances;
 pub mod integer;
@@ -36,6 +36,7 @@ pub mod stats;
 mod types;
 mod unread;
 pub mod values;
+pub mod warmth;
 mod wkb;
 
 pub use builder::ColumnBuilder;

@@ -4,6 +4,11 @@
 //! as long as the pool), boots lanes, and ends lanes that are idle for too long. All other threads take a lane from
 //! the idle stack, and wait in line only if it is empty. Lanes boot without the pool's lock.
 //!
+//! # Warm lanes
+//! A pool keeps as many lanes ready as [`PoolOptions::warm`] says, until the idle timeout. Pools may share a bound ([`crate::warmth`]):
+//! then one that nobody has used keeps one lane, and all together no more than the bound. The keeper asks before it boots a lane that
+//! no waiter is due for, and looks what is too much when its lanes were used.
+//!
 //! # Shelves
 //! A worker that has given its lane back takes one for its next batch a moment later. So the lane stays on the
 //! thread's shelf ([`crate::spread`]), from which it is taken without the lock and without a cache line that other workers
@@ -51,10 +56,12 @@ use crate::exchange::{Address, Entry};
 use crate::lane::{Lane, LaneError, Patience, wait_any};
 use crate::spread::Shelves;
 use crate::stats::LaneStats;
+use crate::warmth::{Census, Member, SETTLED, Warmth};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -216,6 +223,14 @@ struct State<L: Lane> {
     stats: PoolStats,
     /// Whether idle lanes should be kept ready: since the last use, until the idle timeout.
     keep_warm: bool,
+    /// Whether a lane was ever checked out, if that makes a difference.
+    used: bool,
+    /// The most lanes to keep warm, since all pools together had too many; until a waiter finds none.
+    cap: Option<usize>,
+    /// Idle lanes that end because of that.
+    surplus: usize,
+    /// Whether all pools together may have too many lanes since this one has booted some.
+    unbalanced: bool,
     /// Whether the last boot failed: then no lane is booted until a waiter needs one.
     exhausted: bool,
     closed: bool,
@@ -248,6 +263,29 @@ impl<L: Lane> State<L> {
         kept.stats.busy.store(true, Relaxed);
         self.out += 1;
         self.keep_warm = true;
+        self.used = true;
+    }
+
+    /// How many lanes there should be when nobody waits.
+    fn wanted(&self) -> usize {
+        let warm = match (self.keep_warm, self.used) {
+            (false, _) => 0,
+            (true, false) => 1,
+            (true, true) => self.options.warm.max(1),
+        };
+        self.cap.map_or(warm, |cap| warm.min(cap))
+    }
+
+    /// The idle lanes that are too many in all pools together.
+    fn take_surplus(&mut self) -> Vec<Box<Kept<L>>> {
+        let count = std::mem::take(&mut self.surplus).min(self.idle.len());
+        if count > 0 {
+            self.cap = Some(self.idle.len() + self.out - count);
+        }
+        // Those that were used longest ago.
+        let leaving: Vec<_> = self.idle.drain(..count).collect();
+        self.lanes.retain(|living| !leaving.iter().any(|kept| Arc::ptr_eq(&kept.stats, living)));
+        leaving
     }
 
     /// Takes a lane back that is not used any more. It goes to the first waiter, or is idle.
@@ -295,6 +333,8 @@ impl<L: Lane> State<L> {
     fn stand(&mut self) -> u64 {
         self.stats.waited += 1;
         self.keep_warm = true;
+        self.used = true;
+        self.cap = None;
         self.last_used = Instant::now();
         let thread = std::thread::current().id();
         self.line.push_back(Place { ticket: self.stats.waited, thread, turn: Turn::Due });
@@ -336,10 +376,30 @@ struct Shared<L: Lane> {
     /// Notifies the waiters of a lane, a failure, or the end of a lane.
     arrival: Condvar,
     stop: Stop,
+    /// The bound on idle lanes that the pool shares with others.
+    warmth: Option<Arc<Warmth>>,
     /// The functions that lanes set up.
     prepared: OnceLock<String>,
     /// The process that made the pool. A fork has no keeper, and its copies of the lanes belong to its parent.
     process: u32,
+}
+
+impl<L: Lane> Member for Shared<L> {
+    fn census(&self) -> Census {
+        let mut state = self.lock();
+        self.collect(&mut state);
+        Census { idle: state.idle.len(), used: state.used.then_some(state.last_used) }
+    }
+
+    fn reconsider(&self) {
+        self.lock().cap = None;
+        self.work.notify_one();
+    }
+
+    fn shed(&self, lanes: usize) {
+        self.lock().surplus = lanes;
+        self.work.notify_one();
+    }
 }
 
 impl<L: Lane> Shared<L> {
@@ -492,6 +552,20 @@ impl<Z: Zygote> Pool<Z> {
         options: PoolOptions,
         start: impl FnOnce(Stop) -> Result<(Z, T), Error> + Send + 'static,
     ) -> Result<(Self, T), Error> {
+        Self::start_unless(options, None, || false, start)
+    }
+
+    /// The same for a pool that may share a bound on its idle lanes, unless `should_end` says that nobody waits for it any more. It is
+    /// asked on the caller's thread.
+    ///
+    /// # Errors
+    /// Those of `start`; [`Error::Boot`] if it was ended.
+    pub fn start_unless<T: Send + 'static>(
+        options: PoolOptions,
+        warmth: Option<Arc<Warmth>>,
+        should_end: impl Fn() -> bool,
+        start: impl FnOnce(Stop) -> Result<(Z, T), Error> + Send + 'static,
+    ) -> Result<(Self, T), Error> {
         let state = State {
             idle: Vec::new(),
             ending: Vec::new(),
@@ -504,6 +578,10 @@ impl<Z: Zygote> Pool<Z> {
             options,
             stats: PoolStats::default(),
             keep_warm: true,
+            used: warmth.is_none(),
+            cap: None,
+            surplus: 0,
+            unbalanced: false,
             exhausted: false,
             closed: false,
         };
@@ -513,10 +591,15 @@ impl<Z: Zygote> Pool<Z> {
             work: Condvar::new(),
             arrival: Condvar::new(),
             stop: Stop::default(),
+            warmth,
             prepared: OnceLock::new(),
             process: std::process::id(),
         });
         shared.attend(&mut shared.lock());
+        if let Some(warmth) = &shared.warmth {
+            let member: Weak<Shared<Z::Lane>> = Arc::downgrade(&shared);
+            warmth.join(member);
+        }
         let (sender, receiver) = mpsc::channel();
         let keeper = {
             let shared = Arc::clone(&shared);
@@ -533,9 +616,20 @@ impl<Z: Zygote> Pool<Z> {
                 })
                 .map_err(|error| Error::Boot(error.to_string()))?
         };
-        let description =
-            receiver.recv().unwrap_or_else(|_| Err(Error::Boot("the keeper thread panicked".into())))?;
-        Ok((Self { shared, keeper: Some(keeper) }, description))
+        // What it does when it is dropped ends the keeper, too.
+        let pool = Self { shared, keeper: Some(keeper) };
+        loop {
+            match receiver.recv_timeout(GLANCE) {
+                Ok(description) => return Ok((pool, description?)),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::Boot("the keeper thread panicked".into()));
+                }
+                Err(RecvTimeoutError::Timeout) if should_end() => {
+                    return Err(Error::Boot("interrupted while its functions were loaded".into()));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 
     /// A lane: an idle one, or, if there is none, the next that the keeper boots, or, if it cannot boot one, the next
@@ -618,7 +712,7 @@ impl<Z: Zygote> Pool<Z> {
     }
 
     fn refill(&self, state: &State<Z::Lane>) {
-        if state.idle.len() + state.out < state.options.warm {
+        if state.idle.len() + state.out < state.wanted() {
             self.shared.work.notify_one();
         }
     }
@@ -643,6 +737,7 @@ impl<Z: Zygote> Pool<Z> {
     pub fn configure(&self, options: PoolOptions) {
         let mut state = self.shared.lock();
         state.options = options;
+        (state.cap, state.unbalanced) = (None, true);
         self.shared.attend(&mut state);
         drop(state);
         self.shared.work.notify_one();
@@ -678,8 +773,13 @@ impl<Z: Zygote> Drop for Pool<Z> {
             let _ = keeper.join();
         }
         // Those that a keeper has left which panicked. Each knows the pool, so that it would live for ever.
-        let state = &mut *self.shared.lock();
-        drop((std::mem::take(&mut state.idle), std::mem::take(&mut state.ending)));
+        let mut state = self.shared.lock();
+        let left = (std::mem::take(&mut state.idle), std::mem::take(&mut state.ending));
+        drop(state);
+        drop(left);
+        if let Some(warmth) = &self.shared.warmth {
+            warmth.leave();
+        }
     }
 }
 
@@ -699,15 +799,20 @@ fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
         if state.closed {
             break;
         }
-        let wanted = if state.keep_warm { state.options.warm.max(1) } else { 0 };
-        let few = !state.exhausted && state.idle.len() + state.out < wanted;
-        if few || state.is_due() {
+        let few = !state.exhausted && state.idle.len() + state.out < state.wanted();
+        let due = state.is_due();
+        if few || due {
             drop(state);
+            if !due && shared.warmth.as_ref().is_some_and(|warmth| !warmth.has_room()) {
+                state = shared.lock();
+                state.cap = Some(state.idle.len() + state.out);
+                continue;
+            }
             let booted = zygote.boot().and_then(|lane| begin(lane, limit));
             state = shared.lock();
             match booted {
                 Ok((lane, prepares)) => {
-                    state.exhausted = false;
+                    (state.exhausted, state.unbalanced) = (false, true);
                     state.stats.booted += 1;
                     let stats = LaneStats { id: lane.id(), process: lane.process(), ..LaneStats::default() };
                     let stats = Arc::new(stats);
@@ -738,9 +843,13 @@ fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
         if state.keep_warm && state.out == 0 && state.last_used.elapsed() >= state.options.idle_timeout {
             state.keep_warm = false;
         }
-        if !state.keep_warm && state.out == 0 && !state.idle.is_empty() {
-            let leaving = std::mem::take(&mut state.idle);
+        let leaving = if !state.keep_warm && state.out == 0 {
             state.lanes.clear();
+            std::mem::take(&mut state.idle)
+        } else {
+            state.take_surplus()
+        };
+        if !leaving.is_empty() {
             drop(state);
             tearing_down.retain(|thread| !thread.is_finished());
             match limit {
@@ -751,6 +860,15 @@ fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
             continue;
         }
         let idle_timeout = state.options.idle_timeout;
+        if state.unbalanced && state.out == 0 && (!state.used || state.last_used.elapsed() >= SETTLED) {
+            drop(state);
+            let balanced = shared.warmth.as_ref().is_none_or(|warmth| warmth.balance());
+            state = shared.lock();
+            state.unbalanced = !balanced;
+            if state.surplus > 0 {
+                continue;
+            }
+        }
         let patience = match state.out {
             _ if !state.keep_warm => FOREVER,
             0 => idle_timeout.saturating_sub(state.last_used.elapsed()),
@@ -759,6 +877,7 @@ fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
             _ => idle_timeout,
         };
         let patience = if state.ending.is_empty() { patience.max(GLANCE) } else { GLANCE };
+        let patience = if state.unbalanced { patience.min(SETTLED) } else { patience };
         state = shared.work.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner).0;
     }
     let mut leaving = (std::mem::take(&mut state.idle), std::mem::take(&mut state.ending));

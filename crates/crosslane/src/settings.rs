@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The most lanes that a library may keep warm: each is a process, and a machine has only so many.
+/// The most lanes that libraries may keep warm: each is a process, and a machine has only so many.
 const MOST_WARM: usize = 1024;
 
 /// The setting that says which program runs the functions of a language.
@@ -26,7 +26,7 @@ pub struct Settings {
     programs: Vec<Program>,
     /// How a user sets one, in the engine's words.
     how: &'static str,
-    /// Lanes that a library keeps warm; 0: one per engine thread.
+    /// Lanes that all libraries together keep warm; 0: twice the processors.
     pub warm_lanes: usize,
     /// After so long without use, idle lanes leave.
     pub idle_timeout: Duration,
@@ -67,7 +67,10 @@ impl Default for Settings {
 impl Settings {
     /// Those that every engine has, and what they mean.
     const COMMON: [(&'static str, &'static str); 9] = [
-        ("warm_lanes", "workers that each library keeps ready, at most 1024; 0: one per engine thread"),
+        (
+            "warm_lanes",
+            "workers that all libraries together keep ready, at most 1024; 0: twice the processors",
+        ),
         ("idle_timeout", "seconds after which idle workers leave"),
         ("spin", "microseconds that a waiting side spins before it sleeps"),
         ("ring_size", "bytes of each ring of new workers, a power of two of at least 4096"),

@@ -5,7 +5,7 @@ use crosslane::call::{CallGroup, Caller, Map as Stream, MapInput, MapOptions, Ma
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{DataType, Error, Function, Kind, Library, Settings};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, ruby_environment};
-use crosslane_server::AnyZygote;
+use crosslane_remote::AnyZygote;
 use pyo3::exceptions::{
     PyConnectionError, PyKeyboardInterrupt, PyLookupError, PyRuntimeError, PyTimeoutError, PyValueError,
 };

@@ -7,7 +7,7 @@ use crosslane::builder::Overflow;
 use crosslane::{DataType, Field, calendar};
 use crosslane_guest::{Class, Integer, Moment, Refusal, Taken, Values, decimal_text};
 use pyo3::exceptions::{
-    PyException, PyMemoryError, PyOverflowError, PyTypeError, PyUnicodeEncodeError, PyValueError,
+    PyException, PyKeyError, PyMemoryError, PyOverflowError, PyTypeError, PyUnicodeEncodeError, PyValueError,
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -21,7 +21,7 @@ use pyo3::{IntoPyObjectExt, PyTypeInfo, ffi, intern};
 pub(crate) type Reader<'py> = crosslane_guest::Reader<Vm<'py>>;
 pub(crate) type Writer<'py> = crosslane_guest::Writer<Vm<'py>>;
 /// What an annotation says of a type beside its name in SQL, as a tuple that mirrors the type:
-/// `("struct", factory, [wishes])`, `("list", wish)`, `("map", wish, wish)`, `("enum", [members])`, `("timedelta",)`,
+/// `("struct", factory, [wishes], [whether a dict may lack the field])`, `("list", wish)`, `("map", wish, wish)`, `("enum", [members])`, `("timedelta",)`,
 /// `("text",)`.
 pub(crate) type Wish<'py> = Option<Bound<'py, PyTuple>>;
 type Made<'py> = PyResult<Bound<'py, PyAny>>;
@@ -66,10 +66,12 @@ pub(crate) enum Shape {
         values: Vec<Py<PyAny>>,
         codes: Py<PyDict>,
     },
-    /// The fields of a STRUCT, or the members of a UNION; and what is made of them, if that is no dict.
+    /// The fields of a STRUCT, or the members of a UNION; what is made of them, if that is no dict; and which of the fields a dict may
+    /// lack, if any: they are NULL then.
     Names {
         names: Vec<Py<PyString>>,
         factory: Option<Py<PyAny>>,
+        may_lack: Vec<bool>,
     },
 }
 
@@ -136,16 +138,18 @@ impl<'py> Vm<'py> {
                 Shape::None
             }
             T::Struct(fields) => {
-                let factory = match &wish {
+                let (factory, may_lack) = match &wish {
                     Some(wish) => {
                         parts = wish.get_item(2)?.extract()?;
-                        wish.get_item(1)?.extract()?
+                        (wish.get_item(1)?.extract()?, wish.get_item(3)?.extract()?)
                     }
-                    None => None,
+                    None => (None, Vec::new()),
                 };
-                Shape::Names { names: names(fields), factory }
+                Shape::Names { names: names(fields), factory, may_lack }
             }
-            T::Union(fields) => Shape::Names { names: names(&fields[1..]), factory: None },
+            T::Union(fields) => {
+                Shape::Names { names: names(&fields[1..]), factory: None, may_lack: Vec::new() }
+            }
             T::Map(entry) => {
                 parts.extend([part(1)?, part(2)?]);
                 let nested = entry.children().next().is_some_and(|key| key.children().len() > 0);
@@ -582,7 +586,7 @@ impl<'py> Values for Vm<'py> {
 
     fn structure(&self, shape: &Shape, _: usize, mut field: impl FnMut(usize) -> Made<'py>) -> Made<'py> {
         let values = PyDict::new(self.py);
-        let Shape::Names { names, factory } = shape else { return Ok(values.into_any()) };
+        let Shape::Names { names, factory, .. } = shape else { return Ok(values.into_any()) };
         for (at, name) in names.iter().enumerate() {
             values.set_item(name.bind(self.py), field(at)?)?;
         }
@@ -823,7 +827,7 @@ impl<'py> Values for Vm<'py> {
         value: &Bound<'py, PyAny>,
         mut field: impl FnMut(usize, &Bound<'py, PyAny>) -> Written,
     ) -> Taken<Written, Self> {
-        let Shape::Names { names, .. } = shape else { return Err(Refusal::Mismatch) };
+        let Shape::Names { names, may_lack, .. } = shape else { return Err(Refusal::Mismatch) };
         let due = || DataType::Struct(fields.into());
         if let Ok(tuple) = value.cast_exact::<PyTuple>() {
             if tuple.len() != names.len() {
@@ -836,7 +840,14 @@ impl<'py> Values for Vm<'py> {
         for (at, name) in names.iter().enumerate() {
             let name = name.bind(self.py);
             let found = match mapping {
-                Some(mapping) => mapping.get_item(name),
+                Some(mapping) => match mapping.get_item(name) {
+                    Err(error)
+                        if may_lack.get(at) == Some(&true) && error.is_instance_of::<PyKeyError>(self.py) =>
+                    {
+                        Ok(self.py.None().into_bound(self.py))
+                    }
+                    found => found,
+                },
                 None => value.getattr(name),
             };
             let found = found.map_err(|error| {

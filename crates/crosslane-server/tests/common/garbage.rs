@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// The most that a message may announce in [`answers`]: a client takes memory for it before it comes.
 const ANNOUNCED: u32 = 1 << 20;
+/// For how long [`lie`] waits for a client to ask. One that has something to ask does so at once.
+const ASKS: Duration = Duration::from_millis(100);
 /// What [`client`] does at most on a connection.
 const MOST: usize = 64;
 
@@ -233,7 +235,7 @@ fn liar() -> &'static Liar {
 
 /// Serves a client in such a way. The first byte says whether the greeting is true.
 fn lie(mut stream: UnixStream, lies: &[u8]) {
-    let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
+    let _ = stream.set_read_timeout(Some(ASKS));
     if is_honest(lies) {
         let welcome = Tell::Welcome {
             protocol: PROTOCOL,

@@ -198,6 +198,7 @@ pub fn options(listen: &[Address]) -> Options {
         connections: 100,
         largest: 16 << 20,
         waiting: 1 << 30,
+        slow: Duration::from_secs(5),
         spin: Duration::from_micros(50),
     }
 }

@@ -28,8 +28,8 @@ pub struct CallGroup {
     slots: Arc<Slots>,
     /// When they were cancelled last.
     cancelled: AtomicU64,
-    /// Asked by waiting calls whether they should end.
-    stop: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+    /// Asked by waiting calls whether what began at a moment should end.
+    stop: Option<Box<dyn Fn(u64) -> bool + Send + Sync>>,
 }
 
 impl fmt::Debug for CallGroup {
@@ -41,7 +41,7 @@ impl fmt::Debug for CallGroup {
 impl CallGroup {
     /// A group whose waiting calls ask `stop`, each on its own thread, whether they should end.
     pub fn with_stop(stop: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { stop: Some(Box::new(stop)), ..Self::default() }
+        Self { stop: Some(Box::new(move |_| stop())), ..Self::default() }
     }
 
     /// Another group of the same engine instance, with a `stop` of its own.
@@ -50,9 +50,17 @@ impl CallGroup {
         Self { slots: Arc::clone(&self.slots), ..Self::with_stop(stop) }
     }
 
-    /// Whether what began at this moment ([`now`]) should end.
+    /// Whether what began at this moment ([`now`]) should end. The first call that learns it from `stop` cancels the others, which may
+    /// be unable to learn it.
     pub fn should_end(&self, begun: u64) -> bool {
-        self.was_cancelled(begun) || self.stop.as_ref().is_some_and(|stop| stop())
+        if self.was_cancelled(begun) {
+            return true;
+        }
+        let stops = self.stop.as_ref().is_some_and(|stop| stop(begun));
+        if stops {
+            self.cancel();
+        }
+        stops
     }
 
     fn was_cancelled(&self, begun: u64) -> bool {
@@ -95,14 +103,19 @@ impl CallGroups {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The group of a connection, which lasts as long as somebody holds it.
-    pub fn of(&self, connection: u64) -> Arc<CallGroup> {
+    /// The group of a connection, which lasts as long as somebody holds it. Its waiting calls ask the `stop` of the first who asks for
+    /// the group, each on its own thread, whether what began at a moment should end.
+    pub fn of(&self, connection: u64, stop: impl Fn(u64) -> bool + Send + Sync + 'static) -> Arc<CallGroup> {
         let mut groups = self.lock();
         if let Some(group) = groups.get(&connection).and_then(Weak::upgrade) {
             return group;
         }
         groups.retain(|_, group| group.strong_count() > 0);
-        let group = Arc::new(CallGroup { slots: Arc::clone(&self.slots), ..CallGroup::default() });
+        let group = Arc::new(CallGroup {
+            slots: Arc::clone(&self.slots),
+            stop: Some(Box::new(stop)),
+            ..CallGroup::default()
+        });
         groups.insert(connection, Arc::downgrade(&group));
         group
     }

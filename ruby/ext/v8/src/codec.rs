@@ -271,6 +271,31 @@ impl Decoder<'_> {
         Ok(ruby().enc_str_new(self.bytes()?, ruby().utf8_encoding()))
     }
 
+    /// An integer from its sign and words.
+    fn integer(&mut self) -> Result<Integer, Error> {
+        let [negative] = self.take()?;
+        let count = self.count()?;
+        let (head, rest) = self
+            .0
+            .split_at_checked(count * size_of::<u64>())
+            .ok_or_else(|| refused("a value that is cut off".into()))?;
+        self.0 = rest;
+        let mut words: Vec<u64> = Vec::new();
+        words.try_reserve_exact(count).map_err(|_| no_memory())?;
+        words.extend(head.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)));
+        let mut flags =
+            rb_sys::INTEGER_PACK_LSWORD_FIRST as c_int | rb_sys::INTEGER_PACK_NATIVE_BYTE_ORDER as c_int;
+        if negative != 0 {
+            flags |= rb_sys::INTEGER_PACK_NEGATIVE as c_int;
+        }
+        let start = words.as_ptr().cast();
+        let mut raw = ruby().qnil().as_raw();
+        // SAFETY: protected; the words are as many as are passed, and nothing in the closure is to be dropped.
+        protect(|| raw = unsafe { rb_sys::rb_integer_unpack(start, count as _, 8, 0, flags) })?;
+        // SAFETY: the Integer lies on this stack.
+        Integer::try_convert(unsafe { Value::from_raw(raw) })
+    }
+
     /// The elements of an argument list.
     pub(crate) fn all(&mut self) -> Result<RArray, Error> {
         let count = self.count()?;
@@ -324,7 +349,7 @@ impl Decoder<'_> {
                 // SAFETY: the Time lies on this stack.
                 unsafe { Value::from_raw(time) }
             }
-            BIGINT => self.text()?.funcall("to_i", ())?,
+            BIGINT => self.integer()?.as_value(),
             BYTES => ruby.str_from_slice(self.bytes()?).as_value(),
             PENDING => ruby.hash_new().as_value(),
             _ => ruby.qnil().as_value(),

@@ -312,7 +312,7 @@ impl Link {
         }
     }
 
-    /// Ends a query of which not all rows were fetched. DuckDB does that when the next query begins.
+    /// Ends a query of which not all rows were fetched, or none. DuckDB does that when the next query begins.
     pub(crate) fn end_stream(&self) {
         // No worker is to wait for a block.
         self.session.group.cancel();
@@ -669,6 +669,8 @@ impl Prepared {
                 // They must be gone before the program goes on.
                 link.finish(|| while !pending.work(&link.session) {});
                 link.finish(|| drop(pending));
+                // One that came to its end meanwhile has not failed: the connection would keep it until its next query.
+                link.finish(|| link.end_stream());
                 return Err(failure(link.session.left(), "the query was interrupted"));
             }
             if finished {
@@ -695,6 +697,10 @@ impl Prepared {
         }
         // Any other exception that the query has swallowed is nobody's.
         if let Some(left) = link.session.left_for_good() {
+            if streamed {
+                drop(result);
+                link.finish(|| link.end_stream());
+            }
             return Err(failure(Some(left), "the query was left while it was planned"));
         }
         result.describe(Arc::clone(link))?;

@@ -1,0 +1,66 @@
+//! Where the functions of a library come from.
+
+use crosslane::{Error, Failure};
+use rustix::fs::MemfdFlags;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::path::PathBuf;
+
+/// Where the functions of a library come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Source {
+    /// A file of the guest's language.
+    File {
+        /// The absolute path.
+        path: PathBuf,
+    },
+    /// Functions of the engine's own process, called on threads of it.
+    Thread {
+        /// What to call the library.
+        name: String,
+    },
+    /// Functions that the host program serialised (for Python: by cloudpickle).
+    Pickle {
+        /// What to call the library.
+        name: String,
+        /// The serialised functions; sent one behind the other in a memory file.
+        #[serde(skip)]
+        pickles: Vec<Vec<u8>>,
+    },
+}
+
+impl Source {
+    /// The library's name.
+    pub fn name(&self) -> String {
+        match self {
+            Source::File { path } => path.display().to_string(),
+            Source::Thread { name } | Source::Pickle { name, .. } => name.clone(),
+        }
+    }
+
+    /// Refuses a file whose path is no text. Messages, settings and SQL are text, so no guest can be told of such a file.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self {
+            Source::File { path } if path.to_str().is_none() => Err(Error::Load {
+                library: self.name(),
+                failure: Box::new(Failure {
+                    class: "ValueError".into(),
+                    message: "its path is not UTF-8; rename it".into(),
+                    ..Failure::default()
+                }),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The serialised functions, to be read from their beginning.
+    pub(crate) fn memory(&self) -> io::Result<Option<File>> {
+        let Source::Pickle { pickles, .. } = self else { return Ok(None) };
+        let mut file = File::from(rustix::fs::memfd_create("crosslane-functions", MemfdFlags::CLOEXEC)?);
+        pickles.iter().try_for_each(|pickle| file.write_all(pickle))?;
+        file.rewind()?;
+        Ok(Some(file))
+    }
+}

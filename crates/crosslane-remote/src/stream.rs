@@ -1,0 +1,369 @@
+//! Sockets of either kind, encrypted or not. No operation waits.
+
+use crate::address::Address;
+use crate::tls::{self, Session};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustls::ServerConfig;
+use std::fs;
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A socket, whose operations do not wait.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Tcp(stream) => stream.as_fd(),
+            Socket::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl Read for &Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::net::recv(self, buffer, RecvFlags::DONTWAIT)?.0)
+    }
+}
+
+impl Write for &Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut nothing = rustix::net::SendAncillaryBuffer::default();
+        Ok(rustix::net::sendmsg(self, parts, &mut nothing, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Waits until a socket is ready, or fails if the connection is not wanted any more.
+pub type Wait<'a> = &'a dyn Fn(BorrowedFd<'_>, PollFlags) -> io::Result<()>;
+
+/// Connects to an address.
+fn reach(address: SocketAddr, wait: Wait<'_>) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS | Errno::INTR) => {
+            wait(socket.as_fd(), PollFlags::OUT)?;
+            rustix::net::sockopt::socket_error(&socket)??;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Whether a socket is ready now.
+fn is_ready(socket: &impl AsFd, interest: PollFlags) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(socket, interest)], Some(&now))) != Ok(0)
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Stream {
+    socket: Socket,
+    session: Option<Mutex<Session>>,
+}
+
+impl Stream {
+    fn new(socket: Socket, session: Option<Session>) -> Self {
+        Self { socket, session: session.map(Mutex::new) }
+    }
+
+    /// Both ends of a connection within this process.
+    ///
+    /// # Errors
+    /// If the process may open no more descriptors.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (one, other) = UnixStream::pair()?;
+        Ok((Self::new(Socket::Unix(one), None), Self::new(Socket::Unix(other), None)))
+    }
+
+    /// One that is connected.
+    #[cfg(test)]
+    pub(crate) fn of(stream: UnixStream) -> Self {
+        Self::new(Socket::Unix(stream), None)
+    }
+
+    /// Connects to the first of a host's addresses that answers, of which another comes first each `turn`. A connection to a Unix
+    /// socket may take so long.
+    ///
+    /// # Errors
+    /// That of the last address; or of `wait`, which waits until a socket is ready.
+    pub fn connect(address: &Address, turn: usize, limit: Duration, wait: Wait<'_>) -> io::Result<Self> {
+        match address {
+            Address::Unix(path) => {
+                let socket = unix_socket()?;
+                // Else it waits for ever for a server that takes no connections.
+                set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+                match rustix::net::connect(&socket, &SocketAddrUnix::new(path.as_path())?) {
+                    Err(Errno::AGAIN) => Err(ErrorKind::TimedOut.into()),
+                    connected => {
+                        connected?;
+                        Ok(Self::new(Socket::Unix(UnixStream::from(socket)), None))
+                    }
+                }
+            }
+            Address::Tcp { host, port, tls } => {
+                let mut failed = io::Error::new(ErrorKind::NotFound, "the host has no address");
+                let mut found: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
+                let first = turn % found.len().max(1);
+                found.rotate_left(first);
+                for address in found {
+                    match reach(address, wait) {
+                        Ok(socket) => {
+                            let session = tls.then(|| tls::client(host)).transpose()?;
+                            let stream = Self::new(Socket::Tcp(socket), session);
+                            stream.greet(wait)?;
+                            return Ok(stream);
+                        }
+                        Err(error) => failed = error,
+                    }
+                }
+                Err(failed)
+            }
+        }
+    }
+
+    /// Agrees with the server on keys, if the connection is encrypted.
+    fn greet(&self, wait: Wait<'_>) -> io::Result<()> {
+        let Some(session) = &self.session else { return Ok(()) };
+        loop {
+            let greeted = lock(session).greet(&self.socket);
+            match greeted {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let interest = if self.is_pending() { PollFlags::OUT } else { PollFlags::IN };
+                    wait(self.as_fd(), interest)?;
+                }
+                greeted => return greeted,
+            }
+        }
+    }
+
+    /// Reads what there is; 0 at the end.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing is there yet; those of the socket, and of the encryption.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &self.session {
+            Some(session) => lock(session).receive(&self.socket, buffer),
+            None => (&self.socket).read(buffer),
+        }
+    }
+
+    /// Writes as much as there is room for. What is encrypted and could not be written is left for [`Stream::flush`].
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no room; those of the socket, and of the encryption.
+    pub fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &self.session {
+            Some(session) => lock(session).send(&self.socket, parts),
+            None => (&self.socket).write_vectored(parts),
+        }
+    }
+
+    /// Sends what there is room for, and returns how many bytes that were.
+    ///
+    /// # Errors
+    /// Those of [`Stream::send`], except that there is no room.
+    pub fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match self.send(&[IoSlice::new(&bytes[sent..])]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Sends all, and waits for room. Another thread may receive meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`Stream::send`], except that there is no room.
+    pub fn send_all(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut sent = 0;
+        loop {
+            sent += self.send_some(&bytes[sent..])?;
+            match self.flush() {
+                Ok(()) if sent == bytes.len() => return Ok(()),
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                _ => {}
+            }
+            let _ = rustix::event::poll(&mut [PollFd::new(self, PollFlags::OUT)], None);
+        }
+    }
+
+    /// Whether there is something to receive, or the end.
+    pub fn has_news(&self) -> bool {
+        let decrypted = self.session.as_ref().is_some_and(|session| lock(session).has_news());
+        decrypted || is_ready(self, PollFlags::IN)
+    }
+
+    /// Whether there is nothing more to receive.
+    pub fn is_at_end(&self) -> bool {
+        let mut byte = [0];
+        match rustix::net::recv(&self.socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((_, length)) => length == 0,
+            Err(error) => !matches!(error, Errno::AGAIN | Errno::INTR),
+        }
+    }
+
+    /// Whether the other side has closed the connection. What it has sent before may be left.
+    pub fn is_closed(&self) -> bool {
+        is_ready(self, PollFlags::RDHUP)
+    }
+
+    /// Whether something is left.
+    pub fn is_pending(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| lock(session).is_pending())
+    }
+
+    /// Writes what is left.
+    ///
+    /// # Errors
+    /// `WouldBlock` if it cannot be written now; those of the socket.
+    pub fn flush(&self) -> io::Result<()> {
+        self.session.as_ref().map_or(Ok(()), |session| lock(session).flush(&self.socket))
+    }
+
+    /// Ends both directions: whoever waits for it finds its end.
+    pub fn shut_down(&self) {
+        if let Some(session) = &self.session {
+            lock(session).close(&self.socket);
+        }
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
+fn unix_socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
+fn lock(session: &Mutex<Session>) -> std::sync::MutexGuard<'_, Session> {
+    session.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// What takes connections.
+#[derive(Debug)]
+pub enum Listener {
+    /// Encrypted if there is a configuration.
+    Tcp(TcpListener, Option<Arc<ServerConfig>>),
+    /// Never encrypted: the bytes do not leave the machine.
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Listens. A Unix socket that nobody listens on any more is replaced; only this user may connect to it.
+    ///
+    /// # Errors
+    /// Those of the system; or that the address is encrypted and there is no certificate.
+    pub fn bind(address: &Address, config: Option<&Arc<ServerConfig>>) -> io::Result<Self> {
+        match address {
+            Address::Tcp { tls: true, .. } if config.is_none() => Err(io::Error::other(
+                "it is to be encrypted, and there is no certificate (--tls-cert, --tls-key)",
+            )),
+            Address::Tcp { host, port, tls } => {
+                let listener = TcpListener::bind((host.as_str(), *port))?;
+                Ok(Listener::Tcp(listener, config.filter(|_| *tls).cloned()))
+            }
+            Address::Unix(path) => {
+                let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
+                // Any other file refuses, too.
+                let is_socket = |file: fs::Metadata| file.file_type().is_socket();
+                if fs::symlink_metadata(path).is_ok_and(is_socket)
+                    && UnixStream::connect(path).is_err_and(refused)
+                {
+                    fs::remove_file(path)?;
+                }
+                let socket = unix_socket()?;
+                // Its file has these permissions from the beginning.
+                rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+                rustix::net::bind(&socket, &SocketAddrUnix::new(path.as_path())?)?;
+                rustix::net::listen(&socket, 1024)?;
+                Ok(Listener::Unix(UnixListener::from(socket)))
+            }
+        }
+    }
+
+    /// Takes a connection, and says whose it is.
+    ///
+    /// # Errors
+    /// `WouldBlock` if no client waits; those of the system.
+    pub fn accept(&self) -> io::Result<(Stream, String)> {
+        match self {
+            Listener::Tcp(listener, config) => {
+                let (stream, peer) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                // A client whose machine is gone would be waited for for ever.
+                rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+                let session = config.clone().map(Session::accept).transpose()?;
+                Ok((Stream::new(Socket::Tcp(stream), session), peer.to_string()))
+            }
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                Ok((Stream::new(Socket::Unix(stream), None), "a Unix socket".to_owned()))
+            }
+        }
+    }
+
+    /// Where it can be found: with the port that the system chose.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn address(&self, asked: &Address) -> io::Result<Address> {
+        match (self, asked) {
+            (Listener::Tcp(listener, _), Address::Tcp { host, tls, .. }) => {
+                Ok(Address::Tcp { host: host.clone(), port: listener.local_addr()?.port(), tls: *tls })
+            }
+            _ => Ok(asked.clone()),
+        }
+    }
+
+    /// Whether only programs of this machine reach it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Listener::Unix(_) => true,
+            Listener::Tcp(listener, _) => {
+                listener.local_addr().is_ok_and(|address: SocketAddr| address.ip().is_loopback())
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener, _) => listener.as_fd(),
+            Listener::Unix(listener) => listener.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! A listener while its process has no descriptors left.
+
+use crate::alone;
+use crosslane_sched::Scheduler;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, connect, socket};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_listener_without_descriptors_says_so_once_and_tries_again() {
+    let _alone = alone();
+    let scheduler = Scheduler::builder().workers(1).reserve(0).start().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let listener = scheduler.handle().io(listener).unwrap();
+    let (send, receive) = mpsc::channel();
+    scheduler.handle().spawn(async move {
+        loop {
+            let accepted = listener.accept().await.map(drop).map_err(|error| Errno::from_io_error(&error));
+            send.send(accepted).unwrap();
+        }
+    });
+    let new_socket = || socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let usual = getrlimit(Resource::Nofile);
+    let limit = |current| setrlimit(Resource::Nofile, Rlimit { current, ..usual }).unwrap();
+    let parks = || scheduler.handle().stats()[0].parks;
+    // A success ends what was said before, so the second lack is told as well.
+    for _ in 0..2 {
+        let client = new_socket();
+        // The next number that is free is too high.
+        let next = new_socket();
+        limit(Some(next.as_raw_fd() as u64));
+        drop(next);
+        connect(&client, &address).unwrap();
+        assert_eq!(receive.recv_timeout(LONG).unwrap(), Err(Some(Errno::MFILE)));
+        // The worker sleeps before each attempt, and nothing else wakes it.
+        let before = parks();
+        while parks() < before + 3 {
+            thread::yield_now();
+        }
+        limit(usual.current);
+        assert_eq!(receive.recv_timeout(LONG).unwrap(), Ok(()));
+    }
+}

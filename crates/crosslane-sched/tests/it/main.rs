@@ -1,0 +1,8 @@
+//! The integration tests of the scheduler that may run at the same time, in one program, which is linked once. Those that
+//! may not are in `alone`.
+
+mod busy;
+mod dispatchers;
+mod futures_io;
+mod hostile;
+mod tasks;

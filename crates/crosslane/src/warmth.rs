@@ -1,0 +1,172 @@
+//! The bound on warm lanes: of all libraries of an engine together.
+//!
+//! A lane that nobody uses is a process, or an isolate, that takes memory. A pool that was never used keeps one, and a used one as many as
+//! its options say; both only while all pools that share a bound have fewer idle lanes than that. More come to be when queries use
+//! several libraries at once. They end when their library was not used for [`SETTLED`]: first those of libraries that nobody has called,
+//! then those of the library that was used longest ago.
+//!
+//! # Locks
+//! The list of members is locked before a member's own state, never after it: a pool asks without its lock.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// For how long a library must not have been used before its lanes may end for others. A query uses its libraries again
+/// for each chunk.
+pub(crate) const SETTLED: Duration = Duration::from_secs(1);
+
+/// What a pool says of its lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Census {
+    /// Lanes that nobody has.
+    pub(crate) idle: usize,
+    /// When one was used last; `None` if none ever was.
+    pub(crate) used: Option<Instant>,
+}
+
+/// A pool that shares a bound.
+pub(crate) trait Member: Send + Sync {
+    /// What it has now.
+    fn census(&self) -> Census;
+    /// There is room again: it may have more lanes than it was left with.
+    fn reconsider(&self);
+    /// Ends so many of its idle lanes soon, and keeps no more than the rest until they are too few.
+    fn shed(&self, lanes: usize);
+}
+
+/// How many idle lanes the pools that share it may have together.
+pub struct Warmth {
+    limit: AtomicUsize,
+    members: Mutex<Vec<Weak<dyn Member>>>,
+}
+
+impl fmt::Debug for Warmth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Warmth").field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+impl Warmth {
+    /// A bound of so many lanes.
+    pub fn new(limit: usize) -> Self {
+        Self { limit: AtomicUsize::new(limit), members: Mutex::default() }
+    }
+
+    /// Changes the bound. Pools have what is too much until one of them looks again.
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<dyn Member>>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A pool shares the bound from now on, as long as it lives.
+    pub(crate) fn join(&self, member: Weak<dyn Member>) {
+        let mut members = self.lock();
+        members.retain(|member| member.strong_count() > 0);
+        members.push(member);
+    }
+
+    /// A pool is gone, with its lanes.
+    pub(crate) fn leave(&self) {
+        self.lock().iter().filter_map(Weak::upgrade).for_each(|member| member.reconsider());
+    }
+
+    /// Whether there may be another idle lane.
+    pub(crate) fn has_room(&self) -> bool {
+        let members = self.lock();
+        let idle: usize = members.iter().filter_map(Weak::upgrade).map(|member| member.census().idle).sum();
+        idle < self.limit.load(Relaxed)
+    }
+
+    /// Has pools end what they have together beyond the bound. False if too many of the lanes were used a moment ago.
+    pub(crate) fn balance(&self) -> bool {
+        let members = self.lock();
+        let mut counted: Vec<_> = members
+            .iter()
+            .filter_map(Weak::upgrade)
+            .map(|member| (member.census(), member))
+            .filter(|(census, _)| census.idle > 0)
+            .collect();
+        let idle: usize = counted.iter().map(|(census, _)| census.idle).sum();
+        let mut excess = idle.saturating_sub(self.limit.load(Relaxed));
+        counted.sort_by_key(|(census, _)| census.used);
+        for (census, member) in counted {
+            let rests = census.used.is_none_or(|used| used.elapsed() >= SETTLED);
+            let lanes = if rests { census.idle.min(excess) } else { 0 };
+            if lanes > 0 {
+                member.shed(lanes);
+                excess -= lanes;
+            }
+        }
+        excess == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    struct Pool(Mutex<Census>, AtomicUsize);
+
+    impl Member for Pool {
+        fn census(&self) -> Census {
+            *self.0.lock().unwrap()
+        }
+        fn reconsider(&self) {}
+        fn shed(&self, lanes: usize) {
+            self.1.fetch_add(lanes, Relaxed);
+            self.0.lock().unwrap().idle -= lanes;
+        }
+    }
+
+    fn pools(warmth: &Warmth, all: &[(usize, Option<Duration>)]) -> Vec<Arc<Pool>> {
+        let now = Instant::now();
+        let made = all.iter().map(|(idle, ago)| {
+            let used = ago.map(|ago| now.checked_sub(ago).expect("the machine runs for longer"));
+            Arc::new(Pool(Mutex::new(Census { idle: *idle, used }), AtomicUsize::new(0)))
+        });
+        let made: Vec<_> = made.collect();
+        for pool in &made {
+            let member: Weak<Pool> = Arc::downgrade(pool);
+            warmth.join(member);
+        }
+        made
+    }
+
+    fn shed(pools: &[Arc<Pool>]) -> Vec<usize> {
+        pools.iter().map(|pool| pool.1.load(Relaxed)).collect()
+    }
+
+    #[test]
+    fn those_that_were_used_longest_ago_end_first() {
+        let warmth = Warmth::new(4);
+        let (long, short) = (SETTLED * 3, SETTLED * 2);
+        let all = pools(&warmth, &[(2, Some(short)), (2, Some(long)), (1, None), (2, Some(Duration::ZERO))]);
+        assert!(!warmth.has_room());
+        assert!(warmth.balance());
+        assert_eq!(shed(&all), [0, 2, 1, 0]);
+        assert!(!warmth.has_room());
+        warmth.set_limit(5);
+        assert!(warmth.has_room());
+    }
+
+    #[test]
+    fn what_was_used_a_moment_ago_stays() {
+        let warmth = Warmth::new(1);
+        let all = pools(&warmth, &[(2, Some(Duration::ZERO)), (2, Some(SETTLED))]);
+        assert!(!warmth.balance());
+        assert_eq!(shed(&all), [0, 2]);
+    }
+
+    #[test]
+    fn a_pool_that_is_gone_does_not_count() {
+        let warmth = Warmth::new(1);
+        drop(pools(&warmth, &[(3, None)]));
+        assert!(warmth.has_room() && warmth.balance());
+    }
+}

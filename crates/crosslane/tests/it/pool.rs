@@ -1,0 +1,242 @@
+//! The pool with a zygote that takes its time: nobody waits for a boot who finds a warm lane.
+
+use crate::idle::IdleLane;
+use crosslane::Error;
+use crosslane::lane::Lane;
+use crosslane::pool::{self, Pool, PoolOptions, PooledLane, Stop};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+/// Boots a lane for each permit; says when it begins to, and where.
+struct SlowZygote {
+    stop: Stop,
+    permits: Receiver<Result<(), Error>>,
+    begun: Sender<ThreadId>,
+    booted: u64,
+}
+
+impl pool::Zygote for SlowZygote {
+    type Lane = IdleLane;
+
+    fn boot(&mut self) -> Result<IdleLane, Error> {
+        let _ = self.begun.send(std::thread::current().id());
+        loop {
+            match self.permits.recv_timeout(Duration::from_millis(1)) {
+                Ok(permit) => break permit?,
+                Err(RecvTimeoutError::Timeout) if self.stop.is_set() => {
+                    return Err(Error::Boot("nobody needs it".into()));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::Boot("the test is over".into())),
+            }
+        }
+        self.booted += 1;
+        Ok(IdleLane { id: self.booted, works: None, broken: false })
+    }
+}
+
+type Parts = (Pool<SlowZygote>, Sender<Result<(), Error>>, Receiver<ThreadId>);
+
+fn pool(warm: usize) -> Parts {
+    pool_with(PoolOptions { warm, idle_timeout: Duration::from_secs(60) })
+}
+
+fn pool_with(options: PoolOptions) -> Parts {
+    let (permit, permits) = channel();
+    let (begin, begun) = channel();
+    let (pool, ()) =
+        Pool::start(options, move |stop| Ok((SlowZygote { stop, permits, begun: begin, booted: 0 }, ())))
+            .unwrap();
+    (pool, permit, begun)
+}
+
+fn check_out(pool: &Pool<SlowZygote>) -> Result<PooledLane<IdleLane>, Error> {
+    pool.check_out(|| false).map(|lane| lane.expect("nobody ends the wait"))
+}
+
+#[test]
+fn a_boot_holds_nobody_up_who_finds_a_warm_lane() {
+    let (pool, permit, begun) = pool(2);
+    assert_ne!(begun.recv().unwrap(), std::thread::current().id(), "boots on an engine's thread");
+    permit.send(Ok(())).unwrap();
+    // The second boot has begun, and will not end: the first lane is there, and can come and go.
+    begun.recv().unwrap();
+    for _ in 0..3 {
+        let lane = check_out(&pool).unwrap();
+        assert_eq!(lane.id(), 1);
+        assert!(pool.try_check_out().is_none());
+        lane.give_back();
+    }
+    assert_eq!(pool.stats().waited, 0);
+    permit.send(Ok(())).unwrap();
+}
+
+#[test]
+fn those_who_wait_get_the_lane_or_the_error() {
+    let (pool, permit, begun) = pool(1);
+    std::thread::scope(|scope| {
+        begun.recv().unwrap();
+        let waiting = scope.spawn(|| check_out(&pool).map(|lane| lane.id()));
+        while pool.stats().waited == 0 {
+            std::thread::yield_now();
+        }
+        permit.send(Err(Error::Boot("no more processes".into()))).unwrap();
+        let error = waiting.join().unwrap().unwrap_err();
+        assert!(error.to_string().contains("no more processes"), "{error}");
+        // The next check-out tries again.
+        let waiting = scope.spawn(|| check_out(&pool).map(|lane| lane.id()));
+        permit.send(Ok(())).unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), 1);
+        permit.send(Ok(())).unwrap();
+    });
+}
+
+/// Where no more lanes can be booted, those that exist stay, and are lent in turns; and a boot is tried once for each
+/// who needs one. Several rounds, because one in which the lane comes back before anyone is refused shows nothing.
+#[test]
+fn who_cannot_have_a_lane_of_its_own_shares() {
+    for _ in 0..200 {
+        let (pool, permit, begun) = pool(1);
+        begun.recv().unwrap();
+        permit.send(Ok(())).unwrap();
+        let lane = check_out(&pool).unwrap();
+        let waited = pool.stats().waited;
+        // From now on each boot fails.
+        drop(permit);
+        std::thread::scope(|scope| {
+            let others = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    let lane = check_out(&pool)?;
+                    let id = lane.id();
+                    lane.give_back();
+                    Ok::<_, Error>(id)
+                })
+            });
+            while pool.stats().waited < waited + 2 {
+                std::thread::yield_now();
+            }
+            begun.recv().unwrap();
+            begun.recv().unwrap();
+            lane.give_back();
+            for other in others {
+                assert_eq!(other.join().unwrap().unwrap(), 1);
+            }
+        });
+        assert!(begun.try_recv().is_err(), "tried again for nobody");
+        // Dropping a lane ends it: now there is none to wait for.
+        drop(check_out(&pool).unwrap());
+        let error = check_out(&pool).unwrap_err();
+        assert_eq!(error.to_string(), "cannot start a worker: the test is over");
+    }
+}
+
+/// Two scans that each hold a lane, and each need another for what they do with their rows, would wait for each other
+/// for ever: one of them fails, and the other goes on with its lane.
+#[test]
+fn those_who_hold_all_lanes_do_not_wait_for_each_other() {
+    let (pool, permit, begun) = pool(2);
+    (0..2).for_each(|_| permit.send(Ok(())).unwrap());
+    for _ in 0..2 {
+        begun.recv().unwrap();
+    }
+    while pool.stats().idle < 2 {
+        std::thread::yield_now();
+    }
+    // From now on each boot fails.
+    drop(permit);
+    let pool = Arc::new(pool);
+    let both = Arc::new(std::sync::Barrier::new(2));
+    let (told, outcomes) = channel();
+    for _ in 0..2 {
+        let (pool, both, told) = (Arc::clone(&pool), Arc::clone(&both), told.clone());
+        std::thread::spawn(move || {
+            let mut scan = check_out(&pool).unwrap();
+            scan.hold();
+            both.wait();
+            let second = check_out(&pool).map(PooledLane::give_back);
+            scan.give_back();
+            told.send(second.is_ok()).unwrap();
+        });
+    }
+    let mut outcomes =
+        [(); 2].map(|()| outcomes.recv_timeout(Duration::from_secs(20)).expect("they wait for ever"));
+    outcomes.sort_unstable();
+    assert_eq!(outcomes, [false, true]);
+    assert_eq!(pool.stats().busy, 0);
+}
+
+/// Somebody who comes just when a lane was booted for another must not make that one wait for ever: the lane is
+/// the other's, or a new one is booted.
+#[test]
+fn who_waits_is_not_forgotten_when_another_comes_first() {
+    for _ in 0..300 {
+        let (pool, permit, begun) = pool(1);
+        let pool = Arc::new(pool);
+        permit.send(Ok(())).unwrap();
+        begun.recv().unwrap();
+        let first = check_out(&pool).unwrap();
+        let (served, answer) = channel();
+        let waiting = Arc::clone(&pool);
+        std::thread::spawn(move || {
+            let lane = check_out(&waiting).unwrap();
+            served.send(lane).unwrap();
+        });
+        begun.recv().unwrap();
+        (0..3).for_each(|_| permit.send(Ok(())).unwrap());
+        while pool.stats().booted < 2 {
+            std::hint::spin_loop();
+        }
+        let second = check_out(&pool).unwrap();
+        let third = answer.recv_timeout(Duration::from_secs(20)).expect("who waited was forgotten");
+        drop((first, second, third));
+    }
+}
+
+/// The keeper had seen no idle lane: the only one went from its boot straight to who waited.
+#[test]
+fn a_lane_that_is_given_back_leaves_after_the_idle_timeout() {
+    for idle_timeout in [Duration::from_millis(1), Duration::ZERO] {
+        let (pool, permit, begun) = pool_with(PoolOptions { warm: 1, idle_timeout });
+        begun.recv().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| check_out(&pool).unwrap());
+            while pool.stats().waited == 0 {
+                std::thread::yield_now();
+            }
+            permit.send(Ok(())).unwrap();
+            waiting.join().unwrap().give_back();
+        });
+        while pool.stats().idle > 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A query that is cancelled does not wait for the boot of its lane, and who stands behind it gets that.
+#[test]
+fn who_leaves_the_line_waits_no_more() {
+    let (pool, permit, begun) = pool(1);
+    begun.recv().unwrap();
+    let asked = AtomicU64::new(0);
+    let left = pool.check_out(|| asked.fetch_add(1, Relaxed) == 3).unwrap();
+    assert!(left.is_none());
+    assert_eq!(asked.load(Relaxed), 4);
+    permit.send(Ok(())).unwrap();
+    assert_eq!(check_out(&pool).unwrap().id(), 1);
+}
+
+/// A pool that is dropped ends the boot that nobody waits for any more.
+#[test]
+fn a_pool_that_is_dropped_waits_for_no_boot() {
+    let (pool, _permit, begun) = pool(1);
+    begun.recv().unwrap();
+    let (told, gone) = channel();
+    std::thread::spawn(move || {
+        drop(pool);
+        told.send(()).unwrap();
+    });
+    gone.recv_timeout(Duration::from_secs(20)).expect("the pool waits for the boot");
+}

@@ -1,0 +1,159 @@
+"""The linters, and the tests of what a change touches: by crate, and by language.
+
+    python tools/check.py [BASE]
+
+The change is what differs from the commit BASE: by default from where this branch has left its upstream, or from HEAD if it has none. It ends
+with what was run and what failed, and with the count of tests; `make test` runs all tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = ROOT / ".venv" / "bin" / "python"
+#: Tests in Python of what lies in a folder. The first that fits counts.
+TESTS = {
+    "conformance": ["test_conformance.py"],
+    "crates/crosslane-js": ["test_javascript.py", "test_isolates.py"],
+    "crates/crosslane-lua": ["test_lua.py"],
+    "crates/crosslane-remote": ["test_client.py", "test_server.py"],
+    "crates/crosslane-sched": ["test_server.py"],
+    "crates/crosslane-server": ["test_client.py", "test_server.py", "test_server_http.py"],
+    "crates/crosslane-load": ["test_load.py"],
+    "crates/crosslane-jni": [],
+    "crates/crosslane-duckdb": [
+        "test_functions.py",
+        "test_tables.py",
+        "test_registration.py",
+        "test_interrupts.py",
+    ],
+    "crates": ["test_functions.py", "test_failures.py", "test_tables.py", "test_waits.py"],
+    "docs": ["test_docs.py"],
+    "python/guest": ["test_functions.py", "test_types.py", "test_results.py", "test_aggregates.py"],
+    "python/crosslane": ["test_functions.py", "test_types.py", "test_cli.py", "test_registration.py"],
+    "ruby": ["test_ruby.py"],
+    "tools": ["test_setup.py", "test_tally.py"],
+    "README.md": ["test_docs.py::test_pages[README.md]"],
+}
+#: What checks the style of files with these endings.
+STYLE = {
+    (".rs",): ["cargo", "fmt", "--all", "--check"],
+    (".py",): [str(PYTHON.parent / "ruff"), "check", "--quiet", "."],
+    (".pyi", ".py"): [str(PYTHON.parent / "ruff"), "format", "--quiet", "--check", "."],
+    (".js", ".json", ".ts"): [
+        str(ROOT / "node_modules/.bin/biome"),
+        "ci",
+        "--colors=off",
+        "--log-level=warn",
+    ],
+    (".rb",): ["rubocop", "--format", "quiet", "--no-color"],
+    (".scala", ".java"): ["mvn", "-q", "-B", "-f", "spark/pom.xml", "spotless:check"],
+}
+
+
+def printed(*command: str) -> str:
+    """What a command prints."""
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def changed(base: str | None) -> list[str]:
+    """The files that the change touches, which are there."""
+    if base is None:
+        found = subprocess.run(
+            ["git", "merge-base", "HEAD", "@{upstream}"], cwd=ROOT, capture_output=True, text=True
+        )
+        base = found.stdout.strip() or "HEAD"
+    files = printed("git", "diff", "--name-only", base).splitlines()
+    files += printed("git", "ls-files", "--others", "--exclude-standard").splitlines()
+    return sorted({file for file in files if (ROOT / file).exists()})
+
+
+def crates(files: Iterable[str]) -> list[str]:
+    """The crates of the workspace in which the files lie."""
+    metadata = json.loads(printed("cargo", "metadata", "--no-deps", "--format-version", "1"))
+    folders = {
+        Path(package["manifest_path"]).parent.relative_to(ROOT).as_posix(): package["name"]
+        for package in metadata["packages"]
+    }
+    return sorted(
+        {name for folder, name in folders.items() if any(f.startswith(f"{folder}/") for f in files)}
+    )
+
+
+def tests(files: Iterable[str]) -> list[str]:
+    """The modules of Python's tests for what the files are."""
+    found: set[str] = set()
+    for file in files:
+        path = Path(file)
+        if path.parent == Path("python/tests"):
+            found |= {path.name} if path.name.startswith("test_") else {"test_functions.py"}
+        else:
+            found |= set(next((tests for folder, tests in TESTS.items() if file.startswith(folder)), []))
+    return [f"tests/{test}" for test in sorted(found)]
+
+
+def steps(files: list[str]) -> Iterable[tuple[str, list[str], Path]]:
+    """What is to be run: a name, a command, and the folder in which it runs."""
+    endings = {Path(file).suffix for file in files}
+    for suffixes, command in STYLE.items():
+        if endings & set(suffixes):
+            yield f"style of {', '.join(suffixes)}", command, ROOT
+    if touched := crates(files):
+        packages = [word for crate in touched for word in ("-p", crate)]
+        lint = [
+            "cargo",
+            "clippy",
+            "--locked",
+            "--release",
+            *packages,
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]
+        yield "clippy", lint, ROOT
+        yield "tests in Rust", ["cargo", "test", "--locked", "--release", "-q", *packages], ROOT
+        build = [str(PYTHON), "setup.py", "-q", "build_ext", "--inplace"]
+        yield "build", build, ROOT / "python"
+    if modules := tests(files):
+        yield "tests in Python", [str(PYTHON), "-m", "pytest", "-x", *modules], ROOT / "python"
+    if any(file.startswith(("ruby/lib", "ruby/ext", "ruby/test")) for file in files):
+        yield "tests in Ruby", ["rake", "--quiet", "test"], ROOT / "ruby"
+    spark = ROOT / ".venv-spark-4.3" / "bin" / "python"
+    if spark.exists() and any(file.startswith(("spark", "crates/crosslane-jni")) for file in files):
+        yield "Spark's plugin", [str(ROOT / "tools" / "spark")], ROOT
+        yield "tests in Spark", [str(spark), "-m", "pytest", "-x", "tests/test_functions.py"], ROOT / "spark"
+
+
+def main() -> None:
+    """The program."""
+    files = changed(sys.argv[1] if len(sys.argv) > 1 else None)
+    if not files:
+        sys.exit("nothing has changed; name a commit to compare with: make check BASE=HEAD~1")
+    python_library = printed(
+        str(PYTHON), "-c", "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
+    ).strip()
+    libraries = ":".join(filter(None, [python_library, os.environ.get("LD_LIBRARY_PATH", "")]))
+    env = {**os.environ, "PYO3_PYTHON": str(PYTHON), "LD_LIBRARY_PATH": libraries}
+    outcomes = []
+    for name, command, folder in steps(files):
+        print(f"\033[1m==> {name}\033[0m", flush=True)
+        begun = time.monotonic()
+        failed = subprocess.run(command, cwd=folder, env=env).returncode
+        outcomes.append((name, time.monotonic() - begun, failed))
+    print()
+    for name, seconds, failed in outcomes:
+        print(f"{seconds:6.1f} s  {'failed' if failed else 'passed'}  {name}")
+    if any(failed for _, _, failed in outcomes):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
