@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import textwrap
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import duckdb
@@ -27,6 +29,21 @@ def lives(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def name(process: psutil.Process) -> str:
+    """A process's name; empty if it has ended, as any may between two looks."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def kill(victims: Iterable[psutil.Process]) -> None:
+    """Kills processes, of which one may take others along, or end by itself before its turn comes."""
+    for process in victims:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 #: How many tests another version of DuckDB runs.
@@ -147,6 +164,30 @@ def value(con: duckdb.DuckDBPyConnection, query: str) -> object:
     """The only value of a query's result."""
     ((result,),) = con.execute(query).fetchall()
     return result
+
+
+@contextlib.contextmanager
+def once_at_work(con: duckdb.DuckDBPyConnection, act: Callable[[], object]) -> Iterator[None]:
+    """Does something when a lane is at work on the query of the block, however long that takes to begin."""
+    busy = "SELECT sum(busy) > 0 FROM crosslane_pools()"
+    with con.cursor() as watch:
+        # What still ends of a query before would be taken for this one.
+        assert eventually(lambda: not value(watch, busy))
+        begun: list[bool] = []
+
+        def run() -> None:
+            begun.append(eventually(lambda: bool(value(watch, busy)), 30))
+            # Mostly in the midst of the call, and never before the query.
+            time.sleep(0.1)
+            act()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+        assert begun == [True]
 
 
 def error(con: duckdb.DuckDBPyConnection, query: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 import crosslane
 
-from .conftest import error, eventually, processes, value
+from .conftest import error, eventually, kill, processes, value
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -37,9 +37,8 @@ FILES = {
 def kill_workers() -> None:
     def none_was_left() -> bool:
         left = processes()
-        for process in left:
-            # One may have started another meanwhile.
-            process.kill()
+        # One may have started another meanwhile.
+        kill(left)
         return not left
 
     assert eventually(none_was_left)

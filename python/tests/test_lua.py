@@ -17,7 +17,7 @@ import crosslane
 from crosslane._cli import main
 from crosslane._languages import guests
 
-from .conftest import Load, error, eventually, printed, value
+from .conftest import Load, error, eventually, kill, printed, value
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -336,8 +336,7 @@ def test_modules_of_the_folder_and_a_file_that_changes(lua: Load, tmp_path: Path
     )
     assert value(con, "SELECT twice(4)") == 8
     (tmp_path / "helper.lua").write_text("return { twice = function(x) return 3 * x end }")
-    for child in psutil.Process().children(recursive=True):
-        child.kill()
+    kill(psutil.Process().children(recursive=True))
     assert eventually(
         lambda: "functions.lua has changed since it was loaded" in error(con, "SELECT twice(5)")
     )

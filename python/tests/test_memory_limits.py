@@ -12,7 +12,7 @@ import pytest
 
 import crosslane
 
-from .conftest import Load, error, eventually, processes
+from .conftest import Load, error, eventually, name, processes
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -69,7 +69,7 @@ def test_what_a_worker_holds_outside_of_its_own_memory(
     file.write_text(textwrap.dedent(text).lstrip("\n"))
     crosslane.load(con, file)
     assert EXCEEDED in error(con, "SELECT use(1)")
-    assert eventually(lambda: not [process for process in processes() if process.name() in ("sh", "sleep")])
+    assert eventually(lambda: not [process for process in processes() if name(process) in ("sh", "sleep")])
 
 
 def test_a_worker_that_takes_too_much_is_as_one_that_dies(load: Load) -> None:
