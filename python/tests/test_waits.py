@@ -18,7 +18,7 @@ import pytest
 
 import crosslane
 
-from .conftest import CPUS, Library, Load, error, eventually, processes, value
+from .conftest import CPUS, Library, Load, error, eventually, kill, processes, value
 
 
 @pytest.mark.timeout(60)
@@ -56,8 +56,7 @@ def test_rows_that_no_worker_took_are_sent_again(load: Load) -> None:
         assert value(con, "SELECT f(1)") == 2
         assert eventually(lambda: value(con, "SELECT idle FROM crosslane_pools()") == CPUS)
         # With the zygote, so that nobody tells of their end.
-        for process in processes():
-            process.kill()
+        kill(processes())
         assert eventually(lambda: not processes())
         assert value(con, f"SELECT sum({function}(i)) FROM range(100) r(i)") == 5050
 
@@ -171,6 +170,8 @@ def test_a_cancelled_query_is_the_last_that_is_cancelled(load: Load, tmp_path: P
         crosslane.cancel(con)
 
     for query in (f"SELECT waits('{log}')", "SELECT sleeps(1000)"):
+        # The worker of the call that was cancelled has its time to end, and would be taken for that of the next.
+        assert eventually(lambda: value(con, BUSY) == 0)
         canceller = threading.Thread(target=cancel)
         canceller.start()
         text = error(con, query)
