@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import duckdb
+import psutil
 import pytest
 
 import crosslane
 
-from .conftest import Library, Load, error, eventually, printed, processes, value
+from .conftest import Library, Load, error, eventually, kill, once_at_work, printed, processes, value
 
 WAYS_TO_DIE = {
     "os._exit(3)": "its worker process ended with exit code 3",
@@ -139,12 +141,14 @@ def test_a_worker_that_closes_its_descriptors(load: Load) -> None:
 
 
 def test_children_of_a_worker_end_with_it(load: Load, tmp_path: Path) -> None:
+    # Tests of another version of DuckDB, which run beside these, have such children, too.
+    duration = f"1000.{os.getpid()}"
     con = load(
         f"""
         import os, pathlib, subprocess, time
         @udf
         def f(x: int) -> int:
-            child = subprocess.Popen(["sleep", "1000"])
+            child = subprocess.Popen(["sleep", {duration!r}])
             if os.fork() == 0:
                 time.sleep(1000)
             pathlib.Path({str(tmp_path / "started")!r}).touch()
@@ -158,9 +162,10 @@ def test_children_of_a_worker_end_with_it(load: Load, tmp_path: Path) -> None:
     con.close()
     assert (tmp_path / "started").exists()
     assert eventually(lambda: not processes())
-    import psutil
-
-    assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "1000"]]
+    # None of them is below this process any more.
+    assert eventually(
+        lambda: not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", duration]]
+    )
 
 
 def test_a_process_that_is_no_worker_is_not_ended(load: Load) -> None:
@@ -255,7 +260,7 @@ def test_a_timeout_says_where_the_function_was(tmp_path: Path, language: str) ->
 
 @pytest.mark.parametrize("language", STUCK)
 def test_a_call_without_a_timeout_that_is_stuck(tmp_path: Path, language: str) -> None:
-    path = tmp_path / f"functions.{language}"
+    path, log = tmp_path / f"functions.{language}", tmp_path / "log"
     text, (outer, inner) = stuck(language, timeout=False)
     path.write_text(text)
     program = f"""
@@ -271,22 +276,33 @@ except duckdb.Error as error:
 con.execute("CALL crosslane_set('end_stuck', false)")
 con.execute("CREATE OR REPLACE TABLE t AS SELECT f(4)")
 crosslane.load(con, {str(path)!r})
-import threading
-timer = threading.Timer(3, crosslane.cancel, [con])
-timer.start()
+import threading, time
+from pathlib import Path
+def cancel():
+    # Its stack is logged once, and it goes on, for longer than until then.
+    while Path({str(log)!r}).read_text().count("makes no progress; its stack:") < 2: time.sleep(0.02)
+    time.sleep(1)
+    crosslane.cancel(con)
+canceller = threading.Thread(target=cancel, daemon=True)
+canceller.start()
 try:
     con.execute("SELECT f(i) FROM range(10) r(i)").fetchall()
 except duckdb.Error as error:
     print(error)
+canceller.join()
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    with log.open("w") as stderr:
+        run = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=60
+        )
+    said = log.read_text()
     ended, cancelled = run.stdout.split("where it was then")
     assert "f: timed out after 0.4 s" in ended
     assert 0 < ended.index(outer) < ended.index(inner)
     assert "f: cancelled" in cancelled or "Interrupted!" in cancelled
     # Once for each call: that of the second is logged, too, and nothing ends it.
-    assert run.stderr.count("makes no progress; its stack:") == 2
-    assert run.stderr.count("Stack (most recent call first):") == 2
+    assert said.count("makes no progress; its stack:") == 2
+    assert said.count("Stack (most recent call first):") == 2
 
 
 @pytest.mark.parametrize(
@@ -496,11 +512,11 @@ def test_cancel_ends_a_slow_function_at_once(load: Load) -> None:
         """
     )
     for function in ("sleepy", "busy"):
-        timer = threading.Timer(1, crosslane.cancel, [con])
-        timer.start()
-        with pytest.raises(duckdb.Error, match=r"cancelled|[Ii]nterrupt"):
+        with (
+            once_at_work(con, lambda: crosslane.cancel(con)),
+            pytest.raises(duckdb.Error, match=r"cancelled|[Ii]nterrupt"),
+        ):
             con.execute(f"SELECT {function}(1)").fetchall()
-        timer.join()
     assert value(con, "SELECT 1") == 1
 
 
@@ -512,8 +528,7 @@ def test_a_zygote_that_is_started_again_runs_what_was_loaded(
     assert value(con, "SELECT f(i) FROM range(1) r(i)") == "f"
     text = path.read_text()
     path.write_text(text.replace("def f", "def h").replace("def g", "def f").replace("def h", "def g"))
-    for process in processes():
-        process.kill()
+    kill(processes())
     answer = "worker closed its connection"
     while "worker closed its connection" in answer:
         # A lane that was killed while it was idle.
@@ -527,8 +542,7 @@ def test_a_zygote_that_is_started_again_runs_what_was_loaded(
 def test_a_killed_zygote_is_started_again(load: Load) -> None:
     con = load("@udf\ndef f(x: int) -> int: return x + 1")
     assert value(con, "SELECT f(1)") == 2
-    for process in processes():
-        process.kill()
+    kill(processes())
     assert eventually(lambda: not processes())
     # Lanes that were warm died with it, and had begun nothing.
     assert value(con, "SELECT f(1)") == 2
@@ -536,9 +550,6 @@ def test_a_killed_zygote_is_started_again(load: Load) -> None:
 
 def test_a_worker_found_dead_while_idle(library: Library) -> None:
     con = crosslane.connect(functions=library("import os\n@udf\ndef pid() -> int: return os.getpid()"))
-    import os
-    import signal
-
     pid = value(con, "SELECT pid()")
     os.kill(int(str(pid)), signal.SIGKILL)
     time.sleep(0.2)
