@@ -242,8 +242,10 @@ def test_a_lane_that_is_dropped_ends(con: duckdb.DuckDBPyConnection, kind: str, 
     # pyarrow imports it at the first conversion, and swallows what is raised meanwhile.
     assert pd
     before = threading.active_count()
+    begun: list[int] = []
 
     def stuck(x: int) -> int:
+        begun.append(x)
         while x >= 0:
             pass
         return x
@@ -258,12 +260,18 @@ def test_a_lane_that_is_dropped_ends(con: duckdb.DuckDBPyConnection, kind: str, 
     options = {"timeout": 0.2, "vectorized": kind == "vectorized", **options}
     crosslane.register(con, function, name="f", lane="thread", **options)
     if "retries" in options:
-        timer = threading.Timer(0.5, crosslane.cancel, [con])
-        timer.start()
+
+        def cancel() -> None:
+            # It has been tried again.
+            eventually(lambda: len(begun) > 1, 30)
+            crosslane.cancel(con)
+
+        canceller = threading.Thread(target=cancel)
+        canceller.start()
         with pytest.raises(duckdb.Error):
             con.execute("SELECT f(i) FROM range(3) r(i)").fetchall()
         # It uses the connection, too.
-        timer.join()
+        canceller.join()
     else:
         assert con.execute("SELECT f(i) FROM range(3) r(i)").fetchall() == [(None,)] * 3
     con.close()

@@ -18,7 +18,7 @@ import pytest
 
 import crosslane
 
-from .conftest import Library, Load, error, eventually, lives, processes, value
+from .conftest import Library, Load, error, eventually, lives, name, processes, value
 
 
 def run(program: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -351,7 +351,7 @@ def test_killing_the_engine_leaves_nothing(library: Library) -> None:
     assert engine.stdout is not None
     assert engine.stdout.readline() == "ready\n"
     below = psutil.Process(engine.pid)
-    assert eventually(lambda: any("sleep" in p.name() for p in below.children(recursive=True)))
+    assert eventually(lambda: any("sleep" in name(p) for p in below.children(recursive=True)))
     family = below.children(recursive=True)
     engine.kill()
     engine.wait()
@@ -416,7 +416,12 @@ def test_a_fork_of_the_engine_keeps_no_cancelled_loop_alive(tmp_path: Path) -> N
         child = os.fork()
         if child == 0:
             time.sleep(1000)
-        threading.Timer(0.5, crosslane.cancel, [con]).start()
+        watch = con.cursor()
+        def cancel():
+            while not watch.execute("SELECT count(*) FROM crosslane_lanes() WHERE busy").fetchone()[0]:
+                time.sleep(0.02)
+            crosslane.cancel(con)
+        threading.Thread(target=cancel).start()
         try:
             con.execute("SELECT stuck(i) FROM range(1) r(i)").fetchall()
         except Exception as error:
@@ -522,9 +527,18 @@ def test_without_any_interpreter(library: Library, tmp_path: Path) -> None:
         assert "crosslane_set('" in result.stderr
 
 
-def test_interrupting_a_group_of_processes(library: Library) -> None:
+def test_interrupting_a_group_of_processes(library: Library, tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to the whole foreground group; the zygote hears it and passes it on."""
-    path = library("import time\n@udf\ndef f(x: int) -> int: time.sleep(1000)")
+    begun = tmp_path / "begun"
+    path = library(
+        f"""
+        import pathlib, time
+        @udf
+        def f(x: int) -> int:
+            pathlib.Path({str(begun)!r}).touch()
+            time.sleep(1000)
+        """
+    )
     program = f"""
         import crosslane, duckdb, signal, time
         con = crosslane.connect(functions={str(path)!r})
@@ -543,7 +557,8 @@ def test_interrupting_a_group_of_processes(library: Library) -> None:
     )
     assert engine.stdout is not None
     assert engine.stdout.readline() == "ready\n"
-    time.sleep(0.5)
+    # Before, a worker would have nothing to be interrupted in.
+    assert eventually(begun.exists, 30)
     os.killpg(engine.pid, signal.SIGINT)
     assert engine.stdout.readline() == "ended\n"
     engine.wait(10)

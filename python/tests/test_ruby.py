@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-import threading
 
 import duckdb
 import psutil
 import pytest
 
-from .conftest import CPUS, Load, error, eventually, printed, value
+import crosslane
+
+from .conftest import CPUS, Load, error, eventually, once_at_work, printed, value
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -350,15 +351,11 @@ def test_a_waiting_worker_ends_at_once_on_a_signal(ruby: Load) -> None:
 
 
 def test_a_query_in_ruby_can_be_cancelled(ruby: Load) -> None:
-    import crosslane
-
     con = ruby('udf("stuck(x BIGINT) -> BIGINT") { |x| sleep }')
-    timer = threading.Timer(0.5, crosslane.cancel, [con])
-    timer.start()
     # It would never end.
-    text = error(con, "SELECT stuck(i) FROM range(2, 5) r(i)")
+    with once_at_work(con, lambda: crosslane.cancel(con)):
+        text = error(con, "SELECT stuck(i) FROM range(2, 5) r(i)")
     assert re.search("cancelled|Interrupted", text), text
-    timer.join()
 
 
 def test_reloading(ruby: Load) -> None:

@@ -523,8 +523,12 @@ def test_a_query_is_cancelled(load: Load, how: str, query: str, function: str) -
     def run() -> None:
         outcome.append(error(con, f"SELECT count(*) FROM crosslane_map('{query}', '{function}')"))
 
-    thread = threading.Thread(target=run)
-    thread.start()
+    with con.cursor() as watch:
+        thread = threading.Thread(target=run)
+        before = connections(watch)
+        thread.start()
+        # The query within has a connection of its own. What comes before it has begun would be without effect.
+        assert eventually(lambda: connections(watch) > before)
     time.sleep(0.5)
     if how == "interrupt":
         con.interrupt()
