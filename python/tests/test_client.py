@@ -12,7 +12,7 @@ import textwrap
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -405,7 +405,8 @@ def test_calls_beyond_the_lanes_wait(server: Server, begun: Path) -> None:
         assert not waits.done()
         client.close()
         for call in (slow, waits):
-            with pytest.raises(ValueError, match="the client was closed"):
+            # The second may not have begun.
+            with pytest.raises(ValueError, match=r"the client (is|was) closed"):
                 call.result(30)
 
 
@@ -653,5 +654,14 @@ def test_no_thread_is_left(server: Server) -> None:
 
     run_async(main)
     assert eventually(lambda: threading.active_count() <= before)
-    names = (path.joinpath("comm") for path in Path("/proc/self/task").iterdir())
-    assert not [name for name in names if name.exists() and name.read_text().startswith("crosslane-send")]
+
+
+    def senders() -> list[str]:
+        found = []
+        for path in Path("/proc/self/task").iterdir():
+            # Any thread may end meanwhile.
+            with suppress(OSError):
+                found.append((path / "comm").read_text())
+        return [name for name in found if name.startswith("crosslane-send")]
+
+    assert eventually(lambda: not senders())

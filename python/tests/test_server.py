@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +20,7 @@ import pytest
 
 import crosslane
 
-from .conftest import Library, error, eventually, processes, value
+from .conftest import Library, error, eventually, once_at_work, processes, value
 from .servers import Server, unix
 
 pytestmark = pytest.mark.any_duckdb
@@ -231,11 +230,11 @@ def test_streams_go_through_a_server(
 
 
 def test_an_interrupt_ends_a_query(remote: duckdb.DuckDBPyConnection) -> None:
-    timer = threading.Timer(0.5, remote.interrupt)
-    timer.start()
-    with pytest.raises(duckdb.Error, match=r"Interrupted!|numbers: cancelled"):
+    with (
+        once_at_work(remote, remote.interrupt),
+        pytest.raises(duckdb.Error, match=r"Interrupted!|numbers: cancelled"),
+    ):
         remote.execute("SELECT count(*) FROM numbers(1_000_000_000_000)").fetchall()
-    timer.join()
     assert value(remote, "SELECT shout('a')") == "A!"
 
 
@@ -325,16 +324,27 @@ def test_a_file_that_cannot_be_loaded(library: Library) -> None:
         Server(first, second)
 
 
+#: Says that it has begun: what comes later, a server that is to end does not take any more.
+NAPS = """
+import pathlib, time
+@udf
+def naps(x: float) -> float:
+    pathlib.Path({begun!r}).touch()
+    time.sleep(x)
+    return x
+"""
+
+
 def test_calls_end_before_the_server_does(
-    con: duckdb.DuckDBPyConnection, library: Library, serve: type[Server]
+    con: duckdb.DuckDBPyConnection, library: Library, serve: type[Server], tmp_path: Path
 ) -> None:
-    text = "import time\n@udf\ndef naps(x: float) -> float:\n    time.sleep(x)\n    return x\n"
-    server = serve(library(text))
+    begun = tmp_path / "begun"
+    server = serve(library(NAPS.format(begun=str(begun))))
     con.execute(f"CALL crosslane_attach('{server.address}')")
     results: list[object] = []
     query = threading.Thread(target=lambda: results.append(value(con, "SELECT naps(1.0)")))
     query.start()
-    time.sleep(0.5)
+    assert eventually(begun.exists)
     assert server.end() == 0
     query.join()
     assert results == [1.0]
@@ -342,15 +352,15 @@ def test_calls_end_before_the_server_does(
 
 
 def test_calls_that_do_not_end_are_ended(
-    con: duckdb.DuckDBPyConnection, library: Library, serve: type[Server]
+    con: duckdb.DuckDBPyConnection, library: Library, serve: type[Server], tmp_path: Path
 ) -> None:
-    text = "import time\n@udf\ndef naps(x: float) -> float:\n    time.sleep(x)\n    return x\n"
-    server = serve(library(text), options=("--drain", "0.2"))
+    begun = tmp_path / "begun"
+    server = serve(library(NAPS.format(begun=str(begun))), options=("--drain", "0.2"))
     con.execute(f"CALL crosslane_attach('{server.address}')")
     results: list[str] = []
     query = threading.Thread(target=lambda: results.append(error(con, "SELECT naps(1000)")))
     query.start()
-    time.sleep(0.5)
+    assert eventually(begun.exists)
     assert server.end(signal.SIGINT) == 1
     query.join()
     assert server.address in results[0]

@@ -227,6 +227,7 @@ def test_the_log_as_text_has_a_line_for_each_event(con: duckdb.DuckDBPyConnectio
         con.execute("SELECT prints(i) FROM range(1) r(i)")
         with pytest.raises(duckdb.Error):
             con.execute("SELECT dies(i) FROM range(1) r(i)")
+        assert eventually(lambda: "two " in server.log, 30)
         server.end()
     lines = [re.fullmatch(r"\S+Z +(INFO|WARN) (.*)", line) for line in server.log.splitlines()]
     assert all(lines), server.log
