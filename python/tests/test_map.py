@@ -13,7 +13,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
@@ -112,14 +112,37 @@ def test_what_is_no_reader_or_function() -> None:
         crosslane.map(numbers(1), lambda batch: (lock, batch))
 
 
-def test_ordered_or_not() -> None:
-    def slow_first(batch: pa.RecordBatch) -> pa.RecordBatch:
-        if batch["n"][0].as_py() == 0:
-            time.sleep(0.5)
-        return batch
+def meeting(folder: Path, count: int) -> Callable[[object], None]:
+    """A function that says who comes, and waits until so many have come: for a minute at most."""
 
-    assert column(crosslane.map(numbers(40), slow_first, lanes=3)) == list(range(40_000))
-    got = column(crosslane.map(numbers(40), slow_first, lanes=3, ordered=False))
+    def come(who: object) -> None:
+        (folder / str(who)).touch()
+        end = time.monotonic() + 60
+        while len(list(folder.iterdir())) < count and time.monotonic() < end:
+            time.sleep(0.01)
+
+    return come
+
+
+def test_ordered_or_not(tmp_path: Path) -> None:
+    def slow_first(ordered: bool) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        folder = tmp_path / str(ordered)
+        folder.mkdir()
+        # The others wait for the results of the first, or go on without it.
+        come = meeting(folder, 3 if ordered else 20)
+
+        def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+            first = batch["n"][0].as_py()
+            if first == 0:
+                come(first)
+            else:
+                (folder / str(first)).touch()
+            return batch
+
+        return slow
+
+    assert column(crosslane.map(numbers(40), slow_first(True), lanes=3)) == list(range(40_000))
+    got = column(crosslane.map(numbers(40), slow_first(False), lanes=3, ordered=False))
     assert sorted(got) == list(range(40_000)) != got
 
 
@@ -148,13 +171,15 @@ def test_large_answers_are_cut() -> None:
     assert [len(s) for s in one[0]["s"].to_pylist()] == [20_000_000]
 
 
-def test_large_batches_are_cut_for_all_lanes() -> None:
-    seen = crosslane.map(
-        pa.table({"n": range(1_000_000)}),
-        lambda batch: {"rows": [batch.num_rows], "pid": [os.getpid()]},
-        lanes=2,
-    )
-    table = pa.table(seen)
+def test_large_batches_are_cut_for_all_lanes(tmp_path: Path) -> None:
+    # A lane that is not there yet takes no part: the first waits for the second.
+    come = meeting(tmp_path, 2)
+
+    def told(batch: pa.RecordBatch) -> dict[str, list[int]]:
+        come(os.getpid())
+        return {"rows": [batch.num_rows], "pid": [os.getpid()]}
+
+    table = pa.table(crosslane.map(pa.table({"n": range(1_000_000)}), told, lanes=2))
     assert (pc.sum(table["rows"]).as_py(), pc.max(table["rows"]).as_py()) == (1_000_000, 65_536)
     assert len(set(table["pid"].to_pylist())) == 2
 
@@ -498,7 +523,7 @@ def test_a_reader_that_raises_ends_the_stream() -> None:
     before = children()
     with pytest.raises(OSError, match="the disk is gone"):
         list(crosslane.map(broken(), same))
-    assert children() == before
+    assert eventually(lambda: children() == before)
 
 
 def test_a_slow_consumer_holds_back_the_reader() -> None:
@@ -594,15 +619,18 @@ def test_another_thread_closes_it() -> None:
         next(stream)
 
 
-def test_one_thread_reads_at_a_time() -> None:
+def test_one_thread_reads_at_a_time(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
     def sleeps(batch: pa.RecordBatch) -> pa.RecordBatch:
+        begun.touch()
         time.sleep(2)
         return batch
 
     stream = crosslane.map(numbers(2), sleeps, lanes=1)
     reader = threading.Thread(target=list, args=(stream,))
     reader.start()
-    time.sleep(0.5)
+    assert eventually(begun.exists)
     with pytest.raises(RuntimeError, match="another thread"):
         next(stream)
     reader.join()
@@ -618,11 +646,14 @@ def test_two_streams_and_one_through_two_functions() -> None:
     assert column(crosslane.map(inner, same, lanes=2)) == list(range(1, 30_001))
 
 
-def test_many_lanes() -> None:
-    stream = crosslane.map(
-        numbers(200), lambda batch: {"n": batch["n"], "pid": [os.getpid()] * 1000}, lanes=8
-    )
-    table = pa.table(stream)
+def test_many_lanes(tmp_path: Path) -> None:
+    come = meeting(tmp_path, 2)
+
+    def told(batch: pa.RecordBatch) -> dict[str, object]:
+        come(os.getpid())
+        return {"n": batch["n"], "pid": [os.getpid()] * 1000}
+
+    table = pa.table(crosslane.map(numbers(200), told, lanes=8))
     assert table["n"].to_pylist() == list(range(200_000))
     assert 2 <= len(set(table["pid"].to_pylist())) <= 8
 
@@ -670,16 +701,19 @@ def test_a_fork_of_the_program() -> None:
     assert sum(batch.num_rows for batch in stream) == 49_000
 
 
-def test_ctrl_c_ends_it_at_once() -> None:
-    program = textwrap.dedent("""
+def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    program = textwrap.dedent(f"""
         import time
+        from pathlib import Path
         import pyarrow as pa
         import crosslane
 
         def sleeps(batch):
+            Path({str(begun)!r}).touch()
             time.sleep(60)
 
-        stream = crosslane.map(pa.table({"n": [1]}), sleeps)
+        stream = crosslane.map(pa.table({{"n": [1]}}), sleeps)
         print("ready", flush=True)
         try:
             next(stream)
@@ -690,9 +724,9 @@ def test_ctrl_c_ends_it_at_once() -> None:
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
-    time.sleep(0.5)
-    begun = time.monotonic()
+    assert eventually(begun.exists, 30)
+    since = time.monotonic()
     os.kill(child.pid, signal.SIGINT)
     assert child.stdout.readline() == "interrupted\n"
     assert child.wait() == 0
-    assert time.monotonic() - begun < 30, "the function sleeps for a minute"
+    assert time.monotonic() - since < 50, "the function sleeps for a minute"

@@ -180,7 +180,8 @@ def test_partitions_are_scanned_by_several_workers(ruby: Load) -> None:
         """
     )
     assert rows(con, "SELECT count(*), sum(part), max(k) FROM parts(10)") == [(10, 55, 3)]
-    assert value(con, "SELECT count(DISTINCT pid) FROM parts(10, k := 4)") == 2
+    # Each of DuckDB's threads takes a part, if it wakes up before the other has done all.
+    assert eventually(lambda: value(con, "SELECT count(DISTINCT pid) FROM parts(10, k := 4)") == 2)
     assert "a partition goes to another worker by Marshal" in error(con, "FROM procs()")
     assert rows(con, "FROM empty()") == []
 
@@ -294,7 +295,7 @@ def test_retries_and_crashes(ruby: Load, tmp_path: Path) -> None:
           Enumerator.new {{ |rows| n.times {{ |i| i == 3000 ? sleep : rows << i }} }}
         end
         udtf "slow(n BIGINT) -> TABLE(i BIGINT)", timeout: 0.3 do |n|
-          Enumerator.new {{ |rows| n.times {{ |i| sleep 0.1; rows << i }} }}
+          Enumerator.new {{ |rows| n.times {{ |i| sleep 0.05; rows << i }} }}
         end
         udtf "large(n BIGINT) -> TABLE(i BIGINT)", memory_limit: "20 MB" do |n|
           Enumerator.new {{ |rows| rows << 1; rows << ("x" * n).size }}
@@ -308,7 +309,8 @@ def test_retries_and_crashes(ruby: Load, tmp_path: Path) -> None:
     assert "SIGKILL" in message
     assert "row 3001" in message
     assert "timed out after 0.3 s" in error(con, "SELECT count(*) FROM stuck(5000)")
-    assert value(con, "SELECT count(*) FROM slow(5)") == 5
+    # Longer than the limit together.
+    assert value(con, "SELECT count(*) FROM slow(10)") == 10
     assert value(con, "SELECT count(*) FROM large(10)") == 2
     assert "NoMemoryError" in error(con, "SELECT count(*) FROM large(100_000_000)")
 

@@ -452,7 +452,7 @@ def hangs():
 @udtf("slow() -> TABLE(i BIGINT)", timeout=0.5)
 def slow():
     for i in range(8):
-        time.sleep(0.2)
+        time.sleep(0.1)
         yield i
 """
     )
@@ -809,7 +809,8 @@ def test_objects_that_are_not_what_they_seem(load: Load, query: str, outcome: ob
         assert outcome in error(con, query)
     else:
         assert rows(con, query) == outcome
-    assert pool(con) == (0, 0)
+    # DuckDB's threads may let go of a query a moment after its end.
+    assert eventually(lambda: pool(con) == (0, 0))
 
 
 @pytest.mark.parametrize(("how", "lost"), [("raises", 0), ("yields", 0), ("hangs", 1), ("dies", 1)])

@@ -39,10 +39,14 @@ def four() -> duckdb.DuckDBPyConnection:
 def test_workers_run_side_by_side_in_this_process(four: duckdb.DuckDBPyConnection) -> None:
     seen = set()
     state = {"calls": 0}
+    end = time.monotonic() + 60
 
     def wait(x: int) -> int:
         seen.add(threading.get_ident())
         state["calls"] += 1
+        # The first ones wait for a third: else they could do everything before it wakes up.
+        while len(seen) < 3 and time.monotonic() < end:
+            time.sleep(0.001)
         if x % 1000 == 0:
             time.sleep(0.001)
         return x
