@@ -394,8 +394,8 @@ def interrupted(functions: Path, query: str, group: bool) -> tuple[int, str]:
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    # The program, its zygote, and the lanes.
-    assert eventually(lambda: len(processes()) >= 2 + CPUS)
+    # The program, which has to start, its zygote, and the lanes.
+    assert eventually(lambda: len(processes()) >= 2 + CPUS, 30)
     time.sleep(0.5)
     if group:
         os.killpg(process.pid, signal.SIGINT)
@@ -428,7 +428,8 @@ def test_ctrl_c_while_a_file_is_loaded(tmp_path: Path, arguments: list[str]) -> 
         text=True,
         start_new_session=True,
     )
-    assert eventually(begun.exists)
+    # The program has to start.
+    assert eventually(begun.exists, 30)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "interrupted\n")

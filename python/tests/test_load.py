@@ -152,7 +152,8 @@ def test_ctrl_c_shows_what_was_measured_until_then(server: Server, tmp_path: Pat
         stderr=subprocess.PIPE,
         text=True,
     )
-    eventually(touched.exists)
+    # The program has to start, and to connect.
+    assert eventually(touched.exists, 30)
     process.send_signal(signal.SIGINT)
     printed, said = process.communicate(timeout=60)
     assert process.returncode == 130
