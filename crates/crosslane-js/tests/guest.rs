@@ -5,7 +5,7 @@ use crosslane::{ColumnBuilder, DataType, Entry, Failure};
 use crosslane_js::guest::{Answer, Guest, News, Step};
 use crosslane_js::isolate::{Host, Reason};
 use crosslane_js::library::Library;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -193,12 +193,17 @@ fn a_call_ends_from_another_thread_and_the_isolate_goes_on() {
     let mut fixture = load(text).unwrap();
     let handle = Arc::clone(fixture.guest.handle());
     for reason in [Reason::Timeout, Reason::Closed] {
-        let handle = Arc::clone(&handle);
+        let (handle, over) = (Arc::clone(&handle), Arc::new(AtomicBool::new(false)));
+        let is_over = Arc::clone(&over);
         let ender = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(50));
-            handle.end(reason, true);
+            // What comes before the call has begun ends nothing.
+            while !is_over.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(50));
+                handle.end(reason, true);
+            }
         });
         let (message, _) = call(&mut fixture.guest, 0, &[Some(1), Some(3)]).unwrap_err();
+        over.store(true, Relaxed);
         assert!(
             message.contains(if reason == Reason::Timeout { "TimeoutError" } else { "closed" }),
             "{message}"

@@ -448,14 +448,17 @@ fn what_a_guest_works_before_a_wait_and_after_it_counts() {
     const NAP: Duration = Duration::from_millis(20);
     let (mut lane, mut guest) = both_ends(4096);
     lane.submit(SCAN, 1, &text(1)).unwrap().unwrap();
+    let (waits, is_about_to_wait) = std::sync::mpsc::channel();
     let guest = thread::spawn(move || {
         let Next::Call(call) = guest.next_call_or(|| false).unwrap() else { panic!("no scan") };
         guest.emit(&call, 1, &text(1), || false).unwrap();
         thread::sleep(NAP);
+        waits.send(()).unwrap();
         assert!(matches!(guest.await_room(&call, Room::All, || false).unwrap(), Emitted::Sent));
         thread::sleep(NAP);
         guest.succeed(call, &text(2), Mishaps::default()).unwrap();
     });
+    is_about_to_wait.recv().unwrap();
     thread::sleep(3 * NAP);
     assert_eq!(collect(&mut lane), 1);
     let header = loop {

@@ -140,7 +140,8 @@ fn there_are_so_many_lanes_and_connections() {
 fn lanes_of_a_connection_do_not_wait_for_each_other() {
     let (_server, address) = server();
     let mut raw = Raw::new(&address);
-    raw.message(1, &calls(WAIT, 1, 400));
+    // So long that a worker for the second call is there before, however busy the machine is.
+    raw.message(1, &calls(WAIT, 1, 1500));
     raw.message(2, &calls(DOUBLE, 1, 5));
     let first = raw.reply();
     assert_eq!((first.function, first.exchange), (DOUBLE, 1));

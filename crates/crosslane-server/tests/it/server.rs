@@ -204,11 +204,12 @@ fn a_server_lets_calls_end_before_it_does() {
     let (server, address) = server();
     let client = Client::new(&address);
     thread::scope(|scope| {
-        let call = scope.spawn(|| client.call(WAIT, &[300]));
-        eventually("the call runs", || server.load().0 == 1);
-        thread::sleep(Duration::from_millis(100));
+        let call = scope.spawn(|| client.call(WAIT, &[1500]));
+        eventually("its connection is there", || server.load().0 == 1);
+        // The call comes over it, also if others have the processors.
+        thread::sleep(Duration::from_millis(500));
         assert!(server.shut_down(Duration::MAX), "it did not end by itself");
-        assert_eq!(call.join().unwrap().unwrap(), [300]);
+        assert_eq!(call.join().unwrap().unwrap(), [1500]);
     });
     let error = client.call(DOUBLE, &[1]).unwrap_err().to_string();
     assert!(error.contains("cannot connect to"), "{error}");
@@ -222,7 +223,8 @@ fn a_server_ends_calls_that_do_not() {
     let client = Client::new(&address);
     thread::scope(|scope| {
         let call = scope.spawn(|| client.call(WAIT, &[60_000]));
-        thread::sleep(Duration::from_millis(200));
+        eventually("its connection is there", || server.load().0 == 1);
+        thread::sleep(Duration::from_millis(500));
         assert!(!server.shut_down(Duration::from_millis(50)));
         let error = call.join().unwrap().unwrap_err().to_string();
         assert!(error.contains(&address.to_string()) || error.contains("cannot connect"), "{error}");
@@ -248,10 +250,10 @@ fn several_servers_take_turns_and_one_that_is_gone_is_left_out() {
     let both = format!("{}, {}", addresses[0], addresses[1]);
     let clients: Vec<_> = (0..2).map(|_| Client::of(Remote::new(&both, None).unwrap()).unwrap()).collect();
     thread::scope(|scope| {
-        // A client takes another lane while its first is busy.
+        // A client takes another lane while its first is busy: for so long that the second call begins meanwhile.
         for client in &clients {
-            scope.spawn(|| client.call(WAIT, &[300]).unwrap());
-            scope.spawn(|| client.call(WAIT, &[300]).unwrap());
+            scope.spawn(|| client.call(WAIT, &[1500]).unwrap());
+            scope.spawn(|| client.call(WAIT, &[1500]).unwrap());
         }
         eventually("both servers are used", || servers.iter().all(|server| server.load().0 == 2));
     });
