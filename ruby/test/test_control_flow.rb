@@ -87,11 +87,15 @@ class TestControlFlow < CrosslaneTest
   end
 
   def interrupted(query)
-    Thread.new do
+    asker = Thread.current
+    signal = Thread.new do
+      # Until the query is waited for: a signal that came before would end the test.
+      sleep 0.01 until asker.stop?
       sleep 0.2
       Process.kill("INT", Process.pid)
     end
     assert_raises(Interrupt) { query.call }
+    signal.join
   end
 
   def test_interrupt
@@ -156,11 +160,13 @@ class TestControlFlow < CrosslaneTest
       db.udf(:nap, "(x BIGINT) -> BIGINT") { |x| (x % 1000).zero? ? sleep(0.001) && x : x }
       handled = false
       old = trap("USR1") { handled = true }
-      Thread.new do
+      signal = Thread.new do
         sleep 0.05
         Process.kill("USR1", Process.pid)
       end
       assert_equal 124_999_750_000, db.value("SELECT sum(nap(x))::BIGINT FROM numbers")
+      # Without a handler it would end the program.
+      signal.join
       trap("USR1", old)
       assert handled
     end
@@ -173,6 +179,8 @@ class TestControlFlow < CrosslaneTest
       thread = Thread.new { db.value("SELECT sum(stuck(x)) FROM numbers") }
       eventually { calls.positive? }
       thread.kill.join
+      # Workers may let go of a query a moment after its end.
+      eventually { Crosslane::Host.lanes[:busy].zero? }
       before = calls
       assert_equal 1, db.value("SELECT 1")
       assert_equal before, calls
@@ -181,13 +189,20 @@ class TestControlFlow < CrosslaneTest
 
   def test_ensure_clauses_of_a_block_run
     db = numbers
+    begun = Thread::Queue.new
     cleaned = 0
     db.udf(:careful, "(x BIGINT) -> BIGINT") do |_x|
+      begun << 1
       sleep
     ensure
       cleaned += 1
     end
-    assert_raises(Timeout::Error) { Timeout.timeout(0.2) { db.value("SELECT sum(careful(x)) FROM numbers") } }
+    # On a machine that is slow enough, the query ends before it calls.
+    patience = 0.1
+    while begun.empty?
+      patience *= 2
+      assert_raises(Timeout::Error) { Timeout.timeout(patience) { db.value("SELECT sum(careful(x)) FROM numbers") } }
+    end
     eventually { cleaned.positive? }
   end
 

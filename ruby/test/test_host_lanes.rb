@@ -3,10 +3,13 @@
 require_relative "helper"
 
 class TestHostLanes < CrosslaneTest
-  # A block that notes the threads it runs on, and waits now and then.
-  def waiting(threads)
+  # A block that notes the threads it runs on, and waits now and then; and at first for so many threads, since one that wakes
+  # up late could find everything done.
+  def waiting(threads, least = 0)
+    late = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 60
     lambda do |x|
       threads << Thread.current
+      sleep 0.001 until threads.size >= least || Process.clock_gettime(Process::CLOCK_MONOTONIC) > late
       sleep 0.001 if (x % 1000).zero?
       x
     end
@@ -15,7 +18,7 @@ class TestHostLanes < CrosslaneTest
   def test_workers_run_a_scalar_function_side_by_side
     db = numbers
     threads = Set.new
-    db.udf(:wait, "(x BIGINT) -> BIGINT", &waiting(threads))
+    db.udf(:wait, "(x BIGINT) -> BIGINT", &waiting(threads, 3))
     assert_equal 124_999_750_000, db.value("SELECT sum(wait(x))::BIGINT FROM numbers")
     assert_operator threads.size, :>, 2
   end
@@ -23,7 +26,7 @@ class TestHostLanes < CrosslaneTest
   def test_workers_run_a_table_function_side_by_side
     db = open
     threads = Set.new
-    wait = waiting(threads)
+    wait = waiting(threads, 3)
     db.table(:parts, "(n BIGINT) -> (x BIGINT)", partitions: ->(n) { (0...n).each_slice(1000) }) do |part, _|
       part.map { |x| [wait.call(x)] }
     end
