@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -58,6 +59,14 @@ def lives(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def name(process: psutil.Process) -> str:
+    """A process's name; empty if it has ended, as any may between two looks."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def grows(path: Path) -> bool:
@@ -169,7 +178,7 @@ class Driver:
         A bash is neither: Spark's start script becomes the JVM by `exec`, and may do so before it has reaped the
         subshell of its process substitution. That subshell is a zombie for as long as the JVM lives.
         """
-        return [process for process in self.below() if process.name() not in ("java", "bash")]
+        return [process for process in self.below() if name(process) not in ("java", "bash", "")]
 
     def rows(self, query: str) -> list[list[Any]]:
         """The rows of a query, as JSON has them."""
@@ -184,8 +193,9 @@ class Driver:
             except subprocess.TimeoutExpired:
                 self.process.kill()
             for process in below:
-                if lives(process.pid) and process.name() == "java":
-                    process.kill()
+                if lives(process.pid) and name(process) == "java":
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
 
 
 @pytest.fixture(scope="session")

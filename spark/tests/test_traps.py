@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -100,14 +99,11 @@ def test_a_function_that_fails_while_the_task_reads(spark: SparkSession) -> None
 
 def test_a_worker_is_used_again(spark: SparkSession) -> None:
     query = "SELECT DISTINCT pid(id) FROM range(0, 100, 1, 1)"
-    ((first,),) = rows(spark.sql(query))
-    # Workers of earlier tests may come back to the pool at any time, and the last one that came back is the next one taken.
-    known = {process.pid for process in psutil.Process().children(recursive=True)}
-    assert first in known
-    for _ in range(5):
-        ((pid,),) = rows(spark.sql(query))
-        assert pid in known
-        assert lives(pid)
+    # Which one is taken depends on which thread had it last, on those that are made to be kept ready, and on when those of earlier
+    # tests come back. But these are few, and who needs one makes none while there is one.
+    taken = [pid for _ in range(12) for (pid,) in rows(spark.sql(query))]
+    assert len(taken) == 12
+    assert len(set(taken)) <= 6
     # A task has one worker at a time.
     assert len(rows(spark.sql("SELECT DISTINCT pid(id) FROM range(0, 20000, 1, 1)"))) == 1
 
@@ -262,17 +258,14 @@ def test_batches_are_bounded(small: Driver) -> None:
     assert 1 <= max(n for n, _ in seen) <= 26
 
 
-def overlaps(driver: Driver, tasks: int) -> bool:
-    """Whether so many tasks were in their functions at one time."""
-    text = f"SELECT times(id, 1.0) FROM range(0, {tasks}, 1, {tasks})"
-    times = [tuple(map(float, told.split())) for (told,) in driver.rows(text)]
-    return max(begun for begun, _ in times) < min(ended for _, ended in times)
+def overlaps(driver: Driver, tasks: int, folder: Path) -> bool:
+    """Whether so many tasks were in their functions at one time: each waits for the others."""
+    text = f"SELECT meets(id, '{folder}', {tasks}) FROM range(0, {tasks}, 1, {tasks})"
+    return driver.rows(text) == [[True]] * tasks
 
 
-def test_tasks_run_side_by_side(small: Driver) -> None:
-    # Workers begin first: what takes its time then are the functions alone.
-    small.rows("SELECT times(id, 0.2) FROM range(0, 4, 1, 4)")
-    assert overlaps(small, 4)
+def test_tasks_run_side_by_side(small: Driver, tmp_path: Path) -> None:
+    assert overlaps(small, 4, tmp_path)
 
 
 def test_what_functions_print_is_not_data(small: Driver) -> None:
@@ -335,7 +328,8 @@ def test_a_worker_that_is_stuck_is_told_of_and_ended(driver: Driver, tmp_path: P
         shown = str(caught.value)
         assert "waits: timed out after 1 s" in shown
         assert "stuck.py:6 in waits\n  where it was then" in shown
-        assert "makes no progress; its stack:" in driver.said()
+        # The log is written by a thread of its own.
+        assert eventually(lambda: "makes no progress; its stack:" in driver.said())
     finally:
         driver.run("spark.stop()")
 
@@ -343,8 +337,9 @@ def test_a_worker_that_is_stuck_is_told_of_and_ended(driver: Driver, tmp_path: P
 def test_a_jvm_that_is_killed_leaves_no_processes(driver: Driver, tmp_path: Path) -> None:
     driver.begin("local[*]", *FILES)
     cores = len(os.sched_getaffinity(0))
-    driver.rows(f"SELECT times(id, 0.2) FROM range(0, {cores}, 1, {cores})")
-    assert overlaps(driver, cores)
+    folder = tmp_path / "meeting"
+    folder.mkdir()
+    assert overlaps(driver, cores, folder)
     file = tmp_path / "who"
     driver.run(
         """

@@ -162,11 +162,14 @@ def waits_at(x: int, bad: int, file: str) -> int:
 
 
 @udf(deterministic=False)
-def times(x: int, seconds: float) -> str:
-    """From when to when it ran."""
-    begun = time.monotonic()
-    time.sleep(seconds)
-    return f"{begun} {time.monotonic()}"
+def meets(x: int, folder: str, count: int) -> bool:
+    """Whether so many calls are at work at one time: each waits for the others, for a minute at most."""
+    place = Path(folder)
+    (place / str(x)).touch()
+    end = time.monotonic() + 60
+    while len(list(place.iterdir())) < count and time.monotonic() < end:
+        time.sleep(0.01)
+    return len(list(place.iterdir())) >= count
 
 
 @udf(deterministic=False)
