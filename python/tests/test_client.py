@@ -655,7 +655,6 @@ def test_no_thread_is_left(server: Server) -> None:
     run_async(main)
     assert eventually(lambda: threading.active_count() <= before)
 
-
     def senders() -> list[str]:
         found = []
         for path in Path("/proc/self/task").iterdir():
