@@ -3,8 +3,8 @@
 require_relative "helper"
 
 class TestHostLanes < CrosslaneTest
-  # A block that notes the threads it runs on, and waits now and then; and at first for so many threads, since one that wakes
-  # up late could find everything done.
+  # A block that notes the threads it runs on, and waits now and then; and at first for so many threads, since one that
+  # wakes up late could find everything done.
   def waiting(threads, least = 0)
     late = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 60
     lambda do |x|
