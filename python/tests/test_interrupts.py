@@ -21,7 +21,7 @@ from .conftest import Load, error, eventually, value
 #: Each call says that it has begun, and takes an hour for all rows of a chunk.
 FUNCTIONS = """
 import pathlib, time
-from crosslane import udf, udtf
+from crosslane import udaf, udf, udtf
 
 def begin(path):
     pathlib.Path(path).touch()
@@ -48,6 +48,33 @@ def slow_rows(path):
     for x in range(2000):
         begin(path)
         yield (x,)
+
+@udaf
+class SlowSum:
+    def __init__(self):
+        self.sum = 0
+
+    def update(self, path: str, x: int) -> None:
+        begin(path)
+        self.sum += x
+
+    def merge(self, other) -> None:
+        self.sum += other.sum
+
+    def finish(self) -> int:
+        return self.sum
+
+@udaf
+class SlowEnd:
+    def update(self, path: str, x: int) -> None:
+        self.path = path
+
+    def merge(self, other) -> None:
+        self.path = other.path
+
+    def finish(self) -> int:
+        begin(self.path)
+        return 0
 """
 #: Queries of the function, by what they test.
 QUERIES = {
@@ -57,6 +84,11 @@ QUERIES = {
     "async": "SELECT slow_async('{}', i) FROM range(2000) r(i)",
     "table": "FROM slow_rows('{}')",
     "while it is planned": "SELECT slow('{}', 1)",
+    "aggregate": "SELECT slow_sum('{}', i) FROM range(2000) r(i)",
+    "aggregate, groups": "SELECT slow_sum('{}', i) FROM numbers GROUP BY i % 10",
+    "aggregate, ordered": "SELECT slow_sum('{}', i ORDER BY i DESC) FROM range(2000) r(i)",
+    "aggregate, window": "SELECT slow_sum('{}', i) OVER (ORDER BY i ROWS 3 PRECEDING) FROM range(2000) r(i)",
+    "aggregate, results": "SELECT slow_end('{}', i) FROM range(2000) r(i) GROUP BY i",
     "thread": "SELECT in_thread('{}', i) FROM range(2000) r(i)",
 }
 
@@ -91,22 +123,23 @@ def test_an_interrupt_ends_a_call(slow: duckdb.DuckDBPyConnection, query: str, t
     assert value(slow, "SELECT count(*) FROM numbers") == 300_000
 
 
+@pytest.mark.parametrize("function", ["slow", "slow_sum"])
 def test_an_interrupt_ends_the_queries_of_its_connection_alone(
-    slow: duckdb.DuckDBPyConnection, tmp_path: Path
+    slow: duckdb.DuckDBPyConnection, function: str, tmp_path: Path
 ) -> None:
     begun = [tmp_path / "one", tmp_path / "other"]
     other = slow.cursor()
     outcomes: list[Any] = []
-    query = "SELECT slow('{}', i) FROM range(2000) r(i)"
-    first = threading.Thread(target=lambda: outcomes.append(error(slow, query.format(begun[0]))))
-    second = threading.Thread(target=lambda: outcomes.append(value(other, f"SELECT slow('{begun[1]}', 7)")))
+    query = f"SELECT {function}('{{}}', i) FROM range({{}}, 2000) r(i)"
+    first = threading.Thread(target=lambda: outcomes.append(error(slow, query.format(begun[0], 0))))
+    second = threading.Thread(target=lambda: outcomes.append(value(other, query.format(begun[1], 1999))))
     first.start()
     second.start()
     assert eventually(lambda: all(path.exists() for path in begun))
     slow.interrupt()
     first.join(60)
     second.join(60)
-    outcomes.remove(7)
+    outcomes.remove(1999)
     assert outcomes[0].splitlines()[0].endswith((": cancelled", "Interrupted!")), outcomes
     other.close()
 
@@ -136,7 +169,7 @@ def test_an_interrupt_ends_the_loading_of_a_file(con: duckdb.DuckDBPyConnection,
 
 @pytest.mark.parametrize(
     "statement",
-    ["FROM crosslane_load('{file}')", *(query for name, query in QUERIES.items() if name != "thread")],
+    ["FROM crosslane_load('{file}')", *(query for name, query in QUERIES.items() if name != "thread" and "aggregate," not in name)],
 )
 def test_ctrl_c_in_a_notebook(statement: str, tmp_path: Path) -> None:
     """The signal reaches the engine's process alone, whose main thread waits in a call."""

@@ -332,6 +332,22 @@ class TestAggregates < CrosslaneTest
     assert_no_states
   end
 
+  def test_a_query_that_is_killed_leaves_an_aggregate_in_the_midst_of_a_chunk
+    db = aggregates(4)
+    ready, go = Array.new(2) { Thread::Queue.new }
+    db.aggregate(:stays, "(x BIGINT) -> BIGINT", combine: ->(a, _b) { a }) do |_, x|
+      ready << x
+      go.pop
+    end
+    query = Thread.new { db.query("SELECT stays(x) FROM t") }
+    ready.pop
+    query.kill
+    # The block still waits.
+    assert query.join(60)
+    go.close
+    assert_no_states
+  end
+
   Rule = Class.new
 
   def test_what_is_known_by_its_identity_is_found_in_a_copy

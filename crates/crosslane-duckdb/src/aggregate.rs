@@ -1,33 +1,30 @@
 //! Functions as DuckDB's aggregates.
 //!
-//! DuckDB does not say which connection an aggregate works for, so that all are cancelled together. And it cannot replace one:
-//! a name that it knows stays what it is, with these types, as long as the database is open.
+//! DuckDB cannot replace one: a name that it knows stays what it is, with these types, as long as the database is open.
 
 use crate::connection::Connection;
 use crate::database::Entry;
 use crate::names;
 use crate::signals;
-use crosslane::call::{CallGroup, CallGroups};
+use crosslane::call::CallGroups;
 use crosslane::catalog::Current;
 use crosslane::states::{Accumulates, Accumulation};
 use crosslane::{Error, Function};
-use crosslane_vectors::register_aggregate;
+use crosslane_vectors::{Client, register_aggregate};
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// The number of a connection that none has.
-const NOBODY: u64 = u64::MAX;
 
 /// What a registered function carries.
 struct Registered {
     entry: Arc<Entry>,
-    group: Arc<CallGroup>,
+    groups: Arc<CallGroups>,
 }
 
 impl crosslane_vectors::Aggregate for Registered {
-    fn begin(&self, failed: Option<Error>) -> Result<Arc<dyn Accumulates>, Error> {
+    fn begin(&self, client: Client, failed: Option<Error>) -> Result<Arc<dyn Accumulates>, Error> {
         let Current { library, function } = self.entry.current()?;
-        Ok(Arc::new(Accumulation::new(library, function, Arc::clone(&self.group)).after(failed)))
+        let group = signals::group_of(&self.groups, client);
+        Ok(Arc::new(Accumulation::new(library, function, group).after(failed)))
     }
 
     fn is_current(&self, function: &Function) -> bool {
@@ -46,7 +43,7 @@ pub(crate) unsafe fn register(
     connection: &Connection,
     function: &Function,
     entry: Arc<Entry>,
-    groups: &CallGroups,
+    groups: &Arc<CallGroups>,
     known: &mut Known,
 ) -> Result<(), Error> {
     let name = function.name().to_lowercase();
@@ -61,7 +58,7 @@ pub(crate) unsafe fn register(
             function.name()
         )));
     }
-    let registered = Registered { entry, group: groups.of(NOBODY, signals::ctrl_c_since) };
+    let registered = Registered { entry, groups: Arc::clone(groups) };
     // SAFETY: as the caller says.
     unsafe { register_aggregate(connection.raw(), function, registered)? };
     known.insert(name, types);

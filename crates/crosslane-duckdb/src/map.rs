@@ -304,7 +304,7 @@ impl Scan {
             )));
         }
         let begun = now();
-        let users = signals::group_of(&database.groups, bound.context);
+        let users = signals::group_of(&database.groups, bound.context.client);
         let group = CallGroup::with_stop(move || users.should_end(begun));
         Ok(Self {
             database: Arc::clone(database),

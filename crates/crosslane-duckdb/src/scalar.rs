@@ -55,7 +55,7 @@ impl Scalar for Registered {
         let current = self.entry.current();
         Ok(State {
             current: current.map(|Current { library, function }| (library, Callee::new(function))),
-            group: signals::group_of(&self.groups, context),
+            group: signals::group_of(&self.groups, context.client),
             begun: now(),
             width: context.threads,
         })

@@ -29,7 +29,7 @@ impl Table for Registered {
     }
 
     fn begin(&self, context: Context) -> Result<Scanned, Error> {
-        Ok(Scanned { current: self.entry.current()?, group: signals::group_of(&self.groups, context) })
+        Ok(Scanned { current: self.entry.current()?, group: signals::group_of(&self.groups, context.client) })
     }
 }
 

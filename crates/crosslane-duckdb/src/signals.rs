@@ -9,7 +9,7 @@
 
 use crosslane::call::{CallGroup, CallGroups};
 use crosslane::stats::now;
-use crosslane_vectors::{Client, Context};
+use crosslane_vectors::Client;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,8 +26,8 @@ impl Asker {
     pub(crate) const PROGRAM: Self = Self { client: None };
 
     /// That of a statement, for as long as the statement runs.
-    pub(crate) fn of(context: Context) -> Self {
-        Self { client: Some(context.client) }
+    pub(crate) fn of(client: Client) -> Self {
+        Self { client: Some(client) }
     }
 
     /// Whether it was told to wait no longer for what began at a moment.
@@ -38,9 +38,9 @@ impl Asker {
 }
 
 /// The calls of a query's connection.
-pub(crate) fn group_of(groups: &CallGroups, context: Context) -> Arc<CallGroup> {
-    let asker = Asker::of(context);
-    groups.of(context.connection, move |begun| asker.should_end(begun))
+pub(crate) fn group_of(groups: &CallGroups, client: Client) -> Arc<CallGroup> {
+    let asker = Asker::of(client);
+    groups.of(client.connection, move |begun| asker.should_end(begun))
 }
 
 /// Whether the process has got SIGINT since a moment.

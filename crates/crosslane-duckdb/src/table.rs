@@ -151,7 +151,7 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
             ffi::duckdb_destroy_value(&raw mut value);
             arguments.push(Argument::Flag(said));
         }
-        let said = Said { arguments, asker: Asker::of(Context::of_bind(info)) };
+        let said = Said { arguments, asker: Asker::of(Context::of_bind(info).client) };
         ffi::duckdb_bind_set_bind_data(info, Box::into_raw(Box::new(said)).cast(), Some(drop_box::<Said>));
         Ok(())
     });

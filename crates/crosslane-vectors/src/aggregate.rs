@@ -8,12 +8,14 @@
 //! in the known ones gets no aggregates.
 //!
 //! The query is known by its bind data: DuckDB makes an object for each call of an aggregate in a query, and copies of it for its
-//! operators and threads. All these are one use of the aggregate. The object's table of virtual functions is replaced by a
+//! operators and threads. All these are one use of the aggregate. DuckDB makes the first of them for a client's context, from which
+//! the use knows its connection. The object's table of virtual functions is replaced by a
 //! copy of it which says when an object is copied and destroyed ([`watch`]). When the last is destroyed the use has ended, and so the
 //! states: of a query that failed, and of some windows, DuckDB forgets them, and calls no destructor.
 
 use crate::guard::{drop_box, error_text, guard};
 use crate::input::Arguments;
+use crate::interrupt::Client;
 use crate::output::Results;
 use crate::types::LogicalType;
 use crosslane::batch::Column;
@@ -31,12 +33,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What an adapter knows of a registered aggregate.
 pub trait Aggregate: Send + Sync + 'static {
-    /// A query begins to use it. If the last use of the same place has `failed`, this may be another thread of that query, which
-    /// is to fail with the same.
+    /// A query of a client, which lives as long as queries of its connection run, begins to use it. If the last use of the same place has `failed`, this may be
+    /// another thread of that query, which is to fail with the same.
     ///
     /// # Errors
     /// If there is nothing that could.
-    fn begin(&self, failed: Option<Error>) -> Result<Arc<dyn Accumulates>, Error>;
+    fn begin(&self, client: Client, failed: Option<Error>) -> Result<Arc<dyn Accumulates>, Error>;
 
     /// Whether a query that begins to use it now would use this function.
     fn is_current(&self, function: &Function) -> bool;
@@ -476,7 +478,13 @@ unsafe extern "C-unwind" fn own_bind(
     // SAFETY: DuckDB passes what its own callback takes, which makes bind data. What is wrong with that is said when it is used.
     unsafe {
         let bound = (own.bind)(bound, a, b, c);
-        let _ = guard(|| if is_ours(*bound) { join(*bound as usize, Arc::default()) } else { Ok(()) });
+        let _ = guard(|| {
+            if !is_ours(*bound) {
+                return Ok(());
+            }
+            let client = Client::of_bind(a).ok_or_else(|| unknown("the clients"))?;
+            join(*bound as usize, Arc::new(Use { client, current: Mutex::default() }))
+        });
         bound
     }
 }
@@ -638,13 +646,17 @@ struct Table {
 type Destructor = unsafe extern "C-unwind" fn(*mut usize);
 type Copy = unsafe extern "C-unwind" fn(*mut *mut usize, *const usize) -> *mut *mut usize;
 
-/// A use of an aggregate, which all copies of a bind data share; none before its first row.
-#[derive(Default)]
-struct Use(Mutex<Option<Arc<dyn Accumulates>>>);
+/// A use of an aggregate, which all copies of a bind data share.
+struct Use {
+    /// Whose query it is.
+    client: Client,
+    /// None before its first row.
+    current: Mutex<Option<Arc<dyn Accumulates>>>,
+}
 
 impl Drop for Use {
     fn drop(&mut self) {
-        if let Some(ended) = lock(&self.0).take() {
+        if let Some(ended) = lock(&self.current).take() {
             ended.end();
         }
     }
@@ -668,14 +680,8 @@ fn join(bound: usize, shared: Arc<Use>) -> Result<(), Error> {
 impl Seen {
     /// This use of the aggregate.
     fn accumulation(self, registered: &Registered, adds: bool) -> Result<Arc<dyn Accumulates>, Error> {
-        let shared = match use_of(self.bound) {
-            Some(known) => known,
-            None => {
-                join(self.bound, Arc::default())?;
-                use_of(self.bound).ok_or_else(|| unknown("the bind data"))?
-            }
-        };
-        let mut current = lock(&shared.0);
+        let shared = use_of(self.bound).ok_or_else(|| unknown("the bind data"))?;
+        let mut current = lock(&shared.current);
         // Where no state lives, the rows may be those of another run of a prepared statement.
         let is_idle = |known: &mut Arc<dyn Accumulates>| Arc::strong_count(known) == 1 && known.is_idle();
         if let Some(known) = current.take_if(|known| adds && is_idle(known) && known.failure().is_none()) {
@@ -693,13 +699,13 @@ impl Seen {
                 let failure = failure.clone();
                 if !adds {
                     // It has been told. Other threads of the query may still come with its states.
-                    *current = registered.aggregate.begin(Some(failure.clone())).ok();
+                    *current = registered.aggregate.begin(shared.client, Some(failure.clone())).ok();
                 }
                 return Err(failure);
             }
             _ => {}
         }
-        let new = registered.aggregate.begin(failure)?;
+        let new = registered.aggregate.begin(shared.client, failure)?;
         *current = Some(Arc::clone(&new));
         Ok(new)
     }
@@ -709,7 +715,7 @@ impl Seen {
 pub fn sweep() {
     let uses: Vec<_> = lock(&USES).iter().flatten().map(|(_, shared)| Arc::clone(shared)).collect();
     for shared in uses {
-        let mut current = lock(&shared.0);
+        let mut current = lock(&shared.current);
         // A callback that is at work has it, too. Without lanes there are no states, and the next rows may find another version
         // of the function.
         let idle = |known: &Arc<dyn Accumulates>| Arc::strong_count(known) == 1 && known.failure().is_none();

@@ -30,7 +30,7 @@ pub unsafe fn find_interrupts(connection: ffi::duckdb_connection) {
             let client = Client::of(context);
             ffi::duckdb_destroy_client_context(&raw mut context);
             // A connection begins with where its context is.
-            if client.0 == 0 || *connection.cast::<usize>() != client.0 {
+            if *connection.cast::<usize>() != client.address {
                 return None;
             }
             let bytes = || (0..BYTES).map(|place| client.byte(place)).collect::<Vec<_>>();
@@ -44,23 +44,46 @@ pub unsafe fn find_interrupts(connection: ffi::duckdb_connection) {
     });
 }
 
-/// The client's context behind a connection: an address.
+/// The client's context behind a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Client(usize);
+pub struct Client {
+    address: usize,
+    /// DuckDB's number of the connection.
+    pub connection: u64,
+}
 
 impl Client {
     /// # Safety
-    /// The context must be null or one of DuckDB's.
+    /// The context must be one of DuckDB's, which lives.
     pub(crate) unsafe fn of(context: ffi::duckdb_client_context) -> Self {
         // SAFETY: as the caller says; DuckDB's handle is a reference to the object.
-        Self(unsafe { context.cast::<usize>().as_ref().copied().unwrap_or_default() })
+        unsafe {
+            Self {
+                address: *context.cast::<usize>(),
+                connection: ffi::duckdb_client_context_get_connection_id(context),
+            }
+        }
+    }
+
+    /// The context that DuckDB binds a function for: the first argument of its C++ callback, or the first word of what that
+    /// points to. A context can be shared, and so begins with its own address (`std::enable_shared_from_this`).
+    ///
+    /// # Safety
+    /// The argument must be DuckDB's first one of a callback that binds an aggregate.
+    pub(crate) unsafe fn of_bind(argument: usize) -> Option<Self> {
+        // SAFETY: as the caller says: it is the address of the context, or of the address of the context.
+        let word = |address: usize| unsafe { *(address as *const usize) };
+        let first = word(argument);
+        let mut address = (first == argument || word(first) == first).then_some(first)?;
+        // SAFETY: it is a context, to which a handle is a reference.
+        Some(unsafe { Self::of((&raw mut address).cast()) })
     }
 
     /// # Safety
     /// The context must live and have the byte.
     unsafe fn byte(self, place: usize) -> u8 {
         // SAFETY: as the caller says; others write single bytes.
-        unsafe { (*(self.0 as *const AtomicU8).add(place)).load(Relaxed) }
+        unsafe { (*(self.address as *const AtomicU8).add(place)).load(Relaxed) }
     }
 
     /// Whether the query was interrupted that runs now.
@@ -68,7 +91,7 @@ impl Client {
     /// # Safety
     /// The context must live: it does as long as a query of its connection runs.
     pub unsafe fn is_interrupted(self) -> bool {
-        let place = PLACE.get().copied().flatten().filter(|_| self.0 != 0);
+        let place = PLACE.get().copied().flatten();
         // SAFETY: as the caller says; the place is one of all contexts.
         place.is_some_and(|place| unsafe { self.byte(place) } == INTERRUPTED)
     }

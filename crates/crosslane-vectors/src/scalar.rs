@@ -255,9 +255,7 @@ unsafe fn argument_types(
 pub struct Context {
     /// The setting `threads`; 1 if it cannot be read.
     pub threads: usize,
-    /// DuckDB's number of the connection.
-    pub connection: u64,
-    /// What tells whether it was interrupted.
+    /// Which connection it is, and what tells whether it was interrupted.
     pub client: Client,
 }
 
@@ -274,10 +272,9 @@ impl Context {
                 ffi::duckdb_client_context_get_config_option(context, c"threads".as_ptr(), &raw mut scope);
             let threads = if value.is_null() { 1 } else { ffi::duckdb_get_int64(value) };
             ffi::duckdb_destroy_value(&raw mut value);
-            let connection = ffi::duckdb_client_context_get_connection_id(context);
             let client = Client::of(context);
             ffi::duckdb_destroy_client_context(&raw mut context);
-            Self { threads: usize::try_from(threads).unwrap_or(1).max(1), connection, client }
+            Self { threads: usize::try_from(threads).unwrap_or(1).max(1), client }
         }
     }
 

@@ -7,16 +7,15 @@
 
 use crate::engine::database::Connection;
 use crate::engine::host::{self, Block};
-use crate::engine::session::{Sessions, failure, lock};
-use crosslane::call::{CallGroup, Input, Output};
+use crate::engine::session::{Session, Sessions, failure, lock};
+use crosslane::call::{Input, Output};
 use crosslane::states::{Accumulates, Accumulation, States};
 use crosslane::{Error, Function};
 use crosslane_process::Zygote;
-use crosslane_vectors::register_aggregate;
+use crosslane_vectors::{Client, register_aggregate};
 use magnus::value::ReprValue;
 use magnus::{RHash, Value};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// The copies of this process.
@@ -76,7 +75,6 @@ impl Drop for Running {
 /// What a registered aggregate carries.
 struct Registered {
     block: Block,
-    group: Arc<CallGroup>,
     sessions: Arc<Sessions>,
 }
 
@@ -86,19 +84,19 @@ pub(crate) fn register(connection: &Connection, number: u32, declared: String) -
     let link = connection.link()?;
     let function = Arc::clone(&block.function);
     let sessions = Arc::clone(&link.database.sessions);
-    let registered = Registered { block, group: Arc::default(), sessions };
+    let registered = Registered { block, sessions };
     // SAFETY: the connection is open.
     unsafe { register_aggregate(link.raw, &function, registered) }
         .map_err(|error| failure(None, &error.to_string()))
 }
 
 impl crosslane_vectors::Aggregate for Registered {
-    fn begin(&self, failed: Option<Error>) -> Result<Arc<dyn Accumulates>, Error> {
-        let (function, group) = (Arc::clone(&self.block.function), Arc::clone(&self.group));
+    fn begin(&self, client: Client, failed: Option<Error>) -> Result<Arc<dyn Accumulates>, Error> {
+        let session = self.sessions.of(client.connection);
+        let (function, group) = (Arc::clone(&self.block.function), Arc::clone(&session.group));
         let running = Running::new();
         let states = Accumulation::new(host::current()?, function, group).after(failed);
-        let sessions = Arc::clone(&self.sessions);
-        Ok(Arc::new(Use { states, sessions, told: AtomicU64::new(0), _running: running }))
+        Ok(Arc::new(Use { states, session, _running: running }))
     }
 
     fn is_current(&self, _function: &Function) -> bool {
@@ -109,36 +107,21 @@ impl crosslane_vectors::Aggregate for Registered {
 /// An aggregate in a query that runs.
 struct Use {
     states: Accumulation<Zygote>,
-    sessions: Arc<Sessions>,
-    /// The ticket of the exception that the query's thread will find: all threads of the query fail with the first.
-    told: AtomicU64,
+    session: Arc<Session>,
     _running: Running,
-}
-
-impl Use {
-    /// Notes what the program raised. DuckDB does not say which connection this is for.
-    fn settle<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
-        outcome.inspect_err(|error| {
-            if let Error::Raised { failure, .. } = error
-                && self.told.swap(failure.ticket, Relaxed) != failure.ticket
-            {
-                self.sessions.leave_anyhow(error.to_string(), failure.ticket);
-            }
-        })
-    }
 }
 
 impl Accumulates for Use {
     fn update(&self, states: &States<'_>, input: &dyn Input) -> Result<(), Error> {
-        self.settle(self.states.update(states, input))
+        self.session.settle(self.states.update(states, input))
     }
 
     fn combine(&self, targets: &States<'_>, sources: &States<'_>, keep: bool) -> Result<(), Error> {
-        self.settle(self.states.combine(targets, sources, keep))
+        self.session.settle(self.states.combine(targets, sources, keep))
     }
 
     fn finish(&self, states: &States<'_>, output: &mut dyn Output) -> Result<(), Error> {
-        self.settle(self.states.finish(states, output))
+        self.session.settle(self.states.finish(states, output))
     }
 
     fn function(&self) -> &Function {

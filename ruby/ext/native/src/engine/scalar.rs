@@ -50,7 +50,7 @@ impl Scalar for Registered {
     fn begin(&self, context: Context) -> Result<State, Error> {
         Ok(State {
             callee: Callee::new(Arc::clone(&self.block.function)),
-            session: self.sessions.of(context.connection),
+            session: self.sessions.of(context.client.connection),
             host: host::current()?,
             width: context.threads,
         })

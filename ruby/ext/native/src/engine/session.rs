@@ -40,7 +40,7 @@ struct Leaving {
 
 /// One connection's part in this.
 pub(crate) struct Session {
-    pub(crate) group: CallGroup,
+    pub(crate) group: Arc<CallGroup>,
     /// Who leaves first decides.
     left: Mutex<Option<Leaving>>,
     /// 1 if the VM wants the query's thread, which rests on it as a futex.
@@ -75,7 +75,7 @@ impl Session {
             let this = Weak::clone(this);
             let stop = move || this.upgrade().is_some_and(|session| session.must_stop());
             Self {
-                group: CallGroup::with_stop(stop),
+                group: Arc::new(CallGroup::with_stop(stop)),
                 left: Mutex::new(None),
                 interrupted: AtomicU32::new(0),
                 thread: Mutex::new(None),
@@ -266,30 +266,9 @@ pub(crate) fn failure(left: Option<Left>, message: &str) -> Error {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
-    /// Exceptions of which only the words are known that their query will fail with.
-    strays: Mutex<Vec<(String, u64)>>,
 }
 
-/// Strays that nobody asked for, because their query swallowed them.
-const MOST_STRAYS: usize = 100;
-
 impl Sessions {
-    /// Notes an exception whose connection is unknown; the query finds it by its words.
-    pub(crate) fn leave_anyhow(&self, words: String, ticket: u64) {
-        let mut strays = lock(&self.strays);
-        if strays.len() == MOST_STRAYS {
-            strays.remove(0);
-        }
-        strays.push((words, ticket));
-    }
-
-    /// The exception that a query with this error has met.
-    pub(crate) fn stray(&self, message: &str) -> Option<Left> {
-        let mut strays = lock(&self.strays);
-        let index = strays.iter().position(|(words, _)| message.contains(words.as_str()))?;
-        Some(Left::Raised(strays.remove(index).1))
-    }
-
     pub(crate) fn add(&self, connection: u64) -> Arc<Session> {
         let session = Session::new();
         lock(&self.sessions).insert(connection, Arc::clone(&session));

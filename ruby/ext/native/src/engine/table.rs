@@ -97,7 +97,7 @@ impl Table for Registered {
         let Some(deciding) = &self.deciding else {
             return Ok(Bound { arguments, rows: function.signature.returns.clone(), context });
         };
-        let columns = self.decide(&deciding.function, &arguments, context.connection)?;
+        let columns = self.decide(&deciding.function, &arguments, context.client.connection)?;
         let rows = format!("STRUCT{columns}").parse().map_err(|error| Error::Engine(format!("{error}")))?;
         let mut text = ColumnBuilder::new(&DataType::Varchar);
         text.bytes(columns.as_bytes()).map_err(|error| Error::Engine(error.to_string()))?;
@@ -108,7 +108,7 @@ impl Table for Registered {
         Ok(Scanned {
             function: Arc::clone(&self.block.function),
             number: Number::new(),
-            session: self.sessions.of(context.connection),
+            session: self.sessions.of(context.client.connection),
             host: host::current()?,
         })
     }
