@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 from weakref import WeakKeyDictionary
 
 import duckdb
@@ -17,7 +17,10 @@ from crosslane._children import end_with_this_process
 from crosslane._languages import JAVASCRIPT, RUBY
 from crosslane._library import refuse_while_loading
 from crosslane._programs import of_program
-from crosslane._udf import DeclarationError, Options
+from crosslane._udf import Declaration, DeclarationError, Options
+
+if TYPE_CHECKING:
+    from crosslane._signature import Declared
 
 #: A file of functions, or a function.
 Functions = str | PathLike[str] | Callable[..., Any]
@@ -146,9 +149,24 @@ def register(
     """
     if lane not in ("process", "thread"):
         raise DeclarationError(f"lane is 'process' or 'thread', not {lane!r}")
-    declaration, declared = of_program(function, signature, options)
-    name = declared[0].name
     _prepare(con)
+
+    def declare() -> tuple[Declaration, list[Declared]]:
+        return of_program(function, signature, options)
+
+    try:
+        declaration, declared = declare()
+    except DeclarationError:
+        # It may name types of the database.
+        with con.cursor() as cursor:
+            types = dict(cursor.execute("FROM crosslane_types()").fetchall())
+        if not types:
+            raise
+        # It needs the native half, which who only declares functions does not.
+        from crosslane import _guest
+
+        declaration, declared = _guest.with_types(types, declare)
+    name = declared[0].name
     if lane == "process":
         from crosslane._pickles import dump
 

@@ -241,4 +241,19 @@ class TestDefinitions < CrosslaneTest
     error = assert_raises(Crosslane::Error) { db.query("SELECT row(1, 2)").to_a }
     assert_match(/two fields named "" .*name its fields, or cast it/, error.message)
   end
+
+  def test_types_of_the_database
+    db = open
+    db.query("CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE SCHEMA shop; CREATE TYPE shop.price AS DECIMAL(10, 2)")
+    db.udf(:cheered, "(x mood) -> mood") { |_| "ok" }
+    db.table(:moods, "(first mood) -> TABLE(m mood, p shop.price)") { |first| [[first, 1], ["ok", 2]] }
+    db.table(:named, "(m mood)", columns: ->(m) { { m => "INTEGER" } }) { |_| [[1]] }
+    db.aggregate(:dearest, "(p shop.price) -> shop.price", combine: ->(a, b) { [a, b].max }) { |a, p| [a, p].compact.max }
+    assert_equal "ok", db.value("SELECT cheered('sad'::mood)")
+    assert_equal [["sad", 1], ["ok", 2]], db.query("FROM moods('sad'::mood)").map(&:to_a)
+    assert_equal({ "sad" => [1] }, db.query("FROM named('sad'::mood)").columns)
+    assert_equal BigDecimal("20"), db.value("SELECT dearest(p) FROM (VALUES (1.5), (20)) v(p)")
+    error = assert_raises(Crosslane::DeclarationError) { db.udf(:f, "(x shop.mood) -> BIGINT") { 1 } }
+    assert_match(/test_definitions.rb:\d+: function f: expected a SQL type at column 5/, error.message)
+  end
 end

@@ -9,7 +9,7 @@ use arrow_schema::{DataType as ArrowType, Field, Schema};
 use arrow_udf_runtime::javascript::{FunctionOptions, Runtime};
 use crosslane::batch::{self, Encode, Header, Plan};
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{ColumnBuilder, DataType, Failure};
+use crosslane::{ColumnBuilder, DataType, Failure, TypeNames};
 use crosslane_js::guest::{Answer, Guest};
 use crosslane_js::isolate::{Host, Reason};
 use crosslane_js::library::{self, Library};
@@ -249,6 +249,7 @@ fn pool(rounds: usize, host: &str, file: &Path) -> Result<serde_json::Value> {
     let options = ZygoteOptions {
         origin: Origin::Process { command: vec![host.into()], environment: &[], advice: "" },
         source: Source::File { path: file.to_owned() },
+        types: TypeNames::default(),
         load_timeout: TIME,
         ring_size: 1 << 20,
         largest_batch: 4 << 30,

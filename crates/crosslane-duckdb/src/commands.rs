@@ -23,7 +23,7 @@ const LOADED: &[(&CStr, DataType)] =
 /// The flags of the commands that load; see [`Permissions`].
 const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
 
-static COMMANDS: [Command; 16] = [
+static COMMANDS: [Command; 17] = [
     Command {
         name: c"crosslane_load",
         parameters: &[Parameter::Text],
@@ -142,6 +142,17 @@ static COMMANDS: [Command; 16] = [
             (c"description", TEXT),
         ],
         run: |database, _, _| Ok(each_function(database, describe)),
+    },
+    Command {
+        name: c"crosslane_types",
+        parameters: &[],
+        flags: &[],
+        columns: &[(c"name", TEXT), (c"type", TEXT)],
+        run: |database, _, _| {
+            let row =
+                |(name, of): (&str, &DataType)| vec![Cell::Text(name.into()), Cell::Text(of.to_string())];
+            Ok(database.types()?.iter().map(row).collect())
+        },
     },
     Command {
         name: c"crosslane_stats",

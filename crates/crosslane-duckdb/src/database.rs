@@ -19,10 +19,10 @@ use crosslane::catalog::{self, Catalog, Registration};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::stats::now;
 use crosslane::warmth::Warmth;
-use crosslane::{DataType, Error, Function, Kind, Library, Settings, Signature};
+use crosslane::{DataType, Error, Function, Kind, Library, Settings, Signature, TypeNames};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, guests};
 use crosslane_remote::{AnyZygote, LaneOptions, Remote, RemoteZygote};
-use crosslane_vectors::find_interrupts;
+use crosslane_vectors::{find_interrupts, type_names};
 use libduckdb_sys as ffi;
 use std::collections::HashSet;
 use std::env;
@@ -382,6 +382,12 @@ impl Database {
         self.publish(Ready { name, functions, pool }, permissions)
     }
 
+    /// The types that the database has besides DuckDB's own, as the extension's connection knows them.
+    pub(crate) fn types(&self) -> Result<TypeNames, Error> {
+        // SAFETY: the connection is open.
+        Ok(self.with_connection(|connection| unsafe { type_names(connection.raw()) })?)
+    }
+
     /// Starts a zygote for a source, which loads its functions, unless what begins now should end.
     fn prepare(
         &self,
@@ -395,6 +401,7 @@ impl Database {
         let options = ZygoteOptions {
             origin,
             source,
+            types: self.types()?,
             load_timeout: settings.load_timeout,
             stuck: settings.stuck(),
             ring_size: settings.ring_size,

@@ -19,7 +19,7 @@
 //! number of one.
 
 use crate::Declared;
-use crosslane::Failure;
+use crosslane::{Failure, TypeNames};
 use crosslane_process::control::{self, ControlSocket, Report, Request};
 use crosslane_process::{Source, reaper};
 use rustix::event::{PollFd, PollFlags};
@@ -170,6 +170,7 @@ pub trait Guest {
 #[derive(Debug, Serialize, Deserialize)]
 struct Anew {
     source: Source,
+    types: TypeNames,
     /// The descriptor of the serialised functions.
     pickles: Option<i32>,
     /// What tells what was loaded from anything else.
@@ -260,7 +261,8 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
     // From here on this is a child of the process that the engine started, which sees to it that nothing is left.
     reaper::supervise(|| guest.fork())?;
     let control = control_socket()?;
-    let Some((Request::Load { source, .. }, descriptors)) = control.receive()? else { return Ok(()) };
+    let Some((Request::Load { source, types, .. }, descriptors)) = control.receive()? else { return Ok(()) };
+    types.clone().know();
     let pickles = descriptors.into_iter().next();
     let environment: Vec<_> = std::env::vars_os().filter(|(name, _)| name != reaper::ZYGOTE).collect();
     let folder = std::env::current_dir();
@@ -275,7 +277,7 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
     control.send(&Report::Loaded { functions, runtime, text, reloads: !lost.is_empty() })?;
     if !lost.is_empty() {
         say(format_args!("{}: {}.", source.name(), note(&lost)));
-        start_anew(guest, source, pickles.as_ref(), what, environment, folder.ok());
+        start_anew(guest, source, types, pickles.as_ref(), what, environment, folder.ok());
         // Forks may do.
     }
     drop(pickles);
@@ -283,6 +285,7 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
 }
 
 fn run_anew(guest: &mut impl Guest, anew: Anew) -> io::Result<()> {
+    anew.types.know();
     // SAFETY: the process that became this one left the descriptor open for it.
     let pickles = anew.pickles.map(|number| unsafe { OwnedFd::from_raw_fd(number) });
     if let Some(pickles) = &pickles {
@@ -329,6 +332,7 @@ fn identity(loaded: &Loaded) -> String {
 fn start_anew(
     guest: &mut impl Guest,
     source: Source,
+    types: TypeNames,
     pickles: Option<&OwnedFd>,
     loaded: String,
     environment: Vec<(OsString, OsString)>,
@@ -337,7 +341,7 @@ fn start_anew(
     guest.flush();
     let words = guest.command();
     let Some((program, arguments)) = words.split_first() else { return };
-    let anew = Anew { source, pickles: pickles.map(AsRawFd::as_raw_fd), loaded };
+    let anew = Anew { source, types, pickles: pickles.map(AsRawFd::as_raw_fd), loaded };
     let Ok(json) = serde_json::to_string(&anew) else { return };
     // SAFETY: the descriptor is the control socket, which stays open.
     let control = unsafe { BorrowedFd::borrow_raw(CONTROL) };

@@ -2,7 +2,7 @@
 
 use crosslane::call::CallGroup;
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{DataType, Error, Field, Function, Library, Settings};
+use crosslane::{DataType, Error, Field, Function, Library, Settings, TypeNames};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, guests};
 use serde_json::{Value, json};
 use std::env;
@@ -53,6 +53,7 @@ pub fn load(
     let options = ZygoteOptions {
         origin: with_hash_seed(guests::origin(&source, &all)?),
         source,
+        types: TypeNames::default(),
         load_timeout: all.load_timeout,
         stuck: all.stuck(),
         ring_size: all.ring_size,

@@ -83,7 +83,8 @@ pub fn run() -> io::Result<bool> {
     }));
     // Blocked before any other thread starts, so that all of them inherit it.
     let interrupts = interrupts()?;
-    let Some((Request::Load { source, seconds }, _)) = control.receive()? else { return Ok(true) };
+    let Some((Request::Load { source, seconds, types }, _)) = control.receive()? else { return Ok(true) };
+    types.know();
     let library = match load(&source, Duration::from_secs_f64(seconds)) {
         Ok(library) => Arc::new(library),
         Err(failure) => {

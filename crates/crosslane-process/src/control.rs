@@ -1,7 +1,7 @@
 //! The zygote's control socket: JSON messages behind their length, some with descriptors.
 
 use crate::Source;
-use crosslane::{Failure, FunctionSpec, shortened};
+use crosslane::{Failure, FunctionSpec, TypeNames, shortened};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
@@ -34,6 +34,9 @@ pub enum Request {
         source: Source,
         /// How long it may take. The engine ends a zygote that takes much longer.
         seconds: f64,
+        /// The database's own types.
+        #[serde(default, skip_serializing_if = "TypeNames::is_empty")]
+        types: TypeNames,
     },
     /// Make a lane of the three descriptors that come with the message: memory, socket, log.
     Fork {

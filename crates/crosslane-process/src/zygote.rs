@@ -10,7 +10,7 @@ use crate::source::Source;
 use crate::warden::{LaneRecord, NewLane, UNREAD, Warden};
 use crosslane::lane::Stuck;
 use crosslane::pool::{self, SetUp, Stop};
-use crosslane::{Error, Failure, Function, shortened};
+use crosslane::{Error, Failure, Function, TypeNames, shortened};
 use crosslane_ring::Ends;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -77,6 +77,8 @@ pub struct ZygoteOptions {
     pub origin: Origin,
     /// What to load.
     pub source: Source,
+    /// The database's own types, which signatures may name.
+    pub types: TypeNames,
     /// How long loading may take.
     pub load_timeout: Duration,
     /// Bytes of each ring of new lanes.
@@ -352,7 +354,8 @@ impl Running {
         let library = options.source.name();
         let seconds = options.load_timeout.as_secs_f64();
         let deadline = Instant::now() + options.load_timeout + EXPLANATION;
-        let request = Request::Load { source: options.source.clone(), seconds };
+        let types = options.types.clone();
+        let request = Request::Load { source: options.source.clone(), seconds, types };
         let pickles = options.source.memory().map_err(boot_error("memory for the functions"))?;
         let pickles: Vec<_> = pickles.iter().map(AsFd::as_fd).collect();
         let goes_on = || !stop.is_set() && Instant::now() < deadline;
@@ -360,7 +363,7 @@ impl Running {
         let _ = control::send(&self.control, &request, &pickles, goes_on);
         let answer = self.answer(deadline, stop);
         if let Ok(Answer::Loaded { functions, runtime, text, reloads }) = answer {
-            let functions = Function::all(functions, &library)?;
+            let functions = options.types.within(|| Function::all(functions, &library))?;
             return Ok(Loaded { functions, runtime, text, reloads });
         }
         // It is of no use any more, and may go on for ever.

@@ -2,7 +2,7 @@
 //! at SIGTERM or SIGINT when what is in flight has ended. With the word `bench` it is the load generator.
 
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{Error, Library};
+use crosslane::{Error, Library, TypeNames};
 use crosslane_process::{Source, Zygote, ZygoteOptions, flush_log, guests, print_to_log};
 #[cfg(feature = "flight")]
 use crosslane_server::flight::{self, Flight};
@@ -228,6 +228,7 @@ fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<S
     let options = ZygoteOptions {
         origin: guests::origin(&source, settings)?,
         source,
+        types: TypeNames::default(),
         load_timeout: settings.load_timeout,
         stuck: settings.stuck(),
         ring_size: settings.ring_size,

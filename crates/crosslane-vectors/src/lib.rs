@@ -16,6 +16,7 @@ mod scalar;
 mod source;
 mod string;
 mod table;
+mod type_names;
 mod types;
 mod validity;
 
@@ -29,4 +30,5 @@ pub use projection::Projection;
 pub use scalar::{Callee, Context, Scalar, register_scalar};
 pub use source::{Source, query_for};
 pub use table::{Bound, Chunk, Query, Table, register_table};
+pub use type_names::type_names;
 pub use types::{LogicalType, data_type};

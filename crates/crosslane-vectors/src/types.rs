@@ -112,6 +112,14 @@ impl LogicalType {
         Ok(Self(logical))
     }
 
+    /// Takes a handle, to destroy it.
+    ///
+    /// # Safety
+    /// The handle must be valid, and the caller's.
+    pub(crate) unsafe fn owned(handle: ffi::duckdb_logical_type) -> Self {
+        Self(handle)
+    }
+
     /// The handle, which dies with self.
     pub fn raw(&self) -> ffi::duckdb_logical_type {
         self.0

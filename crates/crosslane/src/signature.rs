@@ -1,5 +1,6 @@
 //! The grammar of signatures: `slug(title VARCHAR) -> VARCHAR`, in SQL's types, for all languages.
 
+use crate::type_names::TypeNames;
 use crate::types::{DataType, Field, Identifier, MOST_LEVELS, MOST_MEMBERS};
 use std::fmt;
 use std::str::FromStr;
@@ -195,6 +196,9 @@ type Parsed<T> = Result<T, ErrMode<ContextError>>;
 /// What is wrong with a type that has more levels than [`MOST_LEVELS`].
 const TOO_DEEP: &str = "a type of at most 64 levels";
 
+/// What is missing where nothing is that stands for a type.
+const A_TYPE: &str = "a SQL type";
+
 /// Where a text opens a parenthesis too many for any type: the parser, which calls itself for each, never sees it.
 fn too_deep(text: &str) -> Option<usize> {
     let mut open = 0;
@@ -221,11 +225,14 @@ fn parse_all<T>(text: &str, parser: fn(&mut &str) -> Parsed<T>) -> Result<T, Sig
     delimited(multispace0, parser, (multispace0, eof.context(expected("the end")))).parse(text).map_err(
         |error| {
             let details = error.inner().to_string();
-            let what = if details.is_empty() {
+            let mut what = if details.is_empty() {
                 "cannot be understood".to_owned()
             } else {
                 details.replace('\n', ", ")
             };
+            if what == format!("expected {A_TYPE}") {
+                what += &TypeNames::hint();
+            }
             let column = text[..error.offset()].chars().count() + 1;
             SignatureError { what, text: text.to_owned(), column }
         },
@@ -347,7 +354,7 @@ fn identifier(input: &mut &str) -> Parsed<String> {
 
 /// A type, with any number of `[]` and `[n]` behind it.
 fn data_type(input: &mut &str) -> Parsed<DataType> {
-    let mut data_type = alt((nested, decimal, plain)).context(expected("a SQL type")).parse_next(input)?;
+    let mut data_type = alt((nested, decimal, known, plain)).context(expected(A_TYPE)).parse_next(input)?;
     let brackets = |input: &mut &str| -> Parsed<Option<u32>> {
         delimited(token("["), opt(dec_uint), cut_err(preceded(multispace0, "]")).context(expected("]")))
             .parse_next(input)
@@ -409,6 +416,12 @@ fn nested(input: &mut &str) -> Parsed<DataType> {
     let enumeration = delimited(keyword("ENUM"), cut_err(values), close())
         .map(|values: Vec<String>| DataType::Enum(values.into()));
     alt((structure, union, map, enumeration)).parse_next(input)
+}
+
+/// The name of a type that the database has, in its schema or in that of statements: `mood`, `shop.mood`.
+fn known(input: &mut &str) -> Parsed<DataType> {
+    let parts: Vec<String> = separated(1.., identifier, ".").parse_next(input)?;
+    TypeNames::find(&parts.join(".")).ok_or_else(|| ErrMode::Backtrack(ContextError::new()))
 }
 
 fn token_before<'a>(symbol: &'static str) -> impl Parser<&'a str, &'a str, ErrMode<ContextError>> {
@@ -527,6 +540,35 @@ fn zone(input: &mut &str) -> Parsed<Option<bool>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_database_has_types_of_its_own() {
+        let mood: DataType = "ENUM('sad', 'ok')".parse().unwrap();
+        let price: DataType = "DECIMAL(10,2)".parse().unwrap();
+        let names = [("mood", &mood), ("shop.price", &price), ("Shop.MOOD", &price), ("my type", &mood)];
+        let names: TypeNames = names.map(|(name, of)| (name.to_owned(), of.clone())).into_iter().collect();
+        names.within(|| {
+            for (text, of) in [
+                ("Mood", "ENUM('sad', 'ok')"),
+                ("mood[3]", "ENUM('sad', 'ok')[3]"),
+                ("MAP(mood, shop.price)", "MAP(ENUM('sad', 'ok'), DECIMAL(10,2))"),
+                ("SHOP.mood ARRAY", "DECIMAL(10,2)[]"),
+                ("\"shop\".\"Price\"", "DECIMAL(10,2)"),
+                ("\"my type\"", "ENUM('sad', 'ok')"),
+            ] {
+                assert_eq!(text.parse::<DataType>().unwrap().to_string(), of, "{text}");
+            }
+            let rows = "f(rows TABLE(a mood)) -> TABLE(b shop.price)".parse::<Signature>().unwrap();
+            assert_eq!(rows.to_string(), "f(rows TABLE(a ENUM('sad', 'ok'))) -> TABLE(b DECIMAL(10,2))");
+            let wrong = "f(x shop.mod) -> INT".parse::<Signature>().unwrap_err();
+            assert_eq!(wrong.column, 5);
+            assert!(wrong.what.ends_with("types of this database are mood, my type, shop.mood, shop.price"));
+        });
+        let unknown = "f(x mood) -> INT".parse::<Signature>().unwrap_err();
+        assert_eq!(unknown.what, "expected a SQL type");
+        let text = serde_json::to_string(&names).unwrap();
+        assert_eq!(serde_json::from_str::<TypeNames>(&text).unwrap(), names);
+    }
 
     #[test]
     fn every_type_survives_its_own_text() {

@@ -27,10 +27,11 @@ mod vectorcall;
 mod waiting;
 mod zygote;
 
-use crosslane::{DataType, Kind, Signature};
+use crosslane::{DataType, Kind, Signature, TypeNames};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use std::collections::BTreeMap;
 
 /// A name, the parameters' names and types, the type of the result, whether the last parameter is variadic.
 type Parts = (String, Vec<(String, String)>, String, bool);
@@ -96,6 +97,17 @@ fn parse_type(text: &str) -> PyResult<String> {
     Ok(data_type.to_string())
 }
 
+/// What a function returns, in whose signatures the names of a dict stand for its types.
+///
+/// Raises what the function raises.
+#[pyfunction]
+fn with_types<'py>(
+    types: BTreeMap<String, String>,
+    function: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    TypeNames::from(types).within(|| function.call0())
+}
+
 /// What tells files, as pairs of path and content, from any others.
 #[pyfunction]
 fn text(files: Vec<(PyBackedBytes, PyBackedBytes)>) -> String {
@@ -121,6 +133,7 @@ fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(stream_columns, module)?)?;
     module.add_function(wrap_pyfunction!(for_types, module)?)?;
     module.add_function(wrap_pyfunction!(parse_type, module)?)?;
+    module.add_function(wrap_pyfunction!(with_types, module)?)?;
     module.add_function(wrap_pyfunction!(objects::is_missing, module)?)?;
     module.add_function(wrap_pyfunction!(serve::backoff, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;

@@ -3,7 +3,7 @@
 use crate::stream::{Tables, Typed};
 use crosslane::call::{CallGroup, Caller, Map as Stream, MapInput, MapOptions, MapStep, map_types};
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{DataType, Error, Function, Kind, Library, Settings};
+use crosslane::{DataType, Error, Function, Kind, Library, Settings, TypeNames};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, ruby_environment};
 use crosslane_remote::AnyZygote;
 use pyo3::exceptions::{
@@ -181,6 +181,7 @@ impl Map {
         let options = ZygoteOptions {
             origin: Origin::Process { command, environment, advice },
             source,
+            types: TypeNames::default(),
             load_timeout: settings.load_timeout,
             stuck: settings.stuck(),
             ring_size: RING,

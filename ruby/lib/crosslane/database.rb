@@ -327,7 +327,7 @@ module Crosslane
     def udf(name, signature, replace: false, overload: false, **options, &block)
       raise DeclarationError, "udf needs a block" unless block
 
-      declaration = declare(name, signature, block, options)
+      declaration = declare(name, resolved(name, signature), block, options)
       define(name, replace: replace, overload: overload) do |connection|
         connection.register_scalar(Host.add(declaration), declaration.message.to_json)
       end
@@ -366,6 +366,8 @@ module Crosslane
     def table(name, signature, columns: nil, **options, &block)
       raise DeclarationError, "table needs a block" unless block
 
+      # Columns that a block decides stand in no signature.
+      signature = resolved(name, columns ? "#{signature} -> BOOLEAN" : signature).delete_suffix(" -> BOOLEAN")
       table = HostTable.new(name, signature, block, columns, of_host(options))
       define(name, table: true) do |connection|
         functions = [table, table.deciding].map do |function|
@@ -401,7 +403,8 @@ module Crosslane
     def aggregate(name, signature, states = nil, **options, &block)
       raise DeclarationError, "aggregate #{name} takes a class or a block" unless states.nil? ^ block.nil?
 
-      declared = HostAggregate.new(Crosslane.signature(name, signature), states || block, **of_host(options))
+      signature = Crosslane.signature(name, resolved(name, signature))
+      declared = HostAggregate.new(signature, states || block, **of_host(options))
       define(name) { |connection| connection.register_aggregate(Host.add(declared), declared.message.to_json) }
       nil
     end
@@ -647,6 +650,15 @@ module Crosslane
       ensure
         connection.close
       end
+    end
+
+    # A signature in which names of the database's own types are what these stand for. One that cannot be understood stays as it
+    # is, for who declares with it to say so.
+    def resolved(name, signature)
+      Native.parse_signature(Crosslane.signature(name, signature))
+      signature
+    rescue ArgumentError
+      with_connection { |connection| connection.resolve(Crosslane.signature(name, signature)) } || signature
     end
 
     def declare(name, signature, block, options)

@@ -1,9 +1,9 @@
 //! Zygotes that lie, garble, stall or die: this program started again, as the guest of its own tests.
 
 use crate::beside;
-use crosslane::Error;
 use crosslane::lane::Lane as _;
 use crosslane::pool::{Pool, PoolOptions, Stop, Zygote as _};
+use crosslane::{Error, TypeNames};
 use crosslane_process::control::{ControlSocket, Request};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred};
@@ -41,6 +41,7 @@ fn start_with(behaviour: impl Into<PathBuf>, stop: Stop) -> Result<Zygote, Error
             advice: "a test's",
         },
         source: Source::File { path: behaviour.into() },
+        types: TypeNames::default(),
         load_timeout: Duration::from_secs(30),
         stuck: Default::default(),
         ring_size: 4096,

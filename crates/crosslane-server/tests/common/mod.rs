@@ -9,7 +9,7 @@ use crosslane::batch::{Column, Encode};
 use crosslane::call::{self, CallGroup, Caller, Input, Output, Scan};
 use crosslane::lane::Stuck;
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Library};
+use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Library, TypeNames};
 use crosslane_process::control::{ControlSocket, Report, Request};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
@@ -169,6 +169,7 @@ fn library(origin: Origin, name: &str) -> Result<Served, Error> {
     let options = ZygoteOptions {
         origin,
         source: Source::Thread { name: name.into() },
+        types: TypeNames::default(),
         load_timeout: Duration::from_secs(20),
         ring_size: 1 << 16,
         largest_batch: 64 << 20,

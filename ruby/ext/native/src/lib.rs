@@ -189,6 +189,7 @@ fn define_engine(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     connection.define_method("close", method!(database::Connection::close, 0))?;
     connection.define_method("closed?", method!(database::Connection::is_closed, 0))?;
     connection.define_method("forget", method!(forget::forget, 2))?;
+    connection.define_method("resolve", method!(database::Connection::resolve, 1))?;
     connection.define_method("register_scalar", method!(scalar::register, 2))?;
     connection.define_method("register_table", method!(table::register, 2))?;
     connection.define_method("register_aggregate", method!(aggregate::register, 2))?;

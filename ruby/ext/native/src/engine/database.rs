@@ -16,9 +16,9 @@ use crate::engine::bind::Parameter;
 use crate::engine::rows::Rows;
 use crate::engine::session::{Session, Sessions, failure, lock};
 use crate::engine::{append, bind};
-use crosslane::DataType;
+use crosslane::{DataType, Signature};
 use crosslane_gvl::{self as gvl, Stand, check_interrupts, stand};
-use crosslane_vectors::{Chunk, data_type};
+use crosslane_vectors::{Chunk, data_type, type_names};
 use libduckdb_sys as ffi;
 use magnus::{Error, RArray, RHash};
 use std::ffi::{CStr, CString, c_char};
@@ -387,7 +387,7 @@ impl Link {
 
     /// What a query that failed with this message raises.
     pub(crate) fn failure(&self, message: &str) -> Error {
-        failure(self.session.left().or_else(|| self.database.sessions.stray(message)), message)
+        failure(self.session.left(), message)
     }
 }
 
@@ -430,6 +430,16 @@ impl Connection {
 
     pub(crate) fn is_closed(&self) -> bool {
         lock(&self.0).is_none()
+    }
+
+    /// The part of a signature behind the name, in which names of the database's own types are what these stand for. None if it
+    /// cannot be understood.
+    pub(crate) fn resolve(&self, signature: String) -> Result<Option<String>, Error> {
+        let link = self.link()?;
+        // SAFETY: the connection is open, and the GVL keeps others from it.
+        let names = unsafe { type_names(link.raw) }.map_err(|error| failure(None, &error.to_string()))?;
+        let signature = names.within(|| signature.parse::<Signature>()).ok();
+        Ok(signature.map(|signature| format!("({}) -> {}", signature.declared(), signature.result())))
     }
 
     /// Runs all statements of a text, the last with parameters, and returns its rows.

@@ -73,6 +73,7 @@ pub(crate) fn start(descriptor: i32) -> Result<(), magnus::Error> {
     let options = ZygoteOptions {
         origin: Origin::thread(socket),
         source: Source::Thread { name: "the program".into() },
+        types: crosslane::TypeNames::default(),
         load_timeout: settings.load_timeout,
         stuck: settings.stuck(),
         ring_size: settings.ring_size,

@@ -1,0 +1,94 @@
+//! The types that a database has besides DuckDB's own (`CREATE TYPE`).
+
+use crate::types::{LogicalType, data_type};
+use crosslane::{DataType, Error, TypeNames};
+use libduckdb_sys as ffi;
+use std::ffi::{CStr, CString, c_void};
+
+/// The database, schema and name of each type, and whether it is in the database of statements that name none.
+const ALL: &CStr = c"\
+    SELECT DISTINCT database_name, schema_name, type_name, database_name = current_database() \
+    FROM duckdb_types() WHERE NOT internal ORDER BY ALL";
+
+/// The types of the databases that a connection sees, by all names that SQL has for them: `mood` if the schema is `main`,
+/// `shop.mood`, and `database.shop.mood`, or `database.mood`. A type that functions cannot have is left out.
+///
+/// # Errors
+/// [`Error::Engine`] if DuckDB does not list them.
+///
+/// # Safety
+/// The connection must be open, and nobody else use it meanwhile.
+pub unsafe fn type_names(connection: ffi::duckdb_connection) -> Result<TypeNames, Error> {
+    // SAFETY: as the caller says.
+    let all = unsafe { with_result(connection, ALL, |result| rows(result))? };
+    let mut names = [const { Vec::new() }; 4];
+    for [database, schema, name, current] in all {
+        let [quoted_database, quoted_schema, quoted_name] =
+            [&database, &schema, &name].map(|part| format!("\"{}\"", part.replace('"', "\"\"")));
+        let query = format!("SELECT NULL::{quoted_database}.{quoted_schema}.{quoted_name}");
+        let Ok(query) = CString::new(query) else { continue };
+        // SAFETY: as the caller says.
+        let found = unsafe { with_result(connection, &query, |result| column_type(result)) };
+        let Ok(Ok(found)) = found else { continue };
+        let [schema, name] = [schema, name].map(|part| part.to_lowercase());
+        let (current, main) = (current == "true", schema == "main");
+        if current && main {
+            names[0].push((name.clone(), found.clone()));
+        }
+        if current {
+            names[1].push((format!("{schema}.{name}"), found.clone()));
+        }
+        if main {
+            names[2].push((format!("{database}.{name}"), found.clone()));
+        }
+        names[3].push((format!("{database}.{schema}.{name}"), found));
+    }
+    Ok(names.into_iter().flatten().collect())
+}
+
+/// # Safety
+/// As [`type_names`].
+unsafe fn with_result<T>(
+    connection: ffi::duckdb_connection,
+    query: &CStr,
+    read: impl FnOnce(&mut ffi::duckdb_result) -> T,
+) -> Result<T, Error> {
+    // SAFETY: as the caller says; the result is destroyed on every way out.
+    unsafe {
+        let mut result = std::mem::zeroed();
+        let state = ffi::duckdb_query(connection, query.as_ptr(), &raw mut result);
+        let outcome = if state == ffi::duckdb_state_DuckDBSuccess {
+            Ok(read(&mut result))
+        } else {
+            let message = ffi::duckdb_result_error(&raw mut result);
+            let message = if message.is_null() { c"" } else { CStr::from_ptr(message) };
+            Err(Error::Engine(message.to_string_lossy().into_owned()))
+        };
+        ffi::duckdb_destroy_result(&raw mut result);
+        outcome
+    }
+}
+
+/// The rows of a result of four columns, as text.
+fn rows(result: &mut ffi::duckdb_result) -> Vec<[String; 4]> {
+    // SAFETY: the result lives.
+    let count = unsafe { ffi::duckdb_row_count(result) };
+    // SAFETY: the result lives, and has these rows and columns; each text is freed once.
+    let mut text = |column, row| unsafe {
+        let text = ffi::duckdb_value_varchar(result, column, row);
+        let owned =
+            if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() };
+        ffi::duckdb_free(text.cast::<c_void>());
+        owned
+    };
+    (0..count).map(|row| [0, 1, 2, 3].map(|column| text(column, row))).collect()
+}
+
+/// The type of a result's first column.
+fn column_type(result: &mut ffi::duckdb_result) -> Result<DataType, Error> {
+    // SAFETY: the result lives, and has a column; its type is freed by who owns it.
+    unsafe {
+        let logical = LogicalType::owned(ffi::duckdb_column_logical_type(result, 0));
+        data_type(logical.raw())
+    }
+}
