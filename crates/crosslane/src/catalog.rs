@@ -125,12 +125,10 @@ impl Key {
                 kind: function.spec.kind,
             };
         }
-        let fixed = signature.fixed().iter().map(|field| field.data_type.to_string());
-        let types = fixed.chain(signature.rest().map(|data_type| format!("*{data_type}")));
         Self {
             name: signature.name.to_lowercase(),
             table: false,
-            parameters: types.collect::<Vec<_>>().join(", "),
+            parameters: signature.takes(),
             returns: signature.returns.to_string(),
             admits_null: function.admits_null(),
             deterministic: function.spec.deterministic,
@@ -142,6 +140,12 @@ impl Key {
     fn takes_the_same(&self, other: &Self) -> bool {
         let streams = (self.kind == Kind::Stream) == (other.kind == Kind::Stream);
         streams && self.name == other.name && self.table == other.table && self.parameters == other.parameters
+    }
+
+    /// Whether calls of the name are no longer for the other once this function is there. Engines keep table functions.
+    fn replaces(&self, overload: bool, other: &Self) -> bool {
+        let by_name = !overload && !self.table && !other.table && self.name == other.name;
+        self != other && (by_name || self.takes_the_same(other))
     }
 }
 
@@ -297,7 +301,8 @@ impl<Z: Zygote> Catalog<Z> {
 
     /// Makes the functions of a library callable, in place of those of its last version: all of them, or none.
     /// `register` tells the engine of them; of known ones too, because another library may have taken the name
-    /// since. Of stream functions an engine is not told: [`Catalog::stream`] finds them.
+    /// since. Of stream functions an engine is not told: [`Catalog::stream`] finds them. The first `kept` functions are those
+    /// of the last version, and replace no others; any other one replaces those of its name, unless it is an overload.
     ///
     /// # Errors
     /// Those of `register`, which must have taken back what it did then; all is as it was before.
@@ -305,6 +310,7 @@ impl<Z: Zygote> Catalog<Z> {
         &self,
         name: String,
         functions: Vec<Arc<Function>>,
+        kept: usize,
         pool: Pool<Z>,
         register: impl FnOnce(&[Registration<Z>]) -> Result<(), Error>,
     ) -> Result<Arc<Library<Z>>, Error> {
@@ -330,21 +336,21 @@ impl<Z: Zygote> Catalog<Z> {
             entry.0.store(Arc::new(Ok(current)));
             entries.insert(Key::new(&function), entry);
         }
+        let declared = library.functions.iter().zip(0..);
+        let declared: Vec<_> = declared
+            .map(|(function, at)| (Key::new(function), at < kept || function.spec.overload))
+            .collect();
         for (key, entry) in entries.iter() {
             let content = entry.0.load();
             let Ok(current) = &**content else { continue };
             let Current { library: holder, function } = current;
-            let old = holder.name == library.name && holder.version < library.version;
-            // Another library had the name; the engine calls the last that it was told of.
-            let taken = || {
-                library
-                    .functions
-                    .iter()
-                    .map(|function| Key::new(function))
-                    .any(|new| new.takes_the_same(key) && new != *key)
-            };
-            if old || taken() {
-                entry.end(farewell(function, &library), Why::Replaced);
+            if Arc::ptr_eq(holder, &library) {
+                continue;
+            }
+            // What another library has under the name; the engine calls the last that it was told of.
+            let replaced = || declared.iter().any(|(new, overload)| new.replaces(*overload, key));
+            if holder.name == library.name || replaced() {
+                entry.end(farewell(function, holder, &library), Why::Replaced);
             }
         }
         let old = lock(&self.libraries).insert(name, Arc::clone(&library));
@@ -356,7 +362,7 @@ impl<Z: Zygote> Catalog<Z> {
     }
 }
 
-fn farewell<Z: Zygote>(gone: &Function, library: &Library<Z>) -> String {
+fn farewell<Z: Zygote>(gone: &Function, holder: &Library<Z>, library: &Library<Z>) -> String {
     let instead = library.functions.iter().find(|function| function.name().eq_ignore_ascii_case(gone.name()));
     let advice = match instead {
         Some(function) => format!(
@@ -365,5 +371,6 @@ fn farewell<Z: Zygote>(gone: &Function, library: &Library<Z>) -> String {
         ),
         None => "the file does not declare it any more".into(),
     };
-    format!("{} was removed when {} was loaded again; {advice}", gone.signature, library.name)
+    let again = if holder.name == library.name { " again" } else { "" };
+    format!("{} was removed when {} was loaded{again}; {advice}", gone.signature, library.name)
 }

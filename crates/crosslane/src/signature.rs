@@ -87,6 +87,13 @@ impl Signature {
         self.fixed().iter().any(|field| any(&field.data_type)) || self.rest().is_some_and(any)
     }
 
+    /// The types of the arguments that it takes, as text: `BIGINT, *VARCHAR`. Functions of one name whose texts differ are overloads.
+    pub fn takes(&self) -> String {
+        let fixed = self.fixed().iter().map(|field| field.data_type.to_string());
+        let types = fixed.chain(self.rest().map(|data_type| format!("*{data_type}")));
+        types.collect::<Vec<_>>().join(", ")
+    }
+
     /// The signature with a parameter for each argument, of the types that these arguments have.
     ///
     /// # Errors
