@@ -56,12 +56,12 @@ pub(crate) struct Pickled {
 }
 
 impl Pickled {
-    /// Whether it is gone once the other is there, which stays beside functions that take other types if it is an overload.
+    /// Whether the other takes its place, which stays beside functions that take other types if it is an overload.
     fn is_replaced_by(&self, other: &Self, overload: bool) -> bool {
         let mut pairs =
             self.signatures.iter().flat_map(|one| other.signatures.iter().map(move |new| (one, new)));
         pairs.any(|(one, new)| {
-            one.name.eq_ignore_ascii_case(&new.name) && (!overload || one.takes() == new.takes())
+            one.name.eq_ignore_ascii_case(&new.name) && (!overload || one.takes_the_same(new))
         })
     }
 }

@@ -125,10 +125,12 @@ impl Key {
                 kind: function.spec.kind,
             };
         }
+        let fixed = signature.fixed().iter().map(|field| field.data_type.to_string());
+        let types = fixed.chain(signature.rest().map(|data_type| format!("*{data_type}")));
         Self {
             name: signature.name.to_lowercase(),
             table: false,
-            parameters: signature.takes(),
+            parameters: types.collect::<Vec<_>>().join(", "),
             returns: signature.returns.to_string(),
             admits_null: function.admits_null(),
             deterministic: function.spec.deterministic,
@@ -140,12 +142,6 @@ impl Key {
     fn takes_the_same(&self, other: &Self) -> bool {
         let streams = (self.kind == Kind::Stream) == (other.kind == Kind::Stream);
         streams && self.name == other.name && self.table == other.table && self.parameters == other.parameters
-    }
-
-    /// Whether calls of the name are no longer for the other once this function is there. Engines keep table functions.
-    fn replaces(&self, overload: bool, other: &Self) -> bool {
-        let by_name = !overload && !self.table && !other.table && self.name == other.name;
-        self != other && (by_name || self.takes_the_same(other))
     }
 }
 
@@ -336,10 +332,7 @@ impl<Z: Zygote> Catalog<Z> {
             entry.0.store(Arc::new(Ok(current)));
             entries.insert(Key::new(&function), entry);
         }
-        let declared = library.functions.iter().zip(0..);
-        let declared: Vec<_> = declared
-            .map(|(function, at)| (Key::new(function), at < kept || function.spec.overload))
-            .collect();
+        let new: Vec<_> = library.functions.iter().map(|function| (Key::new(function), function)).collect();
         for (key, entry) in entries.iter() {
             let content = entry.0.load();
             let Ok(current) = &**content else { continue };
@@ -347,9 +340,14 @@ impl<Z: Zygote> Catalog<Z> {
             if Arc::ptr_eq(holder, &library) {
                 continue;
             }
-            // What another library has under the name; the engine calls the last that it was told of.
-            let replaced = || declared.iter().any(|(new, overload)| new.replaces(*overload, key));
-            if holder.name == library.name || replaced() {
+            // Of what takes the same the engine calls the last that it was told of. It keeps table functions.
+            let is_replaced = |(at, (new, by)): (usize, &(Key, &Arc<Function>))| {
+                let by_name = new.name == key.name && !new.table && !key.table;
+                let stays =
+                    at < kept || by.spec.overload && !by.signature.takes_the_same(&function.signature);
+                new.takes_the_same(key) || by_name && !stays
+            };
+            if holder.name == library.name || new.iter().enumerate().any(is_replaced) {
                 entry.end(farewell(function, holder, &library), Why::Replaced);
             }
         }

@@ -395,10 +395,10 @@ impl Names {
         for other in &*same_name {
             let place = |spec: &FunctionSpec| format!("line {} of {}", spec.line, spec.file);
             let taken = format!("function {}: the name is taken by {}", function.name(), place(&other.spec));
-            if function.signature.takes() == other.signature.takes() {
+            if function.signature.takes_the_same(&other.signature) {
                 return Err(Error::Declaration(format!(
-                    "{taken}, for the same types: {}; give one of the two another name",
-                    other.signature
+                    "{taken}, and SQL cannot tell calls of the two apart: {} and {}; give one another name",
+                    other.signature, function.signature
                 )));
             }
             if place(&function.spec) == place(&other.spec) {
@@ -484,7 +484,16 @@ mod tests {
     fn functions_of_one_name_take_other_types_and_say_so() {
         for right in [
             &["f(x BIGINT) -> BIGINT", "+f(x VARCHAR) -> BIGINT", "+F(x BIGINT, *y BIGINT) -> BIGINT"][..],
-            &["+f(x DECIMAL(10,2)) -> BIGINT", "+f(x DECIMAL(18,3)) -> BIGINT", "+f(x ANY) -> BIGINT"],
+            &[
+                "+f(x DECIMAL(10,2)) -> BIGINT",
+                "+f(x DECIMAL(18,3), y BIGINT) -> BIGINT",
+                "+f(x ANY) -> BIGINT",
+            ],
+            &[
+                "+f(x STRUCT(a INTEGER)) -> BIGINT",
+                "+f(x STRUCT(b INTEGER)) -> BIGINT",
+                "+f(x INT[2]) -> BIGINT",
+            ],
             &["+f(x BIGINT) -> BIGINT", "+f(x BIGINT[]) -> BIGINT", "+f(*x BIGINT) -> BIGINT"],
         ] {
             assert_eq!(wrong_among(right), None);
@@ -496,8 +505,13 @@ mod tests {
             ),
             (
                 &["f() -> BIGINT", "+f(x INT) -> BIGINT", "+f(y INTEGER) -> DOUBLE"],
-                "function f: the name is taken by line 2 of f.py, for the same types: f(x INTEGER) -> BIGINT; give one of the two \
-                 another name",
+                "function f: the name is taken by line 2 of f.py, and SQL cannot tell calls of the two apart: \
+                 f(x INTEGER) -> BIGINT and f(y INTEGER) -> DOUBLE; give one another name",
+            ),
+            (
+                &["f(x STRUCT(a DECIMAL(10,2))[]) -> BIGINT", "+f(x STRUCT(A DECIMAL(18,3))[]) -> BIGINT"],
+                "function f: the name is taken by line 1 of f.py, and SQL cannot tell calls of the two apart: \
+                 f(x STRUCT(a DECIMAL(10,2))[]) -> BIGINT and f(x STRUCT(A DECIMAL(18,3))[]) -> BIGINT; give one another name",
             ),
             (
                 &["f(x BIGINT) -> TABLE(y BIGINT)", "+f() -> BIGINT"],

@@ -87,11 +87,12 @@ impl Signature {
         self.fixed().iter().any(|field| any(&field.data_type)) || self.rest().is_some_and(any)
     }
 
-    /// The types of the arguments that it takes, as text: `BIGINT, *VARCHAR`. Functions of one name whose texts differ are overloads.
-    pub fn takes(&self) -> String {
-        let fixed = self.fixed().iter().map(|field| field.data_type.to_string());
-        let types = fixed.chain(self.rest().map(|data_type| format!("*{data_type}")));
-        types.collect::<Vec<_>>().join(", ")
+    /// Whether a call cannot tell it from another of its name, by the number and the types of the arguments.
+    pub fn takes_the_same(&self, other: &Self) -> bool {
+        let mut pairs = self.parameters.iter().zip(&other.parameters);
+        self.variadic == other.variadic
+            && self.parameters.len() == other.parameters.len()
+            && pairs.all(|(one, another)| one.data_type.is_alike(&another.data_type))
     }
 
     /// The signature with a parameter for each argument, of the types that these arguments have.
