@@ -39,7 +39,7 @@ def load_file(path: str | Path, files: Files | None = None) -> list[Declared]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     # A file that is loaded again declares its functions anew.
-    _udf.declared = [other for other in _udf.declared or [] if other.file != str(path.resolve())]
+    _udf.declarations = [other for other in _udf.declarations or [] if other.file != str(path.resolve())]
     with _is_loading():
         module = _run(path, [] if files is None else files)
     # By identity: what is callable may not be hashable.
@@ -96,17 +96,25 @@ def _with_overloads(found: list[Declaration]) -> list[Declaration]:
 
     Those of one name stand together, in the order in which they were declared.
     """
+    groups: dict[tuple[str, str], list[Declaration]] = {}
+    for declaration in _udf.declarations or []:
+        groups.setdefault(_place(declaration), []).append(declaration)
     # A wrapper of a function shares its options, and is called in place of it.
     by_options = {id(declaration.given): declaration for declaration in found}
     result: dict[int, Declaration] = {}
     for declaration in found:
-        place = (declaration.file, declaration.name.lower())
-        same_name = [other for other in _udf.declared or [] if (other.file, other.name.lower()) == place]
-        if not any(other.overload for other in same_name):
-            same_name = [declaration]
-        for other in same_name:
-            result.setdefault(id(other.given), by_options.get(id(other.given), other))
+        group = groups.get(_place(declaration), [])
+        if any(other.overload for other in group):
+            group = [by_options.get(id(other.given), other) for other in group]
+        else:
+            group = [declaration]
+        result |= {id(other): other for other in group}
     return list(result.values())
+
+
+def _place(declaration: Declaration) -> tuple[str, str]:
+    """The file and the name, by which overloads belong together."""
+    return declaration.file, declaration.name.lower()
 
 
 class _Reader(SourceFileLoader):

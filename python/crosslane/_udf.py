@@ -257,12 +257,12 @@ def udaf(made_by: Any = None, /, **options: Unpack[AggregateOptions]) -> Any:
 
 
 #: What was declared since this process has loaded a file: a variable keeps only the last function that it was given. None before.
-declared: list[Declaration] | None = None
+declarations: list[Declaration] | None = None
 
 
 def _mark(declaration: Declaration) -> None:
-    if declared is not None:
-        declared.append(declaration)
+    if declarations is not None:
+        declarations.append(declaration)
     function = declaration.function
     try:
         (
