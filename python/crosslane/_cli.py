@@ -558,7 +558,7 @@ def _check_python(file: str) -> list[tuple[str, str, str]]:
     except BaseException as error:
         raise _Unloadable(*_errors.describe(error)) from None
     _warn(file, _forks.lost_threads())
-    return [_declared(item.message()) for item in declared]
+    return _listed(file, [item.message() for item in declared])
 
 
 def _check_guest(file: str) -> list[tuple[str, str, str]]:
@@ -592,7 +592,17 @@ def _checked(file: str, command: list[str]) -> list[tuple[str, str, str]]:
         failure = answer["failure"]
         raise _Unloadable(failure["class"], failure["message"], failure["traceback"])
     _warn(file, answer.get("lost", []))
-    return [_declared(function) for function in answer["functions"]]
+    return _listed(file, answer["functions"])
+
+
+def _listed(file: str, functions: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """The place, signature and kind of each function, if an engine would load them all."""
+    from crosslane import _guest
+
+    wrong = _guest.wrong_functions(file, json.dumps(functions))
+    if wrong:
+        raise _Unloadable(*wrong)
+    return [_declared(function) for function in functions]
 
 
 def _declared(function: dict[str, Any]) -> tuple[str, str, str]:

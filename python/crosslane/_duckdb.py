@@ -79,7 +79,7 @@ def connect(
         for is_file, items in groupby(functions, lambda item: isinstance(item, (str, PathLike))):
             if is_file:
                 # Side by side: most of the time they wait for their interpreters.
-                _load(con, "crosslane_load_files", [list(map(str, items))], replace=False)
+                _load(con, "crosslane_load_files", [list(map(str, items))])
             else:
                 for item in items:
                     register(con, item)
@@ -105,7 +105,7 @@ def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, replace: 
         duckdb.Error: if the file cannot be loaded, with the error and its place in the file.
     """
     _prepare(con)
-    return [row[1] for row in _load(con, "crosslane_load", [str(path)], replace)]
+    return [row[1] for row in _load(con, "crosslane_load", [str(path)], replace=replace)]
 
 
 def register(
@@ -124,7 +124,8 @@ def register(
     is pickled by value (closures and lambdas too). With ``lane="thread"``
     it runs in this very process instead, on threads of its own: it sees the program's variables, open
     files, models and sockets. Such functions share the interpreter's lock, so what waits runs side by side,
-    and what computes takes turns. Registering a function of the same name again replaces it.
+    and what computes takes turns. It replaces a function of the same name, or with ``overload=True`` only one that takes
+    the same types.
 
     Args:
         con: the connection; Crosslane is loaded into it if necessary.
@@ -166,20 +167,26 @@ def register(
         from crosslane import _guest
 
         declaration, declared = _guest.with_types(types, declare)
-    name = declared[0].name
     if lane == "process":
         from crosslane._pickles import dump
 
-        return _load(con, "crosslane_load_pickle", [name, dump(declaration, declared)], replace)[0][1]
+        arguments = [[one.signature for one in declared], dump(declaration, declared)]
+        flags = {"replace": replace, "overload": declaration.overload}
+        return _load(con, "crosslane_load_pickle", arguments, **flags)[0][1]
     if declaration.memory_limit is not None:
         raise declaration.error("memory_limit is for worker processes, not for threads of this one")
+    from crosslane._guest import parse_signature
     from crosslane._threads import Host
 
     engine = Host(declared).engine
     # The engine takes a copy of the socket.
     with engine:
-        library = f"{getattr(function, '__module__', '') or '__main__'}.{name}"
-        return _load(con, "crosslane_load_threads", [library, str(engine.fileno())], replace)[0][1]
+        library = f"{getattr(function, '__module__', '') or '__main__'}.{declared[0].name}"
+        if declaration.overload:
+            # Overloads live side by side: each is a library.
+            _, parameters, _, variadic = parse_signature(declared[0].signature)
+            library += f"({', '.join(kind for _, kind in parameters)}{', ...' * variadic})"
+        return _load(con, "crosslane_load_threads", [library, str(engine.fileno())], replace=replace)[0][1]
 
 
 def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
@@ -291,13 +298,13 @@ _one_at_a_time = threading.Lock()
 
 
 def _load(
-    con: duckdb.DuckDBPyConnection, command: str, arguments: list[Any], replace: bool
+    con: duckdb.DuckDBPyConnection, command: str, arguments: list[Any], **flags: bool
 ) -> list[tuple[Any, ...]]:
     """Runs a command that loads functions, apart from the connection's own results and transaction."""
     with _one_at_a_time, con.cursor() as cursor:
-        marks = "?, " * len(arguments)
-        query = f"FROM {command}({marks}replace := ?, outdate := true)"
-        rows = cursor.execute(query, [*arguments, replace]).fetchall()
+        marks = "?, " * len(arguments) + "".join(f"{flag} := ?, " for flag in flags)
+        query = f"FROM {command}({marks}outdate := true)"
+        rows = cursor.execute(query, [*arguments, *flags.values()]).fetchall()
         _renew(cursor)
     return rows
 

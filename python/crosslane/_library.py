@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from crosslane import _udf
 from crosslane._errors import OURS
 from crosslane._signature import Declared, resolve
 from crosslane._udf import Declaration, DeclarationError, declaration_of
@@ -31,22 +32,24 @@ def load_file(path: str | Path, files: Files | None = None) -> list[Declared]:
     that it imported.
 
     Raises:
-        DeclarationError: if it declares none, or the same name twice, or one that cannot work.
+        DeclarationError: if it declares none, or one that cannot work.
         Exception: whatever the file itself raises.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
+    # A file that is loaded again declares its functions anew.
+    _udf.declarations = [other for other in _udf.declarations or [] if other.file != str(path.resolve())]
     with _is_loading():
         module = _run(path, [] if files is None else files)
     # By identity: what is callable may not be hashable.
     unique = {id(value): declaration_of(value) for value in vars(module).values()}
-    declarations = [declaration for declaration in unique.values() if declaration]
+    declarations = _with_overloads([declaration for declaration in unique.values() if declaration])
     if not declarations:
         raise DeclarationError(
             f"{path}: declares no function; put `from crosslane import udf` and `@udf` before one"
         )
-    return _resolved(declarations)
+    return [item for declaration in declarations for item in resolve(declaration)]
 
 
 def load_pickles(descriptor: int) -> list[Declared]:
@@ -88,16 +91,30 @@ def _is_loading() -> Iterator[None]:
         _loading = False
 
 
-def _resolved(declarations: list[Declaration]) -> list[Declared]:
-    declared: dict[str, list[Declared]] = {}
-    for declaration in declarations:
-        items = resolve(declaration)
-        name = items[0].name.lower()
-        if name in declared:
-            other = declared[name][0]
-            raise declaration.error(f"the name is taken by line {other.line} of {other.file}")
-        declared[name] = items
-    return [item for items in declared.values() for item in items]
+def _with_overloads(found: list[Declaration]) -> list[Declaration]:
+    """What a file's variables hold, and the overloads of it whose variables hold a later one now.
+
+    Those of one name stand together, in the order in which they were declared.
+    """
+    groups: dict[tuple[str, str], list[Declaration]] = {}
+    for declaration in _udf.declarations or []:
+        groups.setdefault(_place(declaration), []).append(declaration)
+    # A wrapper of a function shares its options, and is called in place of it.
+    by_options = {id(declaration.given): declaration for declaration in found}
+    result: dict[int, Declaration] = {}
+    for declaration in found:
+        group = groups.get(_place(declaration), [])
+        if any(other.overload for other in group):
+            group = [by_options.get(id(other.given), other) for other in group]
+        else:
+            group = [declaration]
+        result |= {id(other): other for other in group}
+    return list(result.values())
+
+
+def _place(declaration: Declaration) -> tuple[str, str]:
+    """The file and the name, by which overloads belong together."""
+    return declaration.file, declaration.name.lower()
 
 
 class _Reader(SourceFileLoader):

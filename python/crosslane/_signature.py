@@ -134,6 +134,8 @@ class Declared:
     iterates: bool = False
     #: Whether what it makes of a row may depend on the others, so that the engine does not cut a batch.
     whole_batches: bool = False
+    #: Whether it stays beside functions of its name that take other types.
+    overload: bool = False
 
     def callee(self) -> Callable[..., Any]:
         """What is called with the arguments, on the lane that asks."""
@@ -180,6 +182,7 @@ class Declared:
             "kind": "aggregate" if isinstance(self.callable, Aggregate) else "scalar",
             "set_up": isinstance(self.callable, Stateful),
             "whole_batches": self.whole_batches,
+            "overload": self.overload,
             "file": self.file,
             "line": self.line,
             "description": self.description,
@@ -263,6 +266,7 @@ def resolve(declaration: Declaration) -> list[Declared]:
             retries=declaration.retries,
             inline=declaration.inline and not isinstance(function, (Stateful, Aggregate)),
             iterates=iterates,
+            overload=declaration.overload,
             file=declaration.file,
             line=declaration.line,
             description=_description(function),

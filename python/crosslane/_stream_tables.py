@@ -146,6 +146,7 @@ def resolve_stream(declaration: Declaration) -> list[Declared]:
             on_error=declaration.on_error,
             retries=declaration.retries,
             inline=False,
+            overload=declaration.overload,
             file=declaration.file,
             line=declaration.line,
             description=inspect.getdoc(underlying(function)) or "",

@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     on_error: Literal["fail", "null"]
     retries: int
     inline: bool
+    overload: bool
 
 
 class TableOptions(TypedDict, total=False):
@@ -91,6 +92,7 @@ class Declaration:
     on_error: str
     retries: int
     inline: bool
+    overload: bool
     #: The options as they were given.
     given: Options
     #: What it is: ``"scalar"`` or ``"table"``.
@@ -141,6 +143,8 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
         retries: how often a failed call is tried again, with growing pauses.
         inline: a row function that is one expression is compiled into the loop over the rows;
             ``False``: it is called for each.
+        overload: whether functions of the name that take other types stay beside it. A file may then declare several under
+            one name, also with one ``def`` after the other.
 
     Raises:
         DeclarationError: if an option cannot have the value that it was given.
@@ -252,7 +256,13 @@ def udaf(made_by: Any = None, /, **options: Unpack[AggregateOptions]) -> Any:
     return made_by
 
 
+#: What was declared since this process has loaded a file: a variable keeps only the last function that it was given. None before.
+declarations: list[Declaration] | None = None
+
+
 def _mark(declaration: Declaration) -> None:
+    if declarations is not None:
+        declarations.append(declaration)
     function = declaration.function
     try:
         (
@@ -290,6 +300,7 @@ def declare(
     on_error: str = "fail",
     retries: int = 0,
     inline: bool = True,
+    overload: bool = False,
     partitions: Callable[..., Any] | None = None,
     cardinality: int | None = None,
     kind: str = "scalar",
@@ -325,6 +336,7 @@ def declare(
         on_error=on_error,
         retries=retries,
         inline=inline,
+        overload=overload,
         given=given,  # type: ignore[arg-type]
         kind=kind,
         partitions=partitions,
@@ -341,6 +353,7 @@ def declare(
         ("deterministic", deterministic, (True, False)),
         ("vectorized", vectorized, (True, False)),
         ("inline", inline, (True, False)),
+        ("overload", overload, (True, False)),
     ):
         if not (isinstance(value, type(choices[0])) and value in choices):
             raise declaration.error(f"{option} is {choices[0]!r} or {choices[1]!r}, not {value!r}")

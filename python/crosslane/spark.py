@@ -127,6 +127,8 @@ def register(
 
     plugin = _plugin(spark)
     declaration, declared = of_program(function, signature, options)
+    if declaration.overload:
+        raise declaration.error("Spark has one function of a name, and no overloads: give it another name")
     pickled = dump(declaration, declared)
     return plugin.register(spark._jsparkSession, declared[0].name, bytearray(pickled))[0]
 

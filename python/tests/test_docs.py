@@ -39,7 +39,7 @@ PAGES = {
     "docs/from-duckdb-python.md": 2,
     "docs/from-mini-racer.md": 2,
     "docs/from-ruby-duckdb.md": 2,
-    "docs/functions.md": 16,
+    "docs/functions.md": 18,
     "docs/javascript.md": 13,
     "docs/lua.md": 2,
     "docs/ruby.md": 14,

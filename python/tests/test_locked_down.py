@@ -23,7 +23,7 @@ def test_without_external_access_nothing_is_loaded(con: duckdb.DuckDBPyConnectio
         f"FROM crosslane_load('{path}')",
         f"EXECUTE p('{path}')",
         "FROM crosslane_load('/no/such/file.py')",
-        "FROM crosslane_load_pickle('f', 'cposix\nsystem\n(S''true''\ntR.'::BLOB)",
+        "FROM crosslane_load_pickle(['f() -> BIGINT'], 'cposix\nsystem\n(S''true''\ntR.'::BLOB)",
         "FROM crosslane_load_threads('f', '0')",
         "FROM crosslane_drop('f')",
         f"FROM crosslane_set('python', '{sys.executable}')",

@@ -276,7 +276,7 @@ def test_lanes_have_their_own_random_numbers_and_groups(lua: Load) -> None:
         ),
         (
             'udf("f() -> BIGINT", print)\n\nudf("F() -> BIGINT", print)',
-            "function F: the name is taken by line 1\n  at",
+            "function F: the name is taken by line 1 of ",
         ),
         ("require('nowhere')", "module 'nowhere' not found"),
     ],

@@ -680,7 +680,7 @@ def test_duckdb_refuses_a_library_of_a_stream(monkeypatch: pytest.MonkeyPatch) -
     assert column(crosslane.map(numbers(1), same, lanes=1)) == list(range(1000))
     con = crosslane.connect()
     with pytest.raises(duckdb.Error, match=r"same: SQL needs to know the columns of both tables"):
-        con.execute("FROM crosslane_load_pickle('same', ?)", kept).fetchall()
+        con.execute("FROM crosslane_load_pickle(['same(x BIGINT) -> BIGINT'], ?)", kept).fetchall()
 
 
 def test_a_fork_of_the_program() -> None:

@@ -1,10 +1,10 @@
 //! The commands: what a user calls in SQL to load, look and set.
 
 use crate::connection::Connection;
-use crate::database::{AnyLibrary, Database, Permissions};
+use crate::database::{AnyLibrary, Database, Permissions, Pickled};
 use crate::table::{Argument, Cell, Command, Parameter};
 use crosslane::stats::{Counter, LaneStats};
-use crosslane::{Calling, DataType, Error, Function, Kind, OnError};
+use crosslane::{Calling, DataType, Error, Function, Kind, OnError, Signature};
 use crosslane_process::guests::language_of;
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
@@ -49,14 +49,20 @@ static COMMANDS: [Command; 17] = [
     },
     Command {
         name: c"crosslane_load_pickle",
-        parameters: &[Parameter::Text, Parameter::Bytes],
-        flags: PERMISSIONS,
+        parameters: &[Parameter::Texts, Parameter::Bytes],
+        flags: &[c"overload", c"replace", c"outdate"],
         columns: LOADED,
         run: |database, arguments, asker| {
-            let Some(Argument::Bytes(pickle)) = arguments.get(1) else { return Err(wrong_argument()) };
-            let name = text(arguments, 0)?;
-            let library = database.load_pickle(name, pickle.clone(), permissions(arguments), asker)?;
-            let rows = library.functions.iter().filter(|function| function.name().eq_ignore_ascii_case(name));
+            let [Argument::Texts(signatures), Argument::Bytes(bytes), Argument::Flag(overload), ..] =
+                arguments
+            else {
+                return Err(wrong_argument());
+            };
+            let signatures =
+                signatures.iter().map(|text| text.parse()).collect::<Result<Vec<Signature>, _>>()?;
+            let pickled = Pickled { signatures: signatures.clone(), bytes: bytes.clone() };
+            let library = database.load_pickle(pickled, *overload, permissions(arguments), asker)?;
+            let rows = library.functions.iter().filter(|function| signatures.contains(&function.signature));
             Ok(rows.map(|function| loaded_row(&library, function)).collect())
         },
     },
@@ -266,7 +272,7 @@ fn text(arguments: &[Argument], index: usize) -> Result<&str, Error> {
     }
 }
 
-/// What the flags of a command that loads say, behind its arguments.
+/// What the last flags of a command that loads say.
 fn permissions(arguments: &[Argument]) -> Permissions {
     let flag = |index| {
         matches!(arguments[arguments.len() - PERMISSIONS.len()..].get(index), Some(Argument::Flag(true)))
@@ -356,6 +362,9 @@ fn options(function: &Function) -> String {
     }
     if spec.retries > 0 {
         options.push(format!("retries={}", spec.retries));
+    }
+    if spec.overload {
+        options.push("overload=true".to_owned());
     }
     if spec.set_up {
         options.push("set_up=true".to_owned());

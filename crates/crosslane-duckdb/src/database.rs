@@ -48,6 +48,24 @@ pub(crate) type Entry = catalog::Entry<AnyZygote>;
 /// The library of the functions that programs handed over.
 const REGISTERED: &str = "registered functions";
 
+/// A function that a program has serialised, and a signature for each number of its arguments.
+#[derive(Debug, Clone)]
+pub(crate) struct Pickled {
+    pub(crate) signatures: Vec<Signature>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Pickled {
+    /// Whether the other takes its place, which stays beside functions that take other types if it is an overload.
+    fn is_replaced_by(&self, other: &Self, overload: bool) -> bool {
+        let mut pairs =
+            self.signatures.iter().flat_map(|one| other.signatures.iter().map(move |new| (one, new)));
+        pairs.any(|(one, new)| {
+            one.name.eq_ignore_ascii_case(&new.name) && (!overload || one.takes_the_same(new))
+        })
+    }
+}
+
 /// What a load may do beside loading.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Permissions {
@@ -65,9 +83,8 @@ pub(crate) struct Database {
     instance: Option<Instance>,
     settings: Mutex<Settings>,
     pub(crate) catalog: Catalog<AnyZygote>,
-    /// One at a time loads, so that versions and functions belong together. Holds what programs handed over: the
-    /// functions' names, serialised.
-    loading: Mutex<Vec<(String, Vec<u8>)>>,
+    /// One at a time loads, so that versions and functions belong together. Holds what programs handed over.
+    loading: Mutex<Vec<Pickled>>,
     /// Names that others' functions have beside ours.
     shared_names: Mutex<HashSet<String>>,
     aggregates: Mutex<Known>,
@@ -307,34 +324,37 @@ impl Database {
         ready.into_iter().map(|ready| self.publish(ready, permissions)).collect()
     }
 
-    /// Registers a function that a program has serialised; one of the same name is replaced. All such functions are one
-    /// library.
+    /// Registers a function that a program has serialised; those of the same name are replaced, but for overloads. All such
+    /// functions are one library.
     pub(crate) fn load_pickle(
         self: &Arc<Self>,
-        name: &str,
-        pickle: Vec<u8>,
+        pickled: Pickled,
+        overload: bool,
         permissions: Permissions,
         asker: Asker,
     ) -> Result<Arc<AnyLibrary>, Error> {
         let mut registered = lock(&self.loading);
         let libraries = self.catalog.libraries();
         let library = libraries.iter().find(|library| library.name == REGISTERED);
-        // A name that a file has taken since stays the file's.
-        let stays = |name: &str| {
+        // What a file has replaced since stays the file's.
+        let stays = |other: &Pickled| {
             library.is_some_and(|library| {
                 let mut functions = library.functions.iter();
-                functions.any(|it| it.name() == name && self.catalog.is_current(library, it))
+                functions.any(|it| {
+                    other.signatures.contains(&it.signature) && self.catalog.is_current(library, it)
+                })
             })
         };
         let mut pickles = registered.clone();
-        pickles.retain(|(other, _)| !other.eq_ignore_ascii_case(name) && stays(other));
-        pickles.push((name.to_owned(), pickle));
-        let sources = pickles.iter().map(|(_, pickle)| pickle.clone()).collect();
+        pickles.retain(|other| !other.is_replaced_by(&pickled, overload) && stays(other));
+        let kept = pickles.iter().map(|other| other.signatures.len()).sum();
+        pickles.push(pickled);
+        let sources = pickles.iter().map(|pickled| pickled.bytes.clone()).collect();
         let source = Source::Pickle { name: REGISTERED.into(), pickles: sources };
         self.may_load()?;
         let ready = self
             .prepare(guests::origin(&source, &self.settings())?, source, |begun| asker.should_end(begun))?;
-        let library = self.publish(ready, permissions)?;
+        let library = self.publish(Ready { kept, ..ready }, permissions)?;
         *registered = pickles;
         Ok(library)
     }
@@ -379,7 +399,7 @@ impl Database {
                 Ok((AnyZygote::Remote(Box::new(zygote)), functions))
             },
         )?;
-        self.publish(Ready { name, functions, pool }, permissions)
+        self.publish(Ready { name, functions, kept: 0, pool }, permissions)
     }
 
     /// The types that the database has besides DuckDB's own, as the extension's connection knows them.
@@ -420,13 +440,13 @@ impl Database {
                 Ok((AnyZygote::Process(Box::new(zygote)), loaded.functions))
             },
         )?;
-        Ok(Ready { name, functions, pool })
+        Ok(Ready { name, functions, kept: 0, pool })
     }
 
     /// Gives a library's functions to the catalog and to DuckDB; a library of the same name is replaced.
     fn publish(
         self: &Arc<Self>,
-        Ready { name, functions, pool }: Ready,
+        Ready { name, functions, kept, pool }: Ready,
         permissions: Permissions,
     ) -> Result<Arc<AnyLibrary>, Error> {
         let is_open = |stream: &&Arc<Function>| {
@@ -449,9 +469,9 @@ impl Database {
         let changed = functions.iter().filter(|function| self.catalog.changes_result(function));
         let changed: Vec<_> = changed.map(|function| function.name().to_owned()).collect();
         self.with_connection(|connection| {
-            self.catalog.publish(name, functions, pool, |registrations| {
-                let kept = connection.transaction(|| {
-                    let kept = names::take(
+            self.catalog.publish(name, functions, kept, pool, |registrations| {
+                let shared = connection.transaction(|| {
+                    let shared = names::take(
                         connection,
                         others.into_iter(),
                         |name| ours.contains(name),
@@ -462,9 +482,9 @@ impl Database {
                     if !permissions.outdate {
                         names::tell_apart(connection, &changed)?;
                     }
-                    Ok(kept)
+                    Ok(shared)
                 })?;
-                lock(&self.shared_names).extend(kept);
+                lock(&self.shared_names).extend(shared);
                 Ok(())
             })
         })
@@ -523,6 +543,8 @@ impl Database {
 struct Ready {
     name: String,
     functions: Vec<Arc<Function>>,
+    /// How many of the functions, the first, are those of the last version.
+    kept: usize,
     pool: Pool<AnyZygote>,
 }
 

@@ -33,7 +33,7 @@ impl<Callee> Declarations<Callee> {
     /// Adds a function that is declared in a line, counted from 1.
     ///
     /// # Errors
-    /// What is wrong with the signature or an option, or that the name is taken.
+    /// What is wrong with the signature or an option.
     pub fn add(
         &mut self,
         signature: &str,
@@ -42,10 +42,6 @@ impl<Callee> Declarations<Callee> {
         callee: Callee,
     ) -> Result<(), String> {
         let (spec, name) = spec(signature, options, &self.file, line as u32, self.description(line))?;
-        let taken = |other: &&Declared<Callee>| other.name.eq_ignore_ascii_case(&name);
-        if let Some(other) = self.functions.iter().find(taken) {
-            return Err(format!("function {name}: the name is taken by line {}", other.spec.line));
-        }
         self.functions.push(Declared { name, spec, callee });
         Ok(())
     }
@@ -72,7 +68,7 @@ impl<Callee> Declarations<Callee> {
 }
 
 /// The options, and what each can be.
-const OPTIONS: [(&str, &str); 8] = [
+const OPTIONS: [(&str, &str); 9] = [
     ("nulls", "\"skip\" or \"call\""),
     ("deterministic", "true or false"),
     ("vectorized", "true or false"),
@@ -81,6 +77,7 @@ const OPTIONS: [(&str, &str); 8] = [
     ("memory_limit", "a size in bytes, or such as \"500 MB\" or \"2 GiB\""),
     ("on_error", "\"fail\" or \"null\""),
     ("retries", "a whole number from 0"),
+    ("overload", "true or false"),
 ];
 
 /// The units of a size, and their bytes.
@@ -125,7 +122,7 @@ fn spec(
                 }
                 None => false,
             },
-            ("deterministic" | "vectorized", Value::Bool(_)) => true,
+            ("deterministic" | "vectorized" | "overload", Value::Bool(_)) => true,
             ("concurrency", number) => number.as_f64() == Some(1.0),
             ("timeout", Value::Number(_)) => true,
             ("memory_limit" | "retries", Value::Number(number)) => number.is_u64(),
@@ -179,12 +176,10 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_above_is_the_description_and_a_name_is_there_once() {
+    fn a_comment_above_is_the_description() {
         let mut functions = Declarations::new("f.lua", "-- no\n\n-- A.\n--  B.\nudf()\n", "--");
         functions.add("f() -> BIGINT", &Map::new(), 5, ()).unwrap();
         assert_eq!(functions.functions[0].spec.description, "A.\n B.");
-        let error = functions.add("F() -> BIGINT", &Map::new(), 9, ()).unwrap_err();
-        assert_eq!(error, "function F: the name is taken by line 5");
         assert_eq!(functions.finish("x").unwrap().len(), 1);
         let error = Declarations::<()>::new("f.lua", "", "--").finish("udf(...)").unwrap_err();
         assert_eq!(error, "f.lua: declares no function; write udf(...)");
@@ -193,11 +188,11 @@ mod tests {
     #[test]
     fn options_are_what_the_engine_is_told() {
         let spec =
-            of(json!({ "nulls": "call", "memory_limit": "1.5 KiB", "retries": 2, "on_error": "null" }))
+            of(json!({ "nulls": "call", "memory_limit": "1.5 KiB", "retries": 2, "on_error": "null", "overload": true }))
                 .unwrap();
         assert_eq!(spec.admits_null, [true, true]);
         assert_eq!((spec.memory_limit, spec.retries, spec.line), (Some(1536), 2, 3));
-        assert_eq!((spec.deterministic, spec.calling), (true, Calling::Row));
+        assert_eq!((spec.deterministic, spec.calling, spec.overload), (true, Calling::Row, true));
         let spec = of(json!({ "vectorized": true })).unwrap();
         assert_eq!(spec.calling, Calling::Vectorized);
     }
@@ -212,6 +207,7 @@ mod tests {
             (json!({ "concurrency": 4 }), "concurrency is 1"),
             (json!({ "memory_limit": "1 parsec" }), "memory_limit is a size"),
             (json!({ "retries": -1 }), "retries is a whole number"),
+            (json!({ "overload": 1 }), "overload is true or false"),
             (json!({ "on_error": "skip" }), "on_error is \"fail\" or \"null\""),
         ] {
             let error = of(options).unwrap_err();

@@ -8,7 +8,7 @@ use crate::stream::{Listener, Stream};
 use crate::wire::{self, PROTOCOL, Tell};
 use crate::workers::{Watcher, Workers, lock};
 use crosslane::stats::Counter;
-use crosslane::{Error, FunctionSpec, Library};
+use crosslane::{Error, Function, FunctionSpec, Library};
 use crosslane_process::Zygote;
 use crosslane_sched::{Interest, Io, Scheduler, Shutdown, sleep};
 use rustls::ServerConfig;
@@ -217,10 +217,19 @@ impl Server {
                 handle.clone(),
             ));
         }
-        let mut names: Vec<_> = offers.iter().map(|offer| offer.function.name().to_lowercase()).collect();
-        names.sort_unstable();
-        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::Engine(format!("two files have a function {}: rename one of them", twice[0])));
+        let mut named: Vec<_> = offers.iter().map(|offer| &offer.function).collect();
+        named.sort_by_key(|function| function.name().to_lowercase());
+        if let Some([one, other]) =
+            named.array_windows().find(|[one, other]| one.name().eq_ignore_ascii_case(other.name()))
+        {
+            let place = |function: &Function| format!("{}:{}", function.spec.file, function.spec.line);
+            return Err(Error::Engine(format!(
+                "{} and {} have the same name ({} and {}), by which clients call: a server has no overloads. Rename one of them",
+                one.signature,
+                other.signature,
+                place(one),
+                place(other)
+            )));
         }
         // Workers are set up here, and not by clients.
         let specs = offers.iter().map(|offer| FunctionSpec { set_up: false, ..offer.function.spec.clone() });

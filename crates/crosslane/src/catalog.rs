@@ -297,7 +297,8 @@ impl<Z: Zygote> Catalog<Z> {
 
     /// Makes the functions of a library callable, in place of those of its last version: all of them, or none.
     /// `register` tells the engine of them; of known ones too, because another library may have taken the name
-    /// since. Of stream functions an engine is not told: [`Catalog::stream`] finds them.
+    /// since. Of stream functions an engine is not told: [`Catalog::stream`] finds them. The first `kept` functions are those
+    /// of the last version, and replace no others; any other one replaces those of its name, unless it is an overload.
     ///
     /// # Errors
     /// Those of `register`, which must have taken back what it did then; all is as it was before.
@@ -305,6 +306,7 @@ impl<Z: Zygote> Catalog<Z> {
         &self,
         name: String,
         functions: Vec<Arc<Function>>,
+        kept: usize,
         pool: Pool<Z>,
         register: impl FnOnce(&[Registration<Z>]) -> Result<(), Error>,
     ) -> Result<Arc<Library<Z>>, Error> {
@@ -330,21 +332,23 @@ impl<Z: Zygote> Catalog<Z> {
             entry.0.store(Arc::new(Ok(current)));
             entries.insert(Key::new(&function), entry);
         }
+        let new: Vec<_> = library.functions.iter().map(|function| (Key::new(function), function)).collect();
         for (key, entry) in entries.iter() {
             let content = entry.0.load();
             let Ok(current) = &**content else { continue };
             let Current { library: holder, function } = current;
-            let old = holder.name == library.name && holder.version < library.version;
-            // Another library had the name; the engine calls the last that it was told of.
-            let taken = || {
-                library
-                    .functions
-                    .iter()
-                    .map(|function| Key::new(function))
-                    .any(|new| new.takes_the_same(key) && new != *key)
+            if Arc::ptr_eq(holder, &library) {
+                continue;
+            }
+            // Of what takes the same the engine calls the last that it was told of. It keeps table functions.
+            let is_replaced = |(at, (new, by)): (usize, &(Key, &Arc<Function>))| {
+                let by_name = new.name == key.name && !new.table && !key.table;
+                let stays =
+                    at < kept || by.spec.overload && !by.signature.takes_the_same(&function.signature);
+                new.takes_the_same(key) || by_name && !stays
             };
-            if old || taken() {
-                entry.end(farewell(function, &library), Why::Replaced);
+            if holder.name == library.name || new.iter().enumerate().any(is_replaced) {
+                entry.end(farewell(function, holder, &library), Why::Replaced);
             }
         }
         let old = lock(&self.libraries).insert(name, Arc::clone(&library));
@@ -356,7 +360,7 @@ impl<Z: Zygote> Catalog<Z> {
     }
 }
 
-fn farewell<Z: Zygote>(gone: &Function, library: &Library<Z>) -> String {
+fn farewell<Z: Zygote>(gone: &Function, holder: &Library<Z>, library: &Library<Z>) -> String {
     let instead = library.functions.iter().find(|function| function.name().eq_ignore_ascii_case(gone.name()));
     let advice = match instead {
         Some(function) => format!(
@@ -365,5 +369,6 @@ fn farewell<Z: Zygote>(gone: &Function, library: &Library<Z>) -> String {
         ),
         None => "the file does not declare it any more".into(),
     };
-    format!("{} was removed when {} was loaded again; {advice}", gone.signature, library.name)
+    let again = if holder.name == library.name { " again" } else { "" };
+    format!("{} was removed when {} was loaded{again}; {advice}", gone.signature, library.name)
 }

@@ -11,6 +11,7 @@ use crate::signature::{Signature, types_text};
 use crate::stats::FunctionStats;
 use crate::types::{DataType, Field};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,6 +105,9 @@ pub struct FunctionSpec {
     /// Whether a batch goes to a lane as the engine gives it, because what the function makes of a row may depend on the others.
     #[serde(default)]
     pub whole_batches: bool,
+    /// Whether it stays beside functions of its name that take other types. Otherwise it replaces them.
+    #[serde(default)]
+    pub overload: bool,
     /// What the user says about it: a docstring, or the comment above it.
     #[serde(default, deserialize_with = "bounded")]
     pub description: String,
@@ -143,6 +147,7 @@ impl FunctionSpec {
             set_up_timeout: None,
             iterates: false,
             whole_batches: false,
+            overload: false,
             description: String::new(),
         }
     }
@@ -177,6 +182,12 @@ impl FunctionSpec {
         }
         if self.retries > MOST_RETRIES {
             return Err(format!("retries is 0 to {MOST_RETRIES}, not {}", self.retries));
+        }
+        if self.overload && self.kind != Kind::Scalar {
+            return Err(format!(
+                "only scalar functions have overloads, and it is of the kind {}; give it another name",
+                self.kind.name()
+            ));
         }
         let not_table = self.kind != Kind::Table;
         if not_table && (self.partitions || self.cardinality.is_some() || self.named.contains(&true)) {
@@ -220,11 +231,13 @@ impl Function {
     /// All functions of a library, from what its guest says of each.
     ///
     /// # Errors
-    /// [`Error::Load`], which names the function's place, if there is an error in what is said of one.
+    /// [`Error::Load`], which names the function's place, if there is an error in what is said of one, or another has its name and
+    /// the two cannot be overloads.
     pub fn all(specs: Vec<FunctionSpec>, library: &str) -> Result<Vec<Arc<Self>>, Error> {
+        let mut names = Names::default();
         let of = |(spec, index): (FunctionSpec, u32)| {
             let place = format!("{}:{}", spec.file, spec.line);
-            Self::new(index, spec).map(Arc::new).map_err(|error| Error::Load {
+            Self::new(index, spec).and_then(|function| names.add(function)).map_err(|error| Error::Load {
                 library: library.to_owned(),
                 failure: Box::new(Failure {
                     class: match error {
@@ -368,6 +381,47 @@ impl Function {
     }
 }
 
+/// The functions of a library by name, in lower case.
+#[derive(Default)]
+struct Names(HashMap<String, Vec<Arc<Function>>>);
+
+impl Names {
+    /// Adds a function. One declaration may give several: one for each number of arguments.
+    ///
+    /// # Errors
+    /// [`Error::Declaration`] if another declaration has the name and the two cannot be overloads.
+    fn add(&mut self, function: Function) -> Result<Arc<Function>, Error> {
+        let same_name = self.0.entry(function.name().to_lowercase()).or_default();
+        for other in &*same_name {
+            let place = |spec: &FunctionSpec| format!("line {} of {}", spec.line, spec.file);
+            let taken = format!("function {}: the name is taken by {}", function.name(), place(&other.spec));
+            if function.signature.takes_the_same(&other.signature) {
+                return Err(Error::Declaration(format!(
+                    "{taken}, and SQL cannot tell calls of the two apart: {} and {}; give one another name",
+                    other.signature, function.signature
+                )));
+            }
+            if place(&function.spec) == place(&other.spec) {
+                continue;
+            }
+            if !function.spec.overload {
+                return Err(Error::Declaration(format!(
+                    "{taken}; give it another name, or the option overload to keep both"
+                )));
+            }
+            if other.spec.kind != Kind::Scalar {
+                return Err(Error::Declaration(format!(
+                    "{taken}, which is of the kind {}; only scalar functions have overloads",
+                    other.spec.kind.name()
+                )));
+            }
+        }
+        let function = Arc::new(function);
+        same_name.push(Arc::clone(&function));
+        Ok(function)
+    }
+}
+
 /// The functions of one loaded file, and the pool that runs them.
 #[derive(Debug)]
 pub struct Library<Z: Zygote> {
@@ -406,6 +460,78 @@ mod tests {
                 assert!(error.starts_with(&format!("function f: {option} is")), "{value}: {error}");
             }
         }
+    }
+
+    /// What is wrong with functions of these signatures, one a line; those that begin with `+` are overloads.
+    fn wrong_among(signatures: &[&str]) -> Option<String> {
+        let spec = |(signature, line): (&&str, u32)| FunctionSpec {
+            kind: if signature.ends_with(')') { Kind::Table } else { Kind::Scalar },
+            overload: signature.starts_with('+'),
+            file: "f.py".into(),
+            line,
+            ..FunctionSpec::new(signature.trim_start_matches('+').into())
+        };
+        let error = Function::all(signatures.iter().zip(1..).map(spec).collect(), "f.py").err()?;
+        let Error::Load { failure, .. } = error else { panic!("{error}") };
+        assert_eq!(
+            (failure.class, failure.traceback),
+            ("DeclarationError".into(), format!("  at f.py:{}", signatures.len()))
+        );
+        Some(failure.message)
+    }
+
+    #[test]
+    fn functions_of_one_name_take_other_types_and_say_so() {
+        for right in [
+            &["f(x BIGINT) -> BIGINT", "+f(x VARCHAR) -> BIGINT", "+F(x BIGINT, *y BIGINT) -> BIGINT"][..],
+            &[
+                "+f(x DECIMAL(10,2)) -> BIGINT",
+                "+f(x DECIMAL(18,3), y BIGINT) -> BIGINT",
+                "+f(x ANY) -> BIGINT",
+            ],
+            &[
+                "+f(x STRUCT(a INTEGER)) -> BIGINT",
+                "+f(x STRUCT(b INTEGER)) -> BIGINT",
+                "+f(x INT[2]) -> BIGINT",
+            ],
+            &["+f(x BIGINT) -> BIGINT", "+f(x BIGINT[]) -> BIGINT", "+f(*x BIGINT) -> BIGINT"],
+        ] {
+            assert_eq!(wrong_among(right), None);
+        }
+        for (wrong, what) in [
+            (
+                &["f(x BIGINT) -> BIGINT", "F(x VARCHAR) -> BIGINT"][..],
+                "function F: the name is taken by line 1 of f.py; give it another name, or the option overload to keep both",
+            ),
+            (
+                &["f() -> BIGINT", "+f(x INT) -> BIGINT", "+f(y INTEGER) -> DOUBLE"],
+                "function f: the name is taken by line 2 of f.py, and SQL cannot tell calls of the two apart: \
+                 f(x INTEGER) -> BIGINT and f(y INTEGER) -> DOUBLE; give one another name",
+            ),
+            (
+                &["f(x STRUCT(a DECIMAL(10,2))[]) -> BIGINT", "+f(x STRUCT(A DECIMAL(18,3))[]) -> BIGINT"],
+                "function f: the name is taken by line 1 of f.py, and SQL cannot tell calls of the two apart: \
+                 f(x STRUCT(a DECIMAL(10,2))[]) -> BIGINT and f(x STRUCT(A DECIMAL(18,3))[]) -> BIGINT; give one another name",
+            ),
+            (
+                &["f(x BIGINT) -> TABLE(y BIGINT)", "+f() -> BIGINT"],
+                "function f: the name is taken by line 1 of f.py, which is of the kind table; only scalar functions have overloads",
+            ),
+            (
+                &["+f(x BIGINT) -> TABLE(y BIGINT)"],
+                "function f: only scalar functions have overloads, and it is of the kind table; give it another name",
+            ),
+        ] {
+            assert_eq!(wrong_among(wrong).as_deref(), Some(what));
+        }
+    }
+
+    #[test]
+    fn a_declaration_gives_a_function_for_each_number_of_arguments() {
+        let spec = |signature: &str| FunctionSpec::new(signature.into());
+        let all =
+            Function::all(vec![spec("f(x INT, y INT) -> INT"), spec("f(x INT) -> INT")], "f.py").unwrap();
+        assert_eq!(all.iter().map(|function| function.index).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]

@@ -88,6 +88,14 @@ impl Signature {
         self.fixed().iter().any(|field| any(&field.data_type)) || self.rest().is_some_and(any)
     }
 
+    /// Whether a call cannot tell it from another of its name, by the number and the types of the arguments.
+    pub fn takes_the_same(&self, other: &Self) -> bool {
+        let mut pairs = self.parameters.iter().zip(&other.parameters);
+        self.variadic == other.variadic
+            && self.parameters.len() == other.parameters.len()
+            && pairs.all(|(one, another)| one.data_type.is_alike(&another.data_type))
+    }
+
     /// The signature with a parameter for each argument, of the types that these arguments have.
     ///
     /// # Errors

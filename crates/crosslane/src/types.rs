@@ -120,6 +120,27 @@ impl DataType {
         }
     }
 
+    /// Whether DuckDB takes the two for one when it looks for a function of a name: it does not compare the digits of DECIMALs, the
+    /// values of ENUMs, and the types in MAPs.
+    pub(crate) fn is_alike(&self, other: &Self) -> bool {
+        use DataType as T;
+        let all_alike = |fields: &[Field], others: &[Field]| {
+            let mut pairs = fields.iter().zip(others);
+            fields.len() == others.len()
+                && pairs
+                    .all(|(a, b)| a.name.eq_ignore_ascii_case(&b.name) && a.data_type.is_alike(&b.data_type))
+        };
+        match (self, other) {
+            (T::Decimal { .. }, T::Decimal { .. }) | (T::Enum(_), T::Enum(_)) | (T::Map(_), T::Map(_)) => {
+                true
+            }
+            (T::List(a), T::List(b)) => a.is_alike(b),
+            (T::Array(a, count), T::Array(b, other_count)) => count == other_count && a.is_alike(b),
+            (T::Struct(a), T::Struct(b)) | (T::Union(a), T::Union(b)) => all_alike(a, b),
+            _ => self == other,
+        }
+    }
+
     /// The types of the children, in order.
     pub fn children(&self) -> impl ExactSizeIterator<Item = &DataType> {
         let (one, many): (Option<&DataType>, &[Field]) = match self {

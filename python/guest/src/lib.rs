@@ -27,7 +27,7 @@ mod vectorcall;
 mod waiting;
 mod zygote;
 
-use crosslane::{DataType, Kind, Signature, TypeNames};
+use crosslane::{DataType, Error, Function, Kind, Signature, TypeNames};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -108,6 +108,20 @@ fn with_types<'py>(
     TypeNames::from(types).within(|| function.call0())
 }
 
+/// What is wrong with the functions of a library, of which a guest says this as JSON: an exception's class, message and
+/// traceback. None if an engine would load them.
+///
+/// Raises ValueError if the text says no functions.
+#[pyfunction]
+fn wrong_functions(library: &str, text: &str) -> PyResult<Option<(String, String, String)>> {
+    let specs = serde_json::from_str(text).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    match Function::all(specs, library) {
+        Ok(_) => Ok(None),
+        Err(Error::Load { failure, .. }) => Ok(Some((failure.class, failure.message, failure.traceback))),
+        Err(error) => Err(PyValueError::new_err(error.to_string())),
+    }
+}
+
 /// What tells files, as pairs of path and content, from any others.
 #[pyfunction]
 fn text(files: Vec<(PyBackedBytes, PyBackedBytes)>) -> String {
@@ -134,6 +148,7 @@ fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(for_types, module)?)?;
     module.add_function(wrap_pyfunction!(parse_type, module)?)?;
     module.add_function(wrap_pyfunction!(with_types, module)?)?;
+    module.add_function(wrap_pyfunction!(wrong_functions, module)?)?;
     module.add_function(wrap_pyfunction!(objects::is_missing, module)?)?;
     module.add_function(wrap_pyfunction!(serve::backoff, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;

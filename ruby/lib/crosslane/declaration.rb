@@ -5,7 +5,7 @@ module Crosslane
   class Declaration
     DEFAULTS = {
       nulls: :skip, deterministic: true, vectorized: false, concurrency: 1, timeout: nil, memory_limit: nil,
-      on_error: :fail, retries: 0
+      on_error: :fail, retries: 0, overload: false
     }.freeze
     UNITS = {
       "" => 1, "B" => 1, "KB" => 10**3, "MB" => 10**6, "GB" => 10**9, "KIB" => 2**10, "MIB" => 2**20, "GIB" => 2**30
@@ -91,7 +91,7 @@ module Crosslane
         signature: signature, kind: kind, admits_null: admits_null, deterministic: @deterministic,
         calling: calling, concurrency: @concurrency,
         timeout: @timeout, memory_limit: @memory_limit, on_error: on_error, retries: @retries,
-        file: file, line: line, description: description
+        file: file, line: line, description: description, overload: @overload
       }
     end
 
@@ -164,6 +164,7 @@ module Crosslane
       @on_error = choice(options, :on_error, :fail, :null)
       @deterministic = choice(options, :deterministic, true, false)
       @vectorized = choice(options, :vectorized, true, false)
+      @overload = choice(options, :overload, true, false)
       @concurrency = count(options, :concurrency, 1)
       @retries = count(options, :retries, 0)
       @timeout = seconds(options[:timeout])
@@ -273,6 +274,7 @@ module Crosslane
     # @param memory_limit [Integer, String, nil] what a call may allocate: bytes, or a text such as "500 MB"
     # @param on_error [:fail, :null] `:null`: an exception makes the row NULL instead of ending the query
     # @param retries [Integer] how often a failed call is tried again, with growing pauses
+    # @param overload [Boolean] whether functions of the name that take other types stay beside it
     # @param setup [#call, nil] called once on each worker, before its first row; the block is given what it returns,
     #   and then the row
     # @param teardown [#call, nil] called with that when the worker is not needed any more

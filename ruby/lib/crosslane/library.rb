@@ -30,7 +30,7 @@ module Crosslane
       # @param path [String]
       # @return [Array(Array<Declaration>, String)] also what tells the files that were read from any others: this one,
       #   and those of its folder that it required
-      # @raise [DeclarationError] if it declares nothing, a name twice, or something that cannot work
+      # @raise [DeclarationError] if it declares nothing, or something that cannot work
       def read(path)
         @current = new(path)
         watch_methods
@@ -83,7 +83,7 @@ module Crosslane
 
     def initialize(path)
       @path = path
-      @declarations = {}
+      @declarations = []
       @pending = nil
       @folder = "#{File.dirname(File.realpath(path))}/"
       @files = {}
@@ -141,7 +141,7 @@ module Crosslane
     # @api private
     def finish
       forgotten
-      return @declarations.values unless @declarations.empty?
+      return @declarations unless @declarations.empty?
 
       raise DeclarationError, "#{@path}: declares no function; " \
                               "write udf \"double(x BIGINT) -> BIGINT\" do |x| x * 2 end"
@@ -168,10 +168,8 @@ module Crosslane
     end
 
     def add(declaration)
-      other = @declarations[declaration.name.downcase]
-      raise declaration.error("the name is taken by line #{other.line} of #{other.file}") if other
-
-      @declarations[declaration.name.downcase] = declaration
+      @declarations << declaration
+      declaration
     end
   end
 end

@@ -23,7 +23,7 @@ const KINDS = {
   scalar: {
     __proto__: null,
     declares: "udf",
-    options: { __proto__: null, ...ANY_KIND, concurrency: 1 },
+    options: { __proto__: null, ...ANY_KIND, concurrency: 1, overload: false },
     usage: 'use udf("name(parameter TYPE) -> TYPE", { options }, function), the options as you need them',
   },
   table: {
@@ -71,6 +71,7 @@ function checkOptions(options) {
   one("vectorized", true, false);
   one("bigint", true, false);
   if ("projection" in options) one("projection", true, false);
+  if ("overload" in options) one("overload", true, false);
   const whole = (count, least) => {
     if (!isInteger(options[count]) || options[count] < least || options[count] > RULES.most[count]) {
       throw error(

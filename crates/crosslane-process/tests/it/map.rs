@@ -470,7 +470,7 @@ fn a_catalog_finds_streams_of_which_no_engine_is_told() {
             assert_eq!(functions.len(), 0);
             Ok(())
         };
-        catalog.publish(library.to_owned(), functions, pool(1, |_, _, _| false), told).unwrap()
+        catalog.publish(library.to_owned(), functions, 0, pool(1, |_, _, _| false), told).unwrap()
     };
     assert!(catalog.stream("f").is_none());
     publish("a", vec![function(DECLARED, "")]);

@@ -38,7 +38,9 @@ object Plugin {
     val byName = functions.groupBy(_.description.name.toLowerCase).values.toSeq
     byName.find(_.distinctBy(function => (function.source, function.description.place)).length > 1).foreach { several =>
       val places = several.map(_.description.place).mkString(" and ")
-      throw new CrosslaneException(s"the function ${several.head.description.name} is declared twice: $places")
+      throw new CrosslaneException(
+        s"the function ${several.head.description.name} is declared twice: $places. Spark has one function of a name, " +
+          "and no overloads: give each another name")
     }
     ofFiles = byName.map(several => several.head.description.name.toLowerCase -> several.head.description.place).toMap
     byName.foreach { several =>

@@ -1,0 +1,366 @@
+"""Functions of one name that take other types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import duckdb
+import pytest
+from click.testing import CliRunner
+
+import crosslane
+from crosslane._cli import main
+from crosslane._languages import guests
+
+from .conftest import Library, Load, error, value
+
+#: How each language declares f for a type, which returns the type's name and its argument as text.
+LANGUAGES: dict[str, Callable[[str], str]] = {
+    "py": lambda sql: f"@udf('f(x {sql}) -> VARCHAR', overload=True)\ndef f(x): return '{sql} ' + str(x)\n",
+    "js": lambda sql: f"udf('f(x {sql}) -> VARCHAR', {{ overload: true }}, (x) => '{sql} ' + x);\n",
+    "rb": lambda sql: f"udf('f(x {sql}) -> VARCHAR', overload: true) {{ |x| '{sql} ' + x.to_s }}\n",
+    "lua": lambda sql: (
+        f"udf('f(x {sql}) -> VARCHAR', {{ overload = true }}, function(x) return '{sql} ' .. tostring(x) end)\n"
+    ),
+}
+HAS_LUA = any(".lua" in guest.suffixes for guest in guests())
+each_language = pytest.mark.parametrize(
+    "suffix",
+    [
+        pytest.param(suffix, marks=pytest.mark.skipif(suffix == "lua" and not HAS_LUA, reason="no Lua guest"))
+        for suffix in LANGUAGES
+    ],
+)
+each_lane = pytest.mark.parametrize("lane", ["process", "thread"])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a file in a language that declares f for each of these types."""
+
+    def write(suffix: str, *types: str, name: str = "functions") -> Path:
+        path = tmp_path / f"{name}.{suffix}"
+        head = "from crosslane import udf\n" if suffix == "py" else ""
+        path.write_text(head + "".join(map(LANGUAGES[suffix], types)))
+        return path
+
+    return write
+
+
+def signatures(con: duckdb.DuckDBPyConnection) -> list[str]:
+    """What `crosslane_functions` lists."""
+    return [row[0] for row in con.execute("SELECT signature FROM crosslane_functions()").fetchall()]
+
+
+@each_language
+def test_a_call_reaches_the_function_for_its_types(
+    con: duckdb.DuckDBPyConnection, file: Callable[..., Path], suffix: str
+) -> None:
+    types = ["BIGINT", "VARCHAR", "BOOLEAN", "INTEGER[]", "VARCHAR[]"]
+    loaded = crosslane.load(con, file(suffix, *types))
+    assert loaded == [f"f(x {sql}) -> VARCHAR" for sql in types]
+    assert signatures(con) == loaded
+    options = con.execute("SELECT DISTINCT options FROM crosslane_functions()").fetchall()
+    assert options == [("overload=true",)]
+    queries = ["i", "i::VARCHAR", "i > 0", "[i::INTEGER]", "[i::VARCHAR]"]
+    shown = [value(con, f"SELECT f({query}) FROM range(3, 4) r(i)") for query in queries]
+    assert [str(text).split()[0] for text in shown] == types
+    assert value(con, "SELECT f(NULL::VARCHAR)") is None
+    rows = con.execute("SELECT f(i), f(i::VARCHAR) FROM range(5000) r(i)").fetchall()
+    assert rows == [(f"BIGINT {i}", f"VARCHAR {i}") for i in range(5000)]
+
+
+@each_language
+def test_a_file_that_is_loaded_again_has_its_own_functions_only(
+    con: duckdb.DuckDBPyConnection, file: Callable[..., Path], suffix: str
+) -> None:
+    crosslane.load(con, file(suffix, "BIGINT", "VARCHAR"))
+    crosslane.load(con, file(suffix, "VARCHAR", "DATE"))
+    assert signatures(con) == ["f(x VARCHAR) -> VARCHAR", "f(x DATE) -> VARCHAR"]
+    assert str(value(con, "SELECT f(DATE '2024-02-29')")).startswith("DATE ")
+    assert value(con, "SELECT f('a')") == "VARCHAR a"
+    assert "No function matches" in error(con, "SELECT f([1])")
+
+
+@each_language
+def test_a_name_is_dropped_with_all_its_overloads(
+    con: duckdb.DuckDBPyConnection, file: Callable[..., Path], suffix: str
+) -> None:
+    path = file(suffix, "BIGINT", "VARCHAR")
+    crosslane.load(con, path)
+    dropped = con.execute("SELECT signature FROM crosslane_drop('F')").fetchall()
+    assert dropped == [("f(x BIGINT) -> VARCHAR",), ("f(x VARCHAR) -> VARCHAR",)]
+    assert signatures(con) == []
+    for call in ("f(1::BIGINT)", "f('a')"):
+        assert "was dropped" in error(con, f"SELECT {call}")
+    crosslane.load(con, path)
+    crosslane.unregister(con, "f")
+    assert "f does not exist" in error(con, "SELECT f('a')")
+
+
+@each_language
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        (
+            "BIGINT",
+            "SQL cannot tell calls of the two apart: f(x BIGINT) -> VARCHAR and f(x BIGINT) -> VARCHAR",
+        ),
+        ("VARCHAR", "; give it another name, or the option overload to keep both"),
+    ],
+)
+def test_a_name_that_is_taken(
+    con: duckdb.DuckDBPyConnection, file: Callable[..., Path], suffix: str, second: str, why: str
+) -> None:
+    path = file(suffix, "BIGINT", second)
+    if second == "VARCHAR":
+        # The later one does not say that it is an overload.
+        text = path.read_text()
+        at = text.rindex("VARCHAR", 0, text.rindex("overload"))
+        path.write_text(
+            text[:at] + re.sub(r", (\{ )?overload\W+true( \})?", "", text[at:], flags=re.IGNORECASE)
+        )
+    lines = [at for at, line in enumerate(path.read_text().splitlines(), 1) if "udf(" in line]
+    message = f"function f: the name is taken by line {lines[0]} of {path.resolve()}"
+    said = error(con, f"FROM crosslane_load('{path}')")
+    assert message in said
+    assert why in said
+    assert re.search(rf"at \S*{re.escape(path.name)}:{lines[1]}\b", said), said
+    checked = CliRunner().invoke(main, ["check", str(path)])
+    assert checked.exit_code == 1
+    assert message in checked.stderr
+    assert why in checked.stderr
+    assert signatures(con) == []
+
+
+@each_language
+def test_check_lists_each(file: Callable[..., Path], suffix: str) -> None:
+    checked = CliRunner().invoke(main, ["check", str(file(suffix, "BIGINT", "VARCHAR"))])
+    assert checked.exit_code == 0, checked.output
+    assert "f(x BIGINT) -> VARCHAR" in checked.output
+    assert "f(x VARCHAR) -> VARCHAR" in checked.output
+
+
+def test_the_first_one_need_not_say_it(load: Load) -> None:
+    con = load("""
+        @udf
+        def f(x: int) -> str: return f"int {x}"
+        @udf(overload=True)
+        def f(x: str) -> str: return f"str {x}"
+        @udf(name="F", overload=True)
+        def of_both(x: int, y: str) -> str: return f"both {x} {y}"
+    """)
+    assert con.execute("SELECT f(1), f('a'), f(1, 'a')").fetchall() == [("int 1", "str a", "both 1 a")]
+
+
+def test_a_function_with_defaults_has_overloads(load: Load) -> None:
+    con = load("""
+        @udf(overload=True)
+        def f(x: int, y: int = 3) -> str: return f"int {x} {y}"
+        @udf(overload=True)
+        def f(x: str, *rest: int) -> str: return f"str {x} {rest}"
+    """)
+    assert con.execute("SELECT f(1), f(1, 2), f('a'), f('a', 1, 2)").fetchall() == [
+        ("int 1 3", "int 1 2", "str a ()", "str a (1, 2)")
+    ]
+
+
+def test_parameters_of_an_overload_have_their_own_rules_for_null(load: Load) -> None:
+    con = load("""
+        @udf(overload=True)
+        def f(x: int | None) -> str: return f"int {x}"
+        @udf(overload=True)
+        def f(x: str) -> str: return f"str {x}"
+    """)
+    assert con.execute("SELECT f(NULL::BIGINT), f(NULL::VARCHAR)").fetchall() == [("int None", None)]
+
+
+def test_overloads_of_all_kinds_of_calls(load: Load) -> None:
+    con = load("""
+        from crosslane import udf
+        import pyarrow as pa
+        @udf(overload=True)
+        async def f(x: int) -> str: return f"async {x}"
+        @udf("f(x DOUBLE) -> VARCHAR", vectorized=True, overload=True)
+        def f(x): return pa.array([f"vectorized {one}" for one in x.to_pylist()])
+        @udf(name="f", overload=True)
+        class OfText:
+            def __call__(self, x: str) -> str: return f"stateful {x}"
+    """)
+    query = "SELECT f(1), f(1.5::DOUBLE), f('a')"
+    assert con.execute(query).fetchall() == [("async 1", "vectorized 1.5", "stateful a")]
+
+
+def test_types_of_one_name_with_other_parameters(load: Load) -> None:
+    con = load("""
+        @udf("f(x STRUCT(a INTEGER)) -> VARCHAR", overload=True)
+        def f(x): return "a"
+        @udf("f(x STRUCT(b INTEGER, c INTEGER)) -> VARCHAR", overload=True)
+        def f(x): return "b, c"
+        @udf("g(x DECIMAL(10,2)) -> DECIMAL(10,2)", overload=True)
+        def g(x): return x
+        @udf("g(x DECIMAL(18,3), y BIGINT) -> DECIMAL(18,3)", overload=True)
+        def g(x, y): return x * y
+    """)
+    assert con.execute("SELECT f({'a': 1}), f({'b': 1, 'c': 2})").fetchall() == [("a", "b, c")]
+    assert con.execute("SELECT g(1.25), g(1.125, 2)").fetchall() == [(Decimal("1.25"), Decimal("2.250"))]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("DECIMAL(10,2)", "DECIMAL(18,3)"),
+        ("DECIMAL(10,2)[]", "DECIMAL(18,3)[]"),
+        ("ENUM('a')", "ENUM('b')"),
+        ("MAP(INTEGER, INTEGER)", "MAP(INTEGER, VARCHAR)"),
+    ],
+)
+def test_types_that_duckdb_does_not_tell_apart(
+    con: duckdb.DuckDBPyConnection, library: Library, one: str, other: str
+) -> None:
+    declared = (
+        f"@udf(\"f(x {sql}) -> VARCHAR\", overload=True)\ndef f(x): return 'f'\n" for sql in (one, other)
+    )
+    assert "SQL cannot tell calls of the two apart" in error(
+        con, f"FROM crosslane_load('{library(''.join(declared))}')"
+    )
+    for lane in ("process", "thread"):
+        for sql in (one, other):
+            crosslane.register(con, lambda x: f"of {sql}", f"f(x {sql}) -> VARCHAR", lane=lane, overload=True)  # noqa: B023
+        assert signatures(con) == [f"f(x {other}) -> VARCHAR"]
+        assert value(con, f"SELECT f(x) FROM (SELECT NULL::{other} AS x)") is None
+
+
+def test_an_error_is_that_of_the_function_that_was_called(load: Load) -> None:
+    con = load("""
+        @udf(overload=True)
+        def f(x: int) -> int: return 1 // x
+        @udf(overload=True)
+        def f(x: str) -> int: return len(x) // 0
+    """)
+    assert "f: ZeroDivisionError" in error(con, "SELECT f(0)")
+    assert ":4 in f" in error(con, "SELECT f(0)")
+    assert ":6 in f" in error(con, "SELECT f('a')")
+
+
+def test_modules_bring_their_overloads_along(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text(
+        "from crosslane import udf\n" + "".join(map(LANGUAGES["py"], ["BIGINT", "DATE"]))
+    )
+    path = tmp_path / "main.py"
+    path.write_text("from helper import f\n")
+    assert crosslane.load(con, path) == ["f(x BIGINT) -> VARCHAR", "f(x DATE) -> VARCHAR"]
+    for _ in range(2):
+        checked = CliRunner().invoke(main, ["check", str(path), str(tmp_path / "helper.py")])
+        assert (checked.exit_code, checked.output.count("f(x DATE) -> VARCHAR")) == (0, 2), checked.output
+
+
+def test_a_function_that_is_redefined_is_the_last(load: Load) -> None:
+    con = load("""
+        @udf
+        def f(x: int) -> str: return "first"
+        @udf
+        def f(x: int) -> str: return "last"
+    """)
+    assert value(con, "SELECT f(1)") == "last"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("@udf(overload=1)\ndef f(x: int) -> int: return x", "overload is True or False, not 1"),
+        (
+            "from crosslane import udtf\n@udtf('f(n BIGINT) -> TABLE(i BIGINT)')\ndef f(n): yield n\n"
+            "@udf(overload=True)\ndef f(x: str) -> str: return x",
+            "which is of the kind table; only scalar functions have overloads",
+        ),
+    ],
+)
+def test_what_has_no_overloads(con: duckdb.DuckDBPyConnection, library: Library, text: str, why: str) -> None:
+    assert why in error(con, f"FROM crosslane_load('{library(text)}')")
+
+
+class _Total:
+    def __init__(self) -> None:
+        self.total = 0
+
+    def update(self, x: int) -> None:
+        self.total += x
+
+    def merge(self, other: _Total) -> None:
+        self.total += other.total
+
+    def finish(self) -> int:
+        return self.total
+
+
+def test_only_scalar_functions_have_overloads(con: duckdb.DuckDBPyConnection) -> None:
+    for function, signature, kind in (
+        (lambda n: [n], "f(n BIGINT) -> TABLE(i BIGINT)", "table"),
+        (_Total, "f(x BIGINT) -> BIGINT", "aggregate"),
+    ):
+        with pytest.raises(
+            duckdb.Error, match=f"only scalar functions have overloads, and it is of the kind {kind}"
+        ):
+            crosslane.register(con, function, signature, overload=True)
+
+
+@each_lane
+def test_registered_overloads(con: duckdb.DuckDBPyConnection, lane: str) -> None:
+    def register(sql: str, said: str, **options: bool) -> None:
+        crosslane.register(con, lambda x: f"{said} {x}", f"f(x {sql}) -> VARCHAR", lane=lane, **options)
+
+    register("BIGINT", "first")
+    register("VARCHAR", "second", overload=True)
+    register("INTEGER[]", "third", overload=True)
+    query = "SELECT f(i), f(i::VARCHAR), f([i::INTEGER]), f(NULL::VARCHAR) FROM range(1, 2) r(i)"
+    con.execute(f"PREPARE p AS {query}")
+    assert con.execute("EXECUTE p").fetchall() == [("first 1", "second 1", "third [1]", None)]
+    register("BIGINT", "fourth", overload=True)
+    assert con.execute("EXECUTE p").fetchall() == [("fourth 1", "second 1", "third [1]", None)]
+    assert sorted(signatures(con)) == [
+        "f(x BIGINT) -> VARCHAR",
+        "f(x INTEGER[]) -> VARCHAR",
+        "f(x VARCHAR) -> VARCHAR",
+    ]
+    crosslane.register(con, lambda x: x, "other(x BIGINT) -> BIGINT", lane=lane)
+    assert con.execute(query).fetchall() == [("fourth 1", "second 1", "third [1]", None)]
+    # One that does not say it replaces all.
+    register("DATE", "last")
+    assert sorted(signatures(con)) == ["f(x DATE) -> VARCHAR", "other(x BIGINT) -> BIGINT"]
+    assert value(con, "SELECT f(DATE '2024-02-29')") == "last 2024-02-29"
+    assert "f(BIGINT)" in error(con, "SELECT f(i) FROM range(1) r(i)")
+    crosslane.unregister(con, "f")
+    assert signatures(con) == ["other(x BIGINT) -> BIGINT"]
+
+
+def test_registered_overloads_of_both_lanes(con: duckdb.DuckDBPyConnection) -> None:
+    crosslane.register(con, lambda x: "process", "f(x BIGINT) -> VARCHAR")
+    crosslane.register(con, lambda x: "thread", "f(x VARCHAR) -> VARCHAR", lane="thread", overload=True)
+    assert con.execute("SELECT f(1), f('a')").fetchall() == [("process", "thread")]
+    crosslane.register(con, lambda x: "thread", "f(x BIGINT) -> VARCHAR", lane="thread", overload=True)
+    assert con.execute("SELECT f(1), f('a')").fetchall() == [("thread", "thread")]
+    crosslane.register(con, lambda x: "process", "f(x VARCHAR) -> VARCHAR")
+    assert con.execute("SELECT signature, library FROM crosslane_functions()").fetchall() == [
+        ("f(x VARCHAR) -> VARCHAR", "registered functions")
+    ]
+
+
+def test_functions_of_several_files(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    numbers = library("@udf\ndef f(x: int) -> str: return 'number'")
+    texts = library("@udf(overload=True)\ndef f(x: str) -> str: return 'text'")
+    dates = library("from datetime import date\n@udf\ndef f(x: date) -> str: return 'date'")
+    crosslane.load(con, numbers)
+    crosslane.load(con, texts)
+    assert con.execute("SELECT f(1), f('a')").fetchall() == [("number", "text")]
+    crosslane.register(con, lambda x: x, "other(x BIGINT) -> BIGINT")
+    assert con.execute("SELECT f(1), f('a')").fetchall() == [("number", "text")]
+    con.execute("PREPARE p AS SELECT f(i) FROM range(1) r(i)")
+    crosslane.load(con, dates)
+    assert signatures(con) == ["f(x DATE) -> VARCHAR", "other(x BIGINT) -> BIGINT"]
+    said = error(con, "EXECUTE p")
+    assert "f(x BIGINT) -> VARCHAR was removed when" in said
+    assert "was loaded; it is now f(x DATE)" in said
