@@ -92,6 +92,18 @@ def survives(begun: str) -> str:
     return os.environ["NAME"]
 
 @udf
+def ends_server(calls: str, one: int, two: int) -> str:
+    open(f"{calls}/{os.environ['NAME']}", "w").close()
+    if len(os.listdir(calls)) == 1:
+        os.kill({"one": one, "two": two}[os.environ["NAME"]], 9)
+        time.sleep(600)
+    return "repeated"
+
+@udf(retries=1)
+def ends_server_again(calls: str, one: int, two: int) -> str:
+    return ends_server(calls, one, two)
+
+@udf
 def worker(x: int) -> int:
     time.sleep(0.001)
     return os.getpid()
@@ -560,6 +572,23 @@ def test_servers_take_turns_and_stand_in_for_each_other(
             (first,) = (path.name for path in begun.iterdir())
             servers.pop(first).end(signal.SIGKILL)
             assert call.result(60) == next(iter(servers))
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_call_that_had_begun_when_the_server_went_is_repeated_only_with_retries(
+    library: Library, serve: Callable[..., Server], tmp_path: Path, repeats: bool
+) -> None:
+    text = library(TEXT)
+    servers = [serve(text, NAME=name) for name in ("one", "two")]
+    (calls := tmp_path / "calls").mkdir()
+    arguments = (str(calls), *(server.process.pid for server in servers))
+    with crosslane.Client(", ".join(server.address for server in servers), lanes=1) as client:
+        if repeats:
+            assert client.call("ends_server_again", *arguments) == "repeated"
+        else:
+            with pytest.raises(RuntimeError, match="ends_server: .*closed the connection"):
+                client.call("ends_server", *arguments)
+        assert len(list(calls.iterdir())) == 1 + repeats
 
 
 def run_async(main: Callable[[], Awaitable[None]]) -> None:

@@ -334,6 +334,25 @@ def test_what_a_function_prints_reaches_the_log(ruby: Load, capfd: pytest.Captur
     printed(capfd, *(f"line {x}\n" for x in range(50)), *(f"warning {x}\n" for x in range(50)))
 
 
+def test_what_was_printed_before_is_not_told_of_a_later_crash(ruby: Load) -> None:
+    con = ruby(
+        """
+        puts "loaded"
+        udf("f(x BIGINT) -> BIGINT") do |x|
+          # More than the engine reads in one turn, and less than a pipe takes.
+          $stderr.write("called with #{x}\n" * (x == 1 ? 3000 : 1))
+          x == 2 ? exit!(1) : x
+        end
+        """
+    )
+    con.execute("CALL crosslane_set('warm_lanes', '1')").fetchall()
+    assert value(con, "SELECT f(i) FROM range(1, 2) r(i)") == 1
+    text = error(con, "SELECT f(i) FROM range(2, 3) r(i)")
+    assert "called with 2" in text
+    assert "called with 1" not in text
+    assert "loaded" not in text
+
+
 def test_a_waiting_worker_ends_at_once_on_a_signal(ruby: Load) -> None:
     con = ruby('udf("f(x BIGINT) -> BIGINT") { |x| x }')
     assert value(con, "SELECT f(1)") == 1

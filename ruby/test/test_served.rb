@@ -45,6 +45,19 @@ class TestServed < CrosslaneTest
 
     udtf "endless() -> TABLE(i BIGINT)" do 0.step end
 
+    udtf "halves(numbers TABLE(n BIGINT, name VARCHAR)) -> TABLE(half BIGINT, name VARCHAR)" do |rows|
+      rows.select { |row| row.n.even? }.map { |row| [row.n / 2, row.name] }
+    end
+
+    udtf "picky(numbers TABLE(n BIGINT)) -> TABLE(n BIGINT)" do |rows|
+      rows.each { |row| raise IndexError, "seven" if row.n == 7 }
+    end
+
+    udtf "waits(paths TABLE(begun VARCHAR)) -> TABLE(i BIGINT)" do |rows|
+      File.write("#{rows.first.begun}/#{Process.pid}", "")
+      sleep
+    end
+
     udtf "bad(n BIGINT) -> TABLE(i BIGINT)" do |n| raise IndexError, "no rows" end
   RUBY
 
@@ -127,6 +140,13 @@ class TestServed < CrosslaneTest
         -> { client.call(:kind_of, Object.new) } => [TypeError, /a Object is no argument/],
         -> { client.call(:nothing) } => [ArgumentError, /has no function nothing; it has initials, plus/],
         -> { client.call(:words, "a") } => [ArgumentError, /words is of the kind table: use scan/],
+        -> { client.call(:halves, 1) } => [ArgumentError, /halves is of the kind stream: use map/],
+        -> { client.map([], :words) } => [ArgumentError, /words is of the kind table: use scan/],
+        -> { client.map(1, :halves) } => [TypeError, /map reads what has each, not Integer/],
+        -> { client.map([], :halves, depth: 0) } => [ArgumentError, /depth is a whole number from 1 to 64, not 0/],
+        -> { client.map([], :halves, lanes: 0) } => [ArgumentError, /lanes is a whole number from 1 to 1024, not 0/],
+        -> { client.map([[1, 2]], :halves).to_a } => [TypeError, /halves: numbers of row 1: .*2 where VARCHAR is due/],
+        -> { client.map([[1, "a"], [2]], :halves).to_a } => [TypeError, /halves: numbers of row 2: /],
         -> { client.scan(:plus, 1, 2) } => [ArgumentError, /plus is of the kind scalar: use call or call_batch/],
         -> { Crosslane::Client.new("ftp://host") } => [ArgumentError, %r{ftp://host}],
         -> { Crosslane::Client.new(@address, lanes: 0) } => [ArgumentError, /from 1 to 1024, not 0/]
@@ -164,6 +184,79 @@ class TestServed < CrosslaneTest
       endless.close
       assert_empty endless.to_a
       assert_equal 3, client.call(:plus, 1, 2)
+    end
+  end
+
+  def test_streams
+    client do |client|
+      rows = Enumerator.new { |all| 10_000.times { |n| all << [n, "n#{n}"] } }
+      expected = Array.new(5000) { |half| [half, "n#{2 * half}"] }
+      assert_equal expected, client.map(rows, :halves).to_a
+      assert_equal expected, client.map(rows, "HALVES", ordered: false, depth: 1, lanes: 1).sort
+      given = [{ n: 2, name: "a" }, { "name" => nil, "n" => 4 }, Struct.new(:n, :name).new(6, "c")]
+      assert_equal [[1, "a"], [2, nil], [3, "c"]], client.map(given, :halves).to_a
+      assert_empty client.map([], :halves).to_a
+      # Who reads a stream may call, and take rows one by one.
+      sums = client.map([[2, "a"], [4, "b"]], :halves).map { |half, _| client.call(:plus, half, 1) }
+      assert_equal [2, 3], sums
+      one_by_one = client.map(rows, :halves).each
+      assert_equal [[0, "n0"], [1, "n2"]], [one_by_one.next, one_by_one.next]
+    end
+  end
+
+  # Rows of the reader are read as results are taken: a bounded number ahead.
+  def test_a_stream_reads_only_so_far_ahead
+    client(lanes: 2) do |client|
+      read = 0
+      endless = Enumerator.new { |all| loop { all << [2 * (read += 1), "x" * 1000] } }
+      taken = client.map(endless, :halves).first(3)
+      assert_equal [1, 2, 3], taken.map(&:first)
+      most = read
+      assert_operator most, :<, 100_000
+      client.map(endless, :halves).lazy.map { |half, _| half }.first(20_000)
+      assert_operator read, :<, most + 120_000
+    end
+  end
+
+  def test_streams_end_however_they_are_left
+    client(lanes: 1) do |client|
+      endless = Enumerator.new { |all| 0.step(by: 2) { |n| all << [n, "a"] } }
+      stream = client.map(endless, :halves)
+      stream.each { |half, _| break if half == 10 }
+      assert_match(/read or closed before/, assert_raises(Crosslane::Error) { stream.first }.message)
+      assert_raises(IndexError) { client.map(endless, :halves).each { raise IndexError } }
+      assert_equal(7, catch(:out) { client.map(endless, :halves).each { throw :out, 7 } })
+      closed = client.map(endless, :halves)
+      error = assert_raises(Crosslane::Error) { closed.each { closed.close } }
+      assert_equal "the stream was closed", error.message
+      unread = client.map(endless, :halves)
+      2.times { unread.close }
+      assert_raises(Crosslane::Error) { unread.to_a }
+      # What the reader raises ends it, too.
+      failing = Enumerator.new { |_| raise KeyError, "no rows" }
+      assert_raises(KeyError) { client.map(failing, :halves).to_a }
+      error = assert_raises(Crosslane::Error) { client.map((1..9).map { |n| [n] }, :picky).to_a }
+      assert_match(/picky, batch 1: IndexError: seven/, error.message)
+      # A killed thread gives its worker back.
+      killed = Thread.new { client.map([[@begun]], :waits).to_a }
+      await_begin
+      assert killed.kill.join(30)
+      assert_equal 3, client.call(:plus, 1, 2)
+    end
+  end
+
+  def test_a_stream_whose_client_or_server_goes
+    closed = client(lanes: 1)
+    reading = Thread.new { assert_raises(Crosslane::Error) { closed.map([[@begun]], :waits).to_a }.message }
+    await_begin
+    closed.close
+    assert_equal "the client was closed", reading.value
+    Dir.children(@begun).each { |name| File.delete(File.join(@begun, name)) }
+    client(lanes: 1) do |client|
+      reading = Thread.new { assert_raises(Crosslane::Error) { client.map([[@begun]], :waits).to_a }.message }
+      await_begin
+      stop("KILL")
+      assert_match(/waits, batch 1: the server at .* closed the connection/, reading.value)
     end
   end
 

@@ -69,6 +69,8 @@ pub struct ProcessLane {
     /// Bytes that a batch may have, either way.
     largest: usize,
     stuck: Stuck,
+    /// What it had printed when the call began that came to the idle lane last, and what its zygote's process had if it is a thread of that.
+    printed: (u64, u64),
     engine: u32,
 }
 
@@ -96,6 +98,7 @@ impl ProcessLane {
             left: false,
             largest,
             stuck,
+            printed: (0, 0),
             engine: std::process::id(),
         }
     }
@@ -226,9 +229,9 @@ impl ProcessLane {
         };
         let exceeded = self.record.memory.get().and_then(Watched::why_it_ended);
         let mut text = exceeded.unwrap_or_else(|| how_it_ended(ended));
-        let mut tail = self.record.tail();
+        let mut tail = self.record.tail(self.printed.0);
         if let Home::Zygote(host) = &self.home {
-            tail = [tail, host.tail()].join("\n").trim().to_owned();
+            tail = [tail, host.tail(self.printed.1)].join("\n").trim().to_owned();
         }
         append_output(&mut text, &tail);
         text
@@ -306,7 +309,8 @@ impl Lane for ProcessLane {
             return Ok(None);
         };
         if in_flight == 0 {
-            self.record.begin_call();
+            let host = if let Home::Zygote(host) = &self.home { host.printed() } else { 0 };
+            self.printed = (self.record.printed(), host);
             if let Some(memory) = self.record.memory.get() {
                 memory.begins(address);
             }

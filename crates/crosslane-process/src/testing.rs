@@ -13,8 +13,8 @@ use crosslane_ring::Ends;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ fn parts(ring: usize) -> ((Ends, OwnedFd), (OwnedFd, OwnedFd)) {
 fn engine_end(ends: Ends, socket: OwnedFd, largest: usize) -> ProcessLane {
     let process = Process::open(std::process::id() as i32).expect("a descriptor of this process");
     let options = LaneOptions { spin: Duration::ZERO, largest, stuck: Stuck::default() };
-    ProcessLane::new(ends, socket, Arc::new(process), LaneRecord::new(1), Home::Here, options)
+    ProcessLane::new(ends, socket, Arc::new(process), LaneRecord::new(1, Weak::new()), Home::Here, options)
 }
 
 /// Answers calls until there is no room for another answer, however small: the engine takes none.

@@ -2,6 +2,12 @@
 //!
 //! It alone reads the control socket and the lanes' log pipes, so that nothing a guest prints can
 //! fill a pipe and block it, and no thread waits for output that only the holder of a lock would read.
+//!
+//! # Whose output it is
+//! The error of a call that loses its lane shows what was printed last ([`Output`]). When a call begins on an idle lane, its engine
+//! notes how much was printed until then ([`LaneRecord::printed`]): what the warden has read, and what waits in the pipe. The error
+//! shows only what is behind that. Calls that follow one another on a lane before their replies are there belong to one statement, and
+//! share what they print.
 
 use crate::control::{Answer, Answers, GLANCE, Silence};
 use crate::log;
@@ -13,8 +19,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 /// The most answers that may be unread: those to forks that were given up.
@@ -45,32 +50,44 @@ impl From<ExitStatus> for Ended {
     }
 }
 
+/// What a lane has printed.
+#[derive(Debug, Default)]
+struct Output {
+    /// The pipe, as long as the warden reads it.
+    log: Weak<OwnedFd>,
+    /// How many bytes were read, without those of stacks.
+    read: u64,
+    /// The last of them.
+    tail: VecDeque<u8>,
+    /// What it prints while its stack is asked for, which is none of the function's.
+    stack: Option<Vec<u8>>,
+}
+
 /// What the warden knows of a lane, shared with the lane.
 #[derive(Debug)]
 pub(crate) struct LaneRecord {
     pub(crate) id: u64,
     ended: Mutex<Option<Ended>>,
     end: Condvar,
-    tail: Mutex<VecDeque<u8>>,
-    /// Whether the tail holds anything.
-    printed: AtomicBool,
-    /// What it prints while its stack is asked for, which is none of the function's.
-    stack: Mutex<Option<Vec<u8>>>,
+    output: Mutex<Output>,
     /// Its memory, if a function of its library has a limit.
     pub(crate) memory: OnceLock<memory::Watched>,
 }
 
 impl LaneRecord {
-    pub(crate) fn new(id: u64) -> Arc<Self> {
+    /// That of a lane that prints into this pipe.
+    pub(crate) fn new(id: u64, log: Weak<OwnedFd>) -> Arc<Self> {
         Arc::new(Self {
             id,
             ended: Mutex::new(None),
             end: Condvar::new(),
-            tail: Mutex::new(VecDeque::new()),
-            printed: AtomicBool::new(false),
-            stack: Mutex::new(None),
+            output: Mutex::new(Output { log, ..Output::default() }),
             memory: OnceLock::new(),
         })
+    }
+
+    fn output(&self) -> MutexGuard<'_, Output> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How the process ended, once the zygote says so; `None` if it does not say so soon.
@@ -93,52 +110,64 @@ impl LaneRecord {
         self.end.notify_all();
     }
 
-    /// The end of what the lane printed.
-    pub(crate) fn tail(&self) -> String {
-        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(tail.make_contiguous()).trim_end().to_owned()
+    /// How many bytes the lane has printed, also those that were not read yet.
+    pub(crate) fn printed(&self) -> u64 {
+        let output = self.output();
+        let waiting = output.log.upgrade().and_then(|log| rustix::io::ioctl_fionread(log).ok());
+        output.read + waiting.unwrap_or(0)
+    }
+
+    /// The end of what the lane printed after so many bytes, as far as it was read.
+    pub(crate) fn tail(&self, after: u64) -> String {
+        let mut output = self.output();
+        let count = output.read.saturating_sub(after).min(output.tail.len() as u64) as usize;
+        let tail = output.tail.make_contiguous();
+        String::from_utf8_lossy(&tail[tail.len() - count..]).trim_end().to_owned()
     }
 
     /// Keeps what is printed from now on, up to [`STACK`] bytes, until [`LaneRecord::end_stack`].
     pub(crate) fn begin_stack(&self) {
-        *self.stack.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+        self.output().stack = Some(Vec::new());
     }
 
     /// How many bytes were kept.
     pub(crate) fn stack_bytes(&self) -> usize {
-        self.stack.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, Vec::len)
+        self.output().stack.as_ref().map_or(0, Vec::len)
     }
 
     /// What was kept.
     pub(crate) fn end_stack(&self) -> String {
-        let kept = self.stack.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let kept = self.output().stack.take();
         String::from_utf8_lossy(&kept.unwrap_or_default()).into_owned()
     }
 
-    /// Forgets what earlier calls printed.
-    pub(crate) fn begin_call(&self) {
-        if self.printed.swap(false, Relaxed) {
-            self.tail.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        }
+    /// Reads a piece of what is printed.
+    fn read(&self, log: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+        // Under the lock no byte is both read and in the pipe.
+        let mut output = self.output();
+        let count = rustix::io::read(log, &mut *buffer)?;
+        output.add(&buffer[..count]);
+        Ok(count)
     }
+}
 
-    fn printed(&self, bytes: &[u8]) {
-        if let Some(stack) = &mut *self.stack.lock().unwrap_or_else(PoisonError::into_inner) {
+impl Output {
+    fn add(&mut self, bytes: &[u8]) {
+        if let Some(stack) = &mut self.stack {
             let room = STACK.saturating_sub(stack.len());
             stack.extend(&bytes[..bytes.len().min(room)]);
             return;
         }
-        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        tail.extend(bytes);
-        self.printed.store(true, Relaxed);
-        let excess = tail.len().saturating_sub(TAIL);
-        tail.drain(..excess);
+        self.read += bytes.len() as u64;
+        self.tail.extend(bytes);
+        let excess = self.tail.len().saturating_sub(TAIL);
+        self.tail.drain(..excess);
     }
 }
 
 struct Watched {
     record: Arc<LaneRecord>,
-    log: Option<OwnedFd>,
+    log: Option<Arc<OwnedFd>>,
     /// A line whose end has not been read yet, so that what others print does not fall into it.
     line: Vec<u8>,
     /// When `line` was last added to.
@@ -148,7 +177,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(record: Arc<LaneRecord>, log: OwnedFd) -> Self {
+    fn new(record: Arc<LaneRecord>, log: Arc<OwnedFd>) -> Self {
         Self { record, log: Some(log), line: Vec::new(), added: Instant::now(), seen: Seen::default() }
     }
 
@@ -157,14 +186,13 @@ impl Watched {
     fn relay(&mut self) -> bool {
         let Some(log) = &self.log else { return false };
         let mut buffer = [0; PIECE];
-        match rustix::io::read(log, &mut buffer) {
+        match self.record.read(log, &mut buffer) {
             Ok(0) => {
                 self.pass_on();
                 false
             }
             Ok(count) => {
                 let piece = &buffer[..count];
-                self.record.printed(piece);
                 let lines = piece.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
                 self.line.extend_from_slice(&piece[..lines]);
                 if lines > 0 {
@@ -206,7 +234,7 @@ fn timespec(time: Duration) -> Timespec {
 }
 
 /// Lanes that the warden is to watch, with a byte on the bell for each.
-pub(crate) type NewLane = (Arc<LaneRecord>, OwnedFd);
+pub(crate) type NewLane = (Arc<LaneRecord>, Arc<OwnedFd>);
 
 pub(crate) struct Warden {
     pub(crate) control: Arc<UnixStream>,
@@ -217,7 +245,7 @@ pub(crate) struct Warden {
     /// Its other end.
     pub(crate) rung: Arc<Bell>,
     /// What the zygote itself prints.
-    pub(crate) log: Option<OwnedFd>,
+    pub(crate) log: Option<Arc<OwnedFd>>,
     pub(crate) zygote: Arc<LaneRecord>,
     pub(crate) on_interrupt: Arc<dyn Fn(u64) + Send + Sync>,
 }
@@ -320,7 +348,8 @@ mod tests {
     fn watched() -> (Watched, OwnedFd) {
         let (log, theirs) = rustix::pipe::pipe().unwrap();
         rustix::io::ioctl_fionbio(&log, true).unwrap();
-        (Watched::new(LaneRecord::new(1), log), theirs)
+        let log = Arc::new(log);
+        (Watched::new(LaneRecord::new(1, Arc::downgrade(&log)), log), theirs)
     }
 
     #[test]
@@ -337,14 +366,14 @@ mod tests {
             bell,
             rung: Arc::clone(&rung),
             log: None,
-            zygote: LaneRecord::new(0),
+            zygote: LaneRecord::new(0, Weak::new()),
             on_interrupt: Arc::new(|_| {}),
         };
         let warden = std::thread::spawn(move || warden.run());
-        let record = LaneRecord::new(1);
+        let record = LaneRecord::new(1, Weak::new());
         let kept = Arc::downgrade(&record);
         // Nobody holds the other end of its log.
-        lanes.send((record, rustix::pipe::pipe().unwrap().0)).unwrap();
+        lanes.send((record, Arc::new(rustix::pipe::pipe().unwrap().0))).unwrap();
         rung.ring();
         while kept.strong_count() > 0 {
             std::thread::yield_now();
@@ -364,6 +393,33 @@ mod tests {
         }
         drop(theirs);
         assert!(!lane.relay());
+    }
+
+    #[test]
+    fn what_was_printed_before_a_call_is_none_of_its_tail() {
+        let (mut lane, theirs) = watched();
+        let print = |text: &str| assert_eq!(rustix::io::write(&theirs, text.as_bytes()), Ok(text.len()));
+        print("read before\n");
+        lane.relay();
+        print("waits in the pipe\n");
+        let begun = lane.record.printed();
+        print("of the call\n");
+        lane.relay();
+        assert_eq!(lane.record.tail(begun), "of the call");
+        assert_eq!(lane.record.tail(0), "read before\nwaits in the pipe\nof the call");
+        assert_eq!(lane.record.tail(lane.record.printed()), "");
+        // A stack is no output of the function.
+        lane.record.begin_stack();
+        print("a frame\n");
+        lane.relay();
+        assert_eq!(
+            (lane.record.end_stack().as_str(), lane.record.tail(begun).as_str()),
+            ("a frame\n", "of the call")
+        );
+        print(&"x".repeat(2 * TAIL));
+        lane.drain();
+        assert_eq!(lane.record.tail(begun), "x".repeat(TAIL));
+        assert_eq!(lane.record.tail(lane.record.printed() - 3), "xxx");
     }
 
     #[test]

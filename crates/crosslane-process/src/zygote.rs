@@ -299,7 +299,8 @@ impl Running {
         let (answer_sender, answers) = mpsc::sync_channel(UNREAD);
         let (lanes, lane_receiver) = mpsc::channel();
         let (bell, bell_theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
-        let (bell, record) = (Arc::new(Bell::new(bell)), LaneRecord::new(0));
+        let log = Arc::new(log);
+        let (bell, record) = (Arc::new(Bell::new(bell)), LaneRecord::new(0, Arc::downgrade(&log)));
         let warden = Warden {
             control: Arc::clone(&control),
             answers: answer_sender,
@@ -369,7 +370,7 @@ impl Running {
         // It is of no use any more, and may go on for ever.
         let status =
             self.end(if let Err(NoAnswer::Silence(Silence::Ended)) = answer { FAREWELL } else { NOW });
-        let printed = self.record.tail();
+        let printed = self.record.tail(0);
         Err(match answer {
             Ok(Answer::Failed { failure }) => Error::Load { library, failure: Box::new(failure) },
             Ok(_) => Error::Boot(format!("what was to load {library} answered out of turn")),
@@ -452,7 +453,8 @@ impl Running {
         identity::expect(socket.as_fd()).map_err(system)?;
         let (log, log_theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
         nonblocking(&log)?;
-        let record = LaneRecord::new(id);
+        let log = Arc::new(log);
+        let record = LaneRecord::new(id, Arc::downgrade(&log));
         // The warden hears of the lane before the lane can die.
         let _ = self.lanes.send((Arc::clone(&record), log));
         self.bell.ring();
@@ -512,7 +514,7 @@ impl Running {
         let begun = Instant::now();
         let ended = || {
             let mut text = how_it_ended(record.wait_for_end()) + " before it was ready";
-            append_output(&mut text, &record.tail());
+            append_output(&mut text, &record.tail(0));
             Error::Boot(text)
         };
         loop {

@@ -9,20 +9,19 @@
 use crate::address::{Address, NoAddress};
 use crate::lane::{LaneOptions, RemoteLane};
 use crate::stream::Stream;
+use crate::wait::{Lost, Wait};
 use crate::wire::{self, Ask, CONTROL, LONGEST_CONTROL, PREFIX, PROTOCOL, Tell, read_prefix};
 use crosslane::pool::{self, Stop};
 use crosslane::{Error, Failure, Function, FunctionSpec};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::PollFlags;
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a server may take to be reached, and to answer a greeting.
+/// How long servers may take to be reached, and to answer a greeting. All addresses share it.
 const GREETING: Duration = Duration::from_secs(10);
-/// How often a wait for a server looks whether it is still needed.
-const TICK: Duration = Duration::from_millis(10);
 
 /// Where a server is, and how a client shows that it may come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +79,8 @@ pub struct RemoteZygote {
     catalog: Catalog,
     /// Counts connections: each begins with another server.
     turn: usize,
+    /// Which addresses were just lost.
+    lost: Lost,
     next_lane: u64,
 }
 
@@ -133,13 +134,14 @@ impl RemoteZygote {
         options: LaneOptions,
         stop: Stop,
     ) -> Result<(Self, Vec<Arc<Function>>), Error> {
-        let connected = connect(&reach, 0, None, &stop).map_err(|message| Error::Load {
+        let mut lost = Lost::default();
+        let connected = connect(&reach, 0, &mut lost, None, &stop).map_err(|message| Error::Load {
             library: name.to_owned(),
             failure: Box::new(Failure { class: "ConnectionError".into(), message, ..Failure::default() }),
         })?;
         let catalog = connected.catalog;
         let functions = Function::all(catalog.functions.clone(), name)?;
-        Ok((Self { reach, options, stop, catalog, turn: 0, next_lane: 1 }, functions))
+        Ok((Self { reach, options, stop, catalog, turn: 0, lost, next_lane: 1 }, functions))
     }
 }
 
@@ -148,7 +150,7 @@ impl pool::Zygote for RemoteZygote {
 
     fn boot(&mut self) -> Result<RemoteLane, Error> {
         self.turn += 1;
-        let connected = connect(&self.reach, self.turn, Some(&self.catalog), &self.stop);
+        let connected = connect(&self.reach, self.turn, &mut self.lost, Some(&self.catalog), &self.stop);
         let Connected { stream, catalog, from } = connected.map_err(Error::Boot)?;
         let id = self.next_lane;
         self.next_lane += 1;
@@ -156,22 +158,32 @@ impl pool::Zygote for RemoteZygote {
     }
 }
 
-/// A connection to the first server that answers, with the functions that others had.
-fn connect(reach: &Reach, turn: usize, known: Option<&Catalog>, stop: &Stop) -> Result<Connected, String> {
+/// A connection to the first server that answers, with the functions that others had. All addresses share one time.
+fn connect(
+    reach: &Reach,
+    turn: usize,
+    lost: &mut Lost,
+    known: Option<&Catalog>,
+    stop: &Stop,
+) -> Result<Connected, String> {
+    let wait = Wait::new(GREETING, stop);
     let remote = match reach {
         Reach::Network(remote) => remote,
         Reach::Within(dial, token) => {
             let stream = dial().map_err(|error| error.to_string())?;
-            return converse(stream, None, token.as_ref(), Instant::now() + GREETING, stop);
+            return converse(stream, None, token.as_ref(), wait);
         }
     };
     let mut failed = String::new();
     let count = remote.addresses.len();
-    for offset in 0..count {
-        let address = &remote.addresses[(turn + offset) % count];
+    let order = lost.order(count, turn, Instant::now());
+    for (tried, place) in order.into_iter().enumerate() {
+        let address = &remote.addresses[place];
+        let share = wait.share(count - tried);
         // Servers behind one name take turns when all addresses had one.
-        match greet(address, turn / count, remote.token.as_ref(), stop) {
+        match greet_within(share, address, turn / count, remote.token.as_ref()) {
             Ok(connected) => {
+                lost.note(place, None);
                 let Catalog { functions, text, .. } = &connected.catalog;
                 if known.is_none_or(|known| known.functions == *functions && known.text == *text) {
                     return Ok(connected);
@@ -180,38 +192,33 @@ fn connect(reach: &Reach, turn: usize, known: Option<&Catalog>, stop: &Stop) -> 
                     "the functions of {address} have changed since they were attached; attach again, or make a new client"
                 );
             }
-            Err(error) => failed = error,
+            Err(error) => {
+                lost.note(place, Some(Instant::now()));
+                failed = error;
+            }
         }
     }
     Err(failed)
 }
 
-/// Connects to a server and greets it. Of several with one name another comes first each `turn`.
+/// Connects to a server and greets it.
 ///
 /// # Errors
 /// A sentence that says why there is no connection.
-pub fn greet(
-    address: &Address,
-    turn: usize,
-    token: Option<&String>,
-    stop: &Stop,
-) -> Result<Connected, String> {
-    greet_within(GREETING, address, turn, token, stop)
+pub fn greet(address: &Address, token: Option<&String>, stop: &Stop) -> Result<Connected, String> {
+    greet_within(Wait::new(GREETING, stop), address, 0, token)
 }
 
-/// The same, for as long as a server may take.
+/// The same, as long as `wait` lasts. Of several servers with one name another comes first each `turn`.
 fn greet_within(
-    limit: Duration,
+    wait: Wait<'_>,
     address: &Address,
     turn: usize,
     token: Option<&String>,
-    stop: &Stop,
 ) -> Result<Connected, String> {
-    let until = Instant::now() + limit;
-    let wait = |socket: BorrowedFd<'_>, interest| await_socket(socket, interest, until, stop);
-    let stream = Stream::connect(address, turn, limit, &wait);
+    let stream = Stream::connect(address, turn, wait);
     let stream = stream.map_err(|error| format!("cannot connect to {address}: {error}"))?;
-    converse(stream, Some(address), token, until, stop)
+    converse(stream, Some(address), token, wait)
 }
 
 /// Greets a server, which is in this process if it has no address.
@@ -219,8 +226,7 @@ fn converse(
     stream: Stream,
     address: Option<&Address>,
     token: Option<&String>,
-    until: Instant,
-    stop: &Stop,
+    wait: Wait<'_>,
 ) -> Result<Connected, String> {
     let from = address.map_or_else(String::new, |address| format!("the server at {address}: "));
     let address = address.map_or_else(|| "its own door".into(), Address::to_string);
@@ -228,20 +234,19 @@ fn converse(
         let address = &address;
         move |error: io::Error| format!("{what} {address}: {error}")
     };
-    let wait = |socket: BorrowedFd<'_>, interest| await_socket(socket, interest, until, stop);
     let hello = Ask::Hello { protocol: PROTOCOL, token: token.cloned() };
     let hello = wire::control(&hello).map_err(failed("cannot greet"))?;
     // A server that cannot serve says so before it reads, and closes.
     let _ = stream.send_some(&hello);
     let silent = "no server of crosslane answered at";
     let mut prefix = [0; PREFIX];
-    receive(&stream, &mut prefix, &wait).map_err(failed(silent))?;
+    receive(&stream, &mut prefix, wait).map_err(failed(silent))?;
     let (length, lane) = read_prefix(prefix);
     if lane != CONTROL || length > LONGEST_CONTROL {
         return Err(format!("what answered at {address} is no server of crosslane"));
     }
     let mut text = vec![0; length];
-    receive(&stream, &mut text, &wait).map_err(failed(silent))?;
+    receive(&stream, &mut text, wait).map_err(failed(silent))?;
     match serde_json::from_slice(&text) {
         Ok(Tell::Welcome { protocol: PROTOCOL, functions, text, largest, .. }) => {
             let catalog = Catalog { functions, text, takes: largest };
@@ -256,37 +261,15 @@ fn converse(
     }
 }
 
-/// Waits until a socket is ready, as long as there is time, and who waits needs it.
-fn await_socket(socket: BorrowedFd<'_>, interest: PollFlags, until: Instant, stop: &Stop) -> io::Result<()> {
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        if stop.is_set() {
-            return Err(io::Error::other("it is not needed any more"));
-        }
-        let tick = left.min(TICK);
-        let tick = Timespec { tv_sec: 0, tv_nsec: tick.subsec_nanos().into() };
-        match rustix::event::poll(&mut [PollFd::new(&socket, interest)], Some(&tick)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            Ok(_) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
 /// Fills the buffer.
-fn receive(
-    stream: &Stream,
-    mut buffer: &mut [u8],
-    wait: &impl Fn(BorrowedFd<'_>, PollFlags) -> io::Result<()>,
-) -> io::Result<()> {
+fn receive(stream: &Stream, mut buffer: &mut [u8], wait: Wait<'_>) -> io::Result<()> {
     while !buffer.is_empty() {
         match stream.receive(buffer) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(length) => buffer = &mut buffer[length..],
-            Err(error) if error.kind() == ErrorKind::WouldBlock => wait(stream.as_fd(), PollFlags::IN)?,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                wait.ready(stream.as_fd(), PollFlags::IN)?
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -297,7 +280,9 @@ fn receive(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::os::unix::net::{UnixListener, UnixStream};
+    use std::thread;
 
     #[test]
     fn a_server_that_takes_no_connections_is_not_waited_for_without_end() {
@@ -306,11 +291,40 @@ mod tests {
         // Its line is full.
         rustix::net::listen(&listener, 0).unwrap();
         let waiting = UnixStream::connect(&path).unwrap();
-        let limit = Duration::from_millis(20);
-        let error = greet_within(limit, &Address::Unix(path.clone()), 0, None, &Stop::default());
+        let stop = Stop::default();
+        let wait = Wait::new(Duration::from_millis(20), &stop);
+        let error = greet_within(wait, &Address::Unix(path.clone()), 0, None);
         let error = error.err().unwrap();
         assert!(error.contains("cannot connect to") && error.contains("timed out"), "{error}");
         drop(waiting);
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn an_address_that_was_lost_is_noted_until_it_answers() {
+        let path = |name| std::env::temp_dir().join(format!("crosslane-{name}-{}", std::process::id()));
+        let paths = [path("lost"), path("there")];
+        let listener = UnixListener::bind(&paths[1]).unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let welcome = Tell::Welcome {
+                protocol: PROTOCOL,
+                server: String::new(),
+                functions: Vec::new(),
+                text: None,
+                largest: 1,
+            };
+            stream.write_all(&wire::control(&welcome).unwrap()).unwrap();
+        });
+        let addresses = paths.iter().cloned().map(Address::Unix).collect();
+        let reach = Reach::Network(Remote { addresses, token: None });
+        let (mut lost, stop) = (Lost::default(), Stop::default());
+        connect(&reach, 0, &mut lost, None, &stop).unwrap();
+        server.join().unwrap();
+        assert_eq!(lost.order(2, 0, Instant::now()), [1, 0]);
+        // Nobody listens any more.
+        assert!(connect(&reach, 0, &mut lost, None, &stop).is_err());
+        assert_eq!(lost.order(2, 0, Instant::now()), [0, 1]);
+        std::fs::remove_file(&paths[1]).unwrap();
     }
 }

@@ -5,6 +5,12 @@
 //! when all is sent, because the engine may have other things to do than to wait. Replies that the engine does not collect stay in
 //! the socket, and the server waits. A wait does not spin: the reply is far, and the server may need the core.
 //!
+//! # What has begun
+//! A call that the function was not called for is sent again when the lane is lost, so it must be known which these are. If the server has
+//! lost its worker, it tells the worker's progress and then the end of the lane: what is behind that progress has not begun. If the
+//! connection is lost, or the server ends it, all that was sent and not answered may have begun. A message that could not be sent as a
+//! whole was not sent.
+//!
 //! What the server sends is not trusted. Its words and its replies are bounded, [`Exchanges`] checks whose turn it is, and the engine
 //! reads batches as it reads those of a ring.
 
@@ -70,11 +76,12 @@ impl Outbox {
         self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a message, or has it sent. Whoever reads finds out if the connection is lost.
+    /// Sends a message, or has it sent. False if the connection is lost, and the message was not sent as a whole. If it is lost later,
+    /// who reads finds out.
     ///
     /// # Errors
     /// If there is no thread for it.
-    fn send(self: &Arc<Self>, message: &mut Aligned) -> io::Result<()> {
+    fn send(self: &Arc<Self>, message: &mut Aligned) -> io::Result<bool> {
         let mut rest = self.rest();
         let mut sent = 0;
         if !rest.has_sender {
@@ -82,11 +89,11 @@ impl Outbox {
                 Ok(count) => sent = count,
                 Err(_) => {
                     self.stream.shut_down();
-                    return Ok(());
+                    return Ok(false);
                 }
             }
             if sent == message.bytes().len() && !self.stream.is_pending() {
-                return Ok(());
+                return Ok(true);
             }
         }
         rest.messages.push_back((std::mem::take(message), sent));
@@ -95,7 +102,7 @@ impl Outbox {
             thread::Builder::new().name("crosslane-send".into()).spawn(move || this.send_rest())?;
             rest.has_sender = true;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Sends what is left.
@@ -155,6 +162,8 @@ pub struct RemoteLane {
     message: Aligned,
     reply: Aligned,
     progress: (u32, u32),
+    /// Whether the server has told that the lane's worker was lost, and before that how far it was.
+    told: bool,
     /// Why the connection has ended.
     ended: Option<String>,
     engine: u32,
@@ -184,6 +193,7 @@ impl RemoteLane {
             message: Aligned::default(),
             reply: Aligned::default(),
             progress: (0, 0),
+            told: false,
             ended: None,
             engine: std::process::id(),
         }
@@ -282,7 +292,11 @@ impl RemoteLane {
                 self.progress = (exchange, row);
                 Ok(())
             }
-            Ok(Tell::Ended { message, .. } | Tell::Refused { message }) => Err(self.end(message)),
+            Ok(Tell::Ended { message, .. }) => {
+                self.told = self.ended.is_none();
+                Err(self.end(message))
+            }
+            Ok(Tell::Refused { message }) => Err(self.end(message)),
             Ok(Tell::Welcome { .. }) => Err(self.end("it greeted twice")),
             Err(error) => Err(self.end(format!("what it said cannot be read: {error}"))),
         }
@@ -295,6 +309,14 @@ impl RemoteLane {
             LaneError::large_reply(length as u64, largest)
         } else {
             LaneError::no_memory(length as u64)
+        }
+    }
+
+    /// Why a message was not sent. What the server has answered before can still be collected.
+    fn unsent(&mut self) -> LaneError {
+        match self.exchanges.in_flight() {
+            0 => self.last_words(),
+            _ => LaneError::Died(format!("{}{CLOSED}", self.from)),
         }
     }
 
@@ -381,8 +403,11 @@ impl Lane for RemoteLane {
         let (before, frame) = message.split_at_mut(PREFIX);
         before.copy_from_slice(&prefix(LANE, size));
         arguments.write(&mut plan.start(frame, header));
-        self.outbox.send(&mut self.outgoing).map_err(|error| LaneError::System(error.to_string()))?;
-        Ok(Some(self.exchanges.sent(target)))
+        match self.outbox.send(&mut self.outgoing) {
+            Ok(true) => Ok(Some(self.exchanges.sent(target))),
+            Ok(false) => Err(self.unsent()),
+            Err(error) => Err(LaneError::System(error.to_string())),
+        }
     }
 
     fn cancel(&mut self) -> Result<(), LaneError> {
@@ -397,7 +422,8 @@ impl Lane for RemoteLane {
         let (before, frame) = message.split_at_mut(PREFIX);
         before.copy_from_slice(&prefix(LANE, header.len()));
         frame.copy_from_slice(header);
-        self.outbox.send(&mut self.outgoing).map_err(|error| LaneError::System(error.to_string()))
+        let sent = self.outbox.send(&mut self.outgoing);
+        sent.map(|_| ()).map_err(|error| LaneError::System(error.to_string()))
     }
 
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError> {
@@ -432,6 +458,11 @@ impl Lane for RemoteLane {
 
     fn progress(&self) -> (u32, u32) {
         self.progress
+    }
+
+    fn may_have_begun(&self, exchange: u64) -> bool {
+        let (at, _) = self.progress;
+        !self.told || at.wrapping_sub(exchange as u32) < 1 << 31
     }
 
     fn check(&mut self) -> Result<(), LaneError> {
@@ -658,6 +689,40 @@ mod tests {
             let error = next(&mut lane).unwrap_err().to_string();
             assert!(error.contains(expected), "{name}: {error}");
         }
+    }
+
+    #[test]
+    fn what_has_begun_is_known_if_the_server_tells_of_the_loss_and_else_all_of_it_may_have() {
+        let progress = wire::control(&Tell::Progress { lane: 0, exchange: 1, row: 3 }).unwrap();
+        let ended = wire::control(&Tell::Ended { lane: 0, message: "its worker died".into() }).unwrap();
+        let refused = wire::control(&Tell::Refused { message: "it is shut down".into() }).unwrap();
+        for (told, may) in [
+            (vec![&progress, &ended], [true, false, false]),
+            (vec![&ended], [false, false, false]),
+            (vec![&progress], [true, true, true]),
+            (vec![&progress, &refused], [true, true, true]),
+            (vec![], [true, true, true]),
+        ] {
+            let (mut lane, mut server) = lane();
+            (0..3).for_each(|_| assert!(submit(&mut lane, "?").is_some()));
+            told.iter().for_each(|bytes| server.write_all(bytes).unwrap());
+            drop(server);
+            next(&mut lane).unwrap_err();
+            assert_eq!([1, 2, 3].map(|exchange| lane.may_have_begun(exchange)), may, "{told:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_an_error_at_once_and_what_was_answered_before_is_there() {
+        let (mut lane, mut server) = lane();
+        submit(&mut lane, "?");
+        server.write_all(&reply(1, "answered")).unwrap();
+        drop(server);
+        let sent = lane.submit(Target::call(0), 1, &texts(&["?"]));
+        assert!(sent.unwrap_err().to_string().contains(CLOSED));
+        next(&mut lane).unwrap();
+        assert_eq!((text(&lane).as_str(), lane.in_flight()), ("answered", 0));
+        assert!(next(&mut lane).is_err());
     }
 
     #[test]

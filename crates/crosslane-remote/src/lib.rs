@@ -16,6 +16,7 @@ pub mod lane;
 pub mod session;
 pub mod stream;
 pub mod tls;
+mod wait;
 pub mod wire;
 
 pub use address::Address;

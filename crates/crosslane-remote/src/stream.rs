@@ -2,6 +2,7 @@
 
 use crate::address::Address;
 use crate::tls::{self, Session};
+use crate::wait::Wait;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -14,7 +15,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 /// A socket, whose operations do not wait.
 #[derive(Debug)]
@@ -51,9 +51,6 @@ impl Write for &Socket {
     }
 }
 
-/// Waits until a socket is ready, or fails if the connection is not wanted any more.
-pub type Wait<'a> = &'a dyn Fn(BorrowedFd<'_>, PollFlags) -> io::Result<()>;
-
 /// Connects to an address.
 fn reach(address: SocketAddr, wait: Wait<'_>) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -62,7 +59,7 @@ fn reach(address: SocketAddr, wait: Wait<'_>) -> io::Result<TcpStream> {
     match rustix::net::connect(&socket, &address) {
         Ok(()) => {}
         Err(Errno::INPROGRESS | Errno::INTR) => {
-            wait(socket.as_fd(), PollFlags::OUT)?;
+            wait.ready(socket.as_fd(), PollFlags::OUT)?;
             rustix::net::sockopt::socket_error(&socket)??;
         }
         Err(error) => return Err(error.into()),
@@ -105,17 +102,16 @@ impl Stream {
         Self::new(Socket::Unix(stream), None)
     }
 
-    /// Connects to the first of a host's addresses that answers, of which another comes first each `turn`. A connection to a Unix
-    /// socket may take so long.
+    /// Connects to the first of a host's addresses that answers, of which another comes first each `turn`. They share the time.
     ///
     /// # Errors
-    /// That of the last address; or of `wait`, which waits until a socket is ready.
-    pub fn connect(address: &Address, turn: usize, limit: Duration, wait: Wait<'_>) -> io::Result<Self> {
+    /// That of the last address; or of `wait`.
+    pub(crate) fn connect(address: &Address, turn: usize, wait: Wait<'_>) -> io::Result<Self> {
         match address {
             Address::Unix(path) => {
                 let socket = unix_socket()?;
                 // Else it waits for ever for a server that takes no connections.
-                set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+                set_socket_timeout(&socket, Timeout::Send, Some(wait.left()?))?;
                 match rustix::net::connect(&socket, &SocketAddrUnix::new(path.as_path())?) {
                     Err(Errno::AGAIN) => Err(ErrorKind::TimedOut.into()),
                     connected => {
@@ -129,8 +125,9 @@ impl Stream {
                 let mut found: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
                 let first = turn % found.len().max(1);
                 found.rotate_left(first);
-                for address in found {
-                    match reach(address, wait) {
+                let count = found.len();
+                for (tried, address) in found.into_iter().enumerate() {
+                    match reach(address, wait.share(count - tried)) {
                         Ok(socket) => {
                             let session = tls.then(|| tls::client(host)).transpose()?;
                             let stream = Self::new(Socket::Tcp(socket), session);
@@ -153,7 +150,7 @@ impl Stream {
             match greeted {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let interest = if self.is_pending() { PollFlags::OUT } else { PollFlags::IN };
-                    wait(self.as_fd(), interest)?;
+                    wait.ready(self.as_fd(), interest)?;
                 }
                 greeted => return greeted,
             }

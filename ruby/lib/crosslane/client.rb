@@ -29,6 +29,7 @@ module Crosslane
   # errors are those of a local one. A lost connection is made anew by the next call.
   class Client
     MOST_LANES = 1024
+    MOST_DEPTH = 64
     # What an argument of any type is in SQL.
     TYPES = {
       Float => "DOUBLE", TrueClass => "BOOLEAN", FalseClass => "BOOLEAN", Date => "DATE",
@@ -37,11 +38,11 @@ module Crosslane
     # How functions of each kind are used.
     USES = {
       scalar: "use call or call_batch", table: "use scan", aggregate: "use aggregate",
-      stream: "Ruby's client has no use for it"
+      stream: "use map"
     }.freeze
     # A function, and what of it is needed to call it.
     Known = Struct.new(:function, :index, :parameters, :variadic, :optional)
-    private_constant :MOST_LANES, :TYPES, :USES, :Known
+    private_constant :MOST_LANES, :MOST_DEPTH, :TYPES, :USES, :Known
 
     # Connects, and closes the client behind a block.
     #
@@ -69,13 +70,10 @@ module Crosslane
     # @raise [ArgumentError] if the address is none
     def initialize(address, token: nil, lanes: nil)
       lanes ||= [Etc.nprocessors, MOST_LANES].min
-      unless lanes.is_a?(Integer) && lanes.between?(1, MOST_LANES)
-        raise ArgumentError, "lanes is a whole number from 1 to #{MOST_LANES}, not #{lanes.inspect}"
-      end
-
+      @lanes = checked("lanes", lanes, MOST_LANES)
       token ||= ENV.fetch("CROSSLANE_TOKEN", nil)
       @address = address
-      @native = Native::Client.new(address, token&.empty? ? nil : token, lanes)
+      @native = Native::Client.new(address, token&.empty? ? nil : token, @lanes)
       known = @native.functions.each_with_index.map do |(signature, said), index|
         describe(signature, JSON.parse(said), index)
       end
@@ -141,6 +139,32 @@ module Crosslane
       ServedRows.new(@native.scan(known.index, values))
     end
 
+    # Rows through a stream function, over all lanes. The results are rows, to be read once, and have workers while they
+    # are read.
+    #
+    #   client.map(CSV.foreach("flights.csv"), :late).each { |row| p row }
+    #
+    # The reader is read while results are taken, by the thread that takes them. Memory is constant, however many rows
+    # there are: who takes results slowly slows down the workers, and they the reader.
+    #
+    # @param reader [#each] of rows: each an Array of the columns' values in their order, or a Hash or a Struct with
+    #   the columns' names
+    # @param function [String, Symbol] its name
+    # @param ordered [Boolean] whether results come in the order of the input; else they come as they are ready
+    # @param depth [Integer] how many batches a worker has at most
+    # @param lanes [Integer, nil] how many workers there are; by default those of the client
+    # @return [ServedStream]
+    # @raise [ArgumentError] if there is no such stream function, or an option cannot have its value
+    # @raise [TypeError] if the reader has no `each`
+    def map(reader, function, ordered: true, depth: 2, lanes: nil)
+      known = find(function, :stream)
+      raise TypeError, "map reads what has each, not #{reader.class}" unless reader.respond_to?(:each)
+
+      lanes = checked("lanes", lanes || @lanes, MOST_LANES)
+      depth = checked("depth", depth, MOST_DEPTH)
+      ServedStream.new(@native.map(known.index, lanes, depth, ordered ? true : false), reader)
+    end
+
     # Ends the connections. Calls that wait raise an {Error}. It may be called twice.
     #
     # @return [void]
@@ -150,6 +174,12 @@ module Crosslane
     def inspect = "#<#{self.class} #{@address}>"
 
     private
+
+    def checked(option, value, most)
+      return value if value.is_a?(Integer) && value.between?(1, most)
+
+      raise ArgumentError, "#{option} is a whole number from 1 to #{most}, not #{value.inspect}"
+    end
 
     def describe(signature, said, index)
       name, parameters, _, variadic = Native.parse_signature(signature)
@@ -257,5 +287,56 @@ module Crosslane
     #
     # @return [void]
     def close = @native.close
+  end
+
+  # The results of a server's stream function: rows, to be read once.
+  class ServedStream
+    include Enumerable
+
+    # @api private
+    def initialize(native, reader)
+      @native = native
+      @reader = reader
+    end
+
+    # Reads the reader, and gives the results. However it is left, the workers are given back.
+    #
+    # @yieldparam row [Array] its values
+    # @return [self, Enumerator]
+    # @raise [Error] with the exception of the function, or what became of its worker or the server; or if the stream
+    #   was read or closed before
+    # @raise [TypeError, RangeError, ArgumentError] if a row of the reader is not what the function takes
+    def each(&block)
+      return enum_for(:each) unless block
+
+      reader, @reader = @reader, nil
+      raise Error, "the stream was read or closed before; call map again" unless reader
+
+      begin
+        reader.each { |row| give(&block) if @native.add(row) }
+        @native.finish
+        give(&block)
+      ensure
+        @native.close
+      end
+      self
+    end
+
+    # Gives the workers back, if not all results were read.
+    #
+    # @return [void]
+    def close
+      @reader = nil
+      @native.close
+    end
+
+    private
+
+    # Gives the results that come before it wants more rows.
+    def give(&block)
+      while (rows = @native.fetch)
+        rows.each(&block)
+      end
+    end
   end
 end

@@ -68,7 +68,7 @@ impl Lanes {
         token: Option<&String>,
         asked: impl Iterator<Item = &'a Asked>,
     ) -> Result<Self> {
-        let greeted = client::greet(address, 0, token, &Stop::default()).map_err(|what| anyhow!(what))?;
+        let greeted = client::greet(address, token, &Stop::default()).map_err(|what| anyhow!(what))?;
         let Connected { stream, catalog: Catalog { functions, takes: largest, .. }, .. } = greeted;
         let calls = asked.map(|asked| Call::new(&functions, asked)).collect::<Result<Vec<_>>>()?;
         if let Some(call) = calls.iter().find(|call| call.size() > largest) {

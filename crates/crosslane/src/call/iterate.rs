@@ -336,7 +336,7 @@ impl<Z: Zygote> Iteration<Z> {
     /// Gives up a lane that failed. What no guest has begun goes to another one.
     fn lose(&mut self, error: &LaneError, caller: Caller<'_>) -> Result<(), Error> {
         let lost = self.lost(error);
-        let begun = self.lane.take().is_some_and(|lane| lane.progress().0 == self.exchange as u32);
+        let begun = self.lane.take().is_some_and(|lane| lane.may_have_begun(self.exchange));
         self.function.stats.here().deaths.add(1);
         // Others may have died with it, or of the same cause.
         self.library.pool.reap();

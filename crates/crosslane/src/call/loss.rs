@@ -1,4 +1,18 @@
 //! What becomes of the rows of a lane that is lost.
+//!
+//! # Protocol
+//! A slice that no guest has begun is sent again, whatever the function's options: the function was not called. One that a guest may
+//! have begun is sent again only if the function has `retries`, or the entry can be repeated on a lane that shares its process.
+//!
+//! A slice counts as not begun only if that is known ([`Lane::may_have_begun`]):
+//!
+//! - A guest writes the number of an exchange into the lane's memory before it calls the function. The engine reads it when the guest
+//!   has ended, after all replies that it has left.
+//! - A server reads the same word when it has lost a worker, and tells it before it tells of the loss.
+//! - A guest that makes no progress may still begin what it has, before it ends. So what a late lane has counts as begun, but for the
+//!   slices behind the oldest.
+//! - If the connection to a server is lost, nobody tells. Then all that was sent and not answered may have begun, the slices behind the
+//!   oldest as well. What could not be sent as a whole has not begun.
 
 use super::ChunkCall;
 use super::wait::Late;
@@ -6,7 +20,7 @@ use super::worker::{Slice, Worker};
 use crate::error::{Error, Place};
 use crate::function::Function;
 use crate::lane::{Lane, LaneError};
-use crate::leniency::Verdict;
+use crate::leniency::{Leniency, Verdict};
 use crate::pool::Zygote;
 use std::time::Instant;
 
@@ -65,8 +79,8 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         };
         let replied = matches!(loss, Loss::Failed(LaneError::Corrupt(_)));
         // A lane that is late may still take what it has not begun, before it sees that it is to end.
-        let taken_late = matches!(loss, Loss::Late(_)) && self.entry.changes_states();
-        if !replied && !taken_late && !worker.has_begun(&submitted) {
+        let late = matches!(loss, Loss::Late(_));
+        if !replied && !late && !worker.may_have_begun(&submitted) {
             return self.not_begun(worker, submitted.slice, loss);
         }
         let row = worker.row(&submitted);
@@ -81,14 +95,19 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         died(self.function, how, self.place(row))
     }
 
-    /// Ends a lane. What was queued behind its oldest slice is not to blame, and is sent again.
-    fn end(&mut self, worker: Worker<'_, Z::Lane>) {
+    /// Ends a lane. What was queued behind its oldest slice is not to blame, and is sent again, but for what may have begun. Returns that.
+    fn end(&mut self, worker: Worker<'_, Z::Lane>) -> Vec<Slice> {
         self.function.stats.here().deaths.add(1);
         self.probing = false;
-        self.again.extend(worker.slices.iter().map(|submitted| submitted.slice.clone()));
+        let mut begun = Vec::new();
+        for submitted in &worker.slices {
+            let slice = submitted.slice.clone();
+            if worker.may_have_begun(submitted) { begun.push(slice) } else { self.again.push_back(slice) }
+        }
         drop(worker);
         // Others may have died with it, or of the same cause.
         self.library.pool.reap();
+        begun
     }
 
     /// A slice of which no row was begun is sent again, whatever the function's options.
@@ -98,33 +117,52 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         mut slice: Slice,
         loss: Loss<'_>,
     ) -> Result<(), Error> {
-        self.end(worker);
+        let leniency = self.leniency(&worker, loss);
+        let behind = self.end(worker);
         if self.held || slice.unbegun == MOST_UNBEGUN {
             return Err(self.error(loss, None));
         }
         slice.unbegun += 1;
         self.again.push_front(slice);
-        Ok(())
+        behind.into_iter().try_for_each(|slice| self.judge(slice, None, loss, leniency))
     }
 
-    /// Decides what becomes of a slice whose lane was lost while it worked on `row`.
+    /// Decides what becomes of a slice whose lane was lost while it worked on `row`, and of those behind it that may have begun.
     fn begun(
         &mut self,
         worker: Worker<'_, Z::Lane>,
-        mut slice: Slice,
+        slice: Slice,
         row: Option<usize>,
         loss: Loss<'_>,
     ) -> Result<(), Error> {
+        let leniency = self.leniency(&worker, loss);
+        let behind = self.end(worker);
+        if self.held {
+            // With it everything is lost that it had kept.
+            return Err(self.error(loss, row));
+        }
+        self.judge(slice, row, loss, leniency)?;
+        behind.into_iter().try_for_each(|slice| self.judge(slice, None, loss, leniency))
+    }
+
+    /// What is forgiven of a lane that is lost so.
+    fn leniency(&self, worker: &Worker<'_, Z::Lane>, loss: Loss<'_>) -> Leniency {
         // A lane that shares its process may have died because of another lane, and so gets another try.
         let mut leniency = self.function.spec.leniency();
         if matches!(loss, Loss::Failed(_)) && !self.entry.changes_states() {
             leniency.retries += u32::from(worker.lane.shares_its_process());
         }
-        self.end(worker);
-        if self.held {
-            // With it everything is lost that it had kept.
-            return Err(self.error(loss, row));
-        }
+        leniency
+    }
+
+    /// Decides what becomes of a slice that may have begun, at this row if it is known.
+    fn judge(
+        &mut self,
+        mut slice: Slice,
+        row: Option<usize>,
+        loss: Loss<'_>,
+        leniency: Leniency,
+    ) -> Result<(), Error> {
         match leniency.judge(loss, slice.lost) {
             Ok(Verdict::Null) => {}
             Ok(Verdict::Again(pause)) => {

@@ -599,23 +599,32 @@ impl<Z: Zygote> Map<Z> {
         &mut self,
         index: usize,
         replied: bool,
-        error: impl FnOnce(&Self, u64, Option<usize>) -> Error,
+        error: impl Fn(&Self, u64, Option<usize>) -> Error,
     ) -> Result<(), Error> {
         let worker = &mut self.workers[index];
         let shared = worker.lane.shares_its_process();
-        let (at, _) = worker.lane.progress();
         let row = worker.jobs.front().and_then(|(exchange, _)| made(&*worker.lane, *exchange));
-        let mut jobs = std::mem::take(&mut worker.jobs).into_iter();
+        let jobs = std::mem::take(&mut worker.jobs).into_iter();
+        let lane = &worker.lane;
+        let mut jobs =
+            jobs.map(|(exchange, job)| (lane.may_have_begun(exchange), job)).collect::<VecDeque<_>>();
         self.remove(index);
-        let Some((exchange, oldest)) = jobs.next() else { return Ok(()) };
-        // What was queued behind the oldest is not to blame.
-        jobs.for_each(|(_, job)| self.send_again(job));
-        let error = error(self, oldest.number, row);
-        if replied || oldest.delivered > 0 || at.wrapping_sub(exchange as u32) < 1 << 31 {
-            self.judge(oldest, u32::from(shared), error)
+        let Some((begun, oldest)) = jobs.pop_front() else { return Ok(()) };
+        let lost = error(self, oldest.number, row);
+        if replied || oldest.delivered > 0 || begun {
+            self.judge(oldest, u32::from(shared), lost)?;
         } else {
-            self.not_begun(oldest, error)
+            self.not_begun(oldest, lost)?;
         }
+        // What was queued behind the oldest is not to blame, unless it may have begun.
+        jobs.into_iter().try_for_each(|(begun, job)| {
+            if !begun {
+                self.send_again(job);
+                return Ok(());
+            }
+            let lost = error(self, job.number, None);
+            self.judge(job, u32::from(shared), lost)
+        })
     }
 
     /// Waits for a message, or until it is time to look.

@@ -440,13 +440,13 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         let (mut row, mut again) = (None, Again::Tries(0));
         if let Some(lane) = &self.lane {
             row = made(&**lane, self.exchange);
-            let begun = lane.progress().0.wrapping_sub(self.exchange as u32) < 1 << 31;
+            let begun = lane.may_have_begun(self.exchange);
             again = match loss {
-                Loss::Failed(LaneError::Corrupt(_)) => Again::Tries(0),
-                _ if !begun && !self.answered => Again::Unbegun,
+                // A lane that is late may still take what it has not begun, before it sees that it is to end.
+                Loss::Failed(LaneError::Corrupt(_)) | Loss::Late(_) => Again::Tries(0),
+                Loss::Failed(_) if !begun && !self.answered => Again::Unbegun,
                 // It may have died because of another lane.
                 Loss::Failed(_) => Again::Tries(u32::from(lane.shares_its_process())),
-                Loss::Late(_) => Again::Tries(0),
             };
         }
         self.end();

@@ -74,10 +74,9 @@ impl<'a, L: Lane> Worker<'a, L> {
         row_at(&*self.lane, submitted.exchange, rows.len()).map(|row| rows.start + row)
     }
 
-    /// Whether the guest has taken this slice, or one that was sent after it.
-    pub(super) fn has_begun(&self, submitted: &Submitted) -> bool {
-        let (exchange, _) = self.lane.progress();
-        exchange.wrapping_sub(submitted.exchange as u32) < 1 << 31
+    /// Whether the guest may have begun this slice, or one that was sent after it.
+    pub(super) fn may_have_begun(&self, submitted: &Submitted) -> bool {
+        self.lane.may_have_begun(submitted.exchange)
     }
 
     /// What is wrong with the lane, if it has something to do.

@@ -36,6 +36,8 @@ enum Act {
     Flip,
     /// Never takes it, and wakes its engine all the time.
     Ignore,
+    /// Takes what follows, and is lost. Nobody knows what it has begun.
+    Vanish,
     /// Takes its time, and answers.
     Slow,
     /// Answers, and says that each row took a microsecond.
@@ -55,6 +57,7 @@ struct FakeLane {
     begun: u64,
     restless: bool,
     flips: Option<AtomicU64>,
+    vanishes: bool,
     /// What is in its ring when it is found dead.
     last_words: bool,
     shared: bool,
@@ -88,6 +91,7 @@ impl pool::Zygote for FakeZygote {
             begun: 0,
             restless: false,
             flips: None,
+            vanishes: false,
             last_words: false,
             shared: self.shared,
             most: self.most,
@@ -143,7 +147,8 @@ impl Lane for FakeLane {
         if self.is_dead() {
             return Err(Self::died());
         }
-        if self.restless {
+        // It does nothing behind what it hangs in, or dies of.
+        if self.restless || self.replies.iter().any(Result::is_err) {
             self.sequence += 1;
             return Ok(Some(self.sequence));
         }
@@ -169,14 +174,16 @@ impl Lane for FakeLane {
                 *self.alive.lock().unwrap() = false;
                 return Err(Self::died());
             }
-            act @ (Act::Hang | Act::Flip | Act::Ignore | Act::DieIdle | Act::DieWithGarbage) => {
+            act
+            @ (Act::Hang | Act::Flip | Act::Ignore | Act::Vanish | Act::DieIdle | Act::DieWithGarbage) => {
                 self.sequence += 1;
                 match act {
                     Act::DieIdle | Act::DieWithGarbage => *self.alive.lock().unwrap() = false,
-                    Act::Ignore => {}
+                    Act::Ignore | Act::Vanish => {}
                     _ => self.begun = self.sequence,
                 }
-                self.restless = matches!(act, Act::Hang | Act::Flip | Act::Ignore);
+                self.restless = matches!(act, Act::Hang | Act::Flip | Act::Ignore | Act::Vanish);
+                self.vanishes = matches!(act, Act::Vanish);
                 self.flips = matches!(act, Act::Flip).then(AtomicU64::default);
                 self.last_words = matches!(act, Act::DieWithGarbage);
                 return Ok(Some(self.sequence));
@@ -248,7 +255,14 @@ impl Lane for FakeLane {
         !self.is_dead()
     }
 
+    fn may_have_begun(&self, exchange: u64) -> bool {
+        self.vanishes || self.begun >= exchange
+    }
+
     fn check(&mut self) -> Result<(), LaneError> {
+        if self.vanishes {
+            *self.alive.lock().unwrap() = false;
+        }
         if !self.is_dead() {
             return Ok(());
         }
@@ -633,8 +647,8 @@ fn what_fails_in_a_slice_is_blamed_on_its_row_of_the_batch() {
 
 #[test]
 fn a_lane_that_dies_at_the_second_slice_loses_no_other() {
-    // The guest does not say which row of the slice it died of.
-    for (options, lost) in [(r#", "retries": 1"#, 0..0), (r#", "on_error": "null""#, 59..118)] {
+    // The guest died at the first row of the slice.
+    for (options, lost) in [(r#", "retries": 1"#, 0..0), (r#", "on_error": "null""#, 59..60)] {
         let died = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&died);
         let fixture = sliced(options, move |_, values| {
@@ -774,6 +788,32 @@ fn what_no_lane_has_begun_is_sent_again_free_of_charge() {
             ends(move || (fixture.call(0..10), fixture.library.functions[0].stats.totals().retries.get()));
         assert_eq!((results.unwrap(), retries), (doubled(0..10), 0));
     }
+}
+
+#[test]
+fn what_may_have_begun_on_a_lane_that_is_lost_is_sent_again_only_if_that_is_allowed() {
+    // The first two slices are on the first lane when it is lost.
+    let sent = |options, count: Range<i64>| {
+        let sent = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&sent);
+        let fixture = sliced(options, move |lane, values| match lane {
+            1 => Act::Vanish,
+            _ => {
+                counted.fetch_add(u64::from(values[0] < 118), Relaxed);
+                Act::Double
+            }
+        });
+        (ends(move || fixture.call(count)), sent.load(Relaxed))
+    };
+    let (results, again) = sent("", 0..1000);
+    assert!(results.unwrap_err().to_string().contains("its worker is a test's"));
+    assert_eq!(again, 0);
+    let (results, again) = sent(r#", "retries": 1"#, 0..1000);
+    assert_eq!((results.unwrap(), again), (doubled(0..1000), 2));
+    let mut expected = doubled(0..1000);
+    expected[..118].fill(None);
+    let (results, again) = sent(r#", "on_error": "null""#, 0..1000);
+    assert_eq!((results.unwrap(), again), (expected, 0));
 }
 
 #[test]

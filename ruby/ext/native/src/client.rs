@@ -7,9 +7,10 @@ use crate::engine::database::{briefly, in_own_process};
 use crate::engine::session::{Session as Watch, failure, lock};
 use crate::objects::{self, Fault, Vm, made};
 use crosslane::batch::{Column, Encode};
-use crosslane::call::{CallGroup, Caller, Input, Results, Row};
+use crosslane::call::{CallGroup, Caller, Input, Map, MapInput, MapOptions, MapStep, Results, Row};
 use crosslane::{ColumnBuilder, DataType, Error as CallError, Function, Rows};
 use crosslane_gvl::{self as gvl, check_interrupts, protect};
+use crosslane_remote::AnyZygote;
 use crosslane_remote::client::Remote;
 use crosslane_remote::session::{Session as Served, Table, with_arguments};
 use magnus::rb_sys::{AsRawValue, FromRawValue};
@@ -18,6 +19,9 @@ use rb_sys::{Qnil, VALUE};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// How many rows a batch of a stream's input has, and after how many bytes it ends earlier.
+const BATCH: (usize, usize) = (2048, 256 << 10);
 
 /// `Crosslane::Native::Client`.
 #[magnus::wrap(class = "Crosslane::Native::Client", free_immediately)]
@@ -166,6 +170,26 @@ impl Client {
         Ok(Scan { reading: Mutex::new(Some(Reading { table, served })), process: self.process })
     }
 
+    /// A stream through a function.
+    pub(crate) fn map(
+        &self,
+        index: usize,
+        lanes: usize,
+        depth: usize,
+        ordered: bool,
+    ) -> Result<Stream, Error> {
+        let served = self.served()?;
+        let function = Arc::clone(function(&served, index)?);
+        let map = served.map(&function, MapOptions { lanes, depth, ordered });
+        let map = map.map_err(|error| failure(None, &told(&error)))?;
+        let Some(takes) = map.takes().cloned() else {
+            return Err(crate::argument_error(format!("{} does not say its columns", function.signature)));
+        };
+        let (writer, batch) = (objects::writer(&takes)?, ColumnBuilder::new(&takes));
+        let mapping = Mapping { map, function, takes, writer, batch, before: 0, finished: false, served };
+        Ok(Stream { mapping: Mutex::new(Some(mapping)), process: self.process })
+    }
+
     /// Ends all that is under way. It may be called twice.
     pub(crate) fn close(&self) {
         if self.process != std::process::id() {
@@ -293,18 +317,9 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    fn reading(&self) -> Result<MutexGuard<'_, Option<Reading>>, Error> {
-        check_process(self.process)?;
-        match self.reading.try_lock() {
-            Ok(reading) => Ok(reading),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(failure(None, "the rows are being read already")),
-        }
-    }
-
     /// The next rows as Arrays; nil if there are no more.
     pub(crate) fn fetch(&self) -> Result<Option<RArray>, Error> {
-        let mut guard = self.reading()?;
+        let mut guard = alone(&self.reading, self.process)?;
         let Some(Reading { table, served }) = &mut *guard else { return Ok(None) };
         let next = check_interrupts().map_err(Error::from).and_then(|()| {
             let (watch, group) = watched(served);
@@ -316,36 +331,159 @@ impl Scan {
         }
         let Some(results) = next? else { return Ok(None) };
         let column = results.column();
-        let readers = column.children.iter().map(|child| objects::reader(child.data_type));
-        let readers = readers.collect::<Result<Vec<_>, _>>()?;
-        let mut rows = Qnil as VALUE;
-        // SAFETY: protected, and nothing in the closure is to be dropped.
-        protect(|| unsafe {
-            let vm = Vm::new();
-            rows = rb_sys::rb_ary_new_capa(column.rows as i64);
-            for row in 0..column.rows {
-                let values = rb_sys::rb_ary_new_capa(readers.len() as i64);
-                for (reader, child) in readers.iter().zip(&column.children) {
-                    rb_sys::rb_ary_push(values, made(reader.read(&vm, child, row)));
-                }
-                rb_sys::rb_ary_push(rows, values);
-            }
-        })?;
-        // SAFETY: the Array lies on this stack.
-        RArray::try_convert(unsafe { Value::from_raw(rows) }).map(Some)
+        rows_of(&column, 0).map(Some)
     }
 
     /// Ends it. An error if another thread is reading.
     pub(crate) fn close(&self) -> Result<(), Error> {
-        let over = self.reading()?.take();
+        let over = alone(&self.reading, self.process)?.take();
         briefly(|| drop(over));
         Ok(())
     }
+}
+
+/// What is read, for the one thread that reads it.
+fn alone<T>(reading: &Mutex<Option<T>>, process: u32) -> Result<MutexGuard<'_, Option<T>>, Error> {
+    check_process(process)?;
+    match reading.try_lock() {
+        Ok(reading) => Ok(reading),
+        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => Err(failure(None, "the rows are being read already")),
+    }
+}
+
+/// The rows of a column of STRUCTs from the given one on, as Arrays.
+fn rows_of(column: &Column<'_>, first: usize) -> Result<RArray, Error> {
+    let readers = column.children.iter().map(|child| objects::reader(child.data_type));
+    let readers = readers.collect::<Result<Vec<_>, _>>()?;
+    let mut rows = Qnil as VALUE;
+    // SAFETY: protected, and nothing in the closure is to be dropped.
+    protect(|| unsafe {
+        let vm = Vm::new();
+        rows = rb_sys::rb_ary_new_capa((column.rows - first) as i64);
+        for row in first..column.rows {
+            let values = rb_sys::rb_ary_new_capa(readers.len() as i64);
+            for (reader, child) in readers.iter().zip(&column.children) {
+                rb_sys::rb_ary_push(values, made(reader.read(&vm, child, row)));
+            }
+            rb_sys::rb_ary_push(rows, values);
+        }
+    })?;
+    // SAFETY: the Array lies on this stack.
+    RArray::try_convert(unsafe { Value::from_raw(rows) })
 }
 
 impl Drop for Scan {
     fn drop(&mut self) {
         let reading = self.reading.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         leave(self.process, reading);
+    }
+}
+
+/// A stream that is read.
+struct Mapping {
+    map: Map<AnyZygote>,
+    function: Arc<Function>,
+    /// The type of a row of the input.
+    takes: DataType,
+    writer: objects::Writer,
+    /// The rows that were not sent yet.
+    batch: ColumnBuilder,
+    /// How many rows came before these.
+    before: usize,
+    /// Whether no more rows come.
+    finished: bool,
+    served: Arc<Served>,
+}
+
+impl Mapping {
+    /// Whether the rows that came are enough for a batch.
+    fn is_full(&self) -> bool {
+        self.batch.rows() >= BATCH.0 || self.batch.size() >= BATCH.1
+    }
+
+    fn add(&mut self, row: Value) -> Result<bool, Error> {
+        let rows = self.batch.rows();
+        if let Err(fault) = objects::write_row(&self.writer, row.as_raw(), &mut self.batch) {
+            self.batch.truncate(rows);
+            let number = Some(self.before + rows + 1);
+            return Err(objects::exception(about(fault, &self.function, 0, number)).into());
+        }
+        Ok(self.is_full())
+    }
+
+    /// The next results; `None` if it wants more rows, or there are no more results.
+    fn next(&mut self) -> Result<Option<RArray>, Error> {
+        let (watch, group) = watched(&self.served);
+        loop {
+            check_interrupts()?;
+            let full = self.is_full();
+            let map = &mut self.map;
+            match wait(&self.served, &watch, || map.next(Caller::new(&group, 1)))? {
+                MapStep::Output(rows, first) => return rows_of(&rows, first).map(Some),
+                MapStep::Done => return Ok(None),
+                MapStep::Wants => {}
+            }
+            let rows = self.batch.rows();
+            if rows > 0 && (full || self.finished) {
+                let content = std::mem::replace(&mut self.batch, ColumnBuilder::new(&self.takes));
+                self.before += rows;
+                self.map.put(MapInput { rows, content: Box::new(content) });
+            } else if self.finished {
+                self.map.end();
+            } else {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// `Crosslane::Native::Stream`: rows on their way through a stream function, and results that were not taken yet.
+#[magnus::wrap(class = "Crosslane::Native::Stream", free_immediately)]
+pub(crate) struct Stream {
+    mapping: Mutex<Option<Mapping>>,
+    process: u32,
+}
+
+impl Stream {
+    /// Adds a row to the input. Whether results are to be fetched now, until there are none.
+    pub(crate) fn add(&self, row: Value) -> Result<bool, Error> {
+        alone(&self.mapping, self.process)?.as_mut().map_or(Ok(true), |mapping| mapping.add(row))
+    }
+
+    /// Says that no more rows come.
+    pub(crate) fn finish(&self) -> Result<(), Error> {
+        if let Some(mapping) = &mut *alone(&self.mapping, self.process)? {
+            mapping.finished = true;
+        }
+        Ok(())
+    }
+
+    /// The next results as an Array of rows; nil if it wants more rows, or is at its end.
+    pub(crate) fn fetch(&self) -> Result<Option<RArray>, Error> {
+        let mut guard = alone(&self.mapping, self.process)?;
+        let Some(mapping) = &mut *guard else {
+            return Err(failure(None, "the stream was closed"));
+        };
+        let next = mapping.next();
+        if next.is_err() {
+            let over = guard.take();
+            briefly(|| drop(over));
+        }
+        next
+    }
+
+    /// Ends it. An error if another thread is reading.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        let over = alone(&self.mapping, self.process)?.take();
+        briefly(|| drop(over));
+        Ok(())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let mapping = self.mapping.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        leave(self.process, mapping);
     }
 }

@@ -155,10 +155,16 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     client.define_method("call", method!(client::Client::call, 4))?;
     client.define_method("aggregate", method!(client::Client::aggregate, 4))?;
     client.define_method("scan", method!(client::Client::scan, 2))?;
+    client.define_method("map", method!(client::Client::map, 4))?;
     client.define_method("close", method!(client::Client::close, 0))?;
     let scan = define::<client::Scan>(ruby, native, "Scan")?;
     scan.define_method("fetch", method!(client::Scan::fetch, 0))?;
     scan.define_method("close", method!(client::Scan::close, 0))?;
+    let stream = define::<client::Stream>(ruby, native, "Stream")?;
+    stream.define_method("add", method!(client::Stream::add, 1))?;
+    stream.define_method("finish", method!(client::Stream::finish, 0))?;
+    stream.define_method("fetch", method!(client::Stream::fetch, 0))?;
+    stream.define_method("close", method!(client::Stream::close, 0))?;
     define_engine(ruby, native)
 }
 
