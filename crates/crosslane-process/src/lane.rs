@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const MOST_IN_FLIGHT: usize = 64;
 /// Bytes of the frame that announces a large one.
 const ANNOUNCEMENT: usize = 8;
-/// How long a process may take to end after its sockets are closed.
+/// How long a process may take to end after it was killed, or its sockets were closed.
 const EXIT: Duration = Duration::from_secs(5);
 
 /// Where the guest of a lane runs.
@@ -406,6 +406,17 @@ impl Lane for ProcessLane {
 
     fn check(&mut self) -> Result<(), LaneError> {
         if self.lives() { Ok(()) } else { Err(LaneError::Died(self.why_it_ended())) }
+    }
+
+    fn halt(&mut self) -> bool {
+        // A lane that is a thread ends when it looks at its socket.
+        if !matches!(self.home, Home::Own) || self.engine != std::process::id() {
+            return false;
+        }
+        self.process.kill();
+        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+        let limit = Timespec { tv_sec: EXIT.as_secs() as i64, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&limit)).is_ok_and(|ready| ready > 0)
     }
 
     fn lives(&self) -> bool {

@@ -164,6 +164,12 @@ pub trait Lane: Send + Sized + 'static {
         at.wrapping_sub(exchange as u32) < 1 << 31
     }
 
+    /// Ends the guest for good, and waits until it has ended, if that is known soon. Returns whether it has: then its progress says for
+    /// certain what it has begun.
+    fn halt(&mut self) -> bool {
+        false
+    }
+
     /// Whether the guest still lives. Costs a system call.
     ///
     /// # Errors

@@ -9,8 +9,8 @@
 //! - A guest writes the number of an exchange into the lane's memory before it calls the function. The engine reads it when the guest
 //!   has ended, after all replies that it has left.
 //! - A server reads the same word when it has lost a worker, and tells it before it tells of the loss.
-//! - A guest that makes no progress may still begin what it has, before it ends. So what a late lane has counts as begun, but for the
-//!   slices behind the oldest.
+//! - A guest that makes no progress may still begin what it has, until it has ended ([`Lane::halt`]). Where that is not known, the oldest
+//!   slice of a late lane counts as begun.
 //! - If the connection to a server is lost, nobody tells. Then all that was sent and not answered may have begun, the slices behind the
 //!   oldest as well. What could not be sent as a whole has not begun.
 
@@ -78,9 +78,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             return Err(self.error(loss, None));
         };
         let replied = matches!(loss, Loss::Failed(LaneError::Corrupt(_)));
-        // A lane that is late may still take what it has not begun, before it sees that it is to end.
-        let late = matches!(loss, Loss::Late(_));
-        if !replied && !late && !worker.may_have_begun(&submitted) {
+        // A guest that is late may still take what it has not begun, until it has ended.
+        let ended = !matches!(loss, Loss::Late(_)) || worker.lane.halt();
+        if !replied && ended && !worker.may_have_begun(&submitted) {
             return self.not_begun(worker, submitted.slice, loss);
         }
         let row = worker.row(&submitted);

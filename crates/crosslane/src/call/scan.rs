@@ -438,15 +438,17 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     /// Gives up the lane.
     fn lose(&mut self, loss: Loss<'_>) -> Stop {
         let (mut row, mut again) = (None, Again::Tries(0));
-        if let Some(lane) = &self.lane {
+        if let Some(lane) = &mut self.lane {
             row = made(&**lane, self.exchange);
-            let begun = lane.may_have_begun(self.exchange);
+            // A guest that is late may still take what it has not begun, until it has ended.
+            let ended = !matches!(loss, Loss::Late(_)) || lane.halt();
+            let begun = !ended || lane.may_have_begun(self.exchange);
             again = match loss {
-                // A lane that is late may still take what it has not begun, before it sees that it is to end.
-                Loss::Failed(LaneError::Corrupt(_)) | Loss::Late(_) => Again::Tries(0),
-                Loss::Failed(_) if !begun && !self.answered => Again::Unbegun,
+                Loss::Failed(LaneError::Corrupt(_)) => Again::Tries(0),
+                _ if !begun && !self.answered => Again::Unbegun,
                 // It may have died because of another lane.
                 Loss::Failed(_) => Again::Tries(u32::from(lane.shares_its_process())),
+                Loss::Late(_) => Again::Tries(0),
             };
         }
         self.end();
