@@ -219,9 +219,8 @@ impl Server {
         }
         let mut named: Vec<_> = offers.iter().map(|offer| &offer.function).collect();
         named.sort_by_key(|function| function.name().to_lowercase());
-        if let Some([one, other]) =
-            named.array_windows().find(|[one, other]| one.name().eq_ignore_ascii_case(other.name()))
-        {
+        let same = |pair: &&[&Arc<Function>]| pair[0].name().eq_ignore_ascii_case(pair[1].name());
+        if let Some([one, other]) = named.windows(2).find(same) {
             let place = |function: &Function| format!("{}:{}", function.spec.file, function.spec.line);
             return Err(Error::Engine(format!(
                 "{} and {} have the same name ({} and {}), by which clients call: a server has no overloads. Rename one of them",
