@@ -586,7 +586,7 @@ def test_a_call_that_had_begun_when_the_server_went_is_repeated_only_with_retrie
         if repeats:
             assert client.call("ends_server_again", *arguments) == "repeated"
         else:
-            with pytest.raises(RuntimeError, match="ends_server: .*closed the connection"):
+            with pytest.raises(RuntimeError, match=r"ends_server: .*closed the connection"):
                 client.call("ends_server", *arguments)
         assert len(list(calls.iterdir())) == 1 + repeats
 

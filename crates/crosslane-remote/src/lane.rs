@@ -384,6 +384,10 @@ impl Lane for RemoteLane {
         if self.is_of_parent() {
             return Err(LaneError::System(FORK.into()));
         }
+        // A server that has closed the connection reads nothing: what is not sent to it has not begun.
+        if self.exchanges.in_flight() == 0 && !self.lives() {
+            return Err(self.last_words());
+        }
         let limit = match self.options.largest < self.takes {
             true => (self.options.largest, "the setting largest_batch"),
             false => (self.takes, "the server's option --largest-batch"),
@@ -734,6 +738,18 @@ mod tests {
         assert!(!lane.lives());
         assert!(lane.check().unwrap_err().to_string().contains("closing"));
         assert!(lane.has_ended());
+    }
+
+    #[test]
+    fn nothing_is_sent_to_a_server_that_has_closed_the_connection() {
+        let (mut lane, mut server) = lane();
+        server.write_all(&wire::control(&Tell::Refused { message: "closing".into() }).unwrap()).unwrap();
+        // Its end could still be written to.
+        server.shutdown(std::net::Shutdown::Write).unwrap();
+        let sent = lane.submit(Target::call(0), 1, &texts(&["?"]));
+        assert!(sent.unwrap_err().to_string().contains("closing"));
+        drop(lane);
+        assert_eq!(server.read(&mut [0]).unwrap(), 0);
     }
 
     #[test]
