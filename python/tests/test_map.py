@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pytest
 
 import crosslane
+import crosslane._map
 from crosslane._streams import Chooser, Encoder
 
 from .conftest import eventually
