@@ -405,7 +405,7 @@ impl Database {
     /// The types that the database has besides DuckDB's own, as the extension's connection knows them.
     pub(crate) fn types(&self) -> Result<TypeNames, Error> {
         // SAFETY: the connection is open.
-        Ok(self.with_connection(|connection| unsafe { type_names(connection.raw()) })?)
+        self.with_connection(|connection| unsafe { type_names(connection.raw()) })
     }
 
     /// Starts a zygote for a source, which loads its functions, unless what begins now should end.

@@ -20,7 +20,7 @@ const ALL: &CStr = c"\
 /// The connection must be open, and nobody else use it meanwhile.
 pub unsafe fn type_names(connection: ffi::duckdb_connection) -> Result<TypeNames, Error> {
     // SAFETY: as the caller says.
-    let all = unsafe { with_result(connection, ALL, |result| rows(result))? };
+    let all = unsafe { with_result(connection, ALL, rows)? };
     let mut names = [const { Vec::new() }; 4];
     for [database, schema, name, current] in all {
         let [quoted_database, quoted_schema, quoted_name] =
@@ -28,7 +28,7 @@ pub unsafe fn type_names(connection: ffi::duckdb_connection) -> Result<TypeNames
         let query = format!("SELECT NULL::{quoted_database}.{quoted_schema}.{quoted_name}");
         let Ok(query) = CString::new(query) else { continue };
         // SAFETY: as the caller says.
-        let found = unsafe { with_result(connection, &query, |result| column_type(result)) };
+        let found = unsafe { with_result(connection, &query, column_type) };
         let Ok(Ok(found)) = found else { continue };
         let [schema, name] = [schema, name].map(|part| part.to_lowercase());
         let (current, main) = (current == "true", schema == "main");
