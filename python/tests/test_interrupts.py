@@ -169,7 +169,10 @@ def test_an_interrupt_ends_the_loading_of_a_file(con: duckdb.DuckDBPyConnection,
 
 @pytest.mark.parametrize(
     "statement",
-    ["FROM crosslane_load('{file}')", *(query for name, query in QUERIES.items() if name != "thread" and "aggregate," not in name)],
+    [
+        "FROM crosslane_load('{file}')",
+        *(query for name, query in QUERIES.items() if name != "thread" and "aggregate," not in name),
+    ],
 )
 def test_ctrl_c_in_a_notebook(statement: str, tmp_path: Path) -> None:
     """The signal reaches the engine's process alone, whose main thread waits in a call."""

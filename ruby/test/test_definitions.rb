@@ -248,7 +248,8 @@ class TestDefinitions < CrosslaneTest
     db.udf(:cheered, "(x mood) -> mood") { |_| "ok" }
     db.table(:moods, "(first mood) -> TABLE(m mood, p shop.price)") { |first| [[first, 1], ["ok", 2]] }
     db.table(:named, "(m mood)", columns: ->(m) { { m => "INTEGER" } }) { |_| [[1]] }
-    db.aggregate(:dearest, "(p shop.price) -> shop.price", combine: ->(a, b) { [a, b].max }) { |a, p| [a, p].compact.max }
+    dearest = ->(*all) { all.compact.max }
+    db.aggregate(:dearest, "(p shop.price) -> shop.price", combine: dearest, &dearest)
     assert_equal "ok", db.value("SELECT cheered('sad'::mood)")
     assert_equal [["sad", 1], ["ok", 2]], db.query("FROM moods('sad'::mood)").map(&:to_a)
     assert_equal({ "sad" => [1] }, db.query("FROM named('sad'::mood)").columns)

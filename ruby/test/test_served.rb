@@ -224,8 +224,8 @@ class TestServed < CrosslaneTest
       stream = client.map(endless, :halves)
       stream.each { |half, _| break if half == 10 }
       assert_match(/read or closed before/, assert_raises(Crosslane::Error) { stream.first }.message)
-      assert_raises(IndexError) { client.map(endless, :halves).each { raise IndexError } }
-      assert_equal(7, catch(:out) { client.map(endless, :halves).each { throw :out, 7 } })
+      assert_raises(IndexError) { client.map(endless, :halves).each { |half, _| raise IndexError if half == 10 } }
+      assert_equal(7, catch(:out) { client.map(endless, :halves).each { |half, _| throw :out, half if half == 7 } })
       closed = client.map(endless, :halves)
       error = assert_raises(Crosslane::Error) { closed.each { closed.close } }
       assert_equal "the stream was closed", error.message

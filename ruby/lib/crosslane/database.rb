@@ -652,8 +652,8 @@ module Crosslane
       end
     end
 
-    # A signature in which names of the database's own types are what these stand for. One that cannot be understood stays as it
-    # is, for who declares with it to say so.
+    # A signature in which names of the database's own types are what these stand for. One that cannot be understood
+    # stays as it is: the error comes when a function is declared with it.
     def resolved(name, signature)
       Native.parse_signature(Crosslane.signature(name, signature))
       signature
