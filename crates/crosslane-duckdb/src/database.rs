@@ -347,14 +347,20 @@ impl Database {
         };
         let mut pickles = registered.clone();
         pickles.retain(|other| !other.is_replaced_by(&pickled, overload) && stays(other));
-        let kept = pickles.iter().map(|other| other.signatures.len()).sum();
+        let before: usize = pickles.iter().map(|other| other.signatures.len()).sum();
         pickles.push(pickled);
         let sources = pickles.iter().map(|pickled| pickled.bytes.clone()).collect();
         let source = Source::Pickle { name: REGISTERED.into(), pickles: sources };
         self.may_load()?;
-        let ready = self
+        let mut ready = self
             .prepare(guests::origin(&source, &self.settings())?, source, |begun| asker.should_end(begun))?;
-        let library = self.publish(Ready { kept, ..ready }, permissions)?;
+        let is_current =
+            |function: &Function| library.is_some_and(|old| self.catalog.is_current(old, function));
+        let mut functions = ready.functions.into_iter();
+        ready.functions = functions.by_ref().take(before).filter(|function| is_current(function)).collect();
+        ready.kept = ready.functions.len();
+        ready.functions.extend(functions);
+        let library = self.publish(ready, permissions)?;
         *registered = pickles;
         Ok(library)
     }
@@ -421,7 +427,8 @@ impl Database {
         let options = ZygoteOptions {
             origin,
             source,
-            types: self.types()?,
+            // Most signatures name none: a catalog that cannot be listed fails no load.
+            types: self.types().unwrap_or_default(),
             load_timeout: settings.load_timeout,
             stuck: settings.stuck(),
             ring_size: settings.ring_size,

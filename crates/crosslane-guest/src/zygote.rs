@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -205,9 +205,7 @@ pub fn main(mut guest: impl Guest) -> ExitCode {
 /// If the engine broke the protocol, or the library keeps the zygote from its work.
 pub fn live(guest: &mut impl Guest, arguments: &[String]) -> io::Result<()> {
     let lived = match arguments {
-        [word, json] if word == ANEW => {
-            serde_json::from_str(json).map_err(io::Error::other).and_then(|anew| run_anew(guest, anew))
-        }
+        [word, descriptor] if word == ANEW => read_anew(descriptor).and_then(|anew| run_anew(guest, anew)),
         [word, path] if word == CHECK => check(guest, path.into()),
         _ => run(guest),
     };
@@ -284,6 +282,14 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
     Zygote::new(control, None)?.serve(guest)
 }
 
+/// What the process that became this one has left for it in a file in memory.
+fn read_anew(descriptor: &str) -> io::Result<Anew> {
+    let descriptor = descriptor.parse().map_err(io::Error::other)?;
+    // SAFETY: the process that became this one left the descriptor open for it.
+    let file = unsafe { File::from_raw_fd(descriptor) };
+    serde_json::from_reader(io::BufReader::new(file)).map_err(io::Error::other)
+}
+
 fn run_anew(guest: &mut impl Guest, anew: Anew) -> io::Result<()> {
     anew.types.know();
     // SAFETY: the process that became this one left the descriptor open for it.
@@ -342,22 +348,34 @@ fn start_anew(
     let words = guest.command();
     let Some((program, arguments)) = words.split_first() else { return };
     let anew = Anew { source, types, pickles: pickles.map(AsRawFd::as_raw_fd), loaded };
-    let Ok(json) = serde_json::to_string(&anew) else { return };
+    // The types of a database may be more than a program's argument can hold.
+    let file = match left(&anew) {
+        Ok(file) => file,
+        Err(error) => return say(format_args!("the zygote cannot start itself anew: {error}")),
+    };
     // SAFETY: the descriptor is the control socket, which stays open.
     let control = unsafe { BorrowedFd::borrow_raw(CONTROL) };
     let inherit = |flags: FdFlags| {
-        for kept in [Some(control), pickles.map(AsFd::as_fd)].into_iter().flatten() {
+        for kept in [Some(control), pickles.map(AsFd::as_fd), Some(file.as_fd())].into_iter().flatten() {
             let _ = rustix::io::fcntl_setfd(kept, flags);
         }
     };
     inherit(FdFlags::empty());
     let mut command = Command::new(program);
-    command.args(arguments).arg(ANEW).arg(json).env_clear().envs(environment);
+    command.args(arguments).arg(ANEW).arg(file.as_raw_fd().to_string()).env_clear().envs(environment);
     if let Some(folder) = folder {
         command.current_dir(folder);
     }
-    let _ = command.exec();
+    say(format_args!("the zygote cannot start itself anew: {}", command.exec()));
     inherit(FdFlags::CLOEXEC);
+}
+
+/// A file in memory for the process that this one becomes.
+fn left(anew: &Anew) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create("anew", rustix::fs::MemfdFlags::CLOEXEC)?);
+    serde_json::to_writer(io::BufWriter::new(&file), anew)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// Prints what a file declares, or why it cannot be loaded, as JSON in a line of its own. What the file itself prints goes

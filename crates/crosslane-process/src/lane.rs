@@ -23,8 +23,10 @@ use std::time::{Duration, Instant};
 const MOST_IN_FLIGHT: usize = 64;
 /// Bytes of the frame that announces a large one.
 const ANNOUNCEMENT: usize = 8;
-/// How long a process may take to end after it was killed, or its sockets were closed.
+/// How long a process may take to end after its sockets are closed.
 const EXIT: Duration = Duration::from_secs(5);
+/// How long its end is waited for after it was killed.
+const KILLED: Duration = Duration::from_secs(1);
 
 /// Where the guest of a lane runs.
 #[derive(Debug)]
@@ -415,8 +417,9 @@ impl Lane for ProcessLane {
         }
         self.process.kill();
         let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
-        let limit = Timespec { tv_sec: EXIT.as_secs() as i64, tv_nsec: 0 };
-        rustix::event::poll(&mut fds, Some(&limit)).is_ok_and(|ready| ready > 0)
+        let limit = Timespec { tv_sec: KILLED.as_secs() as i64, tv_nsec: 0 };
+        let ended = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&limit)));
+        ended.is_ok_and(|ready| ready > 0)
     }
 
     fn lives(&self) -> bool {

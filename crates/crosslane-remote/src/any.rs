@@ -75,6 +75,7 @@ impl Lane for AnyLane {
         fn try_collect_head(&mut self) -> Result<Option<Header>, LaneError>;
         fn copy_rest(&mut self);
         fn release(&mut self);
+        fn halt(&mut self) -> bool;
         fn check(&mut self) -> Result<(), LaneError>;
         fn stack(&mut self) -> String;
     }

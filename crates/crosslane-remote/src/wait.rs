@@ -14,6 +14,9 @@ const TICK: Duration = Duration::from_millis(10);
 /// For how long an address that was lost is tried after the others.
 const AVOIDED: Duration = Duration::from_secs(30);
 
+/// No part is less, as long as so much is left: a busy server takes a moment to greet.
+const LEAST: Duration = Duration::from_secs(2);
+
 /// A time that is shared by all that is waited for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wait<'a> {
@@ -35,7 +38,7 @@ impl<'a> Wait<'a> {
 
     fn share_at(self, now: Instant, count: u32) -> Self {
         let left = self.until.saturating_duration_since(now);
-        Self { until: self.until.min(now + left / count), ..self }
+        Self { until: self.until.min(now + (left / count).max(LEAST)), ..self }
     }
 
     /// The time that is left.
@@ -109,6 +112,9 @@ mod tests {
         assert_eq!(wait.share_at(begin + seconds(4), 1).until, begin + seconds(12));
         // What is over stays over.
         assert_eq!(wait.share_at(begin + seconds(20), 2).until, begin + seconds(12));
+        // Of many, the last ones may get nothing.
+        assert_eq!(wait.share_at(begin, 100).until, begin + seconds(2));
+        assert_eq!(wait.share_at(begin + seconds(11), 50).until, begin + seconds(12));
         // Parts have parts.
         assert_eq!(wait.share_at(begin, 2).share_at(begin, 3).until, begin + seconds(2));
     }

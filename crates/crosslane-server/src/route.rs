@@ -513,11 +513,10 @@ impl Route {
     fn lose(&self, state: &mut State, slot: &Arc<Slot>, why: &str) {
         let lane = lock(&slot.lane).take();
         // The client does again what was not begun: it must know what was, also in the last moment.
-        if let Some(progress) = lane.as_ref().map(|lane| lane.progress()) {
-            self.tell_progress(state, progress);
+        if let Some(mut lane) = lane {
+            lane.halt();
+            self.tell_progress(state, lane.progress());
         }
-        // Dropping it ends its process.
-        drop(lane);
         self.shared.workers[slot.library].forget(slot);
         state.slot = None;
         if let Some(oldest) = state.flying.front() {

@@ -219,7 +219,7 @@ impl Server {
         }
         let mut named: Vec<_> = offers.iter().map(|offer| &offer.function).collect();
         named.sort_by_key(|function| function.name().to_lowercase());
-        let same = |pair: &&[&Arc<Function>]| pair[0].name().eq_ignore_ascii_case(pair[1].name());
+        let same = |pair: &&[&Arc<Function>]| pair[0].name().to_lowercase() == pair[1].name().to_lowercase();
         if let Some([one, other]) = named.windows(2).find(same) {
             let place = |function: &Function| format!("{}:{}", function.spec.file, function.spec.line);
             return Err(Error::Engine(format!(

@@ -21,15 +21,11 @@ const ALL: &CStr = c"\
 pub unsafe fn type_names(connection: ffi::duckdb_connection) -> Result<TypeNames, Error> {
     // SAFETY: as the caller says.
     let all = unsafe { with_result(connection, ALL, rows)? };
+    // SAFETY: as the caller says.
+    let types = unsafe { types(connection, &all) };
     let mut names = [const { Vec::new() }; 4];
-    for [database, schema, name, current] in all {
-        let [quoted_database, quoted_schema, quoted_name] =
-            [&database, &schema, &name].map(|part| format!("\"{}\"", part.replace('"', "\"\"")));
-        let query = format!("SELECT NULL::{quoted_database}.{quoted_schema}.{quoted_name}");
-        let Ok(query) = CString::new(query) else { continue };
-        // SAFETY: as the caller says.
-        let found = unsafe { with_result(connection, &query, column_type) };
-        let Ok(Ok(found)) = found else { continue };
+    for ([database, schema, name, current], found) in all.into_iter().zip(types) {
+        let Some(found) = found else { continue };
         let [schema, name] = [schema, name].map(|part| part.to_lowercase());
         let (current, main) = (current == "true", schema == "main");
         if current && main {
@@ -44,6 +40,38 @@ pub unsafe fn type_names(connection: ffi::duckdb_connection) -> Result<TypeNames
         names[3].push((format!("{database}.{schema}.{name}"), found));
     }
     Ok(names.into_iter().flatten().collect())
+}
+
+/// What each of these stands for; none where functions cannot have it.
+///
+/// # Safety
+/// As [`type_names`].
+unsafe fn types(connection: ffi::duckdb_connection, all: &[[String; 4]]) -> Vec<Option<DataType>> {
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let value = |[database, schema, name, _]: &[String; 4]| {
+        let [database, schema, name] =
+            [database, schema, name].map(|part| format!("\"{}\"", part.replace('"', "\"\"")));
+        format!("NULL::{database}.{schema}.{name}")
+    };
+    let query = format!("SELECT {}", all.iter().map(value).collect::<Vec<_>>().join(", "));
+    let read = |result: &mut ffi::duckdb_result| {
+        (0..).zip(all).map(|(at, _)| column_type(result, at).ok()).collect()
+    };
+    // SAFETY: as the caller says.
+    let found =
+        CString::new(query).ok().and_then(|query| unsafe { with_result(connection, &query, read) }.ok());
+    match found {
+        Some(found) => found,
+        None if all.len() == 1 => vec![None],
+        // One that cannot be used keeps the others from it.
+        None => {
+            // SAFETY: as the caller says.
+            let each = all.iter().map(|one| unsafe { types(connection, std::slice::from_ref(one)) });
+            each.flatten().collect()
+        }
+    }
 }
 
 /// # Safety
@@ -84,11 +112,11 @@ fn rows(result: &mut ffi::duckdb_result) -> Vec<[String; 4]> {
     (0..count).map(|row| [0, 1, 2, 3].map(|column| text(column, row))).collect()
 }
 
-/// The type of a result's first column.
-fn column_type(result: &mut ffi::duckdb_result) -> Result<DataType, Error> {
-    // SAFETY: the result lives, and has a column; its type is freed by who owns it.
+/// The type of a result's column, which there is.
+fn column_type(result: &mut ffi::duckdb_result, column: ffi::idx_t) -> Result<DataType, Error> {
+    // SAFETY: the result lives, and has the column; its type is freed by who owns it.
     unsafe {
-        let logical = LogicalType::owned(ffi::duckdb_column_logical_type(result, 0));
+        let logical = LogicalType::owned(ffi::duckdb_column_logical_type(result, column));
         data_type(logical.raw())
     }
 }

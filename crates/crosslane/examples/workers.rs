@@ -58,6 +58,10 @@ impl Lane for Echo {
     fn progress(&self) -> (u32, u32) {
         (0, 0)
     }
+    fn halt(&mut self) -> bool {
+        false
+    }
+
     fn check(&mut self) -> Result<(), LaneError> {
         Ok(())
     }

@@ -157,18 +157,21 @@ pub trait Lane: Send + Sized + 'static {
     /// [`WRITING`], and is `u32::MAX` for the batch as a whole.
     fn progress(&self) -> (u32, u32);
 
-    /// Whether the guest may have begun this exchange, or a later one. False only if it is known that it has not: guests write the
-    /// number of an exchange into the lane's memory before they call the function. Of use when the lane is lost.
-    fn may_have_begun(&self, exchange: u64) -> bool {
+    /// Whether the guest has begun this exchange, or a later one, by its progress: guests write the number of an exchange into the lane's
+    /// memory before they call the function.
+    fn says_begun(&self, exchange: u64) -> bool {
         let (at, _) = self.progress();
         at.wrapping_sub(exchange as u32) < 1 << 31
     }
 
+    /// Whether the guest of a lane that is lost may have begun this exchange, or a later one. False only if it is known that it has not.
+    fn may_have_begun(&self, exchange: u64) -> bool {
+        self.says_begun(exchange)
+    }
+
     /// Ends the guest for good, and waits until it has ended, if that is known soon. Returns whether it has: then its progress says for
     /// certain what it has begun.
-    fn halt(&mut self) -> bool {
-        false
-    }
+    fn halt(&mut self) -> bool;
 
     /// Whether the guest still lives. Costs a system call.
     ///

@@ -6,7 +6,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use winnow::ascii::{Caseless, dec_uint, multispace0};
-use winnow::combinator::{alt, cut_err, delimited, eof, opt, peek, preceded, repeat, separated, terminated};
+use winnow::combinator::{
+    alt, cut_err, delimited, eof, not, opt, peek, preceded, repeat, separated, terminated,
+};
 use winnow::error::{ContextError, ErrMode, StrContext, StrContextValue};
 use winnow::prelude::*;
 use winnow::token::{none_of, one_of, take_while};
@@ -362,7 +364,7 @@ fn identifier(input: &mut &str) -> Parsed<String> {
 
 /// A type, with any number of `[]` and `[n]` behind it.
 fn data_type(input: &mut &str) -> Parsed<DataType> {
-    let mut data_type = alt((nested, decimal, known, plain)).context(expected(A_TYPE)).parse_next(input)?;
+    let mut data_type = alt((nested, decimal, own, known)).context(expected(A_TYPE)).parse_next(input)?;
     let brackets = |input: &mut &str| -> Parsed<Option<u32>> {
         delimited(token("["), opt(dec_uint), cut_err(preceded(multispace0, "]")).context(expected("]")))
             .parse_next(input)
@@ -424,6 +426,11 @@ fn nested(input: &mut &str) -> Parsed<DataType> {
     let enumeration = delimited(keyword("ENUM"), cut_err(values), close())
         .map(|values: Vec<String>| DataType::Enum(values.into()));
     alt((structure, union, map, enumeration)).parse_next(input)
+}
+
+/// One of DuckDB's own types, unless the word is the name of a schema.
+fn own(input: &mut &str) -> Parsed<DataType> {
+    terminated(plain, not('.')).parse_next(input)
 }
 
 /// The name of a type that the database has, in its schema or in that of statements: `mood`, `shop.mood`.
@@ -553,7 +560,13 @@ mod tests {
     fn a_database_has_types_of_its_own() {
         let mood: DataType = "ENUM('sad', 'ok')".parse().unwrap();
         let price: DataType = "DECIMAL(10,2)".parse().unwrap();
-        let names = [("mood", &mood), ("shop.price", &price), ("Shop.MOOD", &price), ("my type", &mood)];
+        let names = [
+            ("mood", &mood),
+            ("shop.price", &price),
+            ("Shop.MOOD", &price),
+            ("my type", &mood),
+            ("date", &mood),
+        ];
         let names: TypeNames = names.map(|(name, of)| (name.to_owned(), of.clone())).into_iter().collect();
         names.within(|| {
             for (text, of) in [
@@ -563,6 +576,9 @@ mod tests {
                 ("SHOP.mood ARRAY", "DECIMAL(10,2)[]"),
                 ("\"shop\".\"Price\"", "DECIMAL(10,2)"),
                 ("\"my type\"", "ENUM('sad', 'ok')"),
+                // DuckDB's own types stay what they are.
+                ("DATE", "DATE"),
+                ("\"date\"", "ENUM('sad', 'ok')"),
             ] {
                 assert_eq!(text.parse::<DataType>().unwrap().to_string(), of, "{text}");
             }
@@ -570,7 +586,9 @@ mod tests {
             assert_eq!(rows.to_string(), "f(rows TABLE(a ENUM('sad', 'ok'))) -> TABLE(b DECIMAL(10,2))");
             let wrong = "f(x shop.mod) -> INT".parse::<Signature>().unwrap_err();
             assert_eq!(wrong.column, 5);
-            assert!(wrong.what.ends_with("types of this database are mood, my type, shop.mood, shop.price"));
+            assert!(
+                wrong.what.ends_with("types of this database are date, mood, my type, shop.mood, shop.price")
+            );
         });
         let unknown = "f(x mood) -> INT".parse::<Signature>().unwrap_err();
         assert_eq!(unknown.what, "expected a SQL type");

@@ -126,6 +126,10 @@ impl Lane for Mixed {
         (0, u32::MAX)
     }
 
+    fn halt(&mut self) -> bool {
+        false
+    }
+
     fn check(&mut self) -> Result<(), LaneError> {
         Ok(())
     }

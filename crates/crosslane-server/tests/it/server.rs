@@ -1,6 +1,8 @@
 //! Functions of a server, called by engines that have attached it.
 
-use crate::common::{Client, DOUBLE, END, FAIL, LARGE, WAIT, eventually, options, server, start, unix};
+use crate::common::{
+    BEGUN, Client, DOUBLE, END, FAIL, LARGE, WAIT, eventually, options, server, start, unix,
+};
 use crosslane::Error;
 use crosslane_server::Address;
 use crosslane_server::client::Remote;
@@ -204,12 +206,10 @@ fn a_server_lets_calls_end_before_it_does() {
     let (server, address) = server();
     let client = Client::new(&address);
     thread::scope(|scope| {
-        let call = scope.spawn(|| client.call(WAIT, &[1500]));
-        eventually("its connection is there", || server.load().0 == 1);
-        // The call comes over it, also if others have the processors.
-        thread::sleep(Duration::from_millis(500));
+        let call = scope.spawn(|| client.call(WAIT, &[301]));
+        eventually("it has begun", || BEGUN.lock().unwrap().contains(&301));
         assert!(server.shut_down(Duration::MAX), "it did not end by itself");
-        assert_eq!(call.join().unwrap().unwrap(), [1500]);
+        assert_eq!(call.join().unwrap().unwrap(), [301]);
     });
     let error = client.call(DOUBLE, &[1]).unwrap_err().to_string();
     assert!(error.contains("cannot connect to"), "{error}");
@@ -222,9 +222,8 @@ fn a_server_ends_calls_that_do_not() {
     let (server, address) = server();
     let client = Client::new(&address);
     thread::scope(|scope| {
-        let call = scope.spawn(|| client.call(WAIT, &[60_000]));
-        eventually("its connection is there", || server.load().0 == 1);
-        thread::sleep(Duration::from_millis(500));
+        let call = scope.spawn(|| client.call(WAIT, &[60_001]));
+        eventually("it has begun", || BEGUN.lock().unwrap().contains(&60_001));
         assert!(!server.shut_down(Duration::from_millis(50)));
         let error = call.join().unwrap().unwrap_err().to_string();
         assert!(error.contains(&address.to_string()) || error.contains("cannot connect"), "{error}");

@@ -66,6 +66,8 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 Ok(Some(header)) if self.accept(index, header)? => {}
                 // A reply that was malformed, with which the lane is gone already.
                 Ok(Some(_)) => return Ok(()),
+                // The last words of a server say more than that it has closed the connection.
+                Err(why @ LaneError::Died(_)) => return self.lose(index, Loss::Failed(&why)),
                 Ok(None) | Err(_) => return self.lose(index, Loss::Failed(error)),
             }
         }
@@ -96,13 +98,18 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     }
 
     /// Ends a lane. What was queued behind its oldest slice is not to blame, and is sent again, but for what may have begun. Returns that.
-    fn end(&mut self, worker: Worker<'_, Z::Lane>) -> Vec<Slice> {
+    fn end(&mut self, worker: Worker<'_, Z::Lane>, loss: Loss<'_>) -> Vec<Slice> {
         self.function.stats.here().deaths.add(1);
         self.probing = false;
         let mut begun = Vec::new();
         for submitted in &worker.slices {
             let slice = submitted.slice.clone();
-            if worker.may_have_begun(submitted) { begun.push(slice) } else { self.again.push_back(slice) }
+            let may_have_begun = match loss {
+                // Nothing that it has said was lost.
+                Loss::Late(_) => worker.lane.says_begun(submitted.exchange),
+                Loss::Failed(_) => worker.may_have_begun(submitted),
+            };
+            if may_have_begun { begun.push(slice) } else { self.again.push_back(slice) }
         }
         drop(worker);
         // Others may have died with it, or of the same cause.
@@ -118,7 +125,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         loss: Loss<'_>,
     ) -> Result<(), Error> {
         let leniency = self.leniency(&worker, loss);
-        let behind = self.end(worker);
+        let behind = self.end(worker, loss);
         if self.held || slice.unbegun == MOST_UNBEGUN {
             return Err(self.error(loss, None));
         }
@@ -136,7 +143,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         loss: Loss<'_>,
     ) -> Result<(), Error> {
         let leniency = self.leniency(&worker, loss);
-        let behind = self.end(worker);
+        let behind = self.end(worker, loss);
         if self.held {
             // With it everything is lost that it had kept.
             return Err(self.error(loss, row));

@@ -605,9 +605,14 @@ impl<Z: Zygote> Map<Z> {
         let shared = worker.lane.shares_its_process();
         let row = worker.jobs.front().and_then(|(exchange, _)| made(&*worker.lane, *exchange));
         let jobs = std::mem::take(&mut worker.jobs).into_iter();
+        if replied {
+            // What was said is known, and the guest may begin more until it has ended.
+            worker.lane.halt();
+        }
         let lane = &worker.lane;
-        let mut jobs =
-            jobs.map(|(exchange, job)| (lane.may_have_begun(exchange), job)).collect::<VecDeque<_>>();
+        let begun =
+            |exchange| if replied { lane.says_begun(exchange) } else { lane.may_have_begun(exchange) };
+        let mut jobs = jobs.map(|(exchange, job)| (begun(exchange), job)).collect::<VecDeque<_>>();
         self.remove(index);
         let Some((begun, oldest)) = jobs.pop_front() else { return Ok(()) };
         let lost = error(self, oldest.number, row);

@@ -36,6 +36,8 @@ enum Act {
     Flip,
     /// Never takes it, and wakes its engine all the time.
     Ignore,
+    /// The same, and is known to have begun nothing once it was ended.
+    Starve,
     /// Takes what follows, and is lost. Nobody knows what it has begun.
     Vanish,
     /// Takes its time, and answers.
@@ -58,6 +60,7 @@ struct FakeLane {
     restless: bool,
     flips: Option<AtomicU64>,
     vanishes: bool,
+    starved: bool,
     /// What is in its ring when it is found dead.
     last_words: bool,
     shared: bool,
@@ -92,6 +95,7 @@ impl pool::Zygote for FakeZygote {
             restless: false,
             flips: None,
             vanishes: false,
+            starved: false,
             last_words: false,
             shared: self.shared,
             most: self.most,
@@ -174,15 +178,22 @@ impl Lane for FakeLane {
                 *self.alive.lock().unwrap() = false;
                 return Err(Self::died());
             }
-            act
-            @ (Act::Hang | Act::Flip | Act::Ignore | Act::Vanish | Act::DieIdle | Act::DieWithGarbage) => {
+            act @ (Act::Hang
+            | Act::Flip
+            | Act::Ignore
+            | Act::Starve
+            | Act::Vanish
+            | Act::DieIdle
+            | Act::DieWithGarbage) => {
                 self.sequence += 1;
                 match act {
                     Act::DieIdle | Act::DieWithGarbage => *self.alive.lock().unwrap() = false,
-                    Act::Ignore | Act::Vanish => {}
+                    Act::Ignore | Act::Starve | Act::Vanish => {}
                     _ => self.begun = self.sequence,
                 }
-                self.restless = matches!(act, Act::Hang | Act::Flip | Act::Ignore | Act::Vanish);
+                self.restless =
+                    matches!(act, Act::Hang | Act::Flip | Act::Ignore | Act::Starve | Act::Vanish);
+                self.starved = matches!(act, Act::Starve);
                 self.vanishes = matches!(act, Act::Vanish);
                 self.flips = matches!(act, Act::Flip).then(AtomicU64::default);
                 self.last_words = matches!(act, Act::DieWithGarbage);
@@ -257,6 +268,11 @@ impl Lane for FakeLane {
 
     fn may_have_begun(&self, exchange: u64) -> bool {
         self.vanishes || self.begun >= exchange
+    }
+
+    fn halt(&mut self) -> bool {
+        *self.alive.lock().unwrap() &= !self.starved;
+        self.starved
     }
 
     fn check(&mut self) -> Result<(), LaneError> {
@@ -814,6 +830,19 @@ fn what_may_have_begun_on_a_lane_that_is_lost_is_sent_again_only_if_that_is_allo
     expected[..118].fill(None);
     let (results, again) = sent(r#", "on_error": "null""#, 0..1000);
     assert_eq!((results.unwrap(), again), (expected, 0));
+}
+
+#[test]
+fn what_a_late_lane_has_not_begun_is_sent_again_if_that_is_known() {
+    for (starved, known) in [((|| Act::Starve) as fn() -> Act, true), (|| Act::Ignore, false)] {
+        let fixture =
+            sliced(r#", "timeout": 0.05"#, move |lane, _| if lane == 1 { starved() } else { Act::Double });
+        let results = ends(move || fixture.call(0..1000));
+        match known {
+            true => assert_eq!(results.unwrap(), doubled(0..1000)),
+            false => assert!(results.unwrap_err().to_string().starts_with("f: timed out after 0.05 s")),
+        }
+    }
 }
 
 #[test]

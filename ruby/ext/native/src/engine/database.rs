@@ -436,8 +436,9 @@ impl Connection {
     /// cannot be understood.
     pub(crate) fn resolve(&self, signature: String) -> Result<Option<String>, Error> {
         let link = self.link()?;
-        // SAFETY: the connection is open, and the GVL keeps others from it.
-        let names = unsafe { type_names(link.raw) }.map_err(|error| failure(None, &error.to_string()))?;
+        // SAFETY: the connection is open, and lent to this thread alone.
+        let names = briefly(|| unsafe { type_names(link.raw) });
+        let names = names.map_err(|error| failure(None, &error.to_string()))?;
         let signature = names.within(|| signature.parse::<Signature>()).ok();
         Ok(signature.map(|signature| format!("({}) -> {}", signature.declared(), signature.result())))
     }
