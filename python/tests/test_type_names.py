@@ -165,6 +165,23 @@ def test_a_library_that_its_lanes_load_again(shop: duckdb.DuckDBPyConnection, lo
     assert value(shop, "SELECT cheered(m) FROM t LIMIT 1") == "sad"
 
 
+def test_a_type_that_is_longer_than_an_argument_of_a_program(
+    con: duckdb.DuckDBPyConnection, load: Load
+) -> None:
+    con.execute("CREATE TYPE long_one AS ENUM (SELECT 'value ' || i FROM range(20_000) r(i))")
+    load(
+        """
+        import threading
+        from crosslane import udf
+        threads = [threading.Thread(target=threading.Event().wait, daemon=True)]
+        threads[0].start()
+        @udf("running(x long_one) -> BOOLEAN")
+        def running(x): return threads[0].is_alive()
+        """
+    )
+    assert value(con, "SELECT running('value 19999')") is True
+
+
 def test_types_of_other_databases(con: duckdb.DuckDBPyConnection, load: Load, tmp_path: Path) -> None:
     con.execute(f"ATTACH '{tmp_path / 'other.duckdb'}' AS other; CREATE TYPE other.mood AS ENUM ('far')")
     con.execute("CREATE SCHEMA other.s; CREATE TYPE other.s.mood AS ENUM ('further')")
