@@ -435,8 +435,12 @@ fn own(input: &mut &str) -> Parsed<DataType> {
 
 /// The name of a type that the database has, in its schema or in that of statements: `mood`, `shop.mood`.
 fn known(input: &mut &str) -> Parsed<DataType> {
+    let start = *input;
     let parts: Vec<String> = separated(1.., identifier, ".").parse_next(input)?;
-    TypeNames::find(&parts.join(".")).ok_or_else(|| ErrMode::Backtrack(ContextError::new()))
+    TypeNames::find(&parts.join(".")).ok_or_else(|| {
+        *input = start;
+        ErrMode::Backtrack(ContextError::new())
+    })
 }
 
 fn token_before<'a>(symbol: &'static str) -> impl Parser<&'a str, &'a str, ErrMode<ContextError>> {
