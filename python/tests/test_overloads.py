@@ -369,13 +369,13 @@ def test_functions_of_several_files(con: duckdb.DuckDBPyConnection, library: Lib
 def test_a_registration_takes_nothing_back(con: duckdb.DuckDBPyConnection, library: Library) -> None:
     crosslane.register(con, lambda x, y=0: f"program {x} {y}", "f(x BIGINT, y BIGINT) -> VARCHAR")
 
-    def both(x: int, y: int = 0) -> str:
+    def pair(x: int, y: int = 0) -> str:
         return f"program {x} {y}"
 
-    crosslane.register(con, both)
-    text = "from crosslane import udf\n@udf(overload=True)\ndef both(x: int, y: int) -> str: return 'file'\n"
+    crosslane.register(con, pair)
+    text = "from crosslane import udf\n@udf(overload=True)\ndef pair(x: int, y: int) -> str: return 'file'\n"
     crosslane.load(con, library(text))
     crosslane.register(con, lambda x: x, "other(x BIGINT) -> BIGINT")
-    assert value(con, "SELECT both(1)") == "program 1 0"
-    assert value(con, "SELECT both(1, 2)") == "file"
+    assert value(con, "SELECT pair(1)") == "program 1 0"
+    assert value(con, "SELECT pair(1, 2)") == "file"
     assert value(con, "SELECT f(1, 2)") == "program 1 2"
