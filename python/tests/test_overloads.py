@@ -13,7 +13,6 @@ from click.testing import CliRunner
 
 import crosslane
 from crosslane._cli import main
-from crosslane._languages import guests
 
 from .conftest import Library, Load, error, value
 
@@ -26,14 +25,7 @@ LANGUAGES: dict[str, Callable[[str], str]] = {
         f"udf('f(x {sql}) -> VARCHAR', {{ overload = true }}, function(x) return '{sql} ' .. tostring(x) end)\n"
     ),
 }
-HAS_LUA = any(".lua" in guest.suffixes for guest in guests())
-each_language = pytest.mark.parametrize(
-    "suffix",
-    [
-        pytest.param(suffix, marks=pytest.mark.skipif(suffix == "lua" and not HAS_LUA, reason="no Lua guest"))
-        for suffix in LANGUAGES
-    ],
-)
+each_language = pytest.mark.parametrize("suffix", LANGUAGES)
 each_lane = pytest.mark.parametrize("lane", ["process", "thread"])
 
 
