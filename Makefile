@@ -1,6 +1,6 @@
 # make demo   sets up and runs the main job on real data
 # make spark  sets Spark 4.3 and its plugin up, for the examples in Spark
-# make check  the linters and the tests of what a change touches, in a tree that is set up; BASE=HEAD~3 for more than the last
+# make check  the linters and the tests of what a change touches, in a tree that is set up; BASE=HEAD~3 for more than what is not committed or pushed
 # make test   sets up and runs all tests and linters
 # make test-spark  sets up and runs Spark's tests only, on both versions of Spark
 # make test-sparks  the same on the four versions of Spark that the jar runs on

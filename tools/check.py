@@ -3,7 +3,7 @@
     python tools/check.py [BASE]
 
 The change is what differs from the commit BASE: by default from where this branch has left its upstream, or from HEAD if it has none. It ends
-with what was run and what failed, and with the count of tests; `make test` runs all tests.
+with what was run, how long it took, and what failed; `make test` runs all tests.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def printed(*command: str) -> str:
 
 
 def changed(base: str | None) -> list[str]:
-    """The files that the change touches, which are there."""
+    """The files that the change touches, also those that it deletes."""
     if base is None:
         found = subprocess.run(
             ["git", "merge-base", "HEAD", "@{upstream}"], cwd=ROOT, capture_output=True, text=True
@@ -72,7 +72,7 @@ def changed(base: str | None) -> list[str]:
         base = found.stdout.strip() or "HEAD"
     files = printed("git", "diff", "--name-only", base).splitlines()
     files += printed("git", "ls-files", "--others", "--exclude-standard").splitlines()
-    return sorted({file for file in files if (ROOT / file).exists()})
+    return sorted(set(files))
 
 
 def crates(files: Iterable[str]) -> list[str]:
@@ -93,7 +93,8 @@ def tests(files: Iterable[str]) -> list[str]:
     for file in files:
         path = Path(file)
         if path.parent == Path("python/tests"):
-            found |= {path.name} if path.name.startswith("test_") else {"test_functions.py"}
+            is_test = path.name.startswith("test_") and (ROOT / path).exists()
+            found |= {path.name} if is_test else {"test_functions.py"}
         else:
             found |= set(next((tests for folder, tests in TESTS.items() if file.startswith(folder)), []))
     return [f"tests/{test}" for test in sorted(found)]

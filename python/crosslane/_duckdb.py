@@ -8,19 +8,18 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Any, Literal, Unpack
 from weakref import WeakKeyDictionary
 
 import duckdb
 
+from crosslane import _guest
 from crosslane._children import end_with_this_process
 from crosslane._languages import JAVASCRIPT, RUBY
 from crosslane._library import refuse_while_loading
 from crosslane._programs import of_program
+from crosslane._signature import Declared
 from crosslane._udf import Declaration, DeclarationError, Options
-
-if TYPE_CHECKING:
-    from crosslane._signature import Declared
 
 #: A file of functions, or a function.
 Functions = str | PathLike[str] | Callable[..., Any]
@@ -163,9 +162,6 @@ def register(
             types = dict(cursor.execute("FROM crosslane_types()").fetchall())
         if not types:
             raise
-        # It needs the native half, which who only declares functions does not.
-        from crosslane import _guest
-
         declaration, declared = _guest.with_types(types, declare)
     if lane == "process":
         from crosslane._pickles import dump
@@ -175,7 +171,6 @@ def register(
         return _load(con, "crosslane_load_pickle", arguments, **flags)[0][1]
     if declaration.memory_limit is not None:
         raise declaration.error("memory_limit is for worker processes, not for threads of this one")
-    from crosslane._guest import parse_signature
     from crosslane._threads import Host
 
     engine = Host(declared).engine
@@ -184,7 +179,7 @@ def register(
         library = f"{getattr(function, '__module__', '') or '__main__'}.{declared[0].name}"
         if declaration.overload:
             # Overloads live side by side: each is a library.
-            _, parameters, _, variadic = parse_signature(declared[0].signature)
+            _, parameters, _, variadic = _guest.parse_signature(declared[0].signature)
             library += f"({', '.join(kind for _, kind in parameters)}{', ...' * variadic})"
         return _load(con, "crosslane_load_threads", [library, str(engine.fileno())], replace=replace)[0][1]
 

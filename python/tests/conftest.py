@@ -191,6 +191,12 @@ def once_at_work(con: duckdb.DuckDBPyConnection, act: Callable[[], object]) -> I
         assert begun == [True]
 
 
+def ready(con: duckdb.DuckDBPyConnection, function: str) -> None:
+    """Waits until there are all lanes that a function may be spread over: the second one is made when the first is used."""
+    con.execute(f"SELECT {function}(i) FROM range(1) r(i)").fetchall()
+    assert eventually(lambda: value(con, "SELECT idle FROM crosslane_pools()") == CPUS)
+
+
 def error(con: duckdb.DuckDBPyConnection, query: str) -> str:
     """The error that a query ends with."""
     with pytest.raises(duckdb.Error) as caught:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import crosslane
 
-from .conftest import CPUS, Library, Load, eventually, value
+from .conftest import CPUS, Library, Load, ready, value
 
 FUNCTIONS = """
 import os, time
@@ -32,9 +32,7 @@ def words(x: int) -> list[str]:
 def test_an_expensive_function_uses_every_core(load: Load) -> None:
     con = load(FUNCTIONS)
     con.execute("CREATE TABLE t AS SELECT i FROM range(1000) r(i)")
-    # Other lanes are made when the first is used; a lane that is not there yet takes no part.
-    value(con, "SELECT expensive(i) FROM range(1) r(i)")
-    assert eventually(lambda: value(con, "SELECT idle FROM crosslane_pools()") == CPUS)
+    ready(con, "expensive")
     assert value(con, "SELECT count(DISTINCT expensive(i)) FROM t") == min(2, CPUS)
     assert value(con, "SELECT fanned_out > 0 FROM crosslane_stats() WHERE function = 'expensive'") is (
         CPUS > 1

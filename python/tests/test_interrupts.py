@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from .conftest import Load, error, eventually, value
 #: Each call says that it has begun, and takes an hour for all rows of a chunk.
 FUNCTIONS = """
 import pathlib, time
+import pyarrow as pa
 from crosslane import udaf, udf, udtf
 
 def begin(path):
@@ -83,7 +85,7 @@ QUERIES = {
     "vectorized": "SELECT slow_columns('{}', i) FROM range(2000) r(i)",
     "async": "SELECT slow_async('{}', i) FROM range(2000) r(i)",
     "table": "FROM slow_rows('{}')",
-    "while it is planned": "SELECT slow('{}', 1)",
+    "while it is planned": "SELECT slow_async('{}', 1)",
     "aggregate": "SELECT slow_sum('{}', i) FROM range(2000) r(i)",
     "aggregate, groups": "SELECT slow_sum('{}', i) FROM numbers GROUP BY i % 10",
     "aggregate, ordered": "SELECT slow_sum('{}', i ORDER BY i DESC) FROM range(2000) r(i)",
@@ -95,13 +97,12 @@ QUERIES = {
 
 @pytest.fixture
 def slow(load: Load) -> duckdb.DuckDBPyConnection:
-    con = load("import pyarrow as pa\n" + textwrap.dedent(FUNCTIONS))
+    con = load(FUNCTIONS)
     con.execute("CREATE TABLE numbers AS SELECT range AS i FROM range(300_000)")
-    names: dict[str, object] = {"crosslane": crosslane}
-    exec("import pathlib, time\ndef begin(path):\n    pathlib.Path(path).touch()\n    time.sleep(2)", names)
 
     def in_thread(path: str, x: int) -> int:
-        names["begin"](path)  # type: ignore[operator]
+        Path(path).touch()
+        time.sleep(2)
         return x
 
     crosslane.register(con, in_thread, "in_thread(path VARCHAR, x BIGINT) -> BIGINT", lane="thread")
@@ -178,7 +179,7 @@ def test_ctrl_c_in_a_notebook(statement: str, tmp_path: Path) -> None:
     """The signal reaches the engine's process alone, whose main thread waits in a call."""
     begun, file, functions = (tmp_path / name for name in ("begun", "stubborn.py", "functions.py"))
     file.write_text(LOADS.format(begun=str(begun)))
-    functions.write_text("import pyarrow as pa\n" + textwrap.dedent(FUNCTIONS))
+    functions.write_text(FUNCTIONS)
     program = f"""
         import crosslane, duckdb
         con = crosslane.connect(functions=[{str(functions)!r}], config={{"threads": 2}})

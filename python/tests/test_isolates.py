@@ -18,7 +18,7 @@ import pytest
 
 import crosslane
 
-from .conftest import CPUS, Load, error, eventually, kill, lives, once_at_work, processes, value
+from .conftest import CPUS, Load, error, eventually, kill, lives, once_at_work, processes, ready, value
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -383,12 +383,6 @@ def test_closing_ends_the_process_even_in_a_call(tmp_path: Path) -> None:
         con.execute("SELECT endless(1)").fetchall()
     con.close()
     assert eventually(lambda: not any(lives(process) for process in started))
-
-
-def ready(con: duckdb.DuckDBPyConnection, function: str) -> None:
-    """Waits until there are all lanes that a function may be spread over: the second one is made when the first is used."""
-    con.execute(f"SELECT {function}(i) FROM range(1) r(i)").fetchall()
-    assert eventually(lambda: value(con, "SELECT idle FROM crosslane_pools()") == CPUS)
 
 
 def test_lanes_are_threads_of_one_process(script: Load) -> None:

@@ -44,8 +44,8 @@ WAYS = {
     ("py", "memfd"): "memfd = os.memfd_create('mine'); [os.write(memfd, PART) for _ in range(60)]",
     ("py", "mapping"): "memory = mmap.mmap(-1, 60 * len(PART)); [memory.write(PART) for _ in range(60)]",
     ("py", "processes"): "[subprocess.run(['sh', '-c', CHILD]) for _ in range(6)]",
-    ("rb", "tmpfs"): "file = File.open(PATH, 'w'); file.sync = true; 60.times {{ file.write(PART) }}",
-    ("rb", "processes"): "6.times {{ system('sh', '-c', CHILD) }}",
+    ("rb", "tmpfs"): "file = File.open(PATH, 'w'); file.sync = true; 60.times { file.write(PART) }",
+    ("rb", "processes"): "6.times { system('sh', '-c', CHILD) }",
     ("lua", "tmpfs"): "local file = io.open(path, 'w'); for _ = 1, 60 do file:write(part) end; file:flush()",
     ("lua", "processes"): "for _ = 1, 6 do os.execute(child) end",
 }
@@ -64,7 +64,7 @@ def test_what_a_worker_holds_outside_of_its_own_memory(
     con: duckdb.DuckDBPyConnection, tmp_path: Path, path: Path, language: str, way: str
 ) -> None:
     """The query fails, and what the worker has started ends with it."""
-    text = FILES[language].format(way=WAYS[language, way].format(), path=str(path), child=CHILD)
+    text = FILES[language].format(way=WAYS[language, way], path=str(path), child=CHILD)
     file = tmp_path / f"functions.{language}"
     file.write_text(textwrap.dedent(text).lstrip("\n"))
     crosslane.load(con, file)

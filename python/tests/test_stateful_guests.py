@@ -55,63 +55,60 @@ def guest(script: Load, ruby: Load) -> Guest:
     return lambda language: script if language == "js" else ruby
 
 
-def lines(_: pytest.CaptureFixture[str], seen: list[str]) -> list[str]:
+def lines() -> list[str]:
     """What the functions have printed until now."""
     # The file behind descriptor 2 is read beside pytest, which would cut off what comes while it reads.
-    seen[:] = Path("/proc/self/fd/2").read_text().splitlines()
-    return [line for line in seen if line.startswith(("set-up", "closed"))]
+    all_lines = Path("/proc/self/fd/2").read_text().splitlines()
+    return [line for line in all_lines if line.startswith(("set-up", "closed"))]
 
 
 @pytest.mark.parametrize("language", COUNTERS)
 def test_each_lane_sets_up_once_before_it_is_used(
     guest: Guest, language: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[str] = []
     con = guest(language)(COUNTERS[language])
-    assert eventually(lambda: lines(capfd, seen) == ["set-up"] and settled(con)), seen
+    assert eventually(lambda: lines() == ["set-up"] and settled(con)), lines()
     # No row was there yet.
     for _ in range(2):
         assert value(con, "SELECT min(rows_so_far(i)) > 0 FROM range(5000) r(i)")
         # It is used now, so that other lanes get ready.
-        assert eventually(lambda: len(lines(capfd, seen)) == CPUS and settled(con)), seen
+        assert eventually(lambda: len(lines()) == CPUS and settled(con)), lines()
     row = con.execute("SELECT signature, options, description FROM crosslane_functions()").fetchone()
     assert row == ("rows_so_far(x BIGINT) -> BIGINT", "set_up=true", "Counts the rows of its lane.")
     con.close()
-    assert eventually(lambda: len(lines(capfd, seen)) == 2 * CPUS), seen
-    assert lines(capfd, seen)[:CPUS] == ["set-up"] * CPUS
+    assert eventually(lambda: len(lines()) == 2 * CPUS), lines()
+    assert lines()[:CPUS] == ["set-up"] * CPUS
     # What has counted each row was there from the first to the last.
-    assert sum(int(line.removeprefix("closed after ")) for line in lines(capfd, seen)[CPUS:]) == 10_000
+    assert sum(int(line.removeprefix("closed after ")) for line in lines()[CPUS:]) == 10_000
 
 
 @pytest.mark.parametrize("language", COUNTERS)
 def test_a_lane_that_is_not_needed_any_more_tears_down(
     con: duckdb.DuckDBPyConnection, guest: Guest, language: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[str] = []
     con.execute("CALL crosslane_set('warm_lanes', 1)")
     guest(language)(COUNTERS[language])
     con.execute("SELECT rows_so_far(1)").fetchall()
     guest(language)(COUNTERS[language] + "\n")
-    assert eventually(
-        lambda: sorted(lines(capfd, seen)) == ["closed after 1", "set-up", "set-up"] and settled(con)
-    ), seen
+    assert eventually(lambda: sorted(lines()) == ["closed after 1", "set-up", "set-up"] and settled(con)), (
+        seen
+    )
     con.close()
-    assert eventually(lambda: lines(capfd, seen).count("closed after 0") == 1), seen
+    assert eventually(lambda: lines().count("closed after 0") == 1), lines()
 
 
 @pytest.mark.parametrize("language", COUNTERS)
 def test_an_idle_lane_tears_down(
     con: duckdb.DuckDBPyConnection, guest: Guest, language: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[str] = []
     con.execute("CALL crosslane_set('idle_timeout', '0.05')")
     con.execute("CALL crosslane_set('warm_lanes', 1)")
     guest(language)(COUNTERS[language])
     con.execute("SELECT rows_so_far(1)").fetchall()
-    assert eventually(lambda: "closed after 1" in lines(capfd, seen)), seen
-    before = lines(capfd, seen).count("set-up")
+    assert eventually(lambda: "closed after 1" in lines()), lines()
+    before = lines().count("set-up")
     con.execute("SELECT rows_so_far(1)").fetchall()
-    assert eventually(lambda: lines(capfd, seen).count("set-up") > before), seen
+    assert eventually(lambda: lines().count("set-up") > before), lines()
 
 
 TEAR_DOWNS = {
@@ -227,9 +224,8 @@ def test_other_functions_are_set_up_and_ended_after_one_that_fails(
     assert value(con, "SELECT one() + three()") == 4
     assert "in the set-up of bad" in error(con, "SELECT bad()")
     con.close()
-    seen: list[str] = []
-    assert eventually(lambda: lines(capfd, seen).count("closed one") >= 1), seen
-    assert lines(capfd, seen)[0] == "closed three"
+    assert eventually(lambda: lines().count("closed one") >= 1), lines()
+    assert lines()[0] == "closed three"
 
 
 def test_a_worker_that_dies_in_its_set_up_is_an_error(ruby: Load) -> None:
@@ -467,7 +463,6 @@ def test_a_stream_function_may_be_stateful(
 ) -> None:
     path = tmp_path / f"functions.{language}"
     path.write_text(STREAMS[language])
-    seen: list[str] = []
     query = "SELECT range AS id, (range % 100)::INTEGER AS delay FROM range(300_000)"
 
     def mapped(name: str) -> object:
@@ -479,10 +474,10 @@ def test_a_stream_function_may_be_stateful(
     assert mapped("columns") == (300_000, 3000 * sum(range(1, 101)))
     with pytest.raises(Exception, match=r"no model[\s\S]*in the set-up of bad"):
         mapped("bad")
-    assert eventually(lambda: "closed" in lines(capfd, seen)), seen
+    assert eventually(lambda: "closed" in lines()), lines()
     # Once for the five batches or more of each stream.
-    assert lines(capfd, seen)[0] == "set-up"
-    assert lines(capfd, seen).count("set-up") <= 3
+    assert lines()[0] == "set-up"
+    assert lines().count("set-up") <= 3
 
 
 WRONG = [

@@ -246,7 +246,7 @@ class TestDefinitions < CrosslaneTest
     db = open
     db.query("CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE SCHEMA shop; CREATE TYPE shop.price AS DECIMAL(10, 2)")
     db.udf(:cheered, "(x mood) -> mood") { |_| "ok" }
-    db.table(:moods, "(first mood) -> TABLE(m mood, p shop.price)") { |first| [[first, 1], ["ok", 2]] }
+    db.table(:moods, "(first mood) -> (m mood, p shop.price)") { |first| [[first, 1], ["ok", 2]] }
     db.table(:named, "(m mood)", columns: ->(m) { { m => "INTEGER" } }) { |_| [[1]] }
     dearest = ->(*all) { all.compact.max }
     db.aggregate(:dearest, "(p shop.price) -> shop.price", combine: dearest, &dearest)

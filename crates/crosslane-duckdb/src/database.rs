@@ -279,8 +279,8 @@ impl Database {
         // Not even whether there is such a file.
         self.may_load()?;
         let source = file(path)?;
-        let ready = self
-            .prepare(guests::origin(&source, &self.settings())?, source, |begun| asker.should_end(begun))?;
+        let origin = guests::origin(&source, &self.settings())?;
+        let ready = self.prepare(origin, source, self.known_types(), |begun| asker.should_end(begun))?;
         let _one_at_a_time = lock(&self.loading);
         self.publish(ready, permissions)
     }
@@ -294,7 +294,7 @@ impl Database {
         asker: Asker,
     ) -> Result<Vec<Arc<AnyLibrary>>, Error> {
         self.may_load()?;
-        let settings = self.settings();
+        let (settings, types) = (self.settings(), self.known_types());
         let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
         let results = Mutex::new(Vec::new());
         let load = || loop {
@@ -303,7 +303,8 @@ impl Database {
             let ready = file(path).and_then(|source| {
                 let origin = guests::origin(&source, &settings)?;
                 // Nobody waits for those behind one that failed.
-                self.prepare(origin, source, |begun| asker.should_end(begun) || failed.load(Relaxed) < index)
+                let should_end = |begun| asker.should_end(begun) || failed.load(Relaxed) < index;
+                self.prepare(origin, source, types.clone(), should_end)
             });
             if ready.is_err() {
                 failed.fetch_min(index, Relaxed);
@@ -313,7 +314,8 @@ impl Database {
         std::thread::scope(|scope| {
             // A guest reads its file, and compiles it: a few more than there are processors keep these busy.
             for _ in 1..paths.len().min(2 * cores()) {
-                scope.spawn(load);
+                // Without it this thread loads all.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, load);
             }
             load();
         });
@@ -352,8 +354,8 @@ impl Database {
         let sources = pickles.iter().map(|pickled| pickled.bytes.clone()).collect();
         let source = Source::Pickle { name: REGISTERED.into(), pickles: sources };
         self.may_load()?;
-        let mut ready = self
-            .prepare(guests::origin(&source, &self.settings())?, source, |begun| asker.should_end(begun))?;
+        let origin = guests::origin(&source, &self.settings())?;
+        let mut ready = self.prepare(origin, source, self.known_types(), |begun| asker.should_end(begun))?;
         let is_current =
             |function: &Function| library.is_some_and(|old| self.catalog.is_current(old, function));
         let mut functions = ready.functions.into_iter();
@@ -373,10 +375,10 @@ impl Database {
         permissions: Permissions,
         asker: Asker,
     ) -> Result<Arc<AnyLibrary>, Error> {
-        let _one_at_a_time = lock(&self.loading);
         self.may_load()?;
-        let ready =
-            self.prepare(Origin::thread(socket), Source::Thread { name }, |begun| asker.should_end(begun))?;
+        let (origin, source) = (Origin::thread(socket), Source::Thread { name });
+        let ready = self.prepare(origin, source, self.known_types(), |begun| asker.should_end(begun))?;
+        let _one_at_a_time = lock(&self.loading);
         self.publish(ready, permissions)
     }
 
@@ -394,7 +396,6 @@ impl Database {
         let settings = self.settings();
         let options = LaneOptions { largest: settings.largest_batch, stuck: settings.stuck() };
         let name = remote.to_string();
-        let _one_at_a_time = lock(&self.loading);
         let begun = now();
         let (pool, functions) = Pool::start_unless(
             pool_options(&settings),
@@ -405,6 +406,7 @@ impl Database {
                 Ok((AnyZygote::Remote(Box::new(zygote)), functions))
             },
         )?;
+        let _one_at_a_time = lock(&self.loading);
         self.publish(Ready { name, functions, kept: 0, pool }, permissions)
     }
 
@@ -414,11 +416,17 @@ impl Database {
         self.with_connection(|connection| unsafe { type_names(connection.raw()) })
     }
 
+    /// Those that signatures may name. Most name none: a catalog that cannot be listed fails no load.
+    fn known_types(&self) -> TypeNames {
+        self.types().unwrap_or_default()
+    }
+
     /// Starts a zygote for a source, which loads its functions, unless what begins now should end.
     fn prepare(
         &self,
         origin: Origin,
         source: Source,
+        types: TypeNames,
         should_end: impl Fn(u64) -> bool,
     ) -> Result<Ready, Error> {
         let settings = self.settings();
@@ -427,8 +435,7 @@ impl Database {
         let options = ZygoteOptions {
             origin,
             source,
-            // Most signatures name none: a catalog that cannot be listed fails no load.
-            types: self.types().unwrap_or_default(),
+            types,
             load_timeout: settings.load_timeout,
             stuck: settings.stuck(),
             ring_size: settings.ring_size,

@@ -373,7 +373,7 @@ fn start_anew(
 /// A file in memory for the process that this one becomes.
 fn left(anew: &Anew) -> io::Result<File> {
     let mut file = File::from(rustix::fs::memfd_create("anew", rustix::fs::MemfdFlags::CLOEXEC)?);
-    serde_json::to_writer(io::BufWriter::new(&file), anew)?;
+    serde_json::to_writer(&file, anew)?;
     file.rewind()?;
     Ok(file)
 }

@@ -198,6 +198,16 @@ impl ProcessLane {
         self.ends.places.tell_anywhere();
     }
 
+    /// Kills the guest's process, and does not wait for its end. False for a lane that is a thread, which ends when it looks at its
+    /// socket.
+    pub fn kill(&self) -> bool {
+        let is_ours = matches!(self.home, Home::Own) && self.engine == std::process::id();
+        if is_ours {
+            self.process.kill();
+        }
+        is_ours
+    }
+
     /// How the zygote ended whose thread this lane is, without reaping it, or how the thread alone did. A process
     /// with much memory closes its sockets long before its end.
     fn end_of_thread(&self, zygote: &LaneRecord) -> Option<Ended> {
@@ -411,11 +421,9 @@ impl Lane for ProcessLane {
     }
 
     fn halt(&mut self) -> bool {
-        // A lane that is a thread ends when it looks at its socket.
-        if !matches!(self.home, Home::Own) || self.engine != std::process::id() {
+        if !self.kill() {
             return false;
         }
-        self.process.kill();
         let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
         let limit = Timespec { tv_sec: KILLED.as_secs() as i64, tv_nsec: 0 };
         let ended = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&limit)));

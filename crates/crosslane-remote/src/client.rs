@@ -178,6 +178,10 @@ fn connect(
     let count = remote.addresses.len();
     let order = lost.order(count, turn, Instant::now());
     for (tried, place) in order.into_iter().enumerate() {
+        // Without time nothing is tried, and nothing is known of the others.
+        if tried > 0 && wait.left().is_err() {
+            break;
+        }
         let address = &remote.addresses[place];
         let share = wait.share(count - tried);
         // Servers behind one name take turns when all addresses had one.

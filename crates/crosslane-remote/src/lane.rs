@@ -465,8 +465,7 @@ impl Lane for RemoteLane {
     }
 
     fn may_have_begun(&self, exchange: u64) -> bool {
-        let (at, _) = self.progress;
-        !self.told || at.wrapping_sub(exchange as u32) < 1 << 31
+        !self.told || self.says_begun(exchange)
     }
 
     fn halt(&mut self) -> bool {

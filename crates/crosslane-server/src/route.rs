@@ -89,6 +89,8 @@ struct State {
     /// The last exchange that has ended.
     ended: u64,
     seen: Seen,
+    /// Why its worker was killed, until its end is found.
+    late: Option<String>,
     /// What the worker keeps for the client beyond an exchange.
     states: States,
     closed: bool,
@@ -114,6 +116,7 @@ impl Route {
             sending: false,
             ended: 0,
             seen: Seen { progress: (0, 0), since: Instant::now() },
+            late: None,
             states: States::default(),
             closed: false,
         };
@@ -511,12 +514,15 @@ impl Route {
 
     /// The worker is of no more use. So is the lane: the client does again what can be done again.
     fn lose(&self, state: &mut State, slot: &Arc<Slot>, why: &str) {
+        let late = state.late.take();
+        let why = late.as_deref().unwrap_or(why);
         let lane = lock(&slot.lane).take();
         // The client does again what was not begun: it must know what was, also in the last moment.
-        if let Some(mut lane) = lane {
-            lane.halt();
-            self.tell_progress(state, lane.progress());
+        if let Some(progress) = lane.as_ref().map(|lane| lane.progress()) {
+            self.tell_progress(state, progress);
         }
+        // Dropping it ends its process.
+        drop(lane);
         self.shared.workers[slot.library].forget(slot);
         state.slot = None;
         if let Some(oldest) = state.flying.front() {
@@ -604,12 +610,19 @@ impl Route {
         } else if let Some(limit) = offer.function.patience()
             && state.seen.since.elapsed() > limit + LATE
             && !slot.stalled.load(Relaxed)
+            && state.late.is_none()
         {
-            why = Some(format!(
+            let late = format!(
                 "{}: made no progress for {:.1} s, and its worker was ended",
                 offer.function.name(),
                 state.seen.since.elapsed().as_secs_f64()
-            ));
+            );
+            // It may begin more until its end, which a later look finds.
+            if lock(&slot.lane).as_ref().is_some_and(|lane| lane.kill()) {
+                state.late = Some(late);
+                return;
+            }
+            why = Some(late);
         }
         if let Some(why) = why {
             self.lose(&mut state, slot, &why);

@@ -401,7 +401,7 @@ impl Names {
                     other.signature, function.signature
                 )));
             }
-            if place(&function.spec) == place(&other.spec) {
+            if (function.spec.line, &function.spec.file) == (other.spec.line, &other.spec.file) {
                 continue;
             }
             if !function.spec.overload {

@@ -845,6 +845,7 @@ fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
         }
         let leaving = if !state.keep_warm && state.out == 0 {
             state.lanes.clear();
+            state.surplus = 0;
             std::mem::take(&mut state.idle)
         } else {
             state.take_surplus()

@@ -366,9 +366,7 @@ module Crosslane
     def table(name, signature, columns: nil, **options, &block)
       raise DeclarationError, "table needs a block" unless block
 
-      # Columns that a block decides stand in no signature.
-      signature = resolved(name, columns ? "#{signature} -> BOOLEAN" : signature).delete_suffix(" -> BOOLEAN")
-      table = HostTable.new(name, signature, block, columns, of_host(options))
+      table = HostTable.new(name, signature, block, columns, of_host(options)) { |whole| resolved(name, whole) }
       define(name, table: true) do |connection|
         functions = [table, table.deciding].map do |function|
           [Host.add(function), function.message.to_json] if function

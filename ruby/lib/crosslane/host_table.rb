@@ -26,17 +26,20 @@ module Crosslane
     # @param block [Proc]
     # @param columns [#call, nil]
     # @param options [Hash] see {DSL#udtf}
+    # @yieldparam whole [String] the signature as a function's
+    # @yieldreturn [String] the same with the types that its names stand for
     # @raise [DeclarationError]
     def initialize(name, signature, block, columns, options)
       parameters, fixed = parts_of(signature, columns)
-      @table = Table.new(Crosslane.signature(name, "#{parameters} -> #{fixed || OPEN}"), block, **options)
+      whole = yield("#{parameters} -> #{fixed || OPEN}")
+      @table = Table.new(Crosslane.signature(name, whole), block, **options)
       if @table.parameters.any? { |_, type| type.start_with?("TABLE") }
         raise @table.error("a table of the program takes no TABLE; stream functions come from files")
       end
       return unless columns
 
       @columns = columns
-      decided = Crosslane.signature(name, "#{parameters} -> VARCHAR")
+      decided = Crosslane.signature(name, "#{whole.delete_suffix(" -> #{OPEN}")} -> VARCHAR")
       @deciding = Declaration.new(decided, ->(*values) { decide(values) }, nulls: :call, deterministic: false)
     end
 

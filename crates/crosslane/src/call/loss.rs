@@ -10,7 +10,8 @@
 //!   has ended, after all replies that it has left.
 //! - A server reads the same word when it has lost a worker, and tells it before it tells of the loss.
 //! - A guest that makes no progress may still begin what it has, until it has ended ([`Lane::halt`]). Where that is not known, the oldest
-//!   slice of a late lane counts as begun.
+//!   slice of a late lane counts as begun. Those behind it are judged by the progress that was seen last: a guest that takes one in the
+//!   moment in which it is given up works on it twice.
 //! - If the connection to a server is lost, nobody tells. Then all that was sent and not answered may have begun, the slices behind the
 //!   oldest as well. What could not be sent as a whole has not begun.
 

@@ -594,29 +594,29 @@ impl<Z: Zygote> Map<Z> {
         self.give_up(index, replied, |map, number, row| map.died(error.to_string(), number, row))
     }
 
-    /// Gives up a lane, with what it had.
+    /// Gives up a lane, with what it had. What it said is known, unless it died: it is late, or has said something wrong.
     fn give_up(
         &mut self,
         index: usize,
-        replied: bool,
+        is_known: bool,
         error: impl Fn(&Self, u64, Option<usize>) -> Error,
     ) -> Result<(), Error> {
         let worker = &mut self.workers[index];
         let shared = worker.lane.shares_its_process();
         let row = worker.jobs.front().and_then(|(exchange, _)| made(&*worker.lane, *exchange));
         let jobs = std::mem::take(&mut worker.jobs).into_iter();
-        if replied {
+        if is_known {
             // What was said is known, and the guest may begin more until it has ended.
             worker.lane.halt();
         }
         let lane = &worker.lane;
         let begun =
-            |exchange| if replied { lane.says_begun(exchange) } else { lane.may_have_begun(exchange) };
+            |exchange| if is_known { lane.says_begun(exchange) } else { lane.may_have_begun(exchange) };
         let mut jobs = jobs.map(|(exchange, job)| (begun(exchange), job)).collect::<VecDeque<_>>();
         self.remove(index);
         let Some((begun, oldest)) = jobs.pop_front() else { return Ok(()) };
         let lost = error(self, oldest.number, row);
-        if replied || oldest.delivered > 0 || begun {
+        if is_known || oldest.delivered > 0 || begun {
             self.judge(oldest, u32::from(shared), lost)?;
         } else {
             self.not_begun(oldest, lost)?;

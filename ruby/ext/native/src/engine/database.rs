@@ -16,7 +16,7 @@ use crate::engine::bind::Parameter;
 use crate::engine::rows::Rows;
 use crate::engine::session::{Session, Sessions, failure, lock};
 use crate::engine::{append, bind};
-use crosslane::{DataType, Signature};
+use crosslane::{DataType, Signature, TypeNames};
 use crosslane_gvl::{self as gvl, Stand, check_interrupts, stand};
 use crosslane_vectors::{Chunk, data_type, type_names};
 use libduckdb_sys as ffi;
@@ -436,9 +436,12 @@ impl Connection {
     /// cannot be understood.
     pub(crate) fn resolve(&self, signature: String) -> Result<Option<String>, Error> {
         let link = self.link()?;
-        // SAFETY: the connection is open, and lent to this thread alone.
-        let names = briefly(|| unsafe { type_names(link.raw) });
-        let names = names.map_err(|error| failure(None, &error.to_string()))?;
+        let mut names = TypeNames::default();
+        link.run(|| {
+            // SAFETY: the connection is open, and lent to this thread alone.
+            names = unsafe { type_names(link.raw) }.map_err(|error| error.to_string())?;
+            Ok(())
+        })?;
         let signature = names.within(|| signature.parse::<Signature>()).ok();
         Ok(signature.map(|signature| format!("({}) -> {}", signature.declared(), signature.result())))
     }
