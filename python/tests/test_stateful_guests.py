@@ -91,7 +91,7 @@ def test_a_lane_that_is_not_needed_any_more_tears_down(
     con.execute("SELECT rows_so_far(1)").fetchall()
     guest(language)(COUNTERS[language] + "\n")
     assert eventually(lambda: sorted(lines()) == ["closed after 1", "set-up", "set-up"] and settled(con)), (
-        seen
+        lines()
     )
     con.close()
     assert eventually(lambda: lines().count("closed after 0") == 1), lines()
