@@ -509,6 +509,7 @@ def aggregate(**methods: Callable[..., Any] | None) -> type:
 async def asynchronous(self: Any, x: int) -> None: ...
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
@@ -526,6 +527,7 @@ def test_classes_that_are_no_aggregates(methods: dict[str, Any], message: str) -
         udaf(aggregate(**methods))
 
 
+@pytest.mark.any_duckdb
 def test_declarations_that_cannot_work(con: duckdb.DuckDBPyConnection) -> None:
     with pytest.raises(crosslane.DeclarationError, match="udaf decorates a class"):
         udaf(len)  # type: ignore[type-var]
@@ -724,6 +726,7 @@ def test_groups_have_columns_of_their_own(totals: duckdb.DuckDBPyConnection, loa
         )
 
 
+@pytest.mark.any_duckdb
 def test_a_part_of_an_array_is_pickled_alone(totals: duckdb.DuckDBPyConnection, load: Load) -> None:
     con = load(PARTS)
     con.execute("SET threads = 1")
@@ -888,6 +891,7 @@ def changed(self, x):
 """
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     "function",
     [

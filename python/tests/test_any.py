@@ -146,6 +146,7 @@ def test_constants_nulls_and_no_arguments(languages: duckdb.DuckDBPyConnection, 
     assert one("twice('a') || twice(1)") == '["a"][["a"]][1][[1]]'
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize("language", ["py", "js", "rb"])
 def test_more_types_than_a_lane_remembers(languages: duckdb.DuckDBPyConnection, language: str) -> None:
     con = languages
@@ -167,6 +168,7 @@ def test_more_types_than_a_lane_remembers(languages: duckdb.DuckDBPyConnection, 
     )
 
 
+@pytest.mark.any_duckdb
 def test_ruby_calls_with_64_arguments_at_most(languages: duckdb.DuckDBPyConnection) -> None:
     many = ", ".join(f"n + {at}" for at in range(65))
     message = error(languages, f"SELECT rb_rest({many}) FROM (VALUES (1)) t(n)")
@@ -237,6 +239,7 @@ def test_each_argument_arrives_as_the_value_of_its_type(con: duckdb.DuckDBPyConn
         }
 
 
+@pytest.mark.any_duckdb
 def test_any_type_in_annotations(con: duckdb.DuckDBPyConnection, load: Load) -> None:
     def one(x: Any) -> str:
         return "one"
@@ -322,6 +325,7 @@ def kinds(x: Annotated[Any, "ANY"], y: Any) -> list[str]:
     return [f"{type(x).__name__} {x.type} {y.type} {y.null_count == len(y)}"] * len(x)
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize("lane", ["process", "thread"])
 def test_vectorized_functions_get_arrays_of_the_arguments_types(
     con: duckdb.DuckDBPyConnection, lane: Any
@@ -344,6 +348,7 @@ def test_vectorized_functions_get_arrays_of_the_arguments_types(
     )
 
 
+@pytest.mark.any_duckdb
 def test_columns_of_other_libraries(load: Load) -> None:
     con = load(
         """
@@ -361,6 +366,7 @@ def test_columns_of_other_libraries(load: Load) -> None:
     )
 
 
+@pytest.mark.any_duckdb
 def test_async_functions_keep_one_loop(con: duckdb.DuckDBPyConnection) -> None:
     async def loop_of(x: Any) -> int:
         return id(asyncio.get_running_loop())

@@ -24,6 +24,8 @@ from crosslane import DeclarationError
 
 from .conftest import Library, Load, error, value
 
+pytestmark = pytest.mark.any_duckdb
+
 LANES = pytest.mark.parametrize("lane", ["process", "thread"])
 
 

@@ -12,6 +12,8 @@ import crosslane
 
 from .conftest import Library, Load, error, value
 
+pytestmark = pytest.mark.any_duckdb
+
 IMPORTS = """
         import datetime, decimal, uuid
         import numpy as np, numpy.typing as npt, pandas as pd, polars as pl, pyarrow as pa, pyarrow.compute as pc

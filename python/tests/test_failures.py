@@ -52,6 +52,7 @@ def test_a_worker_that_dies_ends_its_query_alone(load: Load, way: str) -> None:
     assert value(con, "SELECT sum(f(i)) FROM t WHERE i < 1000") == sum(range(1000))
 
 
+@pytest.mark.any_duckdb
 def test_a_crash_shows_where_it_happened(load: Load, capfd: pytest.CaptureFixture[str]) -> None:
     con = load(
         """
@@ -68,6 +69,7 @@ def test_a_crash_shows_where_it_happened(load: Load, capfd: pytest.CaptureFixtur
     assert re.search(r'functions_1.py", line \d in f', text)
 
 
+@pytest.mark.any_duckdb
 def test_an_error_s_text_has_a_bound(load: Load, library: Library) -> None:
     con = load("@udf\ndef f(x: int) -> int: raise ValueError('begin' + 'é' * 10_000_000 + 'end')")
     path = library("raise ValueError('begin' + 'x' * 20_000_000 + 'end')")
@@ -79,6 +81,7 @@ def test_an_error_s_text_has_a_bound(load: Load, library: Library) -> None:
         assert "end" in text
 
 
+@pytest.mark.any_duckdb
 def test_what_was_printed_before_is_not_told_of_a_later_crash(load: Load) -> None:
     con = load(
         """
@@ -100,6 +103,7 @@ def test_what_was_printed_before_is_not_told_of_a_later_crash(load: Load) -> Non
     assert "loaded" not in text
 
 
+@pytest.mark.any_duckdb
 def test_what_a_function_prints_reaches_the_log_and_never_the_data(
     load: Load, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +123,7 @@ def test_what_a_function_prints_reaches_the_log_and_never_the_data(
     printed(capfd, *(f"{kind} line from {x}\n" for x in range(50) for kind in ("a", "an error")))
 
 
+@pytest.mark.any_duckdb
 def test_a_worker_that_closes_its_descriptors(load: Load) -> None:
     con = load(
         """
@@ -139,6 +144,7 @@ def test_a_worker_that_closes_its_descriptors(load: Load) -> None:
         assert value(con, "SELECT sum(f(i)) FROM t WHERE i < 900") == sum(range(900))
 
 
+@pytest.mark.any_duckdb
 def test_children_of_a_worker_end_with_it(load: Load, tmp_path: Path) -> None:
     # Tests of another version of DuckDB, which run beside these, have such children, too.
     duration = f"1000.{os.getpid()}"
@@ -167,6 +173,7 @@ def test_children_of_a_worker_end_with_it(load: Load, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.any_duckdb
 def test_a_process_that_is_no_worker_is_not_ended(load: Load) -> None:
     """A library may put anything in the place of `os.fork`; what it answers is no process of the engine's."""
     stranger = subprocess.Popen(["sleep", "1000"], process_group=0)
@@ -187,6 +194,7 @@ def test_a_process_that_is_no_worker_is_not_ended(load: Load) -> None:
         stranger.wait()
 
 
+@pytest.mark.any_duckdb
 def test_timeout_ends_the_call_and_replaces_the_worker(load: Load) -> None:
     con = load(
         """
@@ -245,6 +253,7 @@ def stuck(language: str, timeout: bool) -> tuple[str, tuple[str, str]]:
     return text.format(f", {option}" if timeout else ""), frames
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize("language", STUCK)
 def test_a_timeout_says_where_the_function_was(tmp_path: Path, language: str) -> None:
     path = tmp_path / f"functions.{language}"
@@ -257,6 +266,7 @@ def test_a_timeout_says_where_the_function_was(tmp_path: Path, language: str) ->
         assert value(con, "SELECT f(4)") == 4
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize("language", STUCK)
 def test_a_call_without_a_timeout_that_is_stuck(tmp_path: Path, language: str) -> None:
     path, log = tmp_path / f"functions.{language}", tmp_path / "log"
@@ -304,6 +314,7 @@ canceller.join()
     assert said.count("Stack (most recent call first):") == 2
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     "own",
     [
@@ -329,6 +340,7 @@ def test_a_function_s_own_handler_is_left_alone(load: Load, tmp_path: Path, own:
     assert not mark.exists() or not mark.read_text()
 
 
+@pytest.mark.any_duckdb
 def test_of_a_deep_stack_the_innermost_frames_are_told(load: Load) -> None:
     con = load(
         """
@@ -346,6 +358,7 @@ def test_of_a_deep_stack_the_innermost_frames_are_told(load: Load) -> None:
     assert [frame.split(":")[1].split()[0] for frame in frames[-2:]] == ["7", "6"]
 
 
+@pytest.mark.any_duckdb
 def test_a_timeout_counts_for_each_row_and_not_for_the_batch(load: Load) -> None:
     con = load(
         """
@@ -393,6 +406,7 @@ def test_errors_as_null(load: Load) -> None:
     assert value(con, "SELECT errors FROM crosslane_stats() WHERE function = 'raises'") == 200
 
 
+@pytest.mark.any_duckdb
 def test_retries(load: Load, tmp_path: Path) -> None:
     con = load(
         f"""
@@ -422,6 +436,7 @@ def test_retries(load: Load, tmp_path: Path) -> None:
     assert value(con, "SELECT retries FROM crosslane_stats() WHERE function = 'raises_once'") == 4
 
 
+@pytest.mark.any_duckdb
 def test_memory_limit(load: Load) -> None:
     con = load(
         """
@@ -449,6 +464,7 @@ def test_memory_limit(load: Load) -> None:
     assert value(con, "SELECT hog(50)") == 50_000_000
 
 
+@pytest.mark.any_duckdb
 def test_async_functions(load: Load) -> None:
     con = load(
         """
@@ -519,6 +535,7 @@ def test_cancel_ends_a_slow_function_at_once(load: Load) -> None:
     assert value(con, "SELECT 1") == 1
 
 
+@pytest.mark.any_duckdb
 def test_a_zygote_that_is_started_again_runs_what_was_loaded(
     con: duckdb.DuckDBPyConnection, library: Library
 ) -> None:
@@ -547,6 +564,7 @@ def test_a_killed_zygote_is_started_again(load: Load) -> None:
     assert value(con, "SELECT f(1)") == 2
 
 
+@pytest.mark.any_duckdb
 def test_a_worker_found_dead_while_idle(library: Library) -> None:
     con = crosslane.connect(functions=library("import os\n@udf\ndef pid() -> int: return os.getpid()"))
     pid = value(con, "SELECT pid()")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 import crosslane
 
 from .conftest import CPUS, Library, Load, ready, value
+
+pytestmark = pytest.mark.any_duckdb
 
 FUNCTIONS = """
 import os, time

@@ -51,6 +51,7 @@ class Named(TypedDict):
     points: list[Point]
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     ("hint", "sql"),
     [
@@ -86,6 +87,7 @@ def test_annotations(hint: Any, sql: str) -> None:
     assert _signature.from_annotation(hint).sql == sql
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     ("hint", "sql", "column"),
     [
@@ -103,6 +105,7 @@ def test_column_annotations(hint: Any, sql: str, column: str) -> None:
     assert (typed.sql, typed.column) == (sql, column)
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     ("hint", "kind"),
     [
@@ -116,6 +119,7 @@ def test_annotations_with_types_in_sql_admit_null(hint: Any, kind: str) -> None:
     assert kind == "row" or typed.column == "numpy"
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     "hint",
     [list, dict, object, Any, int | str, None, list[object], Annotated[int, "INTT"], Decimal, list[Decimal]],
@@ -125,6 +129,7 @@ def test_annotations_without_a_type_say_what_to_write(hint: Any) -> None:
         _signature.from_annotation(hint)
 
 
+@pytest.mark.any_duckdb
 def test_objects_of_the_users_classes(load: Load) -> None:
     con = load(
         """
@@ -235,6 +240,7 @@ def test_null_gives_null_without_a_call_unless_it_is_admitted(load: Load) -> Non
     assert value(con, "SELECT sees(NULL, 1)") == "None"
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     "declaration",
     [
@@ -263,6 +269,7 @@ def test_vectorized(load: Load, declaration: str) -> None:
     assert value(con, "SELECT count(*) FROM n WHERE f(i) IS DISTINCT FROM i + 1") == 0
 
 
+@pytest.mark.any_duckdb
 def test_a_vectorized_function_may_keep_its_arrays(load: Load) -> None:
     con = load(
         """
@@ -280,6 +287,7 @@ def test_a_vectorized_function_may_keep_its_arrays(load: Load) -> None:
     assert value(con, "SELECT max(keep(i)) FROM t") == sum(range(20000))
 
 
+@pytest.mark.any_duckdb
 def test_wrong_results_of_vectorized_functions(load: Load) -> None:
     con = load(
         """
@@ -301,6 +309,7 @@ def test_wrong_results_of_vectorized_functions(load: Load) -> None:
     assert "'b', which is none of ENUM('a')" in error(con, "SELECT strange(i) FROM t")
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     ("returns", "result", "message"),
     [
@@ -343,6 +352,7 @@ def test_wrong_results(load: Load, returns: str, result: str, message: str) -> N
     assert "in row 1 of the batch, with x = 0" in text
 
 
+@pytest.mark.any_duckdb
 def test_results_of_related_types_fit(load: Load) -> None:
     con = load(
         """
@@ -370,6 +380,7 @@ def test_results_of_related_types_fit(load: Load) -> None:
     assert value(con, "SELECT data(1)") == [b"a", b"b", b"c"]
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -406,6 +417,7 @@ def test_wrong_files(con: duckdb.DuckDBPyConnection, library: Library, text: str
     assert value(con, "SELECT 42") == 42
 
 
+@pytest.mark.any_duckdb
 def test_wrong_places(con: duckdb.DuckDBPyConnection) -> None:
     assert "No such file" in error(con, "FROM crosslane_load('/nowhere/functions.py')")
     assert "there is no setting" in error(con, "CALL crosslane_set('rings', '1')")
@@ -479,6 +491,7 @@ def test_functions_on_the_programs_own_values() -> None:
     con.close()
 
 
+@pytest.mark.any_duckdb
 def test_the_decorated_function_stays_a_function() -> None:
     @udf(timeout=1)
     def double(x: int) -> int:
@@ -520,6 +533,7 @@ def test_many_parameters_and_none(load: Load) -> None:
     assert value(con, f"SELECT sum(f({', '.join(['i'] * 40)})) FROM t") == 40 * sum(range(5000))
 
 
+@pytest.mark.any_duckdb
 def test_without_pyarrow(load: Load) -> None:
     con = load(
         """
@@ -550,6 +564,7 @@ def test_an_argument_that_python_cannot_hold_concerns_its_row_only(load: Load) -
         assert con.execute(query).fetchall() == [(2024,), (None,), (2025,)]
 
 
+@pytest.mark.any_duckdb
 def test_what_the_package_shows() -> None:
     assert {*dir(crosslane)} == {*crosslane.__all__, "__version__"}
     assert all(hasattr(crosslane, name) for name in crosslane.__all__)

@@ -18,6 +18,8 @@ import crosslane
 
 from .conftest import Load
 
+pytestmark = pytest.mark.any_duckdb
+
 INTS = [
     *range(-8, 8), *range(250, 262), 2**30 - 1, 2**30, 2**31, 2**60 - 1, 2**60, 2**63 - 1, -(2**30) + 1, -(2**30), -(2**60) + 1,
     -(2**60), -(2**63), 1000, 1001, 1000, -1000, 5, 1000, 2**40, 7, 2**40 + 1,

@@ -16,6 +16,8 @@ import pytest
 
 from .conftest import eventually, lives
 
+pytestmark = pytest.mark.any_duckdb
+
 #: A child, one whose parent has ended, and one that has put itself into a session of its own.
 HIDING = {
     "py": """

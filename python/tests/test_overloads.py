@@ -128,6 +128,7 @@ def test_a_name_that_is_taken(
     assert signatures(con) == []
 
 
+@pytest.mark.any_duckdb
 @each_language
 def test_check_lists_each(file: Callable[..., Path], suffix: str) -> None:
     checked = CliRunner().invoke(main, ["check", str(file(suffix, "BIGINT", "VARCHAR"))])
@@ -136,6 +137,7 @@ def test_check_lists_each(file: Callable[..., Path], suffix: str) -> None:
     assert "f(x VARCHAR) -> VARCHAR" in checked.output
 
 
+@pytest.mark.any_duckdb
 def test_the_first_one_need_not_say_it(load: Load) -> None:
     con = load("""
         @udf
@@ -238,6 +240,7 @@ def test_an_error_is_that_of_the_function_that_was_called(load: Load) -> None:
     assert ":6 in f" in error(con, "SELECT f('a')")
 
 
+@pytest.mark.any_duckdb
 def test_modules_bring_their_overloads_along(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text(
         "from crosslane import udf\n" + "".join(map(LANGUAGES["py"], ["BIGINT", "DATE"]))
@@ -250,6 +253,7 @@ def test_modules_bring_their_overloads_along(con: duckdb.DuckDBPyConnection, tmp
         assert (checked.exit_code, checked.output.count("f(x DATE) -> VARCHAR")) == (0, 2), checked.output
 
 
+@pytest.mark.any_duckdb
 def test_a_function_that_is_redefined_is_the_last(load: Load) -> None:
     con = load("""
         @udf

@@ -104,6 +104,7 @@ UNFIT = [
 ]
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(("returns", "array", "message"), UNFIT)
 def test_a_value_that_does_not_fit_is_the_functions_error(
     load: Load, returns: str, array: str, message: str
@@ -133,6 +134,7 @@ def test_a_value_that_does_not_fit_is_the_functions_error(
     assert value(con, "SELECT errors FROM crosslane_stats() WHERE function = 'g'") == 1
 
 
+@pytest.mark.any_duckdb
 def test_a_decimal_whose_class_has_a_text_of_its_own(load: Load) -> None:
     con = load(
         """
@@ -146,6 +148,7 @@ def test_a_decimal_whose_class_has_a_text_of_its_own(load: Load) -> None:
     assert value(con, "SELECT f(1)::VARCHAR") == "12.50"
 
 
+@pytest.mark.any_duckdb
 def test_keys_of_maps_are_different_after_they_were_converted(load: Load) -> None:
     con = load(
         """
@@ -170,6 +173,7 @@ def test_keys_of_maps_are_different_after_they_were_converted(load: Load) -> Non
     assert con.execute("SELECT i FROM range(4) r(i) WHERE twice(i) IS NULL").fetchall() == [(1,)]
 
 
+@pytest.mark.any_duckdb
 def test_keys_of_maps_in_javascript(script: Load) -> None:
     con = script(
         """
@@ -180,6 +184,7 @@ def test_keys_of_maps_in_javascript(script: Load) -> None:
     assert value(con, "SELECT f(1)::VARCHAR") == "{1.0=1, 2.0=2}"
 
 
+@pytest.mark.any_duckdb
 def test_values_that_do_not_fit_in_ruby(ruby: Load) -> None:
     con = ruby(
         """
@@ -203,6 +208,7 @@ def nested(levels: int, before: str, behind: str) -> str:
     return before * levels + "BIGINT" + behind * levels
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize("levels", [65, 8_000, 200_000])
 @pytest.mark.parametrize(("before", "behind"), [("", "[]"), ("STRUCT(a ", ")"), ("MAP(BIGINT, ", ")")])
 def test_types_that_nest_too_deep_are_refused(

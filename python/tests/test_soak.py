@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.any_duckdb
+
 SOAK = Path(__file__).resolve().parents[2] / "tools" / "soak.py"
 
 

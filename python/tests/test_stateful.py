@@ -11,6 +11,8 @@ import crosslane
 
 from .conftest import CPUS, Library, Load, error, eventually, printed, value
 
+pytestmark = pytest.mark.any_duckdb
+
 #: Writes what happens, and where, into a file.
 NOTES = """
 import os

@@ -87,6 +87,7 @@ def called(x):
     assert rows(con, "FROM called(NULL)") == [("None",)]
 
 
+@pytest.mark.any_duckdb
 def test_rows_may_have_any_shape_that_names_their_columns(load: Load) -> None:
     con = load(
         HEAD
@@ -137,6 +138,7 @@ def text():
     assert rows(con, "FROM text()") == [("a",), ("bc",)]
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     ("yielded", "said"),
     [
@@ -167,6 +169,7 @@ def f(n):
     assert pool(con) == (0, 0)
 
 
+@pytest.mark.any_duckdb
 def test_what_is_no_iterable_is_an_error(load: Load) -> None:
     con = load(
         HEAD
@@ -249,6 +252,7 @@ def batches(n, kind):
 )
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize("kind", ["batch", "reader", "polars", "pandas", "tuple", "dict", "list", "names"])
 def test_batches_may_come_from_any_library(load: Load, kind: str) -> None:
     con = load(BATCHES)
@@ -259,6 +263,7 @@ def test_batches_may_come_from_any_library(load: Load, kind: str) -> None:
     assert value(con, "SELECT kind FROM crosslane_functions()") == "table, vectorized"
 
 
+@pytest.mark.any_duckdb
 def test_batches_of_several_parts_and_wrong_ones(load: Load) -> None:
     con = load(BATCHES)
     expected = [*range(1, 3000), 5]
@@ -440,6 +445,7 @@ def raises(n):
         assert rows(con, query) == [(n, 1)]
 
 
+@pytest.mark.any_duckdb
 def test_a_generator_that_makes_no_row_in_time_is_ended(load: Load) -> None:
     con = load(
         HEAD
@@ -461,6 +467,7 @@ def slow():
     assert len(rows(con, "FROM slow()")) == 8
 
 
+@pytest.mark.any_duckdb
 def test_a_generator_beyond_its_memory_fails(load: Load) -> None:
     con = load(
         HEAD
@@ -639,6 +646,7 @@ def test_a_program_registers_table_functions(con: duckdb.DuckDBPyConnection, lan
     assert "was dropped" in error(con, "FROM squares(2)")
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -681,6 +689,7 @@ def test_declarations_that_cannot_work(
     assert said in str(failed.value)
 
 
+@pytest.mark.any_duckdb
 def test_a_class_of_rows_is_a_table(load: Load) -> None:
     con = load(
         HEAD
@@ -786,6 +795,7 @@ def closed(how):
 )
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     ("query", "outcome"),
     [
@@ -813,6 +823,7 @@ def test_objects_that_are_not_what_they_seem(load: Load, query: str, outcome: ob
     assert eventually(lambda: pool(con) == (0, 0))
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(("how", "lost"), [("raises", 0), ("yields", 0), ("hangs", 1), ("dies", 1)])
 def test_generators_that_do_not_end_when_they_are_closed(load: Load, how: str, lost: int) -> None:
     con = load(HOSTILE)
@@ -846,6 +857,7 @@ def f(part):
     assert rows(con, "SELECT rows, retries, lanes_lost FROM crosslane_stats()") == [(100_000, 5, 5)]
 
 
+@pytest.mark.any_duckdb
 def test_check_says_what_is_a_table(library: Library) -> None:
     from click.testing import CliRunner
 

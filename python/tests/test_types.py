@@ -63,6 +63,7 @@ def test_types_that_functions_cannot_have_are_named(name: str) -> None:
         _guest.parse_type(name)
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(("kind", "text"), [("VARIANT", '{"a":1}')])
 def test_the_advice_works(kind: str, text: str, con: duckdb.DuckDBPyConnection, library: Library) -> None:
     """A value cast to what the error says comes back and can be cast to its type again."""
@@ -168,11 +169,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPy
     con.close()
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize("index", range(len(WRONG)), ids=["-".join(case[:3]) for case in WRONG])
 def test_results_that_are_no_values_of_their_type(engine: duckdb.DuckDBPyConnection, index: int) -> None:
     assert re.search(WRONG[index][3], error(engine, f"SELECT f{index}(1)"))
 
 
+@pytest.mark.any_duckdb
 def test_vectorized_functions_make_the_new_types(con: duckdb.DuckDBPyConnection, library: Library) -> None:
     crosslane.load(
         con,
@@ -264,6 +267,7 @@ def has(value: Partly) -> str: return repr(value)
 """
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     ("call", "result"),
     [
@@ -280,6 +284,7 @@ def test_a_dict_may_lack_what_may_be_none_or_is_not_required(load: Load, call: s
     assert value(load(PRESENCE), f"SELECT {call}") == result
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     ("call", "reason"),
     [

@@ -162,6 +162,7 @@ def test_parameters_with_defaults_before_them(load: Load) -> None:
     assert con.execute("SELECT f(1), f(1, 2), f(1, 2, 3), f(1, 2, 3, 4)").fetchall() == [(170, 120, 121, 122)]
 
 
+@pytest.mark.any_duckdb
 def test_what_the_annotation_adds_to_a_signature(load: Load) -> None:
     con = load(
         """
@@ -180,6 +181,7 @@ def test_what_the_annotation_adds_to_a_signature(load: Load) -> None:
     assert value(con, "SELECT counted('a', NULL, NULL)") == 2
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     "column", ["npt.NDArray[np.int64]", "Annotated[pd.Series, 'BIGINT']", "Annotated[pl.Series, 'BIGINT']"]
 )
@@ -201,6 +203,7 @@ def test_columns_of_each_library(load: Load, column: str) -> None:
     assert value(con, "SELECT count(*) FROM t WHERE total(i) IS DISTINCT FROM i") == 0
 
 
+@pytest.mark.any_duckdb
 @pytest.mark.parametrize(
     ("fixture", "text", "message"),
     [

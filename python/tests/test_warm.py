@@ -11,6 +11,8 @@ import crosslane
 
 from .conftest import CPUS, error, eventually, value
 
+pytestmark = pytest.mark.any_duckdb
+
 #: How many idle workers all files may have together.
 BOUND = 2 * CPUS
 
