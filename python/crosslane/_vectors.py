@@ -118,6 +118,16 @@ class Steps:
             yield batch
 
 
+def _fills_places(kind: pa.DataType) -> bool:
+    """Whether pyarrow itself puts values of a type into the places that a mask has. It does so for all but nested ones."""
+    none = pa.nulls(0, kind)
+    try:
+        pc.replace_with_mask(none, pa.nulls(0, pa.bool_()), none)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
 class Caller:
     """Calls a vectorized function with pyarrow arrays, whatever library it is written for."""
 
@@ -128,6 +138,7 @@ class Caller:
         self._admits_null = declared.admits_null
         self._variadic = declared.variadic
         self._result = result
+        self._fills_places = _fills_places(result)
 
     def __call__(self, arrays: list[pa.Array], rows: int) -> pa.Array | list[Any]:
         """The function's result as an array of the declared type, or as a list of objects.
@@ -146,6 +157,8 @@ class Caller:
         if isinstance(results, list):
             rest = iter(results)
             return [next(rest) if called else None for called in kept.to_pylist()]
+        if self._fills_places:
+            return pc.replace_with_mask(pa.nulls(rows, self._result), kept, results)
         places = pc.subtract(pc.cumulative_sum(kept.cast(pa.int64())), 1)
         return results.take(pc.if_else(kept, places, None))
 

@@ -43,6 +43,25 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
+#: The version of Spark that runs all tests.
+NEWEST = "4.3"
+#: How many tests another version leaves out.
+LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what does not depend on Spark's version, unless this is the newest."""
+    if not pyspark.__version__.startswith(f"{NEWEST}."):
+        every = len(items)
+        items[:] = [item for item in items if item.get_closest_marker("any_spark") is None]
+        config.stash[LEFT_OUT] = every - len(items)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str:
+    count = config.stash.get(LEFT_OUT, 0)
+    return f"{count} tests do not depend on Spark's version and run with {NEWEST}" if count else ""
+
+
 def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
     """Whether a condition becomes true in time. While the machine stands still nobody can do anything: a look counts for a second at most."""
     while seconds > 0:

@@ -62,6 +62,7 @@ def data(
     )
 
 
+@pytest.mark.any_spark
 def test_cases_are_left_out_for_their_types_alone() -> None:
     left_out = [case["type"] for index, case in enumerate(TABLE["cases"]) if index not in CASES]
     assert [shortened(type_) for type_ in left_out] == LEFT_OUT
@@ -97,6 +98,7 @@ def test_values_come_back_unchanged(spark: SparkSession, index: int) -> None:
     assert [answer for answer in answers if set(answer.values()) != {0}] == []
 
 
+@pytest.mark.any_spark
 @pytest.mark.parametrize(
     ("index", "kind", "text"),
     [
@@ -122,6 +124,7 @@ def test_values_that_a_language_lacks_are_refused(
     assert dict(zip(others, seen)) == dict.fromkeys(others, x)
 
 
+@pytest.mark.any_spark
 @pytest.mark.parametrize(
     "index",
     [

@@ -66,6 +66,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "SPARK_CONF_DIR": str(folder), "PATH": path}
 
 
+@pytest.mark.any_spark
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES)
 def test_pages(page: str, tmp_path: Path, environment: dict[str, str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark" / "compare.py"
 
 
+@pytest.mark.any_spark
 @pytest.mark.timeout(900)
 def test_duckdb_and_spark_give_the_same_rows(tmp_path: Path) -> None:
     done = subprocess.run(
@@ -31,6 +32,7 @@ def test_duckdb_and_spark_give_the_same_rows(tmp_path: Path) -> None:
     assert sum(int(rows.replace(",", "")) for rows, _ in lines) > 50_000
 
 
+@pytest.mark.any_spark
 @pytest.mark.parametrize(
     ("duck", "spark", "found"),
     [

@@ -97,6 +97,7 @@ def test_a_function_that_fails_while_the_task_reads(spark: SparkSession) -> None
 # Workers
 
 
+@pytest.mark.any_spark
 def test_a_worker_is_used_again(spark: SparkSession) -> None:
     query = "SELECT DISTINCT pid(id) FROM range(0, 100, 1, 1)"
     # Which one is taken depends on which thread had it last, on those that are made to be kept ready, and on when those of earlier
@@ -108,6 +109,7 @@ def test_a_worker_is_used_again(spark: SparkSession) -> None:
     assert len(rows(spark.sql("SELECT DISTINCT pid(id) FROM range(0, 20000, 1, 1)"))) == 1
 
 
+@pytest.mark.any_spark
 def test_a_worker_carries_nothing_over(spark: SparkSession) -> None:
     ((_, before),) = rows(spark.sql("SELECT pid(1), environment(1)"))
 
@@ -161,6 +163,7 @@ def test_a_query_that_is_cancelled(spark: SparkSession, tmp_path: Path, interrup
     assert works(spark)
 
 
+@pytest.mark.any_spark
 def test_a_time_limit(spark: SparkSession) -> None:
     text = error(lambda: spark.sql("SELECT impatient(id, 1000.0) FROM range(1)").collect())
     assert "impatient: timed out after 0.5 s" in text
@@ -168,6 +171,7 @@ def test_a_time_limit(spark: SparkSession) -> None:
     assert works(spark)
 
 
+@pytest.mark.any_spark
 def test_a_worker_that_dies(spark: SparkSession) -> None:
     text = error(lambda: spark.sql("SELECT dies_at(id, 150) FROM range(0, 200, 1, 1)").collect())
     assert "dies_at: its worker process ended with exit code 3" in text
@@ -175,6 +179,7 @@ def test_a_worker_that_dies(spark: SparkSession) -> None:
     assert works(spark)
 
 
+@pytest.mark.any_spark
 def test_a_worker_that_somebody_kills(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "who"
     failed: list[str] = []
@@ -191,6 +196,7 @@ def test_a_worker_that_somebody_kills(spark: SparkSession, tmp_path: Path) -> No
     assert works(spark)
 
 
+@pytest.mark.any_spark
 def test_a_call_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
     query = f"SELECT dies_once(id, '{tmp_path}') FROM range(0, 300, 1, 2)"
     assert rows(spark.sql(query)) == [(i,) for i in range(300)]
@@ -200,6 +206,7 @@ def test_a_call_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
 # Large values
 
 
+@pytest.mark.any_spark
 def test_a_large_value(spark: SparkSession) -> None:
     query = "SELECT text_length(repeat('ä', CAST(5000000 + id AS INT))), length(doubled_text(repeat('x', 5000000))) FROM range(3)"
     assert rows(spark.sql(query)) == [(5_000_000 + i, 10_000_000) for i in range(3)]
@@ -221,6 +228,7 @@ def small(drivers: Callable[[], Driver]) -> Driver:
     return driver
 
 
+@pytest.mark.any_spark
 def test_100_mb_in_a_jvm_with_little_memory(small: Driver) -> None:
     # Not a constant, which Spark would make while it plans.
     query = "SELECT text_length(repeat(CAST(id % 1 AS STRING), 100000000)) FROM range(1)"
@@ -247,6 +255,7 @@ def test_failures_leave_no_memory_behind(small: Driver) -> None:
     assert jvm.memory_info().rss - before < 25 * 1_500_000
 
 
+@pytest.mark.any_spark
 def test_batches_are_bounded(small: Driver) -> None:
     seen = small.rows("SELECT rows_at_once(id) FROM range(0, 1000, 1, 1)")
     assert [n for (n,) in seen] == [64] * 64 + [100] * 900 + [36] * 36
@@ -268,6 +277,7 @@ def test_tasks_run_side_by_side(small: Driver, tmp_path: Path) -> None:
     assert overlaps(small, 4, tmp_path)
 
 
+@pytest.mark.any_spark
 def test_what_functions_print_is_not_data(small: Driver) -> None:
     assert small.rows("SELECT prints(id) FROM range(100, 150, 1, 1)") == [[x] for x in range(100, 150)]
     for kind in ("a", "an error"):
@@ -316,6 +326,7 @@ def waits(x: int) -> int:
 """
 
 
+@pytest.mark.any_spark
 def test_a_worker_that_is_stuck_is_told_of_and_ended(driver: Driver, tmp_path: Path) -> None:
     file = tmp_path / "stuck.py"
     file.write_text(STUCK)

@@ -1,30 +1,43 @@
-//! What a row of a function costs, and what follows for the size of slices.
+//! What a batch and a row of a function cost, and what follows for the size of slices.
 //!
-//! Slicing costs a round trip per slice, which is short in a ring and longer to a server, and occupies idle lanes, so it must pay:
-//! a batch is sliced only if its remaining work is worth so many round trips ([`WORTH_SLICING`]), or if lanes share it already.
-//! A slice should be long enough to hide its round trip, short enough that the slowest lane does not decide,
-//! and an unmeasured function is approached carefully: the first slice has one row, and no slice exceeds eight
-//! times the rows measured so far, so that a function of a second per row is not sent 2048 of them.
+//! Slicing costs a round trip per slice, which is short in a ring and longer to a server, and occupies idle lanes. It also repeats
+//! what the function does once per batch, as vectorized ones do. So it must pay: a batch is sliced only if the work for its
+//! remaining rows is worth that ([`WORTH_SLICING`], [`WORTH_REPEATING`]), or if lanes share it already. A slice should be long
+//! enough to hide its round trip, short enough that the slowest lane does not decide, and an unmeasured function is approached
+//! carefully: the first slice has one row, and no slice exceeds eight times the rows measured so far, so that a function of a
+//! second per row is not sent 2048 of them.
+//!
+//! The two costs are a line through the latest batches, by least squares ([`Line`]). One average per row would take what a batch
+//! costs for the cost of its rows: short slices would look expensive, and be cut into still shorter ones.
 
 use crate::exchange::Entry;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// In round trips.
 const WORTH_SLICING: u32 = 30;
 const SHORTEST: u32 = 5;
+/// In what a batch costs by itself: the work that is worth slicing, and the least work of a slice.
+const WORTH_REPEATING: u32 = 4;
+const SHORTEST_REPEATING: u32 = 2;
 const LONGEST: Duration = Duration::from_millis(20);
 /// Slices per lane, so that a lane that is done early finds more to do.
 const BALANCE: u64 = 2;
 const GROWTH: u64 = 8;
 /// No batch takes longer than this many nanoseconds (a month), whatever its guest says.
 const MOST: u64 = 30 * 86_400 * 1_000_000_000;
-/// Rows after which the cost is an average.
+/// Rows after which the costs are those of several batches.
 const SETTLED: u64 = 512;
 /// Rows after which no more are counted.
 const ENOUGH: u64 = 1 << 20;
-/// An average that has changed by less than this part of it stays as it is.
+/// What has changed by less than this part of it stays as it is: an average, and a cost until enough is known, and after that.
 const NOTICEABLE: u64 = 16;
+const NOTICEABLE_OF_KNOWN: u64 = 4;
+/// What a batch still counts when the next one has come.
+const KEPT: f64 = 0.75;
+/// By which part of their average the lengths of batches have to differ, so that they tell what a batch costs by itself.
+const DIFFERENT: f64 = 0.25;
 
 /// Stores an average where it says something new.
 fn note(average: &AtomicU64, old: u64, new: u64) {
@@ -37,11 +50,62 @@ fn note(average: &AtomicU64, old: u64, new: u64) {
 /// new.
 #[derive(Debug, Default)]
 pub(crate) struct Cost {
-    /// Moving average, in picoseconds per row.
+    /// In picoseconds.
     per_row: AtomicU64,
+    /// What a batch costs without its rows, in picoseconds.
+    per_batch: AtomicU64,
     measured: AtomicU64,
+    latest: Mutex<Line>,
     pub(crate) arguments: Width,
     pub(crate) results: Width,
+}
+
+/// A line through the rows and times (in picoseconds) of batches, of which older ones count less: sums for its least squares.
+#[derive(Debug, Default)]
+struct Line {
+    count: f64,
+    rows: f64,
+    time: f64,
+    rows_by_rows: f64,
+    rows_by_time: f64,
+    /// The rows and the time of the batch that came last.
+    last: (f64, f64),
+}
+
+impl Line {
+    /// Adds a batch, beside which those before it count `kept` of what they did.
+    fn add(&mut self, rows: f64, time: f64, kept: f64) {
+        self.count = kept * self.count + 1.0;
+        self.rows = kept * self.rows + rows;
+        self.time = kept * self.time + time;
+        self.rows_by_rows = kept * self.rows_by_rows + rows * rows;
+        self.rows_by_time = kept * self.rows_by_time + rows * time;
+        self.last = (rows, time);
+    }
+
+    /// Begins anew with a batch, and with the one before if that was shorter.
+    fn begin(&mut self, rows: f64, time: f64) {
+        let (fewer, shorter) = self.last;
+        *self = Self::default();
+        // Else it has paid for imports and caches.
+        if fewer < rows && shorter < time {
+            self.add(fewer, shorter, 0.0);
+        }
+        self.add(rows, time, 1.0);
+    }
+
+    /// What a batch and each of its rows cost. If the batches are too much alike to tell, a batch costs what is known already.
+    fn costs(&self, known_per_batch: f64) -> (f64, f64) {
+        let (rows, time) = (self.rows / self.count, self.time / self.count);
+        let variance = self.rows_by_rows / self.count - rows * rows;
+        let per_row = if variance > (DIFFERENT * rows).powi(2) {
+            (self.rows_by_time / self.count - rows * time) / variance
+        } else {
+            (time - known_per_batch) / rows
+        };
+        let per_row = per_row.clamp(0.0, time / rows);
+        (time - per_row * rows, per_row)
+    }
 }
 
 /// Moving average of a row's bytes in batches one way; 0 until one is too large for its lane.
@@ -107,22 +171,41 @@ impl Cost {
             return;
         }
         // The time is what the guest says, so it may be anything.
-        let fresh = (guest.min(MOST) * 1000 / rows as u64).max(1);
-        let old = self.per_row.load(Relaxed);
+        let time = guest.min(MOST) * 1000;
         let measured = self.measured.load(Relaxed);
         if measured < ENOUGH {
             self.measured.fetch_add(rows as u64, Relaxed);
         }
-        // The first rows pay for imports and caches: while little is known, the latest slice, which is the
-        // longest so far, says most. Later a single slice that was preempted must not say much.
-        let average = if measured < SETTLED { fresh } else { (3 * old + fresh.min(2 * old)) / 4 };
-        note(&self.per_row, old, average);
+        let expected = self.expected(rows);
+        let noticeable = if measured < ENOUGH { NOTICEABLE } else { NOTICEABLE_OF_KNOWN };
+        if measured >= SETTLED && time.abs_diff(expected) <= expected / noticeable {
+            return;
+        }
+        let Ok(mut latest) = self.latest.try_lock() else { return };
+        // While little is known, the latest slice, which is the longest so far, says most. Later a single slice that was
+        // preempted must not say much.
+        let known_per_batch = if measured < SETTLED {
+            latest.begin(rows as f64, time as f64);
+            0.0
+        } else {
+            latest.add(rows as f64, time.min(expected.saturating_mul(2)) as f64, KEPT);
+            self.per_batch.load(Relaxed) as f64
+        };
+        let (per_batch, per_row) = latest.costs(known_per_batch);
+        self.per_batch.store(per_batch as u64, Relaxed);
+        self.per_row.store((per_row as u64).max(1), Relaxed);
+    }
+
+    /// What so many rows cost in one batch, in picoseconds.
+    fn expected(&self, rows: usize) -> u64 {
+        let per_row = self.per_row.load(Relaxed);
+        per_row.saturating_mul(rows as u64).saturating_add(self.per_batch.load(Relaxed))
     }
 
     /// What `rows` rows will take, if that is known.
     pub(crate) fn estimate(&self, rows: usize) -> Option<Duration> {
-        let per_row = self.per_row.load(Relaxed);
-        (per_row > 0).then(|| Duration::from_nanos(per_row.saturating_mul(rows as u64) / 1000))
+        let is_known = self.per_row.load(Relaxed) > 0;
+        is_known.then(|| Duration::from_nanos(self.expected(rows) / 1000))
     }
 
     /// How to cut `rest` rows for at most `width` lanes, if `sharing` lanes are at work, `concurrency` rows
@@ -145,10 +228,11 @@ impl Cost {
             return Advice { rows: careful.max(1), lanes: 1, probe: true };
         }
         let per_row = self.per_row.load(Relaxed).max(1);
-        let rows_in = |time: Duration| (time.as_nanos() as u64 * 1000 / per_row).max(1);
-        let shortest = (SHORTEST * round_trip).min(LONGEST);
+        let per_batch = Duration::from_nanos(self.per_batch.load(Relaxed) / 1000);
+        let rows_in = |time: Duration| ((time.as_nanos() as u64).saturating_mul(1000) / per_row).max(1);
+        let shortest = (SHORTEST * round_trip).min(LONGEST) + SHORTEST_REPEATING * per_batch;
         let mut width = width;
-        if (rest as u64) < rows_in(WORTH_SLICING * round_trip) {
+        if (rest as u64) < rows_in(WORTH_SLICING * round_trip + WORTH_REPEATING * per_batch) {
             if sharing < 2 || concurrency > 1 {
                 return whole;
             }
@@ -160,7 +244,11 @@ impl Cost {
         // Rows that wait together should stay together: each slice ends with a wave that is not full.
         let parts = if concurrency > 1 { lanes as u64 } else { lanes as u64 * BALANCE };
         let rows = (rest as u64).div_ceil(parts);
-        let rows = if concurrency > 1 { rows } else { rows.clamp(rows_in(shortest), rows_in(LONGEST)) };
+        let rows = if concurrency > 1 {
+            rows
+        } else {
+            rows.clamp(rows_in(shortest), rows_in(LONGEST.max(shortest)))
+        };
         Advice { rows: (rows as usize).min(rest), lanes, probe: false }
     }
 }
@@ -220,12 +308,53 @@ mod tests {
     #[test]
     fn what_says_nothing_new_is_not_written() {
         let cost = measured(1_000);
-        (0..ENOUGH / 4096).for_each(|_| cost.learn(4096, 4096 * 1_100));
+        (0..ENOUGH / 4096).for_each(|_| cost.learn(4096, 4096 * 1_050));
         let known = (cost.per_row.load(Relaxed), cost.measured.load(Relaxed));
-        cost.learn(4096, 4096 * 1_100);
+        cost.learn(4096, 4096 * 1_200);
         assert_eq!(known, (1_000_000, cost.measured.load(Relaxed)));
         (0..50).for_each(|_| cost.learn(4096, 4096 * 2_000));
         assert!((1_600_000..=2_000_000).contains(&cost.per_row.load(Relaxed)));
+    }
+
+    /// Calls a function of so many nanoseconds per batch and per row with 2,048 rows, cut as it is advised.
+    fn call(cost: &Cost, per_batch: u64, per_row: u64) {
+        let mut rest = 2048;
+        while rest > 0 {
+            let rows = cost.advise(rest, 2, 0, 1, NEAR).rows;
+            cost.learn(rows, per_batch + per_row * rows as u64);
+            rest -= rows;
+        }
+    }
+
+    fn called(per_batch: u64, per_row: u64) -> Cost {
+        let cost = Cost::default();
+        (0..20).for_each(|_| call(&cost, per_batch, per_row));
+        cost
+    }
+
+    #[test]
+    fn what_a_batch_costs_by_itself_is_no_reason_to_cut_it() {
+        for per_batch in [300_000, 1_000_000, 100_000_000] {
+            let cost = called(per_batch, 20);
+            assert_eq!(cost.advise(2048, 8, 0, 1, NEAR).rows, 2048, "{per_batch}: {cost:?}");
+            assert_eq!(cost.estimate(2048).unwrap().as_micros() as u64 / 10, (per_batch + 40_960) / 10_000);
+        }
+        // Rows that cost more than that share the lanes, in slices that repeat it as seldom as they can.
+        let advice = called(1_000_000, 20_000).advise(2048, 2, 0, 1, NEAR);
+        assert_eq!((advice.lanes, advice.rows), (2, 512));
+        let advice = called(10_000_000, 20_000).advise(2048, 2, 0, 1, NEAR);
+        assert_eq!((advice.lanes, advice.rows), (2, 1005));
+    }
+
+    #[test]
+    fn batches_that_were_taken_for_expensive_become_whole_again() {
+        let cost = Cost::default();
+        // While the machine stood still, a batch without a cost of its own looked expensive.
+        [1, 8, 72, 648].into_iter().for_each(|rows| cost.learn(rows, 20_000_000 * rows as u64));
+        for _ in 0..3 {
+            call(&cost, 300_000, 20);
+        }
+        assert_eq!(cost.advise(2048, 2, 0, 1, NEAR).rows, 2048, "{cost:?}");
     }
 
     #[test]
