@@ -200,8 +200,11 @@ def test_ctrl_c_in_a_notebook(statement: str, tmp_path: Path) -> None:
         start_new_session=True,
     )
     assert engine.stdout is not None
-    assert engine.stdout.readline() == "ready\n"
-    assert eventually(begun.exists, 30)
-    os.kill(engine.pid, signal.SIGINT)
-    # Python raises KeyboardInterrupt, unless DuckDB's own loop was the first to look at the signal.
-    assert engine.communicate(timeout=60)[0].splitlines()[-1] in ("KeyboardInterrupt", "RuntimeError")
+    try:
+        assert engine.stdout.readline() == "ready\n"
+        assert eventually(begun.exists, 30)
+        os.kill(engine.pid, signal.SIGINT)
+        # Python raises KeyboardInterrupt, unless DuckDB's own loop was the first to look at the signal.
+        assert engine.communicate(timeout=60)[0].splitlines()[-1] in ("KeyboardInterrupt", "RuntimeError")
+    finally:
+        engine.kill()

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// For how long a failure counts. A query that is only prepared may run much later, and then tries anew.
 const COUNTS: Duration = Duration::from_secs(1);
-/// How long a function must have taken for its failure to be kept, where statements have no numbers, unless the call cost its
-/// worker. A quick function takes 50 ms, too, while others have the processors; then its failure must not be that of a prepared
+/// How long a function must have taken for its failure to be kept, where statements have no numbers, unless the call was cancelled
+/// or cost its worker. A quick function takes 50 ms, too, while others have the processors; then its failure must not be that of a prepared
 /// query which runs again.
 const SLOW: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(1) };
 
@@ -91,12 +91,13 @@ impl Attempts {
     }
 }
 
-/// Whether a function that was called at `begun` and failed was waited for, or has cost its worker: that one was replaced, and what
-/// had ended the call may not be there for the next try. Where its guest says so the time is without the boot of its worker, or what
-/// else came before it.
+/// Whether a function that was called at `begun` and failed was waited for, or is not to be called again: somebody has cancelled
+/// it, and a call that begins after Ctrl-C is not ended by that; or it has cost its worker, which was replaced, and what had ended
+/// the call may not be there for the next try. Where its guest says so the time is without the boot of its worker, or what else
+/// came before it.
 fn is_costly(error: &Error, begun: Instant) -> bool {
     match error {
-        Error::TimedOut { .. } | Error::LaneDied { .. } => true,
+        Error::TimedOut { .. } | Error::LaneDied { .. } | Error::Cancelled { .. } => true,
         Error::Raised { failure, .. } if failure.ended => true,
         Error::Raised { failure, .. } if !failure.worked.is_zero() => failure.worked >= SLOW,
         _ => begun.elapsed() >= SLOW,
@@ -211,6 +212,7 @@ mod tests {
             Err(Error::LaneDied { function, how, place: Place::default() })
         };
         assert!(kept(&mut { died }), "it has cost its worker");
+        assert!(kept(&mut || Err(Error::Cancelled { function: "f".into() })), "it is not to go on");
         let ended = || {
             let failure =
                 Box::new(Failure { ended: true, worked: Duration::from_nanos(1), ..Failure::default() });
