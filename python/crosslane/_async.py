@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ class Runner:
         self._timeout = declared.timeout
         self._retries = declared.retries
         self._null_on_error = declared.on_error == "null"
+        #: Whether the lane has ended in the midst of a batch.
+        self._is_abandoned = False
+        #: The tasks of the batch.
+        self._workers: list[asyncio.Task[None]] = []
         self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
 
@@ -43,8 +48,25 @@ class Runner:
                 return self._loop.run_until_complete(batch)
             except (SystemExit, KeyboardInterrupt) as error:
                 # A task of the function's own raised it, out of the loop; who waits for that task gets it, too.
-                if isinstance(error, LaneEnded) or batch.done():
+                if isinstance(error, LaneEnded):
+                    self._abandon()
                     raise
+                if batch.done():
+                    raise
+
+    def _abandon(self) -> None:
+        """Closes what the loop has begun. It runs no more, so that nothing would end, and Python would complain of each task."""
+        self._is_abandoned = True
+        for task in asyncio.all_tasks(self._loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            # Of a coroutine that waits again.
+            with contextlib.suppress(RuntimeError):
+                task.get_coro().close()  # type: ignore[union-attr]
+        for worker in self._workers:
+            if worker.done() and not worker.cancelled():
+                # It has ended with the lane, and is asked why, so that Python does not tell it.
+                worker.exception()
+        self._loop.close()
 
     async def _run(
         self, rows: list[tuple[Any, ...] | None], progress: Callable[[int], None], spent: int
@@ -67,6 +89,8 @@ class Runner:
                     except LaneEnded:
                         raise
                     except BaseException as error:
+                        if self._is_abandoned:
+                            raise
                         if failed.done():
                             # The batch is at its end, and this may be what cancels its rows.
                             return
@@ -84,15 +108,17 @@ class Runner:
                 progress(done)
 
         workers = [self._loop.create_task(work()) for _ in range(min(self._concurrency, len(rows)))]
+        self._workers = workers
         working = asyncio.gather(*workers)
         try:
             await asyncio.wait([working, failed], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not failed.done():
-                failed.cancel()
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            if not self._is_abandoned:
+                if not failed.done():
+                    failed.cancel()
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
         if failed.cancelled():
             await working
         return results, errors, again, None if failed.cancelled() else failed.result()

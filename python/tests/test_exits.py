@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -237,8 +238,11 @@ def test_text_that_no_utf8_can_be_made_of(load: Load, kind: str, hint: str) -> N
 
 @pytest.mark.parametrize("options", [{"on_error": "null"}, {"retries": 1_000_000}])
 @pytest.mark.parametrize("kind", ["row", "async", "vectorized"])
-def test_a_lane_that_is_dropped_ends(con: duckdb.DuckDBPyConnection, kind: str, options: Any) -> None:
-    """What ends it is no failed call."""
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
+def test_a_lane_that_is_dropped_ends(
+    con: duckdb.DuckDBPyConnection, kind: str, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What ends it is no failed call, and Python complains of nothing that it leaves."""
     # pyarrow imports it at the first conversion, and swallows what is raised meanwhile.
     assert pd
     before = threading.active_count()
@@ -278,6 +282,8 @@ def test_a_lane_that_is_dropped_ends(con: duckdb.DuckDBPyConnection, kind: str, 
         assert con.execute("SELECT f(i) FROM range(3) r(i)").fetchall() == [(None,)] * 3
     con.close()
     assert eventually(lambda: threading.active_count() <= before, 10)
+    gc.collect()
+    assert caplog.text == ""
 
 
 def test_frames_of_another_package_whose_name_begins_like_this_ones_are_shown() -> None:
