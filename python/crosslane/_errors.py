@@ -6,11 +6,10 @@ import linecache
 import os
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 
 #: How the paths of this package's files begin.
-OURS = str(Path(__file__).parent) + os.sep
+OURS = os.path.dirname(__file__) + os.sep
 #: How many bytes of the beginning and of the end of a long text are shown; the engine shows as many.
 _FIRST, _LAST = 64 << 10, 16 << 10
 

@@ -10,7 +10,6 @@ import sysconfig
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec
-from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -25,7 +24,7 @@ Files = list[tuple[bytes, bytes]]
 _loading = False
 
 
-def load_file(path: str | Path, files: Files | None = None) -> list[Declared]:
+def load_file(path: str | os.PathLike[str], files: Files | None = None) -> list[Declared]:
     """Runs a file and collects the functions that it declares, in the order of their lines.
 
     ``files`` gets the path and the content of each file that was run: this one, and those of its folder
@@ -35,13 +34,14 @@ def load_file(path: str | Path, files: Files | None = None) -> list[Declared]:
         DeclarationError: if it declares none, or one that cannot work.
         Exception: whatever the file itself raises.
     """
-    path = Path(path)
-    if not path.is_file():
+    path = os.path.normpath(path)
+    if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no file {path}")
+    real = os.path.realpath(path)
     # A file that is loaded again declares its functions anew.
-    _udf.declarations = [other for other in _udf.declarations or [] if other.file != str(path.resolve())]
+    _udf.declarations = [other for other in _udf.declarations or [] if other.file != real]
     with _is_loading():
-        module = _run(path, [] if files is None else files)
+        module = _run(real, [] if files is None else files)
     # By identity: what is callable may not be hashable.
     unique = {id(value): declaration_of(value) for value in vars(module).values()}
     declarations = _with_overloads([declaration for declaration in unique.values() if declaration])
@@ -134,28 +134,27 @@ class _Reader(SourceFileLoader):
 class _Finder:
     """Has the modules of a folder read by a :class:`_Reader`."""
 
-    def __init__(self, folder: Path, files: Files) -> None:
+    def __init__(self, folder: str, files: Files) -> None:
         self._folder = folder
         self._files = files
-        #: Where packages are installed, if that lies in the folder.
-        self._foreign = [place for place in map(Path, sysconfig.get_paths().values()) if place != folder]
+        installed = map(os.path.normpath, sysconfig.get_paths().values())
+        #: Where packages are installed in the folder.
+        self._foreign = [place for place in installed if place != folder and _lies_in(place, folder)]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target)
-        if (
-            spec
-            and spec.origin
-            and type(spec.loader) is SourceFileLoader
-            and self._is_ours(Path(spec.origin))
-        ):
+        if spec and spec.origin and type(spec.loader) is SourceFileLoader and self._is_ours(spec.origin):
             spec.loader = _Reader(name, spec.origin, self._files)
         return spec
 
-    def _is_ours(self, file: Path) -> bool:
-        def holds(place: Path) -> bool:
-            return place.is_relative_to(self._folder) and file.is_relative_to(place)
+    def _is_ours(self, file: str) -> bool:
+        file = os.path.normpath(file)
+        return _lies_in(file, self._folder) and not any(_lies_in(file, place) for place in self._foreign)
 
-        return file.is_relative_to(self._folder) and not any(map(holds, self._foreign))
+
+def _lies_in(path: str, folder: str) -> bool:
+    """Whether a path is a folder, or begins with it."""
+    return path == folder or path.startswith(os.path.join(folder, ""))
 
 
 class _Spec(ModuleSpec):
@@ -171,36 +170,33 @@ class _Spec(ModuleSpec):
         return self._package
 
 
-def _packages(path: Path) -> tuple[list[str], Path]:
-    """The packages that a file lies in, the outermost first, and the folder where they are found."""
-    folder, packages = path.parent, []
-    while folder.name.isidentifier() and (folder / "__init__.py").is_file():
-        packages.insert(0, folder.name)
-        folder = folder.parent
+def _packages(folder: str) -> tuple[list[str], str]:
+    """The packages that the files of a folder lie in, the outermost first, and the folder where they are found."""
+    packages: list[str] = []
+    while os.path.basename(folder).isidentifier() and os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, package = os.path.split(folder)
+        packages.insert(0, package)
     return packages, folder
 
 
-def _run(path: Path, files: Files) -> ModuleType:
+def _run(path: str, files: Files) -> ModuleType:
     """Imports a file under its own name, unless another module has it."""
-    path = path.resolve()
-    if path.suffix != ".py":
+    folder, file = os.path.split(path)
+    stem, suffix = os.path.splitext(file)
+    if suffix != ".py":
         raise DeclarationError(f"{path}: not a Python file (its name must end in .py)")
-    name = (
-        path.stem
-        if path.stem.isidentifier() and path.stem not in sys.modules
-        else f"crosslane_library_{path.stem}"
-    )
-    packages, root = _packages(path)
-    for folder in (root, path.parent):
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
-    loader = _Reader(name, str(path), files)
-    module = module_from_spec(_Spec(name, loader, str(path), ".".join(packages)))
+    name = stem if stem.isidentifier() and stem not in sys.modules else f"crosslane_library_{stem}"
+    packages, root = _packages(folder)
+    for place in (root, folder):
+        if place not in sys.path:
+            sys.path.insert(0, place)
+    loader = _Reader(name, path, files)
+    module = module_from_spec(_Spec(name, loader, path, ".".join(packages)))
     sys.modules[name] = module
-    finder = _Finder(root / packages[0] if packages else root, files)
+    finder = _Finder(os.path.join(root, *packages[:1]), files)
     # Behind the finders of what is built in.
-    place = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
-    sys.meta_path.insert(place, finder)
+    before = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
+    sys.meta_path.insert(before, finder)
     try:
         loader.exec_module(module)
     except BaseException as error:

@@ -10,7 +10,6 @@ import functools
 import inspect
 import types
 import typing
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
@@ -52,10 +51,10 @@ _PLAIN: dict[Any, str] = {
     TimestampNs: "TIMESTAMP_NS",
     datetime.timedelta: "INTERVAL",
     Interval: "INTERVAL",
-    uuid.UUID: "UUID",
 }
-#: numpy's scalar types and pyarrow's array types, by name: neither library is imported for this.
+#: UUIDs, numpy's scalar types and pyarrow's array types, by name: none of these modules is imported for this.
 _BY_NAME = {
+    "uuid.UUID": "UUID",
     "numpy.bool": "BOOLEAN",
     "numpy.bool_": "BOOLEAN",
     "numpy.int8": "TINYINT",
