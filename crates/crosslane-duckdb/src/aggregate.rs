@@ -4,7 +4,7 @@
 
 use crate::connection::Connection;
 use crate::database::Entry;
-use crate::names;
+use crate::names::Names;
 use crate::signals;
 use crosslane::call::CallGroups;
 use crosslane::catalog::Current;
@@ -41,6 +41,7 @@ pub(crate) type Known = HashMap<String, String>;
 /// The connection must be open.
 pub(crate) unsafe fn register(
     connection: &Connection,
+    names: &Names,
     function: &Function,
     entry: Arc<Entry>,
     groups: &Arc<CallGroups>,
@@ -48,7 +49,7 @@ pub(crate) unsafe fn register(
 ) -> Result<(), Error> {
     let name = function.name().to_lowercase();
     let types = format!("{}, NULL: {}", function.signature, function.admits_null());
-    if names::is_aggregate(connection, &name)? {
+    if names.has_aggregate(&name) {
         if known.get(&name) == Some(&types) {
             return Ok(());
         }

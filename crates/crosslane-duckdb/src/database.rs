@@ -11,9 +11,10 @@
 
 use crate::aggregate::{self, Known};
 use crate::connection::{Connection, Instance};
+use crate::names::{self, Names};
 use crate::scalar::{self, Registered};
 use crate::signals::{self, Asker};
-use crate::{commands, map, names};
+use crate::{commands, map};
 use crosslane::call::CallGroups;
 use crosslane::catalog::{self, Catalog, Registration};
 use crosslane::pool::{Pool, PoolOptions};
@@ -476,7 +477,9 @@ impl Database {
         }
         // Looked up before the catalog is locked. DuckDB is told nothing of stream functions.
         let called = functions.iter().filter(|function| function.spec.kind != Kind::Stream).cloned();
-        let (tables, others): (Vec<_>, Vec<_>) = called.partition(|function| function.signature.table);
+        let called: Vec<_> = called.collect();
+        let (tables, others): (Vec<_>, Vec<_>) =
+            called.iter().cloned().partition(|function| function.signature.table);
         let ours: HashSet<_> = others.iter().map(|function| function.name().to_lowercase()).collect();
         let ours: HashSet<_> = ours.into_iter().filter(|name| self.catalog.knows(name, false)).collect();
         let tables: Vec<_> = tables.into_iter().map(|table| names::Table::of(&self.catalog, table)).collect();
@@ -485,14 +488,11 @@ impl Database {
         self.with_connection(|connection| {
             self.catalog.publish(name, functions, kept, pool, |registrations| {
                 let shared = connection.transaction(|| {
-                    let shared = names::take(
-                        connection,
-                        others.into_iter(),
-                        |name| ours.contains(name),
-                        permissions.replace,
-                    )?;
-                    names::take_tables(connection, &tables, permissions.replace)?;
-                    self.register(connection, registrations)?;
+                    let names = Names::of(connection, called.iter())?;
+                    let is_ours = |name: &str| ours.contains(name);
+                    let shared = names::take(connection, &names, &others, is_ours, permissions.replace)?;
+                    names::take_tables(connection, &names, &tables, permissions.replace)?;
+                    self.register(connection, &names, registrations)?;
                     if !permissions.outdate {
                         names::tell_apart(connection, &changed)?;
                     }
@@ -504,7 +504,12 @@ impl Database {
         })
     }
 
-    fn register(&self, connection: &Connection, functions: &[Registration<AnyZygote>]) -> Result<(), Error> {
+    fn register(
+        &self,
+        connection: &Connection,
+        names: &Names,
+        functions: &[Registration<AnyZygote>],
+    ) -> Result<(), Error> {
         // DuckDB keeps the first table function of a name.
         let unknown =
             functions.iter().filter(|(function, entry)| !function.signature.table || entry.is_new());
@@ -512,7 +517,9 @@ impl Database {
             if function.spec.kind == Kind::Aggregate {
                 let (entry, mut known) = (Arc::clone(entry), lock(&self.aggregates));
                 // SAFETY: the connection is open.
-                return unsafe { aggregate::register(connection, function, entry, &self.groups, &mut known) };
+                return unsafe {
+                    aggregate::register(connection, names, function, entry, &self.groups, &mut known)
+                };
             }
             let registered = Registered { entry: Arc::clone(entry), groups: Arc::clone(&self.groups) };
             // SAFETY: the connection is open.
@@ -547,8 +554,14 @@ impl Database {
     pub(crate) fn renew(&self, name: &str) -> Result<(), Error> {
         let _one_at_a_time = lock(&self.loading);
         self.with_connection(|connection| {
-            self.catalog
-                .renew(name, |functions| connection.transaction(|| self.register(connection, functions)))
+            self.catalog.renew(name, |functions| {
+                let aggregates = functions.iter().map(|(function, _)| function);
+                let names = Names::of(
+                    connection,
+                    aggregates.filter(|function| function.spec.kind == Kind::Aggregate),
+                )?;
+                connection.transaction(|| self.register(connection, &names, functions))
+            })
         })
     }
 }
