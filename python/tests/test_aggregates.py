@@ -97,7 +97,7 @@ QUERIES = [
 ]
 
 
-@pytest.mark.parametrize("threads", [1, 2, 8])
+@pytest.mark.parametrize("threads", [1, 2, pytest.param(8, marks=pytest.mark.any_duckdb)])
 def test_it_gives_what_duckdbs_own_gives(totals: duckdb.DuckDBPyConnection, threads: int) -> None:
     totals.execute(f"SET threads = {threads}")
     # So that small tables have tasks for all threads.
@@ -593,7 +593,7 @@ class Positive:
 """
 
 
-@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.any_duckdb), 4])
 def test_vectorized_aggregates(totals: duckdb.DuckDBPyConnection, load: Load, threads: int) -> None:
     load(VECTORS)
     totals.execute(f"SET threads = {threads}")
