@@ -353,7 +353,7 @@ impl Database {
         let before: usize = pickles.iter().map(|other| other.signatures.len()).sum();
         pickles.push(pickled);
         let sources = pickles.iter().map(|pickled| pickled.bytes.clone()).collect();
-        let source = Source::Pickle { name: REGISTERED.into(), pickles: sources };
+        let source = Source::Pickle { name: REGISTERED.into(), pickles: sources, by_name: true };
         self.may_load()?;
         let origin = guests::origin(&source, &self.settings())?;
         let mut ready = self.prepare(origin, source, self.known_types(), |begun| asker.should_end(begun))?;

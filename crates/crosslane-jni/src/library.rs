@@ -48,7 +48,8 @@ pub fn load(
         let path = PathBuf::from(name);
         Source::File { path: path.canonicalize().map_err(|error| Error::Engine(format!("{name}: {error}")))? }
     } else {
-        Source::Pickle { name: name.to_owned(), pickles }
+        // Spark has its functions from their places in the list.
+        Source::Pickle { name: name.to_owned(), pickles, by_name: false }
     };
     let options = ZygoteOptions {
         origin: with_hash_seed(guests::origin(&source, &all)?),

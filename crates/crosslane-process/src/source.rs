@@ -28,6 +28,9 @@ pub enum Source {
         /// The serialised functions; sent one behind the other in a memory file.
         #[serde(skip)]
         pickles: Vec<Vec<u8>>,
+        /// Whether calls name the functions, as SQL does. Otherwise any of them may have the same name.
+        #[serde(skip)]
+        by_name: bool,
     },
 }
 

@@ -364,7 +364,10 @@ impl Running {
         let _ = control::send(&self.control, &request, &pickles, goes_on);
         let answer = self.answer(deadline, stop);
         if let Ok(Answer::Loaded { functions, runtime, text, reloads }) = answer {
-            let functions = options.types.within(|| Function::all(functions, &library))?;
+            let functions = options.types.within(|| match options.source {
+                Source::Pickle { by_name: false, .. } => Function::each(functions, &library),
+                _ => Function::all(functions, &library),
+            })?;
             return Ok(Loaded { functions, runtime, text, reloads });
         }
         // It is of no use any more, and may go on for ever.

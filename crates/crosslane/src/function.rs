@@ -231,13 +231,28 @@ impl Function {
     /// All functions of a library, from what its guest says of each.
     ///
     /// # Errors
-    /// [`Error::Load`], which names the function's place, if there is an error in what is said of one, or another has its name and
-    /// the two cannot be overloads.
+    /// As of [`Function::each`]; also [`Error::Load`] if two have the same name and cannot be overloads.
     pub fn all(specs: Vec<FunctionSpec>, library: &str) -> Result<Vec<Arc<Self>>, Error> {
         let mut names = Names::default();
+        Self::made(specs, library, |function| names.add(function))
+    }
+
+    /// All functions of a library whose calls do not name them, so that any of them may have the same name.
+    ///
+    /// # Errors
+    /// [`Error::Load`], which names the function's place, if there is an error in what is said of one.
+    pub fn each(specs: Vec<FunctionSpec>, library: &str) -> Result<Vec<Arc<Self>>, Error> {
+        Self::made(specs, library, |function| Ok(Arc::new(function)))
+    }
+
+    fn made(
+        specs: Vec<FunctionSpec>,
+        library: &str,
+        mut add: impl FnMut(Self) -> Result<Arc<Self>, Error>,
+    ) -> Result<Vec<Arc<Self>>, Error> {
         let of = |(spec, index): (FunctionSpec, u32)| {
             let place = format!("{}:{}", spec.file, spec.line);
-            Self::new(index, spec).and_then(|function| names.add(function)).map_err(|error| Error::Load {
+            Self::new(index, spec).and_then(&mut add).map_err(|error| Error::Load {
                 library: library.to_owned(),
                 failure: Box::new(Failure {
                     class: match error {
@@ -478,6 +493,14 @@ mod tests {
             ("DeclarationError".into(), format!("  at f.py:{}", signatures.len()))
         );
         Some(failure.message)
+    }
+
+    #[test]
+    fn functions_that_calls_do_not_name_may_have_one_name() {
+        let specs = || vec![FunctionSpec::new("f(x BIGINT) -> BIGINT".into()); 2];
+        let functions = Function::each(specs(), "a program").unwrap();
+        assert_eq!(functions.iter().map(|function| function.index).collect::<Vec<_>>(), [0, 1]);
+        Function::all(specs(), "a program").unwrap_err();
     }
 
     #[test]

@@ -172,7 +172,9 @@ impl Map {
         let interrupted = Arc::clone(&ending);
         let (source, wanted) = match given {
             Given::File(path, wanted) => (Source::File { path }, Some(wanted)),
-            Given::Pickles(pickles) => (Source::Pickle { name: name.clone(), pickles: vec![pickles] }, None),
+            Given::Pickles(pickles) => {
+                (Source::Pickle { name: name.clone(), pickles: vec![pickles], by_name: true }, None)
+            }
         };
         let is_ruby =
             matches!(&source, Source::File { path } if path.extension().is_some_and(|it| it == "rb"));
