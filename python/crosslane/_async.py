@@ -46,11 +46,11 @@ class Runner:
         while True:
             try:
                 return self._loop.run_until_complete(batch)
-            except (SystemExit, KeyboardInterrupt) as error:
+            except LaneEnded:
+                self._abandon()
+                raise
+            except (SystemExit, KeyboardInterrupt):
                 # A task of the function's own raised it, out of the loop; who waits for that task gets it, too.
-                if isinstance(error, LaneEnded):
-                    self._abandon()
-                    raise
                 if batch.done():
                     raise
 
@@ -59,8 +59,8 @@ class Runner:
         self._is_abandoned = True
         for task in asyncio.all_tasks(self._loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            # Of a coroutine that waits again.
-            with contextlib.suppress(RuntimeError):
+            # The function's own code may run, and raise anything. The lane has ended all the same.
+            with contextlib.suppress(BaseException):
                 task.get_coro().close()  # type: ignore[union-attr]
         for worker in self._workers:
             if worker.done() and not worker.cancelled():

@@ -476,8 +476,8 @@ impl Database {
             )));
         }
         // Looked up before the catalog is locked. DuckDB is told nothing of stream functions.
-        let called = functions.iter().filter(|function| function.spec.kind != Kind::Stream).cloned();
-        let called: Vec<_> = called.collect();
+        let called = functions.iter().filter(|function| function.spec.kind != Kind::Stream);
+        let called: Vec<_> = called.cloned().collect();
         let (tables, others): (Vec<_>, Vec<_>) =
             called.iter().cloned().partition(|function| function.signature.table);
         let ours: HashSet<_> = others.iter().map(|function| function.name().to_lowercase()).collect();
@@ -555,11 +555,9 @@ impl Database {
         let _one_at_a_time = lock(&self.loading);
         self.with_connection(|connection| {
             self.catalog.renew(name, |functions| {
-                let aggregates = functions.iter().map(|(function, _)| function);
-                let names = Names::of(
-                    connection,
-                    aggregates.filter(|function| function.spec.kind == Kind::Aggregate),
-                )?;
+                let all = functions.iter().map(|(function, _)| function);
+                let aggregates = all.filter(|function| function.spec.kind == Kind::Aggregate);
+                let names = Names::of(connection, aggregates)?;
                 connection.transaction(|| self.register(connection, &names, functions))
             })
         })

@@ -31,8 +31,9 @@ const MOST: u64 = 30 * 86_400 * 1_000_000_000;
 const SETTLED: u64 = 512;
 /// Rows after which no more are counted.
 const ENOUGH: u64 = 1 << 20;
-/// What has changed by less than this part of it stays as it is: an average, and a cost until enough is known, and after that.
+/// An average that has changed by less than this part of it stays as it is, and so do costs.
 const NOTICEABLE: u64 = 16;
+/// The same for costs of which enough is known.
 const NOTICEABLE_OF_KNOWN: u64 = 4;
 /// What a batch still counts when the next one has come.
 const KEPT: f64 = 0.75;
@@ -178,18 +179,20 @@ impl Cost {
         }
         let expected = self.expected(rows);
         let noticeable = if measured < ENOUGH { NOTICEABLE } else { NOTICEABLE_OF_KNOWN };
-        if measured >= SETTLED && time.abs_diff(expected) <= expected / noticeable {
+        // Nothing is expected while another thread is about to store the first costs.
+        let is_settled = measured >= SETTLED && expected > 0;
+        if is_settled && time.abs_diff(expected) <= expected / noticeable {
             return;
         }
         let Ok(mut latest) = self.latest.try_lock() else { return };
         // While little is known, the latest slice, which is the longest so far, says most. Later a single slice that was
         // preempted must not say much.
-        let known_per_batch = if measured < SETTLED {
-            latest.begin(rows as f64, time as f64);
-            0.0
-        } else {
+        let known_per_batch = if is_settled {
             latest.add(rows as f64, time.min(expected.saturating_mul(2)) as f64, KEPT);
             self.per_batch.load(Relaxed) as f64
+        } else {
+            latest.begin(rows as f64, time as f64);
+            0.0
         };
         let (per_batch, per_row) = latest.costs(known_per_batch);
         self.per_batch.store(per_batch as u64, Relaxed);
@@ -363,6 +366,14 @@ mod tests {
         assert_eq!(cost.advise(2048, 2, 0, 1, NEAR), Advice { rows: 1, lanes: 1, probe: true });
         cost.learn(1, 1_000);
         assert_eq!(cost.advise(2047, 2, 0, 1, NEAR).rows, 8);
+    }
+
+    #[test]
+    fn the_first_costs_are_learnt_though_another_thread_has_counted_its_rows() {
+        let cost = Cost::default();
+        cost.measured.store(4096, Relaxed);
+        cost.learn(4096, 4096 * 20_000);
+        assert_eq!(cost.estimate(2048), Some(Duration::from_nanos(2048 * 20_000)));
     }
 
     #[test]
