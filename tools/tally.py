@@ -19,9 +19,11 @@ CARGO = re.compile(
 MINITEST = re.compile(
     r"^(?P<runs>\d+) runs, \d+ assertions, (?P<failures>\d+) failures, (?P<errors>\d+) errors, (?P<skipped>\d+) skips"
 )
-PYTEST = re.compile(r"(?P<count>\d+) (?P<what>passed|failed|errors?|skipped|deselected|xfailed|xpassed)\b")
+PYTEST = re.compile(
+    r"(?P<count>\d+) (?:subtests )?(?P<what>passed|failed|errors?|skipped|deselected|xfailed|xpassed)\b"
+)
 #: Where each runner names a test that failed. Minitest and cargo say on the next line why it did.
-PYTEST_FAILED = re.compile(r"^(?P<test>(?:FAILED|ERROR) .+)$")
+PYTEST_FAILED = re.compile(r"^(?P<test>(?:FAILED |ERROR |SUBFAILED).+)$")
 MINITEST_FAILED = re.compile(r"^(?P<test>\w+#test_\w+(?: \[[^\]]+\])?):$")
 CARGO_FAILED = re.compile(r"^thread '(?P<test>[^']+)'.* panicked at .+:$")
 #: What `tools/test` and pytest say of times.

@@ -46,13 +46,15 @@ def kill(victims: Iterable[psutil.Process]) -> None:
             process.kill()
 
 
-#: How many tests another version of DuckDB runs.
+#: Whether this is the version of DuckDB that runs all tests.
+IS_NEWEST = not duckdb.__version__.startswith("1.")
+#: How many tests another version leaves out.
 LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what does not depend on DuckDB's version, unless this is the newest."""
-    if duckdb.__version__.startswith("1."):
+    if not IS_NEWEST:
         every = len(items)
         items[:] = [item for item in items if item.get_closest_marker("any_duckdb") is None]
         config.stash[LEFT_OUT] = every - len(items)

@@ -29,6 +29,18 @@ pytestmark = pytest.mark.any_duckdb
 LANES = pytest.mark.parametrize("lane", ["process", "thread"])
 
 
+#: A module that workers import, too, and for which they need not import pytest.
+SHOP = '''
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import crosslane
+
+
 class Scale:
     """Callable, and nothing can be set on it."""
 
@@ -78,12 +90,31 @@ def logged(function: Callable[..., Any]) -> Callable[..., Any]:
 @crosslane.udf(name="tenfold", nulls="call", on_error="null")
 def declared(x: int) -> int:
     return 10 // x
+'''
+
+
+@dataclass
+class Point:
+    x: float
+    y: float = 2.0
+
+
+def raised(base: int, exponent: int) -> int:
+    return base**exponent
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "shop_of_callables", None)
+    return _module(tmp_path / "shop_of_callables.py", "shop_of_callables", SHOP)
 
 
 @LANES
-@pytest.mark.parametrize(
-    ("function", "signature", "call", "result"),
-    [
+def test_any_callable(
+    con: duckdb.DuckDBPyConnection, subtests: pytest.Subtests, shop: Any, lane: Any
+) -> None:
+    cases: list[tuple[Callable[..., Any], str | None, str, object]] = [
         (abs, "f(x BIGINT) -> BIGINT", "f(-3)", 3),
         (operator.add, "f(x BIGINT, y BIGINT) -> BIGINT", "f(40, 2)", 42),
         (operator.itemgetter(1), "f(x BIGINT[]) -> BIGINT", "f([1, 2])", 2),
@@ -94,32 +125,25 @@ def declared(x: int) -> int:
         (int, "f(x VARCHAR) -> BIGINT", "f('12')", 12),
         (str, "f(x BIGINT) -> VARCHAR", "f(12)", "12"),
         (Decimal, "f(x VARCHAR) -> DECIMAL(6,2)", "f('1.25')", Decimal("1.25")),
-        (Scale(3), "f(x BIGINT) -> BIGINT", "f(4)", 12),
-        (Scale(3), None, "scale(4)", 12),
-        (Scale(3).times, None, "times(4)", 12),
-        (Scale.twice, None, "twice(4)", 8),
-        (Scale.thrice, None, "thrice(4)", 12),
-        (Waiting(), None, "waiting(4)", 5),
-        (functools.partial(raised, exponent=2), None, "raised(5)", 25),
-        (functools.partial(raised, 2), None, "raised(5)", 32),
-        (functools.partial(Scale(3).times), None, "times(5)", 15),
-        (functools.lru_cache(raised), None, "raised(5, 2)", 25),
-        (logged(raised), None, "raised(5, 2)", 250),
-        (Point, None, "point(1, 3)", {"x": 1.0, "y": 3.0}),
-        (Point, None, "point(1)", {"x": 1.0, "y": 2.0}),
+        (shop.Scale(3), "f(x BIGINT) -> BIGINT", "f(4)", 12),
+        (shop.Scale(3), None, "scale(4)", 12),
+        (shop.Scale(3).times, None, "times(4)", 12),
+        (shop.Scale.twice, None, "twice(4)", 8),
+        (shop.Scale.thrice, None, "thrice(4)", 12),
+        (shop.Waiting(), None, "waiting(4)", 5),
+        (functools.partial(shop.raised, exponent=2), None, "raised(5)", 25),
+        (functools.partial(shop.raised, 2), None, "raised(5)", 32),
+        (functools.partial(shop.Scale(3).times), None, "times(5)", 15),
+        (functools.lru_cache(shop.raised), None, "raised(5, 2)", 25),
+        (shop.logged(shop.raised), None, "raised(5, 2)", 250),
+        (shop.Point, None, "point(1, 3)", {"x": 1.0, "y": 3.0}),
+        (shop.Point, None, "point(1)", {"x": 1.0, "y": 2.0}),
         (lambda *numbers: sum(numbers), "f(x BIGINT, y BIGINT, z BIGINT) -> BIGINT", "f(1, 2, 3)", 6),
-    ],
-)
-def test_any_callable(
-    con: duckdb.DuckDBPyConnection,
-    lane: Any,
-    function: Callable[..., Any],
-    signature: str | None,
-    call: str,
-    result: object,
-) -> None:
-    crosslane.register(con, function, signature, lane=lane)
-    assert value(con, f"SELECT {call}") == result
+    ]
+    for function, signature, call, result in cases:
+        with subtests.test(f"{call} is {result}"):
+            crosslane.register(con, function, signature, lane=lane)
+            assert value(con, f"SELECT {call}") == result
 
 
 def test_a_builtin_without_a_signature_says_so(con: duckdb.DuckDBPyConnection) -> None:
@@ -133,19 +157,23 @@ def test_a_builtin_without_a_signature_says_so(con: duckdb.DuckDBPyConnection) -
 
 
 @LANES
-def test_a_function_is_left_as_it_was(con: duckdb.DuckDBPyConnection, lane: Any) -> None:
+def test_a_function_is_left_as_it_was(con: duckdb.DuckDBPyConnection, shop: Any, lane: Any) -> None:
+    declared = shop.declared
+
     def plain(x: int) -> int:
         return x
 
     crosslane.register(con, plain, lane=lane, retries=1)
     assert vars(plain) == {}
-    before = declared.__crosslane__  # type: ignore[attr-defined]
+    before = declared.__crosslane__
     crosslane.register(con, declared, lane=lane, name="other", on_error="fail")
-    assert declared.__crosslane__ is before  # type: ignore[attr-defined]
+    assert declared.__crosslane__ is before
 
 
 @LANES
-def test_a_decorated_function_keeps_its_options(con: duckdb.DuckDBPyConnection, lane: Any) -> None:
+def test_a_decorated_function_keeps_its_options(con: duckdb.DuckDBPyConnection, shop: Any, lane: Any) -> None:
+    declared = shop.declared
+
     def options(name: str) -> object:
         return value(con, f"SELECT options FROM crosslane_functions() WHERE function = '{name}'")
 
@@ -340,19 +368,16 @@ def test_all_kinds_have_defaults(load: Load) -> None:
     assert "No function matches" in error(con, "SELECT exact(2)")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_parameters_that_sql_cannot_pass(
+    con: duckdb.DuckDBPyConnection, library: Library, subtests: pytest.Subtests
+) -> None:
+    for text, message in (
         ("def f(*x) -> int: return 1", r"variable number of arguments \(\*x\).* signature"),
         ("def f(x: int, scale=2, y: int = 3) -> int: return 1", "parameter scale has no type"),
         ("def f(x: int, *, y: int) -> int: return 1", "the parameter y is keyword-only"),
-    ],
-)
-def test_parameters_that_sql_cannot_pass(
-    con: duckdb.DuckDBPyConnection, library: Library, text: str, message: str
-) -> None:
-    with pytest.raises(duckdb.Error, match=message):
-        crosslane.load(con, library(f"@udf\n{text}"))
+    ):
+        with subtests.test(text), pytest.raises(duckdb.Error, match=message):
+            crosslane.load(con, library(f"@udf\n{text}"))
 
 
 def test_further_keywords_are_not_passed(load: Load) -> None:

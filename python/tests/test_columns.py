@@ -16,30 +16,41 @@ pytestmark = pytest.mark.any_duckdb
 
 IMPORTS = """
         import datetime, decimal, uuid
-        import numpy as np, numpy.typing as npt, pandas as pd, polars as pl, pyarrow as pa, pyarrow.compute as pc
+        import numpy as np, numpy.typing as npt, pandas as pd, pyarrow as pa, pyarrow.compute as pc
         from typing import Annotated
         NA, NaT, masked = pd.NA, pd.NaT, np.ma.masked
 """
-COLUMNS = ["npt.NDArray[np.int64]", "Annotated[pd.Series, 'BIGINT']", "Annotated[pl.Series, 'BIGINT']"]
+POLARS = """
+        import polars as pl
+"""
 
 
-@pytest.mark.parametrize("column", [*COLUMNS, "pa.Int64Array"])
-@pytest.mark.parametrize("nulls", ["skip", "call"])
-def test_a_null_changes_no_integer_beside_it(load: Load, column: str, nulls: str) -> None:
+def test_a_null_changes_no_integer_beside_it(load: Load, subtests: pytest.Subtests) -> None:
     con = load(
-        f"""{IMPORTS}
-        @udf(vectorized=True, nulls={nulls!r})
-        def same(x: {column}) -> {column}: return x
-        @udf(vectorized=True, nulls={nulls!r})
-        def odd(x: {column}) -> {column}:
-            return pc.bit_wise_and(x, 1) if isinstance(x, pa.Array) else x & 1
+        f"""{IMPORTS}{POLARS}
+        for library, column in (
+            ("np", npt.NDArray[np.int64]),
+            ("pd", Annotated[pd.Series, "BIGINT"]),
+            ("pl", Annotated[pl.Series, "BIGINT"]),
+            ("pa", pa.Int64Array),
+        ):
+            for nulls in ("skip", "call"):
+                def same(x: column) -> column: return x
+                def odd(x: column) -> column:
+                    return pc.bit_wise_and(x, 1) if isinstance(x, pa.Array) else x & 1
+                for each in (same, odd):
+                    named = f"{{each.__name__}}_{{library}}_{{nulls}}"
+                    globals()[named] = udf(vectorized=True, nulls=nulls, name=named)(each)
         """
     )
     con.execute("CREATE TABLE t (x BIGINT)")
     con.execute("INSERT INTO t VALUES (9007199254740993), (NULL), (-9223372036854775808)")
-    query = "SELECT {}(x) FROM t"
-    assert con.execute(query.format("same")).fetchall() == [(2**53 + 1,), (None,), (-(2**63),)]
-    assert con.execute(query.format("odd")).fetchall() == [(1,), (None,), (0,)]
+    for library in ("np", "pd", "pl", "pa"):
+        for nulls in ("skip", "call"):
+            with subtests.test(f"{library} {nulls}"):
+                query = f"SELECT {{}}_{library}_{nulls}(x) FROM t"
+                assert con.execute(query.format("same")).fetchall() == [(2**53 + 1,), (None,), (-(2**63),)]
+                assert con.execute(query.format("odd")).fetchall() == [(1,), (None,), (0,)]
 
 
 #: (the SQL type, a value, numpy's dtype, pandas' dtype, pandas' dtype where NULL is admitted)
@@ -55,36 +66,36 @@ DTYPES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "text", "numpy", "pandas", "nullable"), DTYPES)
-def test_what_the_dtype_is_no_null_decides(
-    load: Load, kind: str, text: str, numpy: str, pandas: str, nullable: str
-) -> None:
+def test_what_the_dtype_is_no_null_decides(load: Load, subtests: pytest.Subtests) -> None:
     con = load(
         f"""{IMPORTS}
-        for name, column in (("np", np.ndarray), ("pd", pd.Series)):
-            for nulls in ("skip", "call"):
-                def kind(x: Annotated[column, {kind!r}]) -> pa.StringArray:
-                    return [f"{{x.dtype}} {{isinstance(x, np.ma.MaskedArray)}}"] * len(x)
-                def same(x: Annotated[column, {kind!r}]) -> Annotated[column, {kind!r}]: return x
-                for each in (kind, same):
-                    named = f"{{each.__name__}}_{{name}}_{{nulls}}"
-                    globals()[named] = udf(vectorized=True, nulls=nulls, name=named)(each)
+        for n, sql in enumerate({[case[0] for case in DTYPES]!r}):
+            for name, column in (("np", np.ndarray), ("pd", pd.Series)):
+                for nulls in ("skip", "call"):
+                    def kind(x: Annotated[column, sql]) -> pa.StringArray:
+                        return [f"{{x.dtype}} {{isinstance(x, np.ma.MaskedArray)}}"] * len(x)
+                    def same(x: Annotated[column, sql]) -> Annotated[column, sql]: return x
+                    for each in (kind, same):
+                        named = f"{{each.__name__}}_{{name}}_{{nulls}}_{{n}}"
+                        globals()[named] = udf(vectorized=True, nulls=nulls, name=named)(each)
         """
     )
-    con.execute(f"CREATE TABLE t AS SELECT {text}::{kind} AS x UNION ALL SELECT NULL")
-    fixed = kind != "DECIMAL(4,1)"
-    for name, dtype in (
-        ("np_skip", f"{numpy} False"),
-        ("np_call", f"{numpy} {fixed}"),
-        ("pd_skip", f"{pandas} False"),
-        ("pd_call", f"{nullable} False"),
-    ):
-        for rows in ("", "WHERE x IS NOT NULL"):
-            assert con.execute(f"SELECT kind_{name}(x) FROM t {rows}").fetchone() == (dtype,)
-        if kind == "DOUBLE" and name.startswith("pd"):
-            continue  # NaN is the NULL of pandas.
-        query = f"SELECT count(*) FROM t WHERE same_{name}(x) IS DISTINCT FROM x"
-        assert value(con, query) == 0, name
+    for n, (kind, text, numpy, pandas, nullable) in enumerate(DTYPES):
+        con.execute(f"CREATE OR REPLACE TABLE t AS SELECT {text}::{kind} AS x UNION ALL SELECT NULL")
+        fixed = kind != "DECIMAL(4,1)"
+        for name, dtype in (
+            ("np_skip", f"{numpy} False"),
+            ("np_call", f"{numpy} {fixed}"),
+            ("pd_skip", f"{pandas} False"),
+            ("pd_call", f"{nullable} False"),
+        ):
+            with subtests.test(f"{kind} {name}"):
+                for rows in ("", "WHERE x IS NOT NULL"):
+                    assert con.execute(f"SELECT kind_{name}_{n}(x) FROM t {rows}").fetchone() == (dtype,)
+                if kind == "DOUBLE" and name.startswith("pd"):
+                    continue  # NaN is the NULL of pandas.
+                query = f"SELECT count(*) FROM t WHERE same_{name}_{n}(x) IS DISTINCT FROM x"
+                assert value(con, query) == 0
 
 
 def test_rows_with_null_are_left_out(load: Load) -> None:
@@ -180,20 +191,23 @@ FITTING = [
 ]
 
 
-def functions(cases: list[tuple[str, str, str]], options: str = "", before: str = "") -> str:
+def functions(cases: list[tuple[str, str, str]], options: str = "", before: str = "", name: str = "f") -> str:
     """The text of a function f_0, f_1, ... for each (type, result, ...)."""
-    each = "{before}def f_{n}(x): return {result}"
+    each = "{before}def {name}_{n}(x): return {result}"
     text = [textwrap.dedent(IMPORTS)]
+    if any("pl." in result for _, result, _ in cases):
+        text.append(textwrap.dedent(POLARS))
     for n, (returns, result, _) in enumerate(cases):
-        text.append(f"@udf({f'f_{n}(x BIGINT) -> {returns}'!r}{options})")
-        text.append(each.format(before=before, n=n, result=result))
+        text.append(f"@udf({f'{name}_{n}(x BIGINT) -> {returns}'!r}{options})")
+        text.append(each.format(before=before, name=name, n=n, result=result))
     return "\n".join(text)
 
 
-def test_columns_that_fit(load: Load) -> None:
+def test_columns_that_fit(load: Load, subtests: pytest.Subtests) -> None:
     con = load(functions(FITTING, ", vectorized=True"))
     for n, case in enumerate(FITTING):
-        assert str(value(con, f"SELECT f_{n}(1)::VARCHAR")) == case[2], case
+        with subtests.test(f"{case[0]}: {case[1]}"):
+            assert str(value(con, f"SELECT f_{n}(1)::VARCHAR")) == case[2]
 
 
 #: (the type, a result of a vectorized function of one row, what the error says)
@@ -277,10 +291,11 @@ UNFIT = [
 ]
 
 
-def test_columns_that_do_not_fit(load: Load) -> None:
+def test_columns_that_do_not_fit(load: Load, subtests: pytest.Subtests) -> None:
     con = load(functions(UNFIT, ", vectorized=True"))
     for n, case in enumerate(UNFIT):
-        assert case[2] in error(con, f"SELECT f_{n}(1)::VARCHAR"), case
+        with subtests.test(f"{case[0]}: {case[1]}"):
+            assert case[2] in error(con, f"SELECT f_{n}(1)::VARCHAR")
 
 
 #: (the type, a result of a row function, the text of the value)
@@ -314,11 +329,12 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("before", ["", "async "])
-def test_values_of_numpy_and_pandas_as_rows(load: Load, before: str) -> None:
-    con = load(functions(ROWS, before=before))
-    for n, case in enumerate(ROWS):
-        assert str(value(con, f"SELECT f_{n}(1)::VARCHAR")) == case[2], case
+def test_values_of_numpy_and_pandas_as_rows(load: Load, subtests: pytest.Subtests) -> None:
+    con = load(functions(ROWS) + "\n" + functions(ROWS, before="async ", name="async"))
+    for name in ("f", "async"):
+        for n, case in enumerate(ROWS):
+            with subtests.test(f"{name} {case[0]}: {case[1]}"):
+                assert str(value(con, f"SELECT {name}_{n}(1)::VARCHAR")) == case[2]
 
 
 #: (the type, a result of a row function, what the error says)
@@ -339,10 +355,11 @@ UNFIT_ROWS = [
 ]
 
 
-def test_values_that_do_not_fit_a_row(load: Load) -> None:
+def test_values_that_do_not_fit_a_row(load: Load, subtests: pytest.Subtests) -> None:
     con = load(functions(UNFIT_ROWS))
     for n, case in enumerate(UNFIT_ROWS):
-        assert case[2] in error(con, f"SELECT f_{n}(1)"), case
+        with subtests.test(f"{case[0]}: {case[1]}"):
+            assert case[2] in error(con, f"SELECT f_{n}(1)")
 
 
 GENERATORS = f"""{IMPORTS}
@@ -361,6 +378,9 @@ GENERATORS = f"""{IMPORTS}
         @udf("plain(x VARCHAR, y VARCHAR) -> VARCHAR", vectorized=True)
         def plain(batches):
             yield from (pc.binary_join_element_wise(x, y, "-") for x, y in batches)
+        """
+OUT_OF_STEP = """
+        import pyarrow as pa
         @udf("greedy(x BIGINT) -> BIGINT", vectorized=True)
         def greedy(batches):
             for batch in batches:
@@ -376,16 +396,18 @@ GENERATORS = f"""{IMPORTS}
 
 
 @pytest.fixture
-def one_worker(library: Library) -> Iterator[duckdb.DuckDBPyConnection]:
+def one_worker() -> Iterator[duckdb.DuckDBPyConnection]:
     """An engine whose calls all go to the same worker."""
     with crosslane.connect(config={"threads": 1}) as con:
         con.execute("CALL crosslane_set('warm_lanes', 1)")
-        crosslane.load(con, library(GENERATORS))
         yield con
 
 
-def test_a_generator_of_columns_goes_on_from_batch_to_batch(one_worker: duckdb.DuckDBPyConnection) -> None:
+def test_a_generator_of_columns_goes_on_from_batch_to_batch(
+    one_worker: duckdb.DuckDBPyConnection, library: Library
+) -> None:
     con = one_worker
+    crosslane.load(con, library(GENERATORS))
     con.execute("CREATE TABLE t AS SELECT begun(i) AS n FROM range(10_000) r(i)")
     last = value(con, "SELECT max(n) FROM t")
     assert last > 2
@@ -399,8 +421,9 @@ def test_a_generator_of_columns_goes_on_from_batch_to_batch(one_worker: duckdb.D
     assert value(con, "SELECT plain('a', 'b')") == "a-b"
 
 
-def test_a_generator_that_does_not_keep_step(one_worker: duckdb.DuckDBPyConnection) -> None:
+def test_a_generator_that_does_not_keep_step(one_worker: duckdb.DuckDBPyConnection, library: Library) -> None:
     con = one_worker
+    crosslane.load(con, library(OUT_OF_STEP))
     assert "asked for another batch before it yielded" in error(con, "SELECT greedy(i) FROM range(1, 2) r(i)")
     assert "yielded a column without a batch" in error(con, "SELECT eager(i) FROM range(1, 2) r(i)")
     assert value(con, "SELECT short(i) FROM range(1, 2) r(i)") == 1
@@ -410,18 +433,23 @@ def test_a_generator_that_does_not_keep_step(one_worker: duckdb.DuckDBPyConnecti
     assert value(con, "SELECT short(i) FROM range(3, 4) r(i)") == 3
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        ("@udf(vectorized=True)\ndef f(b: Iterator[tuple[pa.Int64Array, pa.Int64Array]]) -> Iterator[pa.Int64Array]: yield",
-         "its columns have no names"),
-        ("@udf('f(x INT) -> INT', vectorized=True)\ndef f(x, y): yield", "has one parameter, the iterator of batches"),
+def test_a_generator_that_cannot_be_called(
+    con: duckdb.DuckDBPyConnection, library: Library, subtests: pytest.Subtests
+) -> None:
+    for function, words in (
+        (
+            "import pyarrow as pa\nfrom collections.abc import Iterator\n@udf(vectorized=True)\n"
+            "def f(b: Iterator[tuple[pa.Int64Array, pa.Int64Array]]) -> Iterator[pa.Int64Array]: yield",
+            "its columns have no names",
+        ),
+        (
+            "@udf('f(x INT) -> INT', vectorized=True)\ndef f(x, y): yield",
+            "has one parameter, the iterator of batches",
+        ),
         ("@udf('f() -> INT', vectorized=True)\ndef f(b): yield", "takes at least one"),
         ("@udf('f(*x INT) -> INT', vectorized=True)\ndef f(b): yield", "takes at least one"),
         ("@udf(vectorized=True)\ndef f(b): yield", "has no type"),
-    ],
-)  # fmt: skip
-def test_a_generator_that_cannot_be_called(library: Library, function: str, words: str) -> None:
-    path = library(f"import pyarrow as pa\nfrom collections.abc import Iterator\n{function}")
-    with pytest.raises(duckdb.Error, match=words):
-        crosslane.connect(functions=str(path))
+    ):
+        with subtests.test(function):
+            with pytest.raises(duckdb.Error, match=words):
+                crosslane.load(con, library(function))

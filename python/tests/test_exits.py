@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import duckdb
 import numpy as np
@@ -112,19 +112,30 @@ def function(kind: str) -> Callable[..., Any]:
 
 
 KINDS = ("row", "async", "task", "vectorized")
-LANES: tuple[Literal["process", "thread"], ...] = ("process", "thread")
+LANES = ("process", "thread")
+OPTIONS: dict[str, dict[str, Any]] = {"fails": {}, "nulls": {"on_error": "null"}, "again": {"retries": 1}}
+#: This file is loaded as a library, too: registered one by one, each function would start the workers anew.
+for _kind, (_name, _option) in product(KINDS, OPTIONS.items()):
+    globals()[f"process_{_kind}_{_name}"] = crosslane.udf(
+        function(_kind), name=f"process_{_kind}_{_name}", vectorized=_kind == "vectorized", **_option
+    )
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[duckdb.DuckDBPyConnection]:
     """The functions of all kinds, which share their workers: what one of them raises never reaches another."""
-    options: dict[str, dict[str, Any]] = {"fails": {}, "nulls": {"on_error": "null"}, "again": {"retries": 1}}
     with crosslane.connect(config={"threads": 2}) as con:
         con.execute("CALL crosslane_set('fan_out', 'false')")
-        for lane, kind, (name, option) in product(LANES, KINDS, options.items()):
+        crosslane.load(con, __file__)
+        for kind, (name, option) in product(KINDS, OPTIONS.items()):
             vectorized = kind == "vectorized"
             crosslane.register(
-                con, function(kind), name=f"{lane}_{kind}_{name}", lane=lane, vectorized=vectorized, **option
+                con,
+                function(kind),
+                name=f"thread_{kind}_{name}",
+                lane="thread",
+                vectorized=vectorized,
+                **option,
             )
         yield con
 
@@ -173,41 +184,51 @@ RUBY = {
 }
 
 
-@pytest.mark.parametrize("kind", ["", ", concurrency: 2", ", vectorized: true"])
-@pytest.mark.parametrize("how", RUBY)
-def test_whatever_ruby_raises_is_a_failed_call(ruby: Load, kind: str, how: str) -> None:
-    column = "vectorized" in kind
-    body = "xs.map { |x| fail_at(x) }" if column else "fail_at(xs)"
-    con = ruby(f"""
-        def deep(x) = deep(x) + 1
-        class Wordless < StandardError; def message = exit; end
-        class Nameless < StandardError; def self.name = raise("no name"); end
-        TRIED = Hash.new(0)
-        def fail_at(x)
-          {RUBY[how]} if x == 1 || (x == 2 && (TRIED[x] += 1) == 1)
-          x
-        end
-        udf("fails(xs BIGINT) -> BIGINT"{kind}) {{ |xs| {body} }}
-        udf("nulls(xs BIGINT) -> BIGINT"{kind}, on_error: :null) {{ |xs| {body} }}
-        udf("again(xs BIGINT) -> BIGINT"{kind}, retries: 1) {{ |xs| {body} }}
-    """)
+RUBY_KINDS = {"row": "", "async": ", concurrency: 2", "vectorized": ", vectorized: true"}
+
+
+def test_whatever_ruby_raises_is_a_failed_call(ruby: Load, subtests: pytest.Subtests) -> None:
+    """No lane is lost: one worker goes through all."""
+    text = """
+def deep(x) = deep(x) + 1
+class Wordless < StandardError; def message = exit; end
+class Nameless < StandardError; def self.name = raise("no name"); end
+TRIED = Hash.new(0)
+"""
+    for how, (kind, option) in product(RUBY, RUBY_KINDS.items()):
+        case = f"{how}_{kind}"
+        body = f"xs.map {{ |x| {case}(x) }}" if kind == "vectorized" else f"{case}(xs)"
+        text += f"""
+def {case}(x)
+  {RUBY[how]} if x == 1 || (x == 2 && (TRIED[:{case}] += 1) == 1)
+  x
+end
+udf("{case}_fails(xs BIGINT) -> BIGINT"{option}) {{ |xs| {body} }}
+udf("{case}_nulls(xs BIGINT) -> BIGINT"{option}, on_error: :null) {{ |xs| {body} }}
+udf("{case}_again(xs BIGINT) -> BIGINT"{option}, retries: 1) {{ |xs| {body} }}
+"""
+    con = ruby(text)
+    con.execute("CALL crosslane_set('fan_out', 'false')")
 
     def call(name: str, *numbers: int) -> list[Any]:
         values = ", ".join(f"({number})" for number in numbers)
         return [row[0] for row in con.execute(f"SELECT {name}(i) FROM (VALUES {values}) t(i)").fetchall()]
 
-    con.execute("CALL crosslane_set('fan_out', 'false')")
-    with pytest.raises(duckdb.Error):
-        call("fails", 0, 1, 3)
-    assert call("fails", 4, 5) == [4, 5]
-    assert call("nulls", 0, 1, 3, 1, 1, 5) == ([None] * 6 if column else [0, None, 3, None, None, 5])
-    assert call("nulls", 4, 5) == [4, 5]
-    if not (how == "thread" and "concurrency" in kind):
-        # A thread that has ended tries nothing again.
-        assert call("again", 2, 3) == [2, 3]
-    with pytest.raises(duckdb.Error):
-        call("again", 1)
-    assert con.execute("SELECT sum(lanes_lost) FROM crosslane_stats()").fetchall() == [(0,)]
+    for how, kind in product(RUBY, RUBY_KINDS):
+        with subtests.test(f"{how}, {kind}"):
+            case = f"{how}_{kind}"
+            with pytest.raises(duckdb.Error):
+                call(f"{case}_fails", 0, 1, 3)
+            assert call(f"{case}_fails", 4, 5) == [4, 5]
+            nulls = [None] * 6 if kind == "vectorized" else [0, None, 3, None, None, 5]
+            assert call(f"{case}_nulls", 0, 1, 3, 1, 1, 5) == nulls
+            assert call(f"{case}_nulls", 4, 5) == [4, 5]
+            if case != "thread_async":
+                # A thread that has ended tries nothing again.
+                assert call(f"{case}_again", 2, 3) == [2, 3]
+            with pytest.raises(duckdb.Error):
+                call(f"{case}_again", 1)
+            assert con.execute("SELECT sum(lanes_lost) FROM crosslane_stats()").fetchall() == [(0,)]
 
 
 SURROGATES = {
@@ -219,21 +240,24 @@ SURROGATES = {
 }
 
 
-@pytest.mark.parametrize("hint", SURROGATES)
-@pytest.mark.parametrize("kind", ["", "async "])
-def test_text_that_no_utf8_can_be_made_of(load: Load, kind: str, hint: str) -> None:
-    con = load(
-        f"from typing import Annotated\n@udf\n{kind}def f(x: int) -> {hint}: return {SURROGATES[hint]}\n"
-        f"@udf(on_error='null')\n{kind}def g(x: int) -> {hint}: return {SURROGATES[hint]}"
-    )
-    with pytest.raises(duckdb.Error) as caught:
-        con.execute("SELECT f(1)").fetchall()
-    text = str(caught.value)
-    assert "ValueError: returned str" in text
-    assert r"a\ud800b" in text
-    assert "which has half a surrogate pair, where" in text
-    assert con.execute("SELECT g(1)").fetchall() == [(None,)]
-    assert con.execute("SELECT sum(lanes_lost) FROM crosslane_stats()").fetchall() == [(0,)]
+def test_text_that_no_utf8_can_be_made_of(load: Load, subtests: pytest.Subtests) -> None:
+    text = "from typing import Annotated\n"
+    for at, (hint, result) in enumerate(SURROGATES.items()):
+        for kind, begin in (("row", "def"), ("async", "async def")):
+            text += f"@udf\n{begin} f_{kind}_{at}(x: int) -> {hint}: return {result}\n"
+            text += f"@udf(on_error='null')\n{begin} g_{kind}_{at}(x: int) -> {hint}: return {result}\n"
+    con = load(text)
+    for at, hint in enumerate(SURROGATES):
+        for kind in ("row", "async"):
+            with subtests.test(f"{kind}, {hint}"):
+                with pytest.raises(duckdb.Error) as caught:
+                    con.execute(f"SELECT f_{kind}_{at}(1)").fetchall()
+                shown = str(caught.value)
+                assert "ValueError: returned str" in shown
+                assert r"a\ud800b" in shown
+                assert "which has half a surrogate pair, where" in shown
+                assert con.execute(f"SELECT g_{kind}_{at}(1)").fetchall() == [(None,)]
+                assert con.execute("SELECT sum(lanes_lost) FROM crosslane_stats()").fetchall() == [(0,)]
 
 
 @pytest.mark.parametrize("options", [{"on_error": "null"}, {"retries": 1_000_000}])
@@ -261,7 +285,7 @@ def test_a_lane_that_is_dropped_ends(
         return np.array([stuck(int(value)) for value in x])
 
     function = {"row": stuck, "async": waits, "vectorized": column}[kind]
-    options = {"timeout": 0.2, "vectorized": kind == "vectorized", **options}
+    options = {"timeout": 0.05, "vectorized": kind == "vectorized", **options}
     crosslane.register(con, function, name="f", lane="thread", **options)
     if "retries" in options:
         # An async function that does not wait holds its own loop up, which would try it again.
@@ -294,33 +318,37 @@ def test_frames_of_another_package_whose_name_begins_like_this_ones_are_shown() 
         assert f"at {file}:1" in describe(error)[2]
 
 
-@pytest.mark.parametrize(
-    ("returns", "method"),
-    [
-        ("INTEGER", "__index__"),
-        ("UHUGEINT", "__index__"),
-        ("DECIMAL(4,1)", "__index__"),
-        ("DOUBLE", "__float__"),
-        ("ENUM('a')", "__hash__"),
-        ("INTEGER[]", "__iter__"),
-        ("MAP(INTEGER, INTEGER)", "__iter__"),
-        ("MAP(INTEGER, INTEGER)", "__class__"),
-        ("STRUCT(a INTEGER)", "__getattr__"),
-        ("STRUCT(a INTEGER)", "__class__"),
-        ("UNION(a INTEGER)", "__eq__"),
-        ("VARCHAR", "__repr__"),
-    ],
-)
+LEAVING = [
+    ("INTEGER", "__index__"),
+    ("UHUGEINT", "__index__"),
+    ("DECIMAL(4,1)", "__index__"),
+    ("DOUBLE", "__float__"),
+    ("ENUM('a')", "__hash__"),
+    ("INTEGER[]", "__iter__"),
+    ("MAP(INTEGER, INTEGER)", "__iter__"),
+    ("MAP(INTEGER, INTEGER)", "__class__"),
+    ("STRUCT(a INTEGER)", "__getattr__"),
+    ("STRUCT(a INTEGER)", "__class__"),
+    ("UNION(a INTEGER)", "__eq__"),
+    ("VARCHAR", "__repr__"),
+]
+
+
 def test_what_ends_a_program_ends_the_conversion_of_a_result(
-    con: duckdb.DuckDBPyConnection, returns: str, method: str
+    con: duckdb.DuckDBPyConnection, subtests: pytest.Subtests
 ) -> None:
     """So does what ends a lane that was dropped: replaced by another error, it would end the row only."""
 
     def leave(*arguments: object) -> None:
         raise SystemExit(3)
 
-    leaving = type("Leaving", (), {method: property(leave) if method == "__class__" else leave})()
-    result = (leaving, 1) if method == "__eq__" else leaving
-    crosslane.register(con, lambda x: result, f"leaves(x INTEGER) -> {returns}", lane="thread")
-    with pytest.raises(duckdb.Error, match="SystemExit: 3"):
-        con.execute("SELECT leaves(1)")
+    def always(result: object) -> Callable[[int], object]:
+        return lambda x: result
+
+    for at, (returns, method) in enumerate(LEAVING):
+        with subtests.test(f"{returns}, {method}"):
+            leaving = type("Leaving", (), {method: property(leave) if method == "__class__" else leave})()
+            function = always((leaving, 1) if method == "__eq__" else leaving)
+            crosslane.register(con, function, f"leaves_{at}(x INTEGER) -> {returns}", lane="thread")
+            with pytest.raises(duckdb.Error, match="SystemExit: 3"):
+                con.execute(f"SELECT leaves_{at}(1)")

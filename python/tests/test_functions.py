@@ -240,33 +240,33 @@ def test_null_gives_null_without_a_call_unless_it_is_admitted(load: Load) -> Non
     assert value(con, "SELECT sees(NULL, 1)") == "None"
 
 
+#: Functions of columns that add one, by what they return.
+ADD_ONE = {
+    "pyarrow": "(x: pa.Int64Array) -> pa.Int64Array: return pc.add(x, 1)",
+    "numpy": "(x: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: return x + 1",
+    "pandas": "(x: Annotated[pd.Series, 'BIGINT']) -> Annotated[pd.Series, 'BIGINT']: return x + 1",
+    "polars": "(x: Annotated[pl.Series, 'BIGINT']) -> Annotated[pl.Series, 'BIGINT']: return x + 1",
+    "chunks": "(x: pa.Int64Array) -> pa.Int64Array: return pa.chunked_array([pc.add(x, 1)])",
+    "a_slice": "(x: pa.Int64Array) -> pa.Int64Array: return pa.concat_arrays([x, x]).slice(0, len(x)).cast('int32').take(pa.array(range(len(x)))).cast('int64').__class__ and pc.add(x, 1)",
+    "made_anew": "(x: pa.Int64Array) -> pa.Int64Array: return pa.array([0] + pc.add(x, 1).to_pylist())[1:]",
+    "a_list": "(x: pa.Int64Array) -> pa.Int64Array: return [None if v is None else v + 1 for v in x.to_pylist()]",
+}
+
+
 @pytest.mark.any_duckdb
-@pytest.mark.parametrize(
-    "declaration",
-    [
-        "def f(x: pa.Int64Array) -> pa.Int64Array: return pc.add(x, 1)",
-        "def f(x: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: return x + 1",
-        "def f(x: Annotated[pd.Series, 'BIGINT']) -> Annotated[pd.Series, 'BIGINT']: return x + 1",
-        "def f(x: Annotated[pl.Series, 'BIGINT']) -> Annotated[pl.Series, 'BIGINT']: return x + 1",
-        "def f(x: pa.Int64Array) -> pa.Int64Array: return pa.chunked_array([pc.add(x, 1)])",
-        "def f(x: pa.Int64Array) -> pa.Int64Array: return pa.concat_arrays([x, x]).slice(0, len(x)).cast('int32').take(pa.array(range(len(x)))).cast('int64').__class__ and pc.add(x, 1)",
-        "def f(x: pa.Int64Array) -> pa.Int64Array: return pa.array([0] + pc.add(x, 1).to_pylist())[1:]",
-        "def f(x: pa.Int64Array) -> pa.Int64Array: return [None if v is None else v + 1 for v in x.to_pylist()]",
-    ],
-)
-def test_vectorized(load: Load, declaration: str) -> None:
-    con = load(
-        f"""
-        import numpy as np, numpy.typing as npt, pandas as pd, polars as pl, pyarrow as pa, pyarrow.compute as pc
-        from typing import Annotated
-        @udf(vectorized=True)
-        {declaration}
-        """
-    )
+def test_vectorized(load: Load, subtests: pytest.Subtests) -> None:
+    text = [
+        "import numpy as np, numpy.typing as npt, pandas as pd, polars as pl, pyarrow as pa, pyarrow.compute as pc",
+        "from typing import Annotated",
+    ]
+    text += [f"@udf(vectorized=True)\ndef {name}{rest}" for name, rest in ADD_ONE.items()]
+    con = load("\n".join(text))
     con.execute("CREATE TABLE t AS SELECT i FROM range(10000) r(i)")
-    assert value(con, "SELECT count(*) FROM t WHERE f(i) IS DISTINCT FROM i + 1") == 0
     con.execute("CREATE TABLE n AS SELECT CASE WHEN i % 7 > 0 THEN i END i FROM range(5000) r(i)")
-    assert value(con, "SELECT count(*) FROM n WHERE f(i) IS DISTINCT FROM i + 1") == 0
+    for name in ADD_ONE:
+        with subtests.test(name):
+            assert value(con, f"SELECT count(*) FROM t WHERE {name}(i) IS DISTINCT FROM i + 1") == 0
+            assert value(con, f"SELECT count(*) FROM n WHERE {name}(i) IS DISTINCT FROM i + 1") == 0
 
 
 @pytest.mark.any_duckdb
@@ -309,47 +309,45 @@ def test_wrong_results_of_vectorized_functions(load: Load) -> None:
     assert "'b', which is none of ENUM('a')" in error(con, "SELECT strange(i) FROM t")
 
 
+#: (the type, a result, what the error says)
+WRONG = [
+    ("TINYINT", "300", "OverflowError: returned int 300, which does not fit TINYINT"),
+    ("BIGINT", "2**63", "does not fit BIGINT"),
+    ("UBIGINT", "-1", "does not fit UBIGINT"),
+    ("UHUGEINT", "2**128", "does not fit UHUGEINT"),
+    ("BIGINT", "1.5", "TypeError: returned float 1.5 where BIGINT is due"),
+    ("BIGINT", "'1'", "returned str '1' where BIGINT is due"),
+    ("VARCHAR", "1", "returned int 1 where VARCHAR is due"),
+    ("VARCHAR", "'\\ud800'", "half a surrogate pair"),
+    ("BOOLEAN", "1", "returned int 1 where BOOLEAN is due"),
+    ("DOUBLE", "'x'", "returned str 'x' where DOUBLE is due"),
+    ("DECIMAL(4,2)", "Decimal('100')", "does not fit DECIMAL(4,2)"),
+    ("DECIMAL(4,2)", "Decimal('NaN')", "does not fit DECIMAL(4,2)"),
+    ("DATE", "datetime.datetime(2020, 1, 1)", "return its .date()"),
+    ("TIMESTAMP", "datetime.datetime.now(datetime.timezone.utc)", "declare TIMESTAMPTZ"),
+    ("TIMESTAMPTZ", "datetime.datetime(2020, 1, 1)", "datetime.timezone.utc"),
+    ("ENUM('a', 'b')", "'c'", "returned str 'c', which is none of ENUM('a', 'b')"),
+    ("INTEGER[2]", "[1]", "returned 1 elements where INTEGER[2] is due"),
+    ("INTEGER[]", "'abc'", "returned str 'abc' where INTEGER[] is due"),
+    ("STRUCT(a INTEGER, b INTEGER)", "{'a': 1}", "lacks the field b"),
+    ("STRUCT(a INTEGER, b INTEGER)", "(1, 2, 3)", "returned a tuple of 3"),
+    ("MAP(VARCHAR, INTEGER)", "{None: 1}", "keys cannot be NULL"),
+    ("UUID", "'x'", "where UUID is due"),
+    ("JSON", "float('nan')", "ValueError"),
+]
+
+
 @pytest.mark.any_duckdb
-@pytest.mark.parametrize(
-    ("returns", "result", "message"),
-    [
-        ("TINYINT", "300", "OverflowError: returned int 300, which does not fit TINYINT"),
-        ("BIGINT", "2**63", "does not fit BIGINT"),
-        ("UBIGINT", "-1", "does not fit UBIGINT"),
-        ("UHUGEINT", "2**128", "does not fit UHUGEINT"),
-        ("BIGINT", "1.5", "TypeError: returned float 1.5 where BIGINT is due"),
-        ("BIGINT", "'1'", "returned str '1' where BIGINT is due"),
-        ("VARCHAR", "1", "returned int 1 where VARCHAR is due"),
-        ("VARCHAR", "'\\ud800'", "half a surrogate pair"),
-        ("BOOLEAN", "1", "returned int 1 where BOOLEAN is due"),
-        ("DOUBLE", "'x'", "returned str 'x' where DOUBLE is due"),
-        ("DECIMAL(4,2)", "Decimal('100')", "does not fit DECIMAL(4,2)"),
-        ("DECIMAL(4,2)", "Decimal('NaN')", "does not fit DECIMAL(4,2)"),
-        ("DATE", "datetime.datetime(2020, 1, 1)", "return its .date()"),
-        ("TIMESTAMP", "datetime.datetime.now(datetime.timezone.utc)", "declare TIMESTAMPTZ"),
-        ("TIMESTAMPTZ", "datetime.datetime(2020, 1, 1)", "datetime.timezone.utc"),
-        ("ENUM('a', 'b')", "'c'", "returned str 'c', which is none of ENUM('a', 'b')"),
-        ("INTEGER[2]", "[1]", "returned 1 elements where INTEGER[2] is due"),
-        ("INTEGER[]", "'abc'", "returned str 'abc' where INTEGER[] is due"),
-        ("STRUCT(a INTEGER, b INTEGER)", "{'a': 1}", "lacks the field b"),
-        ("STRUCT(a INTEGER, b INTEGER)", "(1, 2, 3)", "returned a tuple of 3"),
-        ("MAP(VARCHAR, INTEGER)", "{None: 1}", "keys cannot be NULL"),
-        ("UUID", "'x'", "where UUID is due"),
-        ("JSON", "float('nan')", "ValueError"),
-    ],
-)
-def test_wrong_results(load: Load, returns: str, result: str, message: str) -> None:
-    con = load(
-        f"""
-        import datetime
-        from decimal import Decimal
-        @udf({f"f(x BIGINT) -> {returns}"!r})
-        def f(x): return {result}
-        """
-    )
-    text = error(con, "SELECT f(i) FROM range(3) r(i)")
-    assert message in text
-    assert "in row 1 of the batch, with x = 0" in text
+def test_wrong_results(load: Load, subtests: pytest.Subtests) -> None:
+    text = ["import datetime", "from decimal import Decimal"]
+    for n, (returns, result, _) in enumerate(WRONG):
+        text.append(f"@udf({f'f_{n}(x BIGINT) -> {returns}'!r})\ndef f_{n}(x): return {result}")
+    con = load("\n".join(text))
+    for n, (returns, result, message) in enumerate(WRONG):
+        with subtests.test(f"{returns}: {result}"):
+            said = error(con, f"SELECT f_{n}(i) FROM range(3) r(i)")
+            assert message in said
+            assert "in row 1 of the batch, with x = 0" in said
 
 
 @pytest.mark.any_duckdb
@@ -380,41 +378,43 @@ def test_results_of_related_types_fit(load: Load) -> None:
     assert value(con, "SELECT data(1)") == [b"a", b"b", b"c"]
 
 
+#: (what a file contains, what the error says)
+WRONG_FILES = [
+    ("@udf\ndef f(x) -> int: return x", "parameter x has no type"),
+    ("@udf\ndef f(x: int): return x", "the result has no type"),
+    ("@udf\ndef f(*x) -> int: return 1", "variable number of arguments"),
+    ("@udf\ndef f(*, x: int) -> int: return 1", "keyword-only"),
+    ("@udf\ndef f(x: list) -> int: return 1", "list[int]"),
+    ("@udf('f(x INT)')\ndef f(x): return 1", "expected `->`"),
+    ("@udf('f(x INTT) -> INT')\ndef f(x): return 1", "SQL type"),
+    ("@udf('f(x INT) -> INT')\ndef f(x, y): return 1", "has 1 parameters"),
+    ("@udf(timeout=0)\ndef f(x: int) -> int: return 1", "timeout is a positive number"),
+    ("@udf(nulls='keep')\ndef f(x: int) -> int: return 1", "nulls is 'skip' or 'call'"),
+    ("@udf(concurrency=4)\ndef f(x: int) -> int: return 1", "concurrency is for async functions"),
+    ("@udf(memory_limit='much')\ndef f(x: int) -> int: return 1", "500 MB"),
+    ("@udf(vectorized=True)\ndef f(x: int) -> int: return 1", "takes pyarrow arrays"),
+    (
+        "@udf\ndef f(x: int) -> int: return 1\n@udf(name='F')\ndef g(x: int) -> int: return 1",
+        "the name is taken by line 2",
+    ),
+    ("def f(x: int) -> int: return 1", "declares no function"),
+    ("import nothing_of_this_name", "ModuleNotFoundError"),
+    ("1 / 0", "ZeroDivisionError"),
+    ("def f(:", "SyntaxError"),
+    ("raise SystemExit(3)", "SystemExit"),
+]
+
+
 @pytest.mark.any_duckdb
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("@udf\ndef f(x) -> int: return x", "parameter x has no type"),
-        ("@udf\ndef f(x: int): return x", "the result has no type"),
-        ("@udf\ndef f(*x) -> int: return 1", "variable number of arguments"),
-        ("@udf\ndef f(*, x: int) -> int: return 1", "keyword-only"),
-        ("@udf\ndef f(x: list) -> int: return 1", "list[int]"),
-        ("@udf('f(x INT)')\ndef f(x): return 1", "expected `->`"),
-        ("@udf('f(x INTT) -> INT')\ndef f(x): return 1", "SQL type"),
-        ("@udf('f(x INT) -> INT')\ndef f(x, y): return 1", "has 1 parameters"),
-        ("@udf(timeout=0)\ndef f(x: int) -> int: return 1", "timeout is a positive number"),
-        ("@udf(nulls='keep')\ndef f(x: int) -> int: return 1", "nulls is 'skip' or 'call'"),
-        ("@udf(concurrency=4)\ndef f(x: int) -> int: return 1", "concurrency is for async functions"),
-        ("@udf(memory_limit='much')\ndef f(x: int) -> int: return 1", "500 MB"),
-        ("@udf(vectorized=True)\ndef f(x: int) -> int: return 1", "takes pyarrow arrays"),
-        (
-            "@udf\ndef f(x: int) -> int: return 1\n@udf(name='F')\ndef g(x: int) -> int: return 1",
-            "the name is taken by line 2",
-        ),
-        ("def f(x: int) -> int: return 1", "declares no function"),
-        ("import nothing_of_this_name", "ModuleNotFoundError"),
-        ("1 / 0", "ZeroDivisionError"),
-        ("def f(:", "SyntaxError"),
-        ("raise SystemExit(3)", "SystemExit"),
-    ],
-)
-def test_wrong_files(con: duckdb.DuckDBPyConnection, library: Library, text: str, message: str) -> None:
-    path = library(text)
-    with pytest.raises(duckdb.Error) as caught:
-        crosslane.load(con, path)
-    assert message in str(caught.value)
-    assert path.name in str(caught.value)
-    assert value(con, "SELECT 42") == 42
+def test_wrong_files(con: duckdb.DuckDBPyConnection, library: Library, subtests: pytest.Subtests) -> None:
+    for text, message in WRONG_FILES:
+        with subtests.test(text):
+            path = library(text)
+            with pytest.raises(duckdb.Error) as caught:
+                crosslane.load(con, path)
+            assert message in str(caught.value)
+            assert path.name in str(caught.value)
+            assert value(con, "SELECT 42") == 42
 
 
 @pytest.mark.any_duckdb
@@ -425,23 +425,22 @@ def test_wrong_places(con: duckdb.DuckDBPyConnection) -> None:
     assert "/nowhere/python, which does not exist" in error(con, f"FROM crosslane_load('{__file__}')")
 
 
-@pytest.mark.parametrize(
-    ("call", "shown"),
-    [
+def test_settings_are_set_as_what_they_are(con: duckdb.DuckDBPyConnection, subtests: pytest.Subtests) -> None:
+    # Each changes its setting.
+    for call, shown in (
         ("'idle_timeout', 2.5", "2.5"),
         ("'idle_timeout', 3", "3"),
         ("'idle_timeout', 2.5::DOUBLE", "2.5"),
-        ("'warm_lanes', 2", "2"),
+        ("'warm_lanes', 3", "3"),
         ("'warm_lanes', 2.0", "2"),
         ("'largest_batch', 1e9", "1000000000"),
         ("'fan_out', false", "false"),
         ("'fan_out', 'true'", "true"),
-    ],
-)
-def test_settings_are_set_as_what_they_are(con: duckdb.DuckDBPyConnection, call: str, shown: str) -> None:
-    name = call.split("'")[1]
-    assert con.execute(f"CALL crosslane_set({call})").fetchall() == [(name, shown)]
-    assert value(con, f"SELECT value FROM crosslane_settings() WHERE name = '{name}'") == shown
+    ):
+        with subtests.test(call):
+            name = call.split("'")[1]
+            assert con.execute(f"CALL crosslane_set({call})").fetchall() == [(name, shown)]
+            assert value(con, f"SELECT value FROM crosslane_settings() WHERE name = '{name}'") == shown
 
 
 def test_settings_from_parameters(con: duckdb.DuckDBPyConnection) -> None:

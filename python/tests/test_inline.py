@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+import itertools
 import sys
 import traceback
 from collections import Counter
@@ -387,48 +388,53 @@ def test_a_traceback_is_that_of_the_call(tmp_path: Path) -> None:
 TABLE = "CREATE TABLE t AS SELECT i, CASE WHEN i % 3 > 0 THEN i END a, CASE WHEN i % 7 > 0 THEN i / 2 END b FROM range(5000) r(i)"
 
 
-@pytest.mark.parametrize("options", ["", "inline=False", "retries=1", "on_error='null', inline=False"])
-def test_rows_with_nulls(load: Load, options: str) -> None:
-    con = load(
-        f"""
-        @udf({options})
-        def number(a: int) -> int: return a + 1
-        @udf({options})
-        def sum2(a: int, b: float) -> float: return a + b
-        @udf({options})
-        def text(a: int, b: float, i: int) -> str: return f"{{a}} {{b}} {{i}}"
-        @udf({options})
-        def truth(b: float) -> bool: return b > 1000
-        @udf({options})
-        def maybe(a: int) -> int | None: return None if a % 2 else a
-        @udf({options})
-        def sees(a: int | None, b: float) -> int: return -1 if a is None else a
-        @udf("narrow(a BIGINT) -> INTEGER", {options})
-        def narrow(a): return a
-        @udf("mixed(a BIGINT) -> BIGINT", {options})
-        def mixed(a): return a % 4 == 1 if a % 4 < 2 else a
-        @udf("ratio(a BIGINT) -> DOUBLE", {options})
-        def ratio(a): return a if a % 5 else a / 2
-        """
-    )
+#: Functions of all kinds of results, for the options {options} under names that end in {n}.
+RESULTS = """
+@udf({options})
+def number_{n}(a: int) -> int: return a + 1
+@udf({options})
+def sum2_{n}(a: int, b: float) -> float: return a + b
+@udf({options})
+def text_{n}(a: int, b: float, i: int) -> str: return f"{{a}} {{b}} {{i}}"
+@udf({options})
+def truth_{n}(b: float) -> bool: return b > 1000
+@udf({options})
+def maybe_{n}(a: int) -> int | None: return None if a % 2 else a
+@udf({options})
+def sees_{n}(a: int | None, b: float) -> int: return -1 if a is None else a
+@udf("narrow_{n}(a BIGINT) -> INTEGER", {options})
+def narrow_{n}(a): return a
+@udf("mixed_{n}(a BIGINT) -> BIGINT", {options})
+def mixed_{n}(a): return a % 4 == 1 if a % 4 < 2 else a
+@udf("ratio_{n}(a BIGINT) -> DOUBLE", {options})
+def ratio_{n}(a): return a if a % 5 else a / 2
+"""
+OPTIONS = ["", "inline=False", "retries=1", "on_error='null', inline=False"]
+
+
+def test_rows_with_nulls(load: Load, subtests: pytest.Subtests) -> None:
+    con = load("".join(RESULTS.format(options=options, n=n) for n, options in enumerate(OPTIONS)))
     con.execute(TABLE)
-    for call, expected in {
-        "number(a)": "a + 1",
-        "sum2(a, b)": "a + b",
-        "text(a, b, i)": "printf('%d %s %d', a, b::VARCHAR, i)",
-        "truth(b)": "b > 1000",
-        "maybe(a)": "CASE WHEN a % 2 = 0 THEN a END",
-        "sees(a, b)": "CASE WHEN b IS NOT NULL THEN coalesce(a, -1) END",
-        "narrow(a)": "a",
-        "mixed(a)": "CASE WHEN a % 4 < 2 THEN a % 4 ELSE a END",
-        "ratio(a)": "CASE WHEN a % 5 = 0 THEN a / 2 ELSE a END",
-    }.items():
-        assert value(con, f"SELECT count(*) FROM t WHERE {call} IS DISTINCT FROM {expected}") == 0, call
-        assert value(con, f"SELECT count({call}) FROM t WHERE a IS NULL AND b IS NULL") == 0
-    assert value(con, "SELECT count(number(NULL::BIGINT)) FROM t") == 0
+    for n, options in enumerate(OPTIONS):
+        for call, expected in {
+            f"number_{n}(a)": "a + 1",
+            f"sum2_{n}(a, b)": "a + b",
+            f"text_{n}(a, b, i)": "printf('%d %s %d', a, b::VARCHAR, i)",
+            f"truth_{n}(b)": "b > 1000",
+            f"maybe_{n}(a)": "CASE WHEN a % 2 = 0 THEN a END",
+            f"sees_{n}(a, b)": "CASE WHEN b IS NOT NULL THEN coalesce(a, -1) END",
+            f"narrow_{n}(a)": "a",
+            f"mixed_{n}(a)": "CASE WHEN a % 4 < 2 THEN a % 4 ELSE a END",
+            f"ratio_{n}(a)": "CASE WHEN a % 5 = 0 THEN a / 2 ELSE a END",
+        }.items():
+            with subtests.test(f"{call}: {options}"):
+                assert value(con, f"SELECT count(*) FROM t WHERE {call} IS DISTINCT FROM {expected}") == 0
+                assert value(con, f"SELECT count({call}) FROM t WHERE a IS NULL AND b IS NULL") == 0
+        with subtests.test(f"a constant: {options}"):
+            assert value(con, f"SELECT count(number_{n}(NULL::BIGINT)) FROM t") == 0
 
 
-def test_errors_name_the_function_and_the_row(load: Load) -> None:
+def test_errors_are_those_of_their_rows(load: Load, subtests: pytest.Subtests) -> None:
     con = load(
         """
         @udf
@@ -438,20 +444,48 @@ def test_errors_name_the_function_and_the_row(load: Load) -> None:
         @udf
         def wrong(x: int) -> str:
             return "a" if x < 3 else x
+
+        from dataclasses import dataclass
+        @dataclass
+        class Point:
+            x: int
+            def __post_init__(self):
+                if self.x == 2: raise StopIteration("no point")
+        @udf
+        def of(p: Point) -> int: return p.x
+        @udf(on_error="null")
+        def maybe(p: Point, i: int) -> int: return p.x
+
+        def stop(x): raise [StopIteration, KeyboardInterrupt, SystemExit, GeneratorExit, ValueError][x % 5](x)
+        @udf(on_error="null")
+        def picky(x: int) -> int: return x if x % 2 else stop(x)
         """
     )
-    rows = "(VALUES (1, 1), (NULL, 0), (2, NULL), (3, 0)) t(x, y)"
-    text = error(con, f"SELECT half(x, y) FROM {rows}")
-    assert "functions_1.py:5 in half" in text
-    assert "return x // y" in text
-    assert "with x = 3, y = 0" in text
-    assert "returned int 3 where VARCHAR is due" in error(con, f"SELECT wrong(x) FROM {rows}")
-    assert "with x = 3" in error(con, f"SELECT wrong(x) FROM {rows}")
+    with subtests.test("they name the function and the row"):
+        rows = "(VALUES (1, 1), (NULL, 0), (2, NULL), (3, 0)) t(x, y)"
+        text = error(con, f"SELECT half(x, y) FROM {rows}")
+        assert "functions_1.py:5 in half" in text
+        assert "return x // y" in text
+        assert "with x = 3, y = 0" in text
+        assert "returned int 3 where VARCHAR is due" in error(con, f"SELECT wrong(x) FROM {rows}")
+        assert "with x = 3" in error(con, f"SELECT wrong(x) FROM {rows}")
+    with subtests.test("an argument that raises StopIteration is an error"):
+        assert "StopIteration: no point" in error(con, "SELECT of({'x': i}) FROM range(5) r(i)")
+        found = con.execute("SELECT maybe({'x': i}, i) FROM range(5) r(i)").fetchall()
+        assert [row[0] for row in found] == [0, 1, None, 3, 4]
+    with subtests.test("exceptions of every kind fail one row"):
+        found = con.execute("SELECT picky(i) FROM range(40) r(i)").fetchall()
+        assert [row[0] for row in found] == [i if i % 2 else None for i in range(40)]
 
 
-@pytest.mark.parametrize("inline", [True, False])
-@pytest.mark.parametrize("null", [True, False])
-def test_each_row_is_called_once(con: duckdb.DuckDBPyConnection, inline: bool, null: bool) -> None:
+def test_each_row_is_called_once(con: duckdb.DuckDBPyConnection, subtests: pytest.Subtests) -> None:
+    for inline, null in itertools.product([True, False], repeat=2):
+        with subtests.test(f"inline {inline}, null {null}"):
+            calls_each_row_once(con, inline, null)
+
+
+def calls_each_row_once(con: duckdb.DuckDBPyConnection, inline: bool, null: bool) -> None:
+    name = f"odd_{inline}_{null}"
     seen: Counter[int] = Counter()
 
     def done(x: int, y: int) -> int:
@@ -462,14 +496,16 @@ def test_each_row_is_called_once(con: duckdb.DuckDBPyConnection, inline: bool, n
         return done(x, y) + x - 1
 
     options: Any = {"retries": 2, "on_error": "null" if null else "fail", "lane": "thread", "inline": inline}
-    crosslane.register(con, odd, "odd(x BIGINT, y BIGINT) -> BIGINT", **options)
-    con.execute("CREATE TABLE t AS SELECT i, CASE WHEN i % 5 > 0 THEN 1 END y FROM range(150) r(i)")
+    crosslane.register(con, odd, f"{name}(x BIGINT, y BIGINT) -> BIGINT", **options)
+    con.execute(
+        "CREATE OR REPLACE TABLE t AS SELECT i, CASE WHEN i % 5 > 0 THEN 1 END y FROM range(150) r(i)"
+    )
     con.execute("UPDATE t SET y = 9 WHERE i = 57 AND ?", [null])
-    rows = con.execute("SELECT i, odd(i, y) FROM t ORDER BY i").fetchall()
+    rows = con.execute(f"SELECT i, {name}(i, y) FROM t ORDER BY i").fetchall()
     assert rows == [(i, i if i % 5 and not (null and i == 57) else None) for i in range(150)]
     again = {7: 2, 57: 3 if null else 2, 107: 2}
     assert seen == Counter({i: again.get(i, 1) for i in range(150) if i % 5})
-    stats = "SELECT errors, retries FROM crosslane_stats() WHERE function = 'odd'"
+    stats = f"SELECT errors, retries FROM crosslane_stats() WHERE function = '{name}'"
     assert con.execute(stats).fetchall() == [(1, 4) if null else (0, 3)]
 
 
@@ -484,40 +520,6 @@ def test_results_that_do_not_fit_are_failed_calls(con: duckdb.DuckDBPyConnection
     rows = con.execute("SELECT small(i) FROM range(8) r(i)").fetchall()
     assert [row[0] for row in rows] == [0, 1, 2, 3, 4, None, 6, 7]
     assert seen == Counter({**dict.fromkeys(range(8), 1), 3: 2, 5: 2})
-
-
-def test_an_argument_that_raises_stop_iteration_is_an_error(load: Load) -> None:
-    con = load(
-        """
-        from dataclasses import dataclass
-        @dataclass
-        class Point:
-            x: int
-            def __post_init__(self):
-                if self.x == 2: raise StopIteration("no point")
-        @udf
-        def of(p: Point) -> int: return p.x
-        @udf(on_error="null")
-        def maybe(p: Point, i: int) -> int: return p.x
-        """
-    )
-    text = error(con, "SELECT of({'x': i}) FROM range(5) r(i)")
-    assert "StopIteration: no point" in text
-    rows = con.execute("SELECT maybe({'x': i}, i) FROM range(5) r(i)").fetchall()
-    assert [row[0] for row in rows] == [0, 1, None, 3, 4]
-
-
-def test_exceptions_of_every_kind_fail_one_row(load: Load) -> None:
-    con = load(
-        """
-        import sys
-        def stop(x): raise [StopIteration, KeyboardInterrupt, SystemExit, GeneratorExit, ValueError][x % 5](x)
-        @udf(on_error="null")
-        def picky(x: int) -> int: return x if x % 2 else stop(x)
-        """
-    )
-    rows = con.execute("SELECT picky(i) FROM range(40) r(i)").fetchall()
-    assert [row[0] for row in rows] == [i if i % 2 else None for i in range(40)]
 
 
 def test_functions_of_a_program_are_inlined_too(con: duckdb.DuckDBPyConnection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import math
 import queue
 import sys
@@ -113,10 +114,9 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("sql", COLUMNS)
-@pytest.mark.parametrize("inline", [True, False])
-@pytest.mark.parametrize("name", KEEPERS)
-def test_what_is_kept_stays(con: duckdb.DuckDBPyConnection, sql: str, inline: bool, name: str) -> None:
-    keeper, values = KEEPERS[name], COLUMNS[sql]
+def test_what_is_kept_stays(con: duckdb.DuckDBPyConnection, subtests: pytest.Subtests, sql: str) -> None:
+    values = COLUMNS[sql]
+    keeper = KEEPERS["list"]
     kept: dict[int, Callable[[], Any]] = {}
 
     def keep(value: Any, which: int) -> Any:
@@ -132,18 +132,27 @@ def test_what_is_kept_stays(con: duckdb.DuckDBPyConnection, sql: str, inline: bo
     # DuckDB 1.5 makes a NaN in a list NULL.
     con.execute(f"CREATE TABLE t(v {sql}, i BIGINT)")
     con.executemany("INSERT INTO t VALUES (?, ?)", [[value, which] for which, value in enumerate(values)])
-    for function, parameters in ((first, f"v {sql}, i BIGINT"), (second, f"i BIGINT, v {sql}")):
-        kept.clear()
-        call = f"keeps_{function.__name__}"
-        crosslane.register(con, function, f"{call}({parameters}) -> {sql}", lane="thread", inline=inline)
-        arguments = "v, i" if function is first else "i, v"
-        rows = con.execute(f"SELECT {call}({arguments}) FROM t ORDER BY i").fetchall()
-        assert all(map(same, [row[0] for row in rows], values))
-        expected = [value for which, value in enumerate(values) if which % 3]
-        found = [kept[which]() for which in sorted(kept)]
-        found = [value[0] if isinstance(value, list) else value for value in found]
-        assert len(found) == len(expected)
-        assert all(map(same, found, expected)), (found, expected)
+    calls = []
+    for inline in (True, False):
+        at = str(inline).lower()
+        crosslane.register(
+            con, first, f"first_{at}(v {sql}, i BIGINT) -> {sql}", lane="thread", inline=inline
+        )
+        crosslane.register(
+            con, second, f"second_{at}(i BIGINT, v {sql}) -> {sql}", lane="thread", inline=inline
+        )
+        calls += [f"first_{at}(v, i)", f"second_{at}(i, v)"]
+    for name, call in itertools.product(KEEPERS, calls):
+        with subtests.test(f"{name}, {call}"):
+            keeper = KEEPERS[name]
+            kept.clear()
+            rows = con.execute(f"SELECT {call} FROM t ORDER BY i").fetchall()
+            assert all(map(same, [row[0] for row in rows], values))
+            expected = [value for which, value in enumerate(values) if which % 3]
+            found = [kept[which]() for which in sorted(kept)]
+            found = [value[0] if isinstance(value, list) else value for value in found]
+            assert len(found) == len(expected)
+            assert all(map(same, found, expected)), (found, expected)
 
 
 @pytest.mark.parametrize("inline", [True, False])

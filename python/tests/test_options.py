@@ -50,26 +50,64 @@ FILES = {
     "rb": "\n\nudf('f(x BIGINT) -> BIGINT', {option}: {text}) {{ |x| x }}\n",
     "js": "\n\nudf('f(x BIGINT) -> BIGINT', {{ {option}: {text} }}, (x) => x);\n",
 }
+#: A file that notes what becomes of each declaration and raises that: its first line, the lines of each, and its last.
+NOTING = {
+    "py": (
+        "from crosslane import udf; noted = []\n",
+        "try:\n @udf({option}={text})\n {kind}def f(x: int) -> int: return x\n"
+        "except BaseException as e: noted.append(type(e).__name__ + ': ' + str(e))\nelse: noted.append('accepted')\n",
+        "raise ValueError('|'.join(noted))",
+    ),
+    "rb": (
+        "noted = []\n",
+        "begin\nudf('f(x BIGINT) -> BIGINT', {option}: {text}) {{ |x| x }}\n"
+        "noted << 'accepted'\nrescue Exception => e\nnoted << e.class.name + ': ' + e.message\nend\n",
+        "raise noted.join('|')",
+    ),
+    "js": (
+        "const noted = [];\n",
+        "try {{\nudf('f(x BIGINT) -> BIGINT', {{ {option}: {text} }}, (x) => x);\n"
+        "noted.push('accepted');\n}} catch (e) {{\nnoted.push(e.name + ': ' + e.message + e.stack.split('\\n').at(-1));\n}}\n",
+        "throw new Error(noted.join('|'));",
+    ),
+}
 
 
 @pytest.mark.parametrize("language", FILES)
-@pytest.mark.parametrize("option", REFUSED)
 def test_an_option_that_cannot_be(
-    con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str, option: str
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, subtests: pytest.Subtests, language: str
 ) -> None:
     path = tmp_path / f"functions.{language}"
-    kind = "async " if option == "concurrency" else ""
     con.execute("CALL crosslane_set('load_timeout', '20')").fetchall()
-    for text in REFUSED[option]:
-        path.write_text(
-            FILES[language].format(option=option, text=WORDS[language].get(text, text), kind=kind)
-        )
+
+    def refusal(text: str) -> str:
+        path.write_text(text)
         with pytest.raises(duckdb.Error) as caught:
             crosslane.load(con, path)
-        message = str(caught.value)
-        assert "DeclarationError" in message, (text, message)
-        assert f"{option} is" in message, (text, message)
-        assert f"{path}:3" in message, (text, message)
+        return str(caught.value)
+
+    def declaration(form: str, option: str, text: str) -> str:
+        kind = "async " if option == "concurrency" else ""
+        return form.format(option=option, text=WORDS[language].get(text, text), kind=kind)
+
+    begin, form, end = NOTING[language]
+    # A long message of JavaScript's is cut.
+    for options in [[option] for option in REFUSED] if language == "js" else [list(REFUSED)]:
+        cases = [(option, text) for option in options for text in REFUSED[option]]
+        declarations = [declaration(form, option, text) for option, text in cases]
+        notes = refusal(begin + "".join(declarations) + end).split("|")
+        assert len(notes) >= len(cases), notes
+        for at, ((option, text), note) in enumerate(zip(cases, notes)):
+            with subtests.test(f"{option}, {text}"):
+                line = 3 + at * form.count("\n")
+                assert "DeclarationError: " in note
+                assert f"{option} is" in note
+                assert re.search(rf"{re.escape(str(path))}:{line}\b", note), note
+    # One that the file lets pass.
+    message = refusal(declaration(FILES[language], "timeout", "INFINITY"))
+    assert "DeclarationError" in message
+    assert "timeout is" in message
+    assert f"{path}:3" in message
 
 
 def test_a_name_that_every_object_has_is_no_option(script: Load) -> None:
@@ -154,13 +192,16 @@ def run(*command: str, **variables: str) -> str:
     return run.stderr
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_path_that_is_no_text(con: duckdb.DuckDBPyConnection, folder: Path, language: str) -> None:
+def test_a_path_that_is_no_text(
+    con: duckdb.DuckDBPyConnection, folder: Path, subtests: pytest.Subtests
+) -> None:
     """The name may be relative, and `check` finds what an engine refuses."""
-    with pytest.raises(duckdb.Error, match="its path is not UTF-8"):
-        crosslane.load(con, f"functions.{language}")
-    cli = ("-P", "-c", "from crosslane._cli import main; main()")
-    assert "its path is not UTF-8" in run(*cli, "check", f"functions.{language}")
+    for language in LANGUAGES:
+        with subtests.test(language):
+            with pytest.raises(duckdb.Error, match="its path is not UTF-8"):
+                crosslane.load(con, f"functions.{language}")
+            cli = ("-P", "-c", "from crosslane._cli import main; main()")
+            assert "its path is not UTF-8" in run(*cli, "check", f"functions.{language}")
 
 
 def test_a_path_that_is_no_text_at_load(folder: Path) -> None:

@@ -48,84 +48,71 @@ def signatures(con: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 @each_language
-def test_a_call_reaches_the_function_for_its_types(
-    con: duckdb.DuckDBPyConnection, file: Callable[..., Path], suffix: str
+def test_overloads_of_a_file(
+    con: duckdb.DuckDBPyConnection, file: Callable[..., Path], suffix: str, subtests: pytest.Subtests
 ) -> None:
-    types = ["BIGINT", "VARCHAR", "BOOLEAN", "INTEGER[]", "VARCHAR[]"]
-    loaded = crosslane.load(con, file(suffix, *types))
-    assert loaded == [f"f(x {sql}) -> VARCHAR" for sql in types]
-    assert signatures(con) == loaded
-    options = con.execute("SELECT DISTINCT options FROM crosslane_functions()").fetchall()
-    assert options == [("overload=true",)]
-    queries = ["i", "i::VARCHAR", "i > 0", "[i::INTEGER]", "[i::VARCHAR]"]
-    shown = [value(con, f"SELECT f({query}) FROM range(3, 4) r(i)") for query in queries]
-    assert [str(text).split()[0] for text in shown] == types
-    assert value(con, "SELECT f(NULL::VARCHAR)") is None
-    rows = con.execute("SELECT f(i), f(i::VARCHAR) FROM range(5000) r(i)").fetchall()
-    assert rows == [(f"BIGINT {i}", f"VARCHAR {i}") for i in range(5000)]
+    with subtests.test("a call reaches the function for its types"):
+        types = ["BIGINT", "VARCHAR", "BOOLEAN", "INTEGER[]", "VARCHAR[]"]
+        loaded = crosslane.load(con, file(suffix, *types))
+        assert loaded == [f"f(x {sql}) -> VARCHAR" for sql in types]
+        assert signatures(con) == loaded
+        options = con.execute("SELECT DISTINCT options FROM crosslane_functions()").fetchall()
+        assert options == [("overload=true",)]
+        queries = ["i", "i::VARCHAR", "i > 0", "[i::INTEGER]", "[i::VARCHAR]"]
+        shown = [value(con, f"SELECT f({query}) FROM range(3, 4) r(i)") for query in queries]
+        assert [str(text).split()[0] for text in shown] == types
+        assert value(con, "SELECT f(NULL::VARCHAR)") is None
+        rows = con.execute("SELECT f(i), f(i::VARCHAR) FROM range(5000) r(i)").fetchall()
+        assert rows == [(f"BIGINT {i}", f"VARCHAR {i}") for i in range(5000)]
+    with subtests.test("a file that is loaded again has its own functions only"):
+        crosslane.load(con, file(suffix, "VARCHAR", "DATE"))
+        assert signatures(con) == ["f(x VARCHAR) -> VARCHAR", "f(x DATE) -> VARCHAR"]
+        assert str(value(con, "SELECT f(DATE '2024-02-29')")).startswith("DATE ")
+        assert value(con, "SELECT f('a')") == "VARCHAR a"
+        assert "No function matches" in error(con, "SELECT f([1])")
+    with subtests.test("a name is dropped with all its overloads"):
+        dropped = con.execute("SELECT signature FROM crosslane_drop('F')").fetchall()
+        assert dropped == [("f(x VARCHAR) -> VARCHAR",), ("f(x DATE) -> VARCHAR",)]
+        assert signatures(con) == []
+        for call in ("f(DATE '2024-02-29')", "f('a')"):
+            assert "was dropped" in error(con, f"SELECT {call}")
+        crosslane.load(con, file(suffix, "VARCHAR", "DATE"))
+        crosslane.unregister(con, "f")
+        assert "f does not exist" in error(con, "SELECT f('a')")
 
 
+@pytest.mark.any_duckdb
 @each_language
-def test_a_file_that_is_loaded_again_has_its_own_functions_only(
-    con: duckdb.DuckDBPyConnection, file: Callable[..., Path], suffix: str
+def test_a_name_that_is_taken(
+    con: duckdb.DuckDBPyConnection, file: Callable[..., Path], suffix: str, subtests: pytest.Subtests
 ) -> None:
-    crosslane.load(con, file(suffix, "BIGINT", "VARCHAR"))
-    crosslane.load(con, file(suffix, "VARCHAR", "DATE"))
-    assert signatures(con) == ["f(x VARCHAR) -> VARCHAR", "f(x DATE) -> VARCHAR"]
-    assert str(value(con, "SELECT f(DATE '2024-02-29')")).startswith("DATE ")
-    assert value(con, "SELECT f('a')") == "VARCHAR a"
-    assert "No function matches" in error(con, "SELECT f([1])")
-
-
-@each_language
-def test_a_name_is_dropped_with_all_its_overloads(
-    con: duckdb.DuckDBPyConnection, file: Callable[..., Path], suffix: str
-) -> None:
-    path = file(suffix, "BIGINT", "VARCHAR")
-    crosslane.load(con, path)
-    dropped = con.execute("SELECT signature FROM crosslane_drop('F')").fetchall()
-    assert dropped == [("f(x BIGINT) -> VARCHAR",), ("f(x VARCHAR) -> VARCHAR",)]
-    assert signatures(con) == []
-    for call in ("f(1::BIGINT)", "f('a')"):
-        assert "was dropped" in error(con, f"SELECT {call}")
-    crosslane.load(con, path)
-    crosslane.unregister(con, "f")
-    assert "f does not exist" in error(con, "SELECT f('a')")
-
-
-@each_language
-@pytest.mark.parametrize(
-    ("second", "why"),
-    [
+    for second, why in (
         (
             "BIGINT",
             "SQL cannot tell calls of the two apart: f(x BIGINT) -> VARCHAR and f(x BIGINT) -> VARCHAR",
         ),
         ("VARCHAR", "; give it another name, or the option overload to keep both"),
-    ],
-)
-def test_a_name_that_is_taken(
-    con: duckdb.DuckDBPyConnection, file: Callable[..., Path], suffix: str, second: str, why: str
-) -> None:
-    path = file(suffix, "BIGINT", second)
-    if second == "VARCHAR":
-        # The later one does not say that it is an overload.
-        text = path.read_text()
-        at = text.rindex("VARCHAR", 0, text.rindex("overload"))
-        path.write_text(
-            text[:at] + re.sub(r", (\{ )?overload\W+true( \})?", "", text[at:], flags=re.IGNORECASE)
-        )
-    lines = [at for at, line in enumerate(path.read_text().splitlines(), 1) if "udf(" in line]
-    message = f"function f: the name is taken by line {lines[0]} of {path.resolve()}"
-    said = error(con, f"FROM crosslane_load('{path}')")
-    assert message in said
-    assert why in said
-    assert re.search(rf"at \S*{re.escape(path.name)}:{lines[1]}\b", said), said
-    checked = CliRunner().invoke(main, ["check", str(path)])
-    assert checked.exit_code == 1
-    assert message in checked.stderr
-    assert why in checked.stderr
-    assert signatures(con) == []
+    ):
+        with subtests.test(second):
+            path = file(suffix, "BIGINT", second, name=f"twice_{second}")
+            if second == "VARCHAR":
+                # The later one does not say that it is an overload.
+                text = path.read_text()
+                at = text.rindex("VARCHAR", 0, text.rindex("overload"))
+                path.write_text(
+                    text[:at] + re.sub(r", (\{ )?overload\W+true( \})?", "", text[at:], flags=re.IGNORECASE)
+                )
+            lines = [at for at, line in enumerate(path.read_text().splitlines(), 1) if "udf(" in line]
+            message = f"function f: the name is taken by line {lines[0]} of {path.resolve()}"
+            said = error(con, f"FROM crosslane_load('{path}')")
+            assert message in said
+            assert why in said
+            assert re.search(rf"at \S*{re.escape(path.name)}:{lines[1]}\b", said), said
+            checked = CliRunner().invoke(main, ["check", str(path)])
+            assert checked.exit_code == 1
+            assert message in checked.stderr
+            assert why in checked.stderr
+            assert signatures(con) == []
 
 
 @pytest.mark.any_duckdb
@@ -137,39 +124,67 @@ def test_check_lists_each(file: Callable[..., Path], suffix: str) -> None:
     assert "f(x VARCHAR) -> VARCHAR" in checked.output
 
 
-@pytest.mark.any_duckdb
-def test_the_first_one_need_not_say_it(load: Load) -> None:
-    con = load("""
-        @udf
-        def f(x: int) -> str: return f"int {x}"
-        @udf(overload=True)
-        def f(x: str) -> str: return f"str {x}"
-        @udf(name="F", overload=True)
-        def of_both(x: int, y: str) -> str: return f"both {x} {y}"
-    """)
-    assert con.execute("SELECT f(1), f('a'), f(1, 'a')").fetchall() == [("int 1", "str a", "both 1 a")]
+OVERLOADS = """
+@udf(overload=True)
+def fails(x: int) -> int: return 1 // x
+@udf(overload=True)
+def fails(x: str) -> int: return len(x) // 0
+
+@udf
+def early(x: int) -> str: return f"int {x}"
+@udf(overload=True)
+def early(x: str) -> str: return f"str {x}"
+@udf(name="Early", overload=True)
+def of_both(x: int, y: str) -> str: return f"both {x} {y}"
+
+@udf
+def again(x: int) -> str: return "first"
+@udf
+def again(x: int) -> str: return "last"
+
+@udf(overload=True)
+def usual(x: int, y: int = 3) -> str: return f"int {x} {y}"
+@udf(overload=True)
+def usual(x: str, *rest: int) -> str: return f"str {x} {rest}"
+
+@udf(overload=True)
+def sees(x: int | None) -> str: return f"int {x}"
+@udf(overload=True)
+def sees(x: str) -> str: return f"str {x}"
+
+@udf("f(x STRUCT(a INTEGER)) -> VARCHAR", overload=True)
+def f(x): return "a"
+@udf("f(x STRUCT(b INTEGER, c INTEGER)) -> VARCHAR", overload=True)
+def f(x): return "b, c"
+@udf("g(x DECIMAL(10,2)) -> DECIMAL(10,2)", overload=True)
+def g(x): return x
+@udf("g(x DECIMAL(18,3), y BIGINT) -> DECIMAL(18,3)", overload=True)
+def g(x, y): return x * y
+"""
 
 
-def test_a_function_with_defaults_has_overloads(load: Load) -> None:
-    con = load("""
-        @udf(overload=True)
-        def f(x: int, y: int = 3) -> str: return f"int {x} {y}"
-        @udf(overload=True)
-        def f(x: str, *rest: int) -> str: return f"str {x} {rest}"
-    """)
-    assert con.execute("SELECT f(1), f(1, 2), f('a'), f('a', 1, 2)").fetchall() == [
-        ("int 1 3", "int 1 2", "str a ()", "str a (1, 2)")
-    ]
-
-
-def test_parameters_of_an_overload_have_their_own_rules_for_null(load: Load) -> None:
-    con = load("""
-        @udf(overload=True)
-        def f(x: int | None) -> str: return f"int {x}"
-        @udf(overload=True)
-        def f(x: str) -> str: return f"str {x}"
-    """)
-    assert con.execute("SELECT f(NULL::BIGINT), f(NULL::VARCHAR)").fetchall() == [("int None", None)]
+def test_overloads_of_python_functions(load: Load, subtests: pytest.Subtests) -> None:
+    con = load(OVERLOADS)
+    with subtests.test("an error is that of the function that was called"):
+        said = error(con, "SELECT fails(0)")
+        assert "fails: ZeroDivisionError" in said
+        assert ":4 in fails" in said
+        assert ":6 in fails" in error(con, "SELECT fails('a')")
+    with subtests.test("the first one need not say it"):
+        rows = con.execute("SELECT early(1), early('a'), early(1, 'a')").fetchall()
+        assert rows == [("int 1", "str a", "both 1 a")]
+    with subtests.test("a function that is redefined is the last"):
+        assert value(con, "SELECT again(1)") == "last"
+    with subtests.test("a function with defaults has overloads"):
+        rows = con.execute("SELECT usual(1), usual(1, 2), usual('a'), usual('a', 1, 2)").fetchall()
+        assert rows == [("int 1 3", "int 1 2", "str a ()", "str a (1, 2)")]
+    with subtests.test("parameters of an overload have their own rules for NULL"):
+        rows = con.execute("SELECT sees(NULL::BIGINT), sees(NULL::VARCHAR)").fetchall()
+        assert rows == [("int None", None)]
+    with subtests.test("types of one name with other parameters"):
+        assert con.execute("SELECT f({'a': 1}), f({'b': 1, 'c': 2})").fetchall() == [("a", "b, c")]
+        rows = con.execute("SELECT g(1.25), g(1.125, 2)").fetchall()
+        assert rows == [(Decimal("1.25"), Decimal("2.250"))]
 
 
 def test_overloads_of_all_kinds_of_calls(load: Load) -> None:
@@ -188,56 +203,30 @@ def test_overloads_of_all_kinds_of_calls(load: Load) -> None:
     assert con.execute(query).fetchall() == [("async 1", "vectorized 1.5", "stateful a")]
 
 
-def test_types_of_one_name_with_other_parameters(load: Load) -> None:
-    con = load("""
-        @udf("f(x STRUCT(a INTEGER)) -> VARCHAR", overload=True)
-        def f(x): return "a"
-        @udf("f(x STRUCT(b INTEGER, c INTEGER)) -> VARCHAR", overload=True)
-        def f(x): return "b, c"
-        @udf("g(x DECIMAL(10,2)) -> DECIMAL(10,2)", overload=True)
-        def g(x): return x
-        @udf("g(x DECIMAL(18,3), y BIGINT) -> DECIMAL(18,3)", overload=True)
-        def g(x, y): return x * y
-    """)
-    assert con.execute("SELECT f({'a': 1}), f({'b': 1, 'c': 2})").fetchall() == [("a", "b, c")]
-    assert con.execute("SELECT g(1.25), g(1.125, 2)").fetchall() == [(Decimal("1.25"), Decimal("2.250"))]
+#: Types in pairs that are one to DuckDB when it looks for a function.
+ALIKE = [
+    ("DECIMAL(10,2)", "DECIMAL(18,3)"),
+    ("DECIMAL(10,2)[]", "DECIMAL(18,3)[]"),
+    ("ENUM('a')", "ENUM('b')"),
+    ("MAP(INTEGER, INTEGER)", "MAP(INTEGER, VARCHAR)"),
+]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("DECIMAL(10,2)", "DECIMAL(18,3)"),
-        ("DECIMAL(10,2)[]", "DECIMAL(18,3)[]"),
-        ("ENUM('a')", "ENUM('b')"),
-        ("MAP(INTEGER, INTEGER)", "MAP(INTEGER, VARCHAR)"),
-    ],
-)
-def test_types_that_duckdb_does_not_tell_apart(
-    con: duckdb.DuckDBPyConnection, library: Library, one: str, other: str
-) -> None:
-    declared = (
-        f"@udf(\"f(x {sql}) -> VARCHAR\", overload=True)\ndef f(x): return 'f'\n" for sql in (one, other)
+def test_types_that_duckdb_does_not_tell_apart(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    # One pair that it told apart would make two functions of all.
+    one, other = (
+        f"f({', '.join(f'x{n} {pair[which]}' for n, pair in enumerate(ALIKE))}) -> VARCHAR"
+        for which in range(2)
     )
-    assert "SQL cannot tell calls of the two apart" in error(
-        con, f"FROM crosslane_load('{library(''.join(declared))}')"
-    )
+    declared = (f"@udf({signature!r}, overload=True)\ndef f(*x): return 'f'\n" for signature in (one, other))
+    said = error(con, f"FROM crosslane_load('{library(''.join(declared))}')")
+    assert "SQL cannot tell calls of the two apart" in said
+    nulls = ", ".join(f"NULL::{later}" for _, later in ALIKE)
     for lane in ("process", "thread"):
-        for sql in (one, other):
-            crosslane.register(con, lambda x: f"of {sql}", f"f(x {sql}) -> VARCHAR", lane=lane, overload=True)  # noqa: B023
-        assert signatures(con) == [f"f(x {other}) -> VARCHAR"]
-        assert value(con, f"SELECT f(x) FROM (SELECT NULL::{other} AS x)") is None
-
-
-def test_an_error_is_that_of_the_function_that_was_called(load: Load) -> None:
-    con = load("""
-        @udf(overload=True)
-        def f(x: int) -> int: return 1 // x
-        @udf(overload=True)
-        def f(x: str) -> int: return len(x) // 0
-    """)
-    assert "f: ZeroDivisionError" in error(con, "SELECT f(0)")
-    assert ":4 in f" in error(con, "SELECT f(0)")
-    assert ":6 in f" in error(con, "SELECT f('a')")
+        for signature in (one, other):
+            crosslane.register(con, lambda *x: f"of {signature}", signature, lane=lane, overload=True)  # noqa: B023
+        assert signatures(con) == [other]
+        assert value(con, f"SELECT f({nulls}) FROM range(1)") is None
 
 
 @pytest.mark.any_duckdb
@@ -254,49 +243,38 @@ def test_modules_bring_their_overloads_along(con: duckdb.DuckDBPyConnection, tmp
 
 
 @pytest.mark.any_duckdb
-def test_a_function_that_is_redefined_is_the_last(load: Load) -> None:
-    con = load("""
-        @udf
-        def f(x: int) -> str: return "first"
-        @udf
-        def f(x: int) -> str: return "last"
-    """)
-    assert value(con, "SELECT f(1)") == "last"
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
+def test_what_has_no_overloads(
+    con: duckdb.DuckDBPyConnection, library: Library, subtests: pytest.Subtests
+) -> None:
+    for text, why in (
         ("@udf(overload=1)\ndef f(x: int) -> int: return x", "overload is True or False, not 1"),
         (
             "from crosslane import udtf\n@udtf('f(n BIGINT) -> TABLE(i BIGINT)')\ndef f(n): yield n\n"
             "@udf(overload=True)\ndef f(x: str) -> str: return x",
             "which is of the kind table; only scalar functions have overloads",
         ),
-    ],
-)
-def test_what_has_no_overloads(con: duckdb.DuckDBPyConnection, library: Library, text: str, why: str) -> None:
-    assert why in error(con, f"FROM crosslane_load('{library(text)}')")
-
-
-class _Total:
-    def __init__(self) -> None:
-        self.total = 0
-
-    def update(self, x: int) -> None:
-        self.total += x
-
-    def merge(self, other: _Total) -> None:
-        self.total += other.total
-
-    def finish(self) -> int:
-        return self.total
+    ):
+        with subtests.test(why):
+            assert why in error(con, f"FROM crosslane_load('{library(text)}')")
 
 
 def test_only_scalar_functions_have_overloads(con: duckdb.DuckDBPyConnection) -> None:
+    class Total:
+        def __init__(self) -> None:
+            self.total = 0
+
+        def update(self, x: int) -> None:
+            self.total += x
+
+        def merge(self, other: Total) -> None:
+            self.total += other.total
+
+        def finish(self) -> int:
+            return self.total
+
     for function, signature, kind in (
         (lambda n: [n], "f(n BIGINT) -> TABLE(i BIGINT)", "table"),
-        (_Total, "f(x BIGINT) -> BIGINT", "aggregate"),
+        (Total, "f(x BIGINT) -> BIGINT", "aggregate"),
     ):
         with pytest.raises(
             duckdb.Error, match=f"only scalar functions have overloads, and it is of the kind {kind}"

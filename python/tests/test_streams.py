@@ -9,14 +9,19 @@ import pytest
 
 import crosslane
 
-from .conftest import printed, value
+from .conftest import eventually, printed, value
 
 pytestmark = pytest.mark.any_duckdb
 
+BEGINNINGS = {
+    "py": "import io, os, sys\nfrom crosslane import udf\n",
+    "rb": "require 'stringio'\n",
+    "js": "",
+}
 LANGUAGES = {
-    "py": "import io, os, sys\nfrom crosslane import udf\n{0}\n@udf\ndef f(x: int) -> int:\n    {1}\n    return x\n",
-    "rb": "require 'stringio'\n{0}\nudf('f(x BIGINT) -> BIGINT') {{ |x| {1}; x }}\n",
-    "js": "{0}\nudf('f(x BIGINT) -> BIGINT', (x) => {{ {1}; return x }})\n",
+    "py": "@udf\ndef {0}(x: int) -> int:\n    {1}\n    return x\n",
+    "rb": "udf('{0}(x BIGINT) -> BIGINT') {{ |x| {1}; x }}\n",
+    "js": "udf('{0}(x BIGINT) -> BIGINT', (x) => {{ {1}; return x }})\n",
 }
 WAYS = {
     "py": [
@@ -44,29 +49,43 @@ WAYS = {
         "globalThis.console = { log() { throw new Error('no') } }",
     ],
 }
-CASES = [(language, way) for language, ways in WAYS.items() for way in ways]
+#: What a row tries; the second one finds less to do.
+ATTEMPTS = {
+    "py": "try: exec({!r})\n    except Exception: pass",
+    "rb": "begin; {}; rescue StandardError; nil; end",
+    "js": "try {{ {} }} catch {{}}",
+}
 
 
-@pytest.mark.parametrize(("language", "way"), CASES)
-@pytest.mark.parametrize("when", ["load", "call"])
-def test_streams_that_a_file_has_replaced(
-    con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str, way: str, when: str
-) -> None:
-    path = tmp_path / f"functions.{language}"
-    at_load, at_call = (way, "") if when == "load" else ("", way)
-    # The second row finds less to do.
-    attempt = {
-        "py": f"try: exec({at_call!r})\n    except Exception: pass",
-        "rb": f"begin; {at_call}; rescue StandardError; nil; end",
-        "js": f"try {{ {at_call} }} catch {{}}",
-    }
-    path.write_text(LANGUAGES[language].format(at_load, attempt[language]))
-    crosslane.load(con, path)
-    assert value(con, "SELECT sum(f(i)) FROM range(5000) r(i) WHERE i < 1") == 0
-    con.execute("CALL crosslane_set('idle_timeout', '0.05')").fetchall()
-    # New lanes too.
+def assert_answers(con: duckdb.DuckDBPyConnection, function: str) -> None:
+    """A function answers in its first lane, and in new ones."""
+    assert value(con, f"SELECT sum({function}(i)) FROM range(5000) r(i) WHERE i < 1") == 0
+    assert eventually(lambda: value(con, "SELECT sum(idle + busy) FROM crosslane_pools()") == 0)
     for _ in range(3):
-        assert value(con, "SELECT sum(f(i)) FROM range(1) r(i)") == 0
+        assert value(con, f"SELECT sum({function}(i)) FROM range(1) r(i)") == 0
+    # What is called next finds no lane that this has been to.
+    assert eventually(lambda: value(con, "SELECT sum(idle + busy) FROM crosslane_pools()") == 0)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_streams_that_a_file_has_replaced(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, subtests: pytest.Subtests, language: str
+) -> None:
+    begin, function, ways = BEGINNINGS[language], LANGUAGES[language], WAYS[language]
+    path = tmp_path / f"functions.{language}"
+    con.execute("CALL crosslane_set('idle_timeout', '0.05')").fetchall()
+    con.execute("CALL crosslane_set('warm_lanes', '1')").fetchall()
+    for way in ways:
+        with subtests.test(f"load, {way}"):
+            path.write_text(begin + way + "\n" + function.format("f", "pass" if language == "py" else ""))
+            crosslane.load(con, path)
+            assert_answers(con, "f")
+    attempts = (function.format(f"f{at}", ATTEMPTS[language].format(way)) for at, way in enumerate(ways))
+    path.write_text(begin + "".join(attempts))
+    crosslane.load(con, path)
+    for at, way in enumerate(ways):
+        with subtests.test(f"call, {way}"):
+            assert_answers(con, f"f{at}")
 
 
 CLOSED = {
@@ -81,7 +100,7 @@ def test_a_closed_stream_is_open_again_in_the_lanes(
 ) -> None:
     at_load, at_call = CLOSED[language]
     path = tmp_path / f"functions.{language}"
-    path.write_text(LANGUAGES[language].format(at_load, at_call))
+    path.write_text(BEGINNINGS[language] + at_load + "\n" + LANGUAGES[language].format("f", at_call))
     crosslane.load(con, path)
     assert value(con, "SELECT f(i) FROM range(7, 8) r(i)") == 7
     con.close()

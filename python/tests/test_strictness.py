@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import duckdb
 import pytest
 
-from .conftest import Load, error, value
+from .conftest import error, value
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -52,34 +50,26 @@ RUBY = [
 ]
 
 
-@pytest.mark.parametrize("language", ["javascript", "ruby"])
-def test_rows_and_columns_are_equally_strict(request: pytest.FixtureRequest, language: str) -> None:
+def pairs(language: str) -> tuple[list[str], list[tuple[str, str, str]]]:
+    """Declarations, and of each vectorized function the one for rows, its own name, and what it returns."""
     lines, pairs = [], []
-    for at, (kind, results, *views) in enumerate(JAVASCRIPT if language == "javascript" else RUBY):
+    for at, (kind, results, *views) in enumerate({"script": JAVASCRIPT, "ruby": RUBY, "load": []}[language]):
         for place, result in enumerate(results):
             ways = [result, f"[{result}]"]
             big = result.endswith("n")
             if views and views[0] and not result.startswith("'") and result != "true":
                 ways += [f"new {views[0]}([{result}])"] * (big == views[0].startswith("Big"))
             for way, made in enumerate(ways):
-                name = f"f_{at}_{place}_{way}"
-                if language == "javascript":
+                name = f"one_{at}_{place}_{way}"
+                if language == "script":
                     option = ", { vectorized: true }" if way else ""
                     lines.append(f"udf({f'{name}(x INT) -> {kind}'!r}{option}, (x) => ({made}));")
                 else:
                     option = ", vectorized: true" if way else ""
                     lines.append(f'udf("{name}(x INT) -> {kind}"{option}) {{ |x| {made} }}')
                 if way:
-                    pairs.append((f"f_{at}_{place}_0", name, f"{kind}: {made}"))
-    con = request.getfixturevalue("script" if language == "javascript" else "ruby")(
-        textwrap.dedent("\n".join(lines))
-    )
-    different = []
-    for row, column, what in pairs:
-        one, other = outcome(con, row), outcome(con, column)
-        if one != other:
-            different.append(f"{what} is {other}, and in a row {one}")
-    assert different == []
+                    pairs.append((f"one_{at}_{place}_0", name, f"{kind}: {made}"))
+    return lines, pairs
 
 
 TYPES = [
@@ -234,9 +224,7 @@ def declarations(language: str) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("language", VALUES)
-def test_all_values_of_all_types_are_equally_strict(request: pytest.FixtureRequest, language: str) -> None:
-    con = request.getfixturevalue(language)(declarations(language))
+def assert_all_values(con: duckdb.DuckDBPyConnection, language: str) -> None:
     values = VALUES[language]
     different = set()
     for at, kind in enumerate(TYPES):
@@ -261,17 +249,26 @@ def test_all_values_of_all_types_are_equally_strict(request: pytest.FixtureReque
     assert different == (AS_IN_ARROW if language == "load" else set())
 
 
-def test_the_row_that_is_named_is_that_of_the_value(load: Load, script: Load, ruby: Load) -> None:
-    load(
-        """
-        @udf("py(n BIGINT) -> BIGINT", vectorized=True)
-        def py(n): return [0.5 if x == 3 else x for x in n.to_pylist()]
-        """
-    )
-    script(
-        "udf('js(n BIGINT) -> BIGINT', { vectorized: true }, (n) => Array.from(n, (x) => x === 3 ? 0.5 : x));"
-    )
-    con = ruby("udf('rb(n BIGINT) -> BIGINT', vectorized: true) { |n| n.map { |x| x == 3 ? 0.5 : x } }")
-    con.execute("CREATE TABLE t AS FROM (VALUES (0), (NULL), (1), (NULL), (3), (2)) t(n)")
-    for name in ("py", "js", "rb"):
-        assert "in row 5 of the batch, with n = 3" in error(con, f"SELECT {name}(n) FROM t"), name
+#: Returns what it gets, but for one row.
+NAMED = {
+    "load": '@udf("named(n BIGINT) -> BIGINT", vectorized=True)\n'
+    "def named(n): return [0.5 if x == 3 else x for x in n.to_pylist()]",
+    "script": "udf('named(n BIGINT) -> BIGINT', { vectorized: true }, (n) => Array.from(n, (x) => x === 3 ? 0.5 : x));",
+    "ruby": "udf('named(n BIGINT) -> BIGINT', vectorized: true) { |n| n.map { |x| x == 3 ? 0.5 : x } }",
+}
+
+
+@pytest.mark.parametrize("language", VALUES)
+def test_rows_and_columns_are_equally_strict(
+    request: pytest.FixtureRequest, subtests: pytest.Subtests, language: str
+) -> None:
+    lines, both = pairs(language)
+    con = request.getfixturevalue(language)("\n".join([declarations(language), *lines, NAMED[language]]))
+    for row, column, what in both:
+        with subtests.test(what):
+            assert outcome(con, column) == outcome(con, row)
+    with subtests.test("all values of all types"):
+        assert_all_values(con, language)
+    with subtests.test("the row that is named is that of the value"):
+        con.execute("CREATE TABLE t AS FROM (VALUES (0), (NULL), (1), (NULL), (3), (2)) t(n)")
+        assert "in row 5 of the batch, with n = 3" in error(con, "SELECT named(n) FROM t")

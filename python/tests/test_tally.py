@@ -26,6 +26,8 @@ PART = "skipped: Ruby, which is not there"
         PYTEST: "641 passed, 0 failed, 5 skipped",
         f"{PYTEST}\n{PART}": "641 passed, 0 failed, 6 skipped",
         "3 passed in 0.10s": "3 passed, 0 failed, 0 skipped",
+        "2 passed, 7 subtests passed in 0.33s": "9 passed, 0 failed, 0 skipped",
+        "2 failed, 1 passed, 6 subtests passed in 0.72s": "7 passed, 2 failed, 0 skipped",
         "nothing at all": "0 passed, 0 failed, 0 skipped",
     }.items(),
 )
@@ -54,6 +56,10 @@ def test_several_files_are_added_up(tmp_path: Path) -> None:
         (
             "FAILED tests/test_x.py::test_y[1.5] - assert 1 == 2\n1 failed, 2 passed in 0.10s",
             "FAILED tests/test_x.py::test_y[1.5] - assert 1 == 2",
+        ),
+        (
+            "SUBFAILED[case 2] tests/test_x.py::test_y - assert 1 == 2\n1 failed, 2 passed in 0.10s",
+            "SUBFAILED[case 2] tests/test_x.py::test_y - assert 1 == 2",
         ),
         (
             "  1) Failure:\nTableTest#test_rows [test/test_table.rb:12]:\nExpected: 1\n  Actual: 2\n"

@@ -29,25 +29,30 @@ LOADS_ITSELF = {
 }
 
 
-def check(path: Path) -> subprocess.CompletedProcess[str]:
-    """What `crosslane check` says of a file."""
-    command = [sys.executable, "-c", "from crosslane._cli import main; main()", "check", str(path)]
+def check(*paths: Path) -> subprocess.CompletedProcess[str]:
+    """What `crosslane check` says of files."""
+    command = [sys.executable, "-c", "from crosslane._cli import main; main()", "check", *map(str, paths)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=os.environ | {"COLUMNS": "1000"}
     )
 
 
-@pytest.mark.parametrize("how", LOADS_ITSELF)
 def test_a_file_that_connects_at_its_top_level_is_an_error_with_its_place(
-    con: duckdb.DuckDBPyConnection, library: Library, how: str
+    con: duckdb.DuckDBPyConnection, library: Library, subtests: pytest.Subtests
 ) -> None:
-    path = library("@udf\ndef f(x: int) -> int: return x\n" + LOADS_ITSELF[how])
-    text = error(con, f"FROM crosslane_load('{path}')")
-    assert f"DeclarationError: {path}:5: this file is being loaded as a library of functions" in text
-    assert "`if __name__ == '__main__':`" in text
-    checked = check(path)
+    paths = {
+        how: library(f"@udf\ndef f(x: int) -> int: return x\n{text}") for how, text in LOADS_ITSELF.items()
+    }
+    checked = check(*paths.values())
     assert checked.returncode == 1
-    assert "this file is being loaded" in checked.stderr
+    assert checked.stdout == ""
+    for how, path in paths.items():
+        with subtests.test(how):
+            said = f"DeclarationError: {path}:5: this file is being loaded as a library of functions"
+            text = error(con, f"FROM crosslane_load('{path}')")
+            assert said in text
+            assert "`if __name__ == '__main__':`" in text
+            assert said in checked.stderr
 
 
 def test_a_file_that_loads_itself_without_this_package_is_an_error(
@@ -154,7 +159,8 @@ NEEDS_THREADS = {
         def f(x: int) -> int: return pool.submit(lambda: x + 1).result()
     """,
     "thread": """
-        import queue, threading
+        import os, queue, sys, threading
+        seen = sys.argv[1:] + [name for name in os.environ if name == "CROSSLANE_ZYGOTE"]
         asked, answered = queue.Queue(), queue.Queue()
         def work():
             while True: answered.put(asked.get() + 1)
@@ -163,6 +169,8 @@ NEEDS_THREADS = {
         def f(x: int) -> int:
             asked.put(x)
             return answered.get()
+        @udf
+        def saw() -> str: return str(seen)
     """,
     "polars": """
         import polars
@@ -191,6 +199,9 @@ def test_functions_have_the_threads_that_their_file_has_started(
     assert f"crosslane: {path}: {note}" in log
     assert name in log
     assert con.execute("SELECT f(i) FROM range(3) r(i)").fetchall() == [(1,), (2,), (3,)]
+    if what == "thread":
+        # The worker has loaded the file, and saw nothing of how it was started.
+        assert value(con, "SELECT saw()") == "[]"
     checked = check(path)
     assert checked.returncode == 0
     assert f"note on {path}: {note}" in checked.stderr
@@ -220,30 +231,6 @@ def test_what_a_file_does_at_its_top_level_is_undone_before_it_is_loaded_again(
     """)
     crosslane.load(con, path)
     assert value(con, "SELECT f()") == "x" + os.path.dirname(os.getcwd())
-
-
-#: Each worker loads the file itself, because it starts a thread.
-SEES = {
-    "py": """
-        import os, sys, threading
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
-        seen = sys.argv[1:] + [name for name in os.environ if name == "CROSSLANE_ZYGOTE"]
-        @udf
-        def f() -> str: return str(seen)
-    """,
-    "rb": """
-        Thread.new { sleep }
-        udf("f() -> VARCHAR") { (ARGV + ENV.keys.grep("CROSSLANE_ZYGOTE")).to_s }
-    """,
-}
-
-
-@pytest.mark.parametrize("language", SEES)
-def test_a_worker_that_loads_the_file_sees_nothing_of_how_it_was_started(
-    request: pytest.FixtureRequest, language: str
-) -> None:
-    con = request.getfixturevalue({"py": "load", "rb": "ruby"}[language])(SEES[language])
-    assert value(con, "SELECT f()") == "[]"
 
 
 #: Handlers of signals that a file sets, heard by a worker, and by its zygote.
@@ -365,10 +352,13 @@ def test_ruby_functions_have_the_threads_that_their_file_has_started(
         Thread.new { loop { answered << asked.pop + 1 } }.name = "mine"
         udf("f(x BIGINT) -> BIGINT", timeout: 20) { |x| asked << x; answered.pop }
         udf("g() -> BOOLEAN") { Timeout.timeout(1) { true } }
+        udf("sees() -> VARCHAR") { (ARGV + ENV.keys.grep("CROSSLANE_ZYGOTE")).to_s }
     """)
     note = "its top level starts threads, which a fork would not have: mine"
     assert note in printed(capfd, "shares no memory with the others")
     assert con.execute("SELECT f(i) FROM range(3) r(i)").fetchall() == [(1,), (2,), (3,)]
+    # The worker has loaded the file, and sees nothing of how it was started.
+    assert value(con, "SELECT sees()") == "[]"
     checked = check(tmp_path / "functions.rb")
     assert checked.returncode == 0
     assert note in checked.stderr

@@ -13,7 +13,7 @@ import pytest
 import crosslane
 from crosslane import _guest
 
-from .conftest import Library, Load, error, value
+from .conftest import Library, error, value
 
 #: Forms that no list of names has.
 FORMS = [
@@ -148,6 +148,50 @@ FORMATS = {
 }
 
 
+#: Functions of dicts that lack some of their type's fields, or have all.
+PRESENCE = """
+from dataclasses import dataclass
+from typing import NotRequired, Required, TypedDict
+
+class Partly(TypedDict):
+    key: str
+    note: str | None
+    rank: "NotRequired[int]"
+
+class Loosely(TypedDict, total=False):
+    key: Required[str]
+    note: str
+
+@dataclass
+class Named:
+    key: str
+    note: str | None
+
+class Missing(dict):
+    def __missing__(self, key):
+        raise ValueError(key)
+
+VALUES = {
+    "whole": {"key": "a", "note": "b", "rank": 1},
+    "partly": {"key": "a"},
+    "none": {"key": "a", "note": None},
+    "keyless": {"note": "b"},
+    "raises": Missing(key="a"),
+}
+
+@udf
+def partly(name: str) -> Partly: return VALUES[name]
+@udf
+def loosely(name: str) -> Loosely: return VALUES[name]
+@udf
+def named(name: str) -> Named: return VALUES[name]
+@udf
+def many(name: str) -> list[Partly]: return [VALUES[name]] * 2
+@udf
+def has(value: Partly) -> str: return repr(value)
+"""
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
     folder = tmp_path_factory.mktemp("wrong")
@@ -156,6 +200,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPy
         "import datetime",
         "from crosslane import udf",
         "def zone(seconds): return datetime.timezone(datetime.timedelta(seconds=seconds))",
+        PRESENCE,
     ]
     for index, (kind, language, result, _) in enumerate(WRONG):
         if language == "py":
@@ -170,9 +215,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPy
 
 
 @pytest.mark.any_duckdb
-@pytest.mark.parametrize("index", range(len(WRONG)), ids=["-".join(case[:3]) for case in WRONG])
-def test_results_that_are_no_values_of_their_type(engine: duckdb.DuckDBPyConnection, index: int) -> None:
-    assert re.search(WRONG[index][3], error(engine, f"SELECT f{index}(1)"))
+def test_results_that_are_no_values_of_their_type(
+    engine: duckdb.DuckDBPyConnection, subtests: pytest.Subtests
+) -> None:
+    for index, (kind, language, result, message) in enumerate(WRONG):
+        with subtests.test(f"{kind} {language}: {result}"):
+            assert re.search(message, error(engine, f"SELECT f{index}(1)"))
 
 
 @pytest.mark.any_duckdb
@@ -224,53 +272,11 @@ def test_times_with_nanoseconds() -> None:
         crosslane.TimeNs(1, nanosecond=1000)
 
 
-PRESENCE = """
-from dataclasses import dataclass
-from typing import NotRequired, Required, TypedDict
-
-class Partly(TypedDict):
-    key: str
-    note: str | None
-    rank: "NotRequired[int]"
-
-class Loosely(TypedDict, total=False):
-    key: Required[str]
-    note: str
-
-@dataclass
-class Named:
-    key: str
-    note: str | None
-
-class Missing(dict):
-    def __missing__(self, key):
-        raise ValueError(key)
-
-VALUES = {
-    "whole": {"key": "a", "note": "b", "rank": 1},
-    "partly": {"key": "a"},
-    "none": {"key": "a", "note": None},
-    "keyless": {"note": "b"},
-    "raises": Missing(key="a"),
-}
-
-@udf
-def partly(name: str) -> Partly: return VALUES[name]
-@udf
-def loosely(name: str) -> Loosely: return VALUES[name]
-@udf
-def named(name: str) -> Named: return VALUES[name]
-@udf
-def many(name: str) -> list[Partly]: return [VALUES[name]] * 2
-@udf
-def has(value: Partly) -> str: return repr(value)
-"""
-
-
 @pytest.mark.any_duckdb
-@pytest.mark.parametrize(
-    ("call", "result"),
-    [
+def test_a_dict_may_lack_what_may_be_none_or_is_not_required(
+    engine: duckdb.DuckDBPyConnection, subtests: pytest.Subtests
+) -> None:
+    for call, result in (
         ("partly('whole')", {"key": "a", "note": "b", "rank": 1}),
         ("partly('partly')", {"key": "a", "note": None, "rank": None}),
         ("partly('none')", {"key": "a", "note": None, "rank": None}),
@@ -278,22 +284,21 @@ def has(value: Partly) -> str: return repr(value)
         ("named('partly')", {"key": "a", "note": None}),
         ("many('partly')", [{"key": "a", "note": None, "rank": None}] * 2),
         ("has({'key': 'a', 'note': NULL, 'rank': 1})", "{'key': 'a', 'note': None, 'rank': 1}"),
-    ],
-)
-def test_a_dict_may_lack_what_may_be_none_or_is_not_required(load: Load, call: str, result: object) -> None:
-    assert value(load(PRESENCE), f"SELECT {call}") == result
+    ):
+        with subtests.test(call):
+            assert value(engine, f"SELECT {call}") == result
 
 
 @pytest.mark.any_duckdb
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
+def test_a_dict_must_have_all_other_fields(
+    engine: duckdb.DuckDBPyConnection, subtests: pytest.Subtests
+) -> None:
+    for call, reason in (
         ("partly('keyless')", "which lacks the field key"),
         ("loosely('keyless')", "which lacks the field key"),
         ("named('keyless')", "which lacks the field key"),
         # What a mapping raises that is no KeyError is no absence.
         ("partly('raises')", "which lacks the field note"),
-    ],
-)
-def test_a_dict_must_have_all_other_fields(load: Load, call: str, reason: str) -> None:
-    assert reason in error(load(PRESENCE), f"SELECT {call}")
+    ):
+        with subtests.test(call):
+            assert reason in error(engine, f"SELECT {call}")

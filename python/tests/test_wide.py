@@ -17,17 +17,10 @@ TEXTS = "(SELECT i, rpad(i || ' ', 1024, 'x') AS s FROM range(2048) r(i))"
 
 FUNCTIONS = """
     import os, pathlib, time
-    import pyarrow as pa
     @udf
     def shout(s: str) -> str: return s.upper()
     @udf
     def text(i: int, length: int) -> str: return str(i).ljust(length, "-")
-    @udf(vectorized=True)
-    def rows(s: pa.StringArray) -> pa.Int64Array: return pa.array([len(s)] * len(s))
-    @udf
-    def fails(s: str, at: str) -> str:
-        if s.split()[0] == at: raise ValueError("not this")
-        return s
     @udf(on_error="null")
     def dies(s: str, at: str) -> str:
         if s.split()[0] == at: os.abort()
@@ -50,15 +43,26 @@ FUNCTIONS = """
 CALLS = "SELECT calls FROM crosslane_stats() WHERE function = '{}'"
 
 
-@pytest.fixture
-def wide(load: Load) -> duckdb.DuckDBPyConnection:
-    """The functions, on one thread, so that nothing but their size decides how batches are cut."""
-    con = load(FUNCTIONS)
+def one_thread(load: Load, *functions: str) -> duckdb.DuckDBPyConnection:
+    """Functions on one thread, so that nothing but their size decides how batches are cut."""
+    con = load("\n".join(functions))
     con.execute("SET threads = 1")
     return con
 
 
-def test_wide_arguments_come_in_slices(wide: duckdb.DuckDBPyConnection) -> None:
+@pytest.fixture
+def wide(load: Load) -> duckdb.DuckDBPyConnection:
+    return one_thread(load, FUNCTIONS)
+
+
+def test_wide_arguments_come_in_slices(wide: duckdb.DuckDBPyConnection, load: Load) -> None:
+    load(
+        """
+        import pyarrow as pa
+        @udf(vectorized=True)
+        def rows(s: pa.StringArray) -> pa.Int64Array: return pa.array([len(s)] * len(s))
+        """
+    )
     assert value(wide, f"SELECT count(*) FROM {TEXTS} WHERE shout(s) = upper(s)") == 2048
     # A slice fills a quarter of a ring, or a little less.
     assert 200 <= value(wide, f"SELECT max(rows(s)) FROM {TEXTS}") <= 256
@@ -79,19 +83,35 @@ def test_wide_results_are_cut_from_the_second_batch_on(wide: duckdb.DuckDBPyConn
     assert value(wide, CALLS.format("text")) == before + 1
 
 
-@pytest.mark.parametrize("length", [100_000, 300_000, 600_000, 3_000_000])
-def test_huge_rows_among_small_ones(wide: duckdb.DuckDBPyConnection, length: int) -> None:
-    for huge in ("i = 0", "i = 700", "i >= 2045", "i % 100 = 99" if length < 1_000_000 else "i = 2047"):
-        text = f"CASE WHEN {huge} THEN repeat('ä' || i, {length} // 5) WHEN i % 7 > 0 THEN 'ä' || i END"
-        query = f"SELECT count(*) FROM (SELECT {text} AS s FROM range(2048) r(i)) WHERE shout(s) "
-        assert value(wide, query + "IS NOT DISTINCT FROM upper(s)") == 2048
+# Each case has a function of its own: a batch is cut by what the function's batches before it needed.
+def test_huge_rows_among_small_ones(load: Load, subtests: pytest.Subtests) -> None:
+    lengths = (100_000, 300_000, 600_000, 3_000_000)
+    each = "@udf\ndef shout_{0}(s: str) -> str: return s.upper()"
+    con = one_thread(load, *(each.format(length) for length in lengths))
+    for length in lengths:
+        for huge in ("i = 0", "i = 700", "i >= 2045", "i % 100 = 99" if length < 1_000_000 else "i = 2047"):
+            with subtests.test(f"{length} where {huge}"):
+                long = f"repeat('ä' || i, {length} // 5)"
+                text = f"CASE WHEN {huge} THEN {long} WHEN i % 7 > 0 THEN 'ä' || i END"
+                query = f"SELECT count(*) FROM (SELECT {text} AS s FROM range(2048) r(i)) "
+                query += f"WHERE shout_{length}(s) IS NOT DISTINCT FROM upper(s)"
+                assert value(con, query) == 2048
 
 
-@pytest.mark.parametrize("row", [0, 227, 228, 1000, 2047])
-def test_what_fails_has_its_row(wide: duckdb.DuckDBPyConnection, row: int) -> None:
-    text = error(wide, f"SELECT max(fails(s, '{row}')) FROM {TEXTS}")
-    assert "ValueError: not this" in text
-    assert f"in row {row + 1} of the batch, with s = '{row} x" in text
+def test_what_fails_has_its_row(load: Load, subtests: pytest.Subtests) -> None:
+    rows = (0, 227, 228, 1000, 2047)
+    each = """
+@udf
+def fails_{0}(s: str) -> str:
+    if s.split()[0] == "{0}": raise ValueError("not this")
+    return s
+"""
+    con = one_thread(load, *(each.format(row) for row in rows))
+    for row in rows:
+        with subtests.test(f"{row}"):
+            text = error(con, f"SELECT max(fails_{row}(s)) FROM {TEXTS}")
+            assert "ValueError: not this" in text
+            assert f"in row {row + 1} of the batch, with s = '{row} x" in text
 
 
 def test_a_worker_that_dies_takes_one_row_along(wide: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
