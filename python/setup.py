@@ -1,6 +1,7 @@
 """Builds the native parts with cargo: the guests of all languages, the DuckDB extension, the server, and the native half of Spark's plugin.
 
-`CROSSLANE_PARTS=demo` in the environment leaves out what `make demo` does not need and takes long to build.
+`CROSSLANE_PARTS=demo` in the environment leaves out what `make demo` does not need and takes long to build. `CROSSLANE_PARTS=tests` adds what
+the tests in Rust would otherwise compile again.
 """
 
 import json
@@ -27,7 +28,7 @@ SOURCES = [
     *("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "crates"),
     *(f"python/{name}" for name in ("README.md", "crosslane", "guest", "pyproject.toml", "setup.py")),
     *("ruby/ext", "ruby/lib", "spark/pom.xml", "spark/src"),
-    *(f"tools/{name}" for name in ("bundle.py", "root_build.py", "spark", "v8")),
+    *(f"tools/{name}" for name in ("bundle.py", "features", "root_build.py", "spark", "v8")),
 ]
 #: What builds leave in these folders, and what is built by itself.
 UNNEEDED = shutil.ignore_patterns(
@@ -72,7 +73,8 @@ class CargoBuild(build_ext):
         # A wheel is built once and runs often; in a source tree somebody waits for the build.
         profile = os.environ.get("CROSSLANE_PROFILE", "release" if self.inplace else "dist")
         # Without Spark, Arrow Flight and TypeScript, the build takes a third of the time.
-        small = os.environ.get("CROSSLANE_PARTS") == "demo"
+        parts = os.environ.get("CROSSLANE_PARTS")
+        small = parts == "demo"
         crates = ["crosslane-python", "crosslane-duckdb", "crosslane-server"]
         if not small:
             crates.append("crosslane-jni")
@@ -101,7 +103,9 @@ class CargoBuild(build_ext):
         command += [argument for crate in crates for argument in ("-p", crate)]
         command += ["--features", "crosslane-python/extension-module"]
         if small:
-            command.append("--no-default-features")
+            command += ["--no-default-features", "-p", "crosslane-features"]
+        if parts == "tests":
+            command += ["--features", "crosslane-server/testing"]
         # The guest is the same for every Python, so that another one is no reason to build it again.
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_NO_PYTHON": "1"})
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
