@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from click.testing import CliRunner
 
 import crosslane
+from crosslane._cli import main
 
 from .conftest import Load, error, printed, value
 
@@ -131,16 +134,19 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.parametrize("text", BAD_FILES)
-def test_a_file_that_cannot_be_loaded(con: duckdb.DuckDBPyConnection, tmp_path: Path, text: str) -> None:
+def test_a_file_that_cannot_be_loaded(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
     path = tmp_path / "functions.js"
-    path.write_text(text)
     (tmp_path / "words.json").write_text("{}")
-    with pytest.raises(duckdb.Error) as caught:
-        crosslane.load(con, path)
-    assert "cannot load" in str(caught.value)
-    for part in BAD_FILES[text]:
-        assert part in str(caught.value)
+    for text, parts in BAD_FILES.items():
+        with subtests.test(text):
+            path.write_text(text)
+            with pytest.raises(duckdb.Error) as caught:
+                crosslane.load(con, path)
+            assert "cannot load" in str(caught.value)
+            for part in parts:
+                assert part in str(caught.value)
 
 
 def test_a_file_that_loops_or_eats_memory(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
@@ -403,17 +409,21 @@ def test_a_vectorized_function_that_keeps_its_arguments(script: Load) -> None:
     assert value(con, "SELECT kept(1)") == 0
 
 
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        ("x.subarray(1)", "returned 0 values for 1 row"),
-        ("7", "returned 7 where an array of 1 DOUBLE is due"),
-        ("['x']", 'returned "x" where DOUBLE is due'),
-    ],
-)
-def test_a_vectorized_result_that_does_not_fit(script: Load, result: str, message: str) -> None:
-    con = script(f"udf('f(x DOUBLE) -> DOUBLE', {{ vectorized: true }}, (x) => {result});")
-    assert message in error(con, "SELECT f(x) FROM range(3) r(x)")
+def test_a_vectorized_result_that_does_not_fit(script: Load, subtests: pytest.Subtests) -> None:
+    results = {
+        "x.subarray(1)": "returned 0 values for 1 row",
+        "7": "returned 7 where an array of 1 DOUBLE is due",
+        "['x']": 'returned "x" where DOUBLE is due',
+    }
+    con = script(
+        "\n".join(
+            f"udf('f{at}(x DOUBLE) -> DOUBLE', {{ vectorized: true }}, (x) => {result});"
+            for at, result in enumerate(results)
+        )
+    )
+    for at, (result, message) in enumerate(results.items()):
+        with subtests.test(result):
+            assert message in error(con, f"SELECT f{at}(x) FROM range(3) r(x)")
 
 
 def test_promises(script: Load) -> None:
@@ -452,13 +462,13 @@ FILES = {
         import { shout } from "./text.ts";
         import more from "./more.cjs";
         import data from "./data.json";
-        udf("f(x VARCHAR) -> VARCHAR", (x) => shout(x) + more.mark + data["__proto__"]);
+        udf("f_mjs(x VARCHAR) -> VARCHAR", (x) => shout(x) + more.mark + data["__proto__"]);
     """,
     "functions.cjs": """
         const shout = (x) => x.toUpperCase();
         const more = require("./more.cjs"), data = require('./data.json');
         const { udf: declare } = require("crosslane");
-        module.exports = declare("f(x VARCHAR) -> VARCHAR", (x) => shout(x) + more.mark + data["__proto__"]);
+        module.exports = declare("f_cjs(x VARCHAR) -> VARCHAR", (x) => shout(x) + more.mark + data["__proto__"]);
     """,
     "functions.ts": """
         import { udf } from "crosslane";
@@ -467,14 +477,13 @@ FILES = {
         import data from "./data.json";
         interface Marked<T extends string> { mark: T }
         const marked: Marked<string> = more as Marked<string>;
-        udf("f(x VARCHAR) -> VARCHAR", (x: Loud): Loud => shout(x) + marked.mark + data["__proto__"]!);
+        udf("f_ts(x VARCHAR) -> VARCHAR", (x: Loud): Loud => shout(x) + marked.mark + data["__proto__"]!);
     """,
 }
 
 
-@pytest.mark.parametrize("name", FILES)
 def test_files_of_every_kind_load_and_import_each_other(
-    con: duckdb.DuckDBPyConnection, tmp_path: Path, name: str
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     (tmp_path / "text.ts").write_text(
         "export type Loud = string;\nexport const shout = (x: Loud): Loud => x.toUpperCase();"
@@ -482,14 +491,15 @@ def test_files_of_every_kind_load_and_import_each_other(
     (tmp_path / "more.cjs").write_text("const deep = require('./deep.cjs');\nexports.mark = deep();")
     (tmp_path / "deep.cjs").write_text("module.exports = () => '!';")
     (tmp_path / "data.json").write_text('{"__proto__": "?"}')
-    path = tmp_path / name
-    path.write_text(textwrap.dedent(FILES[name]))
-    crosslane.load(con, path)
-    assert value(con, "SELECT f('loud')") == "LOUD!?"
-    run = subprocess.run(
-        [sys.executable, "-m", "crosslane._cli", "check", str(path)], capture_output=True, text=True
-    )
-    assert "f(x VARCHAR) -> VARCHAR" in run.stdout, run.stderr
+    for name, text in FILES.items():
+        with subtests.test(name):
+            path = tmp_path / name
+            path.write_text(textwrap.dedent(text))
+            crosslane.load(con, path)
+            function = f"f_{path.suffix.removeprefix('.')}"
+            assert value(con, f"SELECT {function}('loud')") == "LOUD!?"
+            checked = CliRunner().invoke(main, ["check", str(path)])
+            assert f"{function}(x VARCHAR) -> VARCHAR" in checked.stdout, checked.output
 
 
 def test_errors_in_typescript_have_their_lines(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
@@ -511,13 +521,14 @@ def test_errors_in_typescript_have_their_lines(con: duckdb.DuckDBPyConnection, t
     assert "functions.ts:2:" in text
 
 
-@pytest.mark.parametrize("ending", ["js", "mjs", "cjs", "ts"])
 def test_a_file_without_functions_is_an_error(
-    con: duckdb.DuckDBPyConnection, tmp_path: Path, ending: str
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    path = tmp_path / f"functions.{ending}"
-    path.write_text("const x = 1;")
-    assert f"functions.{ending}: declares no function" in error(con, f"FROM crosslane_load('{path}')")
+    for ending in ("js", "mjs", "cjs", "ts"):
+        with subtests.test(ending):
+            path = tmp_path / f"functions.{ending}"
+            path.write_text("const x = 1;")
+            assert f"functions.{ending}: declares no function" in error(con, f"FROM crosslane_load('{path}')")
 
 
 WIDE_JSON = (
@@ -570,23 +581,37 @@ def promises(tmp_path: Path) -> Iterator[Load]:
     con.close()
 
 
-def calls(con: duckdb.DuckDBPyConnection, rows: int) -> list[object]:
-    return [count for (count,) in con.execute(f"SELECT calls(x) FROM range({rows}) r(x)").fetchall()]
+def calls(con: duckdb.DuckDBPyConnection, rows: int, start: int = 0) -> list[object]:
+    query = f"SELECT calls(x) FROM range({start}, {start + rows}) r(x)"
+    return [count for (count,) in con.execute(query).fetchall()]
 
 
-@pytest.mark.parametrize("wait", ["null", "sleep(0)", "sleep(x % 3)", "sleep((x * 7) % 5)"])
-@pytest.mark.parametrize("declared", ["async (x)", "(x)"])
-def test_a_row_that_rejects_concerns_no_other_row(promises: Load, wait: str, declared: str) -> None:
-    con = promises(f"""
-        const body = async (x) => {{ await {wait}; if (x % 5 === 2) throw new TypeError("no"); return x; }};
-        udf("f(x BIGINT) -> BIGINT", {{ on_error: "null", concurrency: 4, deterministic: false }},
-          {declared} => {{ count(x); return body(x); }});
-    """)
-    rows = con.execute("SELECT x, f(x) FROM range(20) r(x)").fetchall()
-    assert rows == [(x, None if x % 5 == 2 else x) for x in range(20)]
-    assert calls(con, 20) == [1] * 20
-    ((errors,),) = con.execute("SELECT errors FROM crosslane_stats() WHERE function = 'f'").fetchall()
-    assert errors == 4
+#: What a row waits for before it rejects.
+WAITS = ["null", "sleep(0)", "sleep(x % 3)", "sleep((x * 7) % 5)"]
+
+
+def test_a_row_that_rejects_concerns_no_other_row(promises: Load, subtests: pytest.Subtests) -> None:
+    cases = list(enumerate(itertools.product(WAITS, ["async (x)", "(x)"])))
+    con = promises(
+        "\n".join(
+            f"""
+        const body{at} = async (x) => {{ await {wait}; if (x % 5 === 2) throw new TypeError("no"); return x; }};
+        udf("f{at}(x BIGINT) -> BIGINT", {{ on_error: "null", concurrency: 4, deterministic: false }},
+          {declared} => {{ count(x); return body{at}(x); }});
+    """
+            for at, (wait, declared) in cases
+        )
+    )
+    for at, (wait, declared) in cases:
+        with subtests.test(f"{declared}: {wait}"):
+            # Rows of its own.
+            start = 20 * at
+            query = f"SELECT x, f{at}(x) FROM range({start}, {start + 20}) r(x)"
+            rows = [(x, None if x % 5 == 2 else x) for x in range(start, start + 20)]
+            assert con.execute(query).fetchall() == rows
+            assert calls(con, 20, start) == [1] * 20
+            errors = f"SELECT errors FROM crosslane_stats() WHERE function = 'f{at}'"
+            assert value(con, errors) == 4
 
 
 def test_rows_that_reject_are_retried_each_on_its_own(promises: Load) -> None:

@@ -97,63 +97,78 @@ def test_rows_may_have_any_shape_that_names_their_columns(script: Load) -> None:
     assert rows(con, "SELECT a, b.x FROM lists()") == [([0], 0), ([0, 1], 1), ([0, 1, 2], 2)]
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("yield 5", "yielded 5, which is no row"),
-        ("yield [1]", "1 value, where a row has 2 columns (i, s)"),
-        ("yield [1, 'a', 3]", "3 values, where a row has 2 columns"),
-        ("yield { i: 1, t: 'a' }", '"t" is no column (i, s)'),
-        ("yield new Map()", "which is no row"),
-        ("yield {}", "which is no row"),
-        ("yield Promise.resolve([1, 'a'])", "a promise where a row is due"),
-        ("yield ['a', 'b']", 'returned "a" where BIGINT is due'),
-        ("yield [2 ** 64, 'b']", "does not fit BIGINT"),
-        ("yield [1, 'a']; yield new RangeError('mine')", "RangeError: mine"),
-        ("yield [1, 'a']; throw new RangeError('mine')", "RangeError: mine"),
-        ("null.x", "Cannot read properties of null"),
-    ],
-)
-def test_what_is_no_row_is_an_error(script: Load, body: str, message: str) -> None:
-    con = script(f'udtf("f() -> TABLE(i BIGINT, s VARCHAR)", function* () {{ {body}; }});')
-    assert message in error(con, "FROM f()")
-    assert pool(con) == (0, 0)
+#: What yields something else than rows, and how that ends.
+NO_ROWS = [
+    ("yield 5", "yielded 5, which is no row"),
+    ("yield [1]", "1 value, where a row has 2 columns (i, s)"),
+    ("yield [1, 'a', 3]", "3 values, where a row has 2 columns"),
+    ("yield { i: 1, t: 'a' }", '"t" is no column (i, s)'),
+    ("yield new Map()", "which is no row"),
+    ("yield {}", "which is no row"),
+    ("yield Promise.resolve([1, 'a'])", "a promise where a row is due"),
+    ("yield ['a', 'b']", 'returned "a" where BIGINT is due'),
+    ("yield [2 ** 64, 'b']", "does not fit BIGINT"),
+    ("yield [1, 'a']; yield new RangeError('mine')", "RangeError: mine"),
+    ("yield [1, 'a']; throw new RangeError('mine')", "RangeError: mine"),
+    ("null.x", "Cannot read properties of null"),
+]
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("() => 5", "returned 5 where rows are due"),
-        ("() => 'text'", 'returned "text" where rows are due'),
-        ("() => ({})", "where rows are due"),
-        ("() => ({ [Symbol.iterator]: () => ({ next: () => 5 }) })", "an iterator gave 5"),
-    ],
-)
-def test_what_is_no_table_is_an_error(script: Load, source: str, message: str) -> None:
-    con = script(f'udtf("f() -> TABLE(i BIGINT)", {source});')
-    assert message in error(con, "FROM f()")
+def test_what_is_no_row_is_an_error(script: Load, subtests: pytest.Subtests) -> None:
+    con = script(
+        "\n".join(
+            f'udtf("f{at}() -> TABLE(i BIGINT, s VARCHAR)", function* () {{ {body}; }});'
+            for at, (body, _) in enumerate(NO_ROWS)
+        )
+    )
+    for at, (body, message) in enumerate(NO_ROWS):
+        with subtests.test(body):
+            assert message in error(con, f"FROM f{at}()")
+            assert pool(con) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ('udtf("f() -> BIGINT", function* () {})', "ends with -> TABLE(column TYPE, ...)"),
-        ('udf("f() -> TABLE(i BIGINT)", () => 1)', "is declared with udtf, not with udf"),
-        ('udtf("f(*x BIGINT) -> TABLE(i BIGINT)", () => 1)', "any number or type of arguments"),
-        ('udtf("f() -> TABLE(i BIGINT)", { concurrency: 2 }, () => 1)', "an option of udf, and not of udtf"),
-        ('udf("f() -> BIGINT", { partitions: () => [] }, () => 1)', "an option of udtf, and not of udf"),
-        ('udtf("f() -> TABLE(i BIGINT)", { nonsense: 2 }, () => 1)', 'there is no option "nonsense"'),
-        ('udtf("f() -> TABLE(i BIGINT)", { partitions: [] }, () => 1)', "partitions is a function"),
-        ('udtf("f() -> TABLE(i BIGINT)", { cardinality: -1 }, () => 1)', "cardinality is a whole number"),
-        ('udtf("f() -> TABLE(i BIGINT)", { projection: 1 }, () => 1)', "projection is true or false"),
-        ('udtf("f() -> TABLE(i BIGINT)", {})', "use udtf("),
-        ('udtf("f() -> TABLE(i BIGINT, i BIGINT)", () => 1)', "i"),
-    ],
-)
-def test_what_cannot_be_declared_says_why(script: Load, source: str, message: str) -> None:
-    with pytest.raises(duckdb.Error, match="rror") as raised:
-        script(f"{source};")
-    assert message in str(raised.value)
+#: What gives no rows at all, and how that ends.
+NO_TABLES = [
+    ("() => 5", "returned 5 where rows are due"),
+    ("() => 'text'", 'returned "text" where rows are due'),
+    ("() => ({})", "where rows are due"),
+    ("() => ({ [Symbol.iterator]: () => ({ next: () => 5 }) })", "an iterator gave 5"),
+]
+
+
+def test_what_is_no_table_is_an_error(script: Load, subtests: pytest.Subtests) -> None:
+    con = script(
+        "\n".join(
+            f'udtf("f{at}() -> TABLE(i BIGINT)", {source});' for at, (source, _) in enumerate(NO_TABLES)
+        )
+    )
+    for at, (source, message) in enumerate(NO_TABLES):
+        with subtests.test(source):
+            assert message in error(con, f"FROM f{at}()")
+
+
+#: Declarations that are refused, and why.
+REFUSED = [
+    ('udtf("f() -> BIGINT", function* () {})', "ends with -> TABLE(column TYPE, ...)"),
+    ('udf("f() -> TABLE(i BIGINT)", () => 1)', "is declared with udtf, not with udf"),
+    ('udtf("f(*x BIGINT) -> TABLE(i BIGINT)", () => 1)', "any number or type of arguments"),
+    ('udtf("f() -> TABLE(i BIGINT)", { concurrency: 2 }, () => 1)', "an option of udf, and not of udtf"),
+    ('udf("f() -> BIGINT", { partitions: () => [] }, () => 1)', "an option of udtf, and not of udf"),
+    ('udtf("f() -> TABLE(i BIGINT)", { nonsense: 2 }, () => 1)', 'there is no option "nonsense"'),
+    ('udtf("f() -> TABLE(i BIGINT)", { partitions: [] }, () => 1)', "partitions is a function"),
+    ('udtf("f() -> TABLE(i BIGINT)", { cardinality: -1 }, () => 1)', "cardinality is a whole number"),
+    ('udtf("f() -> TABLE(i BIGINT)", { projection: 1 }, () => 1)', "projection is true or false"),
+    ('udtf("f() -> TABLE(i BIGINT)", {})', "use udtf("),
+    ('udtf("f() -> TABLE(i BIGINT, i BIGINT)", () => 1)', "i"),
+]
+
+
+def test_what_cannot_be_declared_says_why(script: Load, subtests: pytest.Subtests) -> None:
+    for source, message in REFUSED:
+        with subtests.test(source):
+            with pytest.raises(duckdb.Error, match="rror") as raised:
+                script(f"{source};")
+            assert message in str(raised.value)
 
 
 def test_a_limit_ends_the_generator_and_gives_its_worker_back(
@@ -397,7 +412,7 @@ def test_wide_rows_travel_in_smaller_batches(script: Load) -> None:
 def test_a_process_that_dies_in_the_midst_of_a_scan_is_an_error(script: Load) -> None:
     con = script(
         """
-        udtf("f() -> TABLE(i BIGINT)", function* () {
+        udtf("f() -> TABLE(i BIGINT)", { memory_limit: "60 MB" }, function* () {
           for (let i = 0; i < 5000; i++) yield i;
           const huge = [];
           huge.length = 4e8;
@@ -406,7 +421,7 @@ def test_a_process_that_dies_in_the_midst_of_a_scan_is_an_error(script: Load) ->
         udtf("fine() -> TABLE(i BIGINT)", () => [1]);
         """
     )
-    assert "f" in error(con, "SELECT count(*) FROM f()")
+    assert "f: RangeError: its process had to be ended: " in error(con, "SELECT count(*) FROM f()")
     assert rows(con, "FROM fine()") == [(1,)]
 
 

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import crosslane
+from crosslane import _doctor
 from crosslane._cli import main
 from crosslane._languages import guests
 
@@ -105,36 +106,43 @@ def test_errors_say_where(lua: Load, con: duckdb.DuckDBPyConnection) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("data_type", "expression", "message"),
-    [
-        ("TINYINT", "128", "RangeError: returned integer 128, which does not fit TINYINT"),
-        ("BIGINT", "1.5", "TypeError: returned number 1.5 where BIGINT is due"),
-        ("BIGINT", "2^63", "RangeError: returned number 9.223372036854776e18, which does not fit BIGINT"),
-        ("UBIGINT", "-1", "RangeError: returned integer -1, which does not fit UBIGINT"),
-        ("FLOAT", "1e300", "RangeError: returned number 1e300, which does not fit FLOAT"),
-        ("DECIMAL(3,1)", "99.96", "RangeError: returned number 99.96, which does not fit DECIMAL(3,1)"),
-        ("VARCHAR", "5", "TypeError: returned integer 5 where VARCHAR is due"),
-        ("VARCHAR", '"\\xff"', "which is not valid UTF-8, where VARCHAR is due; declare BLOB for bytes"),
-        ("JSON", '"{"', "which is not JSON"),
-        ("BOOLEAN", "1", "TypeError: returned integer 1 where BOOLEAN is due"),
-        ("DATE", "{ year = 2024, day = 1 }", "ValueError: returned a table, which lacks month"),
-        (
-            "DATE",
-            "{ year = 1e9, month = 1, day = 1 }",
-            "RangeError: returned a table, which does not fit DATE",
-        ),
-        ("TIME", "{ hour = 25 }", "RangeError: returned a table, which does not fit TIME"),
-        ("ENUM('a')", '"b"', "which is none of ENUM('a')"),
-        ("BOOLEAN[]", "{ n = 1 << 31 }", "RangeError: the results of one batch exceed 2 GiB"),
-        ("INTEGER[2]", "{ 1 }", "1 elements where INTEGER[2] is due"),
-        ("UNION(a INTEGER)", '{ tag = "b" }', "returned a tag that no member of UNION(a INTEGER) has"),
-        ("UUID", '"x"', "TypeError: returned string x where UUID is due"),
-    ],
-)
-def test_results_that_are_none(lua: Load, data_type: str, expression: str, message: str) -> None:
-    con = lua(f"udf([=[f() -> {data_type}]=], function() return {expression} end)")
-    assert message in error(con, "SELECT f()")
+#: Results that are none of a type, and why.
+NO_RESULTS = [
+    ("TINYINT", "128", "RangeError: returned integer 128, which does not fit TINYINT"),
+    ("BIGINT", "1.5", "TypeError: returned number 1.5 where BIGINT is due"),
+    ("BIGINT", "2^63", "RangeError: returned number 9.223372036854776e18, which does not fit BIGINT"),
+    ("UBIGINT", "-1", "RangeError: returned integer -1, which does not fit UBIGINT"),
+    ("FLOAT", "1e300", "RangeError: returned number 1e300, which does not fit FLOAT"),
+    ("DECIMAL(3,1)", "99.96", "RangeError: returned number 99.96, which does not fit DECIMAL(3,1)"),
+    ("VARCHAR", "5", "TypeError: returned integer 5 where VARCHAR is due"),
+    ("VARCHAR", '"\\xff"', "which is not valid UTF-8, where VARCHAR is due; declare BLOB for bytes"),
+    ("JSON", '"{"', "which is not JSON"),
+    ("BOOLEAN", "1", "TypeError: returned integer 1 where BOOLEAN is due"),
+    ("DATE", "{ year = 2024, day = 1 }", "ValueError: returned a table, which lacks month"),
+    (
+        "DATE",
+        "{ year = 1e9, month = 1, day = 1 }",
+        "RangeError: returned a table, which does not fit DATE",
+    ),
+    ("TIME", "{ hour = 25 }", "RangeError: returned a table, which does not fit TIME"),
+    ("ENUM('a')", '"b"', "which is none of ENUM('a')"),
+    ("BOOLEAN[]", "{ n = 1 << 31 }", "RangeError: the results of one batch exceed 2 GiB"),
+    ("INTEGER[2]", "{ 1 }", "1 elements where INTEGER[2] is due"),
+    ("UNION(a INTEGER)", '{ tag = "b" }', "returned a tag that no member of UNION(a INTEGER) has"),
+    ("UUID", '"x"', "TypeError: returned string x where UUID is due"),
+]
+
+
+def test_results_that_are_none(lua: Load, subtests: pytest.Subtests) -> None:
+    con = lua(
+        "\n".join(
+            f"udf([=[f{at}() -> {data_type}]=], function() return {expression} end)"
+            for at, (data_type, expression, _) in enumerate(NO_RESULTS)
+        )
+    )
+    for at, (data_type, expression, message) in enumerate(NO_RESULTS):
+        with subtests.test(f"{data_type}: {expression}"):
+            assert message in error(con, f"SELECT f{at}()")
 
 
 def test_results_of_other_kinds(lua: Load) -> None:
@@ -221,10 +229,10 @@ def test_a_limit_of_memory_is_an_error_and_ends_with_its_call(lua: Load) -> None
         kept = {}
         udf("occupy(mb BIGINT) -> BIGINT", { memory_limit = "20 MB" }, function(mb)
           local parts = {}
-          for at = 1, mb do parts[at] = string.rep(tostring(at % 10), 1000000) end
+          for at = 1, mb do parts[at] = string.rep(string.rep(tostring(at % 10), 1000), 1000) end
           return #parts
         end)
-        udf("free(mb BIGINT) -> BIGINT", function(mb) return #string.rep("x", mb * 1000000) end)
+        udf("free(mb BIGINT) -> BIGINT", function(mb) return #string.rep(string.rep("x", 1000), mb * 1000) end)
         """
     )
     assert value(con, "SELECT occupy(10)") == 10
@@ -262,31 +270,33 @@ def test_lanes_have_their_own_random_numbers_and_groups(lua: Load) -> None:
     assert found == value(con, "SELECT count(*) FROM crosslane_lanes() WHERE calls > 0") >= 2
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("x = 1", "functions.lua: declares no function; write udf("),
-        ("local = 1", "SyntaxError: "),
-        ("error('no')", "Error: no\n  at "),
-        ('udf("f() -> BIGINT")', "DeclarationError: udf takes a signature, options and a function"),
-        ('udf("f( -> BIGINT", print)', "DeclarationError: "),
-        (
-            'udf("f() -> BIGINT", { timeuot = 1 }, print)',
-            "function f: there is no option timeuot; there are nulls",
-        ),
-        (
-            'udf("f() -> BIGINT", print)\n\nudf("F() -> BIGINT", print)',
-            "function F: the name is taken by line 1 of ",
-        ),
-        ("require('nowhere')", "module 'nowhere' not found"),
-    ],
-)
-def test_files_that_cannot_be_loaded(lua: Load, text: str, message: str) -> None:
-    with pytest.raises(duckdb.Error) as raised:
-        lua(text)
-    assert message in str(raised.value)
-    if "udf takes" in message or "timeuot" in message:
-        assert "functions.lua:1\n    udf(" in str(raised.value)
+#: Files that cannot be loaded, and why.
+NO_FILES = [
+    ("x = 1", "functions.lua: declares no function; write udf("),
+    ("local = 1", "SyntaxError: "),
+    ("error('no')", "Error: no\n  at "),
+    ('udf("f() -> BIGINT")', "DeclarationError: udf takes a signature, options and a function"),
+    ('udf("f( -> BIGINT", print)', "DeclarationError: "),
+    (
+        'udf("f() -> BIGINT", { timeuot = 1 }, print)',
+        "function f: there is no option timeuot; there are nulls",
+    ),
+    (
+        'udf("f() -> BIGINT", print)\n\nudf("F() -> BIGINT", print)',
+        "function F: the name is taken by line 1 of ",
+    ),
+    ("require('nowhere')", "module 'nowhere' not found"),
+]
+
+
+def test_files_that_cannot_be_loaded(lua: Load, subtests: pytest.Subtests) -> None:
+    for text, message in NO_FILES:
+        with subtests.test(text):
+            with pytest.raises(duckdb.Error) as raised:
+                lua(text)
+            assert message in str(raised.value)
+            if "udf takes" in message or "timeuot" in message:
+                assert "functions.lua:1\n    udf(" in str(raised.value)
 
 
 THREAD = """
@@ -342,7 +352,9 @@ def test_modules_of_the_folder_and_a_file_that_changes(lua: Load, tmp_path: Path
     )
 
 
-def test_the_command_line_and_the_doctor_read_the_manifest(tmp_path: Path) -> None:
+def test_the_command_line_and_the_doctor_read_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (guest,) = [guest for guest in guests() if guest.language == "Lua"]
     assert guest.suffixes == (".lua",)
     assert guest.program.exists()
@@ -354,6 +366,11 @@ def test_the_command_line_and_the_doctor_read_the_manifest(tmp_path: Path) -> No
     file.write_text("udf()")
     checked = CliRunner().invoke(main, ["check", str(file)])
     assert checked.exit_code == 1
+    # What else it looks at, test_cli.py has.
+    for look in ("_function", "_javascript", "_ruby", "_descriptors"):
+        monkeypatch.setattr(_doctor, look, _doctor._platform)
+    monkeypatch.setattr(_doctor, "_optional", lambda *_: _doctor._platform())
+    monkeypatch.setattr(_doctor, "_spark", lambda: [])
     findings = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).stdout)["findings"]
     assert [(finding["state"], finding["text"]) for finding in findings if finding["what"] == "Lua"] == [
         ("good", "Lua 5.4; a function ran in a worker")

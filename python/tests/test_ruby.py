@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import resource
 import signal
 
 import duckdb
@@ -95,77 +97,81 @@ def test_ruby_classes(ruby: Load) -> None:
         assert value(con, f"SELECT {call}") == shown, call
 
 
-@pytest.mark.parametrize(
-    ("returns", "code", "expected"),
-    [
-        ("DECIMAL(5,2)", "1.005r", "1.01"),
-        ("DECIMAL(5,2)", "0.1 + 0.2", "0.30"),
-        ("DECIMAL(5,2)", "7", "7.00"),
-        ("DOUBLE", "BigDecimal('1.5')", "1.5"),
-        ("VARCHAR", ":symbol", "symbol"),
-        ("VARCHAR", "'é'.encode('ISO-8859-1')", "é"),
-        ("ENUM('a', 'b')", ":b", "b"),
-        ("DATE", "Date.new(1582, 10, 15)", "1582-10-15"),
-        ("TIMESTAMP", "Time.new(2024, 1, 2, 3, 4, 5, '+02:00')", "2024-01-02 03:04:05"),
-        ("TIMESTAMPTZ", "Time.new(2024, 1, 2, 3, 4, 5, '+02:00')", "2024-01-02 01:04:05+00"),
-        ("TIME", "Time.utc(2024, 1, 1, 7, 8)", "07:08:00"),
-        ("STRUCT(a INT, b INT)", "{ a: 1, 'b' => 2 }", "{'a': 1, 'b': 2}"),
-        ("STRUCT(a INT, b INT)", "[1, nil]", "{'a': 1, 'b': NULL}"),
-        ("STRUCT(a INT, b INT)", "Struct.new(:b, :a).new(1, 2)", "{'a': 2, 'b': 1}"),
-        ("INT[]", "Set.new([1, 2])", "[1, 2]"),
-        ("INT[]", "(1..3).lazy.map { |i| i * 2 }", "[2, 4, 6]"),
-        ("JSON", "{ a: [nil, 1] }", '{"a":[null,1]}'),
-    ],
-)
-def test_what_a_block_may_return(ruby: Load, returns: str, code: str, expected: str) -> None:
-    con = ruby(f'require "set"\nudf("f() -> {returns}") {{ {code} }}')
+#: What a block returns for a type, and what SQL shows of it.
+RETURNED = [
+    ("DECIMAL(5,2)", "1.005r", "1.01"),
+    ("DECIMAL(5,2)", "0.1 + 0.2", "0.30"),
+    ("DECIMAL(5,2)", "7", "7.00"),
+    ("DOUBLE", "BigDecimal('1.5')", "1.5"),
+    ("VARCHAR", ":symbol", "symbol"),
+    ("VARCHAR", "'é'.encode('ISO-8859-1')", "é"),
+    ("ENUM('a', 'b')", ":b", "b"),
+    ("DATE", "Date.new(1582, 10, 15)", "1582-10-15"),
+    ("TIMESTAMP", "Time.new(2024, 1, 2, 3, 4, 5, '+02:00')", "2024-01-02 03:04:05"),
+    ("TIMESTAMPTZ", "Time.new(2024, 1, 2, 3, 4, 5, '+02:00')", "2024-01-02 01:04:05+00"),
+    ("TIME", "Time.utc(2024, 1, 1, 7, 8)", "07:08:00"),
+    ("STRUCT(a INT, b INT)", "{ a: 1, 'b' => 2 }", "{'a': 1, 'b': 2}"),
+    ("STRUCT(a INT, b INT)", "[1, nil]", "{'a': 1, 'b': NULL}"),
+    ("STRUCT(a INT, b INT)", "Struct.new(:b, :a).new(1, 2)", "{'a': 2, 'b': 1}"),
+    ("INT[]", "Set.new([1, 2])", "[1, 2]"),
+    ("INT[]", "(1..3).lazy.map { |i| i * 2 }", "[2, 4, 6]"),
+    ("JSON", "{ a: [nil, 1] }", '{"a":[null,1]}'),
+]
+
+
+def test_what_a_block_may_return(ruby: Load, subtests: pytest.Subtests) -> None:
+    declared = [f'udf("f{at}() -> {returns}") {{ {code} }}' for at, (returns, code, _) in enumerate(RETURNED)]
+    con = ruby("\n".join(['require "set"', *declared]))
     con.execute("SET TimeZone = 'UTC'")
-    assert value(con, "SELECT f()::VARCHAR") == expected
+    for at, (returns, code, expected) in enumerate(RETURNED):
+        with subtests.test(f"{returns}: {code}"):
+            assert value(con, f"SELECT f{at}()::VARCHAR") == expected
 
 
-@pytest.mark.parametrize(
-    ("returns", "code", "expected"),
-    [
-        ("BIGINT", "'5'", 'TypeError: returned String "5" where BIGINT is due'),
-        ("BIGINT", "1.5", "TypeError: returned Float 1.5 where BIGINT is due"),
-        ("TINYINT", "128", "RangeError: returned Integer 128, which does not fit TINYINT"),
-        ("UBIGINT", "-1", "RangeError: returned Integer -1, which does not fit UBIGINT"),
-        ("HUGEINT", "2**200", "which does not fit HUGEINT"),
-        ("DECIMAL(3,1)", "100", "which does not fit DECIMAL(3,1)"),
-        ("DECIMAL(3,1)", "Float::NAN", "RangeError: returned Float NaN, which does not fit DECIMAL(3,1)"),
-        ("VARCHAR", "5", "TypeError: returned Integer 5 where VARCHAR is due"),
-        ("VARCHAR", "[255].pack('C')", "which is binary, where VARCHAR is due"),
-        ("VARCHAR", r"\"\\xFF\"", "which is not valid UTF-8"),
-        ("BOOLEAN", "1", "TypeError: returned Integer 1 where BOOLEAN is due"),
-        ("DATE", "Time.now", "where DATE is due; return its to_date"),
-        ("INT[2]", "[1]", "1 elements where INTEGER[2] is due"),
-        ("INT[]", "'x'", 'TypeError: returned String "x" where INTEGER[] is due'),
-        ("INT[]", "[1, 'x']", 'TypeError: returned String "x" where INTEGER is due'),
-        ("STRUCT(a INT, b INT)", "{ a: 1 }", "which lacks the field b"),
-        ("STRUCT(a INT, b INT)", "[1]", "returned Array [1], 1 value where 2 are due: a, b"),
-        (
-            "STRUCT(a INT[])",
-            "{ a: [2**31] }",
-            "RangeError: returned Integer 2147483648, which does not fit INTEGER",
-        ),
-        ("MAP(VARCHAR, INT)", "{ nil => 1 }", "keys cannot be NULL"),
-        ("UNION(a INT)", "1", "where UNION(a INTEGER) is due; return Crosslane::Tagged.new(tag, value)"),
-        ("UNION(a INT)", "Crosslane::Tagged.new(:b, 1)", "no member of UNION(a INTEGER) has"),
-        ("ENUM('a')", "'z'", "which is none of ENUM('a')"),
-        ("ENUM('a')", "5", "TypeError: returned Integer 5 where ENUM('a') is due"),
-        ("TIME", "Crosslane::TimeOfDay.at(1, utc_offset: 0)", "which has a zone, where none is due"),
-        ("TIMETZ", "Crosslane::TimeOfDay.at(1)", "which has no zone, where TIMETZ is due"),
-        ("DATE", "Date.jd(2**31 + 2_440_587)", "which does not fit DATE"),
-        ("UUID", "'x'", 'TypeError: returned String "x" where UUID is due'),
-    ],
-)
-def test_what_a_block_may_not_return(ruby: Load, returns: str, code: str, expected: str) -> None:
-    con = ruby(
-        f'udf("f() -> {returns}") {{ {code.replace(chr(92) + chr(34), chr(34)).replace(chr(92) * 2, chr(92))} }}'
-    )
-    text = error(con, "SELECT f()")
-    assert expected in text
-    assert "in row 1 of the batch" in text
+#: What a block may not return for a type, and why.
+REFUSED = [
+    ("BIGINT", "'5'", 'TypeError: returned String "5" where BIGINT is due'),
+    ("BIGINT", "1.5", "TypeError: returned Float 1.5 where BIGINT is due"),
+    ("TINYINT", "128", "RangeError: returned Integer 128, which does not fit TINYINT"),
+    ("UBIGINT", "-1", "RangeError: returned Integer -1, which does not fit UBIGINT"),
+    ("HUGEINT", "2**200", "which does not fit HUGEINT"),
+    ("DECIMAL(3,1)", "100", "which does not fit DECIMAL(3,1)"),
+    ("DECIMAL(3,1)", "Float::NAN", "RangeError: returned Float NaN, which does not fit DECIMAL(3,1)"),
+    ("VARCHAR", "5", "TypeError: returned Integer 5 where VARCHAR is due"),
+    ("VARCHAR", "[255].pack('C')", "which is binary, where VARCHAR is due"),
+    ("VARCHAR", r'"\xFF"', "which is not valid UTF-8"),
+    ("BOOLEAN", "1", "TypeError: returned Integer 1 where BOOLEAN is due"),
+    ("DATE", "Time.now", "where DATE is due; return its to_date"),
+    ("INT[2]", "[1]", "1 elements where INTEGER[2] is due"),
+    ("INT[]", "'x'", 'TypeError: returned String "x" where INTEGER[] is due'),
+    ("INT[]", "[1, 'x']", 'TypeError: returned String "x" where INTEGER is due'),
+    ("STRUCT(a INT, b INT)", "{ a: 1 }", "which lacks the field b"),
+    ("STRUCT(a INT, b INT)", "[1]", "returned Array [1], 1 value where 2 are due: a, b"),
+    (
+        "STRUCT(a INT[])",
+        "{ a: [2**31] }",
+        "RangeError: returned Integer 2147483648, which does not fit INTEGER",
+    ),
+    ("MAP(VARCHAR, INT)", "{ nil => 1 }", "keys cannot be NULL"),
+    ("UNION(a INT)", "1", "where UNION(a INTEGER) is due; return Crosslane::Tagged.new(tag, value)"),
+    ("UNION(a INT)", "Crosslane::Tagged.new(:b, 1)", "no member of UNION(a INTEGER) has"),
+    ("ENUM('a')", "'z'", "which is none of ENUM('a')"),
+    ("ENUM('a')", "5", "TypeError: returned Integer 5 where ENUM('a') is due"),
+    ("TIME", "Crosslane::TimeOfDay.at(1, utc_offset: 0)", "which has a zone, where none is due"),
+    ("TIMETZ", "Crosslane::TimeOfDay.at(1)", "which has no zone, where TIMETZ is due"),
+    ("DATE", "Date.jd(2**31 + 2_440_587)", "which does not fit DATE"),
+    ("UUID", "'x'", 'TypeError: returned String "x" where UUID is due'),
+]
+
+
+def test_what_a_block_may_not_return(ruby: Load, subtests: pytest.Subtests) -> None:
+    declared = [f'udf("f{at}() -> {returns}") {{ {code} }}' for at, (returns, code, _) in enumerate(REFUSED)]
+    con = ruby("\n".join(declared))
+    for at, (returns, code, expected) in enumerate(REFUSED):
+        with subtests.test(f"{returns}: {code}"):
+            text = error(con, f"SELECT f{at}()")
+            assert expected in text
+            assert "in row 1 of the batch" in text
 
 
 def test_errors_name_class_message_cause_and_place(ruby: Load) -> None:
@@ -192,27 +198,55 @@ def test_errors_name_class_message_cause_and_place(ruby: Load) -> None:
     assert "crosslane/" not in text.replace("crosslane/test", "")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("x = 1", "declares no function; write udf"),
-        ("udf 'f(x BIGNIT) -> INT' do |x| end", "functions.rb:1: function f: "),
-        ("udf 'f(x INT) -> INT' do |a, b| end", "the signature has 1 parameters, the block has 2"),
-        ("udf 'f(x INT) -> INT', nulls: :sometimes do |x| end", "nulls is :skip or :call, not :sometimes"),
-        ("udf 'f(x INT) -> INT', speed: 9 do |x| end", "there is no option speed"),
-        ("udf 'f(x INT) -> INT', timeout: -1 do |x| end", "timeout is a positive number"),
-        ("udf 'f(x INT) -> INT', memory_limit: 'much' do |x| end", "memory_limit is a size"),
-        ("udf 'f(x INT) -> INT'", "has no block, and no def follows"),
-        ("udf('f() -> INT') { 1 }\nudf('F() -> INT') { 2 }", "the name is taken by line 1"),
-        ("raise 'while loading'", "RuntimeError: while loading\n  at "),
-        ("def f(", "SyntaxError"),
-        ("exit 3", "SystemExit"),
-    ],
-)
-def test_a_file_that_cannot_be_loaded(ruby: Load, text: str, expected: str) -> None:
-    with pytest.raises(duckdb.Error) as caught:
-        ruby(text)
-    assert expected in str(caught.value)
+def why_refused(ruby: Load, texts: list[str]) -> list[str]:
+    """Why each text cannot be declared, all by one process: each is read as if it were a file of its own."""
+    con = ruby(
+        f"""
+        why = {json.dumps(texts)}.map do |text|
+          eval(text, TOPLEVEL_BINDING, "functions.rb", 1)
+          "nothing is wrong"
+        rescue Exception => e
+          "#{{e.class}}: #{{e.message}}"
+        end
+        udf("why() -> VARCHAR[]") {{ why }}
+        """
+    )
+    return [why for (why,) in con.execute("SELECT unnest(why())").fetchall()]
+
+
+#: What a file may hold instead of functions, and what is said of it.
+NO_FILES = {
+    "x = 1": "declares no function; write udf",
+    "udf 'f(x BIGNIT) -> INT' do |x| end": "functions.rb:1: function f: ",
+    "udf 'f(x INT) -> INT'": "has no block, and no def follows",
+    "udf('f() -> INT') { 1 }\nudf('F() -> INT') { 2 }": "the name is taken by line 1",
+    "raise 'while loading'": "RuntimeError: while loading\n  at ",
+    "def f(": "SyntaxError",
+    "exit 3": "SystemExit",
+}
+#: Declarations that are refused, and why.
+NO_FUNCTIONS = {
+    "udf 'f(x BIGNIT) -> INT' do |x| end": "functions.rb:1: function f: ",
+    "udf 'f(x INT) -> INT' do |a, b| end": "the signature has 1 parameters, the block has 2",
+    "udf 'f(x INT) -> INT', nulls: :sometimes do |x| end": "nulls is :skip or :call, not :sometimes",
+    "udf 'f(x INT) -> INT', speed: 9 do |x| end": "there is no option speed",
+    "udf 'f(x INT) -> INT', timeout: -1 do |x| end": "timeout is a positive number",
+    "udf 'f(x INT) -> INT', memory_limit: 'much' do |x| end": "memory_limit is a size",
+}
+
+
+def test_a_file_that_cannot_be_loaded(ruby: Load, subtests: pytest.Subtests) -> None:
+    for text, expected in NO_FILES.items():
+        with subtests.test(text), pytest.raises(duckdb.Error, match=re.escape(expected)):
+            ruby(text)
+
+
+def test_a_function_that_cannot_be_declared(ruby: Load, subtests: pytest.Subtests) -> None:
+    found = why_refused(ruby, list(NO_FUNCTIONS))
+    for (text, expected), why in zip(NO_FUNCTIONS.items(), found, strict=True):
+        with subtests.test(text):
+            assert why.startswith("Crosslane::DeclarationError: functions.rb:1: function f: ")
+            assert expected in why
 
 
 def test_limits(ruby: Load) -> None:
@@ -261,6 +295,19 @@ def test_functions_are_compiled_unless_the_user_says_how(
     )
     assert value(con, "SELECT setting(1)") == setting
     assert value(con, "SELECT compiled(1)") in (enabled, None)
+
+
+@pytest.mark.parametrize("begin", ["", "Thread.new { sleep }"], ids=["forked", "loaded anew"])
+def test_compiled_code_has_little_memory(
+    ruby: Load, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], begin: str
+) -> None:
+    """Ruby 3.1 would write to 256 MiB when it starts."""
+    for name in ("RUBY_YJIT_ENABLE", "RUBYOPT"):
+        monkeypatch.delenv(name, raising=False)
+    con = ruby(begin + '\nudf("pages() -> BIGINT") { File.read("/proc/self/statm").split[1].to_i }')
+    assert int(str(value(con, "SELECT pages()"))) * resource.getpagesize() < 150 << 20
+    if begin:
+        printed(capfd, "So each worker loads the file itself")
 
 
 def test_retries_and_errors_as_null(ruby: Load) -> None:
@@ -316,15 +363,21 @@ WAYS_TO_DIE = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS_TO_DIE)
-def test_a_worker_that_dies_ends_its_query_alone(ruby: Load, way: str) -> None:
-    con = ruby(f'udf("f(x BIGINT) -> BIGINT") do |x|\n  if x == 1500\n    {way}\n  end\n  x\nend')
+def test_a_worker_that_dies_ends_its_query_alone(ruby: Load, subtests: pytest.Subtests) -> None:
+    con = ruby(
+        "\n".join(
+            f'udf("f{at}(x BIGINT) -> BIGINT") do |x|\n  if x == 1500\n    {way}\n  end\n  x\nend'
+            for at, way in enumerate(WAYS_TO_DIE)
+        )
+    )
     con.execute("CREATE TABLE t AS SELECT i FROM range(2000) r(i)")
-    for _ in range(2):
-        text = error(con, "SELECT f(i) FROM t")
-        assert WAYS_TO_DIE[way] in text
-        assert "f: " in text
-    assert value(con, "SELECT sum(f(i)) FROM t WHERE i < 1000") == sum(range(1000))
+    for at, (way, expected) in enumerate(WAYS_TO_DIE.items()):
+        with subtests.test(way):
+            for _ in range(2):
+                text = error(con, f"SELECT f{at}(i) FROM t")
+                assert expected in text
+                assert f"f{at}: " in text
+            assert value(con, f"SELECT sum(f{at}(i)) FROM t WHERE i < 1000") == sum(range(1000))
 
 
 def test_what_a_function_prints_reaches_the_log(ruby: Load, capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import duckdb
 import pytest
 
 from .conftest import Load, error, eventually, value
+from .test_ruby import why_refused
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -175,48 +176,54 @@ def test_errors(aggregates: duckdb.DuckDBPyConnection) -> None:
     assert eventually(lambda: value(con, "SELECT sum(busy) FROM crosslane_pools()") == 0)
 
 
-@pytest.mark.parametrize(
-    ("declared", "due"),
-    [
-        ('udaf("f(x BIGINT) -> BIGINT")', "takes a class or a block"),
-        ('udaf("f(x BIGINT) -> BIGINT", 5) { 1 }', "takes a class or a block"),
-        ('udaf("f(x BIGINT) -> BIGINT", String)', "String has no method update"),
-        ('udaf("f(x BIGINT) -> BIGINT") { |a, x| a }', "a block needs combine"),
-        ('udaf("f(x BIGINT) -> BIGINT", combine: 5) { |a, x| a }', "combine is called, and 5 cannot be"),
-        (
-            'udaf("f(x BIGINT) -> BIGINT", combine: :+.to_proc) { |a| a }',
-            "the block is given a state and 1 argument, and takes 1",
-        ),
-        (
-            'udaf("f() -> BIGINT", vectorized: true, combine: :+.to_proc) { |a| a }',
-            "a vectorized aggregate needs a parameter: its update is given columns",
-        ),
-        (
-            'udaf("f(x ANY) -> BIGINT", combine: :+.to_proc) { |a, x| a }',
-            "an aggregate cannot take arguments of any type",
-        ),
-        (
-            'udaf("f(x BIGINT) -> BIGINT", combine: :+.to_proc, concurrency: 2) { |a, x| a }',
-            "there is no option concurrency",
-        ),
-        (
-            "C = Struct.new(:a) { def update(x) = 1; def merge(o) = 1; def finish = 1 }\n"
-            'udaf("f(x BIGINT) -> BIGINT", C, start: -> { 1 })',
-            "start is for a block; C has methods",
-        ),
-        (
-            "class C; def initialize(a) = 1; def update(x) = 1; def merge(o) = 1; def finish = 1; end\n"
-            'udaf("f(x BIGINT) -> BIGINT", C)',
-            "C.new needs arguments",
-        ),
-        (
-            "class C; def update(x, y) = 1; def merge(o) = 1; def finish = 1; end\n"
-            'udaf("f(x BIGINT) -> BIGINT", C)',
-            "the signature has 1 parameters, the block has 2",
-        ),
-    ],
-)
-def test_what_cannot_be_an_aggregate(ruby: Load, declared: str, due: str) -> None:
+#: Declarations that are refused, and why.
+REFUSED = [
+    ('udaf("f(x BIGINT) -> BIGINT")', "takes a class or a block"),
+    ('udaf("f(x BIGINT) -> BIGINT", 5) { 1 }', "takes a class or a block"),
+    ('udaf("f(x BIGINT) -> BIGINT", String)', "String has no method update"),
+    ('udaf("f(x BIGINT) -> BIGINT") { |a, x| a }', "a block needs combine"),
+    ('udaf("f(x BIGINT) -> BIGINT", combine: 5) { |a, x| a }', "combine is called, and 5 cannot be"),
+    (
+        'udaf("f(x BIGINT) -> BIGINT", combine: :+.to_proc) { |a| a }',
+        "the block is given a state and 1 argument, and takes 1",
+    ),
+    (
+        'udaf("f() -> BIGINT", vectorized: true, combine: :+.to_proc) { |a| a }',
+        "a vectorized aggregate needs a parameter: its update is given columns",
+    ),
+    (
+        'udaf("f(x ANY) -> BIGINT", combine: :+.to_proc) { |a, x| a }',
+        "an aggregate cannot take arguments of any type",
+    ),
+    (
+        'udaf("f(x BIGINT) -> BIGINT", combine: :+.to_proc, concurrency: 2) { |a, x| a }',
+        "there is no option concurrency",
+    ),
+    (
+        "C = Struct.new(:a) { def update(x) = 1; def merge(o) = 1; def finish = 1 }\n"
+        'udaf("f(x BIGINT) -> BIGINT", C, start: -> { 1 })',
+        "start is for a block; C has methods",
+    ),
+    (
+        "class D; def initialize(a) = 1; def update(x) = 1; def merge(o) = 1; def finish = 1; end\n"
+        'udaf("f(x BIGINT) -> BIGINT", D)',
+        "D.new needs arguments",
+    ),
+    (
+        "class E; def update(x, y) = 1; def merge(o) = 1; def finish = 1; end\n"
+        'udaf("f(x BIGINT) -> BIGINT", E)',
+        "the signature has 1 parameters, the block has 2",
+    ),
+]
+
+
+def test_what_cannot_be_an_aggregate(ruby: Load, subtests: pytest.Subtests) -> None:
+    found = why_refused(ruby, [declared for declared, _ in REFUSED])
+    for (declared, due), why in zip(REFUSED, found, strict=True):
+        with subtests.test(declared):
+            assert due in why
+    # It is the error of the load.
+    declared, due = REFUSED[0]
     with pytest.raises(duckdb.Error) as caught:
         ruby(declared)
     assert due in str(caught.value)

@@ -8,6 +8,7 @@ import duckdb
 import pytest
 
 from .conftest import Load, error, eventually, value
+from .test_ruby import why_refused
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -315,54 +316,64 @@ def test_retries_and_crashes(ruby: Load, tmp_path: Path) -> None:
     assert "NoMemoryError" in error(con, "SELECT count(*) FROM large(100_000_000)")
 
 
-@pytest.mark.parametrize(
-    ("declared", "due"),
-    [
-        ('udf("f() -> TABLE(i BIGINT)") { [] }', "what returns a table is declared with udtf"),
-        (
-            'udtf("f() -> BIGINT") { [] }',
-            "signature ends with its columns: -> TABLE(i BIGINT), not -> BIGINT",
-        ),
-        (
-            'udtf("f(x ANY) -> TABLE(i BIGINT)") { |x| [] }',
-            "a table function cannot take arguments of any type",
-        ),
-        ('udtf("f(*x BIGINT) -> TABLE(i BIGINT)") { |*x| [] }', "cannot take any number of arguments"),
-        (
-            'udtf("f() -> TABLE(i BIGINT)", concurrency: 2) { [] }',
-            "there is no option concurrency; there are nulls",
-        ),
-        ('udtf("f() -> TABLE(i BIGINT)", partitions: 2) { |x| [] }', "2 cannot be called"),
-        (
-            'udtf("f() -> TABLE(i BIGINT)", partitions: -> { [1] }) { [] }',
-            "the partition among them, and takes 0",
-        ),
-        (
-            'udtf("f() -> TABLE(i BIGINT)", cardinality: -1) { [] }',
-            "cardinality is a whole number of rows, not -1",
-        ),
-        ('udtf("f(n BIGINT) -> TABLE(i BIGINT)") { [] }', "given 1 arguments without a name, and takes 0"),
-        (
-            'udtf("f(n BIGINT) -> TABLE(i BIGINT)") { |n, m:| [] }',
-            "needs the keyword m, which is no parameter",
-        ),
-        ('udtf("f(n BIGINT) -> TABLE(i BIGINT)")', "has no block, and no def follows"),
-        (
-            "class M; end; udtf('f() -> TABLE(i BIGINT)', M)",
-            "a table function is a block or a method, not the class M",
-        ),
-        (
-            'udtf("f() -> TABLE(i BIGINT)", partitions: ->(m:) { [m] }) { |x| [] }',
-            "partitions needs the keyword m, which is no parameter",
-        ),
-        (
-            "udf('f(x BIGINT) -> BIGINT', ->(x) { x })",
-            "takes a block, the name of a method or a class, not #<Proc",
-        ),
-        ("class M; def call(x) = x; end; udf('f(x INT) -> INT', M) { |x| x }", "a class, not two of them"),
-    ],
-)
-def test_what_cannot_be_a_table(ruby: Load, declared: str, due: str) -> None:
-    with pytest.raises(duckdb.Error) as caught:
-        ruby(declared)
-    assert due in str(caught.value)
+#: Declarations that are refused, and why.
+REFUSED = [
+    ('udf("f() -> TABLE(i BIGINT)") { [] }', "what returns a table is declared with udtf"),
+    (
+        'udtf("f() -> BIGINT") { [] }',
+        "signature ends with its columns: -> TABLE(i BIGINT), not -> BIGINT",
+    ),
+    (
+        'udtf("f(x ANY) -> TABLE(i BIGINT)") { |x| [] }',
+        "a table function cannot take arguments of any type",
+    ),
+    ('udtf("f(*x BIGINT) -> TABLE(i BIGINT)") { |*x| [] }', "cannot take any number of arguments"),
+    (
+        'udtf("f() -> TABLE(i BIGINT)", concurrency: 2) { [] }',
+        "there is no option concurrency; there are nulls",
+    ),
+    ('udtf("f() -> TABLE(i BIGINT)", partitions: 2) { |x| [] }', "2 cannot be called"),
+    (
+        'udtf("f() -> TABLE(i BIGINT)", partitions: -> { [1] }) { [] }',
+        "the partition among them, and takes 0",
+    ),
+    (
+        'udtf("f() -> TABLE(i BIGINT)", cardinality: -1) { [] }',
+        "cardinality is a whole number of rows, not -1",
+    ),
+    ('udtf("f(n BIGINT) -> TABLE(i BIGINT)") { [] }', "given 1 arguments without a name, and takes 0"),
+    (
+        'udtf("f(n BIGINT) -> TABLE(i BIGINT)") { |n, m:| [] }',
+        "needs the keyword m, which is no parameter",
+    ),
+    (
+        "class M; end; udtf('f() -> TABLE(i BIGINT)', M)",
+        "a table function is a block or a method, not the class M",
+    ),
+    (
+        'udtf("f() -> TABLE(i BIGINT)", partitions: ->(m:) { [m] }) { |x| [] }',
+        "partitions needs the keyword m, which is no parameter",
+    ),
+    (
+        "udf('f(x BIGINT) -> BIGINT', ->(x) { x })",
+        "takes a block, the name of a method or a class, not #<Proc",
+    ),
+    ("class N; def call(x) = x; end; udf('f(x INT) -> INT', N) { |x| x }", "a class, not two of them"),
+]
+
+
+def test_what_cannot_be_a_table(ruby: Load, subtests: pytest.Subtests) -> None:
+    found = why_refused(ruby, [declared for declared, _ in REFUSED])
+    for (declared, due), why in zip(REFUSED, found, strict=True):
+        with subtests.test(declared):
+            assert due in why
+
+
+def test_files_that_cannot_be_loaded(ruby: Load, subtests: pytest.Subtests) -> None:
+    # What is found at a file's end, and one of the others.
+    forgotten = ('udtf("f(n BIGINT) -> TABLE(i BIGINT)")', "has no block, and no def follows")
+    for declared, due in (forgotten, REFUSED[0]):
+        with subtests.test(declared):
+            with pytest.raises(duckdb.Error) as caught:
+                ruby(declared)
+            assert due in str(caught.value)

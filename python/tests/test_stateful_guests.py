@@ -11,6 +11,7 @@ import pytest
 import crosslane
 
 from .conftest import CPUS, Load, error, eventually, printed, value
+from .test_ruby import why_refused
 from .test_stateful import settled
 
 pytestmark = pytest.mark.any_duckdb
@@ -253,14 +254,14 @@ def test_a_set_up_without_end_is_ended(con: duckdb.DuckDBPyConnection, guest: Gu
 
 def test_a_set_up_within_a_call_has_the_time_of_loading(con: duckdb.DuckDBPyConnection, script: Load) -> None:
     """That of an isolate that replaces another, and one that is tried again."""
-    con.execute("CALL crosslane_set('load_timeout', '5')")
+    con.execute("CALL crosslane_set('load_timeout', '3')")
     con.execute("CALL crosslane_set('warm_lanes', 1)")
     con.execute("SET threads = 1")
     script("""
         class Slow {
-          constructor() { for (const end = Date.now() + 1300; Date.now() < end;); }
+          constructor() { for (const end = Date.now() + 700; Date.now() < end;); }
         }
-        const options = { timeout: 1, memory_limit: "60 MB", on_error: "null" };
+        const options = { timeout: 0.5, memory_limit: "60 MB", on_error: "null" };
         const eats = (x) => { for (const all = []; x === 5;) all.push(new Array(1e5).fill(x)); };
         udf("slow(x BIGINT) -> BIGINT", options, class extends Slow { call(x) { eats(x); return x; } });
         udf("whole(x BIGINT) -> BIGINT", { ...options, vectorized: true }, class extends Slow {
@@ -279,10 +280,10 @@ def test_a_set_up_within_a_call_has_the_time_of_loading(con: duckdb.DuckDBPyConn
         for _ in range(2):
             assert con.execute(call.format(6, 9)).fetchone() == (21, 3)
     message = error(con, "SELECT endless(i) FROM range(3) t(i)")
-    assert "not at once" in message or "this took longer than 5 s; the setting load_timeout" in message
+    assert "not at once" in message or "this took longer than 3 s; the setting load_timeout" in message
     assert "in the set-up of endless" in message
     message = error(con, "SELECT endless(i) FROM range(3) t(i)")
-    assert "this took longer than 5 s; the setting load_timeout changes this limit" in message
+    assert "this took longer than 3 s; the setting load_timeout changes this limit" in message
 
 
 def test_a_set_up_within_a_call_may_take_longer_than_the_call(
@@ -480,49 +481,54 @@ def test_a_stream_function_may_be_stateful(
     assert lines().count("set-up") <= 3
 
 
-WRONG = [
-    (
-        "js",
-        "udtf('f(x INT) -> TABLE(y INT)', class Model { *call() {} });",
-        "f: a table function is a generator; a class is for udf, and for a udtf whose parameter is a TABLE",
-    ),
-    ("js", "udf('f() -> INT', class Model { predict() {} });", "Model has no method call"),
-    (
-        "js",
-        "udf('f() -> INT', class Model { constructor(path, size) {} call() {} });",
-        "makes an instance without arguments; the constructor of Model needs 2 arguments",
-    ),
-    ("rb", "class Model; def predict = 1; end\nudf('f() -> INT', Model)", "Model has no method call"),
-    (
-        "rb",
-        "class Model; def initialize(path) = 1; def call = 1; end\nudf('f() -> INT', Model)",
-        "functions.rb:1: function f: Model.new needs arguments",
-    ),
-    (
-        "rb",
-        "class M; def call = 1; end\nudf('f() -> INT', M, setup: -> {})",
-        "setup is for a block; M has methods",
-    ),
-    ("rb", "udf('f() -> INT', setup: 3) { |x| x }", "setup is called, and 3 cannot be"),
-    (
-        "rb",
-        "udf('f(x INT) -> INT', setup: -> {}) { |x| x }",
-        "the block is given what was set up and 1 argument, and takes 1",
-    ),
-    ("rb", "udf('f() -> INT', Class.new)", "has no method call"),
-    (
-        "rb",
-        "class M; def call(x, y) = 1; end\nudf('f(x INT) -> INT', M)",
-        "has 1 parameters, the block has 2",
-    ),
-]
+#: Classes and blocks that are refused, and why.
+WRONG = {
+    "js": [
+        (
+            "udtf('f(x INT) -> TABLE(y INT)', class Model { *call() {} });",
+            "f: a table function is a generator; a class is for udf, and for a udtf whose parameter is a TABLE",
+        ),
+        ("udf('f() -> INT', class Model { predict() {} });", "Model has no method call"),
+        (
+            "udf('f() -> INT', class Model { constructor(path, size) {} call() {} });",
+            "makes an instance without arguments; the constructor of Model needs 2 arguments",
+        ),
+    ],
+    "rb": [
+        ("class Model; def predict = 1; end\nudf('f() -> INT', Model)", "Model has no method call"),
+        (
+            "class Sized; def initialize(path) = 1; def call = 1; end\nudf('f() -> INT', Sized)",
+            "functions.rb:1: function f: Sized.new needs arguments",
+        ),
+        (
+            "class M; def call = 1; end\nudf('f() -> INT', M, setup: -> {})",
+            "setup is for a block; M has methods",
+        ),
+        ("udf('f() -> INT', setup: 3) { |x| x }", "setup is called, and 3 cannot be"),
+        (
+            "udf('f(x INT) -> INT', setup: -> {}) { |x| x }",
+            "the block is given what was set up and 1 argument, and takes 1",
+        ),
+        ("udf('f() -> INT', Class.new)", "has no method call"),
+        (
+            "class Two; def call(x, y) = 1; end\nudf('f(x INT) -> INT', Two)",
+            "has 1 parameters, the block has 2",
+        ),
+    ],
+}
 
 
-@pytest.mark.parametrize(("language", "text", "why"), WRONG)
-def test_a_class_that_cannot_be_used_is_refused(guest: Guest, language: str, text: str, why: str) -> None:
-    with pytest.raises(duckdb.Error, match="DeclarationError") as caught:
-        guest(language)(text)
-    assert why in str(caught.value)
+def test_a_class_that_cannot_be_used_is_refused(script: Load, ruby: Load, subtests: pytest.Subtests) -> None:
+    for load, (text, why) in [(ruby, WRONG["rb"][0]), *((script, wrong) for wrong in WRONG["js"])]:
+        with subtests.test(text):
+            with pytest.raises(duckdb.Error, match="DeclarationError") as caught:
+                load(text)
+            assert why in str(caught.value)
+    found = why_refused(ruby, [text for text, _ in WRONG["rb"]])
+    for (text, why), told in zip(WRONG["rb"], found, strict=True):
+        with subtests.test(text):
+            assert "DeclarationError" in told
+            assert why in told
 
 
 def test_a_script_of_the_command_line_is_checked(tmp_path: Path) -> None:
