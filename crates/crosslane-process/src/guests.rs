@@ -1,6 +1,6 @@
 //! Which program runs the functions of a file.
 
-use crate::ruby::ruby_environment;
+use crate::ruby;
 use crate::source::Source;
 use crate::zygote::Origin;
 use crosslane::{Error, Settings};
@@ -120,8 +120,9 @@ pub fn origin(source: &Source, settings: &Settings) -> Result<Origin, Error> {
         Source::File { path } => language(path),
         Source::Pickle { .. } | Source::Thread { .. } => Language::Python,
     };
-    let environment = if matches!(language, Language::Ruby) { ruby_environment() } else { &[] };
+    let is_ruby = matches!(language, Language::Ruby);
     let (command, advice) = command(language, settings)?;
+    let (command, environment) = if is_ruby { ruby::compiled(command) } else { (command, &[][..]) };
     Ok(Origin::Process { command, environment, advice })
 }
 

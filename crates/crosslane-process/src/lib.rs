@@ -41,7 +41,7 @@ pub use log::{
     LogForm, flush as flush_log, occupy_standard_descriptors, print as print_to_log, report_panics,
     set_log_form,
 };
-pub use ruby::ruby_environment;
+pub use ruby::compiled as compiled_ruby;
 pub use source::Source;
 pub use zygote::{Loaded, Origin, Zygote, ZygoteOptions};
 

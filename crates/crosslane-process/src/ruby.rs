@@ -1,11 +1,29 @@
-//! What Ruby has in its environment, whatever starts it.
+//! What a Ruby that runs functions is started with, whatever starts it.
 
+use std::collections::HashMap;
 use std::env;
 use std::ffi::OsString;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-/// What a Ruby that runs functions has in its environment beside that of who starts it: YJIT, unless the user has chosen.
-pub fn ruby_environment() -> &'static [(&'static str, &'static str)] {
-    if chooses_compiler(|name| env::var_os(name)) { &[] } else { &[("RUBY_YJIT_ENABLE", "1")] }
+/// An area for compiled code of 32 MiB. Ruby 3.1 writes to all of it when it starts, and would take 256 MiB.
+const CODE_AREA: &str = "--yjit-exec-mem-size=32";
+/// How long a Ruby may take to say which one it is.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The command of a Ruby that runs functions, and what it has in its environment beside that of who starts it: YJIT, unless the
+/// user has chosen.
+pub fn compiled(mut command: Vec<String>) -> (Vec<String>, &'static [(&'static str, &'static str)]) {
+    if chooses_compiler(|name| env::var_os(name)) {
+        return (command, &[]);
+    }
+    if command.first().is_some_and(|program| takes_code_area(program)) {
+        command.insert(1, CODE_AREA.to_owned());
+    }
+    (command, &[("RUBY_YJIT_ENABLE", "1")])
 }
 
 /// Whether a user has chosen which of Ruby's compilers is to run, or that none is. A Ruby without YJIT ignores that one is
@@ -13,4 +31,79 @@ pub fn ruby_environment() -> &'static [(&'static str, &'static str)] {
 fn chooses_compiler(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let options = variable("RUBYOPT").unwrap_or_default();
     variable("RUBY_YJIT_ENABLE").is_some() || options.to_string_lossy().contains("jit")
+}
+
+/// Whether a program is Ruby 3.1 with YJIT. It is asked once: which program a name stands for depends on the path and, with a
+/// version manager, on the folder.
+fn takes_code_area(program: &str) -> bool {
+    type Asked = (String, Option<OsString>, Option<PathBuf>);
+    static KNOWN: LazyLock<Mutex<HashMap<Asked, bool>>> = LazyLock::new(Mutex::default);
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let asked = (program.to_owned(), env::var_os("PATH"), env::current_dir().ok());
+    if let Some(takes) = known().get(&asked) {
+        return *takes;
+    }
+    let said = version(Command::new(program), PATIENCE).unwrap_or_default();
+    let takes = said.starts_with("ruby 3.1.") && said.contains("+YJIT");
+    known().insert(asked, takes);
+    takes
+}
+
+/// What a Ruby that has the option says of itself; `None` if it does not have it, or says nothing in time.
+fn version(mut command: Command, patience: Duration) -> Option<String> {
+    command.args([CODE_AREA, "--version"]).env("RUBY_YJIT_ENABLE", "1");
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+    if !succeeds(&mut child, patience) {
+        let _ = child.kill();
+        let _ = child.wait();
+        return None;
+    }
+    let mut said = child.stdout.take()?;
+    // The pipe holds the line. What a program has started beside Ruby may keep it open.
+    rustix::io::ioctl_fionbio(&said, true).ok()?;
+    let mut line = [0; 100];
+    let length = said.read(&mut line).ok()?;
+    Some(String::from_utf8_lossy(&line[..length]).into_owned())
+}
+
+/// Waits until a process has ended: whether it did so in time, and well.
+fn succeeds(child: &mut Child, patience: Duration) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < patience {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.success(),
+            Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn said_by(script: &str, patience: Duration) -> Option<String> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, "sh"]);
+        version(shell, patience)
+    }
+
+    #[test]
+    fn a_ruby_says_which_one_it_is() {
+        let said = said_by("echo ruby 3.1.2 +YJIT $*", LONG);
+        assert_eq!(said.unwrap(), format!("ruby 3.1.2 +YJIT {CODE_AREA} --version\n"));
+        assert_eq!(said_by("exec >&-", LONG), Some(String::new()));
+        assert_eq!(said_by("echo ruby 3.0.2; exit 1", LONG), None);
+        assert_eq!(version(Command::new("/no/such/ruby"), LONG), None);
+    }
+
+    #[test]
+    fn a_ruby_that_says_nothing_holds_nothing_up() {
+        assert_eq!(said_by("exec sleep 100", Duration::from_millis(20)), None);
+        // Another program has the pipe.
+        assert_eq!(said_by("sleep 2 & exit 0", LONG), None);
+    }
 }

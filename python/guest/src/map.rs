@@ -4,7 +4,7 @@ use crate::stream::{Tables, Typed};
 use crosslane::call::{CallGroup, Caller, Map as Stream, MapInput, MapOptions, MapStep, map_types};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{DataType, Error, Function, Kind, Library, Settings, TypeNames};
-use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, ruby_environment};
+use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, compiled_ruby};
 use crosslane_remote::AnyZygote;
 use pyo3::exceptions::{
     PyConnectionError, PyKeyboardInterrupt, PyLookupError, PyRuntimeError, PyTimeoutError, PyValueError,
@@ -178,7 +178,7 @@ impl Map {
         };
         let is_ruby =
             matches!(&source, Source::File { path } if path.extension().is_some_and(|it| it == "rb"));
-        let environment = if is_ruby { ruby_environment() } else { &[] };
+        let (command, environment) = if is_ruby { compiled_ruby(command) } else { (command, &[][..]) };
         let advice = "does its language run here (`crosslane doctor` tells)?";
         let options = ZygoteOptions {
             origin: Origin::Process { command, environment, advice },

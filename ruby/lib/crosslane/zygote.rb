@@ -33,9 +33,11 @@ module Crosslane
 
     def runtime = "Ruby #{RUBY_VERSION}"
 
-    # @return [Array<String>] what starts this program
+    # @return [Array<String>] what starts this program, with the compiler's options that it was started with
     def command
-      [RbConfig.ruby, "-I#{File.expand_path("..", __dir__)}", "-rcrosslane/zygote", "-e", "Crosslane::Zygote.run"]
+      compiler = File.binread("/proc/self/cmdline").split("\0").grep(/\A--yjit/)
+      folder = File.expand_path("..", __dir__)
+      [RbConfig.ruby, *compiler, "-I#{folder}", "-rcrosslane/zygote", "-e", "Crosslane::Zygote.run"]
     end
 
     # Loads a file.
