@@ -59,17 +59,19 @@ SAME: list[tuple[str, Callable[..., Any], list[str], str, dict[str, Any], dict[s
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SAME, ids=[case[0] for case in SAME])
-def test_the_same_in_both(con: duckdb.DuckDBPyConnection, case: Any) -> None:
-    name, function, types, result, here, there, expression = case
-    query = f"SELECT {expression} FROM (VALUES (1, 2), (3, NULL), (NULL, 4), (5, 6)) t(a, b)"
-    with duckdb.connect() as theirs:
-        theirs.create_function(name, function, types, result, **there)
-        expected = theirs.execute(query).fetchall()
-    parameters = ", ".join(f"p{number} {type}" for number, type in enumerate(types))
-    crosslane.register(con, function, f'"{name}"({parameters}) -> {result}', **here)
-    assert con.execute(query).fetchall() == expected
-    assert len(expected) == 4
+def test_the_same_in_both(con: duckdb.DuckDBPyConnection, subtests: pytest.Subtests) -> None:
+    for name, function, types, result, here, there, expression in SAME:
+        with subtests.test(name):
+            query = f"SELECT {expression} FROM (VALUES (1, 2), (3, NULL), (NULL, 4), (5, 6)) t(a, b)"
+            with duckdb.connect() as theirs:
+                theirs.create_function(name, function, types, result, **there)
+                expected = theirs.execute(query).fetchall()
+            parameters = ", ".join(f"p{number} {type}" for number, type in enumerate(types))
+            crosslane.register(con, function, f'"{name}"({parameters}) -> {result}', **here)
+            assert con.execute(query).fetchall() == expected
+            assert len(expected) == 4
+            # Every registration starts all functions anew.
+            crosslane.unregister(con, name)
 
 
 def test_rows_with_null_are_not_called(con: duckdb.DuckDBPyConnection) -> None:
@@ -104,27 +106,27 @@ def test_a_text_does_not_become_a_number(con: duckdb.DuckDBPyConnection) -> None
         assert theirs.execute("SELECT f('42')").fetchall() == [(42,)]
 
 
-@pytest.mark.parametrize("signed", [True, False])
-@pytest.mark.parametrize(
-    ("name", "bits"), [("TINYINT", 8), ("SMALLINT", 16), ("INTEGER", 32), ("BIGINT", 64), ("HUGEINT", 128)]
-)
-def test_integers_that_do_not_fit(con: duckdb.DuckDBPyConnection, name: str, bits: int, signed: bool) -> None:
-    name = name if signed else f"U{name}"
-    least = -(1 << bits - 1) if signed else 0
-    most = least + (1 << bits) - 1
-    for number in (least, most):
-        crosslane.register(con, lambda _, number=number: number, f"f(x BIGINT) -> {name}")
-        assert con.execute("SELECT f(1)").fetchall() == [(number,)]
-    for number in (least - 1, most + 1):
-        crosslane.register(con, lambda _, number=number: number, f"f(x BIGINT) -> {name}")
-        assert f"does not fit {name}" in error(con, "SELECT f(1)")
+def test_integers_that_do_not_fit(con: duckdb.DuckDBPyConnection, subtests: pytest.Subtests) -> None:
+    sizes = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "BIGINT": 64, "HUGEINT": 128}
+    for signed in (True, False):
+        for size, bits in sizes.items():
+            name = size if signed else f"U{size}"
+            with subtests.test(name):
+                least = -(1 << bits - 1) if signed else 0
+                most = least + (1 << bits) - 1
+                crosslane.register(con, lambda s: int(s), f"f(s VARCHAR) -> {name}")
+                for number in (least, most):
+                    assert con.execute(f"SELECT f('{number}')").fetchall() == [(number,)]
+                for number in (least - 1, most + 1):
+                    assert f"does not fit {name}" in error(con, f"SELECT f('{number}')")
 
 
-@pytest.mark.parametrize("nothing", [math.nan, float("nan")])
-def test_nan_is_no_null(con: duckdb.DuckDBPyConnection, nothing: float) -> None:
-    crosslane.register(con, lambda _: nothing, "f(x BIGINT) -> DOUBLE")
-    ((result,),) = con.execute("SELECT f(1)").fetchall()
-    assert math.isnan(result)
+def test_nan_is_no_null(con: duckdb.DuckDBPyConnection) -> None:
+    # Two objects, of which one is the module's own.
+    for nothing in (math.nan, float("nan")):
+        crosslane.register(con, lambda _, nothing=nothing: nothing, "f(x BIGINT) -> DOUBLE")
+        ((result,),) = con.execute("SELECT f(1)").fetchall()
+        assert math.isnan(result)
 
 
 def test_columns_of_a_wrong_shape(con: duckdb.DuckDBPyConnection) -> None:
