@@ -114,6 +114,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.host": "127.0.0.1",
         "spark.sql.session.timeZone": ZONE,
         "spark.python.daemon.module": "quick_daemon",
+        # These tests are about the functions' values. A JVM that lives so shortly does not gain by better code.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     session = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
@@ -226,6 +230,13 @@ def plain(value: Any, kind: T.DataType) -> Any:
 
 
 def frame(spark: SparkSession, columns: list[list[Any]], types: list[T.DataType]) -> DataFrame:
+    if all(isinstance(kind, T.IntegralType) for kind in types):
+        # The JVM has these without a Python worker.
+        names = [f"a{number}" for number in range(len(types))]
+        casts = [f"CAST({name} AS {kind.simpleString()})" for name, kind in zip(names, types)]
+        rows = [", ".join("NULL" if value is None else str(value) for value in row) for row in zip(*columns)]
+        values = ", ".join(f"({row})" for row in rows)
+        return spark.sql(f"SELECT {', '.join(casts)} FROM VALUES {values} AS t({', '.join(names)})")
     schema = T.StructType()
     for number, kind in enumerate(types):
         schema = schema.add(f"a{number}", kind)
@@ -237,16 +248,24 @@ def by_spark(spark: SparkSession, udf: Any, columns: list[list[Any]], types: lis
     return [plain(row[0], udf.returnType) for row in data.select(udf(*data.columns)).collect()]
 
 
+#: A function, the columns that it is called with, and their types.
+Call = tuple[Any, list[list[Any]], list[T.DataType]]
+
+
 def compare(
     spark: SparkSession,
-    udf: Any,
-    columns: list[list[Any]],
-    types: list[T.DataType],
+    subtests: pytest.Subtests,
+    calls: dict[str, Call],
     conf: dict[str, str] | None = None,
-) -> list[Any]:
-    expected = by_spark(spark, udf, columns, types)
-    assert by_lane(udf, columns, types, conf) == expected
-    return expected
+) -> None:
+    """Each function gives the same in a lane as in Spark, which calls all of them in one query."""
+    columns = [column for _, columns, _ in calls.values() for column in columns]
+    data = frame(spark, columns, [kind for _, _, types in calls.values() for kind in types])
+    names = iter(data.columns)
+    rows = data.select([udf(*(next(names) for _ in types)) for udf, _, types in calls.values()]).collect()
+    for at, (name, (udf, columns, types)) in enumerate(calls.items()):
+        with subtests.test(name):
+            assert by_lane(udf, columns, types, conf) == [plain(row[at], udf.returnType) for row in rows]
 
 
 def fails_alike(spark: SparkSession, udf: Any, columns: list[list[Any]], types: list[T.DataType]) -> None:
@@ -336,20 +355,17 @@ def chosen(kind: T.DataType, values: list[Any], arrow: bool) -> Any:
     return F.udf(lambda at: values[at] if at < len(values) else None, kind, useArrow=arrow)
 
 
-def all_by_spark(
-    spark: SparkSession, udfs: list[Any], columns: list[list[Any]], types: list[T.DataType]
-) -> list[list[Any]]:
-    """What functions give for the same columns, or for one each."""
-    data = frame(spark, columns, types)
-    each = [data.columns] * len(udfs) if len(columns) == 1 else [[name] for name in data.columns]
-    rows = data.select([udf(*names) for udf, names in zip(udfs, each)]).collect()
+def all_by_spark(spark: SparkSession, udfs: list[Any], indexes: list[int]) -> list[list[Any]]:
+    """What functions give for the same column."""
+    data = frame(spark, [indexes], [T.LongType()])
+    rows = data.select([udf(*data.columns) for udf in udfs]).collect()
     return [[plain(row[at], udf.returnType) for row in rows] for at, udf in enumerate(udfs)]
 
 
 @pytest.fixture(scope="module")
 def results_of_rows(spark: SparkSession) -> list[list[Any]]:
     udfs = [chosen(kind, values, False) for kind, values in RESULTS]
-    return all_by_spark(spark, udfs, [INDEXES], [T.LongType()])
+    return all_by_spark(spark, udfs, INDEXES)
 
 
 @pytest.mark.parametrize("case", range(len(RESULTS)), ids=[kind.simpleString() for kind, _ in RESULTS])
@@ -407,25 +423,35 @@ NESTED: list[tuple[T.DataType, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("nulls", [False, True])
-@pytest.mark.parametrize("arrow", [False, True])
-def test_arguments(spark: SparkSession, arrow: bool, nulls: bool) -> None:
-    data = DATA + (NESTED if arrow else [])
-    types = [kind for kind, _ in data]
-    columns = [[*values, None] if nulls else values for _, values in data]
+def columns_of(data: list[tuple[T.DataType, list[Any]]], nulls: bool) -> list[list[Any]]:
+    """Three rows, with a NULL or without."""
+    return [[*values, None if nulls else values[0]] for _, values in data]
 
+
+def test_arguments(spark: SparkSession, subtests: pytest.Subtests) -> None:
     def show(*values: Any) -> str:
         return repr([(type(value).__name__, value) for value in values])
 
-    compare(spark, F.udf(show, "string", useArrow=arrow), columns, types)
+    calls = {}
+    for arrow in (False, True):
+        data = DATA + (NESTED if arrow else [])
+        for nulls in (False, True):
+            udf = F.udf(show, "string", useArrow=arrow)
+            calls[f"arrow {arrow}, nulls {nulls}"] = (
+                udf,
+                columns_of(data, nulls),
+                [kind for kind, _ in data],
+            )
+    compare(spark, subtests, calls)
 
 
-@pytest.mark.parametrize("nulls", [False, True])
-def test_arguments_of_common_types_with_arrow(spark: SparkSession, nulls: bool) -> None:
+def test_arguments_of_common_types_with_arrow(spark: SparkSession, subtests: pytest.Subtests) -> None:
     data = [(kind, values) for kind, values in DATA if kind.typeName() in _pyspark._Shortcut._LISTED]
-    columns = [[*values, None] if nulls else values for _, values in data]
     udf = F.udf(lambda *values: repr([(type(value), value) for value in values]), "string", useArrow=True)
-    compare(spark, udf, columns, [kind for kind, _ in data])
+    types = [kind for kind, _ in data]
+    compare(
+        spark, subtests, {f"nulls {nulls}": (udf, columns_of(data, nulls), types) for nulls in (False, True)}
+    )
 
 
 IDENTICAL = [*DATA, *NESTED]
@@ -436,20 +462,19 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("nulls", [False, True])
-@pytest.mark.parametrize("maker", [name for name in MAKERS if hasattr(F, name)])
-def test_identity_of_columns(spark: SparkSession, maker: str, nulls: bool) -> None:
+def test_identity_of_columns(spark: SparkSession, subtests: pytest.Subtests) -> None:
     """Every type there and back."""
-    data = [
-        (kind, [*values, None] if nulls else values)
-        for kind, values in IDENTICAL
-        # Spark 4.0 makes floats of its integers, and then fails.
-        if IS_NEW or maker == "pandas_udf" or kind != T.ArrayType(T.IntegerType())
-    ]
-    udfs = [MAKERS[maker](kind) for kind, _ in data]
-    expected = all_by_spark(spark, udfs, [values for _, values in data], [kind for kind, _ in data])
-    for udf, (kind, values), result in zip(udfs, data, expected):
-        assert by_lane(udf, [values], [kind]) == result, kind
+    calls = {}
+    for maker, make_udf in MAKERS.items():
+        for kind, values in IDENTICAL:
+            # Spark 4.0 makes floats of its integers, and then fails.
+            if hasattr(F, maker) and (
+                IS_NEW or maker == "pandas_udf" or kind != T.ArrayType(T.IntegerType())
+            ):
+                for nulls in (False, True):
+                    name = f"{maker} {kind.simpleString()}, nulls {nulls}"
+                    calls[name] = (make_udf(kind), columns_of([(kind, values)], nulls), [kind])
+    compare(spark, subtests, calls)
 
 
 #: Results of functions with Arrow, a batch each: what Spark makes of one depends on the others.
@@ -527,7 +552,7 @@ BAD += BAD_LATER if IS_NEW else BAD_FIRST
 @pytest.fixture(scope="module")
 def results_with_arrow(spark: SparkSession) -> list[list[Any]]:
     udfs = [chosen(kind, values, True) for kind, values in BATCHES]
-    return all_by_spark(spark, udfs, [[0, 1]], [T.LongType()])
+    return all_by_spark(spark, udfs, [0, 1])
 
 
 @pytest.mark.parametrize(
@@ -558,80 +583,98 @@ def test_each_row_is_called_once_with_arrow() -> None:
 
 # Spark 4.0 knows no other conversion.
 @where(IS_NEW)
-def test_legacy_conversion(spark: SparkSession) -> None:
+def test_legacy_conversion(spark: SparkSession, subtests: pytest.Subtests) -> None:
     conf = {"spark.sql.legacy.execution.pythonUDF.pandas.conversion.enabled": "true"}
     spark.conf.set(*next(iter(conf.items())))
     try:
-        for arguments in ([1, 2], [1, None]):
-            udf = F.udf(lambda value: repr(value), "string", useArrow=True)
-            compare(spark, udf, [arguments], [T.LongType()], conf)
-        udf = F.udf(lambda value: value * 1.0, "double", useArrow=True)
-        compare(spark, udf, [[math.nan, 1.0]], [T.DoubleType()], conf)
+        shown = F.udf(lambda value: repr(value), "string", useArrow=True)
+        times = F.udf(lambda value: value * 1.0, "double", useArrow=True)
+        calls = {
+            "integers": (shown, [[1, 2]], [T.LongType()]),
+            "an integer and NULL": (shown, [[1, None]], [T.LongType()]),
+            "floats": (times, [[math.nan, 1.0]], [T.DoubleType()]),
+        }
+        compare(spark, subtests, calls, conf)
     finally:
         spark.conf.unset(next(iter(conf)))
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda a, b: a + b,
-        lambda a, b: (a + b).astype("float64"),
-        lambda a, b: pd.Series([None] * len(a)),
-        lambda a, b: (a + b).to_numpy(),
-        lambda a, b: pd.Series([f"{a.name} {a.dtype} {b.name} {b.dtype}".__len__()] * len(a)),
-        lambda a, b: (a + b).astype("category"),
-        lambda a, b: a.head(1),
-        lambda a, b: 1,
-        lambda a, b: pd.Series(["x"] * len(a)),
-        lambda a, b: 1 / 0,
-    ],
-)
-def test_pandas(spark: SparkSession, function: Callable[..., Any]) -> None:
-    udf = F.pandas_udf(function, "long")
-    arguments = ([[1, None], [3, 4]], [T.LongType(), T.IntegerType()])
-    try:
-        expected = by_spark(spark, udf, *arguments)
-    except Exception as theirs:
-        with pytest.raises(Exception) as ours:
-            by_lane(udf, *arguments)
-        assert type(ours.value).__name__ in str(theirs)
-        assert str(ours.value).splitlines()[0] in str(theirs)
-    else:
-        assert by_lane(udf, *arguments) == expected
+def both_or_neither(
+    spark: SparkSession, subtests: pytest.Subtests, calls: dict[str, Call]
+) -> dict[str, tuple[Exception, str]]:
+    """As `compare`, and what fails in a lane fails in Spark, too. Gives both errors of these."""
+    errors = {}
+    for name, call in calls.items():
+        try:
+            by_lane(*call)
+        except Exception as error:
+            errors[name] = error
+    compare(spark, subtests, {name: call for name, call in calls.items() if name not in errors})
+    both = {}
+    for name, ours in errors.items():
+        with subtests.test(name):
+            with pytest.raises(Exception) as theirs:
+                by_spark(spark, *calls[name])
+            assert type(ours).__name__ in str(theirs.value)
+            both[name] = (ours, str(theirs.value))
+    return both
 
 
-def test_pandas_struct(spark: SparkSession) -> None:
+ARGUMENTS = ([[1, None], [3, 4]], [T.LongType(), T.IntegerType()])
+
+
+def test_pandas(spark: SparkSession, subtests: pytest.Subtests) -> None:
+    functions: dict[str, Callable[..., Any]] = {
+        "a sum": lambda a, b: a + b,
+        "floats": lambda a, b: (a + b).astype("float64"),
+        "NULLs": lambda a, b: pd.Series([None] * len(a)),
+        "an array": lambda a, b: (a + b).to_numpy(),
+        "names and types": lambda a, b: pd.Series(
+            [f"{a.name} {a.dtype} {b.name} {b.dtype}".__len__()] * len(a)
+        ),
+        "categories": lambda a, b: (a + b).astype("category"),
+        "too few": lambda a, b: a.head(1),
+        "a number": lambda a, b: 1,
+        "texts": lambda a, b: pd.Series(["x"] * len(a)),
+        "an error": lambda a, b: 1 / 0,
+    }
+    calls = {name: (F.pandas_udf(function, "long"), *ARGUMENTS) for name, function in functions.items()}
+    for name, (ours, theirs) in both_or_neither(spark, subtests, calls).items():
+        with subtests.test(f"{name}: what is told"):
+            assert str(ours).splitlines()[0] in theirs
+
+
+def test_pandas_struct(spark: SparkSession, subtests: pytest.Subtests) -> None:
     kind = T.StructType().add("p", T.IntegerType()).add("q", T.StringType())
-    udf = F.pandas_udf(lambda rows: pd.DataFrame({"q": rows.q + "!", "p": rows.p}), kind)
-    compare(spark, udf, [[(1, "x"), (2, "y")]], [kind])
-    compare(spark, F.pandas_udf(lambda rows: rows.p.fillna(0) + 1, "long"), [[(1, "x"), (None, "y")]], [kind])
+    calls = {
+        "to a struct": (
+            F.pandas_udf(lambda rows: pd.DataFrame({"q": rows.q + "!", "p": rows.p}), kind),
+            [[(1, "x"), (2, "y")]],
+            [kind],
+        ),
+        "to a number": (
+            F.pandas_udf(lambda rows: rows.p.fillna(0) + 1, "long"),
+            [[(1, "x"), (None, "y")]],
+            [kind],
+        ),
+    }
+    compare(spark, subtests, calls)
 
 
 @where(hasattr(F, "arrow_udf"))
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda a, b: pa.compute.add(a, b),
-        lambda a, b: pa.array([1.0] * len(a)),
-        lambda a, b: pa.array([1.5] * len(a)),
-        lambda a, b: pa.array(["x"] * len(a)),
-        lambda a, b: a[:1],
-        lambda a, b: 1,
-        lambda a, b: pa.nulls(len(a)),
-        lambda a, b: pa.chunked_array([a]),
-    ],
-)
-def test_arrow(spark: SparkSession, function: Callable[..., Any]) -> None:
-    udf = F.arrow_udf(function, "long")
-    arguments = ([[1, None], [3, 4]], [T.LongType(), T.IntegerType()])
-    try:
-        expected = by_spark(spark, udf, *arguments)
-    except Exception as theirs:
-        with pytest.raises(Exception) as ours:
-            by_lane(udf, *arguments)
-        assert type(ours.value).__name__ in str(theirs)
-    else:
-        assert by_lane(udf, *arguments) == expected
+def test_arrow(spark: SparkSession, subtests: pytest.Subtests) -> None:
+    functions: dict[str, Callable[..., Any]] = {
+        "a sum": lambda a, b: pa.compute.add(a, b),
+        "whole floats": lambda a, b: pa.array([1.0] * len(a)),
+        "floats": lambda a, b: pa.array([1.5] * len(a)),
+        "texts": lambda a, b: pa.array(["x"] * len(a)),
+        "too few": lambda a, b: a[:1],
+        "a number": lambda a, b: 1,
+        "NULLs": lambda a, b: pa.nulls(len(a)),
+        "chunks": lambda a, b: pa.chunked_array([a]),
+    }
+    calls = {name: (F.arrow_udf(function, "long"), *ARGUMENTS) for name, function in functions.items()}
+    both_or_neither(spark, subtests, calls)
 
 
 def raises(value: int) -> int:

@@ -24,14 +24,20 @@ from . import conformance
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "files").iterdir())
 
+#: What all JVMs are started with.
+JAVA = f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"
+#: What most are started with as well: their lives are short, and what the best compiler costs they never gain.
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 #: What all sessions have.
 CONF = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "3",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}",
+    "spark.driver.extraJavaOptions": f"{JAVA} {QUICK}",
     # Memory that a task has not given back is an error.
     "spark.unsafe.exceptionOnMemoryLeak": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "false",
@@ -45,13 +51,14 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 
 #: The version of Spark that runs all tests.
 NEWEST = "4.3"
+IS_NEWEST = pyspark.__version__.startswith(f"{NEWEST}.")
 #: How many tests another version leaves out.
 LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what does not depend on Spark's version, unless this is the newest."""
-    if not pyspark.__version__.startswith(f"{NEWEST}."):
+    if not IS_NEWEST:
         every = len(items)
         items[:] = [item for item in items if item.get_closest_marker("any_spark") is None]
         config.stash[LEFT_OUT] = every - len(items)
@@ -102,14 +109,42 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("spark")
 
 
+#: In the place of Spark's own.
+DAEMON = """\
+import runpy
+import pandas, pyarrow.compute, pyspark.worker, pyspark.sql.pandas.types
+runpy.run_module("pyspark.daemon", run_name="__main__")
+"""
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, warehouse: Path) -> Iterator[SparkSession]:
     """The session of most tests: functions of files are known when it begins."""
     echoes = conformance.write(tmp_path_factory.mktemp("conformance"))
-    builder = SparkSession.builder.master("local[2]").config(map=conf(warehouse))
+    # Spark's own workers begin with what they would import one by one.
+    folder = tmp_path_factory.mktemp("daemon")
+    (folder / "quick_daemon.py").write_text(DAEMON)
+    own = {
+        **conf(warehouse),
+        "spark.python.daemon.module": "quick_daemon",
+        "spark.executorEnv.PYTHONPATH": str(folder),
+    }
+    builder = SparkSession.builder.master("local[2]").config(map=own)
     session = crosslane.spark.enable(builder, *FILES, *echoes).getOrCreate()
     yield session
     session.stop()
+
+
+#: How many rows Spark gives a function of columns at a time.
+MOST = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@pytest.fixture
+def short_batches(spark: SparkSession) -> Iterator[None]:
+    """A few thousand rows are many batches."""
+    spark.conf.set(MOST, 100)
+    yield
+    spark.conf.unset(MOST)
 
 
 def conf(folder: Path) -> dict[str, str]:

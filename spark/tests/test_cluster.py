@@ -11,7 +11,7 @@ import psutil
 import pyspark
 import pytest
 
-from .conftest import FILES, Driver, Failed, eventually, lives
+from .conftest import FILES, QUICK, Driver, Failed, eventually, lives
 
 #: The first has three JVMs begin.
 pytestmark = pytest.mark.timeout(240)
@@ -29,7 +29,7 @@ def cluster(drivers: Callable[..., Driver], tmp_path_factory: pytest.TempPathFac
     for file, original in zip(files, FILES):
         file.write_bytes(original.read_bytes())
     driver = drivers(SPARK_HOME=str(home))
-    driver.begin("local-cluster[2,1,1024]", *files)
+    driver.begin("local-cluster[2,1,1024]", *files, conf={"spark.executor.extraJavaOptions": QUICK})
     # Both are there from now on, and with their first tasks they have fetched the files.
     driver.run(
         """

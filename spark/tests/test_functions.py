@@ -14,7 +14,7 @@ from pyspark.sql.functions import call_function, col, expr, lit, pandas_udf, udf
 
 import crosslane.spark
 
-from .conftest import FILES, Driver, Failed, error, rows, value
+from .conftest import CONF, FILES, Driver, Failed, error, rows, value
 
 SHOP = FILES[0].with_name("shop.py")
 
@@ -53,10 +53,13 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_calls(spark: SparkSession, call: str) -> None:
-    assert value(spark, f"SELECT {call}") == CALLS[call]
-    assert rows(spark.range(3).select(expr(call))) == [(CALLS[call],)] * 3
+def test_calls(spark: SparkSession, subtests: pytest.Subtests) -> None:
+    (constants,) = rows(spark.sql(f"SELECT {', '.join(CALLS)}"))
+    columns = zip(*rows(spark.range(3).select(list(map(expr, CALLS)))))
+    for call, constant, column in zip(CALLS, constants, columns, strict=True):
+        with subtests.test(call):
+            assert constant == CALLS[call]
+            assert column == (CALLS[call],) * 3
 
 
 def test_data_frames(spark: SparkSession) -> None:
@@ -532,7 +535,7 @@ def test_a_session_without_the_plugin(drivers: Callable[..., Driver]) -> None:
     program = """
     import crosslane.spark
     from pyspark.sql import SparkSession
-    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
     try:
         crosslane.spark.register(spark, lambda x: x, "f(x BIGINT) -> BIGINT")
         return spark.sql("SELECT f(1)").first()[0]
@@ -540,4 +543,4 @@ def test_a_session_without_the_plugin(drivers: Callable[..., Driver]) -> None:
         spark.stop()
     """
     with pytest.raises(Failed, match=r"crosslane\.spark\.enable"):
-        driver.run(program)
+        driver.run(program, conf=CONF)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,18 +20,10 @@ from pyspark.sql import functions as F
 import crosslane.spark
 from crosslane import udf, udtf
 
-from .conftest import eventually
+from .conftest import MOST, eventually
 from .test_pyspark import declined, lanes, plan
 
-MOST = "spark.sql.execution.arrow.maxRecordsPerBatch"
 HAS_ARROW_UDF = hasattr(F, "arrow_udf")
-
-
-@pytest.fixture
-def short_batches(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(MOST, 1000)
-    yield
-    spark.conf.unset(MOST)
 
 
 def same(spark: SparkSession, table: Callable[[], DataFrame], operator: str) -> None:
@@ -77,7 +70,7 @@ def test_a_function_sees_all_batches_of_a_task(spark: SparkSession) -> None:
         for number, (left, right) in enumerate(batches):
             yield left.astype(str) + right + f" {number}"
 
-    rows = spark.range(0, 25_500, 1, 2).withColumn("s", F.concat(F.lit("s"), "id"))
+    rows = spark.range(0, 2550, 1, 2).withColumn("s", F.concat(F.lit("s"), "id"))
     same(
         spark,
         lambda: rows.select("id", sums("id"), joined("id", "s"), sums(F.col("id") * 2)),
@@ -96,7 +89,7 @@ if HAS_ARROW_UDF:
             for batch in batches:
                 yield pa.compute.divide(batch.cast(pa.float64()), 2)
 
-        rows = spark.range(0, 5500, 1, 2)
+        rows = spark.range(0, 550, 1, 2)
         same(spark, lambda: rows.select(halves("id")), "CrosslaneEval")
 
 
@@ -118,18 +111,16 @@ def test_a_function_may_cut_its_results_otherwise(spark: SparkSession) -> None:
         for batch in batches:
             yield pd.concat([batch, next(batches, pd.Series([], dtype="int64"))])
 
-    rows = spark.range(0, 9500, 1, 1)
+    rows = spark.range(0, 950, 1, 1)
     same(spark, lambda: rows.select("id", at_the_end("id")), "CrosslaneEval")
     same(spark, lambda: rows.select("id", in_threes("id")), "CrosslaneEval")
     same(spark, lambda: rows.select("id", in_twos("id")), "CrosslaneEval")
 
 
 @pytest.mark.usefixtures("short_batches")
-def test_what_a_function_gets_wrong_is_told_as_by_spark(spark: SparkSession) -> None:
-    def of(function: Callable[[Iterator[pd.Series]], Iterator[pd.Series]]) -> Callable[[], DataFrame]:
-        udf = F.pandas_udf(function, "long")
-        return lambda: spark.range(0, 2500, 1, 1).select(udf("id"))
-
+def test_what_a_function_gets_wrong_is_told_as_by_spark(
+    spark: SparkSession, subtests: pytest.Subtests
+) -> None:
     def fewer(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
         for batch in batches:
             yield batch[1:]
@@ -145,10 +136,24 @@ def test_what_a_function_gets_wrong_is_told_as_by_spark(spark: SparkSession) -> 
         yield next(batches)
         raise LookupError("in the second batch")
 
-    fails_alike(spark, of(fewer), "RESULT_ROWS_MISMATCH")
-    fails_alike(spark, of(more), "OUTPUT_EXCEEDS_INPUT_ROWS")
-    fails_alike(spark, of(first_only), "INPUT_NOT_FULLY_CONSUMED")
-    fails_alike(spark, of(raises), "LookupError: in the second batch")
+    cases = {
+        "RESULT_ROWS_MISMATCH": fewer,
+        "OUTPUT_EXCEEDS_INPUT_ROWS": more,
+        "INPUT_NOT_FULLY_CONSUMED": first_only,
+        "LookupError: in the second batch": raises,
+    }
+    functions = list(cases.values())
+
+    @F.pandas_udf("long")
+    def wrong(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        # The first number says how.
+        batch = next(batches)
+        yield from functions[batch[0] // 1000](itertools.chain([batch], batches))
+
+    for place, text in enumerate(cases):
+        with subtests.test(text):
+            rows = spark.range(place * 1000, place * 1000 + 250, 1, 1)
+            fails_alike(spark, lambda rows=rows: rows.select(wrong("id")), text)
 
 
 def doubled(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -159,7 +164,7 @@ def doubled(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 @pytest.mark.usefixtures("short_batches")
 def test_rows_of_rows(spark: SparkSession) -> None:
-    rows = spark.range(0, 7500, 1, 2).select(
+    rows = spark.range(0, 750, 1, 2).select(
         "id",
         (F.col("id") / 7).alias("d"),
         F.concat(F.lit("s"), "id").alias("s"),
@@ -208,51 +213,94 @@ def test_what_rows_of_rows_get_wrong(spark: SparkSession) -> None:
     fails_alike(spark, lambda: rows.mapInPandas(other_name, "id long"), "RESULT_COLUMN_NAMES_MISMATCH")
 
 
-#: (what mapInArrow's function gives, the declared type, whether Spark reads it so)
-ARRAYS = [
-    (pa.array([1, 2]), "long", True),
-    (pa.array([1, 2], pa.int32()), "long", False),
-    (pa.array([1, 2]), "double", False),
-    (pa.array([1, 2], pa.int32()), "date", True),
-    (pa.array(["a"], pa.large_string()), "string", True),
-    (pa.array(["a", "a"]).dictionary_encode(), "string", False),
-    (pa.nulls(2), "string", True),
-    (pa.array([1.5], pa.float32()), "float", True),
-    (pa.array([1.5], pa.float32()), "double", False),
-    (pa.array([Decimal("1.5")], pa.decimal128(5, 1)), "decimal(10,2)", True),
-    (pa.array([1], pa.timestamp("us", "Europe/Berlin")), "timestamp", True),
-    (pa.array([1], pa.timestamp("ns", "UTC")), "timestamp", False),
-    (pa.array([[1, None]], pa.list_(pa.int64())), "array<bigint>", True),
-    (pa.array([[1]], pa.list_(pa.int16())), "array<bigint>", False),
-    (pa.array([{"a": 1}]), "struct<b: bigint>", True),
-    (pa.array([{"a": 1, "b": 2}]), "struct<b: bigint, a: bigint>", True),
-    (pa.array([{"a": 1, "b": 2}]), "struct<b: bigint>", True),
-    (pa.array([{"a": "x"}]), "struct<a: bigint>", False),
-    (pa.array([[{"a": 1}]]), "array<struct<b: date>>", False),
-    (pa.array([[{"a": None}]], pa.list_(pa.struct([("a", pa.int32())]))), "array<struct<b: date>>", True),
-    (pa.array([7]), "timestamp_ntz", True),
+#: What mapInArrow's function gives, two rows of it, and the declared type that Spark reads it by.
+READ = [
+    (pa.array([1, 2]), "long"),
+    (pa.array([1, 2], pa.int32()), "date"),
+    (pa.array(["a", "b"], pa.large_string()), "string"),
+    (pa.nulls(2), "string"),
+    (pa.array([1.5, 2.5], pa.float32()), "float"),
+    (pa.array([Decimal("1.5"), None], pa.decimal128(5, 1)), "decimal(10,2)"),
+    (pa.array([1, 2], pa.timestamp("us", "Europe/Berlin")), "timestamp"),
+    (pa.array([[1, None], []], pa.list_(pa.int64())), "array<bigint>"),
+    (pa.array([{"a": 1}, {"a": 2}]), "struct<b: bigint>"),
+    (pa.array([{"a": 1, "b": 2}, {"a": 3, "b": 4}]), "struct<b: bigint, a: bigint>"),
+    (pa.array([{"a": 1, "b": 2}, {"a": 3, "b": 4}]), "struct<b: bigint>"),
+    (pa.array([[{"a": None}], []], pa.list_(pa.struct([("a", pa.int32())]))), "array<struct<b: date>>"),
+    (pa.array([7, 8]), "timestamp_ntz"),
     (
-        pa.array([[("k", {"a": 1})]], pa.map_(pa.string(), pa.struct([("a", pa.int64())]))),
+        pa.array([[("k", {"a": 1})], []], pa.map_(pa.string(), pa.struct([("a", pa.int64())]))),
         "map<string, struct<b: timestamp>>",
-        True,
+    ),
+]
+#: What it does not read, a row of it, the declared type, and the type that it reads by it.
+NOT_READ = [
+    (pa.array([1], pa.int32()), "long", pa.int64()),
+    (pa.array([1]), "double", pa.float64()),
+    (pa.array(["a"]).dictionary_encode(), "string", pa.string()),
+    (pa.array([1.5], pa.float32()), "double", pa.float64()),
+    (pa.array([1], pa.timestamp("ns", "UTC")), "timestamp", pa.timestamp("us", "UTC")),
+    (pa.array([[1]], pa.list_(pa.int16())), "array<bigint>", pa.list_(pa.int64())),
+    (pa.array([{"a": "x"}]), "struct<a: bigint>", pa.struct([("a", pa.int64())])),
+    (
+        pa.array([[{"a": 1}]]),
+        "array<struct<b: date>>",
+        pa.list_(pa.struct([("b", pa.date32())])),
     ),
 ]
 
 
-@pytest.mark.parametrize(("array", "declared", "is_read"), ARRAYS, ids=str)
-def test_types_of_mapInArrow(spark: SparkSession, array: pa.Array, declared: str, is_read: bool) -> None:
+def test_types_of_mapInArrow(spark: SparkSession, subtests: pytest.Subtests) -> None:
+    names = [f"c{place}" for place in range(len(READ))]
+    arrays = [array for array, _ in READ]
+
     def gives(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            yield pa.RecordBatch.from_arrays([array], ["c"])
+            yield pa.RecordBatch.from_arrays(arrays, names)
 
-    table = spark.range(0, 1, 1, 1).mapInArrow(gives, f"c {declared}")
-    if is_read:
-        same(spark, lambda: table.select("*"), "CrosslaneStream")
-        return
-    with lanes(spark, False), pytest.raises(Exception, match=r"UNSUPPORTED_CALL|UNSUPPORTED_ARROWTYPE"):
-        table.collect()
-    with lanes(spark, True), pytest.raises(PythonException, match="for the column c, where"):
-        table.select("c").collect()
+    schema = ", ".join(f"{name} {declared}" for name, (_, declared) in zip(names, READ))
+    table = spark.range(0, 1, 1, 1).mapInArrow(gives, schema)
+    got = {}
+    for on in (False, True):
+        with lanes(spark, on):
+            # Planned once more.
+            each = table.select("*")
+            assert ("CrosslaneStream" in plan(each), "MapInArrow" in plan(each)) == (on, not on)
+            got[on] = each.collect()
+    assert len(got[False]) == 2
+    for name, (array, declared) in zip(names, READ):
+        with subtests.test(f"{array.type} as {declared}"):
+            assert repr([row[name] for row in got[True]]) == repr([row[name] for row in got[False]])
+
+
+def test_types_that_mapInArrow_does_not_read(spark: SparkSession, subtests: pytest.Subtests) -> None:
+    names = [f"c{place}" for place in range(len(NOT_READ))]
+    arrays = [array for array, _, _ in NOT_READ]
+    nulls = [pa.nulls(1, read) for _, _, read in NOT_READ]
+
+    def gives(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            (wrong,) = batch.column(0).to_pylist()
+            columns = [*nulls[:wrong], *arrays[wrong : wrong + 1], *nulls[wrong + 1 :]]
+            yield pa.RecordBatch.from_arrays(columns, names)
+
+    schema = ", ".join(f"{name} {declared}" for name, (_, declared, _) in zip(names, NOT_READ))
+    # With the last number, none is wrong.
+    same(
+        spark,
+        lambda: spark.range(len(names), len(names) + 1, 1, 1).mapInArrow(gives, schema),
+        "CrosslaneStream",
+    )
+    for place, (array, declared, _) in enumerate(NOT_READ):
+        with subtests.test(f"{array.type} as {declared}"):
+            table = spark.range(place, place + 1, 1, 1).mapInArrow(gives, schema)
+            with (
+                lanes(spark, False),
+                pytest.raises(Exception, match=r"UNSUPPORTED_CALL|UNSUPPORTED_ARROWTYPE"),
+            ):
+                table.collect()
+            with lanes(spark, True), pytest.raises(PythonException, match=f"for the column c{place}, where"):
+                table.select("*").collect()
 
 
 def test_a_limit_ends_a_function_and_its_worker_is_used_again(spark: SparkSession) -> None:
@@ -276,7 +324,7 @@ def test_a_limit_while_the_function_waits_for_more(spark: SparkSession) -> None:
         import time
 
         if x >= 3000:
-            time.sleep(0.05)
+            time.sleep(0.003)
         return x
 
     source = F.udf(slow, "long", useArrow=False)
@@ -302,7 +350,7 @@ def test_another_thread_may_read_the_batches(spark: SparkSession) -> None:
             yield batch
         reader.join()
 
-    same(spark, lambda: spark.range(0, 20_000, 1, 2).mapInArrow(ahead, "id long"), "CrosslaneStream")
+    same(spark, lambda: spark.range(0, 2000, 1, 2).mapInArrow(ahead, "id long"), "CrosslaneStream")
 
 
 @pytest.mark.usefixtures("short_batches")
@@ -386,9 +434,9 @@ def test_a_limit_while_another_thread_reads(spark: SparkSession) -> None:
 
     with lanes(spark, True):
         for _ in range(4):
-            table = spark.range(0, 50_000, 1, 1).mapInArrow(ahead, "id long")
-            assert len(table.limit(1500).collect()) == 1500
-        assert table.count() == 50_000 + 50
+            table = spark.range(0, 5000, 1, 1).mapInArrow(ahead, "id long")
+            assert len(table.limit(150).collect()) == 150
+        assert table.count() == 5000 + 50
 
 
 def test_memory_stays_constant(spark: SparkSession) -> None:

@@ -15,6 +15,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from .conftest import MOST
+
 ENABLED = "spark.crosslane.pyspark.enabled"
 
 
@@ -46,6 +48,31 @@ def same(spark: SparkSession, table: Callable[[], DataFrame]) -> None:
     assert table().schema == table().schema
 
 
+def same_columns(
+    spark: SparkSession, subtests: pytest.Subtests, rows: DataFrame, calls: dict[str, list[Column]]
+) -> None:
+    """The columns of each call are the same with and without lanes; one query makes those of all calls."""
+    results = [column for columns in calls.values() for column in columns]
+    with lanes(spark, False):
+        table = rows.select(results)
+        assert "Crosslane" not in plan(table)
+        expected = table.collect()
+    with lanes(spark, True):
+        table = rows.select(results)
+        assert "CrosslaneEval" in plan(table)
+        assert "CrosslaneDeclined" not in plan(table)
+        # Spark has none of them itself.
+        assert "EvalPython" not in plan(table)
+        got = table.collect()
+    first = 0
+    for name, columns in calls.items():
+        with subtests.test(name):
+            last = first + len(columns)
+            assert repr([row[first:last] for row in got]) == repr([row[first:last] for row in expected])
+            assert len(got) == len(expected)
+        first += len(columns)
+
+
 VALUES: list[tuple[T.DataType, list[Any]]] = [
     (T.BooleanType(), [True, False, None]),
     (T.ByteType(), [-128, 0, 127, None]),
@@ -63,31 +90,39 @@ VALUES: list[tuple[T.DataType, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "values"), VALUES, ids=lambda one: getattr(one, "typeName", lambda: "")())
 @pytest.mark.parametrize("arrow", [False, True], ids=["pickled", "arrow"])
-def test_rows_of_each_type(spark: SparkSession, kind: T.DataType, values: list[Any], arrow: bool) -> None:
-    schema = T.StructType([T.StructField("a", kind)])
-    rows = spark.createDataFrame([(value,) for value in values], schema).coalesce(1)
-    same_value = F.udf(lambda value: value, kind, useArrow=arrow)
+def test_rows_of_each_type(spark: SparkSession, subtests: pytest.Subtests, arrow: bool) -> None:
+    schema = T.StructType([T.StructField(kind.typeName(), kind) for kind, _ in VALUES])
+    # Each column has its values, and NULLs after them.
+    most = max(len(values) for _, values in VALUES)
+    data = zip(*(values + [None] * (most - len(values)) for _, values in VALUES))
+    rows = spark.createDataFrame(list(data), schema).coalesce(1)
     shown = F.udf(lambda value: f"{type(value).__name__} {value!r}", "string", useArrow=arrow)
-    same(spark, lambda: rows.select(same_value("a"), shown("a")))
+    calls = {}
+    for name, kind in zip(schema.names, schema):
+        same_value = F.udf(lambda value: value, kind.dataType, useArrow=arrow)
+        calls[name] = [same_value(name), shown(name)]
+    same_columns(spark, subtests, rows, calls)
 
 
-@pytest.mark.parametrize(
-    "result", [1, 2**40, 2.5, True, "text", b"bytes", None, datetime.date(2000, 1, 1)], ids=repr
-)
-def test_results_of_another_type(spark: SparkSession, result: Any) -> None:
-    kinds = ["long", "double", "boolean", "int", "binary"]
-    # PySpark itself raises for anything else.
-    if result is None or isinstance(result, datetime.date):
-        kinds.append("date")
-    # Java's text of these is of no use, and another each time.
-    if not isinstance(result, bytes | datetime.date):
-        kinds.append("string")
-    results = [F.udf(lambda _: result, kind, useArrow=False)("id").alias(kind) for kind in kinds]
-    same(spark, lambda: spark.range(0, 3, 1, 1).select(results))
+def test_results_of_another_type(spark: SparkSession, subtests: pytest.Subtests) -> None:
+    calls = {}
+    for result in (1, 2**40, 2.5, True, "text", b"bytes", None, datetime.date(2000, 1, 1)):
+        kinds = ["long", "double", "boolean", "int", "binary"]
+        # PySpark itself raises for anything else.
+        if result is None or isinstance(result, datetime.date):
+            kinds.append("date")
+        # Java's text of these is of no use, and another each time.
+        if not isinstance(result, bytes | datetime.date):
+            kinds.append("string")
+        for kind in kinds:
+            # Each function has its own result.
+            function = F.udf(lambda _, result=result: result, kind, useArrow=False)
+            calls[f"{result!r} as {kind}"] = [function("id")]
+    same_columns(spark, subtests, spark.range(0, 3, 1, 1), calls)
 
 
+@pytest.mark.usefixtures("short_batches")
 def test_columns(spark: SparkSession) -> None:
     @F.pandas_udf("long")
     def plus_one(x: pd.Series) -> pd.Series:
@@ -101,7 +136,7 @@ def test_columns(spark: SparkSession) -> None:
     def both(a: pd.Series) -> pd.DataFrame:
         return pd.DataFrame({"x": a, "y": a.astype(str)})
 
-    rows = spark.range(0, 25_000, 1, 2).withColumn("s", F.concat(F.lit("s"), "id"))
+    rows = spark.range(0, 2_500, 1, 2).withColumn("s", F.concat(F.lit("s"), "id"))
     same(spark, lambda: rows.select(plus_one("id"), joined("id", "s"), both("id"), plus_one(plus_one("id"))))
 
 
@@ -111,14 +146,13 @@ def test_a_function_of_columns_sees_spark_s_batches(spark: SparkSession, most: i
     def length(x: pd.Series) -> pd.Series:
         return pd.Series([len(x)] * len(x))
 
-    setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    spark.conf.set(setting, most)
+    spark.conf.set(MOST, most)
     try:
         # A batch of ten thousand has ten megabytes.
         rows = spark.range(0, 20_000, 1, 1).withColumn("s", F.repeat(F.lit("x"), 1000))
         same(spark, lambda: rows.groupBy(length("s")).count())
     finally:
-        spark.conf.unset(setting)
+        spark.conf.unset(MOST)
 
 
 def test_a_chain_and_several_in_one_query(spark: SparkSession) -> None:
