@@ -4,7 +4,7 @@ require_relative "helper"
 
 class TestAggregates < CrosslaneTest
   # The sum and the list of BIGINTs, each with states that change in place.
-  def aggregates(threads, rows = 3000)
+  def aggregates(threads, rows = 2100)
     db = open(threads: threads)
     db.query("SELECT setseed(0.5)")
     db.query("CREATE TABLE t AS SELECT i, (i * 7919) % 1009 AS x, i % 7 AS k, (i * 31) % 50 AS peer, " \
@@ -219,7 +219,7 @@ class TestAggregates < CrosslaneTest
   end
 
   def test_large_frames_of_a_segment_tree
-    db = aggregates(4, 10_000)
+    db = aggregates(4, 5000)
     assert_window db, "ORDER BY i ROWS BETWEEN 700 PRECEDING AND 300 FOLLOWING"
   end
 

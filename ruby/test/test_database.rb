@@ -411,7 +411,7 @@ class TestDatabase < CrosslaneTest
   end
 
   def test_results_outlive_the_collector
-    rows = 200.times.map { open(threads: 1).query("SELECT 'row', [1, 2]").first }
+    rows = 60.times.map { open(threads: 1).query("SELECT 'row', [1, 2]").first }
     GC.start
     assert_equal [["row", [1, 2]]], rows.uniq
   end
