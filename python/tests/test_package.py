@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,9 +98,19 @@ def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (sources / "spark" / "target").mkdir()
     for name in ("crosslane-spark.jar", "stamp"):
         shutil.copy2(ROOT / "spark" / "target" / name, sources / "spark" / "target")
+    # Other crates are those of this tree, with its features. Its own are compiled again, because they lie elsewhere: fast.
+    names = [tomllib.loads(file.read_text())["package"]["name"] for file in sources.glob("*/*/**/Cargo.toml")]
+    quick = "".join(f"[profile.release.package.{name}]\nopt-level = 0\n" for name in names)
+    (unpacked / ".cargo").mkdir()
+    (unpacked / ".cargo" / "config.toml").write_text(quick)
+    environment = {
+        "CARGO_TARGET_DIR": str(TARGET),
+        "CROSSLANE_PROFILE": "release",
+        "CROSSLANE_PARTS": "tests",
+    }
     folder = tmp_path_factory.mktemp("wheel")
     build = ["wheel", "-q", "--no-build-isolation", "--no-deps", "--no-index", "-w", folder, sources]
-    run(BUILDER, "-m", "pip", *build, cwd=folder, CARGO_TARGET_DIR=str(TARGET), CROSSLANE_PROFILE="release")
+    run(BUILDER, "-m", "pip", *build, cwd=folder, **environment)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
