@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import textwrap
 import threading
 import time
@@ -13,6 +14,10 @@ import psutil
 import pytest
 
 import crosslane
+
+# A background command of a shell ignores it, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Library = Callable[[str], Path]
 Load = Callable[[str], duckdb.DuckDBPyConnection]
