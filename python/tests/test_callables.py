@@ -93,16 +93,6 @@ def declared(x: int) -> int:
 '''
 
 
-@dataclass
-class Point:
-    x: float
-    y: float = 2.0
-
-
-def raised(base: int, exponent: int) -> int:
-    return base**exponent
-
-
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(tmp_path)
@@ -287,7 +277,7 @@ class Model:
 MODEL = Model()
 
 
-def test_what_cannot_be_sent_to_a_worker_is_named(con: duckdb.DuckDBPyConnection) -> None:
+def test_what_cannot_be_sent_to_a_worker_is_named(con: duckdb.DuckDBPyConnection, shop: Any) -> None:
     lock = threading.Lock()
 
     def helper(x: int) -> int:
@@ -311,7 +301,7 @@ def test_what_cannot_be_sent_to_a_worker_is_named(con: duckdb.DuckDBPyConnection
         (lambda x: model.predict(x), "the attribute lock of Model"),
         (Model().predict, "the attribute lock of Model"),
         (functools.partial(direct), "the variable lock of direct"),
-        (functools.partial(raised, lock), "an argument of partial"),
+        (functools.partial(shop.raised, lock), "an argument of partial"),
     ):
         with pytest.raises(DeclarationError) as caught:
             crosslane.register(con, function, "f(x BIGINT) -> BIGINT")
@@ -422,6 +412,12 @@ def test_relative_imports_of_a_file_in_no_package(con: duckdb.DuckDBPyConnection
     path.write_text("from .helper import RATE")
     with pytest.raises(duckdb.Error, match="in no package: write `from helper import"):
         crosslane.load(con, path)
+
+
+@dataclass
+class Point:
+    x: float
+    y: float = 2.0
 
 
 @LANES

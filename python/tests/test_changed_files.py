@@ -75,12 +75,12 @@ def test_a_file_that_has_changed_is_not_run(
             file.write_text(text)
             assert value(con, "SELECT f(1)") == before
             kill_workers()
-            text = error(con, "SELECT f(i) FROM range(2) r(i)")
-            if "has changed since it was loaded" not in text:
+            said = error(con, "SELECT f(i) FROM range(2) r(i)")
+            if "has changed since it was loaded" not in said:
                 # A lane that had been killed was found out.
-                text = error(con, "SELECT f(i) FROM range(2) r(i)")
+                said = error(con, "SELECT f(i) FROM range(2) r(i)")
             # It stays so.
-            for shown in (text, error(con, "SELECT f(i) FROM range(2) r(i)")):
+            for shown in (said, error(con, "SELECT f(i) FROM range(2) r(i)")):
                 assert "has changed since it was loaded" in shown
                 assert f"CALL crosslane_load('{path}')" in shown
             crosslane.load(con, path)
