@@ -6,12 +6,28 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::net::TcpListener;
-use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(30);
+
+/// The process may open no descriptor until this is dropped, whatever numbers are free.
+struct Exhausted(Rlimit);
+
+impl Exhausted {
+    fn new() -> Self {
+        let usual = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..usual }).unwrap();
+        Self(usual)
+    }
+}
+
+impl Drop for Exhausted {
+    fn drop(&mut self) {
+        setrlimit(Resource::Nofile, self.0).unwrap();
+    }
+}
 
 #[test]
 fn a_listener_without_descriptors_says_so_once_and_tries_again() {
@@ -27,17 +43,11 @@ fn a_listener_without_descriptors_says_so_once_and_tries_again() {
             send.send(accepted).unwrap();
         }
     });
-    let new_socket = || socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    let usual = getrlimit(Resource::Nofile);
-    let limit = |current| setrlimit(Resource::Nofile, Rlimit { current, ..usual }).unwrap();
     let parks = || scheduler.handle().stats()[0].parks;
     // A success ends what was said before, so the second lack is told as well.
     for _ in 0..2 {
-        let client = new_socket();
-        // The next number that is free is too high.
-        let next = new_socket();
-        limit(Some(next.as_raw_fd() as u64));
-        drop(next);
+        let client = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let exhausted = Exhausted::new();
         connect(&client, &address).unwrap();
         assert_eq!(receive.recv_timeout(LONG).unwrap(), Err(Some(Errno::MFILE)));
         // The worker sleeps before each attempt, and nothing else wakes it.
@@ -45,7 +55,7 @@ fn a_listener_without_descriptors_says_so_once_and_tries_again() {
         while parks() < before + 3 {
             thread::yield_now();
         }
-        limit(usual.current);
+        drop(exhausted);
         assert_eq!(receive.recv_timeout(LONG).unwrap(), Ok(()));
     }
 }
