@@ -374,3 +374,27 @@ def test_threads_that_ruby_starts_again_cost_nothing(ruby: Load, capfd: pytest.C
     """)
     assert value(con, "SELECT f()") is True
     assert "threads" not in printed(capfd, "loaded")
+
+
+@pytest.mark.parametrize("chosen", [None, "2"])
+def test_numerical_libraries_have_one_thread_in_a_worker_unless_told_otherwise(
+    chosen: str | None, monkeypatch: pytest.MonkeyPatch, load: Load, ruby: Load, lua: Load
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    # OpenBLAS, with which numpy comes, takes no more than there are processors.
+    expected = min(int(chosen or 1), os.cpu_count() or 1)
+    con = load("""
+        import os
+        import numpy
+
+        @udf
+        def threads(x: int) -> int:
+            numpy.ones((500, 500)) @ numpy.ones((500, 500))
+            return len(os.listdir("/proc/self/task"))
+    """)
+    assert value(con, "SELECT threads(1)") == expected
+    ruby("udf('threads_of_ruby() -> VARCHAR') { ENV['OMP_NUM_THREADS'] }")
+    lua("udf('threads_of_lua() -> VARCHAR', function() return os.getenv('OMP_NUM_THREADS') end)")
+    assert con.execute("SELECT threads_of_ruby(), threads_of_lua()").fetchone() == ((chosen or "1"),) * 2

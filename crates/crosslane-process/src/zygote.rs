@@ -46,6 +46,9 @@ const LOADING: &str = "this file is being loaded as a library of functions, and 
                        loads functions where only the main program comes to";
 /// The descriptor on which a zygote finds its control socket.
 const CONTROL_FD: i32 = 3;
+/// How many threads numerical libraries use at once (OpenBLAS, MKL, OpenMP's, Arrow), which all read this variable. Each takes all
+/// processors otherwise, although there is a lane for each processor. PySpark's workers have the same default.
+const LIBRARY_THREADS: (&str, &str) = ("OMP_NUM_THREADS", "1");
 
 /// Where a zygote runs.
 #[derive(Debug, Clone)]
@@ -247,6 +250,9 @@ fn spawn(
     let mut command = Command::new(program);
     let stdout = log.try_clone().map_err(boot_error("log"))?;
     command.args(arguments).envs(environment.iter().copied()).stdin(Stdio::null()).stdout(stdout).stderr(log);
+    if std::env::var_os(LIBRARY_THREADS.0).is_none() {
+        command.env(LIBRARY_THREADS.0, LIBRARY_THREADS.1);
+    }
     let descriptor = theirs.as_raw_fd();
     // SAFETY: the closure runs in the forked child and makes only async-signal-safe calls.
     unsafe {
