@@ -71,7 +71,7 @@ QUERIES = [
         "JavaScript with a library: arrivals by local clocks",
         """SELECT slug(name), a.weekday, count(*), max(a.clock), count(*) FILTER (WHERE a.next_day)
            FROM (SELECT name, arrival(time_hour::TIMESTAMP, air_time, tzone) AS a
-                 FROM flights JOIN airports ON faa = dest WHERE hour >= 22) GROUP BY 1, 2""",
+                 FROM flights JOIN airports ON faa = dest WHERE hour >= 20) GROUP BY 1, 2""",
     ),
     (
         "Ruby: days in words, and planes by their STRUCT",
