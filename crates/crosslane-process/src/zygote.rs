@@ -46,8 +46,9 @@ const LOADING: &str = "this file is being loaded as a library of functions, and 
                        loads functions where only the main program comes to";
 /// The descriptor on which a zygote finds its control socket.
 const CONTROL_FD: i32 = 3;
-/// How many threads numerical libraries use at once (OpenBLAS, MKL, OpenMP's, Arrow), which all read this variable. Each takes all
-/// processors otherwise, although there is a lane for each processor. PySpark's workers have the same default.
+/// The variable that tells numerical libraries (OpenBLAS, MKL, OpenMP, Arrow) how many threads to use, and its value unless the engine
+/// has one. Without it each library takes all processors, although there is a lane for each processor. PySpark's workers have the
+/// same default.
 const LIBRARY_THREADS: (&str, &str) = ("OMP_NUM_THREADS", "1");
 
 /// Where a zygote runs.
