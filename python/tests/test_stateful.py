@@ -1,4 +1,4 @@
-"""Stateful functions: classes whose instance each lane makes once, before its first row."""
+"""Stateful functions in Python: classes whose instance each lane makes once, before its first row."""
 
 from __future__ import annotations
 
@@ -9,94 +9,13 @@ import pytest
 
 import crosslane
 
-from .conftest import CPUS, Library, Load, error, eventually, printed, value
+from .conftest import Library, Load, error, printed, value
 
 pytestmark = pytest.mark.any_duckdb
-
-#: Writes what happens, and where, into a file.
-NOTES = """
-import os
-from pathlib import Path
-NOTES = {notes!r}
-def note(text):
-    with open(NOTES, "a") as file:
-        file.write(f"{{text}} {{os.getpid()}}\\n")
-"""
-COUNTER = (
-    NOTES
-    + """
-@udf
-class RowsSoFar:
-    "Counts the rows of its lane."
-    def __init__(self):
-        note("set-up")
-        self.rows = 0
-    def __call__(self, x: int) -> int:
-        self.rows += 1
-        return self.rows
-    def close(self):
-        note(f"closed after {{self.rows}}")
-"""
-)
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    path = tmp_path / "notes"
-    path.touch()
-    return path
-
-
-def lines(notes: Path) -> list[str]:
-    """What was noted, without the processes."""
-    return [line.rsplit(" ", 1)[0] for line in notes.read_text().splitlines()]
-
 
 def settled(con: duckdb.DuckDBPyConnection) -> bool:
     """Whether the warm lanes are there, and wait for work."""
     return bool(value(con, "SELECT bool_and(idle >= 1 AND busy = 0) FROM crosslane_pools()"))
-
-
-def test_each_lane_sets_up_once_before_it_is_used(load: Load, notes: Path) -> None:
-    con = load(COUNTER.format(notes=str(notes)))
-    assert eventually(lambda: lines(notes) == ["set-up"] and settled(con))
-    # No row was there yet.
-    assert value(con, "SELECT max(rows_so_far(i)) FROM range(5000) r(i)") == 5000
-    # It is used now, so that other lanes get ready.
-    assert eventually(lambda: len(lines(notes)) == CPUS and settled(con))
-    assert value(con, "SELECT max(rows_so_far(i)) FROM range(5000) r(i)") in (5000, 10000)
-    assert lines(notes) == ["set-up"] * CPUS
-    row = con.execute("SELECT signature, options, description FROM crosslane_functions()").fetchone()
-    assert row == ("rows_so_far(x BIGINT) -> BIGINT", "set_up=true", "Counts the rows of its lane.")
-
-
-def test_a_lane_that_is_not_needed_any_more_tears_down(
-    con: duckdb.DuckDBPyConnection, library: Library, notes: Path
-) -> None:
-    path = library(COUNTER.format(notes=str(notes)))
-    con.execute("CALL crosslane_set('warm_lanes', 1)")
-    crosslane.load(con, path)
-    con.execute("SELECT rows_so_far(1)").fetchall()
-    path.write_text(path.read_text() + "\n# changed\n")
-    crosslane.load(con, path)
-    assert eventually(lambda: lines(notes) == ["set-up", "closed after 1", "set-up"] or lines(notes) == [
-        "set-up", "set-up", "closed after 1"
-    ]), lines(notes)  # fmt: skip
-    assert eventually(lambda: settled(con))
-    con.close()
-    assert eventually(lambda: lines(notes).count("closed after 0") == 1), lines(notes)
-
-
-def test_an_idle_lane_tears_down(con: duckdb.DuckDBPyConnection, library: Library, notes: Path) -> None:
-    con.execute("CALL crosslane_set('idle_timeout', '0.05')")
-    con.execute("CALL crosslane_set('warm_lanes', 1)")
-    crosslane.load(con, library(COUNTER.format(notes=str(notes))))
-    con.execute("SELECT rows_so_far(1)").fetchall()
-    # On a busy machine a lane may be idle for so long before the query comes.
-    assert eventually(lambda: "closed after 1" in lines(notes)), lines(notes)
-    before = lines(notes).count("set-up")
-    con.execute("SELECT rows_so_far(1)").fetchall()
-    assert lines(notes).count("set-up") > before
 
 
 @pytest.mark.parametrize("how", ["raise ValueError('cannot close')", "time.sleep(1000)", "os._exit(3)"])
