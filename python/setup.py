@@ -101,9 +101,9 @@ class CargoBuild(build_ext):
                 print(f"crosslane: building without {guest['language']} functions", file=sys.stderr)
         command = ["cargo", "build", "--locked", "--profile", profile]
         command += [argument for crate in crates for argument in ("-p", crate)]
-        command += ["--features", "crosslane-python/extension-module"]
+        command += ["-p", "crosslane-features", "--features", "crosslane-python/extension-module"]
         if small:
-            command += ["--no-default-features", "-p", "crosslane-features"]
+            command += ["--no-default-features"]
         if parts == "tests":
             command += ["--features", "crosslane-server/testing"]
         # The guest is the same for every Python, so that another one is no reason to build it again.

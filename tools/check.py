@@ -120,7 +120,8 @@ def steps(files: list[str]) -> Iterable[tuple[str, list[str], Path]]:
             "warnings",
         ]
         yield "clippy", lint, ROOT
-        yield "tests in Rust", ["cargo", "test", "--locked", "--release", "-q", *packages], ROOT
+        cargo = ["cargo", "--config", "tools/tests.toml"]
+        yield "tests in Rust", [*cargo, "test", "--locked", "--release", "-q", *packages], ROOT
         build = [str(PYTHON), "setup.py", "-q", "build_ext", "--inplace"]
         yield "build", build, ROOT / "python"
     if modules := tests(files):

@@ -1,2 +1,2 @@
 //! Nothing. It asks for the features of other crates that a full build has: where the demo is built with them, a full build compiles none
-//! of these crates again, nor those that depend on them.
+//! of these crates again, nor those that depend on them. It asks for the same features of what build scripts use, and so one build serves both.
