@@ -13,6 +13,7 @@ from .conftest import Library, Load, error, printed, value
 
 pytestmark = pytest.mark.any_duckdb
 
+
 def settled(con: duckdb.DuckDBPyConnection) -> bool:
     """Whether the warm lanes are there, and wait for work."""
     return bool(value(con, "SELECT bool_and(idle >= 1 AND busy = 0) FROM crosslane_pools()"))
