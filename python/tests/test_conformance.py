@@ -177,11 +177,12 @@ def filled(engine: duckdb.DuckDBPyConnection) -> Tables:
 
 
 def differences(
-    con: duckdb.DuckDBPyConnection, function: str, type_: str, table: str = "data"
+    con: duckdb.DuckDBPyConnection, function: str, type_: str, table: str = "data", as_texts: bool = True
 ) -> list[tuple[Any, ...]]:
     # As texts, zeros of either sign differ. DuckDB takes 0.2 ms for the text of one UHUGEINT, and that of a UNION lacks
     # the tag.
-    x, y = ("x", "y") if type_.startswith(("UHUGEINT", "UNION")) else ("x::VARCHAR", "y::VARCHAR")
+    as_texts = as_texts and not type_.startswith(("UHUGEINT", "UNION"))
+    x, y = ("x::VARCHAR", "y::VARCHAR") if as_texts else ("x", "y")
     return con.execute(
         f"SELECT x, y FROM (SELECT x, {function}(x) AS y FROM {table})"
         f" WHERE {x} IS DISTINCT FROM {y} OR (x IS NULL) <> (y IS NULL) LIMIT 3"
@@ -224,7 +225,9 @@ def test_values_come_back_unchanged(
             if size > 10_000 and kind.endswith("-row") and len(case["type"]) > 60:
                 continue
             table = filled.of(index, size, pattern, values)
-            assert differences(engine, function, case["type"], table) == [], f"{size} rows, NULLs: {pattern}"
+            # The same values are texts in the smaller tables: those of 122,881 rows take longer than the functions.
+            found = differences(engine, function, case["type"], table, as_texts=size <= 10_000)
+            assert found == [], f"{size} rows, NULLs: {pattern}"
             ((count,),) = engine.execute(
                 f"SELECT count(*) FROM (SELECT {function}(x) AS y FROM {table})"
             ).fetchall()
