@@ -141,6 +141,12 @@ def _loading(con: duckdb.DuckDBPyConnection, path: Path) -> Load:
 
 
 @pytest.fixture
+def python(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Load:
+    """Loads a text as a file of Python functions, the same file each time, and returns the connection."""
+    return _loading(con, tmp_path / "functions.py")
+
+
+@pytest.fixture
 def script(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Load:
     """Loads a text as a file of JavaScript functions and returns the connection."""
     return _loading(con, tmp_path / "functions.js")

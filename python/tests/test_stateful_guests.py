@@ -18,6 +18,7 @@ pytestmark = pytest.mark.any_duckdb
 
 COUNTERS = {
     "py": """
+        from crosslane import udf
         @udf
         class RowsSoFar:
             "Counts the rows of its lane."
@@ -64,9 +65,9 @@ Guest = Callable[[str], Load]
 
 
 @pytest.fixture
-def guest(load: Load, script: Load, ruby: Load) -> Guest:
+def guest(python: Load, script: Load, ruby: Load) -> Guest:
     """What loads a file of a language."""
-    return lambda language: {"py": load, "js": script}.get(language, ruby)
+    return lambda language: {"py": python, "js": script}.get(language, ruby)
 
 
 def lines() -> list[str]:
