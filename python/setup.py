@@ -72,7 +72,7 @@ class CargoBuild(build_ext):
             sys.exit("crosslane needs Rust to build: install rustup (https://rustup.rs), then try again")
         # A wheel is built once and runs often; in a source tree somebody waits for the build.
         profile = os.environ.get("CROSSLANE_PROFILE", "release" if self.inplace else "dist")
-        # Without Spark, Arrow Flight and TypeScript, the build takes a third of the time.
+        # Without Spark, Arrow Flight and TypeScript, the build takes two thirds of the time.
         parts = os.environ.get("CROSSLANE_PARTS")
         small = parts == "demo"
         crates = ["crosslane-python", "crosslane-duckdb", "crosslane-server"]

@@ -120,8 +120,7 @@ def steps(files: list[str]) -> Iterable[tuple[str, list[str], Path]]:
             "warnings",
         ]
         yield "clippy", lint, ROOT
-        cargo = ["cargo", "--config", "tools/tests.toml"]
-        yield "tests in Rust", [*cargo, "test", "--locked", "--release", "-q", *packages], ROOT
+        yield "tests in Rust", ["cargo", "tests", "-q", *packages], ROOT
         build = [str(PYTHON), "setup.py", "-q", "build_ext", "--inplace"]
         yield "build", build, ROOT / "python"
     if modules := tests(files):

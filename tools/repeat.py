@@ -30,8 +30,7 @@ def command(test: str) -> tuple[list[str], Path]:
     if top == "ruby":
         options = [f"TESTOPTS=--name=/{name}/"] if name else []
         return ["rake", "--quiet", "test", f"TEST={file.removeprefix('ruby/')}", *options], ROOT / top
-    cargo = ["cargo", "--config", "tools/tests.toml"]
-    return [*cargo, "test", "--locked", "--release", "-q", "-p", file, *([name] if name else [])], ROOT
+    return ["cargo", "tests", "-q", "-p", file, *([name] if name else [])], ROOT
 
 
 @contextmanager
