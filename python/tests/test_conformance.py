@@ -168,6 +168,7 @@ class Tables:
         if key not in self._names:
             name = f"data_{len(self._names)}"
             fill(self._con, CASES[index], size, pattern, values, name)
+            assert self._con.execute(f"SELECT count(*) FROM {name}").fetchall() == [(size,)]
             self._names[key] = name
         return self._names[key]
 
@@ -230,10 +231,6 @@ def test_values_come_back_unchanged(
                 continue
             table = filled.of(index, size, pattern, values)
             assert differences(engine, function, case["type"], table) == [], f"{size} rows, NULLs: {pattern}"
-            ((count,),) = engine.execute(
-                f"SELECT count(*) FROM (SELECT {function}(x) AS y FROM {table})"
-            ).fetchall()
-            assert count == size
 
 
 @any_duckdb
