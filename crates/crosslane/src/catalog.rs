@@ -170,19 +170,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Ends the processes of libraries, side by side, and waits for it. Those that a running query still uses end with that.
+fn end<Z: Zygote>(libraries: impl IntoIterator<Item = Arc<Library<Z>>>) {
+    let mut unused: Vec<_> = libraries.into_iter().filter_map(Arc::into_inner).collect();
+    unused.iter_mut().for_each(|library| library.pool.begin_to_end());
+}
+
 impl<Z: Zygote> Catalog<Z> {
     /// The libraries, by name.
     pub fn libraries(&self) -> Vec<Arc<Library<Z>>> {
         lock(&self.libraries).values().cloned().collect()
     }
 
-    /// Forgets the libraries. Their processes end when no query uses them any more.
+    /// Forgets the libraries. Their processes end, side by side, when no query uses them any more.
     pub fn clear(&self) {
         for (_, entry) in lock(&self.entries).drain() {
             entry.end("the database is being closed".into(), Why::Replaced);
         }
         let libraries = std::mem::take(&mut *lock(&self.libraries));
-        drop(libraries);
+        end(libraries.into_values());
     }
 
     /// Whether an engine was told of a function of this name that is a table, or none.
@@ -258,10 +264,9 @@ impl<Z: Zygote> Catalog<Z> {
         }
         let unused = self.take_unused(&entries);
         drop(entries);
-        // Their processes end here, unless a running query still uses them.
-        drop(unused);
         let mut functions: Vec<_> = dropped.into_iter().map(|(current, _)| current.function).collect();
         functions.sort_by_key(|function| function.index);
+        end(unused);
         functions
     }
 
@@ -354,8 +359,7 @@ impl<Z: Zygote> Catalog<Z> {
         let old = lock(&self.libraries).insert(name, Arc::clone(&library));
         let unused = self.take_unused(&entries);
         drop(entries);
-        // Their processes end here, unless a running query still uses them.
-        drop((old, unused));
+        end(old.into_iter().chain(unused));
         Ok(library)
     }
 }

@@ -743,6 +743,21 @@ impl<Z: Zygote> Pool<Z> {
         self.shared.work.notify_one();
     }
 
+    /// Begins to end the pool, which dropping it waits for. Pools that are to end together begin before the first is dropped: none
+    /// boots a lane that another has made room for, and the wait is as long as the longest.
+    pub fn begin_to_end(&mut self) {
+        if self.shared.is_of_a_fork() {
+            return;
+        }
+        self.shared.stop.0.store(true, Relaxed);
+        // There are no waiters: a waiter borrows the pool.
+        let mut state = self.shared.lock();
+        state.closed = true;
+        self.shared.attend(&mut state);
+        drop(state);
+        self.shared.work.notify_one();
+    }
+
     /// What the pool holds now.
     pub fn stats(&self) -> PoolStats {
         let state = self.shared.lock();
@@ -761,13 +776,7 @@ impl<Z: Zygote> Drop for Pool<Z> {
         if self.shared.is_of_a_fork() {
             return;
         }
-        self.shared.stop.0.store(true, Relaxed);
-        // There are no waiters: a waiter borrows the pool.
-        let mut state = self.shared.lock();
-        state.closed = true;
-        self.shared.attend(&mut state);
-        drop(state);
-        self.shared.work.notify_one();
+        self.begin_to_end();
         if let Some(keeper) = self.keeper.take() {
             // A pool may be dropped by its own keeper only if a lane outlives it, which cannot be.
             let _ = keeper.join();

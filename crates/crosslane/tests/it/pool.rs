@@ -1,12 +1,14 @@
 //! The pool with a zygote that takes its time: nobody waits for a boot who finds a warm lane.
 
 use crate::idle::IdleLane;
-use crosslane::Error;
+use crosslane::catalog::Catalog;
 use crosslane::lane::Lane;
 use crosslane::pool::{self, Pool, PoolOptions, PooledLane, Stop};
-use std::sync::Arc;
+use crosslane::warmth::Warmth;
+use crosslane::{Error, Function};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -239,4 +241,54 @@ fn a_pool_that_is_dropped_waits_for_no_boot() {
         told.send(()).unwrap();
     });
     gone.recv_timeout(Duration::from_secs(20)).expect("the pool waits for the boot");
+}
+
+/// Boots at once; its end waits until as many have begun to end.
+struct LastZygote {
+    all: usize,
+    ends: Arc<(Mutex<usize>, Condvar)>,
+    alone: Arc<AtomicU64>,
+    booted: Arc<AtomicU64>,
+}
+
+impl pool::Zygote for LastZygote {
+    type Lane = IdleLane;
+
+    fn boot(&mut self) -> Result<IdleLane, Error> {
+        Ok(IdleLane { id: self.booted.fetch_add(1, Relaxed), works: None, broken: false })
+    }
+}
+
+impl Drop for LastZygote {
+    fn drop(&mut self) {
+        let (ends, end) = &*self.ends;
+        let mut count = ends.lock().unwrap();
+        *count += 1;
+        end.notify_all();
+        let most = Duration::from_secs(20);
+        let waited = end.wait_timeout_while(count, most, |count| *count < self.all).unwrap().1;
+        self.alone.fetch_add(waited.timed_out().into(), Relaxed);
+    }
+}
+
+#[test]
+fn libraries_end_side_by_side_and_boot_nothing_for_which_the_others_make_room() {
+    let (catalog, warmth, all) = (Catalog::default(), Arc::new(Warmth::new(1)), 3);
+    let (ends, alone, booted) = (Arc::default(), Arc::default(), Arc::default());
+    for at in 0..all {
+        let (ends, alone, booted) = (Arc::clone(&ends), Arc::clone(&alone), Arc::clone(&booted));
+        let zygote = LastZygote { all, ends, alone, booted };
+        let options = PoolOptions { warm: 1, idle_timeout: Duration::from_secs(60) };
+        let start = |_| Ok((zygote, ()));
+        let (pool, ()) = Pool::start_unless(options, Some(Arc::clone(&warmth)), || false, start).unwrap();
+        // The first takes all the room that there is.
+        while at == 0 && pool.stats().idle == 0 {
+            std::thread::yield_now();
+        }
+        let spec = format!(r#"{{ "signature": "f{at}() -> BIGINT", "admits_null": [] }}"#);
+        let functions = Function::all(vec![serde_json::from_str(&spec).unwrap()], "a file").unwrap();
+        catalog.publish(at.to_string(), functions, 0, pool, |_| Ok(())).unwrap();
+    }
+    catalog.clear();
+    assert_eq!((alone.load(Relaxed), booted.load(Relaxed)), (0, 1));
 }
