@@ -30,8 +30,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 RESULTS = ROOT / "bench" / "results"
-PEERS = ROOT / "bench" / "echo" / "target" / "release" / "crosslane-bench-echo"
-EXAMPLE = ROOT / "target" / "release" / "examples" / "echo"
+PEERS = ROOT / "target" / "dist" / "crosslane-bench-echo"
+EXAMPLE = ROOT / "target" / "dist" / "examples" / "echo"
 PROCESSORS = 2
 #: Before each run, with the same load.
 WARM_UP = 0.5
@@ -74,8 +74,8 @@ LOADS = (*map(uniform, RATES), POISSON, CLOSED, MIX)
 
 def build(ours: Path | None) -> dict[str, list[str]]:
     """Builds the servers, and returns their commands."""
-    cargo = ["cargo", "build", "--locked", "--release", "--quiet"]
-    builds = [[*cargo, "--manifest-path", str(ROOT / "bench" / "echo" / "Cargo.toml")]]
+    cargo = ["cargo", "build", "--locked", "--profile", "dist", "--quiet"]
+    builds = [[*cargo, "-p", "crosslane-bench-echo"]]
     if ours is None:
         builds.append([*cargo, "-p", "crosslane-sched", "--example", "echo"])
     for step in builds:

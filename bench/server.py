@@ -290,8 +290,7 @@ def latencies(points: list[Point]) -> Table:
 
 def build() -> None:
     """Builds the bare echo server and its load generator."""
-    manifest = ROOT / "bench" / "echo" / "Cargo.toml"
-    step = ["cargo", "build", "--locked", "--release", "--quiet", "--manifest-path", str(manifest)]
+    step = ["cargo", "build", "--locked", "--profile", "dist", "--quiet", "-p", "crosslane-bench-echo"]
     if subprocess.run(step, cwd=ROOT).returncode:
         sys.exit(f"the bare echo server cannot be built: {' '.join(step)}")
 

@@ -25,7 +25,7 @@ PLATFORMS = {"x86_64": "linux_amd64", "aarch64": "linux_arm64"}
 
 #: What a build needs, in folders or alone.
 SOURCES = [
-    *("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "crates"),
+    *("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "bench/echo", "crates"),
     *(f"python/{name}" for name in ("README.md", "crosslane", "guest", "pyproject.toml", "setup.py")),
     *("ruby/ext", "ruby/lib", "spark/pom.xml", "spark/src"),
     *(f"tools/{name}" for name in ("bundle.py", "features", "root_build.py", "spark", "v8")),
