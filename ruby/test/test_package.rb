@@ -25,7 +25,7 @@ class TestPackage < CrosslaneTest
   def test_the_gem_runs_where_it_is_installed
     Dir.mktmpdir do |home|
       folder = File.expand_path("..", __dir__)
-      run!({}, "rake", "package", chdir: folder)
+      run!({ "RUBYOPT" => "-r#{File.join(__dir__, "quick_gzip")}" }, "rake", "package", chdir: folder)
       installed = { "GEM_HOME" => home, "RUBYLIB" => nil, "RUBYOPT" => nil }
       run!(installed, "gem", "install", "--local", "--no-document", File.join(folder, "pkg/crosslane.gem"))
       specification = Gem::Package.new(File.join(folder, "pkg/crosslane.gem")).spec
