@@ -108,7 +108,7 @@ def steps(files: list[str]) -> Iterable[tuple[str, list[str], Path]]:
             yield f"style of {', '.join(suffixes)}", command, ROOT
     if touched := crates(files):
         packages = [word for crate in touched for word in ("-p", crate)]
-        yield "clippy, which compiles the tests in Rust", ["cargo", "tests", "-q", "--no-run", *packages], ROOT
+        yield "clippy and build of tests in Rust", ["cargo", "tests", "-q", "--no-run", *packages], ROOT
         yield "tests in Rust", ["cargo", "tests", "-q", *packages], ROOT
         build = [str(PYTHON), "setup.py", "-q", "build_ext", "--inplace"]
         yield "build", build, ROOT / "python"
