@@ -61,7 +61,8 @@ REST = 60.0
 STILL = 7.0
 #: Growth of the server's memory that is no finding, in MB: allocators keep some.
 MEMORY = 100
-
+#: Where files are in memory that programs share.
+SHARED_MEMORY = Path("/dev/shm")
 #: Beside the scalar functions: a table, an aggregate and a stream function in each language.
 MORE_SOURCES = {
     "py": """
@@ -482,13 +483,13 @@ def at_rest(server: psutil.Process, path: Path) -> Use:
     return use
 
 
-def files_in(folder: Path) -> set[str]:
-    """What is in a folder for what programs make, and of ours in the system's shared memory."""
-    return {str(file) for file in [*folder.rglob("*"), *Path("/dev/shm").glob("*crosslane*")]}
+def files_in(folders: list[Path]) -> set[str]:
+    """What programs have made in these folders."""
+    return {str(file) for folder in folders for file in folder.rglob("*")}
 
 
-def run(seconds: float, seed: int) -> bool:
-    """Runs for so many seconds. False if something happened that must not."""
+def run(seconds: float, seed: int, contained: bool = False) -> bool:
+    """Runs for so many seconds. False if something happened that must not. Others use the shared memory, too, unless it is contained."""
     mark()
     tally, chance = Tally(), random.Random(seed)
     growth: dict[str, str] = {}
@@ -496,8 +497,7 @@ def run(seconds: float, seed: int) -> bool:
         folder, scratch = Path(name), Path(name) / "tmp"
         scratch.mkdir()
         os.environ["TMPDIR"] = str(scratch)
-        # A test that was killed may have left some.
-        files_before = files_in(scratch)
+        folders = [scratch, SHARED_MEMORY] if contained else [scratch]
         sources = {language: text + MORE_SOURCES[language] for language, text in SOURCES.items()}
         files, path, log = write_sources(folder, sources), folder / "soak.sock", folder / "server.log"
         with serving(files, path, log) as (process, addresses):
@@ -542,7 +542,7 @@ def run(seconds: float, seed: int) -> bool:
                 tally.found("unexpected errors", text[text.index("panicked") - 200 :][:2000])
         if orphans := wait_for_none(marked, 10):
             tally.found("orphans", f"processes {orphans}")
-        if remains := files_in(scratch) - files_before | ({str(path)} if path.exists() else set()):
+        if remains := files_in(folders) | ({str(path)} if path.exists() else set()):
             tally.found("leaks", f"files {sorted(remains)}")
     report(tally, growth)
     return not tally.findings
@@ -558,16 +558,22 @@ def excess(before: Use, after: Use) -> list[str]:
     return [*more, *(["memory"] if after.memory > before.memory + MEMORY else [])]
 
 
-def contain() -> None:
-    """Runs on in a PID namespace, if there can be one: whatever happens, all that was started ends with it."""
+def contain() -> bool:
+    """Runs on in namespaces of its own, if there can be any: whatever happens, all that was started ends with them, and files in shared
+    memory are its own. Whether it does."""
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    if "CROSSLANE_SOAK" in os.environ or shutil.which("unshare") is None:
-        return
+    if "CROSSLANE_SOAK" in os.environ:
+        return True
+    if shutil.which("unshare") is None:
+        return False
+    mount = f"mount -t tmpfs tmpfs {SHARED_MEMORY}"
     for space in (unshare, [*unshare, "--user", "--map-root-user"]):
-        if subprocess.run([*space, "true"], capture_output=True).returncode == 0:
+        if subprocess.run([*space, *mount.split()], capture_output=True).returncode == 0:
             mark()
             # A shell waits for orphans, as the first process of a namespace has to.
-            os.execvp("unshare", [*space, "sh", "-c", '"$@"; exit $?', "sh", sys.executable, *sys.argv])
+            script = f'{mount} && "$@"; exit $?'
+            os.execvp("unshare", [*space, "sh", "-c", script, "sh", sys.executable, *sys.argv])
+    return False
 
 
 def main() -> None:
@@ -580,9 +586,9 @@ def main() -> None:
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     if options.client:
         return be_client(options.client, seed)
-    contain()
+    contained = contain()
     print(f"seed {seed}", flush=True)
-    sys.exit(0 if run(options.seconds, seed) else 1)
+    sys.exit(0 if run(options.seconds, seed, contained) else 1)
 
 
 if __name__ == "__main__":
