@@ -172,8 +172,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Ends the processes of libraries, side by side, and waits for it. Those that a running query still uses end with that.
 fn end<Z: Zygote>(libraries: impl IntoIterator<Item = Arc<Library<Z>>>) {
-    let mut unused: Vec<_> = libraries.into_iter().filter_map(Arc::into_inner).collect();
-    unused.iter_mut().for_each(|library| library.pool.begin_to_end());
+    let unused = libraries.into_iter().filter_map(Arc::into_inner);
+    Pool::end_all(unused.map(|library| library.pool));
 }
 
 impl<Z: Zygote> Catalog<Z> {

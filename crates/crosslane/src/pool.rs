@@ -743,9 +743,14 @@ impl<Z: Zygote> Pool<Z> {
         self.shared.work.notify_one();
     }
 
-    /// Begins to end the pool, which dropping it waits for. Pools that are to end together begin before the first is dropped: none
-    /// boots a lane that another has made room for, and the wait is as long as the longest.
-    pub fn begin_to_end(&mut self) {
+    /// Ends pools side by side, and waits for it. None boots a lane for which another has made room.
+    pub fn end_all(pools: impl IntoIterator<Item = Self>) {
+        let mut pools: Vec<_> = pools.into_iter().collect();
+        pools.iter_mut().for_each(Self::begin_to_end);
+    }
+
+    /// Begins what dropping the pool waits for.
+    fn begin_to_end(&mut self) {
         if self.shared.is_of_a_fork() {
             return;
         }
