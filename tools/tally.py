@@ -27,7 +27,7 @@ PYTEST_FAILED = re.compile(r"^(?P<test>(?:FAILED |ERROR |SUBFAILED).+)$")
 MINITEST_FAILED = re.compile(r"^(?P<test>\w+#test_\w+(?: \[[^\]]+\])?):$")
 CARGO_FAILED = re.compile(r"^thread '(?P<test>[^']+)'.* panicked at .+:$")
 #: What `tools/test` and pytest say of times.
-STEP = re.compile(r"^took (?P<seconds>\d+) s: (?P<step>.+)$", re.MULTILINE)
+STEP = re.compile(r"^(?P<outcome>took|failed after) (?P<seconds>\d+) s: (?P<step>.+)$", re.MULTILINE)
 DURATION = re.compile(r"^(?P<seconds>\d+\.\d+)s (?:call|setup|teardown) +(?P<test>\S+::.+)$", re.MULTILINE)
 #: How many of the slowest tests are shown.
 SLOWEST = 25
@@ -94,8 +94,12 @@ def main() -> None:
     if counts["failed"]:
         # Tests that expect a panic print one too: it is the count that says whether a test failed.
         print("", *failures(text), sep="\n")
+    # A step may fail without a test: a linter, or a soak.
+    failed = [step["step"] for step in STEP.finditer(text) if step["outcome"] != "took"]
+    if failed:
+        print("", *(f"failed: {step}" for step in failed), sep="\n")
     print(f"\n{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-    if counts["failed"] or not counts["passed"] or (counts["skipped"] and os.environ.get("CI")):
+    if failed or counts["failed"] or not counts["passed"] or (counts["skipped"] and os.environ.get("CI")):
         sys.exit(1)
 
 

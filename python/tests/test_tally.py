@@ -84,6 +84,23 @@ def test_what_failed_is_named_at_the_end(tmp_path: Path, printed: str, told: str
     assert " 1 failed" in outcome.stdout.splitlines()[-1]
 
 
+def test_a_step_that_failed_without_a_test_is_named(tmp_path: Path) -> None:
+    (tmp_path / "printed").write_text(
+        f"took 61 s: rust: linters\nfailed after 58 s: models: a soak\n{PYTEST}\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}
+    command = [sys.executable, TALLY, tmp_path / "printed"]
+    outcome = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert outcome.stdout.splitlines()[-4:] == [
+        "",
+        "failed: models: a soak",
+        "",
+        "641 passed, 0 failed, 5 skipped",
+    ]
+    assert "  0:58  models: a soak" in outcome.stdout
+    assert outcome.returncode == 1
+
+
 def test_steps_and_slow_tests_are_told_with_their_times(tmp_path: Path) -> None:
     (tmp_path / "printed").write_text(
         "took 61 s: rust: linters\n2.50s call     tests/test_x.py::test_y\n3.00s setup    tests/test_x.py::test_z[a b]\n"
