@@ -37,10 +37,12 @@ class TestConformance < CrosslaneTest
       sizes = given["large"] ? [0, 1] : [0, 1, 2047, 2049]
       sizes.product(TABLE["patterns"]).each do |size, pattern|
         fill(db, given, size, pattern, values)
-        THREADS.product(%w[echo echo_columns]).each do |threads, name|
+        THREADS.each do |threads|
           db.query("SET threads = #{threads}")
-          differ = db.query("SELECT x, y FROM (SELECT x, #{name}(x) AS y FROM data) WHERE #{difference} LIMIT 3").to_a
-          assert_empty differ, "#{name}, #{size} rows, NULLs: #{pattern}, #{threads} threads"
+          %w[echo echo_columns].each do |name|
+            differ = db.query("SELECT x, y FROM (SELECT x, #{name}(x) AS y FROM data) WHERE #{difference} LIMIT 3").to_a
+            assert_empty differ, "#{name}, #{size} rows, NULLs: #{pattern}, #{threads} threads"
+          end
         end
       end
       next if given["large"]
