@@ -36,19 +36,36 @@ PAGES = {
     "README.md": 15,
     "CONTRIBUTING.md": 1,
     "docs/clients.md": 18,
-    "docs/from-duckdb-python.md": 2,
-    "docs/from-mini-racer.md": 2,
-    "docs/from-ruby-duckdb.md": 2,
-    "docs/functions.md": 18,
+    "docs/functions.md": 10,
     "docs/javascript.md": 13,
+    "docs/kinds.md": 8,
     "docs/lua.md": 2,
+    "docs/migration/duckdb-python.md": 2,
+    "docs/migration/mini-racer.md": 2,
+    "docs/migration/ruby-duckdb.md": 2,
     "docs/ruby.md": 14,
     "docs/streams.md": 4,
+    "docs/types.md": 5,
 }
 #: What these pages show depends on DuckDB's version.
-VERSIONED = ("README.md", "docs/clients.md", "docs/from-duckdb-python.md", "docs/functions.md")
+VERSIONED = (
+    "README.md",
+    "docs/clients.md",
+    "docs/functions.md",
+    "docs/kinds.md",
+    "docs/migration/duckdb-python.md",
+    "docs/types.md",
+)
 #: These pages have drawings and a grammar, in blocks without a language, and no programs.
-DRAWN = ("docs/architecture.md", "docs/protocol.md")
+DRAWN = (
+    "docs/architecture.md",
+    "docs/internals/javascript.md",
+    "docs/internals/processes.md",
+    "docs/internals/ruby.md",
+    "docs/internals/server.md",
+    "docs/internals/spark.md",
+    "docs/protocol.md",
+)
 #: This page needs a program that runs beside it: `test_server.py` follows it.
 SERVED = ("docs/server.md",)
 #: This page has Rust, which the crate's own documentation tests compile.
@@ -68,6 +85,12 @@ def statements(block: str) -> Iterator[tuple[str, list[str]]]:
     """The statements of an SQL block with the rows that are shown for them."""
     for statement, rows in re.findall(r"(.+?;\n)((?:-- [^\n]*\n)*)", block, re.DOTALL):
         yield statement, [row.removeprefix("-- ") for row in rows.splitlines()]
+
+
+def headings(page: Path) -> set[str]:
+    """What links call the headings of a page."""
+    lines = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
 class Page:
@@ -166,11 +189,27 @@ def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_every_page_is_run() -> None:
-    pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+    pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]}
     with_blocks = {page for page in pages if FENCE.search((ROOT / page).read_text())}
     assert with_blocks == {*PAGES, *DRAWN, *RUST, *SERVED}
     for page in DRAWN:
         assert {language for language, _ in FENCE.findall((ROOT / page).read_text())} == {""}
+
+
+@pytest.mark.any_duckdb
+def test_links_lead_somewhere() -> None:
+    """Each link within the documentation names a file that exists, and a heading of it."""
+    wrong = []
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        text = FENCE.sub("", page.read_text())
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            place, _, heading = link.partition("#")
+            if "://" in link:
+                continue
+            target = page.parent / place if place else page
+            if not target.exists() or (heading and heading not in headings(target)):
+                wrong.append(f"{page.relative_to(ROOT)}: {link}")
+    assert wrong == []
 
 
 @pytest.mark.parametrize("name", ["crosslane", "crosslane._duckdb", "crosslane._udf", "crosslane._signature"])
@@ -203,7 +242,7 @@ def test_the_pictures_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_every_setting_and_command_is_documented() -> None:
-    text = (ROOT / "docs" / "functions.md").read_text()
+    text = (ROOT / "docs" / "commands.md").read_text()
     con = crosslane.connect()
     names = [row[0] for row in con.execute("SELECT name FROM crosslane_settings()").fetchall()]
     query = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_name LIKE 'crosslane_%'"
@@ -215,7 +254,7 @@ def test_every_setting_and_command_is_documented() -> None:
 
 @pytest.mark.parametrize("command", ["stats", "pools", "lanes"])
 def test_the_columns_of_statistics_are_documented(command: str) -> None:
-    text = (ROOT / "docs" / "functions.md").read_text()
+    text = (ROOT / "docs" / "commands.md").read_text()
     (table,) = re.findall(
         rf"^\| column of `crosslane_{command}\(\)` \|.*\n\|---.*\n((?:\|.*\n)+)", text, re.MULTILINE
     )

@@ -1,6 +1,6 @@
 """What users of DuckDB's own Python functions rely on: the same function in both, and what differs.
 
-docs/from-duckdb-python.md says the same to readers.
+docs/migration/duckdb-python.md says the same to readers.
 """
 
 from __future__ import annotations
