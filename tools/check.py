@@ -20,27 +20,46 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "bin" / "python"
 #: Tests in Python of what lies in a folder. The first that fits counts.
 TESTS = {
-    "conformance": ["test_conformance.py"],
-    "crates/crosslane-js": ["test_javascript.py", "test_isolates.py"],
-    "crates/crosslane-lua": ["test_lua.py"],
-    "crates/crosslane-remote": ["test_client.py", "test_server.py"],
-    "crates/crosslane-sched": ["test_server.py"],
-    "crates/crosslane-server": ["test_client.py", "test_server.py", "test_server_http.py"],
-    "crates/crosslane-load": ["test_load.py"],
+    "conformance": ["languages/test_conformance.py"],
+    "crates/crosslane-js": ["javascript/test_javascript.py", "javascript/test_isolates.py"],
+    "crates/crosslane-lua": ["languages/test_lua.py"],
+    "crates/crosslane-remote": ["server/test_client.py", "server/test_server.py"],
+    "crates/crosslane-sched": ["server/test_server.py"],
+    "crates/crosslane-server": [
+        "server/test_client.py",
+        "server/test_server.py",
+        "server/test_server_http.py",
+    ],
+    "crates/crosslane-load": ["server/test_load.py"],
     "crates/crosslane-jni": [],
     "crates/crosslane-duckdb": [
-        "test_functions.py",
-        "test_tables.py",
-        "test_registration.py",
-        "test_interrupts.py",
+        "functions/test_functions.py",
+        "tables/test_tables.py",
+        "libraries/test_registration.py",
+        "workers/test_interrupts.py",
     ],
-    "crates": ["test_functions.py", "test_failures.py", "test_tables.py", "test_waits.py"],
-    "docs": ["test_docs.py"],
-    "python/guest": ["test_functions.py", "test_types.py", "test_results.py", "test_aggregates.py"],
-    "python/crosslane": ["test_functions.py", "test_types.py", "test_cli.py", "test_registration.py"],
-    "ruby": ["test_ruby.py"],
-    "tools": ["test_setup.py", "test_tally.py"],
-    "README.md": ["test_docs.py::test_pages[README.md]"],
+    "crates": [
+        "functions/test_functions.py",
+        "workers/test_failures.py",
+        "tables/test_tables.py",
+        "workers/test_waits.py",
+    ],
+    "docs": ["project/test_docs.py"],
+    "python/guest": [
+        "functions/test_functions.py",
+        "types/test_types.py",
+        "types/test_results.py",
+        "aggregates/test_aggregates.py",
+    ],
+    "python/crosslane": [
+        "functions/test_functions.py",
+        "types/test_types.py",
+        "commands/test_cli.py",
+        "libraries/test_registration.py",
+    ],
+    "ruby": ["languages/test_ruby.py"],
+    "tools": ["project/test_setup.py", "project/test_tally.py"],
+    "README.md": ["project/test_docs.py::test_pages[README.md]"],
 }
 #: What checks the style of files with these endings.
 STYLE = {
@@ -92,9 +111,11 @@ def tests(files: Iterable[str]) -> list[str]:
     found: set[str] = set()
     for file in files:
         path = Path(file)
-        if path.parent == Path("python/tests"):
+        if path.is_relative_to("python/tests"):
             is_test = path.name.startswith("test_") and (ROOT / path).exists()
-            found |= {path.name} if is_test else {"test_functions.py"}
+            found |= {
+                path.relative_to("python/tests").as_posix() if is_test else "functions/test_functions.py"
+            }
         else:
             found |= set(next((tests for folder, tests in TESTS.items() if file.startswith(folder)), []))
     return [f"tests/{test}" for test in sorted(found)]

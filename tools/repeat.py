@@ -2,7 +2,7 @@
 
     tools/test --repeat N TEST...
 
-A test is what its runner takes, from this folder: `python/tests/test_waits.py::test_x` and `spark/tests/...` for pytest (on the newest DuckDB and Spark),
+A test is what its runner takes, from this folder: `python/tests/workers/test_waits.py::test_x` and `spark/tests/...` for pytest (on the newest DuckDB and Spark),
 `ruby/test/test_v8.rb` or `ruby/test/test_v8.rb:test_x` for Ruby, and `crosslane-ring` or `crosslane-ring:part_of_a_name` for cargo.
 """
 

@@ -1,6 +1,6 @@
 """The examples of docs/spark.md and of the README's section on Spark, run as written.
 
-Spark's blocks are fenced by `~~~`; those that are fenced by backticks are run by python/tests/test_docs.py. The blocks of a
+Spark's blocks are fenced by `~~~`; those that are fenced by backticks are run by python/tests/project/test_docs.py. The blocks of a
 page run in order, in one folder, and those in Python and SQL in one program:
 
 - A block whose first line is a comment with a file's name is written into that file, before all else.

@@ -1,0 +1,265 @@
+"""The documentation's examples, run as written.
+
+What a block of a page does is told by its language and its first line, and the blocks of a page run in order, in one folder:
+
+- A block whose first line is a comment with a file's name is written into that file. Something after it must use it, unless
+  it is YAML, which programs find by themselves.
+- Other Python blocks are one program, with the variables of those before them.
+- SQL blocks run on one connection. The comments after a statement are its rows, or the beginning of its error; `/path/to`
+  stands for the folder of the extension.
+- Console blocks are commands and what they print. `make` runs these tests: it is only asked whether it knows the target.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import crosslane
+
+ROOT = Path(__file__).parents[3]
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"(?:#|//|--) ([\w./]+\.(?:ipy|java|js|lua|py|rb|sql|yml))\n")
+#: How many blocks each page has.
+PAGES = {
+    "README.md": 15,
+    "CONTRIBUTING.md": 1,
+    "docs/clients.md": 18,
+    "docs/functions.md": 10,
+    "docs/javascript.md": 13,
+    "docs/kinds.md": 8,
+    "docs/lua.md": 2,
+    "docs/migration/duckdb-python.md": 2,
+    "docs/migration/mini-racer.md": 2,
+    "docs/migration/ruby-duckdb.md": 2,
+    "docs/ruby.md": 14,
+    "docs/streams.md": 4,
+    "docs/types.md": 5,
+}
+#: What these pages show depends on DuckDB's version.
+VERSIONED = (
+    "README.md",
+    "docs/clients.md",
+    "docs/functions.md",
+    "docs/kinds.md",
+    "docs/migration/duckdb-python.md",
+    "docs/types.md",
+)
+#: These pages have drawings and a grammar, in blocks without a language, and no programs.
+DRAWN = (
+    "docs/architecture.md",
+    "docs/internals/javascript.md",
+    "docs/internals/processes.md",
+    "docs/internals/ruby.md",
+    "docs/internals/server.md",
+    "docs/internals/spark.md",
+    "docs/protocol.md",
+)
+#: This page needs a program that runs beside it: `test_server.py` follows it.
+SERVED = ("docs/server.md",)
+#: This page has Rust, which the crate's own documentation tests compile.
+RUST = ("docs/scheduler.md",)
+#: What `crosslane.register` calls.
+INTERNAL = ("crosslane_load_pickle", "crosslane_load_threads", "crosslane_outdated", "crosslane_renew")
+
+
+def commands(block: str) -> list[tuple[str, str]]:
+    """The commands of a console block with their outputs."""
+    before, *parts = re.split(r"^\$ ", block, flags=re.MULTILINE)
+    assert before == ""
+    return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
+
+
+def statements(block: str) -> Iterator[tuple[str, list[str]]]:
+    """The statements of an SQL block with the rows that are shown for them."""
+    for statement, rows in re.findall(r"(.+?;\n)((?:-- [^\n]*\n)*)", block, re.DOTALL):
+        yield statement, [row.removeprefix("-- ") for row in rows.splitlines()]
+
+
+def headings(page: Path) -> set[str]:
+    """What links call the headings of a page."""
+    lines = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+class Page:
+    """A page that is followed as a reader would."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names: dict[str, Any] = {"__name__": "__main__"}
+        self._con = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+        self.unused: set[str] = set()
+
+    def close(self) -> None:
+        """Closes what the page has opened."""
+        self._con.close()
+
+    def run(self, language: str, text: str) -> None:
+        """Does what a block says."""
+        self.unused -= {name for name in self.unused if name in text}
+        if name := FILE.match(text):
+            file = self._folder / name[1]
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+            if file.suffix != ".yml":
+                self.unused.add(name[1])
+        elif language == "python":
+            exec(compile(text, "<block>", "exec"), self._names)
+        elif language == "sql":
+            self._sql(text)
+        elif language == "console":
+            self._console(text)
+        else:
+            pytest.fail(f"nobody runs this block of {language!r}:\n{text}")
+
+    def _sql(self, text: str) -> None:
+        parts = list(statements(text.replace("/path/to", str(crosslane.extension_path().parent))))
+        assert parts, text
+        for statement, shown in parts:
+            if shown and shown[0].startswith("Error: "):
+                with pytest.raises(duckdb.Error) as caught:
+                    self._con.execute(statement).fetchall()
+                message = self._without_folder(f"Error: {caught.value}").splitlines()
+                assert message[: len(shown)] == shown
+                continue
+            rows = self._con.execute(statement).fetchall()
+            if shown:
+                assert [
+                    " | ".join("NULL" if cell is None else str(cell) for cell in row) for row in rows
+                ] == shown
+
+    def _without_folder(self, text: str) -> str:
+        return text.replace(f"{self._folder}/", "")
+
+    def _console(self, text: str) -> None:
+        for command, shown in commands(text):
+            if command.startswith("make "):
+                subprocess.run(["make", "-n", command.split()[1]], cwd=ROOT, check=True, capture_output=True)
+                continue
+            result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+            printed = self._without_folder(result.stdout + result.stderr)
+            assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines(), command
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=() if page in VERSIONED else pytest.mark.any_duckdb) for page in PAGES]
+)
+def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, command in (("crosslane", "-m crosslane._cli"), ("python3", "")):
+        (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable} {command} "$@"\n')
+        (commands / name).chmod(0o755)
+    # Programs of Python packages lie beside the interpreter, the packages of Node.js beside package.json.
+    monkeypatch.setenv("PATH", f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("NODE_PATH", f"{ROOT / 'node_modules'}:{os.environ.get('NODE_PATH', '')}")
+    monkeypatch.setenv("CLASSPATH", str(ROOT / ".jdbc" / "duckdb_jdbc.jar"))
+    # IPython writes its history, and dbt would tell its makers that it runs.
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("DO_NOT_TRACK", "1")
+    # A reader's tools compile their modules once; dbt, IPython and Ibis have thousands.
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    # What the page exports in one command is there in the next.
+    monkeypatch.setenv("EXTENSION", str(crosslane.extension_path()))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("CROSSLANE", str(ROOT))
+    blocks = FENCE.findall((ROOT / page).read_text())
+    assert len(blocks) == PAGES[page]
+    reader = Page(tmp_path)
+    try:
+        for language, text in blocks:
+            reader.run(language, text)
+    finally:
+        reader.close()
+    assert reader.unused == set()
+
+
+def test_every_page_is_run() -> None:
+    pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]}
+    with_blocks = {page for page in pages if FENCE.search((ROOT / page).read_text())}
+    assert with_blocks == {*PAGES, *DRAWN, *RUST, *SERVED}
+    for page in DRAWN:
+        assert {language for language, _ in FENCE.findall((ROOT / page).read_text())} == {""}
+
+
+@pytest.mark.any_duckdb
+def test_links_lead_somewhere() -> None:
+    """Each link within the documentation names a file that exists, and a heading of it."""
+    wrong = []
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        text = FENCE.sub("", page.read_text())
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            place, _, heading = link.partition("#")
+            if "://" in link:
+                continue
+            target = page.parent / place if place else page
+            if not target.exists() or (heading and heading not in headings(target)):
+                wrong.append(f"{page.relative_to(ROOT)}: {link}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", ["crosslane", "crosslane._duckdb", "crosslane._udf", "crosslane._signature"])
+def test_docstrings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_the_pictures_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "bench")
+    draw = importlib.import_module("draw")
+    assert doctest.testmod(draw) == (0, 1)
+    figures = draw.Figures.load(draw.PUBLISHED)
+    copy = tmp_path / "figures.json"
+    figures.save(copy)
+    assert draw.Figures.load(copy) == figures
+    stories = [line.story for line in figures.lines if line.story]
+    assert len(stories) == 6
+    assert all(0 < story.ours < story.theirs for story in stories)
+    assert f"DuckDB {figures.duckdb}" in (ROOT / "docs" / "benchmarks.md").read_text()
+    assert figures.date in (ROOT / "docs" / "benchmarks.md").read_text()
+    if importlib.util.find_spec("matplotlib"):  # DuckDB 1.5's environment draws nothing.
+        figures.depths = {1: 1e8, 2: 1.5e8, 8: 2e8}
+        figures.save(copy)
+        assert draw.Figures.load(copy) == figures
+        pictures = [path.name for path in draw.draw(figures, tmp_path)]
+        assert pictures == ["targets.png", "peers.png", "depths.png"]
+
+
+def test_every_setting_and_command_is_documented() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text()
+    con = crosslane.connect()
+    names = [row[0] for row in con.execute("SELECT name FROM crosslane_settings()").fetchall()]
+    query = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_name LIKE 'crosslane_%'"
+    names += [row[0] for row in con.execute(query).fetchall() if row[0] not in INTERNAL]
+    con.close()
+    assert len(names) > 10
+    assert [name for name in names if name not in text] == []
+
+
+@pytest.mark.parametrize("command", ["stats", "pools", "lanes"])
+def test_the_columns_of_statistics_are_documented(command: str) -> None:
+    text = (ROOT / "docs" / "commands.md").read_text()
+    (table,) = re.findall(
+        rf"^\| column of `crosslane_{command}\(\)` \|.*\n\|---.*\n((?:\|.*\n)+)", text, re.MULTILINE
+    )
+    documented = re.findall(r"^\| `(\w+)` \| (?:\S+ )?\| \S", table, re.MULTILINE)
+    con = crosslane.connect()
+    columns = con.sql(f"FROM crosslane_{command}()").columns
+    con.close()
+    assert documented == columns
