@@ -56,30 +56,27 @@ soak-server: setup
 
 bench:
 	@tools/setup bench
-	@.venv/bin/python bench/run.py $(BENCH)
+	@.venv/bin/python -m bench.duckdb.run $(BENCH)
 
 bench-sched:
 	@tools/setup bench
-	@.venv/bin/python bench/sched.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+	@.venv/bin/python -m bench.scheduler.run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-server:
 	@tools/setup bench
-	@.venv/bin/python bench/server.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(BENCH)
+	@.venv/bin/python -m bench.server.run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(BENCH)
 
 bench-spark:
 	@tools/setup bench
-	@.venv/bin/python bench/spark.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(BENCH)
+	@.venv/bin/python -m bench.spark.run $(if $(ROUNDS),--rounds $(ROUNDS)) $(BENCH)
 
 pictures:
 	@tools/setup bench
-	@.venv/bin/python bench/draw.py
-	@[ ! -e bench/sched.json ] || .venv/bin/python bench/draw_sched.py
-	@[ ! -e bench/server.json ] || .venv/bin/python bench/draw_server.py
-	@[ ! -e bench/spark.json ] || .venv/bin/python bench/draw_spark.py
+	@.venv/bin/python -m bench.draw
 
 bench-versions:
 	@tools/setup bench
-	@.venv/bin/python bench/versions.py "$(OTHER)"
+	@.venv/bin/python -m bench.versions "$(OTHER)"
 
 fuzz:
 	@tools/fuzz $(SECONDS)

@@ -2,9 +2,9 @@
 
     make bench-versions OTHER=/path/of/another/checkout
 
-The other checkout must be built (`make setup` there). Each version runs in a process of its own; the two take
-turns at every query, so that the machine's drift meets both alike. The figure of a line is the median of the
-rounds' ratios; above 1, this version is faster.
+The other checkout must be built (`make setup` there). Each version runs in its own process. The two take turns at
+every query, so that a change of the machine's speed affects both. The figure of a line is the median of the rounds'
+ratios. Above 1, this version is faster.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ QUERIES = [
 
 
 def serve() -> None:
-    """A version's process: answers each query's number on standard input with its seconds."""
+    """A version's process: reads numbers of queries from standard input, and prints the seconds of each."""
     import time
 
     import crosslane
 
-    functions = [ROOT / "bench" / f"functions.{language}" for language in ("py", "js", "rb")]
+    folder = ROOT / "bench" / "duckdb" / "functions"
+    functions = [folder / f"scalar.{suffix}" for suffix in ("py", "js", "rb")]
     con = crosslane.connect(functions=functions)
     for table in TABLES:
         con.execute(table)
@@ -110,7 +111,7 @@ def main(other: Path) -> None:
     for number, (name, _, threads) in enumerate(track(QUERIES, "measuring", console=console)):
         taken: dict[str, list[float]] = {who: [] for who in versions}
         for round in range(ROUNDS + 1):
-            # Who is first changes from round to round; the first round warms up and does not count.
+            # The order changes from round to round. The first round is a warm-up and does not count.
             order = list(versions) if round % 2 else list(reversed(versions))
             for who in order:
                 seconds = versions[who].seconds(number)

@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def sched(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(ROOT / "bench")
-    return importlib.import_module("sched")
+    monkeypatch.syspath_prepend(ROOT)
+    return importlib.import_module("bench.scheduler.run")
 
 
 def report(us: float, cycles: float | None = None) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios(sched: ModuleType) -> None:
 
 
 def test_figures_tables_and_picture(sched: ModuleType, tmp_path: Path) -> None:
-    assert doctest.testmod(sched).failed == 0
+    assert doctest.testmod(importlib.import_module("bench.report")) == (0, 2)
     runs = filled(sched, {"else": [10, 20, 30], sched.RAW: [1, 2, 3]})
     figures = sched.Figures("a machine", "a day", 1, 3, runs.points(), runs.lines())
     figures.save(tmp_path / "figures.json")
@@ -78,7 +78,7 @@ def test_figures_tables_and_picture(sched: ModuleType, tmp_path: Path) -> None:
     assert "this machine has no counters" in text
     assert "lost" not in text
     if importlib.util.find_spec("matplotlib"):  # DuckDB 1.5's environment draws nothing.
-        sched.draw(figures, tmp_path / "echo.png")
+        sched.draw(figures, tmp_path)
         assert (tmp_path / "echo.png").stat().st_size > 10_000
 
 
@@ -116,7 +116,7 @@ def test_a_disturbed_run_is_made_again_while_there_are_spare_ones(
 
 @pytest.fixture
 def server(sched: ModuleType) -> ModuleType:
-    return importlib.import_module("server")
+    return importlib.import_module("bench.server.run")
 
 
 def called(us: float) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def called(us: float) -> dict[str, Any]:
 def test_the_server_is_compared_round_by_round(server: ModuleType, tmp_path: Path) -> None:
     bench = server.Bench("unix", "port", 1, 3, lambda _: None)
     times = {
-        server.RAW: [10, 40, 20],
+        server.BARE: [10, 40, 20],
         "Python": [30, 20, 20],
         "JavaScript": [20, 20, 20],
         "Ruby": [90, 90, 90],
@@ -151,16 +151,8 @@ def test_the_server_is_compared_round_by_round(server: ModuleType, tmp_path: Pat
     text = printed(server.latencies(figures.points), server.targets(figures.lines))
     assert text.count("JavaScript") == len(server.RATES) + 2
     if importlib.util.find_spec("matplotlib"):
-        server.draw(figures, tmp_path / "server.png")
+        server.draw(figures, tmp_path)
         assert (tmp_path / "server.png").stat().st_size > 10_000
-
-
-def test_who_begins_changes_from_round_to_round(server: ModuleType) -> None:
-    made: list[str] = []
-    round_of = server.turns(*(lambda name=name: made.append(name) for name in "abc"))
-    for turn in range(3):
-        round_of(turn)
-    assert "".join(made) == "abcbcacab"
 
 
 def test_the_line_of_flight(server: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,13 +221,13 @@ def test_docstrings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_pictures_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "bench")
-    draw = importlib.import_module("draw")
-    assert doctest.testmod(draw) == (0, 1)
-    figures = draw.Figures.load(draw.PUBLISHED)
+    monkeypatch.syspath_prepend(ROOT)
+    pictures = importlib.import_module("bench.duckdb.pictures")
+    assert doctest.testmod(pictures) == (0, 1)
+    figures = pictures.Figures.load(ROOT / "bench" / "duckdb" / "figures.json")
     copy = tmp_path / "figures.json"
     figures.save(copy)
-    assert draw.Figures.load(copy) == figures
+    assert pictures.Figures.load(copy) == figures
     stories = [line.story for line in figures.lines if line.story]
     assert len(stories) == 6
     assert all(0 < story.ours < story.theirs for story in stories)
@@ -236,9 +236,9 @@ def test_the_pictures_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.Monke
     if importlib.util.find_spec("matplotlib"):  # DuckDB 1.5's environment draws nothing.
         figures.depths = {1: 1e8, 2: 1.5e8, 8: 2e8}
         figures.save(copy)
-        assert draw.Figures.load(copy) == figures
-        pictures = [path.name for path in draw.draw(figures, tmp_path)]
-        assert pictures == ["targets.png", "peers.png", "depths.png"]
+        assert pictures.Figures.load(copy) == figures
+        drawn = [path.name for path in pictures.draw(figures, tmp_path)]
+        assert drawn == ["targets.png", "peers.png", "depths.png"]
 
 
 def test_every_setting_and_command_is_documented() -> None:

@@ -95,7 +95,7 @@ def test_errors_name_the_batch_and_end_the_stream() -> None:
     stream = crosslane.map(numbers(20), fails)
     assert [next(stream).num_rows for _ in range(7)] == [1000] * 7
     with pytest.raises(
-        RuntimeError, match=r"(?s)fails, batch 8: LookupError: no such flight.*test_map.py.*in fails"
+        RuntimeError, match=r"(?s)fails, batch 8: LookupError: no such flight.*test_map_endings.py.*in fails"
     ):
         next(stream)
     lenient = crosslane.map(numbers(20), fails, on_error="null")

@@ -3,11 +3,11 @@
 # The part of the benchmark that is a Ruby program: host lanes against themselves and against plain Ruby, guests
 # against host lanes, V8 contexts that boot off Ruby's lock. Prints times in seconds, as JSON.
 #
-#   ruby -I ruby/lib bench/ruby.rb LIBRARIES.js ROUNDS
+#   ruby -I ruby/lib bench/duckdb/ruby_program.rb LIBRARIES.js ROUNDS
 
 require "crosslane"
 require "crosslane/v8"
-require_relative "work"
+require_relative "functions/work"
 
 LIBRARIES, ROUNDS = ARGV[0], Integer(ARGV[1])
 WANTED = ARGV[2].to_s
@@ -31,7 +31,7 @@ def both(rounds, ours, theirs)
 end
 
 def database
-  db = Crosslane.open(functions: [File.join(__dir__, "functions.rb")])
+  db = Crosslane.open(functions: [File.join(__dir__, "functions", "scalar.rb")])
   db.query("CREATE TABLE numbers AS SELECT i AS x FROM range(500000) r(i)")
   db.query("CREATE TABLE million AS SELECT i AS x, 'row number ' || i AS s FROM range(1000000) r(i)")
   db.query("CREATE TABLE quarter AS SELECT i AS x FROM range(#{QUARTER}) r(i)")

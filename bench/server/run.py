@@ -2,10 +2,10 @@
 
     make bench-server                        about ten minutes
     make bench-server SECONDS=1 ROUNDS=2     a shorter one: two rounds of runs of one second each
-    make bench-server BENCH="query heavy"    only these works: query, echo, heavy, flight
+    make bench-server BENCH="query heavy"    only these comparisons: query, echo, heavy, flight
 
-What is compared takes turns on the same two processors, where the load generator runs, too. The figures are medians
-over the rounds; a ratio is the median of the rounds' ratios.
+All that is compared takes turns on the same two processors. The load generator runs there, too. The figures are
+medians of the rounds. A ratio is the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from sched import PEERS, PERCENTILES, PROCESSORS, RESULTS, WARM_UP, Report, shown, targets
 from typing import Any
 
-import flight
-from draw import ROOT, Line, machine
-from draw_sched import Figures, Point
-from draw_server import RAW, draw
-from rich.console import Console
 from rich.table import Table
 
 import crosslane
 from crosslane import _load
 
-SERVED = [ROOT / "bench" / "served" / f"functions.{suffix}" for suffix in ("py", "js", "rb")]
+from ..figures import RESULTS, ROOT, Line, machine
+from ..report import in_turn, ratio, say_written, shown, table_of, targets, wide_console
+from ..scheduler.pictures import Point
+from ..scheduler.run import PEERS, PERCENTILES, PROCESSORS, WARM_UP, Report
+from . import flight
+from .pictures import BARE, Figures, draw
+
+SERVED = [Path(__file__).parent / "functions" / f"functions.{suffix}" for suffix in ("py", "js", "rb")]
 NOTHING = {"Python": "py_nothing(1)", "JavaScript": "js_nothing(1)", "Ruby": "rb_nothing(1)"}
 SPIN = {"Python": "py_spin(2000)", "Ruby": "rb_spin(2000)"}
 ADD = {
@@ -49,7 +50,7 @@ ADD = {
 CONNECTIONS = 4
 RATES = (1_000, 5_000, 10_000, 20_000)
 ECHO = 20_000
-#: Calls per second, and the share of heavy ones among them.
+#: Calls per second, and the share of heavy calls among them.
 MIXED, HEAVY = 5_000, 0.1
 ROWS = 1_000_000
 TEXT = "format(' No. {:,} ', i)"
@@ -58,23 +59,21 @@ WORKS = ("query", "echo", "heavy", "flight")
 
 @dataclass
 class Compared:
-    """Two things that took turns: a figure of each for each round."""
+    """Two things that took turns, with a figure of each for each round."""
 
     name: str
     against: str
     target: float
-    #: What the figures are: ``s`` and ``us`` (the less the better), or ``rows/s``.
+    #: The unit of the figures: ``s`` or ``us`` (less is better), or ``rows/s`` (more is better).
     unit: str
     ours: list[float] = field(default_factory=list)
     theirs: list[float] = field(default_factory=list)
 
     def line(self) -> Line:
         """Our figure beside the other."""
-        ratio = statistics.median(mine / its for mine, its in zip(self.ours, self.theirs))
         texts = [self._shown(statistics.median(figures)) for figures in (self.ours, self.theirs)]
-        return Line(
-            self.name, self.against, *texts, ratio, self.target, "x" if self.unit == "rows/s" else "times"
-        )
+        unit = "x" if self.unit == "rows/s" else "times"
+        return Line(self.name, self.against, *texts, ratio(self.ours, self.theirs), self.target, unit)
 
     def _shown(self, value: float) -> str:
         if self.unit == "rows/s":
@@ -82,20 +81,9 @@ class Compared:
         return f"{value * 1e3:.1f} ms" if self.unit == "s" else f"{shown(value)} us"
 
 
-def turns(*runs: Callable[[], None]) -> Callable[[int], None]:
-    """What makes all runs of a round, and begins with another one in each."""
-
-    def round_of(turn: int) -> None:
-        first = turn % len(runs)
-        for run in runs[first:] + runs[:first]:
-            run()
-
-    return round_of
-
-
 @contextmanager
 def server(folder: Path) -> Iterator[tuple[str, str]]:
-    """``crosslane serve`` with all functions. Its addresses: a Unix socket, and a port."""
+    """``crosslane serve`` with all functions. Gives its two addresses: a Unix socket and a port."""
     unix = f"crosslane+unix://{folder}/server.sock"
     workers = 2 * len(os.sched_getaffinity(0))
     command = [sys.executable, "-m", "crosslane._cli", "serve", *map(str, SERVED)]
@@ -112,7 +100,7 @@ def server(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 class Bench:
-    """What is measured against a server."""
+    """All comparisons with a server."""
 
     def __init__(self, unix: str, port: str, seconds: float, rounds: int, say: Callable[[str], None]) -> None:
         self._unix = unix
@@ -125,7 +113,7 @@ class Bench:
         self.reports: dict[tuple[str, int], list[Report]] = {}
 
     def query(self) -> None:
-        """A query over a million rows, by a server at a Unix socket and by lanes of the engine."""
+        """A query over a million rows: over a server at a Unix socket, and over the engine's own lanes."""
 
         def connection(*files: Path) -> Any:
             con = crosslane.connect(functions=files, config={"threads": PROCESSORS})
@@ -159,7 +147,7 @@ class Bench:
     def echo(self) -> None:
         """A function that does nothing, and a bare echo server, at several rates."""
         for rate in RATES:
-            runs = [lambda rate=rate: self._note(RAW, rate, self._raw(rate))]
+            runs = [lambda rate=rate: self._note(BARE, rate, self._raw(rate))]
             for language, call in NOTHING.items():
                 runs.append(
                     lambda language=language, call=call, rate=rate: self._note(
@@ -170,7 +158,7 @@ class Bench:
         self.compared += self.echoes()
 
     def echoes(self) -> list[Compared]:
-        """The comparisons with the bare echo server: of the language that serves it best, and then of the others."""
+        """The comparisons of each language with the bare echo server. The fastest language comes first."""
 
         def figures(who: str, percentile: str) -> list[float]:
             return [report["latency"][f"{percentile}_us"] for report in self.reports[who, ECHO]]
@@ -178,15 +166,15 @@ class Bench:
         best = sorted(NOTHING, key=lambda language: statistics.median(figures(language, "p50")))
         return [
             Compared(
-                f"echo {percentile}, {ECHO // 1000}k per second, {language}", RAW, 1.3, "us",
-                figures(language, percentile), figures(RAW, percentile),
+                f"echo {percentile}, {ECHO // 1000}k per second, {language}", BARE, 1.3, "us",
+                figures(language, percentile), figures(BARE, percentile),
             )
             for language in best
             for percentile in ("p50", "p99")
         ]  # fmt: skip
 
     def heavy(self) -> None:
-        """Light functions beside heavy ones of the same file, and without them."""
+        """Calls of light functions, with and without calls of heavy functions of the same file beside them."""
         for language, spin in SPIN.items():
             name = f"light p99 beside {HEAVY:.0%} heavy calls, {language}"
             compared = Compared(name, "without the heavy ones", 3, "us")
@@ -206,16 +194,16 @@ class Bench:
             )
 
     def flight(self) -> None:
-        """Batches through Flight's door, and arrow-udf's own server."""
+        """Batches over Arrow Flight, to our server and to arrow-udf's own."""
         compared = Compared("a batch of 2,048 BIGINT through Flight", "arrow-udf's server", 1.0, "rows/s")
         compared.ours, compared.theirs = flight.measure(self._rounds)
         self.compared.append(compared)
 
     def _take_turns(self, what: str, *runs: Callable[[], None]) -> None:
-        round_of = turns(*runs)
         for turn in range(self._rounds):
             self._say(f"{what}: round {turn + 1} of {self._rounds}")
-            round_of(turn)
+            for run in in_turn(runs, turn):
+                run()
 
     def _note(self, who: str, rate: int, report: Report) -> None:
         self.reports.setdefault((who, rate), []).append(report)
@@ -247,7 +235,7 @@ class Bench:
         command = [PEERS, "load", *options, "--warm-up", str(WARM_UP), "--", PEERS, "raw"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            sys.exit(f"{RAW}: {done.stderr.strip()}")
+            sys.exit(f"{BARE}: {done.stderr.strip()}")
         return json.loads(done.stdout)
 
     def points(self) -> list[Point]:
@@ -272,10 +260,7 @@ class Bench:
 
 def latencies(points: list[Point]) -> Table:
     """Latencies, rate by rate."""
-    table = Table(header_style="bold", title="latency in us", title_justify="left")
-    table.add_column("server")
-    for head in ("per second", *PERCENTILES, "late p99"):
-        table.add_column(head, justify="right")
+    table = table_of("latency in us", "server", numbers=("per second", *PERCENTILES, "late p99"))
     load = ""
     for point in points:
         if point.load != load:
@@ -296,7 +281,7 @@ def build() -> None:
 
 
 def main() -> None:
-    """Measures, and says what came out."""
+    """Measures, prints the results, and saves them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -308,9 +293,7 @@ def main() -> None:
     if unknown:
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(WORKS)}")
     works = [work for work in WORKS if work in (arguments.works or WORKS)]
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=180)
+    console = wide_console()
     RESULTS.mkdir(exist_ok=True)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:PROCESSORS])
     if "echo" in works:
@@ -330,11 +313,9 @@ def main() -> None:
     if figures.points:
         console.print(latencies(figures.points))
     console.print(targets(figures.lines))
-    saved, picture = RESULTS / "server.json", RESULTS / "server.png"
+    saved = RESULTS / "server.json"
     figures.save(saved)
-    draw(figures, picture)
-    for path in (saved, picture):
-        console.print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+    say_written(console, saved, *draw(figures, RESULTS))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,13 @@
-"""Arrow Flight: rows per second of batches of 2,048 BIGINT, through Crosslane's door and through arrow-udf's own Python server.
+"""Arrow Flight: rows per second of batches of 2,048 BIGINT, to Crosslane's server and to arrow-udf's own.
 
-Both get the same function, the same client (pyarrow's DoExchange, with as many batches ahead) and as many batches, in rounds one after
-the other. ``python bench/flight.py`` prints the medians and their ratio.
+Both have the same function and the same client: pyarrow's DoExchange, which sends the same number of batches
+ahead. They take turns.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -59,13 +56,13 @@ if __name__ == "__main__":
 
 @contextlib.contextmanager
 def _served(command: list[str]) -> Iterator[str]:
-    """The address of a server, the last word of a line that begins so."""
+    """Starts a server, and gives its address: the last word of the line that it prints when it serves."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         for line in process.stdout:
             if "serving" in line and "grpc://" in line:
-                # What it prints later is read, so that it never waits.
+                # Reads what the server prints later, so that the server never waits for the pipe.
                 threading.Thread(target=process.stdout.read, daemon=True).start()
                 yield line.split()[-1]
                 return
@@ -110,8 +107,8 @@ def _round(client: flight.FlightClient, batches: int) -> float:
     return got / taken
 
 
-def measure(rounds: int = 5) -> tuple[list[float], list[float]]:
-    """What Crosslane and arrow-udf's server have done in each round, in rows per second."""
+def measure(rounds: int) -> tuple[list[float], list[float]]:
+    """The rows per second of Crosslane's and of arrow-udf's server in each round."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         ours, theirs = Path(folder, "ours.py"), Path(folder, "theirs.py")
         ours.write_text(OURS)
@@ -128,20 +125,3 @@ def measure(rounds: int = 5) -> tuple[list[float], list[float]]:
             for which in (0, 1) if number % 2 == 0 else (1, 0):
                 speeds[which].append(_round(clients[which], BATCHES))
     return speeds
-
-
-def main() -> None:
-    """Prints the figures."""
-    crosslane, arrow_udf = map(statistics.median, measure(int(os.environ.get("ROUNDS", "5"))))
-    figures = {"crosslane": crosslane, "arrow_udf": arrow_udf, "ratio": crosslane / arrow_udf}
-    if "--json" in sys.argv[1:]:
-        print(json.dumps(figures))
-        return
-    print(f"batches of {ROWS} BIGINT over Arrow Flight, {AHEAD} ahead, rows per second")
-    for name in ("crosslane", "arrow_udf"):
-        print(f"  {name:<10} {figures[name]:>12,.0f}")
-    print(f"  ratio      {figures['ratio']:>12.2f}  (target: at least 1.0)")
-
-
-if __name__ == "__main__":
-    main()

@@ -3,8 +3,8 @@
     make bench-sched                        about nine minutes
     make bench-sched SECONDS=1 ROUNDS=3     a shorter one: three rounds of runs of one second each
 
-The servers take turns on the same two processors, where the load generator runs, too. The figures are medians over
-the rounds; a ratio is the median of the rounds' ratios.
+The servers take turns on the same two processors. The load generator runs there, too. The figures are medians of
+the rounds. A ratio is the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from draw import ROOT, Line, machine
-from draw_sched import Figures, Point, draw
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-RESULTS = ROOT / "bench" / "results"
+from ..figures import RESULTS, ROOT, Line, machine
+from ..report import in_turn, progress, ratio, say_written, shown, table_of, targets, wide_console
+from .pictures import Figures, Point, draw
+
 PEERS = ROOT / "target" / "dist" / "crosslane-bench-echo"
 EXAMPLE = ROOT / "target" / "dist" / "examples" / "echo"
 PROCESSORS = 2
-#: Before each run, with the same load.
+#: Seconds of the same load before each run.
 WARM_UP = 0.5
-#: A run is made again if others took more of the processors; but so many in all, as a part of all runs.
-DISTURBED, SPARE = 0.05, 0.25
+#: A run is repeated if other programs took more than this share of the processors.
+DISTURBED = 0.05
+#: How many runs may be repeated, as a share of all runs.
+SPARE = 0.25
 OURS, OFF, RAW = "Crosslane", "Crosslane, priority off", "raw epoll"
 TOKIO, SPAWN = "tokio", "tokio, a task per request"
 PERCENTILES = ("avg", "p50", "p90", "p99", "p99.9", "p99.99", "max")
-MISSING = "-"
 #: A run's report, as the load generator prints it.
 Report = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Load:
-    """What the load generator does, and to which servers."""
+    """What the load generator sends, and to which servers."""
 
     name: str
     options: tuple[str, ...]
@@ -57,7 +57,7 @@ class Load:
 
 
 def uniform(rate: int) -> Load:
-    """So many requests per second, at equal distances."""
+    """A load of this many requests per second, at equal distances."""
     return Load(f"{rate // 1000}k per second", ("--rate", str(rate)), rate=rate)
 
 
@@ -92,17 +92,17 @@ def build(ours: Path | None) -> dict[str, list[str]]:
 
 
 class Others:
-    """What other programs, and other guests of a virtual machine's host, take of our processors from now on."""
+    """The processor time that other programs, and other virtual machines of the host, take from now on."""
 
     def __init__(self) -> None:
         self._begun = self._now()
 
     def _now(self) -> tuple[float, float]:
-        """Seconds of processors so far: those that our children did not take, and all, idle ones included."""
+        """Processor seconds so far: those that our children did not take, and all, with idle ones."""
         every = psutil.cpu_times(percpu=True)
         times = [every[processor] for processor in os.sched_getaffinity(0)]
         ours = resource.getrusage(resource.RUSAGE_CHILDREN)
-        # What guests take is a part of the user's time.
+        # The user's time includes the time of virtual machines.
         total = sum(sum(each) - each.guest - each.guest_nice for each in times)
         idle = sum(each.idle + each.iowait for each in times)
         return total - idle - ours.ru_utime - ours.ru_stime, total
@@ -118,17 +118,17 @@ class Runs:
 
     def __init__(self, commands: dict[str, list[str]], seconds: float, spare: int) -> None:
         self._commands = commands
-        #: How many runs may still be made again.
+        #: How many runs may still be repeated.
         self._spare = spare
         self._times = ("--seconds", str(seconds), "--warm-up", str(WARM_UP))
         self._reports: dict[tuple[str, str], list[Report]] = {}
-        #: How many runs were disturbed, and not made again.
+        #: How many runs were disturbed and not repeated.
         self.disturbed = 0
-        #: Whether the load generator may go before the servers in all open loops.
+        #: Whether the load generator had a higher priority than the servers in all open loops.
         self.goes_first = True
 
     def run(self, load: Load, server: str, seed: int) -> Report:
-        """Measures a server once, or again if others were busy; the plan of the requests depends on the seed."""
+        """Measures a server once, and again if other programs were busy. The seed determines the requests."""
         command = [PEERS, "load", *self._times, *load.options, "--seed", str(seed)]
         while True:
             others = Others()
@@ -152,17 +152,17 @@ class Runs:
         self._reports.setdefault((load.name, server), []).append(report)
 
     def each(self, load: Load, server: str, figure: Callable[[Report], float | None]) -> list[float]:
-        """A figure of each round; empty if the machine cannot tell it."""
+        """A figure of each round. It is empty if the machine cannot measure it."""
         figures = [figure(report) for report in self._reports[load.name, server]]
         return [value for value in figures if value is not None]
 
     def median(self, load: Load, server: str, figure: Callable[[Report], float | None]) -> float | None:
-        """The median of a figure over the rounds; None if the machine cannot tell it."""
+        """The median of a figure over the rounds, or None if the machine cannot measure it."""
         figures = self.each(load, server, figure)
         return statistics.median(figures) if figures else None
 
     def point(self, load: Load, server: str, requests: str = "latency") -> Point:
-        """The medians of a server under a load; of all requests, the ``light`` or the ``heavy`` ones."""
+        """The medians of a server under a load: of all requests, of the ``light``, or of the ``heavy`` ones."""
 
         def median(*path: str) -> float | None:
             def figure(report: Any) -> float | None:
@@ -188,11 +188,10 @@ class Runs:
         target: float,
         unit: str = "times",
     ) -> Line:
-        """Our figure beside a peer's. With the unit ``x`` more is better, else less."""
+        """Our figure beside a peer's. With the unit ``x`` more is better, with all others less."""
         texts = [shown(self.median(load, who, figure)) for who in (OURS, peer)]
-        rounds = zip(self.each(load, OURS, figure), self.each(load, peer, figure))
-        ratio = statistics.median(mine / its for mine, its in rounds)
-        return Line(f"{name}, {load.name}", peer, *texts, ratio, target, unit)
+        value = ratio(self.each(load, OURS, figure), self.each(load, peer, figure))
+        return Line(f"{name}, {load.name}", peer, *texts, value, target, unit)
 
     def lines(self) -> list[Line]:
         """Everything that has a target."""
@@ -226,29 +225,12 @@ class Runs:
         ]
 
 
-def shown(value: float | None) -> str:
-    """A figure with three digits, or what stands for one that the machine cannot tell.
-
-    >>> shown(123456), shown(71.04), shown(0.98312), shown(0.0), shown(None)
-    ('123,456', '71.0', '0.98', '0', '-')
-    """
-    if value is None:
-        return MISSING
-    if value == 0:
-        return "0"
-    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
-
-
 def tables(points: list[Point]) -> Table:
     """Latencies and the servers' use of the machine, load by load."""
-    table = Table(
-        header_style="bold", title="latency in us, and the server's use per request", title_justify="left"
-    )
-    table.add_column("server")
     known = any(point.used["cycles"] is not None for point in points)
     counted = ("cycles", "IPC") if known else ()
-    for head in ("per second", *PERCENTILES, "late p99", "CPU us", "switches", "migrations/s", *counted):
-        table.add_column(head, justify="right")
+    heads = ("per second", *PERCENTILES, "late p99", "CPU us", "switches", "migrations/s", *counted)
+    table = table_of("latency in us, and the server's use per request", "server", numbers=heads)
     load = ""
     for point in points:
         if point.load != load:
@@ -267,23 +249,8 @@ def tables(points: list[Point]) -> Table:
     return table
 
 
-def targets(lines: list[Line]) -> Table:
-    """What is reached, beside what shall be."""
-    table = Table(header_style="bold")
-    for head in ("work", "against", OURS, "the other", "result", "target", ""):
-        table.add_column(head, justify="right" if head in ("result", "target") else "left")
-    for line in lines:
-        sign = "≥" if line.unit == "x" else "≤"
-        mark = "[green]✓[/]" if line.met else "[red]✗[/]"
-        result = f"{line.value:.2f} x"
-        table.add_row(
-            line.name, line.against, line.ours, line.theirs, result, f"{sign} {line.target:g} x", mark
-        )
-    return table
-
-
 def steps(rounds: int) -> Table:
-    """How long single steps of the schedulers take: the medians of so many runs."""
+    """How long single steps of the schedulers take: the medians of this many runs."""
     times: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds):
         done = subprocess.run([PEERS, "micro"], capture_output=True, text=True)
@@ -291,17 +258,14 @@ def steps(rounds: int) -> Table:
             sys.exit(f"single steps: {done.stderr.strip()}")
         for line in map(json.loads, done.stdout.splitlines()):
             times.setdefault((line["work"], line["who"]), []).append(line["ns"])
-    table = Table(header_style="bold", title="single steps", title_justify="left")
-    table.add_column("step")
-    table.add_column("of")
-    table.add_column("ns", justify="right")
+    table = table_of("single steps", "step", "of", numbers=["ns"])
     for (work, who), nanoseconds in times.items():
         table.add_row(work, who, shown(statistics.median(nanoseconds)))
     return table
 
 
 def main() -> None:
-    """Measures, and says what came out."""
+    """Measures, prints the results, and saves them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -311,9 +275,7 @@ def main() -> None:
         "--ours", type=Path, help="the echo server to measure, instead of building this version's"
     )
     arguments = parser.parse_args()
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=180)
+    console = wide_console()
     RESULTS.mkdir(exist_ok=True)
     processors = sorted(os.sched_getaffinity(0))[:PROCESSORS]
     os.sched_setaffinity(0, processors)
@@ -321,17 +283,15 @@ def main() -> None:
         commands = build(arguments.ours)
     total = arguments.rounds * sum(len(load.servers) for load in LOADS)
     runs = Runs(commands, arguments.seconds, round(SPARE * total))
-    progress = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console)
-    with progress, (RESULTS / "sched.jsonl").open("w") as written:
-        task = progress.add_task("", total=total)
+    reports = RESULTS / "scheduler.jsonl"
+    with progress(console) as bar, reports.open("w") as written:
+        task = bar.add_task("", total=total)
         for turn in range(arguments.rounds):
             for load in LOADS:
-                # Who is first changes from round to round.
-                first = turn % len(load.servers)
-                for server in load.servers[first:] + load.servers[:first]:
-                    progress.update(task, description=f"{load.name}: {server}")
+                for server in in_turn(load.servers, turn):
+                    bar.update(task, description=f"{load.name}: {server}")
                     print(json.dumps(runs.run(load, server, seed=turn + 1)), file=written, flush=True)
-                    progress.advance(task)
+                    bar.advance(task)
     figures = Figures(
         machine(), date.today().isoformat(), arguments.seconds, arguments.rounds, runs.points(), runs.lines()
     )
@@ -349,11 +309,9 @@ def main() -> None:
         console.print(
             f"[red]Other programs were busy during {runs.disturbed} of {total} runs: run this again without them.[/]"
         )
-    saved, picture = RESULTS / "sched.json", RESULTS / "echo.png"
+    saved = RESULTS / "scheduler.json"
     figures.save(saved)
-    draw(figures, picture)
-    for path in (saved, RESULTS / "sched.jsonl", picture):
-        console.print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+    say_written(console, saved, reports, *draw(figures, RESULTS))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Functions in DuckDB over lanes, beside DuckDB's own functions and other peers."""

@@ -1,0 +1,82 @@
+"""JavaScript functions, and isolates beside QuickJS."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+
+import psutil
+
+import crosslane
+
+from ..figures import ROOT, Line
+from ..report import ratio
+from .engines import LIBRARIES, ROUNDS, Bench, microseconds, milliseconds, story_of
+
+#: The program that boots isolates.
+GUESTS = ROOT / "bench" / "js" / "target" / "release" / "crosslane-bench-js"
+
+
+def js_numbers(bench: Bench) -> Iterator[Line]:
+    """A JavaScript function of two numbers against the addition that is built in."""
+    rows = 10_000_000
+    runs = {
+        name: lambda sum=sum: bench.seconds(bench.ours, f"SELECT bit_xor(({sum})::BIGINT) FROM doubles", 2)
+        for name, sum in (("builtin", "a + b"), ("ours", "js_add(a, b)"))
+    }
+    taken = bench.alternate(runs)
+    more = statistics.median(ours - builtin for ours, builtin in zip(taken["ours"], taken["builtin"]))
+    rates = [f"{statistics.median(taken[name]) / rows * 1e9:.1f} ns/row" for name in ("ours", "builtin")]
+    yield Line("JavaScript a+b, 2 threads", "DuckDB's own a+b", *rates, more / rows * 1e9, 12, "ns/row more")
+
+
+def js_text(bench: Bench) -> Iterator[Line]:
+    """A JavaScript function of text from one thread to two."""
+    query = "SELECT sum(strlen(js_slugify(s))) FROM titles"
+    taken = bench.alternate({str(n): lambda n=n: bench.seconds(bench.ours, query, n) for n in (1, 2)})
+    times = (milliseconds(taken["2"]), milliseconds(taken["1"]))
+    yield Line("JavaScript slugify, 1 to 2 threads", "itself", *times, ratio(taken["1"], taken["2"]), 1.85)
+
+
+def js_guests(bench: Bench) -> Iterator[Line]:
+    """The JavaScript guest against QuickJS, its boot against one from source, its pool against a boot."""
+    command = ["cargo", "build", "--release", "--locked", "--quiet"]
+    subprocess.run(command, cwd=LIBRARIES.parent, check=True)
+    run = subprocess.run(
+        [GUESTS, crosslane.javascript_path(), LIBRARIES, str(ROUNDS)], check=True, capture_output=True
+    )
+    taken = json.loads(run.stdout)
+    for key, name, against, target in (
+        ("gcd", "JavaScript gcd, 1024 rows", "arrow-udf's QuickJS", 4),
+        ("slugify", "JavaScript slugify, 1024 rows, 2 lanes", "arrow-udf's QuickJS", 6),
+        ("boot", "isolate boot, 1.4 MB of libraries", "from source", 4),
+        ("pool", "lane from a warm pool", "isolate boot", 20),
+    ):
+        ours, theirs = taken[key]["ours"], taken[key]["theirs"]
+        texts = microseconds(ours), microseconds(theirs)
+        task = "1,024 rows, JavaScript\ngcd of two integers"
+        story = story_of(task, against, ours, theirs) if key == "gcd" else None
+        yield Line(name, against, *texts, ratio(theirs, ours), target, story=story)
+
+
+def js_memory(bench: Bench) -> Iterator[Line]:
+    """What one more JavaScript lane takes."""
+
+    def private(lanes: int) -> float:
+        con = crosslane.connect()
+        con.execute(f"CALL crosslane_set('warm_lanes', '{lanes}')")
+        crosslane.load(con, LIBRARIES)
+        while con.execute("SELECT idle FROM crosslane_pools()").fetchall()[0][0] < lanes:
+            time.sleep(0.02)
+        pid = con.execute("SELECT max(pid) FROM crosslane_lanes()").fetchall()[0][0]
+        used = psutil.Process(pid).memory_full_info().uss / 1e6
+        con.close()
+        return used
+
+    few, many = private(1), private(17)
+    more = (many - few) / 16
+    sizes = (f"{many:.0f} MB with 17", f"{few:.0f} MB with 1")
+    yield Line("one more JavaScript lane", "a limit", *sizes, more, 10, "MB")

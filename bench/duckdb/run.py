@@ -1,0 +1,74 @@
+"""Crosslane beside its peers in DuckDB, in one run: prints a table, saves the figures, draws the pictures.
+
+    make bench                  everything (about ten minutes)
+    make bench BENCH=bigint     the lines whose name contains "bigint"
+
+Every line compares two things that take turns. The figures are medians.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import date
+
+import duckdb
+
+from ..figures import RESULTS, machine
+from ..report import say_written, targets, wide_console
+from . import javascript, other_kinds, process, ruby, scalar
+from .engines import Bench
+from .pictures import Figures, draw
+
+#: All measurements, in their order.
+MEASUREMENTS = (
+    scalar.bigint,
+    scalar.varchar,
+    scalar.wide,
+    scalar.rows,
+    scalar.vectorized,
+    scalar.scaling,
+    scalar.fan_out,
+    scalar.waiting,
+    scalar.spans,
+    scalar.workers,
+    scalar.first_call,
+    scalar.stateful,
+    other_kinds.tables,
+    other_kinds.aggregates,
+    other_kinds.streams,
+    process.memory,
+    process.interrupt,
+    javascript.js_numbers,
+    javascript.js_text,
+    javascript.js_guests,
+    javascript.js_memory,
+    ruby.ruby_lanes,
+    ruby.ruby_v8,
+)
+
+
+def main() -> None:
+    """Measures what was asked for."""
+    RESULTS.mkdir(exist_ok=True)
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    console = wide_console()
+    with console.status("making tables"):
+        bench = Bench()
+    figures = Figures(duckdb.__version__, machine(), date.today().isoformat())
+    for measure in MEASUREMENTS:
+        if wanted in measure.__name__:
+            with console.status(str(measure.__doc__)):
+                for line in measure(bench):
+                    figures.lines.append(line)
+                    console.print(f"[dim]{line.name}: {line.shown}[/]", highlight=False)
+    console.print(targets(figures.lines, f"DuckDB {duckdb.__version__}, {os.cpu_count()} cores"))
+    figures.depths = bench.depths
+    if figures.lines:
+        saved = RESULTS / "duckdb.json"
+        figures.save(saved)
+        say_written(console, saved, *draw(figures, RESULTS))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The scheduler's echo server, beside a bare epoll server and tokio."""

@@ -1,0 +1,1 @@
+"""Functions of a server, beside local lanes and other servers."""

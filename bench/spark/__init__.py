@@ -1,0 +1,1 @@
+"""Functions in Spark over lanes, beside Spark's own functions."""

@@ -1,0 +1,250 @@
+"""Functions in Spark over lanes beside Spark's own: prints tables, saves the figures, draws a picture.
+
+    make bench-spark                       about eight minutes
+    make bench-spark ROUNDS=2              a shorter one
+    make bench-spark BENCH=vectorized      the works whose name contains "vectorized"
+
+Each configuration has its own Spark, and they take turns. The figures are medians of the rounds. A ratio is the
+median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import IO, Any
+
+from rich.progress import Progress
+from rich.table import Table
+
+from .. import report
+from ..figures import RESULTS, Line, machine
+from .pictures import Figures, Peak, Point, draw
+from .session import Look, Session, Taken
+from .works import (
+    ARROW,
+    COLUMNS,
+    FILES,
+    JAVASCRIPT,
+    LANGUAGES,
+    MANY,
+    MASTER,
+    OFF,
+    ON,
+    OURS,
+    PYTHON,
+    ROWS,
+    RUBY,
+    THREE,
+    UNCHANGED,
+    UNCHANGED_PANDAS,
+    WORKS,
+    Run,
+    Work,
+)
+
+#: Rounds before the first one that counts.
+WARM_UP = 5
+#: How often each query runs while the memory is measured.
+REPEATS = 3
+
+
+@dataclass
+class Results:
+    """What was measured so far. Each run is also written as a line of a file."""
+
+    written: IO[str]
+    #: The rounds of each work and configuration.
+    runs: dict[tuple[str, str], list[Taken]] = field(default_factory=dict)
+    #: MiB of all processes and of the JVM in each round.
+    memory: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def add(self, work: Work, run: Run, taken: Taken) -> None:
+        """Notes a run."""
+        self.runs.setdefault((work.name, run.who), []).append(taken)
+        self._write({"work": work.name, "who": run.who, **asdict(taken)})
+
+    def add_memory(self, who: str, most: tuple[float, float]) -> None:
+        """Notes the most memory that a session had."""
+        self.memory[who].append(most)
+        self._write({"who": who, "total": most[0], "jvm": most[1]})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        print(json.dumps(line), file=self.written, flush=True)
+
+    def median(self, work: Work, who: str) -> float:
+        """The median of a configuration's seconds."""
+        return statistics.median(self.seconds(work, who))
+
+    def seconds(self, work: Work, who: str) -> list[float]:
+        """A configuration's seconds, round by round."""
+        return [taken.seconds for taken in self.runs[work.name, who]]
+
+    def point(self, work: Work, run: Run) -> Point:
+        """The figures of a configuration."""
+        seconds = self.seconds(work, run.who)
+        rate = work.rows / statistics.median(seconds)
+        taken = self.runs[work.name, run.who]
+        jvm = statistics.median(each.jvm for each in taken) / work.rows * 1e9
+        workers = statistics.median(each.workers for each in taken) / work.rows * 1e9
+        return Point(work.name, run.who, run.ours, work.rows, rate, jvm, workers, seconds)
+
+    def best(self, work: Work) -> Run:
+        """Spark's fastest configuration."""
+        return min((run for run in work.runs if not run.ours), key=lambda run: self.median(work, run.who))
+
+    def line(self, name: str, work: Work, who: str, target: float) -> Line:
+        """Our rows per second beside those of Spark's fastest configuration."""
+        peer = self.best(work).who
+        texts = [f"{work.rows / self.median(work, each) / 1e6:.2f} M rows/s" for each in (who, peer)]
+        ratio = report.ratio(self.seconds(work, peer), self.seconds(work, who))
+        return Line(name, "itself, off" if peer == OFF else peer, *texts, ratio, target)
+
+    def lines(self, works: tuple[Work, ...]) -> list[Line]:
+        """Everything that has a target."""
+        lines = [
+            self.line(name, work, who, target)
+            for name, work, who, target in (
+                (ROWS.name, ROWS, OURS, 3),
+                (COLUMNS.name, COLUMNS, OURS, 1.5),
+                (THREE.name, THREE, OURS, 1.5),
+                (UNCHANGED.name, UNCHANGED, ON, 2),
+                (UNCHANGED_PANDAS.name, UNCHANGED_PANDAS, ON, 1.3),
+                ("JavaScript row function, 1M rows", LANGUAGES, JAVASCRIPT, 2),
+                ("Ruby row function, 1M rows", LANGUAGES, RUBY, 1.5),
+            )
+            if work in works
+        ]
+        if self.memory:
+            medians = {
+                who: statistics.median(total for total, _ in each) for who, each in self.memory.items()
+            }
+            peer = min((who for who in medians if who != OURS), key=medians.__getitem__)
+            texts = [f"{medians[who]:.0f} MiB" for who in (OURS, peer)]
+            ratio = report.ratio(*([total for total, _ in self.memory[who]] for who in (OURS, peer)))
+            lines.append(Line("peak memory of all processes", peer, *texts, ratio, 1, "times"))
+        return lines
+
+    def points(self, works: tuple[Work, ...]) -> list[Point]:
+        """All configurations at all works."""
+        return [self.point(work, run) for work in works for run in work.runs]
+
+    def peaks(self) -> list[Peak]:
+        """The memory of both sides."""
+        return [
+            Peak(who, who == OURS, *map(statistics.median, zip(*each)), [total for total, _ in each])
+            for who, each in self.memory.items()
+        ]
+
+
+def rates(figures: Figures) -> Table:
+    """Seconds and rows per second, work by work."""
+    heads = ("seconds", "fastest", "slowest", "M rows/s", "CPU ns/row: JVM", "workers")
+    table = report.table_of(f"Spark {figures.spark}, {MASTER}", "configuration", numbers=heads)
+    work = ""
+    for point in figures.points:
+        if point.work != work:
+            work = point.work
+            table.add_section()
+            table.add_row(f"[bold]{work}[/]")
+        times = statistics.median(point.seconds), min(point.seconds), max(point.seconds)
+        table.add_row(
+            point.who,
+            *(f"{seconds:.3f}" for seconds in times),
+            f"{point.rate / 1e6:.2f}",
+            f"{point.jvm:.0f}",
+            f"{point.workers:.0f}",
+        )
+    return table
+
+
+def peaks(figures: Figures) -> Table:
+    """The memory of each configuration: of all its processes, of the JVM, and of the workers."""
+    table = report.table_of("peak memory in MiB", "configuration", numbers=("all", "JVM", "workers"))
+    for peak in figures.peaks:
+        parts = peak.total, peak.jvm, peak.total - peak.jvm
+        table.add_row(peak.who, *(f"{part:.0f}" for part in parts))
+    return table
+
+
+def measure(works: tuple[Work, ...], rounds: int, folder: Path, results: Results, progress: Progress) -> str:
+    """Measures all configurations in turn. Returns Spark's version."""
+    names = dict.fromkeys(run.session for work in works for run in work.runs)
+    task = progress.add_task(
+        "starting Spark", total=(WARM_UP + rounds) * sum(len(work.runs) for work in works)
+    )
+    with ExitStack() as stack:
+        sessions = {name: stack.enter_context(Session(name, folder)) for name in names}
+        for turn in range(-WARM_UP, rounds):
+            for work in works:
+                for run in report.in_turn(work.runs, turn):
+                    progress.update(task, description=f"{work.name}: {run.who}")
+                    taken = sessions[run.session].taken(run, work.rows)
+                    if turn >= 0:
+                        results.add(work, run, taken)
+                    progress.advance(task)
+        return sessions["crosslane"].version
+
+
+def look(rounds: int, folder: Path, results: Results, progress: Progress) -> None:
+    """Measures the memory of fresh sessions, ours and Spark's, while they run functions of rows and of columns."""
+    sides = ROWS.runs[0], *ARROW
+    results.memory = {side.who: [] for side in sides}
+    task = progress.add_task("", total=rounds * len(sides))
+    for turn in range(rounds):
+        for side in report.in_turn(sides, turn):
+            progress.update(task, description=f"peak memory: {side.who}")
+            columns = next(run for run in COLUMNS.runs if run.session == side.session)
+            with Session(side.session, folder, PYTHON) as session, Look(session) as seen:
+                for run in (side, columns):
+                    for _ in range(REPEATS):
+                        session.taken(run, MANY)
+            results.add_memory(side.who, seen.most)
+            progress.advance(task)
+
+
+def main() -> None:
+    """Measures, prints the results, and saves them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="how often each configuration has its turn (7)")
+    parser.add_argument("work", nargs="?", default="", help="only the works whose name contains this")
+    arguments = parser.parse_args()
+    works = tuple(work for work in WORKS if arguments.work.lower() in work.name.lower())
+    if not works:
+        sys.exit(
+            f"no work's name contains {arguments.work!r}; there are: {', '.join(work.name for work in WORKS)}"
+        )
+    console = report.wide_console()
+    RESULTS.mkdir(exist_ok=True)
+    progress = report.progress(console)
+    lines = RESULTS / "spark.jsonl"
+    with tempfile.TemporaryDirectory() as name, lines.open("w") as written, progress:
+        folder, results = Path(name), Results(written)
+        for file, text in FILES.items():
+            (folder / file).write_text(text)
+        version = measure(works, arguments.rounds, folder, results, progress)
+        if works == WORKS:
+            look(arguments.rounds, folder, results, progress)
+    figures = Figures(
+        version, machine(), date.today().isoformat(), arguments.rounds, results.points(works), results.peaks(), results.lines(works)
+    )  # fmt: skip
+    console.print(rates(figures))
+    if figures.peaks:
+        console.print(peaks(figures))
+    console.print(report.targets(figures.lines))
+    saved = RESULTS / "spark.json"
+    figures.save(saved)
+    report.say_written(console, saved, lines, *draw(figures, RESULTS))
+
+
+if __name__ == "__main__":
+    main()
