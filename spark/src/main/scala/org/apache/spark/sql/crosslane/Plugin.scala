@@ -3,19 +3,21 @@ package org.apache.spark.sql.crosslane
 import dev.crosslane.spark.CrosslaneException
 import java.io.File
 import java.nio.file.Files
-import org.apache.spark.{SparkConf, SparkContext}
 import org.apache.spark.api.python.PythonEvalType
 import org.apache.spark.scheduler.{SparkListener, SparkListenerApplicationEnd}
-import org.apache.spark.sql.{classic => classicsql, AnalysisException, DataFrame, Row, SparkSession, SparkSessionExtensions}
-import org.apache.spark.sql.catalyst.FunctionIdentifier
 import org.apache.spark.sql.catalyst.analysis.FunctionRegistry
 import org.apache.spark.sql.catalyst.expressions.Cast.{toSQLExpr, toSQLType}
 import org.apache.spark.sql.catalyst.expressions.{Cast, Expression, ExpressionInfo, Literal, NamedArgumentExpression, PythonUDF}
+import org.apache.spark.sql.catalyst.FunctionIdentifier
 import org.apache.spark.sql.catalyst.plans.logical.{Generate, LogicalPlan, OneRowRelation}
 import org.apache.spark.sql.catalyst.types.DataTypeUtils
+import org.apache.spark.sql.crosslane.libraries.{Description, FileSource, LaneFunction, Libraries, PickleSource, Source}
+import org.apache.spark.sql.crosslane.planning.{LaneAggregate, LaneGenerator, LaneStrategy, LaneStream}
 import org.apache.spark.sql.errors.QueryCompilationErrors
 import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.{classic => classicsql, AnalysisException, DataFrame, Row, SparkSession, SparkSessionExtensions}
 import org.apache.spark.util.Utils
+import org.apache.spark.{SparkConf, SparkContext}
 import scala.jdk.CollectionConverters._
 
 /** How functions become Spark's: by the files that a session is told of, and by programs that register one. */

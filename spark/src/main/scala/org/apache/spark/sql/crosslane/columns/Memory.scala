@@ -1,4 +1,5 @@
 package org.apache.spark.sql.crosslane
+package columns
 
 import org.apache.spark.memory.{MemoryConsumer, SparkOutOfMemoryError, TaskMemoryManager}
 import org.apache.spark.unsafe.Platform

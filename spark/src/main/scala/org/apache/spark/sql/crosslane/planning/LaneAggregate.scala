@@ -1,8 +1,11 @@
 package org.apache.spark.sql.crosslane
+package planning
 
-import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{Expression, UnsafeProjection}
 import org.apache.spark.sql.catalyst.expressions.aggregate.{ImperativeAggregate, TypedImperativeAggregate}
+import org.apache.spark.sql.catalyst.expressions.{Expression, UnsafeProjection}
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.crosslane.libraries.LaneFunction
+import org.apache.spark.sql.crosslane.tasks.{LaneState, LaneStates}
 import org.apache.spark.sql.types.DataType
 
 /**

@@ -1,9 +1,11 @@
 package org.apache.spark.sql.crosslane
+package planning
 
-import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeSet, Expression, Generator}
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
+import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeSet, Expression, Generator}
+import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.plans.logical.{LogicalPlan, UnaryNode}
+import org.apache.spark.sql.crosslane.libraries.LaneFunction
 import org.apache.spark.sql.types.StructType
 
 /** A use of a table function, in FROM, after LATERAL, or among the columns of a SELECT. [[LaneStrategy]] plans it. */

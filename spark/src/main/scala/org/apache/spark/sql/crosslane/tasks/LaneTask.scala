@@ -1,11 +1,16 @@
 package org.apache.spark.sql.crosslane
+package tasks
 
 import dev.crosslane.spark.{CrosslaneException, Native}
-import org.apache.spark.{SparkEnv, TaskContext}
-import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.crosslane.columns.{Buffer, LaneVector, Memory, RowBatch}
+import org.apache.spark.sql.crosslane.libraries.{Libraries, Loaded, Settings}
+import org.apache.spark.sql.crosslane.planning.Program
+import org.apache.spark.sql.crosslane.pyspark.PySpark
 import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.unsafe.Platform
+import org.apache.spark.{SparkEnv, TaskContext}
 
 /**
  * The work of a task: rows go in, answers come out.

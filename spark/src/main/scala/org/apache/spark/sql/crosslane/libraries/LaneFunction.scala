@@ -1,4 +1,5 @@
 package org.apache.spark.sql.crosslane
+package libraries
 
 import org.apache.spark.api.python.{PythonBroadcast, PythonFunction}
 import org.apache.spark.broadcast.Broadcast

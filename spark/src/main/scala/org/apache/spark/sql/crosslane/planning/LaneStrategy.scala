@@ -1,4 +1,5 @@
 package org.apache.spark.sql.crosslane
+package planning
 
 import org.apache.spark.sql.catalyst.expressions.{
   Attribute,
@@ -19,6 +20,9 @@ import org.apache.spark.sql.catalyst.plans.logical.{
   Project
 }
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
+import org.apache.spark.sql.crosslane.libraries.LaneFunction
+import org.apache.spark.sql.crosslane.operators.{LaneDeclinedExec, LaneEvalExec, LaneGenerateExec, LaneStreamExec}
+import org.apache.spark.sql.crosslane.pyspark.PySpark
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan, SparkStrategy}
 
 /**

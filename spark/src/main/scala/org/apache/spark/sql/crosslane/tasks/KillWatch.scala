@@ -1,4 +1,5 @@
 package org.apache.spark.sql.crosslane
+package tasks
 
 import java.util.concurrent.ConcurrentHashMap
 import org.apache.spark.TaskContext

@@ -1,8 +1,9 @@
 package org.apache.spark.sql.crosslane
+package columns
 
 import dev.crosslane.spark.Native
-import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.types.DataType
 import org.apache.spark.unsafe.Platform
 

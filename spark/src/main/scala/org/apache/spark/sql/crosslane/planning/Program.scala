@@ -1,6 +1,8 @@
 package org.apache.spark.sql.crosslane
+package planning
 
 import org.apache.spark.sql.catalyst.expressions.{Attribute, CreateNamedStruct, Expression, Literal, PythonUDF}
+import org.apache.spark.sql.crosslane.libraries.{LaneFunction, Source}
 import org.apache.spark.sql.types.StructType
 
 /** Where an argument comes from: a column of the batch, or the results of an earlier step. */

@@ -1,13 +1,16 @@
 package org.apache.spark.sql.crosslane
+package tasks
 
 import dev.crosslane.spark.{CrosslaneException, Native}
 import java.lang.ref.{PhantomReference, ReferenceQueue}
 import java.util.concurrent.ConcurrentHashMap
-import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.crosslane.columns.{Buffer, LaneVector, Memory, RowBatch}
+import org.apache.spark.sql.crosslane.libraries.{LaneFunction, Libraries, Settings}
 import org.apache.spark.sql.types.{BinaryType, DataType}
 import org.apache.spark.sql.vectorized.ColumnarBatchRow
 import org.apache.spark.unsafe.Platform
+import org.apache.spark.{SparkEnv, TaskContext}
 import scala.collection.mutable
 
 /**

@@ -1,4 +1,5 @@
 package org.apache.spark.sql.crosslane
+package columns
 
 import dev.crosslane.spark.Native
 import org.apache.spark.sql.types._

@@ -1,0 +1,95 @@
+package org.apache.spark.sql.crosslane
+package operators
+
+import org.apache.spark.rdd.RDD
+import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.plans.physical.Partitioning
+import org.apache.spark.sql.crosslane.libraries.LaneFunction
+import org.apache.spark.sql.crosslane.planning.Program
+import org.apache.spark.sql.crosslane.pyspark.PySpark
+import org.apache.spark.sql.crosslane.tasks.LaneTask
+import org.apache.spark.sql.execution.metric.SQLMetric
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarBatchRow}
+
+/**
+ * Calls scalar functions, which may be PySpark's: each row of the child, and behind it the results.
+ *
+ * @param kept the columns of the child that somebody wants
+ */
+private[crosslane] final case class LaneEvalExec(
+    functions: Seq[PythonUDF],
+    results: Seq[Attribute],
+    kept: Seq[Attribute],
+    child: SparkPlan,
+    isPySpark: Boolean = false)
+    extends LaneExec {
+
+  override def nodeName: String = "CrosslaneEval"
+  override def output: Seq[Attribute] = kept ++ results
+  override def producedAttributes: AttributeSet = AttributeSet(results)
+  override def outputPartitioning: Partitioning = child.outputPartitioning
+  override def outputOrdering: Seq[SortOrder] = child.outputOrdering
+
+  override protected def stringArgs: Iterator[Any] = {
+    val calls = functions.map { function =>
+      val lanes = function.collect { case PythonUDF(_, lane: LaneFunction, _, _, _, _, _) => lane }
+      shown(function.name, function.children, lanes)
+    }
+    Iterator(calls.mkString("[", ", ", "]"), results)
+  }
+
+  override protected def doExecute(): RDD[InternalRow] = {
+    val calls = if (isAligned) Program.aligned(functions.head) else Program(functions)
+    val program = if (isPySpark) PySpark.withBatches(calls) else calls
+    val (childOutput, keeps, made, counted, aligned) = (child.output, kept, results, metrics, isAligned)
+    executed(program) { (input, context) =>
+      val task = new LaneTask(input, program, childOutput, Option(keeps).filter(_.nonEmpty), counted, context)
+      val vectors = if (aligned) Seq(task.vectors(0).getChild(0)) else program.outputs.map(task.vectors(_): ColumnVector)
+      new LaneEvalExec.Rows(task, vectors, keeps, made, counted("numOutputRows"))
+    }
+  }
+
+  /** Whether its only function is called with an iterator of all batches. */
+  private def isAligned: Boolean = functions.head.func match {
+    case lane: LaneFunction => lane.description.iterates
+    case _ => false
+  }
+
+  override protected def withNewChildInternal(newChild: SparkPlan): LaneEvalExec = copy(child = newChild)
+}
+
+private[crosslane] object LaneEvalExec {
+
+  /** Each row of the task's batches, and its results. */
+  private final class Rows(
+      task: LaneTask,
+      vectors: Seq[ColumnVector],
+      keeps: Seq[Attribute],
+      results: Seq[Attribute],
+      count: SQLMetric)
+      extends Iterator[InternalRow] {
+    private val kept = new UnsafeRow(keeps.length)
+    private val made = new ColumnarBatchRow(vectors.toArray)
+    private val joined = if (keeps.isEmpty) made else new JoinedRow(kept, made)
+    private val toOutput = UnsafeProjection.create(keeps ++ results, keeps ++ results)
+    private var row = 0
+    private var rows = 0
+
+    override def hasNext: Boolean = row < rows || {
+      row = 0
+      rows = if (task.advance()) task.rows else 0
+      count += rows
+      rows > 0
+    }
+
+    override def next(): InternalRow = {
+      if (!hasNext) throw new NoSuchElementException("no more rows")
+      if (keeps.nonEmpty) task.point(kept, row)
+      made.rowId = row
+      row += 1
+      toOutput(joined)
+    }
+  }
+}

@@ -1,0 +1,38 @@
+package org.apache.spark.sql.crosslane
+package operators
+
+import org.apache.spark.rdd.RDD
+import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.crosslane.libraries.LaneFunction
+import org.apache.spark.sql.crosslane.planning.Program
+import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
+import org.apache.spark.sql.execution.UnaryExecNode
+import org.apache.spark.TaskContext
+
+/** An operator that uses functions over lanes. */
+private[crosslane] trait LaneExec extends UnaryExecNode {
+
+  override lazy val metrics: Map[String, SQLMetric] = Map(
+    "numOutputRows" -> SQLMetrics.createMetric(sparkContext, "number of output rows"),
+    "batches" -> SQLMetrics.createMetric(sparkContext, "number of batches"),
+    "sentBytes" -> SQLMetrics.createSizeMetric(sparkContext, "bytes sent to workers"),
+    "functionTime" -> SQLMetrics.createNanoTimingMetric(sparkContext, "time in the functions"),
+    "callTime" -> SQLMetrics.createNanoTimingMetric(sparkContext, "time in calls"),
+    "waitTime" -> SQLMetrics.createNanoTimingMetric(sparkContext, "time waiting for results"),
+    "errors" -> SQLMetrics.createMetric(sparkContext, "rows NULL because of errors"),
+    "retries" -> SQLMetrics.createMetric(sparkContext, "calls tried again"),
+    "workersStarted" -> SQLMetrics.createMetric(sparkContext, "workers started"),
+    "workersLost" -> SQLMetrics.createMetric(sparkContext, "workers lost"))
+
+  /** As `slug(title) [python]`, in EXPLAIN. */
+  protected def shown(name: String, arguments: Seq[Expression], functions: Seq[LaneFunction]): String =
+    s"$name(${arguments.mkString(", ")}) [${functions.map(_.description.language).distinct.mkString(", ")}]"
+
+  /** The rows of the tasks: what `run` makes of each partition's rows. */
+  protected def executed(
+      program: Program)(run: (Iterator[InternalRow], TaskContext) => Iterator[InternalRow]): RDD[InternalRow] = {
+    val alsoOfNone = program.iterates
+    child.execute().mapPartitions(input => if (alsoOfNone || input.hasNext) run(input, TaskContext.get()) else Iterator.empty)
+  }
+}
