@@ -9,34 +9,22 @@
 //! All rules about numbers that do not fit, infinities, units of time and NULLs are here, so that they are the same in
 //! each language. The traits are generic: no value passes through a virtual call. `docs/protocol.md` has the guide.
 
-mod batch;
+mod aggregate;
 mod calls;
-mod declared;
-mod function;
-mod groups;
-mod numbers;
-mod parts;
-mod places;
-mod reader;
+mod declarations;
 mod scan;
-mod states;
+mod traceback;
 mod values;
-mod writer;
 mod zygote;
 
-pub use batch::{Batch, Mishap, Progress};
-pub use calls::{Language, done, fail, refuse, serve, succeed};
+pub use aggregate::{Accumulated, Aggregate, Aggregates, Collected, Groups, Sorted};
+pub use calls::{Batch, Function, Language, Mishap, Progress, done, fail, refuse, serve, succeed};
 pub use crosslane_process::guest::{GuestLane, Room};
-pub use declared::{Declarations, Declared, SIZE_UNITS};
-pub use function::Function;
-pub use groups::{Collected, Groups, Sorted};
-pub use numbers::decimal_text;
-pub use places::traceback;
-pub use reader::{Argument, Reader};
+pub use declarations::{Declarations, Declared, SIZE_UNITS};
 pub use scan::Rows;
-pub use states::{Accumulated, Aggregate, Aggregates};
+pub use traceback::traceback;
 pub use values::{
-    Class, DAY, Fault, Integer, Moment, NULL_KEY, Refusal, Taken, Values, Wrong, units_per_second,
+    Argument, Class, DAY, Fault, Integer, Moment, NULL_KEY, Reader, Refusal, Taken, Values, Writer, Wrong,
+    decimal_text, units_per_second,
 };
-pub use writer::Writer;
 pub use zygote::{Guest, Loaded, live, main, note, readable};

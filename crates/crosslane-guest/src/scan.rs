@@ -10,10 +10,10 @@
 //! [`Rows`] does all but the function's own part. A language adds rows to it as they are made, looks for a cancel between them
 //! ([`Rows::look`]), and has a batch sent when it [is full](Rows::is_full).
 
-use crate::batch::Mishap;
+use crate::calls::Mishap;
 use crate::calls::{Language, refuse, succeed};
+use crate::values::Writer;
 use crate::values::{Class, Fault};
-use crate::writer::Writer;
 use crosslane::batch::{Encode, Plan};
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{ColumnBuilder, DataType, Failure, OnError};

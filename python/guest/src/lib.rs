@@ -7,24 +7,13 @@
 mod aggregate;
 mod arrow;
 mod client;
-mod collected;
-mod iterate;
-mod kept;
-mod layout;
-mod listwise;
-mod map;
-mod moments;
-mod objects;
-mod plain;
-mod row;
-mod saved;
+mod loops;
 mod serve;
 mod stream;
 mod table;
 #[cfg(test)]
 mod tests;
-mod vectorcall;
-mod waiting;
+mod values;
 mod zygote;
 
 use crosslane::{DataType, Error, Function, Kind, Signature, TypeNames};
@@ -140,8 +129,8 @@ fn value_error(error: crosslane::signature::SignatureError) -> PyErr {
 
 #[pymodule]
 fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    moments::find(module.py())?;
-    layout::find(module.py())?;
+    values::datetime::find(module.py())?;
+    values::layout::find(module.py())?;
     module.add_function(wrap_pyfunction!(parse_signature, module)?)?;
     module.add_function(wrap_pyfunction!(table_columns, module)?)?;
     module.add_function(wrap_pyfunction!(stream_columns, module)?)?;
@@ -149,12 +138,12 @@ fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(parse_type, module)?)?;
     module.add_function(wrap_pyfunction!(with_types, module)?)?;
     module.add_function(wrap_pyfunction!(wrong_functions, module)?)?;
-    module.add_function(wrap_pyfunction!(objects::is_missing, module)?)?;
+    module.add_function(wrap_pyfunction!(values::objects::is_missing, module)?)?;
     module.add_function(wrap_pyfunction!(serve::backoff, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
     module.add_function(wrap_pyfunction!(zygote::zygote, module)?)?;
     module.add_function(wrap_pyfunction!(stream::table_type, module)?)?;
-    module.add_class::<map::Map>()?;
+    module.add_class::<client::Map>()?;
     module.add_class::<client::Client>()?;
     module.add_class::<client::Cancellation>()?;
     module.add_function(wrap_pyfunction!(note, module)?)?;

@@ -2,12 +2,12 @@
 
 use crate::aggregate::Aggregate;
 use crate::arrow::{self, Direction, Results};
-use crate::iterate::{Cursor, Live, Loop, Results as Rows};
-use crate::listwise::Writer;
-use crate::objects::{self, Reader, Vm, Wish, overflow};
-use crate::row::{Argument, RowCaller};
+use crate::loops::result_writer::Writer;
+use crate::loops::row_caller::{Argument, RowCaller};
+use crate::loops::row_iterator::{Cursor, Live, Loop, Results as Rows};
 use crate::stream::Streams;
 use crate::table::Table;
+use crate::values::objects::{self, Reader, Vm, Wish, overflow};
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{ColumnBuilder, DataType, Entry, Failure, Instances, Leniency, Signature, Verdict};

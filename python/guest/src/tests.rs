@@ -1,12 +1,12 @@
 //! Values on their way through a column: what Python gives and gets, without an engine.
 
-use crate::kept::Kept;
-use crate::layout;
-use crate::listwise::Writer;
-use crate::objects::{Vm, reader};
-use crate::plain::Plain;
-use crate::row::Argument;
+use crate::loops::result_writer::Writer;
+use crate::loops::reuse::Kept;
+use crate::loops::row_caller::Argument;
 use crate::serve;
+use crate::values::fast_path::Plain;
+use crate::values::layout;
+use crate::values::objects::{Vm, reader};
 use crosslane::lane::Lane;
 use crosslane::{Address, ColumnBuilder, DataType};
 use crosslane_process::testing::{both_ends, fill};

@@ -1,6 +1,6 @@
 //! Results of the types that nearly all have, as values of a column: without a line of Python.
 
-use crate::layout::{self, Layout};
+use crate::values::layout::{self, Layout};
 use crosslane::ColumnBuilder;
 use pyo3::ffi;
 use std::slice;

@@ -16,8 +16,8 @@
 //!
 //! Without the interpreter's lock this would not hold; such builds have no known layout.
 
-use crate::layout::{self, Layout};
-use crate::row::Argument;
+use crate::loops::row_caller::Argument;
+use crate::values::layout::{self, Layout};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::{mem, ptr};

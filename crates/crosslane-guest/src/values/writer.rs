@@ -1,7 +1,9 @@
 //! Results: a value of the language as a row of a column.
 
-use crate::reader::parts_of;
-use crate::values::{Class, DAY, Fault, Moment, NULL_KEY, Refusal, SECOND, Taken, Values, units_per_second};
+use crate::values::convert::{
+    Class, DAY, Fault, Moment, NULL_KEY, Refusal, SECOND, Taken, Values, units_per_second,
+};
+use crate::values::reader::parts_of;
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType, calendar, code_width, timetz};
 use std::collections::HashMap;

@@ -3,10 +3,10 @@
 //! A language says in [`Aggregates`] how a state begins, takes rows and others, and what it results in. Everything else is
 //! here: which state a row is for, NULLs, retries, rows that wait for a vectorized update, copies, and the end of states.
 
-use crate::batch::{Batch, Mishap, Progress};
+use crate::aggregate::buffered_rows::Collected;
+use crate::calls::Function;
+use crate::calls::{Batch, Mishap, Progress};
 use crate::calls::{Language, fail, succeed};
-use crate::function::Function;
-use crate::groups::Collected;
 use crate::values::Fault;
 use crosslane::batch::{Column, Encode};
 use crosslane::lane::COUNT;

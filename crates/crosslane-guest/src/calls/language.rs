@@ -1,8 +1,8 @@
 //! The loop: take a batch, call the function for its rows, answer.
 
 use crate::Declared;
-use crate::batch::{Batch, Mishap};
-use crate::function::Function;
+use crate::calls::batch::{Batch, Mishap};
+use crate::calls::function::Function;
 use crate::values::Values;
 use crosslane::batch::Encode;
 use crosslane::{ColumnBuilder, Entry, Failure, Instances};

@@ -1,9 +1,9 @@
 //! Results, a list of them at once: what nearly all lists hold goes into its column quickly.
 
-use crate::iterate::Live;
-use crate::layout;
-use crate::objects::{self, Vm, Wish, overflow};
-use crate::plain::{self, Plain};
+use crate::loops::row_iterator::Live;
+use crate::values::fast_path::{self, Plain};
+use crate::values::layout;
+use crate::values::objects::{self, Vm, Wish, overflow};
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType};
 use pyo3::ffi;
@@ -111,14 +111,14 @@ impl<'py> Writer<'py> {
         // SAFETY: the objects live while they are in the list, and a `Bound` says that the interpreter's lock is held.
         unsafe {
             Ok(match self.plain() {
-                Plain::Int64 => out.fixed_while(|| plain::integer_of(layout, objects.next()?)),
-                Plain::Int32 => out.fixed_while(|| plain::narrow_of(layout, objects.next()?)),
-                Plain::Double => out.fixed_while(|| plain::double_of(layout, objects.next()?)),
-                Plain::Boolean => out.boolean_while(|| plain::boolean_of(objects.next()?)),
+                Plain::Int64 => out.fixed_while(|| fast_path::integer_of(layout, objects.next()?)),
+                Plain::Int32 => out.fixed_while(|| fast_path::narrow_of(layout, objects.next()?)),
+                Plain::Double => out.fixed_while(|| fast_path::double_of(layout, objects.next()?)),
+                Plain::Boolean => out.boolean_while(|| fast_path::boolean_of(objects.next()?)),
                 Plain::Text => {
                     let mut added = 0;
                     while added < count {
-                        let Some(text) = objects.next().and_then(|object| plain::text_of(layout, object))
+                        let Some(text) = objects.next().and_then(|object| fast_path::text_of(layout, object))
                         else {
                             break;
                         };

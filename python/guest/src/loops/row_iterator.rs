@@ -6,10 +6,10 @@
 //! [`Values::close`] ends that, so that one which outlives its batch is empty. Any thread that finds the iterator may ask it
 //! for rows. It holds the batch's only pointer, and who asks takes that out meanwhile: `close` returns when it has it.
 
-use crate::kept::Kept;
-use crate::layout::{self, Layout};
-use crate::plain::Plain;
-use crate::row::Argument;
+use crate::loops::reuse::Kept;
+use crate::loops::row_caller::Argument;
+use crate::values::fast_path::Plain;
+use crate::values::layout::{self, Layout};
 use crosslane::ColumnBuilder;
 use crosslane::batch::{Column, bit};
 use crosslane::lane::COUNT;

@@ -11,9 +11,9 @@
 //!
 //! A language may jump out of its methods within [`Language::enter`]: what runs there holds nothing that is to be dropped.
 
-use crate::calls::Language;
-use crate::function::Function;
-use crate::reader::{Argument, Reader};
+use crate::calls::function::Function;
+use crate::calls::language::Language;
+use crate::values::{Argument, Reader};
 use crate::values::{Class, Fault, Refusal};
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;

@@ -5,7 +5,7 @@
 //! finished or merged, with all its rows at once. Where a query has a million groups, most instances live for a moment
 //! only, and states go from lane to lane as rows.
 
-use crate::objects::overflow;
+use crate::values::objects::overflow;
 use bytemuck::pod_read_unaligned;
 use crosslane::batch::{Column, bit};
 use crosslane::{ColumnBuilder, DataType, Layout};

@@ -1,8 +1,8 @@
 //! What Python's objects are in SQL: `docs/functions.md` has the table. What is the same in all languages is `crosslane-guest`.
 
-use crate::layout;
-use crate::moments;
-use crate::plain::{double_of, integer_of, text_of};
+use crate::values::datetime;
+use crate::values::fast_path::{double_of, integer_of, text_of};
+use crate::values::layout;
 use crosslane::builder::Overflow;
 use crosslane::{DataType, Field, calendar};
 use crosslane_guest::{Class, Integer, Moment, Refusal, Taken, Values, decimal_text};
@@ -245,7 +245,7 @@ impl<'py> Vm<'py> {
             if value.is_instance_of::<PyDateTime>() {
                 return Err(Refusal::Type(" where DATE is due; return its .date()".into()));
             }
-            return moments::days(date).map(Moment::Date).map_err(Refusal::Failed);
+            return datetime::days(date).map(Moment::Date).map_err(Refusal::Failed);
         }
         if let Ok(number) = value.cast::<PyFloat>() {
             return Ok(Moment::Infinite(number.value()));
@@ -265,11 +265,11 @@ impl<'py> Vm<'py> {
         if zoned && let Some(parts) = self.parts(value) {
             let (time, offset) =
                 time_and_offset(parts).map_err(|error| self.instead(error, Refusal::Mismatch))?;
-            let (micros, _) = moments::time_parts(&time).map_err(failed)?;
+            let (micros, _) = datetime::time_parts(&time).map_err(failed)?;
             return Ok(Moment::Time { nanoseconds: micros * 1000, offset: Some(offset) });
         }
         let time = value.cast::<PyTime>().map_err(|_| Refusal::Mismatch)?;
-        let (micros, has_zone) = moments::time_parts(time).map_err(failed)?;
+        let (micros, has_zone) = datetime::time_parts(time).map_err(failed)?;
         if !zoned {
             if has_zone {
                 let advice = "declare TIMETZ, or return it without a zone";
@@ -285,7 +285,7 @@ impl<'py> Vm<'py> {
             let what = format!("returned a time without a zone where {data_type} is due; {advice}");
             return Err(self.refused(Class::Value, &what));
         };
-        let (days, seconds, rest) = moments::delta(offset).map_err(failed)?;
+        let (days, seconds, rest) = datetime::delta(offset).map_err(failed)?;
         if rest != 0 {
             return Err(Refusal::TooLarge);
         }
@@ -306,7 +306,7 @@ impl<'py> Vm<'py> {
             return instant(self.numpy(value, "datetime64")?);
         };
         let failed = Refusal::Failed;
-        let mut parts = moments::datetime_parts(moment).map_err(failed)?;
+        let mut parts = datetime::datetime_parts(moment).map_err(failed)?;
         let utcoffset = || moment.call_method0(intern!(self.py, "utcoffset"));
         let aware = parts.2 && !utcoffset().map_err(failed)?.is_none();
         if aware != zoned {
@@ -322,7 +322,7 @@ impl<'py> Vm<'py> {
             let utc = PyTzInfo::utc(self.py).map_err(failed)?;
             let moment = moment.call_method1(intern!(self.py, "astimezone"), (utc,)).map_err(failed)?;
             let moment = moment.cast().map_err(|error| failed(error.into()))?;
-            parts = moments::datetime_parts(moment).map_err(failed)?;
+            parts = datetime::datetime_parts(moment).map_err(failed)?;
         }
         let ((year, month, day), micros, _) = parts;
         let (days, seconds) = (calendar::days(year, month, day), micros / 1_000_000);
@@ -337,7 +337,7 @@ impl<'py> Vm<'py> {
     #[inline]
     fn interval(self, value: &Bound<'py, PyAny>) -> Taken<Moment, Self> {
         if let Ok(delta) = value.cast::<PyDelta>() {
-            let (days, seconds, micros) = moments::delta(delta).map_err(Refusal::Failed)?;
+            let (days, seconds, micros) = datetime::delta(delta).map_err(Refusal::Failed)?;
             let microseconds = i64::from(seconds) * 1_000_000 + i64::from(micros);
             return Ok(Moment::Interval { months: 0, days: days.into(), microseconds });
         }
@@ -481,7 +481,7 @@ impl<'py> Values for Vm<'py> {
 
     fn decimal(&self, unscaled: i128, scale: u8) -> Made<'py> {
         let mut place = [0; 48];
-        moments::call(
+        datetime::call(
             decimal_class(self.py)?,
             &self.text(decimal_text(unscaled, scale, &mut place), Some(true))?,
         )
@@ -530,7 +530,7 @@ impl<'py> Values for Vm<'py> {
         match moment {
             Moment::Date(days) => {
                 day(days, "DATE")?;
-                moments::date(py, days)
+                datetime::date(py, days)
             }
             Moment::Time { nanoseconds, .. } if nanoseconds >= DAY * SECOND => {
                 Err(PyOverflowError::new_err("24:00:00 has no datetime.time"))
@@ -542,7 +542,7 @@ impl<'py> Values for Vm<'py> {
                     return class.call(clock, Some(&nanosecond(nanoseconds)?));
                 }
                 let zone = |offset: i32| PyTzInfo::fixed_offset(py, PyDelta::new(py, 0, offset, 0, true)?);
-                moments::time(py, clock, offset.map(zone).transpose()?.as_ref())
+                datetime::time(py, clock, offset.map(zone).transpose()?.as_ref())
             }
             Moment::Timestamp { seconds, nanoseconds } => {
                 let date = day(seconds.div_euclid(DAY), "TIMESTAMP")?;
@@ -554,8 +554,8 @@ impl<'py> Values for Vm<'py> {
                         let parts = (year, month, day, hour, minute, second, micro);
                         class.call(parts, Some(&nanosecond(nanoseconds.into())?))
                     }
-                    Shape::Zoned => moments::datetime(py, date, clock, Some(&*PyTzInfo::utc(py)?)),
-                    _ => moments::datetime(py, date, clock, None),
+                    Shape::Zoned => datetime::datetime(py, date, clock, Some(&*PyTzInfo::utc(py)?)),
+                    _ => datetime::datetime(py, date, clock, None),
                 }
             }
             Moment::Interval { months, days, microseconds } => match shape {
@@ -924,7 +924,7 @@ pub(crate) fn is_missing(value: &Bound<'_, PyAny>) -> bool {
         || class == &raw mut ffi::PyList_Type
         || class == &raw mut ffi::PyDict_Type
         || class == &raw mut ffi::PyTuple_Type;
-    if plain || moments::is_one(value) {
+    if plain || datetime::is_one(value) {
         return false;
     }
     let class = value.get_type();
@@ -974,7 +974,7 @@ fn instant<'py>(nanoseconds: i128) -> Taken<Moment, Vm<'py>> {
 }
 
 /// The date of days since 1970, if Python has it.
-fn day(days: i64, what: &str) -> PyResult<moments::Day> {
+fn day(days: i64, what: &str) -> PyResult<datetime::Day> {
     let (year, month, day) = calendar::civil(days);
     if !(1..=9999).contains(&year) {
         return Err(PyOverflowError::new_err(format!(
@@ -985,6 +985,6 @@ fn day(days: i64, what: &str) -> PyResult<moments::Day> {
 }
 
 /// The time of seconds since midnight.
-fn clock(seconds: i64, nanoseconds: i64) -> moments::Clock {
+fn clock(seconds: i64, nanoseconds: i64) -> datetime::Clock {
     ((seconds / 3600) as u8, (seconds / 60 % 60) as u8, (seconds % 60) as u8, (nanoseconds / 1000) as u32)
 }

@@ -1,6 +1,6 @@
 //! Dates and times as named parts, for languages that have no objects for them.
 
-use crate::values::{DAY, Moment, Refusal, SECOND};
+use crate::values::convert::{DAY, Moment, Refusal, SECOND};
 use crosslane::{DataType, calendar};
 
 impl Moment {

@@ -1,6 +1,6 @@
 //! Arguments: a row of a column as a value of the language.
 
-use crate::values::{Integer, Moment, SECOND, Values, units_per_second};
+use crate::values::convert::{Integer, Moment, SECOND, Values, units_per_second};
 use crosslane::batch::{self, Column};
 use crosslane::{DataType, calendar, code_width, member, timetz};
 

@@ -6,7 +6,7 @@
 //! `decimal256(39, 0)`, the only Arrow type that holds them exactly, and BIGNUM is `decimal256(76, 0)`; INTERVAL
 //! counts nanoseconds; a result ENUM is a string; TIMETZ is a struct of the time and the zone's seconds east of UTC.
 
-use crate::objects::overflow;
+use crate::values::objects::overflow;
 use crosslane::batch::{Body, Column, Encode, Plan, bit};
 use crosslane::builder::Overflow;
 use crosslane::{DataType, Field, Layout, code_width, integer, timetz};

@@ -4,10 +4,10 @@
 //! slices of pyarrow's arrays. The interpreter's lock is released while a call waits.
 
 use crate::arrow::{self, Direction, Exported};
-use crate::listwise::Writer;
-use crate::map::{Ending, Map};
-use crate::objects::{self, Vm, overflow};
+use crate::client::map::{Ending, Map};
+use crate::loops::result_writer::Writer;
 use crate::stream;
+use crate::values::objects::{self, Vm, overflow};
 use crosslane::batch::{Body, Column, Encode, Plan};
 use crosslane::call::{CallGroup, Caller, Input, MapOptions, Results, Row};
 use crosslane::{ColumnBuilder, DataType, Error, Function, Rows, Settings, Signature};

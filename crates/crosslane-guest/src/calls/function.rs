@@ -1,10 +1,10 @@
 //! A declared function, ready to be called.
 
-use crate::batch::{Batch, Mishap, Progress};
-use crate::calls::{Language, fail, succeed};
-use crate::reader::Reader;
+use crate::calls::batch::{Batch, Mishap, Progress};
+use crate::calls::language::{Language, fail, succeed};
+use crate::values::Reader;
+use crate::values::Writer;
 use crate::values::{Class, Fault};
-use crate::writer::Writer;
 use crosslane::batch::{Column, Encode};
 use crosslane::{Calling, ColumnBuilder, DataType, Entry, FunctionSpec, Leniency, Signature};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};

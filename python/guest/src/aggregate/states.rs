@@ -1,17 +1,17 @@
 //! The entries of aggregates: instances of a class by the numbers of states.
 //!
-//! Rows are added by a loop in Python, as those of [`crate::iterate`]: its iterator gives the instance that a row is for, and puts
-//! the arguments into their cells. The first rows of a state wait ([`crate::waiting`]).
+//! Rows are added by a loop in Python, as those of [`crate::loops::row_iterator`]: its iterator gives the instance that a row is for, and puts
+//! the arguments into their cells. The first rows of a state wait ([`crate::aggregate::pending_rows`]).
 
-use crate::collected::{Collected, Groups};
-use crate::iterate::{Cursor, Live, Loop, Results as Rows};
-use crate::listwise::Writer;
-use crate::objects::{self, Reader, Wish, overflow};
-use crate::plain::Plain;
-use crate::row::{Argument, RowCaller};
-use crate::saved;
+use crate::aggregate::buffered_rows::{Collected, Groups};
+use crate::aggregate::instance_bytes;
+use crate::aggregate::pending_rows::{self, Form};
+use crate::loops::result_writer::Writer;
+use crate::loops::row_caller::{Argument, RowCaller};
+use crate::loops::row_iterator::{Cursor, Live, Loop, Results as Rows};
 use crate::serve::{Mishap, describe, ends_lane, forgive, wait_for_room};
-use crate::waiting::{self, Form};
+use crate::values::fast_path::Plain;
+use crate::values::objects::{self, Reader, Wish, overflow};
 use crosslane::batch::{Column, bit};
 use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, DataType, Entry, Kind, Leniency, Signature, Verdict};
@@ -31,12 +31,12 @@ use std::ptr;
 struct State {
     instance: Option<Py<PyAny>>,
     /// The rows that are not in the instance. After an exchange a state has either an instance or these.
-    waiting: waiting::Rows,
+    waiting: pending_rows::Rows,
 }
 
 impl State {
     fn of(instance: Py<PyAny>) -> Self {
-        Self { instance: Some(instance), waiting: waiting::Rows::default() }
+        Self { instance: Some(instance), waiting: pending_rows::Rows::default() }
     }
 
     fn is_nothing(&self) -> bool {
@@ -62,7 +62,7 @@ struct Ripe {
 }
 
 impl Ripe {
-    fn add(&mut self, form: &Form, rows: &waiting::Rows, instance: *mut ffi::PyObject) -> PyResult<()> {
+    fn add(&mut self, form: &Form, rows: &pending_rows::Rows, instance: *mut ffi::PyObject) -> PyResult<()> {
         form.read(rows, &mut self.columns)?;
         self.instances.resize(self.instances.len() + rows.count(), instance);
         Ok(())
@@ -516,10 +516,11 @@ impl<'py> Aggregate<'py> {
         let instance = instance.bind(py);
         let copy = match &self.blank {
             Some(blank)
-                if instance.get_type().is(&self.class) && saved::write(instance, &mut self.bytes)? =>
+                if instance.get_type().is(&self.class)
+                    && instance_bytes::write(instance, &mut self.bytes)? =>
             {
                 let copy = blank.call1((&self.class,))?;
-                saved::read(&self.bytes, &copy)?;
+                instance_bytes::read(&self.bytes, &copy)?;
                 copy
             }
             _ => self.states.call_method1(intern!(py, "copy"), (instance,))?,
@@ -576,7 +577,7 @@ impl<'py> Aggregate<'py> {
         };
         let instance = instance.bind(py);
         let plain = self.blank.is_some() && instance.get_type().is(&self.class);
-        if plain && saved::write(instance, &mut self.bytes)? {
+        if plain && instance_bytes::write(instance, &mut self.bytes)? {
             return self.saved.bytes(&self.bytes).map_err(overflow);
         }
         let saved = self.states.call_method1(intern!(py, "save"), (instance,))?;
@@ -609,11 +610,11 @@ impl<'py> Aggregate<'py> {
     fn loaded(&self, py: Python<'py>, bytes: &[u8]) -> PyResult<State> {
         let instance = match (bytes.first(), &self.blank) {
             (Some(&WAITING), _) => {
-                return Ok(State { instance: None, waiting: waiting::Rows::load(bytes)? });
+                return Ok(State { instance: None, waiting: pending_rows::Rows::load(bytes)? });
             }
-            (Some(&saved::PLAIN), Some(blank)) => {
+            (Some(&instance_bytes::PLAIN), Some(blank)) => {
                 let instance = blank.call1((&self.class,))?;
-                saved::read(bytes, &instance)?;
+                instance_bytes::read(bytes, &instance)?;
                 instance
             }
             _ => self.states.call_method1(intern!(py, "load"), (bytes,))?,

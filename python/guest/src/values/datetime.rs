@@ -4,7 +4,7 @@
 //! (`datetime.datetime.__reduce__`): every version of Python has the same ones, because it reads the pickles of the others.
 //! Their parts, one by one, take three times as long.
 
-use crate::vectorcall;
+use crate::values::vectorcall;
 use pyo3::exceptions::PyTypeError;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDate, PyDateTime, PyDelta, PyTime, PyTuple, PyTzInfo};

@@ -1,6 +1,6 @@
 //! What a language says of its values.
 
-use crate::numbers::{big_bytes, big_text, decimal_text, uuid_bytes};
+use crate::values::numbers::{big_bytes, big_text, decimal_text, uuid_bytes};
 use crosslane::builder::Overflow;
 use crosslane::{DataType, Field};
 

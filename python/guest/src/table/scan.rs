@@ -6,14 +6,14 @@
 //! gives for a batch of its input goes the same way.
 
 use crate::arrow::{self, Direction, Exported};
-use crate::iterate::Live;
-use crate::layout::{self, Layout};
-use crate::listwise;
-use crate::objects::{self, Reader, Vm, Wish, overflow};
-use crate::plain::Plain;
-use crate::row::Argument;
+use crate::loops::result_writer;
+use crate::loops::row_caller::Argument;
+use crate::loops::row_iterator::Live;
 use crate::serve::{describe, ends_lane, wait_for_room};
 use crate::stream;
+use crate::values::fast_path::Plain;
+use crate::values::layout::{self, Layout};
+use crate::values::objects::{self, Reader, Vm, Wish, overflow};
 use crosslane::batch::{Body, Encode, Plan};
 use crosslane::call::LONGEST_BATCH;
 use crosslane::lane::{COUNT, WRITING};
@@ -322,7 +322,7 @@ impl<'py> Table<'py> {
         let fields = || asked.wanted.iter().map(|place| &self.columns[*place]);
         let kinds = fields().map(|field| arrow::pyarrow_type(py, &field.data_type, Direction::Result));
         let kinds = kinds.collect::<PyResult<Vec<_>>>()?;
-        let writers = fields().map(|field| listwise::Writer::of_columns(py, &field.data_type));
+        let writers = fields().map(|field| result_writer::Writer::of_columns(py, &field.data_type));
         let writers = writers.collect::<PyResult<Vec<_>>>()?;
         let types: Vec<_> = fields().map(|field| &field.data_type).collect();
         let made = py.import("crosslane._tables")?.getattr("Batches")?;
@@ -538,14 +538,14 @@ struct Target<'py> {
     place: usize,
     name: Bound<'py, PyString>,
     plain: Plain,
-    writer: listwise::Writer<'py>,
+    writer: result_writer::Writer<'py>,
 }
 
 impl<'py> Target<'py> {
     fn new(vm: Vm<'py>, table: &Table<'py>, place: usize) -> PyResult<Self> {
         let py = vm.py();
         let Field { name, data_type } = &table.columns[place];
-        let writer = listwise::Writer::new(py, data_type, table.shapes[place].clone())?;
+        let writer = result_writer::Writer::new(py, data_type, table.shapes[place].clone())?;
         Ok(Self { place, name: PyString::intern(py, name), plain: writer.plain(), writer })
     }
 }

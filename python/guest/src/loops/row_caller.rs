@@ -3,8 +3,8 @@
 //! What does not change within a batch is worked out once for it: where a column's values lie, whether
 //! its strings are ASCII, and the function's vectorcall entry.
 
-use crate::objects::{Reader, Vm};
-use crate::vectorcall;
+use crate::values::objects::{Reader, Vm};
+use crate::values::vectorcall;
 use crosslane::DataType;
 use crosslane::batch::Column;
 use pyo3::ffi;
