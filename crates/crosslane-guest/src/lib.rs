@@ -18,7 +18,7 @@ mod values;
 mod zygote;
 
 pub use aggregate::{Accumulated, Aggregate, Aggregates, Collected, Groups, Sorted};
-pub use calls::{Batch, Function, Language, Mishap, Progress, done, fail, refuse, serve, succeed};
+pub use calls::{Batch, CallError, Function, Invoke, Language, Progress, done, fail, refuse, serve, succeed};
 pub use crosslane_process::guest::{GuestLane, Room};
 pub use declarations::{Declarations, Declared, SIZE_UNITS};
 pub use scan::Rows;
@@ -27,4 +27,4 @@ pub use values::{
     Argument, Class, DAY, Fault, Integer, Moment, NULL_KEY, Reader, Refusal, Taken, Values, Writer, Wrong,
     decimal_text, units_per_second,
 };
-pub use zygote::{Guest, Loaded, live, main, note, readable};
+pub use zygote::{Guest, Loaded, live, lost_threads_note, main, readable};

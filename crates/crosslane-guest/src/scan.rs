@@ -10,10 +10,8 @@
 //! [`Rows`] does all but the function's own part. A language adds rows to it as they are made, looks for a cancel between them
 //! ([`Rows::look`]), and has a batch sent when it [is full](Rows::is_full).
 
-use crate::calls::Mishap;
-use crate::calls::{Language, refuse, succeed};
-use crate::values::Writer;
-use crate::values::{Class, Fault};
+use crate::calls::{CallError, Language, refuse, succeed};
+use crate::values::{Class, Fault, Writer};
 use crosslane::batch::{Encode, Plan};
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{ColumnBuilder, DataType, Failure, OnError};
@@ -188,10 +186,10 @@ impl<L: Language> Rows<L> {
         &mut self,
         language: &L,
         lane: &mut GuestLane,
-        mishap: Option<Mishap<L::Error>>,
+        mishap: Option<CallError<L::Error>>,
     ) -> Result<(), L::Error> {
         let mut failure = match mishap {
-            Some(Mishap { error, row }) if !self.cancelled => Some((language.describe(error)?, row)),
+            Some(CallError { error, row }) if !self.cancelled => Some((language.describe(error)?, row)),
             _ => None,
         };
         while let Some((known, row)) = &failure {

@@ -5,7 +5,7 @@
 mod values;
 
 use crosslane::Failure;
-use crosslane_guest::{Declarations, Declared, Guest, GuestLane, Language, Loaded, Wrong};
+use crosslane_guest::{Declarations, Declared, Guest, GuestLane, Invoke, Language, Loaded, Wrong};
 use crosslane_process::Source;
 use mlua::{Error, Function, MultiValue, Table, Value};
 use std::cell::RefCell;
@@ -117,7 +117,7 @@ fn options_of(table: &Table) -> Result<serde_json::Map<String, serde_json::Value
     Ok(options)
 }
 
-impl Language for Lua {
+impl Invoke for Lua {
     type Callee = Function;
     type Arguments = Vec<Value>;
 
@@ -137,7 +137,9 @@ impl Language for Lua {
             _ => function.call(MultiValue::from_vec(std::mem::take(arguments))),
         }
     }
+}
 
+impl Language for Lua {
     fn describe(&self, error: Error) -> Result<Failure, Error> {
         Ok(self.failure(&error))
     }

@@ -97,7 +97,7 @@ impl Values for Lua {
     }
 
     fn moment(&self, _: &Vec<String>, moment: Moment) -> Made {
-        Ok(Value::Table(self.vm.create_table_from(moment.parts())?))
+        Ok(Value::Table(self.vm.create_table_from(moment.date_parts())?))
     }
 
     fn code(&self, names: &Vec<String>, code: usize) -> Made {
@@ -172,7 +172,7 @@ impl Values for Lua {
             return Ok(Moment::Infinite(*number));
         }
         let table = table_of(value)?;
-        Moment::of_parts(data_type, |name| part(table, name))
+        Moment::of_date_parts(data_type, |name| part(table, name))
     }
 
     fn with_elements(

@@ -120,7 +120,7 @@ fn text(files: Vec<(PyBackedBytes, PyBackedBytes)>) -> String {
 /// What to tell the user of the threads of a library that a fork would miss.
 #[pyfunction]
 fn note(lost: Vec<String>) -> String {
-    crosslane_guest::note(&lost)
+    crosslane_guest::lost_threads_note(&lost)
 }
 
 fn value_error(error: crosslane::signature::SignatureError) -> PyErr {

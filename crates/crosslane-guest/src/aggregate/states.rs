@@ -4,9 +4,7 @@
 //! here: which state a row is for, NULLs, retries, rows that wait for a vectorized update, copies, and the end of states.
 
 use crate::aggregate::buffered_rows::Collected;
-use crate::calls::Function;
-use crate::calls::{Batch, Mishap, Progress};
-use crate::calls::{Language, fail, succeed};
+use crate::calls::{Batch, CallError, Function, Language, Progress, fail, refuse, succeed};
 use crate::values::Fault;
 use crosslane::batch::{Column, Encode};
 use crosslane::lane::COUNT;
@@ -15,7 +13,7 @@ use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use crosslane_process::limits;
 use std::io;
 
-/// How a language accumulates. All but [`Aggregates::states`] is called within [`Language::enter`].
+/// How a language accumulates. All but [`Aggregates::states`] is called within [`crate::Invoke::enter`].
 pub trait Aggregates: Language {
     /// Where states are, by their numbers, so that the language's collector sees them.
     type States;
@@ -172,7 +170,7 @@ impl<L: Aggregates> Aggregate<L> {
         for function in &mut entries {
             // What was done half can be done again by who declares so for rows, and by nobody for states.
             if !matches!(function.entry(), Entry::Update | Entry::Finish) {
-                function.leniency = Leniency::default();
+                function.prepared.leniency = Leniency::default();
             }
         }
         Ok(Self { entries, calling: spec.calling, memory_limit: spec.memory_limit })
@@ -192,7 +190,7 @@ impl<L: Aggregates> Aggregate<L> {
     ) -> Result<(), L::Error> {
         let function = call.entry().and_then(|entry| self.entry(entry));
         let Some(function) = function else {
-            return crate::refuse(language, lane, call, &call.refusal(), None);
+            return refuse(language, lane, call, &call.refusal(), None);
         };
         // To forget states is always possible.
         let outcome = match self.memory_limit.filter(|_| function.entry() != Entry::Forget) {
@@ -204,7 +202,7 @@ impl<L: Aggregates> Aggregate<L> {
         };
         match outcome {
             Ok(mishaps) => {
-                let (call, results): (Call, &dyn Encode) = if function.writer.is_some() {
+                let (call, results): (Call, &dyn Encode) = if function.prepared.writer.is_some() {
                     (call, &accumulated.out)
                 } else {
                     (call.with_rows(0), &())
@@ -227,8 +225,8 @@ impl<L: Aggregates> Aggregate<L> {
         function: &Function<L>,
         lane: &GuestLane,
         call: Call,
-    ) -> Result<Mishaps, Mishap<L::Error>> {
-        let broken = |error: io::Error| Mishap::from(L::Error::from(error));
+    ) -> Result<Mishaps, CallError<L::Error>> {
+        let broken = |error: io::Error| CallError::from(L::Error::from(error));
         let columns = lane.columns(function.types().iter()).map_err(broken)?;
         let rows = call.header.rows as usize;
         let progress = Progress { word: Some(lane.progress()), sequence: call.header.exchange as u32 };
@@ -236,7 +234,7 @@ impl<L: Aggregates> Aggregate<L> {
         if function.entry() == Entry::Forget {
             accumulated.collected.forget((0..rows).map(|row| number(&columns, 0, row)));
         }
-        let batch = Batch::new(function, language, callee, &columns, rows, progress);
+        let batch = Batch::new(&function.prepared, language, callee, &columns, rows, progress);
         if function.entry() == Entry::Update && self.calling == Calling::Vectorized {
             let taken = (0..rows).filter(|row| !batch.skips(*row));
             let taken = taken.map(|row| (number(&columns, 0, row), row));
@@ -337,14 +335,14 @@ impl<L: Aggregates> Aggregate<L> {
         accumulated: &mut Accumulated<L>,
         progress: Progress<'_>,
         mishaps: &mut Mishaps,
-    ) -> Result<(), Mishap<L::Error>> {
+    ) -> Result<(), CallError<L::Error>> {
         let collected = std::mem::take(&mut accumulated.collected);
         let Some(function) = self.entry(Entry::Update).filter(|_| !collected.is_empty()) else {
             return Ok(());
         };
         let sorted = collected.sorted(function.types());
         let sorted =
-            sorted.map_err(|error| Mishap::from(L::Error::from(io::Error::other(error.to_string()))))?;
+            sorted.map_err(|error| CallError::from(L::Error::from(io::Error::other(error.to_string()))))?;
         let states = &mut accumulated.states;
         for (done, (at, rows)) in sorted.groups.iter().enumerate() {
             let mut tries = 0;
@@ -353,7 +351,7 @@ impl<L: Aggregates> Aggregate<L> {
                 let mut fault = None;
                 let entered = language.enter(callee, |values| {
                     let mut update = || -> Result<(), L::Error> {
-                        for (column, reader) in function.readers.iter().enumerate().skip(1) {
+                        for (column, reader) in function.prepared.readers.iter().enumerate().skip(1) {
                             let list = language.list(rows.len(), |row| {
                                 let (column, place) = sorted.value(rows[row], column);
                                 reader.read(language, column, place)
@@ -370,11 +368,11 @@ impl<L: Aggregates> Aggregate<L> {
                     fault = update().err();
                 });
                 let Some(error) = entered.err().or(fault) else { break };
-                let mishap = Mishap { error, row: None };
+                let mishap = CallError { error, row: None };
                 if language.is_final(&mishap.error) {
                     return Err(mishap);
                 }
-                match mishaps.judge(function.leniency, mishap, &mut tries, rows.len())? {
+                match mishaps.judge(function.prepared.leniency, mishap, &mut tries, rows.len())? {
                     Verdict::Again(pause) => language.pause(pause)?,
                     Verdict::Null => break,
                 }

@@ -9,32 +9,17 @@
 //! A vectorized function is called for all rows together, without those of the first kind. Of an entry without results (an
 //! aggregate's update) only the calls and the failures count.
 //!
-//! A language may jump out of its methods within [`Language::enter`]: what runs there holds nothing that is to be dropped.
+//! A language may jump out of its methods within [`Invoke::enter`]: what runs there holds nothing that is to be dropped.
 
-use crate::calls::function::Function;
-use crate::calls::language::Language;
-use crate::values::{Argument, Reader};
-use crate::values::{Class, Fault, Refusal};
+use super::call_error::CallError;
+use super::invoke::Invoke;
+use super::prepared::Prepared;
+use crate::values::{Argument, Class, Fault, Reader, Refusal};
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
 use crosslane::{ColumnBuilder, Entry, Verdict};
 use crosslane_process::guest::Mishaps;
 use crosslane_ring::ProgressWord;
-
-/// What went wrong.
-#[derive(Debug)]
-pub struct Mishap<E> {
-    /// The language's error.
-    pub error: E,
-    /// The row that is to blame, if one is.
-    pub row: Option<usize>,
-}
-
-impl<E> From<E> for Mishap<E> {
-    fn from(error: E) -> Self {
-        Self { error, row: None }
-    }
-}
 
 /// Where a batch tells which row it is at.
 #[derive(Debug, Clone, Copy)]
@@ -57,8 +42,8 @@ impl Progress<'_> {
 
 /// A batch at work.
 #[derive(Debug)]
-pub struct Batch<'a, L: Language> {
-    function: &'a Function<L>,
+pub struct Batch<'a, L: Invoke> {
+    prepared: &'a Prepared<L>,
     language: &'a L,
     callee: &'a L::Callee,
     /// The columns that are an argument each.
@@ -71,20 +56,20 @@ pub struct Batch<'a, L: Language> {
     progress: Progress<'a>,
 }
 
-impl<'a, L: Language> Batch<'a, L> {
+impl<'a, L: Invoke> Batch<'a, L> {
     pub(crate) fn new(
-        function: &'a Function<L>,
+        prepared: &'a Prepared<L>,
         language: &'a L,
         callee: &'a L::Callee,
         columns: &'a [Column<'a>],
         rows: usize,
         progress: Progress<'a>,
     ) -> Self {
-        let Function { readers, admits_null, variadic, .. } = function;
+        let Prepared { readers, admits_null, variadic, .. } = prepared;
         let fixed = readers.len() - usize::from(*variadic);
         let all = || readers.iter().zip(columns);
         Self {
-            function,
+            prepared,
             language,
             callee,
             arguments: all()
@@ -165,7 +150,7 @@ impl<'a, L: Language> Batch<'a, L> {
 
     /// What of the function is used.
     pub(crate) fn entry(&self) -> Entry {
-        self.function.entry()
+        self.prepared.entry
     }
 
     /// Adds a result, if results are wanted.
@@ -174,7 +159,7 @@ impl<'a, L: Language> Batch<'a, L> {
     /// Why it is none; the column may then hold a part of it.
     #[inline(always)]
     pub fn write(&self, result: &L::Value, out: &mut ColumnBuilder) -> Result<(), Fault<L::Error>> {
-        match &self.function.writer {
+        match &self.prepared.writer {
             Some(writer) => writer.write(self.language, result, out),
             None => Ok(()),
         }
@@ -186,15 +171,15 @@ impl<'a, L: Language> Batch<'a, L> {
     /// The error itself if there is no other try, and the rows do not become NULL; or what ended the pause.
     pub fn forgive(
         &self,
-        mishap: Mishap<L::Error>,
+        mishap: CallError<L::Error>,
         tries: &mut u32,
         rows: usize,
         mishaps: &mut Mishaps,
-    ) -> Result<Verdict, Mishap<L::Error>> {
+    ) -> Result<Verdict, CallError<L::Error>> {
         if self.language.is_final(&mishap.error) {
             return Err(mishap);
         }
-        let verdict = mishaps.judge(self.function.leniency, mishap, tries, rows)?;
+        let verdict = mishaps.judge(self.prepared.leniency, mishap, tries, rows)?;
         if let Verdict::Again(time) = verdict {
             self.language.pause(time)?;
         }
@@ -202,7 +187,7 @@ impl<'a, L: Language> Batch<'a, L> {
     }
 
     /// Calls for one row after the other.
-    pub(crate) fn run_rows(&self, out: &mut ColumnBuilder) -> Result<Mishaps, Mishap<L::Error>> {
+    pub(crate) fn run_rows(&self, out: &mut ColumnBuilder) -> Result<Mishaps, CallError<L::Error>> {
         self.run_rows_by(out, |row, values, out| self.run_row(row, values, out))
     }
 
@@ -211,7 +196,7 @@ impl<'a, L: Language> Batch<'a, L> {
         &self,
         out: &mut ColumnBuilder,
         mut work: impl FnMut(usize, &mut L::Arguments, &mut ColumnBuilder) -> Result<(), Fault<L::Error>>,
-    ) -> Result<Mishaps, Mishap<L::Error>> {
+    ) -> Result<Mishaps, CallError<L::Error>> {
         let language = self.language;
         let mut mishaps = Mishaps::default();
         let mut row = 0;
@@ -246,7 +231,7 @@ impl<'a, L: Language> Batch<'a, L> {
             if tries.0 != row {
                 tries = (row, 0);
             }
-            match self.forgive(Mishap { error, row: Some(row) }, &mut tries.1, 1, &mut mishaps)? {
+            match self.forgive(CallError { error, row: Some(row) }, &mut tries.1, 1, &mut mishaps)? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {
                     out.null();
@@ -271,7 +256,7 @@ impl<'a, L: Language> Batch<'a, L> {
     }
 
     /// Calls once, with whole columns.
-    pub(crate) fn run_vectorized(&self, out: &mut ColumnBuilder) -> Result<Mishaps, Mishap<L::Error>> {
+    pub(crate) fn run_vectorized(&self, out: &mut ColumnBuilder) -> Result<Mishaps, CallError<L::Error>> {
         let language = self.language;
         let mut mishaps = Mishaps::default();
         let rows: Vec<usize> = (0..self.rows).filter(|row| !self.skips(*row)).collect();
@@ -289,7 +274,7 @@ impl<'a, L: Language> Batch<'a, L> {
                 (Ok(()), None) => return Ok(mishaps),
             };
             out.clear();
-            match self.forgive(Mishap { error, row: written }, &mut tries, self.rows, &mut mishaps)? {
+            match self.forgive(CallError { error, row: written }, &mut tries, self.rows, &mut mishaps)? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {
                     (0..self.rows).for_each(|_| out.null());

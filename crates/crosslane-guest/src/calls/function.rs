@@ -1,29 +1,24 @@
 //! A declared function, ready to be called.
 
-use crate::calls::batch::{Batch, Mishap, Progress};
-use crate::calls::language::{Language, fail, succeed};
-use crate::values::Reader;
-use crate::values::Writer;
-use crate::values::{Class, Fault};
+use super::answer::{fail, succeed};
+use super::batch::{Batch, Progress};
+use super::call_error::CallError;
+use super::language::Language;
+use super::prepared::Prepared;
+use crate::values::{Class, Fault, Reader, Writer};
 use crosslane::batch::{Column, Encode};
-use crosslane::{Calling, ColumnBuilder, DataType, Entry, FunctionSpec, Leniency, Signature};
+use crosslane::{Calling, ColumnBuilder, DataType, Entry, FunctionSpec, Signature};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 
 /// An entry of a declared function, ready to be called; for arguments of some types, if it takes any.
 #[derive(Debug)]
 pub struct Function<L: Language> {
-    entry: Entry,
+    pub(crate) prepared: Prepared<L>,
     types: Vec<DataType>,
     /// Of the results; what comes back is dropped if none are wanted.
     returns: Option<DataType>,
     calling: Calling,
     memory_limit: Option<u64>,
-    /// Whether the last argument is a LIST of any number of arguments.
-    pub(crate) variadic: bool,
-    pub(crate) admits_null: Vec<bool>,
-    pub(crate) leniency: Leniency,
-    pub(crate) readers: Vec<Reader<L>>,
-    pub(crate) writer: Option<Writer<L>>,
 }
 
 impl<L: Language> Function<L> {
@@ -56,23 +51,26 @@ impl<L: Language> Function<L> {
         let readers = types.iter().map(|data_type| Reader::new(language, data_type));
         // A state's number is never NULL.
         let leading = carried.leading.iter().map(|_| false);
-        Ok(Self {
+        let prepared = Prepared {
             entry,
+            variadic: signature.variadic && !carried.arguments.is_empty(),
+            admits_null: leading.chain(admits_null).take(types.len()).collect(),
+            leniency: spec.leniency(),
             readers: readers.collect::<Result<_, _>>()?,
             writer: carried.returns.map(|returns| Writer::new(language, returns)).transpose()?,
+        };
+        Ok(Self {
+            prepared,
             returns: carried.returns.cloned(),
             calling: spec.calling,
             memory_limit: spec.memory_limit,
-            variadic: signature.variadic && !carried.arguments.is_empty(),
-            admits_null: leading.chain(admits_null).take(types.len()).collect(),
             types,
-            leniency: spec.leniency(),
         })
     }
 
     /// What of the function it is.
     pub fn entry(&self) -> Entry {
-        self.entry
+        self.prepared.entry
     }
 
     /// The types of the columns that it is called with.
@@ -124,11 +122,11 @@ impl<L: Language> Function<L> {
         rows: usize,
         progress: Progress<'_>,
         out: &mut ColumnBuilder,
-    ) -> Result<Mishaps, Mishap<L::Error>> {
+    ) -> Result<Mishaps, CallError<L::Error>> {
         let mut work = || {
             out.clear();
             out.reserve(rows).map_err(|overflow| Fault::from(overflow).into_error(language))?;
-            let batch = Batch::new(self, language, callee, columns, rows, progress);
+            let batch = Batch::new(&self.prepared, language, callee, columns, rows, progress);
             match self.calling {
                 Calling::Row => batch.run_rows(out),
                 Calling::Vectorized => batch.run_vectorized(out),

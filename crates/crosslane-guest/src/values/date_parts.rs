@@ -1,12 +1,13 @@
 //! Dates and times as named parts, for languages that have no objects for them.
 
-use crate::values::convert::{DAY, Moment, Refusal, SECOND};
+use super::moment::{DAY, Moment, SECOND};
+use super::refusal::Refusal;
 use crosslane::{DataType, calendar};
 
 impl Moment {
     /// The parts by their names: `year`, `month`, `day`; `hour`, `min`, `sec`, `nsec`; `offset`; `months`, `days`,
     /// `microseconds`.
-    pub fn parts(self) -> Vec<(&'static str, i64)> {
+    pub fn date_parts(self) -> Vec<(&'static str, i64)> {
         let clock = |seconds: i64, nanoseconds: i64| {
             [
                 ("hour", seconds / 3600),
@@ -42,7 +43,7 @@ impl Moment {
     ///
     /// # Errors
     /// As `part`; or that a part is missing, or too large.
-    pub fn of_parts<E>(
+    pub fn of_date_parts<E>(
         data_type: &DataType,
         part: impl Fn(&str) -> Result<Option<i64>, Refusal<E>>,
     ) -> Result<Self, Refusal<E>> {
@@ -88,7 +89,7 @@ mod tests {
 
     fn of(data_type: &DataType, parts: &[(&str, i64)]) -> Result<Moment, Refusal<()>> {
         let find = |name: &str| parts.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-        Moment::of_parts(data_type, |name| Ok(find(name)))
+        Moment::of_date_parts(data_type, |name| Ok(find(name)))
     }
 
     #[test]
@@ -105,7 +106,7 @@ mod tests {
             (DataType::TimeTz, time(Some(-5))),
             (DataType::Interval, interval),
         ] {
-            assert_eq!(of(&data_type, &moment.parts()).unwrap(), moment);
+            assert_eq!(of(&data_type, &moment.date_parts()).unwrap(), moment);
         }
     }
 

@@ -20,6 +20,38 @@ pub fn decimal_text(unscaled: i128, scale: u8, place: &mut [u8; 48]) -> &[u8] {
     &place[..length]
 }
 
+/// A decimal text times 10^scale, rounded half away from zero as SQL casts do. `None` if it is none, or too large.
+pub(crate) fn decimal(text: &[u8], scale: usize) -> Option<i128> {
+    let (text, exponent) = match text.iter().position(|byte| matches!(byte, b'e' | b'E')) {
+        Some(at) => (&text[..at], std::str::from_utf8(&text[at + 1..]).ok()?.parse::<i64>().ok()?),
+        None => (text, 0),
+    };
+    let (negative, text) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    let point = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
+    let (whole, fraction) = (&text[..point], text.get(point + 1..).unwrap_or(&[]));
+    if whole.len() + fraction.len() == 0 || !whole.iter().chain(fraction).all(u8::is_ascii_digit) {
+        return None;
+    }
+    // So many of the digits are before the rounded point.
+    let kept = exponent.saturating_add(point as i64 + scale as i64);
+    let mut unscaled = 0i128;
+    let mut digits = whole.iter().chain(fraction).map(|digit| i128::from(digit - b'0'));
+    for _ in 0..kept {
+        let digit = digits.next();
+        if digit.is_none() && unscaled == 0 {
+            break;
+        }
+        unscaled = unscaled.checked_mul(10)?.checked_add(digit.unwrap_or(0))?;
+    }
+    if kept >= 0 && digits.next().is_some_and(|digit| digit >= 5) {
+        unscaled = unscaled.checked_add(1)?;
+    }
+    Some(if negative { -unscaled } else { unscaled })
+}
+
 /// So many decimal digits are one step of the conversions below.
 const STEP: u32 = 9;
 
@@ -144,6 +176,36 @@ mod tests {
         assert_eq!(text(1200, 2), "12.00");
         assert_eq!(text(i128::MIN, 0), i128::MIN.to_string());
         assert_eq!(text(i128::MIN, 38), "-1.70141183460469231731687303715884105728");
+    }
+
+    #[test]
+    fn decimals_are_rounded_half_away_from_zero() {
+        for (text, scale, number) in [
+            ("1.25", 1, Some(13)),
+            ("-1.25", 1, Some(-13)),
+            ("1.2499", 1, Some(12)),
+            ("0.5", 0, Some(1)),
+            ("0.05", 0, Some(0)),
+            ("7", 3, Some(7000)),
+            ("1e3", 2, Some(100_000)),
+            ("12.5e-2", 2, Some(13)),
+            ("5e-1", 0, Some(1)),
+            ("5e-2", 0, Some(0)),
+            ("0e999999999", 2, Some(0)),
+            ("1e-3000000000", 2, Some(0)),
+            ("1e9223372036854775807", 2, None),
+            ("1e-9223372036854775808", 2, Some(0)),
+            (".5", 1, Some(5)),
+            ("-0", 1, Some(0)),
+            ("1e99", 0, None),
+            ("", 0, None),
+            ("-", 0, None),
+            ("1.2.3", 1, None),
+            ("1x", 1, None),
+            ("e5", 1, None),
+        ] {
+            assert_eq!(decimal(text.as_bytes(), scale), number, "{text} at scale {scale}");
+        }
     }
 
     #[test]

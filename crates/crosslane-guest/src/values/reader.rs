@@ -1,6 +1,9 @@
 //! Arguments: a row of a column as a value of the language.
 
-use crate::values::convert::{Integer, Moment, SECOND, Values, units_per_second};
+use super::convert::Values;
+use super::integer::Integer;
+use super::moment::{Moment, SECOND, units_per_second};
+use super::shape::shaped;
 use crosslane::batch::{self, Column};
 use crosslane::{DataType, calendar, code_width, member, timetz};
 
@@ -14,12 +17,6 @@ pub struct Reader<V: Values> {
 }
 
 type Read<V> = Result<<V as Values>::Value, <V as Values>::Error>;
-
-/// The types of what a value is made of: the elements, the fields, the key and the value, a UNION's members.
-pub(crate) fn parts_of(data_type: &DataType) -> impl Iterator<Item = &DataType> {
-    let inner = if let DataType::Map(entry) = data_type { entry } else { data_type };
-    inner.children().skip(usize::from(matches!(data_type, DataType::Union(_))))
-}
 
 impl<V: Values> Reader<V> {
     /// A reader of a type.
@@ -40,10 +37,9 @@ impl<V: Values> Reader<V> {
         known: K,
         shape: &impl Fn(&DataType, K) -> Result<(V::Shape, Vec<K>), V::Error>,
     ) -> Result<Self, V::Error> {
-        let (own, parts) = shape(data_type, known)?;
-        let children = parts_of(data_type).zip(parts.into_iter().chain(std::iter::repeat_with(K::default)));
-        let children = children.map(|(child, known)| Reader::shaped(child, known, shape));
-        Ok(Self { data_type: data_type.clone(), shape: own, children: children.collect::<Result<_, _>>()? })
+        let part = |data_type: &DataType, known| Self::shaped(data_type, known, shape);
+        let (shape, children) = shaped::<V, K, Self>(data_type, known, shape, part)?;
+        Ok(Self { data_type: data_type.clone(), shape, children })
     }
 
     /// What the columns hold.

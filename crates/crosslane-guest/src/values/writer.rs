@@ -1,9 +1,10 @@
 //! Results: a value of the language as a row of a column.
 
-use crate::values::convert::{
-    Class, DAY, Fault, Moment, NULL_KEY, Refusal, SECOND, Taken, Values, units_per_second,
-};
-use crate::values::reader::parts_of;
+use super::convert::{Taken, Values};
+use super::moment::{DAY, Moment, SECOND, units_per_second};
+use super::numbers::decimal;
+use super::refusal::{Class, Fault, NULL_KEY, Refusal};
+use super::shape::shaped;
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType, calendar, code_width, timetz};
 use std::collections::HashMap;
@@ -73,11 +74,9 @@ impl<V: Values> Writer<V> {
             }
             _ => HashMap::new(),
         };
-        let (own, parts) = shape(data_type, known)?;
-        let children = parts_of(data_type).zip(parts.into_iter().chain(std::iter::repeat_with(K::default)));
-        let children = children.map(|(child, known)| Writer::shaped(child, known, shape));
-        let children = children.collect::<Result<_, _>>()?;
-        Ok(Self { data_type: data_type.clone(), shape: own, codes, children })
+        let part = |data_type: &DataType, known| Self::shaped(data_type, known, shape);
+        let (shape, children) = shaped::<V, K, Self>(data_type, known, shape, part)?;
+        Ok(Self { data_type: data_type.clone(), shape, codes, children })
     }
 
     /// A writer of some fields of a STRUCT, by their places, into a column of a STRUCT of these alone. The shape is to have
@@ -393,71 +392,4 @@ fn integer<T: TryFrom<i64> + TryFrom<i128>, V: Values>(values: &V, value: &V::Va
 #[inline]
 fn float<V: Values>(values: &V, value: &V::Value) -> Taken<f64, V> {
     values.quick_float(value).map_or_else(|| values.to_float(value), Ok)
-}
-
-/// A decimal text times 10^scale, rounded half away from zero as SQL casts do. `None` if it is none, or too large.
-fn decimal(text: &[u8], scale: usize) -> Option<i128> {
-    let (text, exponent) = match text.iter().position(|byte| matches!(byte, b'e' | b'E')) {
-        Some(at) => (&text[..at], std::str::from_utf8(&text[at + 1..]).ok()?.parse::<i64>().ok()?),
-        None => (text, 0),
-    };
-    let (negative, text) = match text {
-        [b'-', digits @ ..] => (true, digits),
-        digits => (false, digits),
-    };
-    let point = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
-    let (whole, fraction) = (&text[..point], text.get(point + 1..).unwrap_or(&[]));
-    if whole.len() + fraction.len() == 0 || !whole.iter().chain(fraction).all(u8::is_ascii_digit) {
-        return None;
-    }
-    // So many of the digits are before the rounded point.
-    let kept = exponent.saturating_add(point as i64 + scale as i64);
-    let mut unscaled = 0i128;
-    let mut digits = whole.iter().chain(fraction).map(|digit| i128::from(digit - b'0'));
-    for _ in 0..kept {
-        let digit = digits.next();
-        if digit.is_none() && unscaled == 0 {
-            break;
-        }
-        unscaled = unscaled.checked_mul(10)?.checked_add(digit.unwrap_or(0))?;
-    }
-    if kept >= 0 && digits.next().is_some_and(|digit| digit >= 5) {
-        unscaled = unscaled.checked_add(1)?;
-    }
-    Some(if negative { -unscaled } else { unscaled })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn decimals_are_rounded_half_away_from_zero() {
-        for (text, scale, number) in [
-            ("1.25", 1, Some(13)),
-            ("-1.25", 1, Some(-13)),
-            ("1.2499", 1, Some(12)),
-            ("0.5", 0, Some(1)),
-            ("0.05", 0, Some(0)),
-            ("7", 3, Some(7000)),
-            ("1e3", 2, Some(100_000)),
-            ("12.5e-2", 2, Some(13)),
-            ("5e-1", 0, Some(1)),
-            ("5e-2", 0, Some(0)),
-            ("0e999999999", 2, Some(0)),
-            ("1e-3000000000", 2, Some(0)),
-            ("1e9223372036854775807", 2, None),
-            ("1e-9223372036854775808", 2, Some(0)),
-            (".5", 1, Some(5)),
-            ("-0", 1, Some(0)),
-            ("1e99", 0, None),
-            ("", 0, None),
-            ("-", 0, None),
-            ("1.2.3", 1, None),
-            ("1x", 1, None),
-            ("e5", 1, None),
-        ] {
-            assert_eq!(decimal(text.as_bytes(), scale), number, "{text} at scale {scale}");
-        }
-    }
 }

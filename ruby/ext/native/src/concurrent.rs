@@ -1,7 +1,7 @@
 //! Calls of several rows at once: the rows go to the runner (`Crosslane::Runner`), which calls on as many threads as the
 //! function may have.
 
-use crate::function::Mishap;
+use crate::function::CallError;
 use crate::objects::{Vm, exception};
 use crate::serve::Clock;
 use crate::values::send;
@@ -14,7 +14,7 @@ use magnus::rb_sys::AsRawValue;
 use rb_sys::{Qnil, VALUE};
 
 /// Runs a batch.
-pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Mishaps, Mishap> {
+pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Mishaps, CallError> {
     let mut mishaps = Mishaps::default();
     let mut fault = None;
     let mut row = 0;
@@ -103,7 +103,7 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Mish
         })?;
         let Some(what) = fault.take() else { continue };
         out.truncate(row);
-        let mishap = Mishap { error: exception(what), row: Some(row) };
+        let mishap = CallError { error: exception(what), row: Some(row) };
         again = match batch.forgive(mishap, &mut spent, 1, &mut mishaps)? {
             Verdict::Again(_) => true,
             Verdict::Null => {
@@ -114,7 +114,7 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Mish
         };
     }
     if failed != Qnil as VALUE {
-        return Err(Mishap { error: Unwind::Raise(failed), row: Some(row) });
+        return Err(CallError { error: Unwind::Raise(failed), row: Some(row) });
     }
     Ok(mishaps)
 }

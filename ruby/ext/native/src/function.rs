@@ -7,7 +7,7 @@ use crate::objects::Vm;
 use crate::serve::{self, describe};
 use crate::values::{Held, intern};
 use crosslane::{Calling, ColumnBuilder, Entry, Failure, FunctionSpec};
-use crosslane_guest::{Batch, Language};
+use crosslane_guest::{Batch, Invoke, Language};
 use crosslane_gvl::{self as gvl, Unwind, protect};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next, Room};
 use magnus::rb_sys::AsRawValue;
@@ -17,7 +17,7 @@ use rb_sys::{Qnil, Qtrue, VALUE};
 use std::ffi::{CStr, c_int};
 use std::time::Duration;
 
-pub(crate) type Mishap = crosslane_guest::Mishap<Unwind>;
+pub(crate) type CallError = crosslane_guest::CallError<Unwind>;
 
 /// So many values of arguments lie on the stack, where the collector sees them: the most parameters.
 pub(crate) const PLACES: usize = 66;
@@ -167,7 +167,7 @@ impl Arguments {
 }
 
 /// What runs within `enter` is protected: that is what "protected" means below.
-impl Language for Vm {
+impl Invoke for Vm {
     type Callee = Callee;
     type Arguments = Arguments;
 
@@ -224,16 +224,30 @@ impl Language for Vm {
         Ok(result)
     }
 
-    fn run_concurrently(&self, batch: &Batch<'_, Self>, out: &mut ColumnBuilder) -> Result<Mishaps, Mishap> {
+    fn is_final(&self, error: &Unwind) -> bool {
+        matches!(error, Unwind::Jump(_)) || self.host && error.is_final()
+    }
+
+    /// Without the GVL.
+    fn pause(&self, time: Duration) -> Result<(), Unwind> {
+        let time =
+            rb_sys::timeval { tv_sec: time.as_secs() as i64, tv_usec: i64::from(time.subsec_micros()) };
+        // SAFETY: protected, and nothing in this frame is to be dropped.
+        protect(|| unsafe { rb_sys::rb_thread_wait_for(time) })
+    }
+}
+
+impl Language for Vm {
+    fn run_concurrently(
+        &self,
+        batch: &Batch<'_, Self>,
+        out: &mut ColumnBuilder,
+    ) -> Result<Mishaps, CallError> {
         concurrent::run(batch, out)
     }
 
     fn describe(&self, error: Unwind) -> Result<Failure, Unwind> {
         describe(error, self.host)
-    }
-
-    fn is_final(&self, error: &Unwind) -> bool {
-        matches!(error, Unwind::Jump(_)) || self.host && error.is_final()
     }
 
     fn next_call(&self, lane: &mut GuestLane) -> Result<Option<Call>, Unwind> {
@@ -274,13 +288,5 @@ impl Language for Vm {
                 gvl::check_interrupts()?;
             }
         }
-    }
-
-    /// Without the GVL.
-    fn pause(&self, time: Duration) -> Result<(), Unwind> {
-        let time =
-            rb_sys::timeval { tv_sec: time.as_secs() as i64, tv_usec: i64::from(time.subsec_micros()) };
-        // SAFETY: protected, and nothing in this frame is to be dropped.
-        protect(|| unsafe { rb_sys::rb_thread_wait_for(time) })
     }
 }

@@ -13,7 +13,7 @@ use crate::shapes::{self, Shared};
 use crate::values::{Held, intern};
 use crosslane::batch::Column;
 use crosslane::{Calling, DataType, Entry, Failure, FunctionSpec, Kind, OnError, Signature};
-use crosslane_guest::{Argument, Language, Mishap, Values};
+use crosslane_guest::{Argument, CallError, Language, Values};
 use crosslane_gvl::{self as gvl, Unwind, protect};
 use crosslane_process::guest::{Call, GuestLane};
 use magnus::gc::Marker;
@@ -257,7 +257,7 @@ impl Table {
             Err(Unwind::Jump(state)) => Err(Unwind::Jump(state)),
             Err(error) => {
                 let row = Some(rows.made());
-                rows.leave(vm, lane, Some(Mishap { error, row }))
+                rows.leave(vm, lane, Some(CallError { error, row }))
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::ready::Ready;
 use crosslane::batch;
 use crosslane::call::{Caller, Input, Output, call, deliver, place};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, Library};
-use crosslane_guest::{Mishap, Progress};
+use crosslane_guest::{CallError, Progress};
 use crosslane_gvl::{self as gvl, Stand, Unwind, stand};
 use crosslane_process::Zygote;
 use crosslane_vectors::{Arguments, Attempts, Callee, Context, Results, Scalar, register_scalar};
@@ -115,11 +115,11 @@ pub(crate) fn call_here(
         let vm = unsafe { Vm::calling(true) };
         let callable = host::callable(&vm, function.index, function.types.as_deref()).map_err(Unwind::from);
         let progress = Progress { word: None, sequence: 0 };
-        let outcome = callable.map_err(Mishap::from).and_then(|callable| {
+        let outcome = callable.map_err(CallError::from).and_then(|callable| {
             let Ready::Scalar(function) = &*callable else { panic!("a scalar function is none") };
             function.ready.run(&vm, &function.callee, &columns, rows, progress, &mut out)
         });
-        outcome.map_err(|Mishap { error, row }| {
+        outcome.map_err(|CallError { error, row }| {
             let words = words(&error);
             (Failure { ticket: session.catch(error), ..words }, row)
         })

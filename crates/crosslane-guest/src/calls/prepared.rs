@@ -1,0 +1,18 @@
+//! What batches of an entry need.
+
+use crate::values::{Reader, Values, Writer};
+use crosslane::{Entry, Leniency};
+
+/// An entry of a function, prepared for its batches.
+#[derive(Debug)]
+pub(crate) struct Prepared<V: Values> {
+    pub(crate) entry: Entry,
+    /// Whether the last argument is a LIST of any number of arguments.
+    pub(crate) variadic: bool,
+    /// For each column, whether rows with a NULL in it are called.
+    pub(crate) admits_null: Vec<bool>,
+    pub(crate) leniency: Leniency,
+    pub(crate) readers: Vec<Reader<V>>,
+    /// None if the entry has no results. Then what the function returns is dropped.
+    pub(crate) writer: Option<Writer<V>>,
+}

@@ -1,0 +1,117 @@
+//! Why a value is not what a column needs, and the errors about that.
+
+use crosslane::builder::Overflow;
+
+/// Why a value is not what a column needs.
+#[derive(Debug)]
+pub enum Refusal<E> {
+    /// It is of another type.
+    Mismatch,
+    /// The same; the text, which follows "returned" and the value, says more.
+    Type(String),
+    /// It does not fit.
+    TooLarge,
+    /// What it is (such as `, which is binary,`), and what is to be done.
+    Due(&'static str, &'static str),
+    /// Something else; the text follows "returned" and the value.
+    Other(String),
+    /// The language had an error.
+    Failed(E),
+}
+
+impl<E> Refusal<E> {
+    /// The error about a value, which `shown` shows, where a value of the type `due` is due.
+    pub fn told(self, shown: impl FnOnce() -> Result<String, E>, due: impl std::fmt::Display) -> Fault<E> {
+        let (class, what) = match self {
+            Refusal::Mismatch => (Class::Type, format!(" where {due} is due")),
+            Refusal::Type(what) => (Class::Type, what),
+            Refusal::TooLarge => (Class::Range, format!(", which does not fit {due}")),
+            Refusal::Due(what, advice) => (Class::Value, format!("{what} where {due} is due; {advice}")),
+            Refusal::Other(what) => (Class::Value, what),
+            Refusal::Failed(error) => return Fault::Failed(error),
+        };
+        match shown() {
+            Ok(shown) => Fault::refused(class, format!("returned {shown}{what}")),
+            Err(error) => Fault::Failed(error),
+        }
+    }
+}
+
+/// What is wrong with a MAP that has NULL as a key.
+pub const NULL_KEY: &str = "returned a MAP with the key NULL; keys cannot be NULL";
+
+/// The kind of an error about a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// It is of another type.
+    Type,
+    /// It does not fit.
+    Range,
+    /// It is of the type, and wrong.
+    Value,
+    /// There is no memory for it.
+    NoMemory,
+}
+
+impl Class {
+    /// The name of such errors in languages whose own have none.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Type => "TypeError",
+            Class::Range => "RangeError",
+            Class::Value => "ValueError",
+            Class::NoMemory => "MemoryError",
+        }
+    }
+}
+
+/// An error that a guest itself makes, for languages into whose errors Rust's can be put.
+#[derive(Debug)]
+pub struct Wrong {
+    /// Its class.
+    pub class: &'static str,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl Wrong {
+    /// An error of a class ([`Class::name`], or another).
+    pub fn new(class: &'static str, message: impl std::fmt::Display) -> Self {
+        Self { class, message: message.to_string() }
+    }
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+/// Why a result could not be written. As small as the language's errors allow, so that what writes returns it in registers.
+#[derive(Debug)]
+pub enum Fault<E> {
+    /// It is no value of the type.
+    Refused(Box<(Class, String)>),
+    /// The language had an error.
+    Failed(E),
+}
+
+impl<E> Fault<E> {
+    /// A refusal.
+    #[cold]
+    pub fn refused(class: Class, message: String) -> Self {
+        Fault::Refused(Box::new((class, message)))
+    }
+}
+
+impl<E> From<Overflow> for Fault<E> {
+    fn from(overflow: Overflow) -> Self {
+        let class = match overflow {
+            Overflow::TooLarge => Class::Range,
+            Overflow::NoMemory => Class::NoMemory,
+        };
+        Fault::refused(class, overflow.to_string())
+    }
+}

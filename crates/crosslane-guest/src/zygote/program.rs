@@ -1,0 +1,115 @@
+//! The program of a guest: a zygote, or a look at a file.
+
+use super::control::control_socket;
+use super::guest::Guest;
+use super::lanes::Zygote;
+use super::load::{identity, load};
+use super::log::say;
+use super::restart::{RESTARTED, Restart, read_restart, restart};
+use super::threads::lost_threads_note;
+use crosslane_process::control::{Report, Request};
+use crosslane_process::{Source, reaper};
+use rustix::io::FdFlags;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The word before the name of a file that is only looked at.
+const CHECK: &str = "check";
+
+/// The life of a guest's program: without arguments a zygote; `check FILE` says what a file declares, as JSON in the last
+/// line; `version` which runtime this is.
+pub fn main(mut guest: impl Guest) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] | [RESTARTED | CHECK, _] => live(&mut guest, &arguments),
+        ["version"] => {
+            println!("{}", guest.runtime());
+            Ok(())
+        }
+        _ => Err(io::Error::other("use: with a control socket as descriptor 3, or: check FILE, or: version")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The life of a zygote whose process is a language's own program, with the words that follow those of
+/// [`Guest::command`]; or `check FILE`, as [`main`].
+///
+/// # Errors
+/// If the engine broke the protocol, or the library keeps the zygote from its work.
+pub fn live(guest: &mut impl Guest, arguments: &[String]) -> io::Result<()> {
+    let lived = match arguments {
+        [word, descriptor] if word == RESTARTED => {
+            read_restart(descriptor).and_then(|state| run_restarted(guest, state))
+        }
+        [word, path] if word == CHECK => check(guest, path.into()),
+        _ => run(guest),
+    };
+    match lived {
+        // The engine has ended: nobody listens.
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            Ok(())
+        }
+        lived => lived,
+    }
+}
+
+fn run(guest: &mut impl Guest) -> io::Result<()> {
+    // From here on this is a child of the process that the engine started, which sees to it that nothing is left.
+    reaper::supervise(|| guest.fork())?;
+    let control = control_socket()?;
+    let Some((Request::Load { source, types, .. }, descriptors)) = control.receive()? else { return Ok(()) };
+    types.clone().know();
+    let pickles = descriptors.into_iter().next();
+    let environment: Vec<_> = std::env::vars_os().filter(|(name, _)| name != reaper::ZYGOTE).collect();
+    let folder = std::env::current_dir();
+    let loaded = load(guest, &source, pickles.as_ref());
+    let (loaded, lost) = match loaded.and_then(|loaded| Ok((loaded, guest.lost_threads()?))) {
+        Ok(loaded) => loaded,
+        Err(failure) => return control.send(&Report::Failed { failure }),
+    };
+    let text = loaded.text.clone();
+    let what = identity(&loaded);
+    let (functions, runtime) = (loaded.functions, guest.runtime());
+    control.send(&Report::Loaded { functions, runtime, text, reloads: !lost.is_empty() })?;
+    if !lost.is_empty() {
+        say(format_args!("{}: {}.", source.name(), lost_threads_note(&lost)));
+        restart(guest, source, types, pickles.as_ref(), what, environment, folder.ok());
+        // Forks may do.
+    }
+    drop(pickles);
+    Zygote::new(control, None)?.serve(guest)
+}
+
+fn run_restarted(guest: &mut impl Guest, state: Restart) -> io::Result<()> {
+    state.types.know();
+    // SAFETY: the process that became this one left the descriptor open for it.
+    let pickles = state.pickles.map(|number| unsafe { OwnedFd::from_raw_fd(number) });
+    if let Some(pickles) = &pickles {
+        rustix::io::fcntl_setfd(pickles, FdFlags::CLOEXEC)?;
+    }
+    Zygote::new(control_socket()?, Some((state.source, pickles, state.loaded)))?.serve(guest)
+}
+
+/// Prints what a file declares, or why it cannot be loaded, as JSON in a line of its own. What the file itself prints goes
+/// to stderr.
+fn check(guest: &mut impl Guest, path: PathBuf) -> io::Result<()> {
+    let mut answer = File::from(rustix::io::dup(rustix::stdio::stdout())?);
+    rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
+    let path = fs::canonicalize(&path).unwrap_or(path);
+    let loaded = load(guest, &Source::File { path }, None);
+    let json = match loaded.and_then(|loaded| Ok((loaded, guest.lost_threads()?))) {
+        Ok((loaded, lost)) => serde_json::json!({ "functions": loaded.functions, "lost": lost }),
+        Err(failure) => serde_json::json!({ "failure": failure }),
+    };
+    guest.flush();
+    writeln!(answer, "{json}")
+}
