@@ -1,6 +1,6 @@
 """The pictures of the documentation, from the figures in the folders of the benchmarks.
 
-make pictures                   into docs/
+make pictures                   into docs/pictures/
 python -m bench.draw FOLDER     into FOLDER
 """
 
@@ -15,7 +15,7 @@ from .figures import ROOT
 
 def main() -> None:
     """Draws all pictures."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs"
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "pictures"
     folder.mkdir(exist_ok=True)
     for name in ("duckdb", "scheduler", "server", "spark"):
         pictures = import_module(f"bench.{name}.pictures")

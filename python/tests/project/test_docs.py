@@ -196,6 +196,26 @@ def test_every_page_is_run() -> None:
         assert {language for language, _ in FENCE.findall((ROOT / page).read_text())} == {""}
 
 
+#: Paths in the text of a page, relative to the repository.
+NAMED = re.compile(r"`((?:bench|conformance|crates|docs|examples|python|ruby|spark|tools)/[\w./*-]+)")
+#: What a build or a run makes, and so may be missing.
+MADE = ("bench/results/", "ruby/pkg/", "python/tests/test_x", "ruby/test/test_x")
+
+
+@pytest.mark.any_duckdb
+def test_named_files_exist() -> None:
+    """Each path that a page names exists: a page that keeps an old name fails here."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "conformance" / "README.md"]
+    wrong = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages
+        if page.name != "CHANGELOG.md"
+        for name in NAMED.findall(page.read_text())
+        if not name.startswith(MADE) and not any(ROOT.glob(name.rstrip("/.")))
+    ]
+    assert wrong == []
+
+
 @pytest.mark.any_duckdb
 def test_links_lead_somewhere() -> None:
     """Each link within the documentation names a file that exists, and a heading of it."""
