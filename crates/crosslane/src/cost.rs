@@ -10,7 +10,7 @@
 //! The two costs are a line through the latest batches, by least squares ([`Line`]). One average per row would take what a batch
 //! costs for the cost of its rows: short slices would look expensive, and be cut into still shorter ones.
 
-use crate::exchange::Entry;
+use crate::lane::Entry;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

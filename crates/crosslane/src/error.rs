@@ -1,7 +1,6 @@
 //! What can go wrong, in words for the person who wrote the function or the query.
 
-use crate::batch::Malformed;
-use crate::signature::SignatureError;
+use crate::types::SignatureError;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -205,12 +204,6 @@ impl Error {
     /// There is no memory for so many bytes.
     pub fn memory(bytes: usize) -> Self {
         Error::Engine(format!("out of memory: no room for {bytes} bytes of a batch"))
-    }
-}
-
-impl From<Malformed> for Error {
-    fn from(malformed: Malformed) -> Self {
-        Error::Engine(malformed.to_string())
     }
 }
 

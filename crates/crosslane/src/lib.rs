@@ -9,50 +9,30 @@
 extern crate self as crosslane;
 
 pub mod batch;
-pub mod builder;
-pub mod calendar;
 pub mod call;
-pub mod catalog;
 mod cost;
-pub mod display;
 mod error;
-mod exchange;
-mod function;
+pub mod function;
 #[cfg(test)]
 #[path = "../tests/it/idle.rs"]
 mod idle;
-mod instances;
-pub mod integer;
-mod kind;
 pub mod lane;
-mod leniency;
 pub mod pool;
-mod rows;
 pub mod settings;
-pub mod signature;
-mod spread;
 pub mod states;
 pub mod stats;
-mod type_names;
-mod types;
-mod unread;
-pub mod values;
-pub mod warmth;
-mod wkb;
+pub mod types;
 
-pub use builder::ColumnBuilder;
+pub use batch::{ColumnBuilder, Rows, Unread, builder, member};
 pub use error::{Error, Failure, Place, Stall, shortened};
-pub use exchange::{Address, Entry, Exchanges, Part};
 pub use function::{
-    Calling, Function, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, Library, MOST_CONCURRENCY,
-    MOST_RETRIES,
+    Calling, EntryTypes, Function, FunctionSpec, Instances, Kind, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT,
+    Leniency, Library, MOST_CONCURRENCY, MOST_RETRIES, OnError, Verdict, catalog,
 };
-pub use instances::Instances;
-pub use kind::{EntryTypes, Kind};
-pub use leniency::{Leniency, OnError, Verdict};
-pub use rows::Rows;
+pub use lane::{Address, Entry, Exchanges, Part};
+pub use pool::warmth;
 pub use settings::Settings;
-pub use signature::Signature;
-pub use type_names::TypeNames;
-pub use types::{DataType, Field, Layout, MOST_LEVELS, MOST_MEMBERS, code_width, member, timetz};
-pub use unread::Unread;
+pub use types::{
+    DataType, Field, Layout, MOST_LEVELS, MOST_MEMBERS, Signature, TypeNames, calendar, code_width, display,
+    integer, signature, timetz, values,
+};

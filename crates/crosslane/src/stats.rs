@@ -1,7 +1,7 @@
 //! Statistics per function: counters that any thread adds to.
 
 use crate::batch::Header;
-use crate::spread::PerThread;
+use crate::pool::per_thread::PerThread;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A counter.

@@ -1,13 +1,11 @@
 //! Giving results to the engine.
 
 use super::{Input, Output, place};
-use crate::batch::Column;
+use crate::batch::{Column, Unread};
 use crate::error::{Error, Failure};
-use crate::exchange::Entry;
-use crate::function::Function;
-use crate::leniency::OnError;
-use crate::unread::Unread;
-use crate::values::unfit;
+use crate::function::{Function, OnError};
+use crate::lane::Entry;
+use crate::types::values::unfit;
 use std::collections::BTreeMap;
 
 /// Gives the results of an entry for the rows from `first` on to the engine. A value that is none of the function's type is an

@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::function::Function;
-use crate::spread::{Gauge, Taken};
+use crate::pool::per_thread::{Gauge, Taken};
 use crate::stats::now;
 use std::collections::HashMap;
 use std::fmt;

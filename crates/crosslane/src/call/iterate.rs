@@ -9,17 +9,15 @@
 //! What the function has seen is not kept. So nothing is done again that a guest has begun, whatever the function's `retries`.
 
 use super::Caller;
+use super::clock::{Clock, Seen, Trouble};
 use super::loss::{Loss, MOST_UNBEGUN};
 use super::map::{LONGEST_ANSWER, MapInput, MapStep, map_types};
 use super::replies::failure;
 use super::scan::{MOST_ROWS, copied, forgiven};
-use super::wait::{Clock, Seen, Trouble};
-use crate::batch::{self, BATCH, FAILURE, Header, LAST};
-use crate::builder::ColumnBuilder;
+use crate::batch::{self, BATCH, ColumnBuilder, FAILURE, Header, LAST};
 use crate::error::{Error, Failure, Place};
-use crate::exchange::{Address, Entry, Part};
 use crate::function::{Function, Library};
-use crate::lane::{Lane, LaneError, Patience};
+use crate::lane::{Address, Entry, Lane, LaneError, Part, Patience};
 use crate::pool::{PooledLane, Zygote};
 use crate::stats::now;
 use crate::types::DataType;

@@ -15,13 +15,12 @@
 //! - If the connection to a server is lost, nobody tells. Then all that was sent and not answered may have begun, the slices behind the
 //!   oldest as well. What could not be sent as a whole has not begun.
 
-use super::ChunkCall;
-use super::wait::Late;
+use super::chunk::ChunkCall;
+use super::clock::Late;
 use super::worker::{Slice, Worker};
 use crate::error::{Error, Place};
-use crate::function::Function;
+use crate::function::{Function, Leniency, Verdict};
 use crate::lane::{Lane, LaneError};
-use crate::leniency::{Leniency, Verdict};
 use crate::pool::Zygote;
 use std::time::Instant;
 

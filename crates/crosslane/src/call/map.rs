@@ -13,17 +13,14 @@
 //! goes to a lane that has nothing: one more than there are else, if need be.
 
 use super::Caller;
+use super::clock::{Clock, Seen, Trouble};
 use super::loss::MOST_UNBEGUN;
 use super::replies::failure;
 use super::scan::{MOST_ROWS, copied, forgiven, made};
-use super::wait::{Clock, Seen, Trouble};
-use crate::batch::{self, BATCH, Column, Encode, FAILURE, Header};
-use crate::builder::ColumnBuilder;
+use crate::batch::{self, BATCH, Column, ColumnBuilder, Encode, FAILURE, Header};
 use crate::error::{Error, Failure, Place, Spot};
-use crate::exchange::{Address, Entry};
-use crate::function::{Function, Library};
-use crate::lane::{Lane, LaneError, Patience};
-use crate::leniency::Verdict;
+use crate::function::{Function, Library, Verdict};
+use crate::lane::{Address, Entry, Lane, LaneError, Patience};
 use crate::pool::{PooledLane, Zygote};
 use crate::stats::now;
 use crate::types::DataType;
@@ -705,7 +702,7 @@ fn place(row: Option<usize>) -> Place {
 
 /// The types of a batch of a stream as text: those of its one column.
 pub fn map_types(table: &DataType) -> String {
-    crate::signature::types_text(std::slice::from_ref(table))
+    crate::types::signature::types_text(std::slice::from_ref(table))
 }
 
 /// The columns of a batch of a stream by the text of its types; `None` if that is not a table.

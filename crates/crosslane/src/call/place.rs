@@ -1,13 +1,13 @@
 //! Where an error happened: the row and its arguments.
 
-use super::{ChunkCall, Input};
+use super::Input;
+use super::chunk::ChunkCall;
 use crate::batch;
-use crate::display;
 use crate::error::{Error, Place, Spot};
-use crate::exchange::Entry;
-use crate::function::Function;
-use crate::kind::EntryTypes;
+use crate::function::{EntryTypes, Function};
+use crate::lane::Entry;
 use crate::pool::Zygote;
+use crate::types::display;
 use std::ops::Range;
 
 impl<Z: Zygote> ChunkCall<'_, Z> {

@@ -1,16 +1,15 @@
 //! Taking replies, and checking them.
 
-use super::ChunkCall;
+use super::chunk::ChunkCall;
+use super::clock::Seen;
 use super::deliver::{deliver, deliver_unread};
 use super::loss::Loss;
-use super::wait::Seen;
 use super::worker::Submitted;
-use crate::batch::{self, BATCH, FAILURE, Header, Malformed};
+use crate::batch::{self, BATCH, FAILURE, Header, Malformed, Unread};
 use crate::error::{Error, Failure};
 use crate::lane::{Lane, LaneError};
 use crate::pool::Zygote;
 use crate::stats::{Times, now};
-use crate::unread::Unread;
 use std::time::Duration;
 
 impl<Z: Zygote> ChunkCall<'_, Z> {

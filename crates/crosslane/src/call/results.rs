@@ -1,10 +1,9 @@
 //! Results of a call whose engine has no place of its own for them.
 
 use super::Output;
-use crate::batch::{self, Column, Frame};
-use crate::builder::{ColumnBuilder, Overflow};
+use crate::batch::builder::{ColumnBuilder, Overflow};
+use crate::batch::{self, Column, Frame, Rows};
 use crate::error::Error;
-use crate::rows::Rows;
 use crate::types::DataType;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -120,7 +119,8 @@ mod tests {
         results.null(1);
         assert_eq!(results.rows(), 5);
         let column = results.column();
-        let shown: Vec<_> = (0..5).map(|row| crate::display::value(&column, row).to_string()).collect();
+        let shown: Vec<_> =
+            (0..5).map(|row| crate::types::display::value(&column, row).to_string()).collect();
         assert_eq!(shown, ["0", "NULL", "NULL", "3", "NULL"]);
     }
 }

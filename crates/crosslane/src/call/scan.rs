@@ -6,21 +6,19 @@
 //! A scan that fails is done again, if the function's options say so: on another lane, after a pause, and without the rows that
 //! its caller has already. So the function must give the same rows again, or have given none.
 
+use super::clock::{Clock, Seen, Trouble};
 use super::loss::{Loss, MOST_UNBEGUN, died};
 use super::replies::failure;
-use super::wait::{Clock, Seen, Trouble};
 use super::{Caller, Input, place};
+use crate::batch::builder::{ColumnBuilder, Overflow};
 use crate::batch::{self, BATCH, Column, Encode, FAILURE, Frame, Header};
-use crate::builder::{ColumnBuilder, Overflow};
 use crate::error::{Error, Failure, Place};
-use crate::exchange::{Address, Entry};
-use crate::function::{Function, Library};
-use crate::lane::{COUNT, Lane, LaneError, Patience, WRITING};
-use crate::leniency::{OnError, Verdict};
+use crate::function::{Function, Library, OnError, Verdict};
+use crate::lane::{Address, COUNT, Entry, Lane, LaneError, Patience, WRITING};
 use crate::pool::{PooledLane, Zygote};
 use crate::stats::now;
 use crate::types::DataType;
-use crate::values::unfit;
+use crate::types::values::unfit;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;

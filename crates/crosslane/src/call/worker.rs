@@ -1,13 +1,15 @@
 //! A lane at work for a call, and what it was given.
 
-use super::DEPTH;
-use super::wait::{Clock, Seen, Trouble};
+use super::clock::{Clock, Seen, Trouble};
 use crate::lane::{Lane, WRITING};
 use crate::pool::PooledLane;
-use crate::spread::Taken;
+use crate::pool::per_thread::Taken;
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::time::Instant;
+
+/// Slices in flight per lane.
+pub(super) const DEPTH: usize = 2;
 
 /// Rows to be computed, and what happened to them before.
 #[derive(Debug, Clone)]

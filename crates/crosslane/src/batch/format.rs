@@ -250,6 +250,12 @@ impl Frame {
 #[error("a malformed batch: {0}")]
 pub struct Malformed(pub String);
 
+impl From<Malformed> for Error {
+    fn from(malformed: Malformed) -> Self {
+        Error::Engine(malformed.to_string())
+    }
+}
+
 macro_rules! ensure {
     ($condition:expr, $($message:tt)*) => {
         if !$condition {
@@ -331,7 +337,7 @@ impl<'a> Column<'a> {
 }
 
 /// Passes on what was read, a buffer at a time, so that a batch of one lane becomes one of another. No value is looked at:
-/// those of a guest are checked before ([`crate::values::unfit`]), because guests trust their engine. The column must have its
+/// those of a guest are checked before ([`crate::types::values::unfit`]), because guests trust their engine. The column must have its
 /// values, as [`columns`] and [`column`] find them.
 impl Encode for Column<'_> {
     fn plan(&self, plan: &mut Plan) {
@@ -354,6 +360,13 @@ fn ones(bits: &[u8], rows: usize) -> usize {
     let set: usize = whole.iter().map(|byte| byte.count_ones() as usize).sum();
     let last = rest.first().map_or(0, |byte| byte & ((1 << (rows % 8)) - 1));
     set + last.count_ones() as usize
+}
+
+/// Which child of a UNION is the member that a row has; `None` if no tag says so.
+pub fn member(column: &Column<'_>, row: usize) -> Option<usize> {
+    let tags = column.children.first().filter(|tags| tags.is_valid(row))?;
+    let child = usize::from(*tags.data.get(row)?) + 1;
+    (child < column.children.len()).then_some(child)
 }
 
 /// Bit `row` of an Arrow bitmap.
@@ -413,7 +426,7 @@ pub fn types(frame: &[u8]) -> Result<Option<&str>, Malformed> {
 
 /// Reads the columns of a frame of the given types.
 ///
-/// Every count, offset and length is checked, the values are not: [`crate::values`] does that. The frame must
+/// Every count, offset and length is checked, the values are not: [`crate::types::values`] does that. The frame must
 /// begin at an address that is a multiple of 8.
 ///
 /// # Errors
@@ -629,7 +642,7 @@ mod tests {
         let arrays = &column.children[column.elements(0).start];
         assert_eq!(arrays.children[0].rows, 5_000_000_000);
         assert_eq!(arrays.elements(49_999), 4_999_900_000..5_000_000_000);
-        assert!(crate::values::unfit(&column).is_empty());
+        assert!(crate::types::values::unfit(&column).is_empty());
     }
 
     #[test]

@@ -197,13 +197,6 @@ pub mod timetz {
     }
 }
 
-/// Which child of a UNION is the member that a row has; `None` if no tag says so.
-pub fn member(column: &crate::batch::Column<'_>, row: usize) -> Option<usize> {
-    let tags = column.children.first().filter(|tags| tags.is_valid(row))?;
-    let child = usize::from(*tags.data.get(row)?) + 1;
-    (child < column.children.len()).then_some(child)
-}
-
 /// Bytes of an ENUM's code, as DuckDB and Arrow dictionaries choose them.
 pub fn code_width(values: usize) -> usize {
     match values {

@@ -100,8 +100,8 @@ impl Encode for Rows<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::ColumnBuilder;
     use crate::batch::{Frame, columns};
-    use crate::builder::ColumnBuilder;
     use crate::types::DataType;
 
     /// A column of lists of structs of a text, a number and a truth value, with NULLs at each level.
@@ -144,8 +144,10 @@ mod tests {
             let frame = Frame::new(&rows, end - start).unwrap();
             let read = columns(frame.bytes(), std::iter::once(&data_type)).unwrap();
             for row in start..end {
-                let (there, here) =
-                    (crate::display::value(&column, row), crate::display::value(&read[0], row - start));
+                let (there, here) = (
+                    crate::types::display::value(&column, row),
+                    crate::types::display::value(&read[0], row - start),
+                );
                 assert_eq!(there, here, "row {row} of {start}..{end}");
                 assert_eq!(column.is_valid(row), read[0].is_valid(row - start));
             }
@@ -166,7 +168,7 @@ mod tests {
         let all = all.column(&data_type);
         assert_eq!(all.rows, 100);
         for row in 0..100 {
-            assert_eq!(crate::display::value(&all, row), crate::display::value(&column, row));
+            assert_eq!(crate::types::display::value(&all, row), crate::types::display::value(&column, row));
         }
     }
 }

@@ -1,9 +1,16 @@
 //! What becomes of rows whose call failed: the one rule for the engine, and for the guests in all languages.
 
-use crate::call::backoff;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::time::Duration;
+
+/// The first pause before a call is tried again; it doubles with each try.
+const BACKOFF: Duration = Duration::from_millis(50);
+
+/// The pause before try `tries + 1`, in guests as in the engine.
+pub fn backoff(tries: u32) -> Duration {
+    BACKOFF * 2u32.saturating_pow(tries.min(6))
+}
 
 /// What a row becomes whose call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]

@@ -1,7 +1,7 @@
 //! The grammar of signatures: `slug(title VARCHAR) -> VARCHAR`, in SQL's types, for all languages.
 
-use crate::type_names::TypeNames;
-use crate::types::{DataType, Field, Identifier, MOST_LEVELS, MOST_MEMBERS};
+pub use crate::types::SignatureError;
+use crate::types::{DataType, Field, Identifier, MOST_LEVELS, MOST_MEMBERS, TypeNames};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -41,36 +41,6 @@ pub struct Signature {
     /// Whether the only parameter is a table, which comes in batches: `clean(rows TABLE(a BIGINT)) -> TABLE(x BIGINT)`. Its
     /// type is a STRUCT of the columns, or ANY for any columns.
     pub stream: bool,
-}
-
-/// A text that is not a signature (or not a type).
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} at column {column}:\n{}", self.shown())]
-pub struct SignatureError {
-    /// What was wrong.
-    pub what: String,
-    /// The whole text.
-    pub text: String,
-    /// Where, counted in characters from 1.
-    pub column: usize,
-}
-
-impl SignatureError {
-    /// The text around the place, and an arrow below it.
-    fn shown(&self) -> String {
-        const AROUND: usize = 60;
-        let (start, end) = (self.column.saturating_sub(AROUND), self.column + AROUND);
-        let mut part: String = self.text.chars().skip(start).take(end - start).collect();
-        let mut at = self.column - start;
-        if start > 0 {
-            part.insert_str(0, "...");
-            at += 3;
-        }
-        if self.text.chars().nth(end).is_some() {
-            part.push_str("...");
-        }
-        format!("  {part}\n  {:>at$}", '^')
-    }
 }
 
 impl Signature {

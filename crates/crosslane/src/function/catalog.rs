@@ -7,8 +7,7 @@
 //! its entry once, when it starts on a worker, without a lock, and keeps that version until its end.
 
 use crate::error::Error;
-use crate::function::{Function, Library};
-use crate::kind::Kind;
+use crate::function::{Function, Kind, Library};
 use crate::pool::{Pool, Zygote};
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

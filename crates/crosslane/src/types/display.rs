@@ -83,7 +83,7 @@ pub fn value(column: &Column<'_>, row: usize) -> String {
         }
         T::Struct(fields) => format!("{{{}}}", arguments(&**fields, &column.children, row)),
         T::Any => "?".into(),
-        T::Union(fields) => match crate::types::member(column, row) {
+        T::Union(fields) => match crate::batch::member(column, row) {
             Some(at) => format!("{} := {}", fields[at].name, value(&column.children[at], row)),
             None => "a UNION without a tag".into(),
         },
@@ -132,7 +132,7 @@ fn decimal(value: i128, scale: usize) -> String {
 
 /// A day count since 1970 as a date of the proleptic Gregorian calendar.
 fn date(days: i64) -> String {
-    let (year, month, day) = crate::calendar::civil(days);
+    let (year, month, day) = crate::types::calendar::civil(days);
     format!("{year:04}-{month:02}-{day:02}")
 }
 

@@ -2,13 +2,11 @@
 
 use crate::cost::{Cost, Costs};
 use crate::error::{Error, Failure, bounded, shortened};
-use crate::exchange::Entry;
-use crate::kind::{EntryTypes, Kind};
-use crate::lane::ROUND_TRIP;
-use crate::leniency::{Leniency, OnError};
+use crate::function::{EntryTypes, Kind, Leniency, OnError};
+use crate::lane::{Entry, ROUND_TRIP};
 use crate::pool::{Pool, Zygote};
-use crate::signature::{Signature, types_text};
 use crate::stats::FunctionStats;
+use crate::types::signature::{Signature, types_text};
 use crate::types::{DataType, Field};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -390,7 +388,7 @@ impl Function {
         // Such a guest is only given up if it cannot: after a set-up, all tries at a row, the pauses between them, and
         // a second.
         let set_up = self.spec.set_up_timeout.map_or(Duration::ZERO, Duration::from_secs_f64);
-        let pauses = (0..self.spec.retries.min(60)).map(crate::call::backoff).sum::<Duration>();
+        let pauses = (0..self.spec.retries.min(60)).map(super::backoff).sum::<Duration>();
         let tries = timeout.saturating_mul(self.spec.retries.saturating_add(1));
         Some(tries.saturating_add(set_up).saturating_add(pauses + Duration::from_secs(1)))
     }

@@ -14,8 +14,8 @@
 //! | aggregate | [`Entry::Load`] | a state's number, and a state as bytes that is added to it | a batch without rows and columns |
 //! | aggregate | [`Entry::Forget`] | the number of a state that is no more | the same |
 
-use crate::exchange::Entry;
-use crate::signature::Signature;
+use crate::lane::Entry;
+use crate::types::Signature;
 use crate::types::{DataType, Field};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;

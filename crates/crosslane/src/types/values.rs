@@ -4,11 +4,9 @@
 //! can be read and that the type does not have: text that is no UTF-8, a time before midnight, a MAP that has a key
 //! twice. They are the function's mistake, in a row, as if it had raised an exception there.
 
-use crate::batch::Column;
-use crate::display::value;
-use crate::integer;
-use crate::types::{DataType, code_width, member, timetz};
-use crate::wkb;
+use crate::batch::{Column, member};
+use crate::types::display::value;
+use crate::types::{DataType, code_width, integer, timetz, wkb};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 

@@ -1,0 +1,214 @@
+//! The slices of a call, and the lanes that they go to.
+
+use super::Caller;
+use super::chunk::ChunkCall;
+use super::clock::Seen;
+use super::loss::Loss;
+use super::worker::{DEPTH, Slice, Submitted, Worker};
+use crate::batch::{Body, Encode, Plan};
+use crate::cost::{Advice, Width};
+use crate::error::Error;
+use crate::lane::{Address, Entry, Lane, LaneError};
+use crate::pool::Zygote;
+use crate::stats::now;
+use std::cell::Cell;
+
+/// A slice that was cut to fill half of what a lane holds is too short if it fills less than this part.
+const NARROW: usize = 8;
+/// Into so many pieces a slice is cut at a time that is too large.
+const MOST_PIECES: usize = 32;
+
+/// Arguments that are refused as too large unless they have from `least` to `most` bytes.
+struct Bounded<'a> {
+    content: &'a dyn Encode,
+    least: usize,
+    most: usize,
+    /// How many they have.
+    size: &'a Cell<usize>,
+}
+
+impl Encode for Bounded<'_> {
+    fn plan(&self, plan: &mut Plan) {
+        self.content.plan(plan);
+        self.size.set(plan.size());
+        if !(self.least..=self.most).contains(&plan.size()) {
+            plan.overflow();
+        }
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.content.write(body);
+    }
+}
+
+impl<Z: Zygote> ChunkCall<'_, Z> {
+    /// Whether there are rows to be sent now. Nothing new is sent while lost ones pause: what their lane died of may
+    /// befall the others.
+    pub(super) fn has_more(&self) -> bool {
+        self.again.front().map_or(!self.rest.is_empty(), Slice::is_due)
+    }
+
+    fn concurrency(&self) -> usize {
+        self.function.spec.concurrency.max(1) as usize
+    }
+
+    /// Gives every lane that has room its next slice, and borrows lanes while that pays.
+    pub(super) fn feed(&mut self) -> Result<(), Error> {
+        // Breadth first: every lane has a slice before any gets its second.
+        for full in 0..self.depth() {
+            let mut index = 0;
+            loop {
+                if self.probing || !self.has_more() {
+                    return Ok(());
+                }
+                // A lane may have been lost since.
+                index = index.min(self.lanes.len());
+                if index == self.lanes.len() && !self.add_worker()? {
+                    break;
+                }
+                let worker = &self.lanes[index];
+                if worker.slices.len() <= full && !worker.full {
+                    let (slice, least) = self.next_slice(self.most(index));
+                    if !self.submit(index, slice, least)? {
+                        continue;
+                    }
+                }
+                index += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn depth(&self) -> usize {
+        // Rows that wait together fill a lane. A second batch behind them would wait longer than on the next free lane. And
+        // only calls follow one another on a lane.
+        if self.concurrency() > 1 || self.entry != Entry::Call { 1 } else { DEPTH }
+    }
+
+    /// The most bytes that a batch of several rows should have on this lane, either way.
+    pub(super) fn most(&self, index: usize) -> usize {
+        // Rows that wait together, or depend on each other, stay together, whatever it costs to send them.
+        let together = self.concurrency() > 1 || self.function.spec.whole_batches;
+        if together { usize::MAX } else { self.lanes[index].lane.most() }
+    }
+
+    /// Takes one more lane: the call's own, or a borrowed one. False if there is none to be had.
+    fn add_worker(&mut self) -> Result<bool, Error> {
+        if self.held {
+            return Ok(false);
+        }
+        let pool = &self.library.pool;
+        let (lane, slot, borrowed) = if self.lanes.is_empty() {
+            let lane = pool.check_out(|| self.caller.should_end())?;
+            let lane = lane.ok_or_else(|| Caller::cancelled(self.function))?;
+            (lane, self.caller.group.join(), false)
+        } else {
+            let advice = self.advise();
+            if advice.lanes <= self.lanes.len() {
+                return Ok(false);
+            }
+            let Some(slot) = self.caller.group.try_join(self.caller.width) else { return Ok(false) };
+            let Some(lane) = pool.try_check_out() else { return Ok(false) };
+            (lane, slot, true)
+        };
+        self.lanes.push(Worker::new(lane, slot, borrowed));
+        Ok(true)
+    }
+
+    fn advise(&self) -> Advice {
+        // All lanes of a library go the same way.
+        let round_trip = self.lanes[0].lane.round_trip();
+        let (rest, sharing) = (self.rest.len(), self.lanes.len());
+        self.cost.advise(rest, self.caller.width, sharing, self.concurrency(), round_trip)
+    }
+
+    /// The next slice, and the fewest bytes that it should have: with less, more rows fit than was thought.
+    fn next_slice(&mut self, most: usize) -> (Slice, usize) {
+        if let Some(slice) = self.again.pop_front() {
+            return (slice, 0);
+        }
+        if self.function.spec.whole_batches {
+            return (Slice::new(std::mem::take(&mut self.rest)), 0);
+        }
+        let advice = self.advise();
+        self.probing = advice.probe;
+        let rest = self.rest.len();
+        let longest = self.cost.results.fitting(advice.rows, rest, most);
+        let arguments = self.narrow.as_ref().unwrap_or(&self.cost.arguments);
+        let length = arguments.fitting(longest, rest, most);
+        let least = if length < longest && self.narrow.is_none() { most / NARROW } else { 0 };
+        let end = self.rest.start + length;
+        let rows = self.rest.start..end;
+        self.rest.start = end;
+        (Slice::new(rows), least)
+    }
+
+    /// Sends a slice over a lane. False if it was cut, or taken back because it is to be longer, so that this
+    /// lane can take the next one.
+    fn submit(&mut self, index: usize, slice: Slice, least: usize) -> Result<bool, Error> {
+        let submitting = now();
+        let most = self.most(index);
+        let worker = &mut self.lanes[index];
+        let (address, rows) = (Address::whole(self.function.index, self.entry), slice.rows.len());
+        let size = Cell::new(0);
+        let mut outcome = Ok(None);
+        self.input.slice(slice.rows.clone(), &mut |content| {
+            let most = if rows > 1 { most } else { usize::MAX };
+            outcome = worker.lane.submit(address, rows, &Bounded { content, least, most, size: &size });
+        })?;
+        match outcome {
+            Ok(Some(exchange)) => {
+                if worker.slices.is_empty() {
+                    worker.seen = Seen::now();
+                }
+                if worker.borrowed {
+                    self.function.stats.here().fanned_out.add(1);
+                }
+                worker.slices.push(Submitted {
+                    slice,
+                    exchange,
+                    bytes: size.get(),
+                    submitting,
+                    submitted: now(),
+                });
+                Ok(true)
+            }
+            Ok(None) => {
+                worker.full = true;
+                self.probing = false;
+                self.again.push_front(slice);
+                Ok(true)
+            }
+            // Nothing was sent and the lane is whole: these rows are narrower than earlier ones.
+            Err(LaneError::TooLarge(_)) if size.get() < least => {
+                self.rest.start = slice.rows.start;
+                self.narrow = Some(Width::of(rows, size.get(), self.rest.len(), most));
+                self.probing = false;
+                Ok(false)
+            }
+            // Nothing was sent and the lane is whole: smaller slices may fit.
+            Err(LaneError::TooLarge(_)) if rows > 1 => {
+                // While one is worked on there is room for the next. One row may be much larger than the others, so what
+                // is still too large is cut again.
+                let pieces = size.get().div_ceil(most / 2).min(MOST_PIECES).clamp(2, rows);
+                let length = rows.div_ceil(pieces);
+                for start in slice.rows.clone().step_by(length).rev() {
+                    let rows = start..slice.rows.end.min(start + length);
+                    self.again.push_front(Slice { rows, ..slice });
+                }
+                // The next slices are as long as the pieces.
+                self.cost.arguments.weigh(rows, size.get().min(pieces * (most / 2)), most);
+                self.probing = false;
+                Ok(false)
+            }
+            Err(LaneError::TooLarge(what)) => Err(self.died(what, Some(slice.rows.start))),
+            Err(error) if worker.slices.is_empty() => {
+                let worker = self.lanes.remove(index);
+                self.not_begun(worker, slice, Loss::Failed(&error)).map(|()| true)
+            }
+            Err(error) => {
+                self.again.push_front(slice);
+                self.drain_dead(index, &error).map(|()| true)
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A call: sends slices, collects results, and waits.
+
+use super::chunk::ChunkCall;
+use super::worker::Worker;
+use super::{Caller, Input, Output};
+use crate::error::Error;
+use crate::function::{Function, Library};
+use crate::lane::{Entry, Lane};
+use crate::pool::{PooledLane, Zygote};
+
+/// Calls `function` with all rows of `input`.
+///
+/// # Errors
+/// What the function raised, or what became of its lane; see [`Error`].
+pub fn call<Z: Zygote>(
+    library: &Library<Z>,
+    function: &Function,
+    caller: Caller<'_>,
+    input: &dyn Input,
+    output: &mut dyn Output,
+) -> Result<(), Error> {
+    let Some(mut call) = ChunkCall::new(library, function, Entry::Call, caller, input, output)? else {
+        return Ok(());
+    };
+    let outcome = call.run();
+    // Those that failed are gone already; one that still works is ended by this.
+    call.lanes.into_iter().for_each(|worker| library.pool.give_back(worker.lane));
+    outcome
+}
+
+/// Uses an entry of `function` with all rows of `input`, which has the columns of the entry ([`crate::EntryTypes`]), over the one lane
+/// that the caller has: it holds what the entry works on. It is taken if it is lost, or still works; nothing is sent again then.
+///
+/// # Errors
+/// As [`call`]; [`Error::LaneDied`] if there is no lane; [`Error::Engine`] if the function has no such entry, or it is a scan.
+pub fn call_on<Z: Zygote>(
+    library: &Library<Z>,
+    function: &Function,
+    entry: Entry,
+    caller: Caller<'_>,
+    lane: &mut Option<PooledLane<Z::Lane>>,
+    input: &dyn Input,
+    output: &mut dyn Output,
+) -> Result<(), Error> {
+    let Some(mut call) = ChunkCall::new(library, function, entry, caller, input, output)? else {
+        return Ok(());
+    };
+    let Some(held) = lane.take() else { return Err(call.died("its worker is gone".into(), None)) };
+    call.held = true;
+    call.lanes.push(Worker::new(held, caller.group.join(), false));
+    let outcome = call.run();
+    *lane = call.lanes.pop().map(|worker| worker.lane).filter(|lane| lane.in_flight() == 0);
+    outcome
+}
+
+impl<Z: Zygote> ChunkCall<'_, Z> {
+    fn run(&mut self) -> Result<(), Error> {
+        loop {
+            self.feed()?;
+            let busy = self.lanes.iter().any(|worker| !worker.slices.is_empty());
+            if !busy && self.again.is_empty() && self.rest.is_empty() {
+                return Ok(());
+            }
+            // What was to be sent may have been cut, or its lane lost on the way: then it is sent again.
+            if !self.collect()? && (busy || !self.has_more()) {
+                self.wait();
+            }
+            self.look()?;
+        }
+    }
+}

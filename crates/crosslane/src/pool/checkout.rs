@@ -1,0 +1,284 @@
+//! A pool, as its callers see it: start, check out, give back, end.
+
+use super::keeper::{GLANCE, MOMENT, keep};
+use super::options::{PoolOptions, PoolStats, Stop, Zygote};
+use super::per_thread::Shelves;
+use super::state::{PooledLane, Shared, State};
+use super::warmth::Warmth;
+use crate::error::Error;
+use crate::lane::Lane;
+use crate::stats::LaneStats;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The warm lanes of one library.
+pub struct Pool<Z: Zygote> {
+    pub(super) shared: Arc<Shared<Z::Lane>>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+impl<Z: Zygote> fmt::Debug for Pool<Z> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl<Z: Zygote> Pool<Z> {
+    /// Starts the keeper, which starts the zygote; returns when that is done, with what it says
+    /// about itself. The zygote keeps the [`Stop`], to look at it while it waits.
+    ///
+    /// # Errors
+    /// Those of `start`.
+    pub fn start<T: Send + 'static>(
+        options: PoolOptions,
+        start: impl FnOnce(Stop) -> Result<(Z, T), Error> + Send + 'static,
+    ) -> Result<(Self, T), Error> {
+        Self::start_unless(options, None, || false, start)
+    }
+
+    /// The same for a pool that may share a bound on its idle lanes, unless `should_end` says that nobody waits for it any more. It is
+    /// asked on the caller's thread.
+    ///
+    /// # Errors
+    /// Those of `start`; [`Error::Boot`] if it was ended.
+    pub fn start_unless<T: Send + 'static>(
+        options: PoolOptions,
+        warmth: Option<Arc<Warmth>>,
+        should_end: impl Fn() -> bool,
+        start: impl FnOnce(Stop) -> Result<(Z, T), Error> + Send + 'static,
+    ) -> Result<(Self, T), Error> {
+        let state = State {
+            idle: Vec::new(),
+            ending: Vec::new(),
+            preparing: 0,
+            out: 0,
+            lanes: Vec::new(),
+            line: VecDeque::new(),
+            held: HashMap::new(),
+            last_used: Instant::now(),
+            options,
+            stats: PoolStats::default(),
+            keep_warm: true,
+            used: warmth.is_none(),
+            cap: None,
+            surplus: 0,
+            unbalanced: false,
+            exhausted: false,
+            closed: false,
+        };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            shelves: Shelves::default(),
+            work: Condvar::new(),
+            arrival: Condvar::new(),
+            stop: Stop::default(),
+            warmth,
+            prepared: OnceLock::new(),
+            process: std::process::id(),
+        });
+        shared.attend(&mut shared.lock());
+        if let Some(warmth) = &shared.warmth {
+            let member: Weak<Shared<Z::Lane>> = Arc::downgrade(&shared);
+            warmth.join(member);
+        }
+        let (sender, receiver) = mpsc::channel();
+        let keeper = {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new()
+                .name("crosslane-keeper".into())
+                .spawn(move || match start(shared.stop.clone()) {
+                    Ok((zygote, description)) => {
+                        let _ = sender.send(Ok(description));
+                        keep(&shared, zygote);
+                    }
+                    Err(error) => {
+                        let _ = sender.send(Err(error));
+                    }
+                })
+                .map_err(|error| Error::Boot(error.to_string()))?
+        };
+        // What it does when it is dropped ends the keeper, too.
+        let pool = Self { shared, keeper: Some(keeper) };
+        loop {
+            match receiver.recv_timeout(GLANCE) {
+                Ok(description) => return Ok((pool, description?)),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::Boot("the keeper thread panicked".into()));
+                }
+                Err(RecvTimeoutError::Timeout) if should_end() => {
+                    return Err(Error::Boot("interrupted while its functions were loaded".into()));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// A lane: an idle one, or, if there is none, the next that the keeper boots, or, if it cannot boot one, the next
+    /// that is given back. `None` if `should_end` says so while it waits; it is asked on the caller's thread, without
+    /// the pool's lock.
+    ///
+    /// # Errors
+    /// [`Error::Boot`] if none can be booted, and there are no others; [`Error::Forked`].
+    pub fn check_out(&self, should_end: impl Fn() -> bool) -> Result<Option<PooledLane<Z::Lane>>, Error> {
+        self.check_process()?;
+        if let Some(lane) = self.shelved() {
+            return Ok(Some(lane));
+        }
+        let mut state = self.shared.lock();
+        let mut free = state.take_free(&self.shared.shelves);
+        if free.is_none() {
+            state = self.shared.settle(state, MOMENT);
+            free = state.take_free(&self.shared.shelves);
+        }
+        if let Some(kept) = free {
+            self.refill(&state);
+            return Ok(Some(PooledLane::new(kept)));
+        }
+        let ticket = state.stand();
+        self.shared.attend(&mut state);
+        self.shared.work.notify_one();
+        let mut left = false;
+        loop {
+            if let Some(outcome) = state.leave(ticket, left) {
+                self.shared.attend(&mut state);
+                return outcome.map(|kept| kept.map(PooledLane::new));
+            }
+            state = self.shared.arrival.wait_timeout(state, GLANCE).unwrap_or_else(PoisonError::into_inner).0;
+            drop(state);
+            left = should_end();
+            // The keeper may be busy with a boot.
+            state = self.shared.settle(self.shared.lock(), Duration::ZERO);
+        }
+    }
+
+    /// An idle lane, if there is one and no waiter.
+    pub fn try_check_out(&self) -> Option<PooledLane<Z::Lane>> {
+        self.check_process().ok()?;
+        if let Some(lane) = self.shelved() {
+            return Some(lane);
+        }
+        let mut state = self.shared.lock();
+        let kept = state.take_free(&self.shared.shelves);
+        self.refill(&state);
+        kept.map(PooledLane::new)
+    }
+
+    /// Returns a lane to the pool, as [`PooledLane::give_back`] does, but where this thread finds it again without the
+    /// pool's lock.
+    pub fn give_back(&self, mut lane: PooledLane<Z::Lane>) {
+        if lane.holder.is_some() || !Arc::ptr_eq(&lane.kept().shared, &self.shared) {
+            return lane.give_back();
+        }
+        match lane.clean() {
+            Some(kept) => {
+                if let Err(kept) = self.shared.shelves.put(kept) {
+                    self.shared.receive(kept);
+                }
+            }
+            None => lane.give_back(),
+        }
+    }
+
+    /// The lane that this thread has given back, if nobody has taken it and its guest lives.
+    fn shelved(&self) -> Option<PooledLane<Z::Lane>> {
+        let kept = self.shared.shelves.take()?;
+        kept.stats.busy.store(true, Relaxed);
+        let lane = PooledLane::new(kept);
+        // Dropping it tells the pool.
+        (!lane.has_ended()).then_some(lane)
+    }
+
+    fn check_process(&self) -> Result<(), Error> {
+        if self.shared.is_of_a_fork() { Err(Error::Forked) } else { Ok(()) }
+    }
+
+    fn refill(&self, state: &State<Z::Lane>) {
+        if state.idle.len() + state.out < state.wanted() {
+            self.shared.work.notify_one();
+        }
+    }
+
+    /// Ends the idle lanes whose guest has died, such as those that shared a process with one that died.
+    pub fn reap(&self) {
+        if self.check_process().is_err() {
+            return;
+        }
+        let mut state = self.shared.lock();
+        self.shared.collect(&mut state);
+        let (living, dead): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut state.idle).into_iter().partition(|kept| kept.lane.lives());
+        state.idle = living;
+        dead.iter().for_each(|kept| state.forget(&kept.stats));
+        drop(state);
+        drop(dead);
+        self.shared.work.notify_one();
+    }
+
+    /// Changes the options from now on.
+    pub fn configure(&self, options: PoolOptions) {
+        let mut state = self.shared.lock();
+        state.options = options;
+        (state.cap, state.unbalanced) = (None, true);
+        self.shared.attend(&mut state);
+        drop(state);
+        self.shared.work.notify_one();
+    }
+
+    /// Ends pools side by side, and waits for it. None boots a lane for which another has made room.
+    pub fn end_all(pools: impl IntoIterator<Item = Self>) {
+        let mut pools: Vec<_> = pools.into_iter().collect();
+        pools.iter_mut().for_each(Self::begin_to_end);
+    }
+
+    /// Begins what dropping the pool waits for.
+    fn begin_to_end(&mut self) {
+        if self.shared.is_of_a_fork() {
+            return;
+        }
+        self.shared.stop.0.store(true, Relaxed);
+        // There are no waiters: a waiter borrows the pool.
+        let mut state = self.shared.lock();
+        state.closed = true;
+        self.shared.attend(&mut state);
+        drop(state);
+        self.shared.work.notify_one();
+    }
+
+    /// What the pool holds now.
+    pub fn stats(&self) -> PoolStats {
+        let state = self.shared.lock();
+        let shelved = self.shared.shelves.count().min(state.out);
+        PoolStats { idle: state.idle.len() + shelved, busy: state.out - shelved, ..state.stats }
+    }
+
+    /// What each living lane has done.
+    pub fn lanes(&self) -> Vec<Arc<LaneStats>> {
+        self.shared.lock().lanes.clone()
+    }
+}
+
+impl<Z: Zygote> Drop for Pool<Z> {
+    fn drop(&mut self) {
+        if self.shared.is_of_a_fork() {
+            return;
+        }
+        self.begin_to_end();
+        if let Some(keeper) = self.keeper.take() {
+            // A pool may be dropped by its own keeper only if a lane outlives it, which cannot be.
+            let _ = keeper.join();
+        }
+        // Those that a keeper has left which panicked. Each knows the pool, so that it would live for ever.
+        let mut state = self.shared.lock();
+        let left = (std::mem::take(&mut state.idle), std::mem::take(&mut state.ending));
+        drop(state);
+        drop(left);
+        if let Some(warmth) = &self.shared.warmth {
+            warmth.leave();
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The queue of a pool's waiters: who waits, who gets a lane, and what is left over.
+
+use super::per_thread::Shelves;
+use super::state::{Kept, Place, State, Turn};
+use crate::error::Error;
+use crate::lane::Lane;
+use crate::stats::LaneStats;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::ThreadId;
+use std::time::Instant;
+
+impl<L: Lane> State<L> {
+    /// A lane for who does not wait, unless others do.
+    pub(super) fn take_free(&mut self, shelves: &Shelves<Kept<L>>) -> Option<Box<Kept<L>>> {
+        if self.is_awaited() { None } else { self.take(shelves) }
+    }
+
+    /// The warmest idle lane whose guest lives, or one from a shelf.
+    pub(super) fn take(&mut self, shelves: &Shelves<Kept<L>>) -> Option<Box<Kept<L>>> {
+        loop {
+            let mut kept = self.idle.pop();
+            if kept.is_none() {
+                kept = shelves.take_any();
+                self.out -= usize::from(kept.is_some());
+            }
+            let kept = kept?;
+            if !kept.lane.has_ended() {
+                self.lend(&kept);
+                return Some(kept);
+            }
+            self.forget(&kept.stats);
+        }
+    }
+
+    pub(super) fn lend(&mut self, kept: &Kept<L>) {
+        kept.stats.busy.store(true, Relaxed);
+        self.out += 1;
+        self.keep_warm = true;
+        self.used = true;
+    }
+
+    /// How many lanes there should be when nobody waits.
+    pub(super) fn wanted(&self) -> usize {
+        let warm = match (self.keep_warm, self.used) {
+            (false, _) => 0,
+            (true, false) => 1,
+            (true, true) => self.options.warm.max(1),
+        };
+        self.cap.map_or(warm, |cap| warm.min(cap))
+    }
+
+    /// The idle lanes that are too many in all pools together.
+    pub(super) fn take_surplus(&mut self) -> Vec<Box<Kept<L>>> {
+        let count = std::mem::take(&mut self.surplus).min(self.idle.len());
+        if count > 0 {
+            self.cap = Some(self.idle.len() + self.out - count);
+        }
+        // Those that were used longest ago.
+        let leaving: Vec<_> = self.idle.drain(..count).collect();
+        self.lanes.retain(|living| !leaving.iter().any(|kept| Arc::ptr_eq(&kept.stats, living)));
+        leaving
+    }
+
+    /// Takes a lane back that is not used any more. It goes to the first waiter, or is idle.
+    pub(super) fn receive(&mut self, kept: Box<Kept<L>>) {
+        self.out -= 1;
+        self.last_used = self.last_used.max(kept.since);
+        if let Some(kept) = self.serve(kept) {
+            self.idle.push(kept);
+        }
+    }
+
+    pub(super) fn forget(&mut self, stats: &Arc<LaneStats>) {
+        self.stats.discarded += 1;
+        self.lanes.retain(|living| !Arc::ptr_eq(living, stats));
+    }
+
+    /// Whether there are waiters.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.line.iter().any(|place| !matches!(place.turn, Turn::Served(_)))
+    }
+
+    /// Whether a waiter is due for whom no lane prepares itself.
+    pub(super) fn is_due(&self) -> bool {
+        self.line.iter().filter(|place| matches!(place.turn, Turn::Due)).count() > self.preparing
+    }
+
+    /// Gives a free lane to the first waiter; returns it if there is none.
+    pub(super) fn serve(&mut self, kept: Box<Kept<L>>) -> Option<Box<Kept<L>>> {
+        let Some(at) = self.line.iter().position(|place| !matches!(place.turn, Turn::Served(_))) else {
+            return Some(kept);
+        };
+        self.lend(&kept);
+        self.line[at].turn = Turn::Served(kept);
+        None
+    }
+
+    /// Passes the failure of a boot to the first waiter that is due.
+    pub(super) fn refuse(&mut self, error: Error) {
+        if let Some(place) = self.line.iter_mut().find(|place| matches!(place.turn, Turn::Due)) {
+            place.turn = Turn::Refused(error);
+        }
+    }
+
+    /// A place at the end of the line.
+    pub(super) fn stand(&mut self) -> u64 {
+        self.stats.waited += 1;
+        self.keep_warm = true;
+        self.used = true;
+        self.cap = None;
+        self.last_used = Instant::now();
+        let thread = std::thread::current().id();
+        self.line.push_back(Place { ticket: self.stats.waited, thread, turn: Turn::Due });
+        self.stats.waited
+    }
+
+    /// Whether no busy lane will come back before one of the waiters has got a lane.
+    pub(super) fn is_stuck(&self) -> bool {
+        let refused = |thread: &ThreadId| {
+            let mut line = self.line.iter();
+            line.any(|place| place.thread == *thread && matches!(place.turn, Turn::Refused(_)))
+        };
+        self.held.values().filter(|thread| refused(thread)).count() == self.out
+    }
+
+    /// How a wait ended: with a lane, with none because the waiter left, or with an error. `None` if it goes on.
+    pub(super) fn leave(&mut self, ticket: u64, left: bool) -> Option<Result<Option<Box<Kept<L>>>, Error>> {
+        let at = self.line.iter().position(|place| place.ticket == ticket)?;
+        let over = match &self.line[at].turn {
+            Turn::Served(_) => true,
+            Turn::Refused(_) if self.is_stuck() => true,
+            Turn::Refused(_) | Turn::Due => left,
+        };
+        let place = if over { self.line.remove(at)? } else { return None };
+        Some(match place.turn {
+            Turn::Served(kept) => Ok(Some(kept)),
+            Turn::Refused(error) if !left => Err(error),
+            Turn::Refused(_) | Turn::Due => Ok(None),
+        })
+    }
+}

@@ -1,0 +1,155 @@
+//! The pool's protocol, step by step.
+
+use super::state::PooledLane;
+use super::{Pool, PoolOptions, PoolStats, Zygote};
+use crate::error::Error;
+use crate::idle::IdleLane;
+use crate::lane::Lane;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+struct Boots(u64);
+
+impl Zygote for Boots {
+    type Lane = IdleLane;
+    fn boot(&mut self) -> Result<IdleLane, Error> {
+        self.0 += 1;
+        Ok(IdleLane { id: self.0, works: None, broken: false })
+    }
+}
+
+fn pool(idle_timeout: Duration) -> Pool<Boots> {
+    Pool::start(PoolOptions { warm: 1, idle_timeout }, |_| Ok((Boots(0), ()))).unwrap().0
+}
+
+fn check_out(pool: &Pool<Boots>) -> PooledLane<IdleLane> {
+    pool.check_out(|| false).unwrap().unwrap()
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+#[test]
+fn a_worker_finds_its_lane_without_the_lock() {
+    let pool = pool(LONG);
+    pool.give_back(check_out(&pool));
+    let lock = pool.shared.lock();
+    for _ in 0..3 {
+        let lane = check_out(&pool);
+        assert_eq!(lane.id(), 1);
+        pool.give_back(lane);
+    }
+    drop(lock);
+    assert_eq!((pool.stats().idle, pool.stats().busy), (1, 0));
+}
+
+#[test]
+fn who_needs_a_lane_takes_it_from_anothers_shelf() {
+    let pool = pool(LONG);
+    pool.give_back(check_out(&pool));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let lane = pool.try_check_out().unwrap();
+            assert_eq!((lane.id(), pool.stats().busy), (1, 1));
+            pool.give_back(lane);
+        });
+    });
+    let lane = check_out(&pool);
+    assert_eq!((lane.id(), pool.stats().booted, pool.stats().discarded), (1, 1, 0));
+    drop(lane);
+    assert_eq!((pool.stats().busy, pool.stats().discarded), (0, 1));
+}
+
+#[test]
+fn while_somebody_waits_nothing_stays_on_a_shelf() {
+    let pool = pool(LONG);
+    let lane = check_out(&pool);
+    let mut state = pool.shared.lock();
+    let ticket = state.stand();
+    pool.shared.attend(&mut state);
+    drop(state);
+    pool.give_back(lane);
+    let mut state = pool.shared.lock();
+    assert_eq!(pool.shared.shelves.count(), 0);
+    let served = state.leave(ticket, false).unwrap().unwrap().unwrap();
+    pool.shared.attend(&mut state);
+    drop(state);
+    pool.give_back(PooledLane::new(served));
+    assert_eq!(pool.shared.shelves.count(), 1);
+}
+
+#[test]
+fn lanes_on_shelves_leave_after_the_idle_timeout_and_with_their_pool() {
+    for idle_timeout in [Duration::from_millis(1), Duration::ZERO] {
+        let pool = pool(idle_timeout);
+        pool.give_back(check_out(&pool));
+        while pool.stats().idle > 0 {
+            std::thread::yield_now();
+        }
+    }
+    let pool = pool(LONG);
+    let (first, second) = (check_out(&pool), check_out(&pool));
+    let shared = Arc::downgrade(&pool.shared);
+    pool.give_back(first);
+    drop(pool);
+    assert!(shared.upgrade().is_some(), "a lane is out");
+    second.give_back();
+    assert!(shared.upgrade().is_none(), "a lane is left");
+}
+
+/// Waits until the pool holds this.
+fn settles(pool: &Pool<Boots>, wanted: impl Fn(PoolStats) -> bool) {
+    while !wanted(pool.stats()) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_lane_that_is_ending_goes_to_who_waits_in_line() {
+    let pool = pool(LONG);
+    let mut lane = check_out(&pool);
+    // Until then it is looked at, and somebody stands in line, also on a busy machine.
+    lane.works = Some(Instant::now() + Duration::from_millis(500));
+    pool.give_back(lane);
+    assert_eq!((pool.stats().idle, pool.stats().busy), (0, 1));
+    let mut state = pool.shared.lock();
+    let ticket = state.stand();
+    // The keeper would boot a lane for who is due.
+    state.refuse(Error::Boot("no more".into()));
+    pool.shared.attend(&mut state);
+    drop(state);
+    let served = loop {
+        if let Some(outcome) = pool.shared.lock().leave(ticket, false) {
+            break outcome.unwrap().unwrap();
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!((served.lane.id(), pool.stats().booted), (1, 1));
+    drop(PooledLane::new(served));
+}
+
+/// Who looks after the ending lanes has taken them all, and the keeper sees none meanwhile.
+#[test]
+fn the_keeper_learns_of_ending_lanes_that_another_has_looked_after() {
+    let pool = pool(LONG);
+    let (mut first, mut second) = (check_out(&pool), check_out(&pool));
+    first.works = Some(Instant::now() + Duration::from_millis(50));
+    second.works = Some(Instant::now() + LONG);
+    pool.give_back(first);
+    pool.give_back(second);
+    drop(pool.shared.settle(pool.shared.lock(), Duration::from_millis(200)));
+    settles(&pool, |stats| stats.idle == 1 && stats.discarded == 1);
+}
+
+#[test]
+fn a_look_at_ending_lanes_that_panics_leaves_none_counted_as_busy() {
+    let pool = pool(LONG);
+    let mut lanes = [check_out(&pool), check_out(&pool)];
+    lanes.iter_mut().for_each(|lane| lane.works = Some(Instant::now() + LONG));
+    lanes[1].broken = true;
+    let mut state = pool.shared.lock();
+    state.ending.extend(lanes.map(PooledLane::into_kept));
+    assert_eq!(state.out, 2);
+    let look = || drop(pool.shared.settle(state, Duration::ZERO));
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(look)).unwrap_err();
+    assert_eq!((pool.stats().busy, pool.stats().discarded), (0, 2));
+}
