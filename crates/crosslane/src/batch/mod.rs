@@ -2,10 +2,17 @@
 
 mod borrowed;
 pub mod builder;
-mod format;
+mod column;
+mod encode;
+mod header;
 mod rows;
 
 pub use borrowed::Unread;
 pub use builder::ColumnBuilder;
-pub use format::*;
+pub use column::{
+    Column, Malformed, bit, column, column_before, columns, failure_frame, failure_text, header, last_buffer,
+    member, types,
+};
+pub use encode::{Body, Encode, Frame, Plan};
+pub use header::{BATCH, CANCEL, FAILURE, HEAD, Header, LAST};
 pub use rows::Rows;

@@ -11,31 +11,23 @@
 //! timeout, or with the cancellation of the query. A lane that failed, or that still works when
 //! the call ends, is dropped, which ends its process; all others are given back.
 
+mod answers;
 mod chunk;
 mod clock;
-mod deliver;
-mod feed;
 mod group;
 mod input;
-mod iterate;
 mod loss;
-mod map;
 mod place;
-mod replies;
 mod results;
-mod run;
 mod scan;
-mod wait;
-mod worker;
+mod stream;
 
 pub use crate::function::backoff;
+pub use chunk::{call, call_on, deliver};
 pub(crate) use clock::Clock;
-pub use deliver::deliver;
 pub use group::{CallGroup, CallGroups, Caller};
 pub use input::{Input, Output};
-pub use iterate::Iteration;
-pub use map::{LONGEST_ANSWER, Map, MapInput, MapOptions, MapStep, map_types, table_of};
 pub use place::place;
 pub use results::Results;
-pub use run::{call, call_on};
 pub use scan::{Asked, LARGEST_PARTITIONS, LONGEST_BATCH, Row, Scan};
+pub use stream::{Iteration, LONGEST_ANSWER, Map, MapInput, MapOptions, MapStep, map_types, table_of};

@@ -1,20 +1,12 @@
 //! Where an error happened: the row and its arguments.
 
 use super::Input;
-use super::chunk::ChunkCall;
 use crate::batch;
 use crate::error::{Error, Place, Spot};
 use crate::function::{EntryTypes, Function};
 use crate::lane::Entry;
-use crate::pool::Zygote;
 use crate::types::display;
 use std::ops::Range;
-
-impl<Z: Zygote> ChunkCall<'_, Z> {
-    pub(super) fn place(&self, row: Option<usize>) -> Place {
-        place(self.function, self.entry, self.input, row)
-    }
-}
 
 /// The row of an entry and its columns, read back from the engine's own data. Of an entry that makes rows, it is one of those,
 /// with the function's arguments.

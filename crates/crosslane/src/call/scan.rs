@@ -6,27 +6,23 @@
 //! A scan that fails is done again, if the function's options say so: on another lane, after a pause, and without the rows that
 //! its caller has already. So the function must give the same rows again, or have given none.
 
+use super::answers::{MOST_ROWS, copied, failure, forgiven, made};
 use super::clock::{Clock, Seen, Trouble};
 use super::loss::{Loss, MOST_UNBEGUN, died};
-use super::replies::failure;
 use super::{Caller, Input, place};
 use crate::batch::builder::{ColumnBuilder, Overflow};
 use crate::batch::{self, BATCH, Column, Encode, FAILURE, Frame, Header};
 use crate::error::{Error, Failure, Place};
-use crate::function::{Function, Library, OnError, Verdict};
-use crate::lane::{Address, COUNT, Entry, Lane, LaneError, Patience, WRITING};
+use crate::function::{Function, Library, Verdict};
+use crate::lane::{Address, Entry, Lane, LaneError, Patience};
 use crate::pool::{PooledLane, Zygote};
 use crate::stats::now;
 use crate::types::DataType;
-use crate::types::values::unfit;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A scan may have any number of rows: as many as a guest's progress can tell.
-pub(super) const MOST_ROWS: usize = WRITING as usize;
 /// The most rows of a batch of a table: engines take no more at once.
 pub const LONGEST_BATCH: usize = 2048;
 
@@ -479,48 +475,8 @@ impl<Z: Zygote, I: Input> Drop for Scan<Z, I> {
     }
 }
 
-/// The row that a guest makes of an exchange, by what it says.
-pub(super) fn made<L: Lane>(lane: &L, exchange: u64) -> Option<usize> {
-    let (at, row) = lane.progress();
-    let counts = row != u32::MAX && row & COUNT != 0;
-    (at == exchange as u32 && counts).then_some((row & !COUNT) as usize)
-}
-
 fn raised(function: &Function, failure: Box<Failure>, place: Place) -> Error {
     Error::Raised { function: function.name().into(), failure, place }
-}
-
-/// Puts the rows of a batch from `from` on into `out`, those of `unfit` as NULLs.
-pub(super) fn copied(
-    out: &mut ColumnBuilder,
-    column: &Column<'_>,
-    from: usize,
-    unfit: &BTreeMap<usize, String>,
-) -> Result<(), Overflow> {
-    out.clear();
-    out.reserve(column.rows - from)?;
-    for row in from..column.rows {
-        if unfit.contains_key(&row) { out.null() } else { out.copy(column, row)? }
-    }
-    Ok(())
-}
-
-/// The values of a batch of rows that cannot be what they are said to be, by their rows, which become NULL. So many rows were before them.
-///
-/// # Errors
-/// The first, if the function's `on_error` makes no row NULL.
-pub(super) fn forgiven(
-    function: &Function,
-    column: &Column<'_>,
-    before: u64,
-) -> Result<BTreeMap<usize, String>, Box<Failure>> {
-    let unfit = unfit(column);
-    match (function.spec.on_error, unfit.first_key_value()) {
-        (OnError::Fail, Some((row, what))) => {
-            Err(Box::new(Failure::unfit(&format!("{what}, in row {}", before + *row as u64 + 1))))
-        }
-        _ => Ok(unfit),
-    }
 }
 
 /// The arguments of a table function: one row, which all parts of a query share.

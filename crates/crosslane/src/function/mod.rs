@@ -1,15 +1,18 @@
 //! Functions, the libraries that they come from, and the catalog of all libraries.
 
 pub mod catalog;
-mod declared;
+mod definition;
 mod instances;
 mod kind;
+mod library;
 mod on_error;
+mod spec;
 
-pub use declared::{
-    Calling, Function, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, Library, MOST_CONCURRENCY,
-    MOST_RETRIES,
-};
+pub use definition::Function;
 pub use instances::Instances;
 pub use kind::{EntryTypes, Kind};
+pub use library::Library;
 pub use on_error::{Leniency, OnError, Verdict, backoff};
+pub use spec::{
+    Calling, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_CONCURRENCY, MOST_RETRIES,
+};

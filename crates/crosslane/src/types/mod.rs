@@ -4,8 +4,11 @@ pub mod calendar;
 mod data_type;
 pub mod display;
 pub mod integer;
+mod parser;
 pub mod signature;
 mod signature_error;
+#[cfg(test)]
+mod signature_tests;
 mod type_names;
 pub mod values;
 mod wkb;

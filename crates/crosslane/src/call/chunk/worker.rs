@@ -1,6 +1,6 @@
 //! A lane at work for a call, and what it was given.
 
-use super::clock::{Clock, Seen, Trouble};
+use crate::call::clock::{Clock, Seen, Trouble};
 use crate::lane::{Lane, WRITING};
 use crate::pool::PooledLane;
 use crate::pool::per_thread::Taken;

@@ -12,15 +12,13 @@
 //! later one, or that lane's guest could wait for room for ever. New batches are later than all others, and a batch that is sent again
 //! goes to a lane that has nothing: one more than there are else, if need be.
 
-use super::Caller;
-use super::clock::{Clock, Seen, Trouble};
-use super::loss::MOST_UNBEGUN;
-use super::replies::failure;
-use super::scan::{MOST_ROWS, copied, forgiven, made};
 use crate::batch::{self, BATCH, Column, ColumnBuilder, Encode, FAILURE, Header};
-use crate::error::{Error, Failure, Place, Spot};
-use crate::function::{Function, Library, Verdict};
-use crate::lane::{Address, Entry, Lane, LaneError, Patience};
+use crate::call::Caller;
+use crate::call::answers::{copied, forgiven};
+use crate::call::clock::{Clock, Seen};
+use crate::error::{Error, Failure};
+use crate::function::{Function, Library};
+use crate::lane::{Address, Entry, Lane, LaneError};
 use crate::pool::{PooledLane, Zygote};
 use crate::stats::now;
 use crate::types::DataType;
@@ -70,19 +68,19 @@ pub enum MapStep<'a> {
 }
 
 /// A batch on its way.
-struct Job {
+pub(super) struct Job {
     /// Its place in the input, from 1.
-    number: u64,
-    input: MapInput,
+    pub(super) number: u64,
+    pub(super) input: MapInput,
     /// Rows that were delivered.
-    delivered: u64,
+    pub(super) delivered: u64,
     /// Rows that this try has to repeat before others come.
-    skip: u64,
+    pub(super) skip: u64,
     /// How often it failed, or was lost with a lane that had begun it.
-    lost: u32,
-    unbegun: u32,
+    pub(super) lost: u32,
+    pub(super) unbegun: u32,
     /// When it may be sent again.
-    due: Option<Instant>,
+    pub(super) due: Option<Instant>,
 }
 
 impl Job {
@@ -91,37 +89,37 @@ impl Job {
     }
 }
 
-struct Worker<L: Lane> {
-    lane: PooledLane<L>,
+pub(super) struct Worker<L: Lane> {
+    pub(super) lane: PooledLane<L>,
     /// What it works on, the oldest first, with the numbers of the exchanges.
-    jobs: VecDeque<(u64, Job)>,
-    seen: Seen,
+    pub(super) jobs: VecDeque<(u64, Job)>,
+    pub(super) seen: Seen,
     /// Whether the last batch found no room.
-    full: bool,
+    pub(super) full: bool,
     /// Why nothing more is sent to it. What it has sent is still there.
-    dead: Option<LaneError>,
+    pub(super) dead: Option<LaneError>,
 }
 
 /// A stream under way. It ends with its lanes when it is dropped.
 pub struct Map<Z: Zygote> {
-    library: Arc<Library<Z>>,
-    function: Arc<Function>,
-    options: MapOptions,
-    workers: Vec<Worker<Z::Lane>>,
+    pub(super) library: Arc<Library<Z>>,
+    pub(super) function: Arc<Function>,
+    pub(super) options: MapOptions,
+    pub(super) workers: Vec<Worker<Z::Lane>>,
     /// What is to be sent again, in order.
-    again: VecDeque<Job>,
+    pub(super) again: VecDeque<Job>,
     /// The next of the input.
-    pending: Option<Job>,
+    pub(super) pending: Option<Job>,
     /// How many the input had.
-    taken: u64,
-    ended: bool,
+    pub(super) taken: u64,
+    pub(super) ended: bool,
     /// The type of the results, when it is known.
-    returns: Option<Arc<DataType>>,
+    pub(super) returns: Option<Arc<DataType>>,
     /// The same as it travels.
-    text: Option<Arc<str>>,
+    pub(super) text: Option<Arc<str>>,
     /// The results at hand, if the engine has changed them.
-    changed: Option<ColumnBuilder>,
-    clock: Clock,
+    pub(super) changed: Option<ColumnBuilder>,
+    pub(super) clock: Clock,
 }
 
 impl<Z: Zygote> fmt::Debug for Map<Z> {
@@ -139,7 +137,7 @@ enum Collected {
 }
 
 /// What a look at a worker's replies gave.
-enum Taken {
+pub(super) enum Taken {
     Nothing,
     /// A message without rows, or what ended a batch or a lane.
     Progress,
@@ -382,7 +380,7 @@ impl<Z: Zygote> Map<Z> {
     }
 
     /// Ends a lane that cannot be used any more.
-    fn remove(&mut self, index: usize) {
+    pub(super) fn remove(&mut self, index: usize) {
         drop(self.workers.remove(index));
         self.function.stats.here().deaths.add(1);
         // Others may have died with it, or of the same cause.
@@ -390,13 +388,13 @@ impl<Z: Zygote> Map<Z> {
     }
 
     /// Has a batch sent before any new one.
-    fn send_again(&mut self, job: Job) {
+    pub(super) fn send_again(&mut self, job: Job) {
         let place = self.again.partition_point(|other| other.number < job.number);
         self.again.insert(place, job);
     }
 
     /// The workers whose messages may be taken now.
-    fn sources(&self) -> Vec<usize> {
+    pub(super) fn sources(&self) -> Vec<usize> {
         let heads = self.workers.iter().enumerate();
         let heads = heads.filter_map(|(index, worker)| Some((index, worker.jobs.front()?.1.number)));
         if !self.options.ordered {
@@ -530,153 +528,6 @@ impl<Z: Zygote> Map<Z> {
         Ok(Ok(if rows > skipped { Taken::Rows(skipped as usize) } else { Taken::Progress }))
     }
 
-    /// The function failed with the oldest batch of a worker.
-    fn failed(&mut self, index: usize, header: &Header) -> Result<Taken, Error> {
-        let worker = &mut self.workers[index];
-        let failure = match failure(header, worker.lane.frame()) {
-            Ok(failure) => failure,
-            Err(what) => {
-                self.lose(index, &LaneError::Corrupt(what))?;
-                return Ok(Taken::Progress);
-            }
-        };
-        let Some((_, job)) = worker.jobs.pop_front() else { return Ok(Taken::Progress) };
-        self.function.stats.here().guest.add(header.worked);
-        let is_set_up = failure.set_up;
-        let row = Some(header.row as usize).filter(|row| *row < MOST_ROWS && !is_set_up);
-        let error = self.raised(failure, job.number, row);
-        if is_set_up {
-            // The function's options are about batches that were begun.
-            return Err(error);
-        }
-        self.judge(job, 0, error)?;
-        Ok(Taken::Progress)
-    }
-
-    /// What becomes of a batch that failed, or was lost with a lane that had begun it.
-    fn judge(&mut self, mut job: Job, more: u32, error: Error) -> Result<(), Error> {
-        let mut leniency = self.function.spec.leniency();
-        leniency.retries += more;
-        if job.delivered > 0 && !self.function.spec.deterministic {
-            // Other rows could come.
-            leniency.retries = 0;
-        }
-        let stats = self.function.stats.here();
-        match leniency.judge(error, job.lost)? {
-            Verdict::Null => stats.errors.add(1),
-            Verdict::Again(pause) => {
-                stats.retries.add(1);
-                job.lost += 1;
-                job.skip = job.delivered;
-                job.due = Some(Instant::now() + pause);
-                self.send_again(job);
-            }
-        }
-        Ok(())
-    }
-
-    /// A batch that no guest has begun is sent again, whatever the function's options.
-    fn not_begun(&mut self, mut job: Job, error: Error) -> Result<(), Error> {
-        if job.unbegun == MOST_UNBEGUN {
-            return Err(error);
-        }
-        job.unbegun += 1;
-        self.send_again(job);
-        Ok(())
-    }
-
-    /// Gives up a lane that failed.
-    fn lose(&mut self, index: usize, error: &LaneError) -> Result<(), Error> {
-        let replied = matches!(error, LaneError::Corrupt(_));
-        self.give_up(index, replied, |map, number, row| map.died(error.to_string(), number, row))
-    }
-
-    /// Gives up a lane, with what it had. What it said is known, unless it died: it is late, or has said something wrong.
-    fn give_up(
-        &mut self,
-        index: usize,
-        is_known: bool,
-        error: impl Fn(&Self, u64, Option<usize>) -> Error,
-    ) -> Result<(), Error> {
-        let worker = &mut self.workers[index];
-        let shared = worker.lane.shares_its_process();
-        let row = worker.jobs.front().and_then(|(exchange, _)| made(&*worker.lane, *exchange));
-        let jobs = std::mem::take(&mut worker.jobs).into_iter();
-        if is_known {
-            // What was said is known, and the guest may begin more until it has ended.
-            worker.lane.halt();
-        }
-        let lane = &worker.lane;
-        let begun =
-            |exchange| if is_known { lane.says_begun(exchange) } else { lane.may_have_begun(exchange) };
-        let mut jobs = jobs.map(|(exchange, job)| (begun(exchange), job)).collect::<VecDeque<_>>();
-        self.remove(index);
-        let Some((begun, oldest)) = jobs.pop_front() else { return Ok(()) };
-        let lost = error(self, oldest.number, row);
-        if is_known || oldest.delivered > 0 || begun {
-            self.judge(oldest, u32::from(shared), lost)?;
-        } else {
-            self.not_begun(oldest, lost)?;
-        }
-        // What was queued behind the oldest is not to blame, unless it may have begun.
-        jobs.into_iter().try_for_each(|(begun, job)| {
-            if !begun {
-                self.send_again(job);
-                return Ok(());
-            }
-            let lost = error(self, job.number, None);
-            self.judge(job, u32::from(shared), lost)
-        })
-    }
-
-    /// Waits for a message, or until it is time to look.
-    fn wait(&mut self) {
-        let sources = self.sources();
-        let workers = self.workers.iter_mut().enumerate().filter(|(index, _)| sources.contains(index));
-        let lanes: Vec<_> = workers.map(|(_, worker)| &mut *worker.lane).collect();
-        self.clock.wait(&lanes, Patience::Spin);
-    }
-
-    /// Looks for cancellation, deaths and deadlines whenever it is time.
-    fn look(&mut self, caller: Caller<'_>) -> Result<(), Error> {
-        if !self.clock.due(&self.function, caller)? {
-            return Ok(());
-        }
-        let mut index = 0;
-        while index < self.workers.len() {
-            let worker = &mut self.workers[index];
-            index += 1;
-            let Some((exchange, _)) = worker.jobs.front().filter(|_| worker.dead.is_none()) else { continue };
-            if worker.lane.has_news() {
-                // Its guest may wait until what it has sent is taken.
-                worker.seen = Seen::now();
-            }
-            match self.clock.trouble(&mut *worker.lane, &mut worker.seen, (*exchange, MOST_ROWS)) {
-                None => {}
-                // What it has sent before comes first.
-                Some(Trouble::Dead(error)) => worker.dead = Some(error),
-                Some(Trouble::Late(late)) => {
-                    index -= 1;
-                    let error = |map: &Self, number, row| late.error(map.name(number), place(row));
-                    self.give_up(index, true, error)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn name(&self, number: u64) -> String {
-        format!("{}, batch {number}", self.function.name())
-    }
-
-    fn raised(&self, failure: Box<Failure>, number: u64, row: Option<usize>) -> Error {
-        Error::Raised { function: self.name(number), failure, place: place(row) }
-    }
-
-    fn died(&self, how: String, number: u64, row: Option<usize>) -> Error {
-        Error::LaneDied { function: self.name(number), how, place: place(row) }
-    }
-
     /// Gives the lanes back.
     fn leave(&mut self) {
         for mut worker in self.workers.drain(..) {
@@ -693,11 +544,6 @@ impl<Z: Zygote> Drop for Map<Z> {
     fn drop(&mut self) {
         self.leave();
     }
-}
-
-/// A row of what the function makes of a batch.
-fn place(row: Option<usize>) -> Place {
-    Place(row.map(|row| Spot::Answered { row: row + 1 }))
 }
 
 /// The types of a batch of a stream as text: those of its one column.

@@ -1,8 +1,8 @@
 //! A call: sends slices, collects results, and waits.
 
-use super::chunk::ChunkCall;
-use super::worker::Worker;
-use super::{Caller, Input, Output};
+use crate::call::chunk::chunk_call::ChunkCall;
+use crate::call::chunk::worker::Worker;
+use crate::call::{Caller, Input, Output};
 use crate::error::Error;
 use crate::function::{Function, Library};
 use crate::lane::{Entry, Lane};

@@ -1,7 +1,7 @@
 //! Giving results to the engine.
 
-use super::{Input, Output, place};
 use crate::batch::{Column, Unread};
+use crate::call::{Input, Output, place};
 use crate::error::{Error, Failure};
 use crate::function::{Function, OnError};
 use crate::lane::Entry;

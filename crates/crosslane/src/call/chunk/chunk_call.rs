@@ -1,8 +1,8 @@
 //! A call of a chunk under way.
 
-use super::clock::Clock;
-use super::worker::{Slice, Worker};
-use super::{Caller, Input, Output};
+use crate::call::chunk::worker::{Slice, Worker};
+use crate::call::clock::Clock;
+use crate::call::{Caller, Input, Output};
 use crate::cost::{Cost, Width};
 use crate::error::Error;
 use crate::function::{EntryTypes, Function, Library};

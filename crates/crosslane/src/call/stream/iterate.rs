@@ -8,13 +8,13 @@
 //!
 //! What the function has seen is not kept. So nothing is done again that a guest has begun, whatever the function's `retries`.
 
-use super::Caller;
-use super::clock::{Clock, Seen, Trouble};
-use super::loss::{Loss, MOST_UNBEGUN};
-use super::map::{LONGEST_ANSWER, MapInput, MapStep, map_types};
-use super::replies::failure;
-use super::scan::{MOST_ROWS, copied, forgiven};
 use crate::batch::{self, BATCH, ColumnBuilder, FAILURE, Header, LAST};
+use crate::call::Caller;
+use crate::call::answers::failure;
+use crate::call::answers::{MOST_ROWS, copied, forgiven};
+use crate::call::clock::{Clock, Seen, Trouble};
+use crate::call::loss::{Loss, MOST_UNBEGUN};
+use crate::call::stream::map::{LONGEST_ANSWER, MapInput, MapStep, map_types};
 use crate::error::{Error, Failure, Place};
 use crate::function::{Function, Library};
 use crate::lane::{Address, Entry, Lane, LaneError, Part, Patience};

@@ -1,8 +1,8 @@
 //! The waits of a call.
 
-use super::chunk::ChunkCall;
-use super::clock::{FAR, FEW, Trouble, cores};
-use super::loss::Loss;
+use crate::call::chunk::chunk_call::ChunkCall;
+use crate::call::clock::{FAR, FEW, Trouble, cores};
+use crate::call::loss::Loss;
 use crate::error::Error;
 use crate::lane::Patience;
 use crate::pool::Zygote;

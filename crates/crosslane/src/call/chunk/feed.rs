@@ -1,11 +1,11 @@
 //! The slices of a call, and the lanes that they go to.
 
-use super::Caller;
-use super::chunk::ChunkCall;
-use super::clock::Seen;
-use super::loss::Loss;
-use super::worker::{DEPTH, Slice, Submitted, Worker};
 use crate::batch::{Body, Encode, Plan};
+use crate::call::Caller;
+use crate::call::chunk::chunk_call::ChunkCall;
+use crate::call::chunk::worker::{DEPTH, Slice, Submitted, Worker};
+use crate::call::clock::Seen;
+use crate::call::loss::Loss;
 use crate::cost::{Advice, Width};
 use crate::error::Error;
 use crate::lane::{Address, Entry, Lane, LaneError};

@@ -1,16 +1,16 @@
 //! Taking replies, and checking them.
 
-use super::chunk::ChunkCall;
-use super::clock::Seen;
-use super::deliver::{deliver, deliver_unread};
-use super::loss::Loss;
-use super::worker::Submitted;
 use crate::batch::{self, BATCH, FAILURE, Header, Malformed, Unread};
-use crate::error::{Error, Failure};
+use crate::call::answers::failure;
+use crate::call::chunk::chunk_call::ChunkCall;
+use crate::call::chunk::deliver::{deliver, deliver_unread};
+use crate::call::chunk::worker::Submitted;
+use crate::call::clock::Seen;
+use crate::call::loss::Loss;
+use crate::error::Error;
 use crate::lane::{Lane, LaneError};
 use crate::pool::Zygote;
 use crate::stats::{Times, now};
-use std::time::Duration;
 
 impl<Z: Zygote> ChunkCall<'_, Z> {
     /// Takes every reply that is there. False if there was none.
@@ -119,15 +119,4 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         self.probing = false;
         Ok(true)
     }
-}
-
-/// What a guest says in a failure.
-///
-/// # Errors
-/// Why it cannot be read.
-pub(super) fn failure(header: &Header, frame: &[u8]) -> Result<Box<Failure>, String> {
-    let text = batch::failure_text(frame).map_err(|malformed| malformed.to_string());
-    let failure = text.and_then(|text| serde_json::from_slice(text).map_err(|error| error.to_string()));
-    let failure = failure.map_err(|error| format!("a failure that cannot be read: {error}"))?;
-    Ok(Box::new(Failure { worked: Duration::from_nanos(header.worked), ..failure }))
 }

@@ -1,0 +1,163 @@
+//! Writing batches: planned first, and then written once.
+
+use super::header::{HEADER, Header, Node, Span};
+use crate::error::Error;
+use std::sync::Arc;
+
+/// Nodes and buffers in the order in which they will be written.
+#[derive(Debug, Default, Clone)]
+pub struct Plan {
+    nodes: Vec<Node>,
+    spans: Vec<Span>,
+    types: Option<Arc<str>>,
+    body: u64,
+    too_large: bool,
+}
+
+impl Plan {
+    /// Forgets the columns and keeps the memory.
+    pub fn clear(&mut self) {
+        self.nodes.clear();
+        self.spans.clear();
+        (self.types, self.body, self.too_large) = (None, 0, false);
+    }
+
+    /// Says that a column has more bytes or elements than 32-bit offsets can tell apart: the batch must
+    /// be cut, and this plan not written.
+    pub fn overflow(&mut self) {
+        self.too_large = true;
+    }
+
+    /// Whether [`Plan::overflow`] was called.
+    pub fn is_too_large(&self) -> bool {
+        self.too_large
+    }
+
+    /// Says which types the columns have, because the signature does not.
+    pub fn types(&mut self, types: &Arc<str>) {
+        self.types = Some(Arc::clone(types));
+    }
+
+    /// Adds a column, before its buffers.
+    pub fn node(&mut self, rows: usize, nulls: usize) {
+        self.nodes.push(Node { rows: rows as u64, nulls: nulls as u64 });
+    }
+
+    /// Adds a buffer of so many bytes; a validity buffer of a column without NULLs has none.
+    pub fn buffer(&mut self, length: usize) {
+        self.spans.push(Span { offset: self.body, length: length as u64 });
+        self.body += (length as u64).next_multiple_of(8);
+    }
+
+    fn body_start(&self) -> usize {
+        let types = self.types.as_ref().map_or(0, |types| types.len());
+        (HEADER + size_of_val(&self.nodes[..]) + size_of_val(&self.spans[..]) + types).next_multiple_of(64)
+    }
+
+    /// Bytes of the whole frame.
+    pub fn size(&self) -> usize {
+        self.body_start() + self.body as usize
+    }
+
+    /// Writes header, nodes and buffer list to `frame`, which has [`Plan::size`] bytes, and hands
+    /// out the buffers in order.
+    pub fn start<'a>(&'a self, frame: &'a mut [u8], mut header: Header) -> Body<'a> {
+        header.nodes = self.nodes.len() as u32;
+        header.buffers = self.spans.len() as u32;
+        let types = self.types.as_ref().map_or(&[][..], |types| types.as_bytes());
+        header.types = types.len() as u32;
+        let (head, body) = frame.split_at_mut(self.body_start());
+        let mut at = 0;
+        for part in [
+            bytemuck::bytes_of(&header),
+            bytemuck::cast_slice(&self.nodes),
+            bytemuck::cast_slice(&self.spans),
+            types,
+        ] {
+            head[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        Body { rest: body, spans: self.spans.iter(), at: 0 }
+    }
+}
+
+/// The buffers of a frame, handed out in the plan's order.
+#[derive(Debug)]
+pub struct Body<'a> {
+    rest: &'a mut [u8],
+    spans: std::slice::Iter<'a, Span>,
+    at: u64,
+}
+
+impl<'a> Body<'a> {
+    /// The next buffer, to be filled completely.
+    ///
+    /// # Panics
+    /// If the plan has no more buffers: planning and writing disagree.
+    pub fn buffer(&mut self) -> &'a mut [u8] {
+        let span = self.spans.next().expect("a buffer that was planned");
+        let rest = std::mem::take(&mut self.rest);
+        let (_, rest) = rest.split_at_mut((span.offset - self.at) as usize);
+        let (buffer, rest) = rest.split_at_mut(span.length as usize);
+        self.rest = rest;
+        self.at = span.offset + span.length;
+        buffer
+    }
+}
+
+/// What can be written as a batch: planned first, so that it is written once, in its final place.
+pub trait Encode {
+    /// Adds the nodes and buffers.
+    fn plan(&self, plan: &mut Plan);
+    /// Fills the buffers in the same order.
+    fn write(&self, body: &mut Body<'_>);
+}
+
+/// Columns one behind the other.
+impl<T: Encode> Encode for Vec<T> {
+    fn plan(&self, plan: &mut Plan) {
+        self.iter().for_each(|column| column.plan(plan));
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.iter().for_each(|column| column.write(body));
+    }
+}
+
+/// A batch without columns.
+impl Encode for () {
+    fn plan(&self, _plan: &mut Plan) {}
+    fn write(&self, _body: &mut Body<'_>) {}
+}
+
+/// A batch outside of a lane, for who reads it on the spot.
+#[derive(Debug)]
+pub struct Frame {
+    words: Vec<u64>,
+    length: usize,
+}
+
+impl Frame {
+    /// Writes rows as a batch.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if there is no memory for it, or 32-bit offsets cannot tell its parts apart.
+    pub fn new(content: &dyn Encode, rows: usize) -> Result<Self, Error> {
+        let mut plan = Plan::default();
+        content.plan(&mut plan);
+        if plan.is_too_large() {
+            return Err(Error::Engine(format!("{rows} row(s) exceed 2 GiB")));
+        }
+        let length = plan.size();
+        let mut words: Vec<u64> = Vec::new();
+        words.try_reserve_exact(length.div_ceil(8)).map_err(|_| Error::memory(length))?;
+        words.resize(length.div_ceil(8), 0);
+        let header = Header { rows: rows as u32, ..Header::default() };
+        content.write(&mut plan.start(&mut bytemuck::cast_slice_mut(&mut words)[..length], header));
+        Ok(Self { words, length })
+    }
+
+    /// The frame, which [`columns`] reads.
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.length]
+    }
+}

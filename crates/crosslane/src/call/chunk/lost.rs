@@ -1,0 +1,157 @@
+//! What becomes of the slices of a lane that is lost ([`crate::call::loss`] has the protocol).
+
+use super::chunk_call::ChunkCall;
+use super::worker::{Slice, Worker};
+use crate::call::loss::{Loss, MOST_UNBEGUN, died};
+use crate::call::place::place;
+use crate::error::{Error, Place};
+use crate::function::{Leniency, Verdict};
+use crate::lane::{Lane, LaneError};
+use crate::pool::Zygote;
+use std::time::Instant;
+
+impl<Z: Zygote> ChunkCall<'_, Z> {
+    pub(super) fn place(&self, row: Option<usize>) -> Place {
+        place(self.function, self.entry, self.input, row)
+    }
+
+    /// Removes a lane whose guest is dead, after the replies that it left have been accepted.
+    pub(super) fn drain_dead(&mut self, index: usize, error: &LaneError) -> Result<(), Error> {
+        loop {
+            let worker = &mut self.lanes[index];
+            if worker.slices.is_empty() {
+                self.lanes.remove(index);
+                self.library.pool.reap();
+                return Ok(());
+            }
+            match worker.lane.try_collect_head() {
+                Ok(Some(header)) if self.accept(index, header)? => {}
+                // A reply that was malformed, with which the lane is gone already.
+                Ok(Some(_)) => return Ok(()),
+                // The last words of a server say more than that it has closed the connection.
+                Err(why @ LaneError::Died(_)) => return self.lose(index, Loss::Failed(&why)),
+                Ok(None) | Err(_) => return self.lose(index, Loss::Failed(error)),
+            }
+        }
+    }
+
+    /// Gives up a lane, with what is in flight on it.
+    pub(super) fn lose(&mut self, index: usize, loss: Loss<'_>) -> Result<(), Error> {
+        let mut worker = self.lanes.remove(index);
+        let Some(submitted) = worker.oldest() else {
+            return Err(self.error(loss, None));
+        };
+        let replied = matches!(loss, Loss::Failed(LaneError::Corrupt(_)));
+        // A guest that is late may still take what it has not begun, until it has ended.
+        let ended = !matches!(loss, Loss::Late(_)) || worker.lane.halt();
+        if !replied && ended && !worker.may_have_begun(&submitted) {
+            return self.not_begun(worker, submitted.slice, loss);
+        }
+        let row = worker.row(&submitted);
+        self.begun(worker, submitted.slice, row, loss)
+    }
+
+    fn error(&self, loss: Loss<'_>, row: Option<usize>) -> Error {
+        loss.error(self.function, self.place(row))
+    }
+
+    pub(super) fn died(&self, how: String, row: Option<usize>) -> Error {
+        died(self.function, how, self.place(row))
+    }
+
+    /// Ends a lane. What was queued behind its oldest slice is not to blame, and is sent again, but for what may have begun. Returns that.
+    fn end(&mut self, worker: Worker<'_, Z::Lane>, loss: Loss<'_>) -> Vec<Slice> {
+        self.function.stats.here().deaths.add(1);
+        self.probing = false;
+        let mut begun = Vec::new();
+        for submitted in &worker.slices {
+            let slice = submitted.slice.clone();
+            let may_have_begun = match loss {
+                // Nothing that it has said was lost.
+                Loss::Late(_) => worker.lane.says_begun(submitted.exchange),
+                Loss::Failed(_) => worker.may_have_begun(submitted),
+            };
+            if may_have_begun { begun.push(slice) } else { self.again.push_back(slice) }
+        }
+        drop(worker);
+        // Others may have died with it, or of the same cause.
+        self.library.pool.reap();
+        begun
+    }
+
+    /// A slice of which no row was begun is sent again, whatever the function's options.
+    pub(super) fn not_begun(
+        &mut self,
+        worker: Worker<'_, Z::Lane>,
+        mut slice: Slice,
+        loss: Loss<'_>,
+    ) -> Result<(), Error> {
+        let leniency = self.leniency(&worker, loss);
+        let behind = self.end(worker, loss);
+        if self.held || slice.unbegun == MOST_UNBEGUN {
+            return Err(self.error(loss, None));
+        }
+        slice.unbegun += 1;
+        self.again.push_front(slice);
+        behind.into_iter().try_for_each(|slice| self.judge(slice, None, loss, leniency))
+    }
+
+    /// Decides what becomes of a slice whose lane was lost while it worked on `row`, and of those behind it that may have begun.
+    fn begun(
+        &mut self,
+        worker: Worker<'_, Z::Lane>,
+        slice: Slice,
+        row: Option<usize>,
+        loss: Loss<'_>,
+    ) -> Result<(), Error> {
+        let leniency = self.leniency(&worker, loss);
+        let behind = self.end(worker, loss);
+        if self.held {
+            // With it everything is lost that it had kept.
+            return Err(self.error(loss, row));
+        }
+        self.judge(slice, row, loss, leniency)?;
+        behind.into_iter().try_for_each(|slice| self.judge(slice, None, loss, leniency))
+    }
+
+    /// What is forgiven of a lane that is lost so.
+    fn leniency(&self, worker: &Worker<'_, Z::Lane>, loss: Loss<'_>) -> Leniency {
+        // A lane that shares its process may have died because of another lane, and so gets another try.
+        let mut leniency = self.function.spec.leniency();
+        if matches!(loss, Loss::Failed(_)) && !self.entry.changes_states() {
+            leniency.retries += u32::from(worker.lane.shares_its_process());
+        }
+        leniency
+    }
+
+    /// Decides what becomes of a slice that may have begun, at this row if it is known.
+    fn judge(
+        &mut self,
+        mut slice: Slice,
+        row: Option<usize>,
+        loss: Loss<'_>,
+        leniency: Leniency,
+    ) -> Result<(), Error> {
+        match leniency.judge(loss, slice.lost) {
+            Ok(Verdict::Null) => {}
+            Ok(Verdict::Again(pause)) => {
+                slice.due = Some(Instant::now() + pause);
+                slice.lost += 1;
+                self.function.stats.here().retries.add(1);
+                self.again.push_front(slice);
+                return Ok(());
+            }
+            Err(loss) => return Err(self.error(loss, row)),
+        }
+        // The rows around the culprit are computed again; without a culprit all are NULL.
+        let culprit = row.map_or(slice.rows.clone(), |row| row..row + 1);
+        self.function.stats.here().errors.add(culprit.len() as u64);
+        culprit.clone().for_each(|row| self.output.null(row));
+        for rows in [culprit.end..slice.rows.end, slice.rows.start..culprit.start] {
+            if !rows.is_empty() {
+                self.again.push_front(Slice::new(rows));
+            }
+        }
+        Ok(())
+    }
+}

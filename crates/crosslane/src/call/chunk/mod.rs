@@ -1,0 +1,13 @@
+//! The call of one chunk, cut into slices, over one lane or several.
+
+mod chunk_call;
+mod deliver;
+mod feed;
+mod lost;
+mod replies;
+mod run;
+mod wait;
+mod worker;
+
+pub use deliver::deliver;
+pub use run::{call, call_on};
