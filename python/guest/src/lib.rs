@@ -7,8 +7,12 @@
 mod aggregate;
 mod arrow;
 mod client;
+mod declaration;
+mod lane;
 mod loops;
+mod scalar;
 mod serve;
+mod signatures;
 mod stream;
 mod table;
 #[cfg(test)]
@@ -16,100 +20,9 @@ mod tests;
 mod values;
 mod zygote;
 
-use crosslane::{DataType, Error, Function, Kind, Signature, TypeNames};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use std::collections::BTreeMap;
-
-/// A name, the parameters' names and types, the type of the result, whether the last parameter is variadic.
-type Parts = (String, Vec<(String, String)>, String, bool);
-
-/// The parts of a signature, in their normal form: (name, [(parameter, type)], result type, whether the last parameter
-/// stands for any number of arguments, whose type is then its own).
-///
-/// Raises ValueError, with a mark at the place, if the text is not a signature.
-#[pyfunction]
-fn parse_signature(text: &str) -> PyResult<Parts> {
-    let signature: Signature = text.parse().map_err(value_error)?;
-    Ok((signature.name.clone(), signature.pairs(), signature.result(), signature.variadic))
-}
-
-/// The columns of a table function's signature as (name, type); None if it returns no table.
-///
-/// Raises ValueError if the text is not a signature.
-#[pyfunction]
-fn table_columns(text: &str) -> PyResult<Option<Vec<(String, String)>>> {
-    let signature: Signature = text.parse().map_err(value_error)?;
-    Ok(match signature.returns {
-        DataType::Struct(columns) if signature.table => {
-            Some(columns.iter().map(|field| (field.name.clone(), field.data_type.to_string())).collect())
-        }
-        _ => None,
-    })
-}
-
-/// The columns of the table that a stream function's signature takes, as (name, type); None if it takes none.
-///
-/// Raises ValueError if the text is not a signature, or does not say the columns.
-#[pyfunction]
-fn stream_columns(text: &str) -> PyResult<Option<Vec<(String, String)>>> {
-    let signature: Signature = text.parse().map_err(value_error)?;
-    if Kind::Table.declared(&signature).map_err(PyValueError::new_err)? != Kind::Stream {
-        return Ok(None);
-    }
-    let columns = signature.parameters.first().and_then(|field| match &field.data_type {
-        DataType::Struct(columns) => Some(columns),
-        _ => None,
-    });
-    Ok(columns.map(|columns| {
-        columns.iter().map(|field| (field.name.clone(), field.data_type.to_string())).collect()
-    }))
-}
-
-/// What a signature is for arguments of the types of a text such as `(BIGINT, VARCHAR[])`, and their number.
-///
-/// Raises ValueError if it takes no such arguments.
-#[pyfunction]
-fn for_types(signature: &str, types: &str) -> PyResult<(String, usize)> {
-    let declared: Signature = signature.parse().map_err(value_error)?;
-    let concrete = declared.for_types(types).map_err(PyValueError::new_err)?;
-    Ok((concrete.to_string(), concrete.parameters.len()))
-}
-
-/// A SQL type in its normal form.
-///
-/// Raises ValueError if the text is not a SQL type.
-#[pyfunction]
-fn parse_type(text: &str) -> PyResult<String> {
-    let data_type: crosslane::DataType = text.parse().map_err(value_error)?;
-    Ok(data_type.to_string())
-}
-
-/// What a function returns, in whose signatures the names of a dict stand for its types.
-///
-/// Raises what the function raises.
-#[pyfunction]
-fn with_types<'py>(
-    types: BTreeMap<String, String>,
-    function: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyAny>> {
-    TypeNames::from(types).within(|| function.call0())
-}
-
-/// What is wrong with the functions of a library, of which a guest says this as JSON: an exception's class, message and
-/// traceback. None if an engine would load them.
-///
-/// Raises ValueError if the text says no functions.
-#[pyfunction]
-fn wrong_functions(library: &str, text: &str) -> PyResult<Option<(String, String, String)>> {
-    let specs = serde_json::from_str(text).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    match Function::all(specs, library) {
-        Ok(_) => Ok(None),
-        Err(Error::Load { failure, .. }) => Ok(Some((failure.class, failure.message, failure.traceback))),
-        Err(error) => Err(PyValueError::new_err(error.to_string())),
-    }
-}
+use signatures::value_error;
 
 /// What tells files, as pairs of path and content, from any others.
 #[pyfunction]
@@ -123,23 +36,19 @@ fn note(lost: Vec<String>) -> String {
     crosslane_guest::lost_threads_note(&lost)
 }
 
-fn value_error(error: crosslane::signature::SignatureError) -> PyErr {
-    PyValueError::new_err(error.to_string())
-}
-
 #[pymodule]
 fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
     values::datetime::find(module.py())?;
     values::layout::find(module.py())?;
-    module.add_function(wrap_pyfunction!(parse_signature, module)?)?;
-    module.add_function(wrap_pyfunction!(table_columns, module)?)?;
-    module.add_function(wrap_pyfunction!(stream_columns, module)?)?;
-    module.add_function(wrap_pyfunction!(for_types, module)?)?;
-    module.add_function(wrap_pyfunction!(parse_type, module)?)?;
-    module.add_function(wrap_pyfunction!(with_types, module)?)?;
-    module.add_function(wrap_pyfunction!(wrong_functions, module)?)?;
-    module.add_function(wrap_pyfunction!(values::objects::is_missing, module)?)?;
-    module.add_function(wrap_pyfunction!(serve::backoff, module)?)?;
+    module.add_function(wrap_pyfunction!(signatures::parse_signature, module)?)?;
+    module.add_function(wrap_pyfunction!(signatures::table_columns, module)?)?;
+    module.add_function(wrap_pyfunction!(signatures::stream_columns, module)?)?;
+    module.add_function(wrap_pyfunction!(signatures::for_types, module)?)?;
+    module.add_function(wrap_pyfunction!(signatures::parse_type, module)?)?;
+    module.add_function(wrap_pyfunction!(signatures::with_types, module)?)?;
+    module.add_function(wrap_pyfunction!(signatures::wrong_functions, module)?)?;
+    module.add_function(wrap_pyfunction!(values::is_missing, module)?)?;
+    module.add_function(wrap_pyfunction!(lane::backoff, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
     module.add_function(wrap_pyfunction!(zygote::zygote, module)?)?;
     module.add_function(wrap_pyfunction!(stream::table_type, module)?)?;

@@ -1,12 +1,12 @@
 //! Values on their way through a column: what Python gives and gets, without an engine.
 
-use crate::loops::result_writer::Writer;
-use crate::loops::reuse::Kept;
-use crate::loops::row_caller::Argument;
+use crate::loops::Argument;
+use crate::loops::ResultWriter;
+use crate::loops::ReusedObjects;
 use crate::serve;
-use crate::values::fast_path::Plain;
+use crate::values::FastPath;
 use crate::values::layout;
-use crate::values::objects::{Vm, reader};
+use crate::values::{Vm, reader};
 use crosslane::lane::Lane;
 use crosslane::{Address, ColumnBuilder, DataType};
 use crosslane_process::testing::{both_ends, fill};
@@ -65,7 +65,7 @@ fn every_value_survives_its_column() {
     python(|py, names| {
         for (data_type, values) in SURVIVE {
             let data_type: DataType = data_type.parse().expect("a type");
-            let writer = Writer::new(py, &data_type, None).expect("a writer");
+            let writer = ResultWriter::new(py, &data_type, None).expect("a writer");
             let reader = reader(py, &data_type, None).expect("a reader");
             let mut column = ColumnBuilder::new(&data_type);
             let values: Vec<_> =
@@ -107,7 +107,7 @@ fn what_is_no_value_is_an_exception_and_leaves_no_trace() {
     python(|py, names| {
         for (data_type, refused, class) in REFUSED {
             let data_type: DataType = data_type.parse().expect("a type");
-            let writer = Writer::new(py, &data_type, None).expect("a writer");
+            let writer = ResultWriter::new(py, &data_type, None).expect("a writer");
             let mut column = ColumnBuilder::new(&data_type);
             column.null();
             let error = writer.write(&evaluate(py, names, refused), &mut column).expect_err(refused);
@@ -136,9 +136,9 @@ fn looped<'py>(
     let column = column.column(&data_type);
     let argument = Argument::new(&reader, &column, false);
     // Once nobody keeps them, except for the two that a loop has: that of the row, and that of the row before.
-    let mut kept = Kept::new(known);
+    let mut kept = ReusedObjects::new(known);
     let mut copies = ColumnBuilder::new(&data_type);
-    let plain = Writer::new(py, &data_type, None).expect("a writer").plain();
+    let plain = ResultWriter::new(py, &data_type, None).expect("a writer").fast_path();
     let mut places = Vec::new();
     let mut before = None;
     for row in 0..column.rows {
@@ -153,7 +153,7 @@ fn looped<'py>(
     let copied = copies.column(&data_type);
     let equal = copied.rows == column.rows && copied.data == column.data && copied.offsets == column.offsets;
     // And once somebody keeps all of them.
-    let mut kept = Kept::new(known);
+    let mut kept = ReusedObjects::new(known);
     let all = (0..column.rows).map(|row| {
         // SAFETY: as above.
         unsafe { Bound::from_owned_ptr(py, kept.get(py, &argument, row)) }
@@ -177,7 +177,7 @@ fn arguments_are_used_again_and_results_are_read_in_place() {
         let mut column = ColumnBuilder::new(&DataType::Double);
         for int in ["2**53 + 1", "-2**63", "2**63 - 513", "0"].map(|int| evaluate(py, names, int)) {
             // SAFETY: the interpreter's lock is held.
-            assert!(unsafe { Plain::Double.add(layout::known(), int.as_ptr(), &mut column) });
+            assert!(unsafe { FastPath::Double.add(layout::known(), int.as_ptr(), &mut column) });
         }
         let rounded: [f64; 4] = [(1u64 << 53) as f64, -(2f64.powi(63)), 9_223_372_036_854_774_784.0, 0.0];
         assert_eq!(column.column(&DataType::Double).values::<f64>(), Some(&rounded[..]));
@@ -220,12 +220,12 @@ fn what_is_no_plain_value_is_left_to_the_writer() {
     python(|py, names| {
         layout::find(py).expect("a look at some objects");
         let cases = [
-            (Plain::Int64, "BIGINT", ["2**63", "True", "1.0", "'1'"]),
-            (Plain::Int32, "INTEGER", ["2**31", "-2**31 - 1", "2**70", "False"]),
-            (Plain::Double, "DOUBLE", ["2**63", "True", "'1'", "[]"]),
-            (Plain::Boolean, "BOOLEAN", ["0", "1", "'True'", "()"]),
-            (Plain::Text, "VARCHAR", ["'\\ud800'", "b'a'", "1", "type('Text', (str,), {})('a')"]),
-            (Plain::None, "BIGINT", ["1", "None", "2", "3"]),
+            (FastPath::Int64, "BIGINT", ["2**63", "True", "1.0", "'1'"]),
+            (FastPath::Int32, "INTEGER", ["2**31", "-2**31 - 1", "2**70", "False"]),
+            (FastPath::Double, "DOUBLE", ["2**63", "True", "'1'", "[]"]),
+            (FastPath::Boolean, "BOOLEAN", ["0", "1", "'True'", "()"]),
+            (FastPath::Text, "VARCHAR", ["'\\ud800'", "b'a'", "1", "type('Text', (str,), {})('a')"]),
+            (FastPath::None, "BIGINT", ["1", "None", "2", "3"]),
         ];
         for (plain, data_type, objects) in cases {
             let mut column = ColumnBuilder::new(&data_type.parse().expect("a type"));

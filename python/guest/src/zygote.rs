@@ -1,6 +1,7 @@
 //! The zygote: `crosslane_guest` with what Python does of it (`crosslane/_zygote.py`).
 
-use crate::serve;
+use crate::lane::describe;
+use crate::serve::serve_lane;
 use crosslane::Failure;
 use crosslane_guest::{Guest, Loaded};
 use crosslane_process::Source;
@@ -28,7 +29,7 @@ struct Python<'py> {
 impl Python<'_> {
     /// An exception as the engine's users should read it.
     fn failure(&self, error: PyErr) -> Failure {
-        serve::describe(self.half.py(), error).unwrap_or_else(|error| Failure {
+        describe(self.half.py(), error).unwrap_or_else(|error| Failure {
             class: "Error".into(),
             message: error.to_string(),
             ..Failure::default()
@@ -99,7 +100,7 @@ impl Guest for Python<'_> {
 
     fn serve(&mut self, memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<()> {
         let functions = self.half.getattr(intern!(self.half.py(), "functions"))?.extract()?;
-        Ok(serve::live(self.half.py(), memory, socket, functions, spin)?)
+        Ok(serve_lane(self.half.py(), memory, socket, functions, spin)?)
     }
 
     fn explain(&mut self, error: io::Error) -> i32 {

@@ -18,7 +18,7 @@ const SHARE: u64 = 8;
 const NOBODY: u32 = u32::MAX;
 
 /// The rows that were sent, and that are not yet added.
-pub(crate) struct Collected<'py> {
+pub(crate) struct BufferedRows<'py> {
     /// pyarrow's types of the arguments.
     types: Vec<Bound<'py, PyAny>>,
     /// The arguments of each batch: a list of arrays.
@@ -30,7 +30,7 @@ pub(crate) struct Collected<'py> {
     most: usize,
 }
 
-/// Collected rows by their groups.
+/// BufferedRows rows by their groups.
 pub(crate) struct Sorted<'py> {
     /// The arguments of each batch.
     pub(crate) chunks: Bound<'py, PyList>,
@@ -40,7 +40,7 @@ pub(crate) struct Sorted<'py> {
     pub(crate) groups: Vec<(usize, u32, u32)>,
 }
 
-impl<'py> Collected<'py> {
+impl<'py> BufferedRows<'py> {
     pub(crate) fn new<'a>(
         py: Python<'py>,
         types: impl Iterator<Item = &'a DataType>,

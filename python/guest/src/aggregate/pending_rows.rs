@@ -1,11 +1,11 @@
-//! Rows that wait for their state to be needed.
+//! PendingRows that wait for their state to be needed.
 //!
 //! An instance costs many times what a row does, in time and memory, and most of that time is spent waiting for memory if there are
 //! many. So the first rows of a state wait as bytes. They become an instance when they are too many, or when the state is
 //! finished or merged, with all its rows at once. Where a query has a million groups, most instances live for a moment
 //! only, and states go from lane to lane as rows.
 
-use crate::values::objects::overflow;
+use crate::values::overflow;
 use bytemuck::pod_read_unaligned;
 use crosslane::batch::{Column, bit};
 use crosslane::{ColumnBuilder, DataType, Layout};
@@ -19,8 +19,8 @@ const MOST_ROWS: u32 = 15;
 /// So many bytes are in the state itself: it is as long as a line of a processor's cache.
 const NEAR: usize = 40;
 
-/// Rows that wait, one behind the other.
-pub(crate) struct Rows {
+/// PendingRows that wait, one behind the other.
+pub(crate) struct PendingRows {
     near: [u8; NEAR],
     /// How many bytes are near.
     length: u32,
@@ -30,13 +30,13 @@ pub(crate) struct Rows {
     far: Option<Box<Vec<u8>>>,
 }
 
-impl Default for Rows {
+impl Default for PendingRows {
     fn default() -> Self {
         Self { near: [0; NEAR], length: 0, count: 0, far: None }
     }
 }
 
-impl Rows {
+impl PendingRows {
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -82,7 +82,7 @@ impl Rows {
     }
 
     /// Adds rows behind these.
-    pub(crate) fn append(&mut self, others: &Rows) -> PyResult<()> {
+    pub(crate) fn append(&mut self, others: &PendingRows) -> PyResult<()> {
         self.add(others.bytes(), others.count)
     }
 
@@ -93,7 +93,7 @@ impl Rows {
         Ok(copy)
     }
 
-    /// Puts them behind a mark into `out`, for [`Rows::load`].
+    /// Puts them behind a mark into `out`, for [`PendingRows::load`].
     pub(crate) fn save(&self, mark: u8, out: &mut Vec<u8>) {
         out.clear();
         out.push(mark);
@@ -117,13 +117,13 @@ struct Parameter {
 }
 
 /// How the rows of an aggregate wait.
-pub(crate) struct Form {
+pub(crate) struct RowFormat {
     parameters: Vec<Parameter>,
     /// The bytes that each row has.
     fixed: usize,
 }
 
-impl Form {
+impl RowFormat {
     /// None if it has a parameter whose values cannot wait: those of nested types.
     pub(crate) fn new<'a>(parameters: impl Iterator<Item = (&'a DataType, bool)>) -> Option<Self> {
         let parameters = parameters.map(|(data_type, admits_null)| {
@@ -150,7 +150,7 @@ impl Form {
 
     /// Adds a row of a batch. Says whether there was room.
     #[inline]
-    pub(crate) fn add(&self, columns: &[Column<'_>], row: usize, rows: &mut Rows) -> PyResult<bool> {
+    pub(crate) fn add(&self, columns: &[Column<'_>], row: usize, rows: &mut PendingRows) -> PyResult<bool> {
         let mut size = self.fixed;
         for (column, parameter) in columns.iter().zip(&self.parameters) {
             if let Layout::Bytes { .. } = parameter.layout {
@@ -197,7 +197,7 @@ impl Form {
     }
 
     /// Adds all rows to columns.
-    pub(crate) fn read(&self, rows: &Rows, columns: &mut [ColumnBuilder]) -> PyResult<()> {
+    pub(crate) fn read(&self, rows: &PendingRows, columns: &mut [ColumnBuilder]) -> PyResult<()> {
         if let ([Parameter { layout: Layout::Fixed(8), admits_null: false, .. }], [column]) =
             (&self.parameters[..], &mut *columns)
         {

@@ -1,9 +1,9 @@
 //! Results, a list of them at once: what nearly all lists hold goes into its column quickly.
 
-use crate::loops::row_iterator::Live;
-use crate::values::fast_path::{self, Plain};
+use super::selection::Selection;
+use crate::values::fast_path::{self, FastPath};
 use crate::values::layout;
-use crate::values::objects::{self, Vm, Wish, overflow};
+use crate::values::{self, Hint, Vm, overflow};
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType};
 use pyo3::ffi;
@@ -12,17 +12,17 @@ use pyo3::types::PyList;
 use std::ops::Range;
 
 /// How results become rows of a column.
-pub(crate) struct Writer<'py> {
+pub(crate) struct ResultWriter<'py> {
     vm: Vm<'py>,
     data_type: DataType,
     /// For one of any kind.
-    one: objects::Writer<'py>,
+    one: values::Writer<'py>,
 }
 
-impl<'py> Writer<'py> {
+impl<'py> ResultWriter<'py> {
     /// A writer for a row function's results.
-    pub(crate) fn new(py: Python<'py>, data_type: &DataType, wish: Wish<'py>) -> PyResult<Self> {
-        Self::of(Vm::new(py), data_type, wish)
+    pub(crate) fn new(py: Python<'py>, data_type: &DataType, hint: Hint<'py>) -> PyResult<Self> {
+        Self::of(Vm::new(py), data_type, hint)
     }
 
     /// A writer for objects in the column that a vectorized function returned.
@@ -30,8 +30,8 @@ impl<'py> Writer<'py> {
         Self::of(Vm::of_columns(py), data_type, None)
     }
 
-    fn of(vm: Vm<'py>, data_type: &DataType, wish: Wish<'py>) -> PyResult<Self> {
-        Ok(Self { vm, data_type: data_type.clone(), one: objects::writer(vm, data_type, wish)? })
+    fn of(vm: Vm<'py>, data_type: &DataType, hint: Hint<'py>) -> PyResult<Self> {
+        Ok(Self { vm, data_type: data_type.clone(), one: values::writer(vm, data_type, hint)? })
     }
 
     /// Adds a value, or NULL for None. After an error the column must be truncated.
@@ -40,14 +40,14 @@ impl<'py> Writer<'py> {
     }
 
     /// What the values nearly always are.
-    pub(crate) fn plain(&self) -> Plain {
+    pub(crate) fn fast_path(&self) -> FastPath {
         match self.data_type {
-            DataType::BigInt => Plain::Int64,
-            DataType::Integer => Plain::Int32,
-            DataType::Double => Plain::Double,
-            DataType::Boolean => Plain::Boolean,
-            DataType::Varchar => Plain::Text,
-            _ => Plain::None,
+            DataType::BigInt => FastPath::Int64,
+            DataType::Integer => FastPath::Int32,
+            DataType::Double => FastPath::Double,
+            DataType::Boolean => FastPath::Boolean,
+            DataType::Varchar => FastPath::Text,
+            _ => FastPath::None,
         }
     }
 
@@ -58,18 +58,18 @@ impl<'py> Writer<'py> {
         &self,
         list: &Bound<'py, PyList>,
         before: usize,
-        live: &Live,
+        selection: &Selection,
         out: &mut ColumnBuilder,
         at: impl Fn(usize),
     ) -> Result<(), (PyErr, usize)> {
-        let mut item = live.before(out.rows()) - before;
-        while out.rows() < live.rows() {
+        let mut item = selection.count_before(out.rows()) - before;
+        while out.rows() < selection.rows() {
             let row = out.rows();
-            if !live.is_live(row) {
+            if !selection.contains(row) {
                 out.null();
                 continue;
             }
-            let end = item + live.run(row);
+            let end = item + selection.run_length(row);
             while item < end {
                 let row = out.rows();
                 at(row);
@@ -110,12 +110,12 @@ impl<'py> Writer<'py> {
         let layout = layout::known();
         // SAFETY: the objects live while they are in the list, and a `Bound` says that the interpreter's lock is held.
         unsafe {
-            Ok(match self.plain() {
-                Plain::Int64 => out.fixed_while(|| fast_path::integer_of(layout, objects.next()?)),
-                Plain::Int32 => out.fixed_while(|| fast_path::narrow_of(layout, objects.next()?)),
-                Plain::Double => out.fixed_while(|| fast_path::double_of(layout, objects.next()?)),
-                Plain::Boolean => out.boolean_while(|| fast_path::boolean_of(objects.next()?)),
-                Plain::Text => {
+            Ok(match self.fast_path() {
+                FastPath::Int64 => out.fixed_while(|| fast_path::integer_of(layout, objects.next()?)),
+                FastPath::Int32 => out.fixed_while(|| fast_path::narrow_of(layout, objects.next()?)),
+                FastPath::Double => out.fixed_while(|| fast_path::double_of(layout, objects.next()?)),
+                FastPath::Boolean => out.boolean_while(|| fast_path::boolean_of(objects.next()?)),
+                FastPath::Text => {
                     let mut added = 0;
                     while added < count {
                         let Some(text) = objects.next().and_then(|object| fast_path::text_of(layout, object))
@@ -127,7 +127,7 @@ impl<'py> Writer<'py> {
                     }
                     added
                 }
-                Plain::None => 0,
+                FastPath::None => 0,
             })
         }
     }

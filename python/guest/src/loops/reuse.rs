@@ -4,7 +4,7 @@
 //! next row. Here the object gets the next row's value instead. That is safe, because nobody can tell such an object from
 //! a new one in its place:
 //!
-//! - Whoever can reach an object holds a reference, and [`Kept`] has one of its own. So while the count is one, no variable,
+//! - Whoever can reach an object holds a reference, and [`ReusedObjects`] has one of its own. So while the count is one, no variable,
 //!   container, frame, traceback or other thread has it. The interpreter's lock is held from the look at the count to the
 //!   new reference.
 //! - The loop's variable holds a row's object until it gets the next one, which therefore is the other of the two.
@@ -16,7 +16,7 @@
 //!
 //! Without the interpreter's lock this would not hold; such builds have no known layout.
 
-use crate::loops::row_caller::Argument;
+use super::argument::Argument;
 use crate::values::layout::{self, Layout};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -26,7 +26,7 @@ use std::{mem, ptr};
 /// of the longest before it.
 const MOST_TEXT: usize = 256;
 
-pub(crate) struct Kept {
+pub(crate) struct ReusedObjects {
     layout: Option<Layout>,
     objects: [*mut ffi::PyObject; 2],
     /// How long a text fits into each of them.
@@ -35,7 +35,7 @@ pub(crate) struct Kept {
     last: usize,
 }
 
-impl Kept {
+impl ReusedObjects {
     pub(crate) fn new(layout: Option<Layout>) -> Self {
         Self { layout, objects: [ptr::null_mut(); 2], room: [0; 2], last: 0 }
     }
@@ -141,7 +141,7 @@ fn other<'py>(py: Python<'py>, argument: &Argument<'_, 'py>, row: usize) -> *mut
     })
 }
 
-impl Drop for Kept {
+impl Drop for ReusedObjects {
     fn drop(&mut self) {
         self.forget(0);
         self.forget(1);

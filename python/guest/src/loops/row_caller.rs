@@ -3,10 +3,8 @@
 //! What does not change within a batch is worked out once for it: where a column's values lie, whether
 //! its strings are ASCII, and the function's vectorcall entry.
 
-use crate::values::objects::{Reader, Vm};
+use super::argument::Argument;
 use crate::values::vectorcall;
-use crosslane::DataType;
-use crosslane::batch::Column;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -21,75 +19,6 @@ pub(crate) struct RowCaller<'a, 'py> {
     variadic: bool,
     /// The arguments behind one free place, which CPython may use for `self`.
     stack: Vec<*mut ffi::PyObject>,
-}
-
-/// A column, by the quickest way to its values.
-pub(crate) enum Argument<'a, 'py> {
-    Int32(&'a [i32]),
-    Int64(&'a [i64]),
-    Float64(&'a [f64]),
-    Ascii {
-        offsets: &'a [i32],
-        text: &'a [u8],
-    },
-    Other {
-        reader: &'a Reader<'py>,
-        column: &'a Column<'a>,
-    },
-    /// Objects that live longer than the batch; not null in rows that are called.
-    Object {
-        objects: &'a [*mut ffi::PyObject],
-    },
-}
-
-impl<'a, 'py> Argument<'a, 'py> {
-    /// `sees_null` says whether rows with NULL in this column are called.
-    pub(crate) fn new(reader: &'a Reader<'py>, column: &'a Column<'a>, sees_null: bool) -> Self {
-        let other = Argument::Other { reader, column };
-        if sees_null && column.validity.is_some() {
-            return other;
-        }
-        match reader.data_type() {
-            DataType::Integer => column.values().map_or(other, Argument::Int32),
-            DataType::BigInt => column.values().map_or(other, Argument::Int64),
-            DataType::Double => column.values().map_or(other, Argument::Float64),
-            DataType::Varchar | DataType::Bit if column.data.is_ascii() => {
-                Argument::Ascii { offsets: column.offsets, text: column.data }
-            }
-            _ => other,
-        }
-    }
-
-    /// A new reference to the value of a row.
-    #[inline(always)]
-    pub(crate) fn get(&self, py: Python<'py>, row: usize) -> PyResult<*mut ffi::PyObject> {
-        let object = match self {
-            // SAFETY: the functions return a new reference or null with an exception set.
-            Argument::Int32(values) => unsafe { ffi::PyLong_FromLongLong(values[row].into()) },
-            // SAFETY: as above.
-            Argument::Int64(values) => unsafe { ffi::PyLong_FromLongLong(values[row]) },
-            // SAFETY: as above.
-            Argument::Float64(values) => unsafe { ffi::PyFloat_FromDouble(values[row]) },
-            Argument::Ascii { offsets, text } => {
-                let text = &text[offsets[row] as usize..offsets[row + 1] as usize];
-                // SAFETY: as above; the pointer and the length are a valid slice. ASCII is Latin 1 too, whose decoder
-                // has less to do than that of UTF-8.
-                unsafe {
-                    let length = text.len() as ffi::Py_ssize_t;
-                    ffi::PyUnicode_DecodeLatin1(text.as_ptr().cast(), length, ptr::null())
-                }
-            }
-            Argument::Object { objects } => {
-                // SAFETY: it lives.
-                unsafe { ffi::Py_INCREF(objects[row]) };
-                objects[row]
-            }
-            Argument::Other { reader, column } => {
-                return Ok(reader.read(&Vm::new(py), column, row)?.into_ptr());
-            }
-        };
-        if object.is_null() { Err(PyErr::fetch(py)) } else { Ok(object) }
-    }
 }
 
 impl<'a, 'py> RowCaller<'a, 'py> {

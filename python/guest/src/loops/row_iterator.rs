@@ -6,19 +6,17 @@
 //! [`Values::close`] ends that, so that one which outlives its batch is empty. Any thread that finds the iterator may ask it
 //! for rows. It holds the batch's only pointer, and who asks takes that out meanwhile: `close` returns when it has it.
 
-use crate::loops::reuse::Kept;
-use crate::loops::row_caller::Argument;
-use crate::values::fast_path::Plain;
+use super::argument::Argument;
+use super::reuse::ReusedObjects;
+use super::row_results::RowResults;
+use super::selection::Selection;
 use crate::values::layout::{self, Layout};
-use crosslane::ColumnBuilder;
-use crosslane::batch::{Column, bit};
 use crosslane::lane::COUNT;
 use crosslane_ring::ProgressWord;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyList;
 use std::ffi::c_int;
 use std::mem::{self, ManuallyDrop};
 use std::ptr;
@@ -30,119 +28,6 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// What is said of a loop that ended before its last row.
 const EARLY: &str = "the loop over the rows ended early: other code has used its iterator";
-
-/// Which rows of a batch are called.
-pub(crate) struct Live {
-    rows: usize,
-    /// One bit a row; none if all rows are called.
-    bits: Option<Vec<u8>>,
-}
-
-impl Live {
-    /// The rows without a NULL in any of these columns.
-    pub(crate) fn new(rows: usize, skipping: &[&Column<'_>]) -> Self {
-        let mut masks = skipping.iter().filter_map(|column| column.validity);
-        let bits = masks.next().map(|first| {
-            let mut bits = first[..rows.div_ceil(8)].to_vec();
-            for mask in masks {
-                bits.iter_mut().zip(mask).for_each(|(bits, more)| *bits &= more);
-            }
-            bits
-        });
-        Self { rows, bits }
-    }
-
-    /// Those of these rows whose bit is set, which is none that is not among them.
-    pub(crate) fn only(self, bits: Vec<u8>) -> Self {
-        Self { bits: Some(bits), ..self }
-    }
-
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
-    }
-
-    #[inline]
-    pub(crate) fn is_live(&self, row: usize) -> bool {
-        self.bits.as_ref().is_none_or(|bits| bit(bits, row))
-    }
-
-    /// The first row from `row` on that is called, or the number of rows.
-    #[inline]
-    pub(crate) fn next(&self, mut row: usize) -> usize {
-        while row < self.rows && !self.is_live(row) {
-            row += 1;
-        }
-        row
-    }
-
-    /// How many rows from `row` on are called, until one is not.
-    #[inline]
-    pub(crate) fn run(&self, row: usize) -> usize {
-        match &self.bits {
-            None => self.rows - row,
-            Some(bits) => (row..self.rows).take_while(|row| bit(bits, *row)).count(),
-        }
-    }
-
-    /// How many of the rows before `row` are called.
-    pub(crate) fn before(&self, row: usize) -> usize {
-        match &self.bits {
-            None => row,
-            Some(bits) => {
-                let rest = (row / 8 * 8..row).filter(|row| bit(bits, *row)).count();
-                bits[..row / 8].iter().map(|byte| byte.count_ones() as usize).sum::<usize>() + rest
-            }
-        }
-    }
-}
-
-/// The results of a batch's rows, one after the other.
-pub(crate) struct Results<'a, 'py> {
-    py: Python<'py>,
-    layout: Option<Layout>,
-    plain: Plain,
-    live: &'a Live,
-    out: &'a mut ColumnBuilder,
-    /// The results from the first one on that only the writer can turn into a value. It may run Python code for that, which
-    /// it does when all rows were called.
-    later: Option<Bound<'py, PyList>>,
-}
-
-impl<'a, 'py> Results<'a, 'py> {
-    pub(crate) fn new(py: Python<'py>, plain: Plain, live: &'a Live, out: &'a mut ColumnBuilder) -> Self {
-        Self { py, layout: layout::known(), plain, live, out, later: None }
-    }
-
-    pub(crate) fn py(&self) -> Python<'py> {
-        self.py
-    }
-
-    /// Adds the result of a row that is called, behind those of all such rows before it.
-    #[inline(always)]
-    pub(crate) fn push(&mut self, row: usize, result: &Bound<'py, PyAny>) -> PyResult<()> {
-        if self.later.is_none() {
-            if self.live.bits.is_some() {
-                while self.out.rows() < row {
-                    self.out.null();
-                }
-            }
-            // SAFETY: the token says that the interpreter's lock is held.
-            if unsafe { self.plain.add(self.layout, result.as_ptr(), self.out) } {
-                return Ok(());
-            }
-        }
-        self.push_later(result)
-    }
-
-    fn push_later(&mut self, result: &Bound<'py, PyAny>) -> PyResult<()> {
-        self.later.get_or_insert_with(|| PyList::empty(self.py)).append(result)
-    }
-
-    /// The results that are not in the column yet: those of the rows behind it that are called.
-    pub(crate) fn later(self) -> Bound<'py, PyList> {
-        self.later.unwrap_or_else(|| PyList::empty(self.py))
-    }
-}
 
 /// A function's loop, as `make` of `_loop.py` returns it.
 pub(crate) struct Loop {
@@ -167,7 +52,7 @@ impl Loop {
 /// One of a function's arguments.
 struct Input<'a, 'py> {
     argument: Argument<'a, 'py>,
-    kept: Kept,
+    reused: ReusedObjects,
     /// Where its values go; null for the first.
     cell: *mut ffi::PyObject,
 }
@@ -180,12 +65,12 @@ pub(crate) struct Cursor<'a, 'py> {
     /// The cell of a row's result.
     result: *mut ffi::PyObject,
     inputs: Vec<Input<'a, 'py>>,
-    live: &'a Live,
+    selection: &'a Selection,
     progress: &'a ProgressWord,
     sequence: u32,
     /// What is told beside the number of a row.
     mark: u32,
-    results: Results<'a, 'py>,
+    results: RowResults<'a, 'py>,
     /// The first row that was not looked at.
     next: usize,
     /// The row that was begun last.
@@ -203,19 +88,20 @@ impl<'a, 'py> Cursor<'a, 'py> {
         arguments: Vec<Argument<'a, 'py>>,
         progress: &'a ProgressWord,
         sequence: u32,
-        results: Results<'a, 'py>,
+        results: RowResults<'a, 'py>,
     ) -> Self {
         let layout = results.layout;
         let cells = looped.arguments.iter().map(Py::as_ptr);
         let inputs = arguments.into_iter().zip([ptr::null_mut()].into_iter().chain(cells));
-        let inputs = inputs.map(|(argument, cell)| Input { argument, kept: Kept::new(layout), cell });
+        let inputs =
+            inputs.map(|(argument, cell)| Input { argument, reused: ReusedObjects::new(layout), cell });
         Self {
-            py: results.py,
+            py: results.py(),
             layout,
             each: &looped.each,
             result: looped.result.as_ptr(),
             inputs: inputs.collect(),
-            live: results.live,
+            selection: results.selection,
             progress,
             sequence,
             mark: 0,
@@ -248,7 +134,7 @@ impl<'a, 'py> Cursor<'a, 'py> {
             Some(error) => Err((error, self.row)),
             None => self.reached().and_then(|row| match outcome {
                 Err(error) => Err((error, row)),
-                Ok(_) if row == self.live.rows() => Ok(()),
+                Ok(_) if row == self.selection.rows() => Ok(()),
                 Ok(_) => Err((PyRuntimeError::new_err(EARLY), row)),
             }),
         };
@@ -268,14 +154,14 @@ impl<'a, 'py> Cursor<'a, 'py> {
                 None => return Ok(self.row),
             }
         }
-        Ok(self.live.next(self.next))
+        Ok(self.selection.next(self.next))
     }
 
-    pub(crate) fn results(&mut self) -> &mut Results<'a, 'py> {
+    pub(crate) fn results(&mut self) -> &mut RowResults<'a, 'py> {
         &mut self.results
     }
 
-    pub(crate) fn into_results(self) -> Results<'a, 'py> {
+    pub(crate) fn into_results(self) -> RowResults<'a, 'py> {
         self.results
     }
 
@@ -311,20 +197,20 @@ impl<'a, 'py> Cursor<'a, 'py> {
                 None => return self.fail(PyRuntimeError::new_err("the loop over the rows left no result")),
             }
         }
-        let row = self.live.next(self.next);
+        let row = self.selection.next(self.next);
         let [first, others @ ..] = &mut self.inputs[..] else { return ptr::null_mut() };
-        if row == self.live.rows() {
+        if row == self.selection.rows() {
             return ptr::null_mut();
         }
         self.next = row + 1;
         self.row = row;
         self.progress.set(self.sequence, row as u32 | self.mark);
-        let value = first.kept.get(self.py, &first.argument, row);
+        let value = first.reused.get(self.py, &first.argument, row);
         if value.is_null() {
             return self.fail(PyErr::fetch(self.py));
         }
-        for Input { argument, kept, cell } in others {
-            let other = kept.get(self.py, argument, row);
+        for Input { argument, reused, cell } in others {
+            let other = reused.get(self.py, argument, row);
             // SAFETY: as in `empty`; the references are taken over, or let go once.
             unsafe {
                 if other.is_null() {
@@ -343,7 +229,7 @@ impl<'a, 'py> Cursor<'a, 'py> {
     #[cold]
     fn fail(&mut self, error: PyErr) -> *mut ffi::PyObject {
         self.broken = Some(error);
-        self.next = self.live.rows();
+        self.next = self.selection.rows();
         ptr::null_mut()
     }
 }

@@ -7,7 +7,7 @@ use std::slice;
 
 /// A column's type, by what its values nearly always are.
 #[derive(Clone, Copy)]
-pub(crate) enum Plain {
+pub(crate) enum FastPath {
     Int64,
     Int32,
     Double,
@@ -17,7 +17,7 @@ pub(crate) enum Plain {
     None,
 }
 
-impl Plain {
+impl FastPath {
     /// Adds the value of an object that is exactly of the usual type, and fits, or NULL for None. Says whether it did.
     ///
     /// # Safety
@@ -32,16 +32,16 @@ impl Plain {
         // SAFETY: as the caller says; the text is copied.
         let added = unsafe {
             match self {
-                Plain::Int64 => integer_of(layout, object).map(|number| out.fixed(number)),
-                Plain::Int32 => narrow_of(layout, object).map(|number| out.fixed(number)),
+                FastPath::Int64 => integer_of(layout, object).map(|number| out.fixed(number)),
+                FastPath::Int32 => narrow_of(layout, object).map(|number| out.fixed(number)),
                 // An int that fits 64 bits is rounded as Python would.
-                Plain::Double => double_of(layout, object)
+                FastPath::Double => double_of(layout, object)
                     .or_else(|| integer_of(layout, object).map(|number| number as f64))
                     .map(|number| out.fixed(number)),
-                Plain::Boolean => boolean_of(object).map(|truth| out.boolean(truth)),
+                FastPath::Boolean => boolean_of(object).map(|truth| out.boolean(truth)),
                 // What has no place is told by the writer.
-                Plain::Text => text_of(layout, object).and_then(|text| out.bytes(text).ok()),
-                Plain::None => return false,
+                FastPath::Text => text_of(layout, object).and_then(|text| out.bytes(text).ok()),
+                FastPath::None => return false,
             }
         };
         // SAFETY: None always lives.

@@ -1,0 +1,237 @@
+//! What a lane has accumulated of an aggregate: instances of a class, by the numbers of states.
+//!
+//! Rows are added by a loop in Python, like those of [`crate::loops`]. Its iterator gives the instance that a row is for, and puts
+//! the arguments into their cells. The first rows of a state are pending ([`super::pending_rows`]).
+
+use super::buffered_rows::BufferedRows;
+use super::pending_rows::RowFormat;
+use super::state::{DueRows, State};
+use crate::declaration::Declaration;
+use crate::lane::{CallError, Exchange, forgive};
+use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowCaller, RowResults, Selection};
+use crate::values::{FastPath, Reader, overflow};
+use crosslane::batch::Column;
+use crosslane::lane::COUNT;
+use crosslane::{ColumnBuilder, DataType, Leniency, Signature, Verdict};
+use crosslane_process::guest::Mishaps;
+use pyo3::exceptions::PyMemoryError;
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+/// An aggregate on one lane.
+pub(crate) struct Aggregate<'py> {
+    /// `crosslane._aggregate.States`.
+    pub(super) states: Bound<'py, PyAny>,
+    /// Makes an instance.
+    pub(super) new: Bound<'py, PyAny>,
+    /// Makes one that holds nothing; none for a class whose instances say themselves how they are saved.
+    pub(super) blank: Option<Bound<'py, PyAny>>,
+    pub(super) class: Bound<'py, PyAny>,
+    /// The bytes of the last instance that was saved.
+    pub(super) bytes: Vec<u8>,
+    /// By their numbers.
+    pub(super) living: Vec<State>,
+    /// How the first rows of a state wait; none if they do not.
+    pub(super) format: Option<RowFormat>,
+    pub(super) signature: Signature,
+    pub(super) readers: Vec<Reader<'py>>,
+    pub(super) writer: ResultWriter<'py>,
+    pub(super) admits_null: Vec<bool>,
+    pub(super) each: Loop,
+    /// If it is vectorized.
+    pub(super) buffered: Option<BufferedRows<'py>>,
+    /// The answers of one batch.
+    pub(super) results: ColumnBuilder,
+    pub(super) saved: ColumnBuilder,
+    /// What the loop over rows is given instead of results.
+    pub(super) nothing: ColumnBuilder,
+    pub(super) leniency: Leniency,
+    pub(super) memory_limit: Option<u64>,
+    /// What the process had when the first of the living states began.
+    pub(super) base: Option<u64>,
+}
+
+impl<'py> Aggregate<'py> {
+    pub(crate) fn new(declared: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let py = declared.py();
+        let declaration = Declaration::read(declared)?;
+        let readers = declaration.readers(py)?;
+        let Declaration { signature, admits_null, leniency, memory_limit, .. } = declaration;
+        let module = py.import("crosslane._aggregate")?;
+        let kind: String = declared.getattr("kind")?.extract()?;
+        let states = module.getattr("States")?.call1((declared,))?;
+        let types = || signature.parameters.iter().map(|field| &field.data_type);
+        let buffered =
+            (kind == "vectorized").then(|| BufferedRows::new(py, types(), memory_limit)).transpose()?;
+        // How far a call with a time limit has come is told by its own rows.
+        let waits = buffered.is_none() && declared.getattr("timeout")?.is_none();
+        Ok(Self {
+            format: RowFormat::new(types().zip(admits_null.iter().copied())).filter(|_| waits),
+            buffered,
+            new: states.getattr("new")?,
+            blank: states.getattr("blank")?.extract()?,
+            class: states.getattr("of")?,
+            bytes: Vec::new(),
+            states: states.clone(),
+            living: Vec::new(),
+            readers,
+            writer: ResultWriter::new(py, &signature.returns, declared.getattr("result_shape")?.extract()?)?,
+            admits_null,
+            each: Loop::new(&module.getattr("loop")?.call1((signature.parameters.len(),))?)?,
+            results: ColumnBuilder::new(&signature.returns),
+            saved: ColumnBuilder::new(&DataType::Blob),
+            nothing: ColumnBuilder::new(&DataType::Boolean),
+            signature,
+            leniency,
+            memory_limit,
+            base: None,
+        })
+    }
+
+    /// The rows that are added.
+    pub(super) fn selection(&self, exchange: &Exchange<'_>) -> Selection {
+        Selection::without_nulls(exchange.rows(), &exchange.columns[1..], &self.admits_null)
+    }
+
+    /// The place of a number.
+    pub(super) fn place(&mut self, number: usize) -> PyResult<&mut State> {
+        if number >= self.living.len() {
+            let more = number + 1 - self.living.len();
+            let room = self.living.try_reserve(more);
+            room.map_err(|_| PyMemoryError::new_err("no memory for the states of an aggregate"))?;
+            self.living.resize_with(number + 1, State::default);
+        }
+        Ok(&mut self.living[number])
+    }
+
+    pub(super) fn take(&mut self, number: usize) -> State {
+        self.living.get_mut(number).map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Leaves out the places behind the last state. If there is none, a lane that waits for another query keeps no memory for millions.
+    pub(super) fn shrink(&mut self) {
+        let last = self.living.iter().rposition(|state| !state.is_nothing());
+        self.living.truncate(last.map_or(0, |last| last + 1));
+        if self.living.is_empty() {
+            self.living = Vec::new();
+        }
+    }
+
+    /// The instance of a state, which is made now if there is none.
+    #[inline]
+    pub(super) fn instance(&mut self, number: usize) -> PyResult<*mut ffi::PyObject> {
+        if let Some(State { instance: Some(instance), .. }) = self.living.get(number) {
+            return Ok(instance.as_ptr());
+        }
+        let instance = self.new.call0()?;
+        Ok(self.place(number)?.instance.insert(instance.unbind()).as_ptr())
+    }
+
+    /// Adds the rows of states that wait to their instances.
+    pub(super) fn settle(
+        &mut self,
+        py: Python<'py>,
+        exchange: &Exchange<'_>,
+        numbers: Vec<usize>,
+        mishaps: &mut Mishaps,
+    ) -> Result<(), CallError> {
+        let Some(format) = self.format.as_ref().filter(|_| !numbers.is_empty()) else { return Ok(()) };
+        let mut due = DueRows { columns: format.columns(), instances: Vec::new() };
+        for number in numbers {
+            let state = &mut self.living[number];
+            if state.pending.is_empty() {
+                continue;
+            }
+            let instance = match &state.instance {
+                Some(instance) => instance,
+                None => state.instance.insert(self.new.call0()?.unbind()),
+            };
+            due.add(format, &std::mem::take(&mut state.pending), instance.as_ptr())?;
+        }
+        self.add_due(py, exchange, &due, mishaps)
+    }
+
+    /// Adds rows that waited. Their instances are kept by who calls this.
+    pub(super) fn add_due(
+        &mut self,
+        py: Python<'py>,
+        exchange: &Exchange<'_>,
+        due: &DueRows,
+        mishaps: &mut Mishaps,
+    ) -> Result<(), CallError> {
+        let Some(format) = self.format.take() else { return Ok(()) };
+        let columns = format.built(&due.columns);
+        let selection = Selection::all(due.instances.len());
+        let added = self.add(py, exchange, &columns, &selection, &due.instances, mishaps, true);
+        drop(columns);
+        self.format = Some(format);
+        added
+    }
+
+    /// Adds rows to their instances. Those that have waited are not the rows of the exchange.
+    #[allow(clippy::too_many_arguments, reason = "one loop for rows that come and rows that have waited")]
+    pub(super) fn add(
+        &mut self,
+        py: Python<'py>,
+        exchange: &Exchange<'_>,
+        columns: &[Column<'_>],
+        selection: &Selection,
+        instances: &[*mut ffi::PyObject],
+        mishaps: &mut Mishaps,
+        waited: bool,
+    ) -> Result<(), CallError> {
+        let count = selection.rows();
+        let mut from = selection.next(0);
+        if from == count {
+            return Ok(());
+        }
+        self.nothing.clear();
+        self.nothing.reserve(count).map_err(overflow)?;
+        let mut all = vec![Argument::Object { objects: instances }];
+        all.extend(Argument::all(&self.readers, columns, &self.admits_null));
+        let taken = RowResults::new(py, FastPath::Boolean, selection, &mut self.nothing);
+        let mut cursor = Cursor::new(&self.each, all, exchange.progress, exchange.sequence(), taken);
+        if waited {
+            cursor = cursor.counting();
+        }
+        while from < count {
+            let Err((error, row)) = cursor.run(from) else { break };
+            if row == count {
+                return Err(error.into());
+            }
+            let arguments: Vec<_> = Argument::all(&self.readers, columns, &self.admits_null).collect();
+            let place = |error: PyErr| -> PyResult<CallError> {
+                if !waited {
+                    return Ok((error, row).into());
+                }
+                let values = arguments.iter().map(|argument| {
+                    // SAFETY: it is a new reference.
+                    argument.get(py, row).map(|value| unsafe { Bound::from_owned_ptr(py, value) })
+                });
+                let values = PyList::new(py, values.collect::<PyResult<Vec<_>>>()?)?;
+                let names = self.signature.parameters.iter().map(|field| field.name.as_str());
+                let names = PyList::new(py, names.collect::<Vec<_>>())?;
+                self.states.call_method1(intern!(py, "blame"), (error.value(py), names, values))?;
+                Ok(error.into())
+            };
+            // SAFETY: a row that is called has its instance.
+            let instance = unsafe { Bound::from_borrowed_ptr(py, instances[row]) };
+            let mut tries = 0;
+            let mut failed = place(error)?;
+            while let Verdict::Again(_) = forgive(py, self.leniency, failed, &mut tries, 1, mishaps)? {
+                exchange.tell(row as u32 | if waited { COUNT } else { 0 });
+                let method = instance.getattr(intern!(py, "update"));
+                let called = method.and_then(|method| RowCaller::new(&method, &arguments, false).call(row));
+                match called {
+                    Ok(_) => break,
+                    Err(error) => failed = place(error)?,
+                }
+            }
+            cursor.results().push(row, py.None().bind(py))?;
+            from = selection.next(row + 1);
+        }
+        Ok(())
+    }
+}

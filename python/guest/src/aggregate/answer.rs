@@ -1,0 +1,87 @@
+//! The exchanges of an aggregate.
+
+use super::accumulator::Aggregate;
+use crate::lane::{CallError, Exchange, fail, refuse, succeed};
+use crate::values::overflow;
+use crosslane::batch::Encode;
+use crosslane::{Entry, Kind};
+use crosslane_process::guest::{Call, GuestLane, Mishaps};
+use crosslane_process::limits::{self, MemoryLimit};
+use pyo3::prelude::*;
+
+impl<'py> Aggregate<'py> {
+    /// Answers an exchange.
+    pub(crate) fn answer(&mut self, py: Python<'py>, lane: &mut GuestLane, call: Call) -> PyResult<()> {
+        let entry = call.entry().unwrap_or_default();
+        let signature = self.signature.clone();
+        let Some(types) = Kind::Aggregate.entry(entry, &signature) else {
+            return refuse(py, lane, call, &call.refusal(), None);
+        };
+        let limit = self.limit(entry);
+        let mut mishaps = Mishaps::default();
+        let outcome = {
+            let columns = lane.columns(types.takes())?;
+            let exchange = Exchange { columns: &columns, call, progress: lane.progress() };
+            self.run(py, entry, &exchange, &mut mishaps)
+        };
+        drop(limit);
+        let answer = call.with_rows(types.answer(call.header.rows as usize));
+        match outcome {
+            Ok(()) => {
+                let results: &dyn Encode = match entry {
+                    Entry::Finish => &self.results,
+                    Entry::Save => &self.saved,
+                    _ => &(),
+                };
+                succeed(py, lane, answer, results, mishaps)
+            }
+            Err(error) => fail(py, lane, call, error),
+        }
+    }
+
+    /// Limits what the states and what is done with them may take together. To forget states is always possible.
+    fn limit(&mut self, entry: Entry) -> Option<MemoryLimit> {
+        let bytes = self.memory_limit.filter(|_| entry != Entry::Forget)?;
+        if self.living.is_empty() {
+            self.base = limits::data_size();
+        }
+        MemoryLimit::up_to(self.base?.saturating_add(bytes))
+    }
+
+    fn run(
+        &mut self,
+        py: Python<'py>,
+        entry: Entry,
+        exchange: &Exchange<'_>,
+        mishaps: &mut Mishaps,
+    ) -> Result<(), CallError> {
+        // Those that are forgotten need their rows no more.
+        if !matches!(entry, Entry::Update | Entry::Forget) {
+            self.flush(py, exchange, mishaps)?;
+        }
+        match entry {
+            Entry::Update if self.buffered.is_some() => self.collect(py, exchange, mishaps),
+            Entry::Update => self.update(py, exchange, mishaps),
+            Entry::Combine => self.combine(py, exchange, mishaps),
+            Entry::Finish => self.finish(py, exchange, mishaps),
+            Entry::Save => {
+                self.saved.clear();
+                self.saved.reserve(exchange.rows()).map_err(overflow)?;
+                self.pending(exchange);
+                exchange.each(|row| self.save(py, exchange.state(0, row)))
+            }
+            Entry::Load => self.load(py, exchange, mishaps),
+            _ => {
+                if let Some(buffered) = &mut self.buffered {
+                    buffered.forget((0..exchange.rows()).map(|row| exchange.state(0, row)));
+                }
+                exchange.each(|row| {
+                    drop(self.take(exchange.state(0, row)));
+                    Ok(())
+                })?;
+                self.shrink();
+                Ok(())
+            }
+        }
+    }
+}

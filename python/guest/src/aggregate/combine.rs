@@ -1,0 +1,170 @@
+//! The entries `combine`, `save` and `load`: states are merged, and travel to other lanes as bytes.
+
+use super::accumulator::Aggregate;
+use super::instance_bytes;
+use super::pending_rows::PendingRows;
+use super::state::State;
+use crate::lane::{CallError, Exchange};
+use crate::values::overflow;
+use crosslane::batch::bit;
+use crosslane_process::guest::Mishaps;
+use pyo3::intern;
+use pyo3::prelude::*;
+
+/// The first byte of rows that go to another lane, which `crosslane._aggregate` gives to no other format.
+const PENDING: u8 = b'r';
+
+impl<'py> Aggregate<'py> {
+    pub(super) fn combine(
+        &mut self,
+        py: Python<'py>,
+        exchange: &Exchange<'_>,
+        mishaps: &mut Mishaps,
+    ) -> Result<(), CallError> {
+        let (targets, sources) = (|row| exchange.state(0, row), |row| exchange.state(1, row));
+        // Most of those that must not wait any more are known before, and are done at once.
+        let with_instance = |row: &usize| {
+            let source = self.living.get(sources(*row));
+            let target = self.living.get(targets(*row));
+            // Both are looked at, so that the processor loads them for the loop below.
+            source.is_some_and(|source| source.instance.is_some()) & target.is_some_and(State::is_pending)
+        };
+        let early = (0..exchange.rows()).filter(with_instance).map(targets).collect();
+        self.settle(py, exchange, early, mishaps)?;
+        let mut due = Vec::new();
+        for row in 0..exchange.rows() {
+            let source = sources(row);
+            let other = if bit(exchange.columns[2].data, row) {
+                if self.living.get(source).is_some_and(State::is_due) {
+                    self.settle(py, exchange, vec![source], mishaps)?;
+                }
+                exchange.tell(row as u32);
+                self.copy(py, source).map_err(|error| (error, row))?
+            } else {
+                self.take(source)
+            };
+            self.merge(py, exchange, row, other, &mut due, mishaps)?;
+        }
+        self.settle(py, exchange, due, mishaps)
+    }
+
+    /// A copy of a state that shares nothing with it that may change.
+    fn copy(&mut self, py: Python<'py>, number: usize) -> PyResult<State> {
+        let Some(State { instance, pending }) = self.living.get(number) else { return Ok(State::default()) };
+        let Some(instance) = instance else {
+            return Ok(State { instance: None, pending: pending.copy()? });
+        };
+        let instance = instance.bind(py);
+        let copy = match &self.blank {
+            Some(blank)
+                if instance.get_type().is(&self.class)
+                    && instance_bytes::write(instance, &mut self.bytes)? =>
+            {
+                let copy = blank.call1((&self.class,))?;
+                instance_bytes::read(&self.bytes, &copy)?;
+                copy
+            }
+            _ => self.states.call_method1(intern!(py, "copy"), (instance,))?,
+        };
+        Ok(State::of(copy.unbind()))
+    }
+
+    /// Adds what a state holds that nobody else has to the target of a row.
+    fn merge(
+        &mut self,
+        py: Python<'py>,
+        exchange: &Exchange<'_>,
+        row: usize,
+        other: State,
+        due: &mut Vec<usize>,
+        mishaps: &mut Mishaps,
+    ) -> Result<(), CallError> {
+        let target = exchange.state(0, row);
+        if other.is_nothing() {
+            return Ok(());
+        }
+        let state = self.place(target)?;
+        if state.is_nothing() {
+            *state = other;
+        } else if other.instance.is_none() {
+            state.pending.append(&other.pending)?;
+        } else {
+            if !state.pending.is_empty() {
+                self.settle(py, exchange, vec![target], mishaps)?;
+            }
+            exchange.tell(row as u32);
+            let state = &mut self.living[target];
+            if let (Some(instance), Some(other)) = (&state.instance, other.instance) {
+                let merged = instance.bind(py).call_method1(intern!(py, "merge"), (other,));
+                merged.map_err(|error| (error, row))?;
+            }
+            // These came to the other one within this exchange, and to this one thereby last.
+            state.pending = other.pending;
+        }
+        if self.living[target].is_due() {
+            due.push(target);
+        }
+        Ok(())
+    }
+
+    pub(super) fn save(&mut self, py: Python<'py>, number: usize) -> PyResult<()> {
+        let Some(State { instance: Some(instance), .. }) = self.living.get(number) else {
+            let Some(state) = self.living.get(number).filter(|state| !state.pending.is_empty()) else {
+                self.saved.null();
+                return Ok(());
+            };
+            state.pending.save(PENDING, &mut self.bytes);
+            return self.saved.bytes(&self.bytes).map_err(overflow);
+        };
+        let instance = instance.bind(py);
+        let plain = self.blank.is_some() && instance.get_type().is(&self.class);
+        if plain && instance_bytes::write(instance, &mut self.bytes)? {
+            return self.saved.bytes(&self.bytes).map_err(overflow);
+        }
+        let saved = self.states.call_method1(intern!(py, "save"), (instance,))?;
+        self.saved.bytes(saved.extract()?).map_err(overflow)
+    }
+
+    pub(super) fn load(
+        &mut self,
+        py: Python<'py>,
+        exchange: &Exchange<'_>,
+        mishaps: &mut Mishaps,
+    ) -> Result<(), CallError> {
+        let saved = &exchange.columns[1];
+        let bytes = |row: usize| saved.is_valid(row).then(|| saved.bytes(row));
+        let with_instance = |row: &usize| {
+            let target = self.living.get(exchange.state(0, *row));
+            // As above.
+            bytes(*row).is_some_and(|saved| saved.first() != Some(&PENDING))
+                & target.is_some_and(State::is_pending)
+        };
+        let early = (0..exchange.rows()).filter(with_instance).map(|row| exchange.state(0, row)).collect();
+        self.settle(py, exchange, early, mishaps)?;
+        let mut due = Vec::new();
+        for row in 0..exchange.rows() {
+            if let Some(bytes) = bytes(row) {
+                exchange.tell(row as u32);
+                let other = self.loaded(py, bytes).map_err(|error| (error, row))?;
+                self.merge(py, exchange, row, other, &mut due, mishaps)?;
+            }
+        }
+        self.settle(py, exchange, due, mishaps)
+    }
+
+    /// A new state from bytes that [`Aggregate::save`] gave, on any lane.
+    fn loaded(&self, py: Python<'py>, bytes: &[u8]) -> PyResult<State> {
+        let instance = match (bytes.first(), &self.blank) {
+            (Some(&PENDING), _) => {
+                return Ok(State { instance: None, pending: PendingRows::load(bytes)? });
+            }
+            (Some(&instance_bytes::PLAIN), Some(blank)) => {
+                let instance = blank.call1((&self.class,))?;
+                instance_bytes::read(bytes, &instance)?;
+                instance
+            }
+            _ => self.states.call_method1(intern!(py, "load"), (bytes,))?,
+        };
+        Ok(State::of(instance.unbind()))
+    }
+}

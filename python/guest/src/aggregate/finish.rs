@@ -1,0 +1,80 @@
+//! The entry `finish`: the results of states.
+
+use super::accumulator::Aggregate;
+use super::state::{DueRows, State};
+use crate::lane::{CallError, Exchange, forgive};
+use crate::values::overflow;
+use crosslane::Verdict;
+use crosslane_process::guest::Mishaps;
+use pyo3::intern;
+use pyo3::prelude::*;
+
+impl<'py> Aggregate<'py> {
+    /// How many rows are about states that wait. In a loop that does nothing else the processor loads many states at once.
+    pub(super) fn pending(&self, exchange: &Exchange<'_>) -> usize {
+        let states = (0..exchange.rows()).map(|row| self.living.get(exchange.state(0, row)));
+        states.map(|state| usize::from(state.is_some_and(State::is_pending))).sum()
+    }
+
+    /// The results of states. What waits goes on pending: its instances are for this only, since few states are finished twice.
+    pub(super) fn finish(
+        &mut self,
+        py: Python<'py>,
+        exchange: &Exchange<'_>,
+        mishaps: &mut Mishaps,
+    ) -> Result<(), CallError> {
+        self.results.clear();
+        self.results.reserve(exchange.rows()).map_err(overflow)?;
+        let mut fresh: Vec<Option<Bound<'py, PyAny>>> = vec![None; exchange.rows()];
+        let pending = self.pending(exchange);
+        if let Some(format) = self.format.as_ref().filter(|_| pending > 0) {
+            let mut due = DueRows { columns: format.columns(), instances: Vec::new() };
+            for (row, fresh) in fresh.iter_mut().enumerate() {
+                let state = self.living.get(exchange.state(0, row));
+                if let Some(State { pending, .. }) = state.filter(|state| state.is_pending()) {
+                    exchange.tell(row as u32);
+                    let instance = fresh.insert(self.new.call0().map_err(|error| (error, row))?);
+                    due.add(format, pending, instance.as_ptr())?;
+                }
+            }
+            self.add_due(py, exchange, &due, mishaps)?;
+        }
+        for (row, fresh) in fresh.into_iter().enumerate() {
+            self.finish_one(py, exchange, row, fresh, mishaps)?;
+        }
+        Ok(())
+    }
+
+    fn finish_one(
+        &mut self,
+        py: Python<'py>,
+        exchange: &Exchange<'_>,
+        row: usize,
+        mut fresh: Option<Bound<'py, PyAny>>,
+        mishaps: &mut Mishaps,
+    ) -> Result<(), CallError> {
+        let mut tries = 0;
+        loop {
+            exchange.tell(row as u32);
+            let kept = self.living.get(exchange.state(0, row)).and_then(|state| state.instance.as_ref());
+            let instance = match (kept, &fresh) {
+                (Some(kept), _) => Ok(kept.bind(py)),
+                (None, Some(fresh)) => Ok(fresh),
+                (None, None) => self.new.call0().map(|made| &*fresh.insert(made)),
+            };
+            let result = instance.and_then(|instance| instance.call_method0(intern!(py, "finish")));
+            let error = match result.and_then(|value| self.writer.write(&value, &mut self.results)) {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            self.results.truncate(row);
+            match forgive(py, self.leniency, (error, row).into(), &mut tries, 1, mishaps)? {
+                Verdict::Again(_) => {}
+                Verdict::Null => {
+                    self.results.null();
+                    return Ok(());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The batch of an exchange.
+
+use super::retry::CallError;
+use crosslane::batch::Column;
+use crosslane::lane::WRITING;
+use crosslane_process::guest::Call;
+use crosslane_ring::ProgressWord;
+use pyo3::prelude::*;
+
+/// A batch, and where the engine is told how far its rows are.
+pub(crate) struct Exchange<'a> {
+    pub(crate) columns: &'a [Column<'a>],
+    pub(crate) call: Call,
+    pub(crate) progress: &'a ProgressWord,
+}
+
+impl Exchange<'_> {
+    pub(crate) fn rows(&self) -> usize {
+        self.call.header.rows as usize
+    }
+
+    pub(crate) fn sequence(&self) -> u32 {
+        self.call.header.exchange as u32
+    }
+
+    /// The number of a state, in a column of an aggregate's exchange.
+    pub(crate) fn state(&self, column: usize, row: usize) -> usize {
+        self.columns[column].value::<i64>(row) as usize
+    }
+
+    /// Does something for each row.
+    pub(crate) fn each(&self, mut work: impl FnMut(usize) -> PyResult<()>) -> Result<(), CallError> {
+        (0..self.rows()).try_for_each(|row| {
+            self.tell(row as u32);
+            work(row).map_err(|error| (error, row).into())
+        })
+    }
+
+    /// Tells the engine the number of the row that is called, or what `crosslane::lane` has beside such numbers.
+    pub(crate) fn tell(&self, row: u32) {
+        self.progress.set(self.sequence(), row);
+    }
+
+    /// Tells the engine which row's result is being written.
+    pub(crate) fn tell_written(&self, row: usize) {
+        self.tell(row as u32 | WRITING);
+    }
+}

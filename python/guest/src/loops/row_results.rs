@@ -1,0 +1,61 @@
+//! The results of the rows that a function is called for.
+
+use super::selection::Selection;
+use crate::values::FastPath;
+use crate::values::layout::{self, Layout};
+use crosslane::ColumnBuilder;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+/// The results of a batch's rows, one after the other.
+pub(crate) struct RowResults<'a, 'py> {
+    py: Python<'py>,
+    pub(super) layout: Option<Layout>,
+    fast_path: FastPath,
+    pub(super) selection: &'a Selection,
+    out: &'a mut ColumnBuilder,
+    /// The results from the first one on that only the writer can turn into a value. It may run Python code for that, which
+    /// it does when all rows were called.
+    later: Option<Bound<'py, PyList>>,
+}
+
+impl<'a, 'py> RowResults<'a, 'py> {
+    pub(crate) fn new(
+        py: Python<'py>,
+        fast_path: FastPath,
+        selection: &'a Selection,
+        out: &'a mut ColumnBuilder,
+    ) -> Self {
+        Self { py, layout: layout::known(), fast_path, selection, out, later: None }
+    }
+
+    pub(crate) fn py(&self) -> Python<'py> {
+        self.py
+    }
+
+    /// Adds the result of a row that is called, behind those of all such rows before it.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, row: usize, result: &Bound<'py, PyAny>) -> PyResult<()> {
+        if self.later.is_none() {
+            if !self.selection.is_whole() {
+                while self.out.rows() < row {
+                    self.out.null();
+                }
+            }
+            // SAFETY: the token says that the interpreter's lock is held.
+            if unsafe { self.fast_path.add(self.layout, result.as_ptr(), self.out) } {
+                return Ok(());
+            }
+        }
+        self.push_later(result)
+    }
+
+    fn push_later(&mut self, result: &Bound<'py, PyAny>) -> PyResult<()> {
+        self.later.get_or_insert_with(|| PyList::empty(self.py)).append(result)
+    }
+
+    /// The results that are not in the column yet: those of the rows behind it that are called.
+    pub(crate) fn later(self) -> Bound<'py, PyList> {
+        self.later.unwrap_or_else(|| PyList::empty(self.py))
+    }
+}

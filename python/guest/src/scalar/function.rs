@@ -1,0 +1,127 @@
+//! A scalar function, ready to be called.
+
+use super::callee::Callee;
+use super::concurrent::ConcurrentCalls;
+use super::rows::RowCalls;
+use super::vectorized::VectorizedCalls;
+use crate::arrow::Results;
+use crate::declaration::Declaration;
+use crate::lane::{CallError, Exchange, fail, succeed};
+use crate::loops::Selection;
+use crate::values::overflow;
+use crosslane::{ColumnBuilder, DataType};
+use crosslane_process::guest::{Call, GuestLane, Mishaps};
+use crosslane_process::limits::MemoryLimit;
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+
+pub(crate) struct Function<'py> {
+    callee: Callee,
+    types: Vec<DataType>,
+    returns: DataType,
+    kind: Kind<'py>,
+    memory_limit: Option<u64>,
+}
+
+enum Kind<'py> {
+    Row(RowCalls<'py>),
+    Async(ConcurrentCalls<'py>),
+    Vectorized(VectorizedCalls<'py>),
+}
+
+impl<'py> Function<'py> {
+    /// `runner` is the one of an `async` function, once it was called.
+    pub(crate) fn new(declared: &Bound<'py, PyAny>, runner: &mut Option<Py<PyAny>>) -> PyResult<Self> {
+        let py = declared.py();
+        let declaration = Declaration::read(declared)?;
+        let signature = &declaration.signature;
+        if signature.takes_any() {
+            return Err(PyOSError::new_err(format!(
+                "a call of {signature} without the types of its arguments"
+            )));
+        }
+        let kind: String = declared.getattr("kind")?.extract()?;
+        let (kind, callable) = match kind.as_str() {
+            "row" => {
+                let kind = Kind::Row(RowCalls::new(declared, &declaration)?);
+                (kind, declared.call_method0("callee")?)
+            }
+            "async" => {
+                let kind = Kind::Async(ConcurrentCalls::new(declared, &declaration)?);
+                if runner.is_none() {
+                    let made = py.import("crosslane._async")?.getattr("Runner")?.call1((declared,))?;
+                    *runner = Some(made.unbind());
+                }
+                (kind, runner.as_ref().map_or_else(|| declared.clone(), |runner| runner.bind(py).clone()))
+            }
+            _ => {
+                let (calls, caller) = VectorizedCalls::new(declared, signature)?;
+                (Kind::Vectorized(calls), caller)
+            }
+        };
+        let Declaration { signature, admits_null, leniency, memory_limit, .. } = declaration;
+        Ok(Self {
+            callee: Callee {
+                callable: callable.unbind(),
+                variadic: signature.variadic,
+                admits_null,
+                leniency,
+            },
+            types: signature.parameters.into_iter().map(|field| field.data_type).collect(),
+            returns: signature.returns,
+            kind,
+            memory_limit,
+        })
+    }
+
+    /// A column for its results.
+    pub(crate) fn results(&self) -> ColumnBuilder {
+        ColumnBuilder::new(&self.returns)
+    }
+
+    /// Runs it over a batch, and answers.
+    pub(crate) fn answer(
+        &self,
+        py: Python<'py>,
+        lane: &mut GuestLane,
+        call: Call,
+        out: &mut ColumnBuilder,
+    ) -> PyResult<()> {
+        let limit = self.memory_limit.and_then(MemoryLimit::set);
+        let mut mishaps = Mishaps::default();
+        out.clear();
+        let outcome = {
+            let columns = lane.columns(self.types.iter())?;
+            let exchange = Exchange { columns: &columns, call, progress: lane.progress() };
+            self.run(py, &exchange, &mut mishaps, out)
+        };
+        drop(limit);
+        match outcome {
+            Ok(Some(results)) => succeed(py, lane, call, &results, mishaps),
+            Ok(None) => succeed(py, lane, call, out, mishaps),
+            Err(error) => fail(py, lane, call, error),
+        }
+    }
+
+    /// Runs the function over a batch, into `out` or as the results that it returns.
+    fn run(
+        &self,
+        py: Python<'py>,
+        exchange: &Exchange<'_>,
+        mishaps: &mut Mishaps,
+        out: &mut ColumnBuilder,
+    ) -> Result<Option<Results>, CallError> {
+        let rows = exchange.rows();
+        out.reserve(rows).map_err(overflow)?;
+        let selection = Selection::without_nulls(rows, exchange.columns, &self.callee.admits_null);
+        match &self.kind {
+            Kind::Row(calls) => {
+                calls.run(py, &self.callee, exchange, &selection, mishaps, out).map(|()| None)
+            }
+            Kind::Async(calls) => {
+                calls.run(py, &self.callee, exchange, &selection, mishaps, out).map(|()| None)
+            }
+            Kind::Vectorized(calls) => calls.run(py, &self.callee, exchange, &self.returns, mishaps, out),
+        }
+    }
+}

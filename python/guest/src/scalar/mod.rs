@@ -1,0 +1,9 @@
+//! Scalar functions: of rows, of several rows at once (`async`), and of whole columns (vectorized).
+
+mod callee;
+mod concurrent;
+mod function;
+mod rows;
+mod vectorized;
+
+pub(crate) use function::Function;

@@ -1,0 +1,82 @@
+//! Calls of a function with whole columns.
+
+use super::callee::Callee;
+use crate::arrow::{self, Direction, Results};
+use crate::lane::{CallError, Exchange};
+use crate::loops::{ResultWriter, Selection};
+use crosslane::{ColumnBuilder, DataType, Signature, Verdict};
+use crosslane_process::guest::Mishaps;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+/// Calls with a pyarrow array for each column. `crosslane._vectors.Caller` turns them into what the function takes. It returns an
+/// array, or a list for the writer.
+pub(crate) struct VectorizedCalls<'py> {
+    /// The pyarrow types of the arguments.
+    arguments: Vec<Py<PyAny>>,
+    writer: ResultWriter<'py>,
+}
+
+impl<'py> VectorizedCalls<'py> {
+    /// The calls, and the `Caller`.
+    pub(crate) fn new(
+        declared: &Bound<'py, PyAny>,
+        signature: &Signature,
+    ) -> PyResult<(Self, Bound<'py, PyAny>)> {
+        let py = declared.py();
+        let types = signature.parameters.iter().map(|field| &field.data_type);
+        let arguments = types
+            .map(|data_type| Ok(arrow::pyarrow_type(py, data_type, Direction::Argument)?.unbind()))
+            .collect::<PyResult<_>>()?;
+        let result = arrow::pyarrow_type(py, &signature.returns, Direction::Result)?;
+        let caller = py.import("crosslane._vectors")?.getattr("Caller")?.call1((declared, result))?;
+        Ok((Self { arguments, writer: ResultWriter::of_columns(py, &signature.returns)? }, caller))
+    }
+
+    /// Calls the function for a batch, until that succeeds or there is no other try.
+    pub(crate) fn run(
+        &self,
+        py: Python<'py>,
+        callee: &Callee,
+        exchange: &Exchange<'_>,
+        returns: &DataType,
+        mishaps: &mut Mishaps,
+        out: &mut ColumnBuilder,
+    ) -> Result<Option<Results>, CallError> {
+        let rows = exchange.rows();
+        let mut tries = 0;
+        loop {
+            exchange.tell(u32::MAX);
+            let error = match self.call(py, callee, exchange, returns, out) {
+                Ok(results) => return Ok(results),
+                Err(error) => error,
+            };
+            out.clear();
+            match callee.forgive(py, error, &mut tries, rows, mishaps)? {
+                Verdict::Again(_) => {}
+                Verdict::Null => {
+                    (0..rows).for_each(|_| out.null());
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    fn call(
+        &self,
+        py: Python<'py>,
+        callee: &Callee,
+        exchange: &Exchange<'_>,
+        returns: &DataType,
+        out: &mut ColumnBuilder,
+    ) -> Result<Option<Results>, CallError> {
+        let arrays = exchange.columns.iter().zip(&self.arguments);
+        let arrays = arrays.map(|(column, data_type)| arrow::to_pyarrow(column, data_type.bind(py)));
+        let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
+        let result = callee.callable.bind(py).call1((arrays, exchange.rows()))?;
+        let Ok(list) = result.cast::<PyList>() else { return Ok(Some(Results::new(&result, returns)?)) };
+        let all = Selection::all(list.len());
+        self.writer.write_all(list, 0, &all, out, |row| exchange.tell_written(row))?;
+        Ok(None)
+    }
+}

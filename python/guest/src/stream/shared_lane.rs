@@ -1,0 +1,117 @@
+//! A lane that several threads of Python use for one exchange.
+//!
+//! Each thread uses the lane under a lock. No thread waits for that lock while it holds the interpreter's.
+
+use super::batch_type::TypedBatch;
+use crosslane_process::guest::{Call, Emitted, GuestLane};
+use crosslane_ring::{Alarm, MappedRing};
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A lane that several threads of Python's use for one exchange.
+pub(super) struct SharedLane<'a> {
+    pub(super) shared: Arc<Shared>,
+    lane: PhantomData<&'a mut GuestLane>,
+}
+
+/// The lane, as long as it is lent.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// Whether results are to be sent: who waits for a batch lets go of the lane then, which the alarm tells.
+    pub(super) sends: AtomicBool,
+    alarm: Alarm<MappedRing>,
+}
+
+pub(super) struct State {
+    lane: Option<NonNull<GuestLane>>,
+    /// The batch that was taken last.
+    pub(super) call: Call,
+    /// Whether the engine wants no more.
+    pub(super) cancelled: bool,
+}
+
+// SAFETY: the pointer is used under the lock only, by one thread at a time, and a GuestLane may be used by any.
+unsafe impl Send for State {}
+
+/// That the pointer's target may be used by any thread.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<GuestLane>();
+};
+
+impl Shared {
+    /// The lane for who sends: those who wait for batches let go of it.
+    fn lock_to_send(&self, py: Python<'_>) -> MutexGuard<'_, State> {
+        self.sends.store(true, Relaxed);
+        self.alarm.sound();
+        let state = self.lock(py);
+        self.sends.store(false, Relaxed);
+        state
+    }
+
+    /// The lane for this thread, which waits for the others without the interpreter's lock.
+    pub(super) fn lock(&self, py: Python<'_>) -> MutexGuard<'_, State> {
+        self.state.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    pub(super) fn lane(&mut self) -> Option<&mut GuestLane> {
+        // SAFETY: it points to a lane that is borrowed mutably for as long as it is here ([`SharedLane`]), and who calls this holds the lock.
+        self.lane.map(|mut lane| unsafe { lane.as_mut() })
+    }
+}
+
+impl<'a> SharedLane<'a> {
+    pub(super) fn new(lane: &'a mut GuestLane, call: Call) -> Self {
+        let alarm = lane.alarm();
+        let state = Mutex::new(State { lane: Some(NonNull::from(lane)), call, cancelled: false });
+        let shared = Arc::new(Shared { state, sends: AtomicBool::new(false), alarm });
+        Self { shared, lane: PhantomData }
+    }
+
+    /// Sends a batch that is not the last. False if nobody wants it.
+    pub(super) fn send(
+        &self,
+        py: Python<'_>,
+        call: &Call,
+        rows: usize,
+        batch: &TypedBatch,
+    ) -> PyResult<bool> {
+        let mut state = self.shared.lock_to_send(py);
+        let Some(lane) = state.lane() else { return Ok(false) };
+        let sent = send(py, lane, call, rows, batch)?;
+        state.cancelled |= !sent;
+        Ok(sent)
+    }
+
+    pub(super) fn is_cancelled(&self, py: Python<'_>) -> bool {
+        self.shared.lock_to_send(py).cancelled
+    }
+}
+
+impl Drop for SharedLane<'_> {
+    fn drop(&mut self) {
+        Python::attach(|py| self.shared.lock_to_send(py).lane = None);
+    }
+}
+
+/// Sends a batch that is not the last, without the interpreter's lock while there is no room for it. False if nobody wants it.
+pub(super) fn send(
+    py: Python<'_>,
+    lane: &mut GuestLane,
+    call: &Call,
+    rows: usize,
+    batch: &TypedBatch,
+) -> PyResult<bool> {
+    match py.detach(|| lane.emit(call, rows, batch, || false))? {
+        Emitted::Sent => Ok(true),
+        Emitted::Cancelled | Emitted::Stopped => Ok(false),
+        Emitted::Failed(failure) => Err(PyMemoryError::new_err(failure.message)),
+    }
+}

@@ -1,0 +1,184 @@
+//! Where the rows of a scan go: into batches, which are sent when they are long enough or take too long.
+
+use super::partial_batch::PartialBatch;
+use crate::lane::{self, CallError, ends_lane, refuse, succeed};
+use crosslane::batch::Encode;
+use crosslane::call::LONGEST_BATCH;
+use crosslane::lane::{COUNT, WRITING};
+use crosslane::{ColumnBuilder, DataType, Failure, OnError};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps};
+use crosslane_ring::ProgressWord;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use std::time::{Duration, Instant};
+
+/// For so long a batch grows at most, about.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// A batch of more bytes does not grow.
+const LARGE: usize = 1 << 18;
+/// After so many rows it is looked for both.
+const OFTEN: usize = 64;
+
+/// Why a scan ends before its rows do.
+pub(super) enum End {
+    /// The engine wants no more of it.
+    Cancelled,
+    Failed(PyErr),
+    /// The native half has failed.
+    Refused(Failure),
+}
+
+impl From<PyErr> for End {
+    fn from(error: PyErr) -> Self {
+        End::Failed(error)
+    }
+}
+
+impl From<std::io::Error> for End {
+    fn from(error: std::io::Error) -> Self {
+        End::Failed(error.into())
+    }
+}
+
+/// Where the rows of a scan go.
+pub(super) struct Sink<'a, 'py> {
+    pub(super) py: Python<'py>,
+    pub(super) lane: &'a mut GuestLane,
+    pub(super) call: Call,
+    pub(super) progress: ProgressWord,
+    /// Those that were not sent.
+    pub(super) out: ColumnBuilder,
+    /// What happened to them.
+    mishaps: Mishaps,
+    sent: u64,
+    /// How many rows the batch at hand has at most.
+    longest: usize,
+    begun: Instant,
+}
+
+impl<'a, 'py> Sink<'a, 'py> {
+    /// No rows yet, of a table with these columns.
+    pub(super) fn new(
+        py: Python<'py>,
+        lane: &'a mut GuestLane,
+        call: Call,
+        rows: &DataType,
+        longest: usize,
+    ) -> Self {
+        let progress = lane.progress().clone();
+        Self {
+            py,
+            lane,
+            call,
+            progress,
+            out: ColumnBuilder::new(rows),
+            mishaps: Mishaps::default(),
+            sent: 0,
+            longest,
+            begun: Instant::now(),
+        }
+    }
+
+    fn rows(&self) -> u64 {
+        self.sent + self.out.rows() as u64
+    }
+
+    /// Counts a row that was written, and sends the batch if it is time to.
+    #[inline]
+    pub(super) fn row(&mut self) -> Result<(), End> {
+        let rows = self.out.rows();
+        self.tell();
+        if self.lane.has_message() && self.lane.is_cancelled(&self.call)? {
+            return Err(End::Cancelled);
+        }
+        let due = rows >= self.longest
+            || (rows.is_multiple_of(OFTEN) || rows.is_power_of_two())
+                && (self.out.size() > LARGE || self.begun.elapsed() > PATIENCE);
+        if due { self.flush() } else { Ok(()) }
+    }
+
+    /// Tells the engine how many rows there are, for its timeouts.
+    #[inline]
+    fn tell(&self) {
+        let rows = self.rows().min(u64::from(WRITING - 1)) as u32;
+        self.progress.set(self.call.header.exchange as u32, rows | COUNT);
+    }
+
+    /// Makes the row at hand NULL that is an error, or fails with it.
+    #[cold]
+    pub(super) fn forgive(&mut self, on_error: OnError, error: PyErr) -> Result<(), End> {
+        let rows = self.out.rows();
+        self.out.truncate(rows);
+        if on_error == OnError::Fail || ends_lane(self.py, &error) {
+            return Err(End::Failed(error));
+        }
+        self.out.null();
+        self.mishaps.errors += 1;
+        Ok(())
+    }
+
+    /// Sends the rows so far.
+    pub(super) fn flush(&mut self) -> Result<(), End> {
+        let rows = self.out.rows();
+        if rows > 0 {
+            let out = std::mem::replace(&mut self.out, ColumnBuilder::new(&DataType::Boolean));
+            let sent = self.send(rows, &out);
+            self.out = out;
+            self.out.clear();
+            sent?;
+            self.longest = (self.longest * 4).min(LONGEST_BATCH);
+        }
+        self.begun = Instant::now();
+        Ok(())
+    }
+
+    /// Sends rows, as soon as there is room for them. Other threads of Python go on meanwhile.
+    pub(super) fn send(&mut self, rows: usize, content: &(dyn Encode + Sync)) -> Result<(), End> {
+        let mishaps = std::mem::take(&mut self.mishaps);
+        let Self { py, lane, call, .. } = self;
+        let emitted = py.detach(|| lane.emit_with(call, rows, content, mishaps, || false))?;
+        match emitted {
+            Emitted::Sent => {}
+            Emitted::Cancelled => return Err(End::Cancelled),
+            Emitted::Failed(failure) => return Err(End::Refused(failure)),
+            Emitted::Stopped => return Err(End::Failed(PyRuntimeError::new_err("the lane was stopped"))),
+        }
+        self.sent += rows as u64;
+        self.tell();
+        Ok(())
+    }
+
+    /// Ends the exchange.
+    pub(super) fn finish(mut self, outcome: Result<(), End>) -> PyResult<()> {
+        let row = self.rows();
+        let outcome = match outcome {
+            // What was made before counts.
+            Err(End::Failed(error)) => match self.flush() {
+                Ok(()) | Err(End::Failed(_)) => Err(End::Failed(error)),
+                Err(other) => Err(other),
+            },
+            other => other,
+        };
+        let Self { py, lane, call, out, mishaps, .. } = self;
+        match outcome {
+            Ok(()) => succeed(py, lane, call.with_rows(out.rows()), &out, mishaps),
+            Err(end) => fail(py, lane, call, end, Some(row)),
+        }
+    }
+}
+
+/// Tells the engine that an exchange has failed, in the row of its table with this number.
+pub(super) fn fail(
+    py: Python<'_>,
+    lane: &mut GuestLane,
+    call: Call,
+    end: End,
+    row: Option<u64>,
+) -> PyResult<()> {
+    let row = row.and_then(|row| usize::try_from(row).ok());
+    match end {
+        End::Failed(error) => lane::fail(py, lane, call, CallError { error, row }),
+        End::Refused(failure) => refuse(py, lane, call, &failure, row),
+        End::Cancelled => succeed(py, lane, call.with_rows(0), &PartialBatch::none(), Mishaps::default()),
+    }
+}
