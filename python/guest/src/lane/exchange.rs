@@ -1,6 +1,6 @@
 //! The batch of an exchange.
 
-use super::retry::CallError;
+use super::error::CallError;
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
 use crosslane_process::guest::Call;

@@ -1,13 +1,10 @@
 //! What follows a failed call: another try, a NULL, or the failure.
 
-use super::answer::ends_lane;
+use super::error::{CallError, ends_lane};
 use crosslane::{Leniency, Verdict};
 use crosslane_process::guest::Mishaps;
 use pyo3::intern;
 use pyo3::prelude::*;
-
-/// An exception, and the row that it is about.
-pub(crate) type CallError = crosslane_guest::CallError<PyErr>;
 
 /// Decides what becomes of rows whose call failed, after `tries` more than the first. It counts, and pauses before another try.
 /// Returns the error if there is no other try and the rows do not become NULL.

@@ -1,0 +1,20 @@
+//! Exceptions of calls.
+
+use crosslane::Failure;
+use pyo3::prelude::*;
+
+/// An exception, and the row that it is about.
+pub(crate) type CallError = crosslane_guest::CallError<PyErr>;
+
+/// An exception as the engine's users should read it.
+pub(crate) fn describe(py: Python<'_>, error: PyErr) -> PyResult<Failure> {
+    let describe = py.import("crosslane._errors")?.getattr("describe")?;
+    let (class, message, traceback) = describe.call1((error.into_value(py),))?.extract()?;
+    Ok(Failure { class, message, traceback, ..Failure::default() })
+}
+
+/// Whether an exception ends the lane. Such an exception is no failure of the call that it came to.
+pub(crate) fn ends_lane(py: Python<'_>, error: &PyErr) -> bool {
+    let class = py.import("crosslane._errors").and_then(|module| module.getattr("LaneEnded"));
+    class.is_ok_and(|class| error.is_instance(py, &class))
+}
