@@ -1,4 +1,4 @@
-//! What a file declares: functions with options.
+//! The functions that a file declares, and their options.
 
 use crosslane::{Calling, FunctionSpec, Signature};
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 pub struct Declared<Callee> {
     /// Its name.
     pub name: String,
-    /// What the engine is told of it.
+    /// The description for the engine.
     pub spec: FunctionSpec,
     /// What is called.
     pub callee: Callee,
@@ -19,13 +19,14 @@ pub struct Declared<Callee> {
 pub struct Declarations<Callee> {
     file: String,
     text: String,
-    /// What begins a comment.
+    /// The text that begins a comment.
     comment: &'static str,
     functions: Vec<Declared<Callee>>,
 }
 
 impl<Callee> Declarations<Callee> {
-    /// None yet, of the file with this text. The comment above a function is its description.
+    /// No functions yet, of the file with this text. The comment above a function is its
+    /// description.
     pub fn new(file: &str, text: &str, comment: &'static str) -> Self {
         Self { file: file.into(), text: text.into(), comment, functions: Vec::new() }
     }
@@ -33,7 +34,7 @@ impl<Callee> Declarations<Callee> {
     /// Adds a function that is declared in a line, counted from 1.
     ///
     /// # Errors
-    /// What is wrong with the signature or an option.
+    /// The error of the signature or of an option.
     pub fn add(
         &mut self,
         signature: &str,
@@ -49,7 +50,7 @@ impl<Callee> Declarations<Callee> {
     /// The functions.
     ///
     /// # Errors
-    /// If there are none. `example` is how to declare one.
+    /// If there are none. `example` shows how to declare one.
     pub fn finish(self, example: &str) -> Result<Vec<Declared<Callee>>, String> {
         if self.functions.is_empty() {
             return Err(format!("{}: declares no function; write {example}", self.file));
@@ -67,7 +68,7 @@ impl<Callee> Declarations<Callee> {
     }
 }
 
-/// The options, and what each can be.
+/// The options, and their possible values.
 const OPTIONS: [(&str, &str); 9] = [
     ("nulls", "\"skip\" or \"call\""),
     ("deterministic", "true or false"),
@@ -92,8 +93,8 @@ pub const SIZE_UNITS: [(&str, f64); 8] = [
     ("GIB", 1_073_741_824.0),
 ];
 
-/// What the engine is told of a function that was declared with this signature and these options, in a line of a file; and
-/// its name. An error says what is wrong, and what would be right.
+/// The description of a function for the engine, and its name. An error says what is wrong and what
+/// would be right.
 fn spec(
     signature: &str,
     options: &Map<String, Value>,

@@ -1,13 +1,15 @@
-//! What every guest does, whatever its language: a guest in Rust implements three traits and is done.
+//! What every guest does, in any language. A guest in Rust implements four traits.
 //!
-//! | trait | what a language says there | what it gets for it |
+//! | trait | what a language says in it | what the language gets |
 //! |---|---|---|
-//! | [`Values`] | how its values are made, and what they hold | columns as values and back ([`Reader`], [`Writer`]) |
-//! | [`Language`] | how a function is called, what an error says | the loop: NULLs, retries, limits, failures ([`serve`]) |
+//! | [`Values`] | how values are made and read | columns as values, and back ([`Reader`], [`Writer`]) |
+//! | [`Invoke`] | how a function is called | the rows of a [`Batch`]: NULLs, retries, errors |
+//! | [`Language`] | waits, limits, the text of an error | the loop of a lane ([`serve`]) |
 //! | [`Guest`] | how a file is loaded | the zygote: load, fork, reap, logs, signals ([`main`]) |
 //!
-//! All rules about numbers that do not fit, infinities, units of time and NULLs are here, so that they are the same in
-//! each language. The traits are generic: no value passes through a virtual call. `docs/protocol.md` has the guide.
+//! The rules about numbers that do not fit, infinities, units of time and NULLs are here, so that
+//! they are the same in each language. The traits are generic: no value passes through a virtual
+//! call. `docs/protocol.md` has the guide.
 
 mod aggregate;
 mod calls;

@@ -1,14 +1,16 @@
 //! The rows of a table on their way to the engine.
 //!
-//! A scan is an exchange: the function makes rows, and they are sent batch by batch. When a batch is full, the engine must have
-//! taken the one before; then it is sent, and the next is made. So rows are made as they are wanted, and while the engine uses
-//! the last ones. The first batches are small: a query that wants a few rows (LIMIT) gets them soon.
+//! A scan is an exchange: the function makes rows, and they are sent batch by batch. When a batch
+//! is full, it is sent as soon as the engine has taken the batch before, and the next one is begun.
+//! So rows are made when they are wanted, while the engine uses the last ones. The first batches
+//! are small, so that a query that wants a few rows (LIMIT) gets them soon.
 //!
-//! The rows that a stream function makes of a batch are one, too. They are sent as long as there is room, because the engine may
-//! take those of an earlier batch first, from another lane.
+//! The rows that a stream function makes of a batch are sent in the same way, but as long as there
+//! is room. The engine may take the rows of an earlier batch first, from another lane.
 //!
-//! [`Rows`] does all but the function's own part. A language adds rows to it as they are made, looks for a cancel between them
-//! ([`Rows::look`]), and has a batch sent when it [is full](Rows::is_full).
+//! [`Rows`] does everything but the call of the function. A language adds rows when they are made,
+//! looks for a cancel between them ([`Rows::look`]), and has a batch sent when it [is
+//! full](Rows::is_full).
 
 use crate::calls::{CallError, Language, refuse, succeed};
 use crate::values::{Class, Fault, Writer};
@@ -21,37 +23,37 @@ use std::time::{Duration, Instant};
 
 /// The most rows of a batch: DuckDB's vector size.
 const CHUNK: usize = 2048;
-/// The rows of the first batch, and by how much the next ones are larger.
+/// The rows of the first batch, and the factor by which the next ones are larger.
 const FIRST: usize = 16;
 const GROWTH: usize = 4;
-/// After so long, or with so many bytes, a batch is sent as it is.
+/// A batch that is so old, or has so many bytes, is sent.
 const PATIENCE: Duration = Duration::from_millis(10);
 const LARGE: usize = 1 << 18;
-/// How often a batch is looked at for that: its size is a walk over its columns.
+/// The age and the size are looked at after so many rows. The size is a walk over all columns.
 const OFTEN: usize = 64;
 
-/// The rows of a scan that were not sent yet, and how it stands.
+/// The rows of a scan that were not sent yet, and the state of the scan.
 #[derive(Debug)]
 pub struct Rows<L: Language> {
     call: Call,
-    /// Whether the engine wants no more of it.
+    /// Whether the engine wants no more rows.
     cancelled: bool,
     writer: Writer<L>,
     out: ColumnBuilder,
-    /// Whether they are those of a batch of a stream.
+    /// Whether the rows are those of a batch of a stream.
     stream: bool,
     on_error: OnError,
-    /// Of rows that were not sent yet.
+    /// The errors of rows that were not sent yet.
     mishaps: Mishaps,
-    /// How many rows make a batch now, and since when it is filled.
+    /// How many rows make a batch now, and when it was begun.
     enough: usize,
     since: Instant,
-    /// The rows that were made, as far as progress can count.
+    /// How many rows were made, up to the most that progress can count.
     made: u32,
 }
 
 impl<L: Language> Rows<L> {
-    /// No rows yet, of columns that the writer writes: those of a table that the engine wants.
+    /// No rows yet. The writer writes the columns that the engine wants.
     pub fn new(call: Call, writer: Writer<L>, columns: &DataType, on_error: OnError) -> Self {
         let out = ColumnBuilder::new(columns);
         Self {
@@ -68,15 +70,16 @@ impl<L: Language> Rows<L> {
         }
     }
 
-    /// The same, of what a stream function makes of a batch.
+    /// No rows yet, of a batch of a stream function.
     pub fn of_stream(call: Call, writer: Writer<L>, columns: &DataType, on_error: OnError) -> Self {
         Self { stream: true, enough: CHUNK, ..Self::new(call, writer, columns, on_error) }
     }
 
-    /// Adds rows by `write`. Rows that are none are the function's error; with `on_error` they are NULL, `count` of them.
+    /// Adds rows by `write`. Values that are no rows are an error of the function. With `on_error`
+    /// they are `count` NULLs.
     ///
     /// # Errors
-    /// Why they are none.
+    /// Why the values are no rows.
     pub fn add(
         &mut self,
         language: &L,
@@ -93,10 +96,10 @@ impl<L: Language> Rows<L> {
         Ok(())
     }
 
-    /// An error that stands for rows.
+    /// Takes an error in the place of rows.
     ///
     /// # Errors
-    /// With the error, if they do not become NULL.
+    /// The error, if the rows do not become NULL.
     pub fn refuse(&mut self, language: &L, error: L::Error, count: usize) -> Result<(), L::Error> {
         if self.on_error == OnError::Fail || language.is_final(&error) {
             return Err(error);
@@ -114,12 +117,12 @@ impl<L: Language> Rows<L> {
         rows >= self.enough || rows > 0 && (self.since.elapsed() > PATIENCE || is_large())
     }
 
-    /// Whether so many rows more are too many for the batch.
+    /// Whether so many more rows are too many for the batch.
     pub fn overflows(&self, count: usize) -> bool {
         self.out.rows() + count > CHUNK
     }
 
-    /// Tells the engine how many rows were made, by which it tells slow from stuck.
+    /// Tells the engine how many rows were made, so that it can tell slow from stuck.
     pub fn tell(&self, lane: &GuestLane) {
         lane.progress().set(self.call.header.exchange as u32, COUNT | self.made);
     }
@@ -135,13 +138,13 @@ impl<L: Language> Rows<L> {
         Ok(!self.cancelled)
     }
 
-    /// Sends the rows so far, when there is room for them. Returns whether the engine wants more.
+    /// Sends the rows so far when there is room for them. Returns whether the engine wants more.
     ///
     /// # Errors
-    /// If the engine broke the protocol, what ended the wait, or that there is no memory.
+    /// If the engine broke the protocol, if the wait was ended, or if there is no memory.
     pub fn turn(&mut self, language: &L, lane: &mut GuestLane) -> Result<bool, L::Error> {
         while self.await_room(language, lane)? {
-            // There is room, so that nothing is waited for with a lock.
+            // There is room, so this does not wait.
             match lane.emit_with(&self.call, self.out.rows(), &self.out, self.mishaps, || true)? {
                 Emitted::Sent => {
                     self.out.clear();
@@ -158,7 +161,8 @@ impl<L: Language> Rows<L> {
         Ok(false)
     }
 
-    /// Ends a scan that has no more rows. Returns whether the engine was told: it is not if it wants no more.
+    /// Ends a scan that has no more rows. Returns whether the engine was told. It is not told if it
+    /// wants no more.
     ///
     /// # Errors
     /// As [`Rows::turn`].
@@ -177,8 +181,8 @@ impl<L: Language> Rows<L> {
         self.made as usize
     }
 
-    /// Ends a scan whose function was left: by an error, which the engine is told behind the rows so far if it still wants to
-    /// know, or because it wants no more rows.
+    /// Ends a scan whose function was left, by an error or because the engine wants no more rows.
+    /// An engine that still wants rows is told the error, behind the rows so far.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol, or the error itself if it ends the lane.
@@ -193,7 +197,8 @@ impl<L: Language> Rows<L> {
             _ => None,
         };
         while let Some((known, row)) = &failure {
-            // The rows before it are rows of the table: with `on_error` it ends there.
+            // The rows before the error are rows of the table. With `on_error` the table ends
+            // there.
             let sent = if self.out.rows() > 0 { self.turn(language, lane) } else { Ok(true) };
             match sent.and_then(|wanted| Ok(wanted && self.await_room(language, lane)?)) {
                 Ok(true) => return refuse(language, lane, self.call, known, *row),
@@ -208,8 +213,9 @@ impl<L: Language> Rows<L> {
         succeed(language, lane, self.call.with_rows(0), &self.out, Mishaps::default())
     }
 
-    /// Waits until there is room for the rows so far: in a ring of which the engine has taken all, or for a stream's in what is
-    /// left of it. Returns whether the engine wants more.
+    /// Waits until there is room for the rows so far. The rows of a scan wait until the engine has
+    /// taken all others, and the rows of a stream until they fit. Returns whether the engine wants
+    /// more.
     fn await_room(&mut self, language: &L, lane: &mut GuestLane) -> Result<bool, L::Error> {
         let room = if self.stream {
             let mut plan = Plan::default();
@@ -225,7 +231,7 @@ impl<L: Language> Rows<L> {
     }
 }
 
-/// The function is left by what the engine will be told: the scan must be over for both.
+/// The error for the function. The engine gets the same failure, so that the scan is over for both.
 fn no_memory<L: Language>(language: &L, failure: &Failure) -> L::Error {
     language.error(Class::NoMemory, &failure.message)
 }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::fs;
 
-/// Places in users' files, each with its line: `at FILE:LINE in NAME`, and the text there. Files below the working
-/// directory are named from there.
+/// A traceback of places in users' files: `at FILE:LINE in NAME`, and the text of the line. Paths
+/// below the working directory are relative to it.
 pub fn traceback<'a>(places: impl IntoIterator<Item = (&'a str, usize, Option<&'a str>)>) -> String {
     let mut files: HashMap<&str, String> = HashMap::new();
     let mut text = String::new();

@@ -1,6 +1,6 @@
-//! The Lua guest: what is Lua's own. All else is `crosslane-guest`.
+//! The Lua guest. All that is not special to Lua is in `crosslane-guest`.
 //!
-//! `values.rs` says what Lua's values are in SQL, this file how functions are declared, called and forked.
+//! `values.rs` has the conversion of values, this file the declaration, calls and forks.
 
 mod values;
 
@@ -19,7 +19,7 @@ use std::{fs, io};
 
 /// How to declare a function.
 const EXAMPLE: &str = "udf(\"double(x BIGINT) -> BIGINT\", function(x) return 2 * x end)";
-/// What Lua writes between a message and its traceback.
+/// The text that Lua writes between a message and its traceback.
 const TRACEBACK: &str = "\nstack traceback:\n";
 /// Lua shortens the names of longer files.
 const LONGEST_NAME: usize = 58;
@@ -28,11 +28,11 @@ const LONGEST_NAME: usize = 58;
 pub(crate) struct Lua {
     pub(crate) vm: mlua::Lua,
     functions: Vec<Declared<Function>>,
-    /// The library's file, and what Lua calls it.
+    /// The library's file, and Lua's name for it.
     file: (String, String),
 }
 
-/// An error of a file.
+/// The error of a wrong declaration or file.
 fn wrong(message: impl Display) -> Error {
     Error::external(Wrong::new("DeclarationError", message))
 }
@@ -44,7 +44,7 @@ impl Lua {
         Self { vm, functions: Vec::new(), file: Default::default() }
     }
 
-    /// Runs a file: its functions, and the files that were read.
+    /// Runs a file. Returns its functions, and the files that were read.
     fn run(&mut self, path: &Path) -> Result<(Vec<Declared<Function>>, Vec<String>), Error> {
         let file = path.display().to_string();
         let text = fs::read(path).map_err(|error| wrong(format!("{file}: {error}")))?;
@@ -149,7 +149,8 @@ impl Language for Lua {
         let _ = self.vm.set_memory_limit(limit);
         let result = work();
         let _ = self.vm.set_memory_limit(0);
-        // What a call has left that came to its limit must not be there when the next one begins, whose limit is beyond it.
+        // A call that reached its limit may leave garbage. It is collected, because the next limit
+        // counts from the memory in use.
         if self.vm.used_memory() > limit - bytes as usize / 2 {
             let _ = self.vm.gc_collect();
         }
@@ -177,7 +178,7 @@ impl Lua {
             other => ("Error", other.to_string()),
         };
         let (message, traceback) = text.split_once(TRACEBACK).unwrap_or((&text, ""));
-        // The first place in a file is that of the error, which Lua also puts before the message.
+        // The first place in a file is the place of the error. Lua also puts it before the message.
         let place =
             traceback.lines().find_map(|line| line.trim().split_once(": in ").filter(|(at, _)| *at != "[C]"));
         let place = place.map(|(place, _)| format!("{place}: "));
@@ -186,13 +187,14 @@ impl Lua {
         Failure { class: class.into(), message: message.into(), traceback, ..Failure::default() }
     }
 
-    /// The places of Lua's traceback in users' files.
+    /// The places in users' files of Lua's traceback.
     fn places(&self, text: &str) -> String {
         let (path, name) = &self.file;
         crosslane_guest::traceback(text.lines().filter_map(|line| {
             let mut parts = line.trim().splitn(3, ':');
             let (file, line) = (parts.next()?, parts.next()?.parse().ok()?);
-            // In function 'name', in local 'name', in upvalue 'name', in function <file:line>.
+            // The rest of the line is such as: in function 'name', in local 'name', in upvalue
+            // 'name', in function <file:line>.
             let function = parts.next().and_then(|rest| rest.split('\'').nth(1));
             Some((if file == name { path } else { file }, line, function))
         }))

@@ -1,4 +1,4 @@
-//! What Lua's values are in SQL: `docs/lua.md` has the table.
+//! Lua's values in SQL: `docs/lua.md` has the table.
 
 use crate::Lua;
 use crosslane::{DataType, Field};
@@ -14,7 +14,7 @@ impl Lua {
     }
 }
 
-/// A part of a date or time.
+/// A named number of a date or time.
 fn part(table: &Table, name: &str) -> Taken<Option<i64>, Lua> {
     match table.get(name).map_err(Refusal::Failed)? {
         Value::Integer(value) => Ok(Some(value)),
@@ -181,7 +181,7 @@ impl Values for Lua {
         mut element: impl FnMut(usize, &Value) -> Written,
     ) -> Taken<Written, Self> {
         let table = table_of(value)?;
-        // A table with holes says in `n`, as `table.pack` does, how long it is.
+        // A table with holes has its length in `n`, as the tables of `table.pack` have.
         let count = match table.raw_get("n").map_err(Refusal::Failed)? {
             Value::Integer(count) => usize::try_from(count).map_err(|_| Refusal::TooLarge)?,
             _ => table.raw_len(),
@@ -229,7 +229,8 @@ impl Values for Lua {
         pairs.sort_by_cached_key(|(key, _)| {
             let text = key.as_string().map(|text| text.as_bytes().to_vec());
             let number = key.as_f64().unwrap_or_default().to_bits() as i64;
-            // The order of floating-point numbers, and of integers that are equal as such.
+            // The order is that of floating-point numbers, and then that of integers with the same
+            // floating-point number.
             (text, number ^ (number >> 63 & i64::MAX), key.as_i64())
         });
         Ok(pairs.iter().try_for_each(|(key, value)| entry(pairs.len(), key, value)))

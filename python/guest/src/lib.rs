@@ -1,8 +1,7 @@
 //! The Python guest: the native half of the package `crosslane`.
 //!
-//! [`zygote`] loads a library and forks its lanes. A lane calls [`serve`], which takes batches from the ring, calls the user's function
-//! per row or per batch, and writes the results. Row values are made and read here, without pyarrow.
-//! The interpreter's lock is released while the lane waits.
+//! [`zygote`] loads a library and forks its lanes. A lane calls [`serve`], which takes batches from
+//! the ring, calls the functions, and writes the results.
 
 mod aggregate;
 mod arrow;
@@ -24,13 +23,13 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use signatures::value_error;
 
-/// What tells files, as pairs of path and content, from any others.
+/// A text that tells these files, as pairs of path and content, from all others.
 #[pyfunction]
 fn text(files: Vec<(PyBackedBytes, PyBackedBytes)>) -> String {
     crosslane_process::control::text(files.iter().map(|(path, content)| (&path[..], &content[..])))
 }
 
-/// What to tell the user of the threads of a library that a fork would miss.
+/// The note for the user about the threads of a library that a fork does not have.
 #[pyfunction]
 fn note(lost: Vec<String>) -> String {
     crosslane_guest::lost_threads_note(&lost)

@@ -18,8 +18,9 @@ use std::time::Duration;
 
 /// Serves the calls of one lane until its engine closes it.
 ///
-/// `memory` and `socket` are the descriptors that the engine sent; `functions` are the library's, in
-/// the order in which it declared them. Raises OSError if the engine breaks the protocol.
+/// `memory` and `socket` are the descriptors that the engine sent. `functions` are the functions of
+/// the library, in the order of their declaration. Raises OSError if the engine breaks the
+/// protocol.
 #[pyfunction]
 pub(crate) fn serve(
     py: Python<'_>,
@@ -128,7 +129,8 @@ fn aggregate<'py>(
     }
 }
 
-/// Answers an exchange that is for all functions of the library. `name` is the function of `crosslane._state` that does it.
+/// Answers an exchange that is for all functions of the library. `name` is the function of
+/// `crosslane._state` that does it.
 fn run_for_all(
     lane: &mut GuestLane,
     call: Call,
@@ -145,15 +147,17 @@ fn run_for_all(
 /// A function, and the column of its results.
 type Ready<'py> = (Function<'py>, ColumnBuilder);
 
-/// A declared function, and what was prepared of it for its first calls.
+/// A declared function, and what was prepared for its calls.
 struct Prepared<'py> {
     declared: Bound<'py, PyAny>,
     only: Option<Ready<'py>>,
-    /// Of a function that takes arguments of any type: by the types as text.
+    /// The functions for the types of a call, if the function takes arguments of any type. The
+    /// types are text.
     instances: Instances<Box<str>, Ready<'py>>,
-    /// Of an `async` function: what it keeps open from call to call, whatever types these have.
+    /// The runner of an `async` function, which stays open from call to call, whatever the types of
+    /// the arguments are.
     runner: Option<Py<PyAny>>,
-    /// What it is if it is a table function; unknown before its first use.
+    /// The table function, if it is one. Unknown before its first use.
     table: Option<Option<Table<'py>>>,
 }
 
@@ -171,7 +175,7 @@ impl<'py> Prepared<'py> {
         Ok(table.as_ref())
     }
 
-    /// The function for arguments of these types, if its signature does not say which they are.
+    /// The function for arguments of these types. None if the signature says the types.
     fn get(&mut self, types: Option<&str>) -> PyResult<(&Function<'py>, &mut ColumnBuilder)> {
         let Self { declared, only, instances, runner, .. } = self;
         let mut new = |concrete: &Bound<'py, PyAny>| -> PyResult<_> {

@@ -5,13 +5,15 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 
-/// A name, the parameters' names and types, the type of the result, whether the last parameter is variadic.
+/// The name, the names and types of the parameters, the type of the result, and whether the last
+/// parameter is variadic.
 type Parts = (String, Vec<(String, String)>, String, bool);
 
-/// The parts of a signature, in their normal form: (name, [(parameter, type)], result type, whether the last parameter
-/// stands for any number of arguments, whose type is then its own).
+/// The parts of a signature, in their normal form: (name, [(parameter, type)], result type,
+/// variadic). A variadic last parameter stands for any number of arguments, and its type is that of
+/// one argument.
 ///
-/// Raises ValueError, with a mark at the place, if the text is not a signature.
+/// Raises ValueError if the text is not a signature. A mark shows the place.
 #[pyfunction]
 pub(crate) fn parse_signature(text: &str) -> PyResult<Parts> {
     let signature: Signature = text.parse().map_err(value_error)?;
@@ -32,7 +34,8 @@ pub(crate) fn table_columns(text: &str) -> PyResult<Option<Vec<(String, String)>
     })
 }
 
-/// The columns of the table that a stream function's signature takes, as (name, type); None if it takes none.
+/// The columns of the table that a stream function's signature takes, as (name, type); None if it
+/// takes none.
 ///
 /// Raises ValueError if the text is not a signature, or does not say the columns.
 #[pyfunction]
@@ -50,7 +53,8 @@ pub(crate) fn stream_columns(text: &str) -> PyResult<Option<Vec<(String, String)
     }))
 }
 
-/// What a signature is for arguments of the types of a text such as `(BIGINT, VARCHAR[])`, and their number.
+/// The signature for arguments of the types of a text such as `(BIGINT, VARCHAR[])`, and their
+/// number.
 ///
 /// Raises ValueError if it takes no such arguments.
 #[pyfunction]
@@ -69,7 +73,7 @@ pub(crate) fn parse_type(text: &str) -> PyResult<String> {
     Ok(data_type.to_string())
 }
 
-/// What a function returns, in whose signatures the names of a dict stand for its types.
+/// The result of a function. In its signatures the names of the dict stand for its types.
 ///
 /// Raises what the function raises.
 #[pyfunction]
@@ -80,10 +84,10 @@ pub(crate) fn with_types<'py>(
     TypeNames::from(types).within(|| function.call0())
 }
 
-/// What is wrong with the functions of a library, of which a guest says this as JSON: an exception's class, message and
-/// traceback. None if an engine would load them.
+/// The error of the functions of a library, which a guest describes as JSON: the class, message and
+/// traceback of an exception. None if an engine would load them.
 ///
-/// Raises ValueError if the text says no functions.
+/// Raises ValueError if the text describes no functions.
 #[pyfunction]
 pub(crate) fn wrong_functions(library: &str, text: &str) -> PyResult<Option<(String, String, String)>> {
     let specs = serde_json::from_str(text).map_err(|error| PyValueError::new_err(error.to_string()))?;

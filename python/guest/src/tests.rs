@@ -19,7 +19,8 @@ use std::thread;
 fn python<T>(run: impl FnOnce(Python<'_>, &Bound<'_, PyDict>) -> T) -> T {
     Python::initialize();
     Python::attach(|py| {
-        // The guest calls on the package's own modules, which this interpreter need not have installed.
+        // The guest calls on the package's own modules, which this interpreter need not have
+        // installed.
         let package = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
         py.import("sys")
             .and_then(|sys| sys.getattr("path")?.call_method1("append", (package,)))
@@ -135,7 +136,8 @@ fn looped<'py>(
     fill(&mut column);
     let column = column.column(&data_type);
     let argument = Argument::new(&reader, &column, false);
-    // Once nobody keeps them, except for the two that a loop has: that of the row, and that of the row before.
+    // Once nobody keeps them, except for the two that a loop has: that of the row, and that of the
+    // row before.
     let mut kept = ReusedObjects::new(known);
     let mut copies = ColumnBuilder::new(&data_type);
     let plain = ResultWriter::new(py, &data_type, None).expect("a writer").fast_path();

@@ -1,4 +1,4 @@
-//! The zygote: `crosslane_guest` with what Python does of it (`crosslane/_zygote.py`).
+//! The zygote: what Python adds to the zygote of `crosslane_guest` (`crosslane/_zygote.py`).
 
 use crate::lane::describe;
 use crate::serve::serve_lane;
@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// The life of a zygote's process, with its object of `crosslane._zygote` and the words behind its command.
+/// Runs as a zygote, with an object of `crosslane._zygote` and the words behind its command.
 ///
 /// Raises what the library's own signal handlers raise.
 #[pyfunction]
@@ -22,7 +22,7 @@ pub(crate) fn zygote(half: Bound<'_, PyAny>, arguments: Vec<String>) -> PyResult
 }
 
 struct Python<'py> {
-    /// What Python does.
+    /// The object of `crosslane._zygote`.
     half: Bound<'py, PyAny>,
 }
 

@@ -1,19 +1,21 @@
-//! Rows of groups that wait for their groups' next update: what vectorized aggregates do, in whatever language.
+//! Rows of a vectorized aggregate that are buffered for the next updates of their groups.
 //!
-//! An update of one group is called with all its new rows at once, so rows are collected until there are enough. They are kept
-//! as the messages that brought them, and sorted by group when they are taken.
+//! An update of a group is called with all its new rows at once, so rows are buffered until there
+//! are enough. They are kept as the messages that brought them, and sorted by group for the
+//! updates.
 
 use crosslane::DataType;
 use crosslane::batch::{self, Column, Malformed};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// So many rows are collected at least, or one for each group: then what a group costs is less than what its rows do.
+/// At least so many rows are buffered, or one for each group. Then a group costs less than its
+/// rows.
 const ENOUGH_ROWS: usize = 1 << 16;
-/// Or so many bytes.
+/// Or so many bytes are buffered.
 const ENOUGH_BYTES: usize = 64 << 20;
 
-/// Rows sorted by their groups' numbers.
+/// Rows, sorted by the numbers of their groups.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Groups {
     order: Vec<u32>,
@@ -21,7 +23,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Sorts rows by the numbers of their groups, which are dense. Rows of a group stay in their order.
+    /// Sorts rows by the numbers of their groups, which are dense. The rows of a group stay in
+    /// their order. It is a counting sort.
     pub fn new(numbers: &[u32]) -> Self {
         let count = numbers.iter().max().map_or(0, |most| *most as usize + 1);
         let mut ends = vec![0u32; count];
@@ -43,19 +46,19 @@ impl Groups {
         Self { order, groups }
     }
 
-    /// The groups that have rows, in the order of their numbers, each with these.
+    /// The groups that have rows, in the order of their numbers, and their rows.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &[u32])> {
         self.groups.iter().map(|(number, range)| (*number, &self.order[range.clone()]))
     }
 }
 
-/// The rows that were collected.
+/// The buffered rows.
 #[derive(Debug, Default)]
 pub struct Collected {
-    /// Messages as they came, on the boundaries of words.
+    /// The messages, on the boundaries of words.
     messages: Vec<(Box<[u64]>, usize)>,
     bytes: usize,
-    /// Of each row the number of its group, its message, and its place there.
+    /// For each row the number of its group, its message, and its place there.
     numbers: Vec<u32>,
     places: Vec<(u32, u32)>,
     /// One more than the highest number so far.
@@ -77,17 +80,17 @@ impl Collected {
         self.bytes += message.len();
     }
 
-    /// Whether there is nothing.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }
 
-    /// Whether the rows are enough for their groups' updates.
+    /// Whether there are enough rows for the updates.
     pub fn is_full(&self) -> bool {
         self.numbers.len() >= ENOUGH_ROWS.max(self.groups) || self.bytes >= ENOUGH_BYTES
     }
 
-    /// Drops the rows of groups that are no more.
+    /// Drops the rows of groups that have ended.
     pub fn forget(&mut self, gone: impl Iterator<Item = usize>) {
         if self.is_empty() {
             return;
@@ -101,7 +104,7 @@ impl Collected {
         }
     }
 
-    /// The rows by their groups; the messages' columns are of these types.
+    /// The rows, sorted by their groups. The columns of the messages are of these types.
     ///
     /// # Errors
     /// If a message has no such columns.
@@ -115,17 +118,17 @@ impl Collected {
     }
 }
 
-/// Collected rows, by their groups.
+/// Buffered rows, sorted by their groups.
 #[derive(Debug)]
 pub struct Sorted<'a> {
-    /// The groups, with the numbers of their rows.
+    /// The groups, and the numbers of their rows.
     pub groups: Groups,
     columns: Vec<Vec<Column<'a>>>,
     places: &'a [(u32, u32)],
 }
 
 impl<'a> Sorted<'a> {
-    /// Where a row's value of a column is: the column of its message, and the place there.
+    /// The place of a row's value: the column of its message, and the row there.
     pub fn value(&self, row: u32, column: usize) -> (&Column<'a>, usize) {
         let (message, place) = self.places[row as usize];
         (&self.columns[message as usize][column], place as usize)
@@ -189,7 +192,7 @@ mod tests {
         assert!(!collected.is_full());
         collected.add(&one, [(0, 0)].into_iter());
         assert!(collected.is_full());
-        // Of more groups more rows.
+        // More groups have more rows.
         collected.add(&one, [(2 * ENOUGH_ROWS, 0)].into_iter());
         assert!(!collected.is_full());
         let mut collected = Collected::default();

@@ -1,4 +1,4 @@
-//! Aggregates: the states of a lane, and the rows that wait for them.
+//! Aggregates: the states of a lane, and the rows that are buffered for them.
 
 mod buffered_rows;
 mod states;

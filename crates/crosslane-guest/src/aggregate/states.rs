@@ -1,7 +1,8 @@
-//! Aggregates: what a guest accumulates, by the numbers that its engine gives the states.
+//! The states of aggregates, by the numbers that the engine gives them.
 //!
-//! A language says in [`Aggregates`] how a state begins, takes rows and others, and what it results in. Everything else is
-//! here: which state a row is for, NULLs, retries, rows that wait for a vectorized update, copies, and the end of states.
+//! A language says in [`Aggregates`] how a state begins, takes rows and other states, and gives its
+//! result. Everything else is here: the state of a row, NULLs, retries, rows that are buffered for
+//! a vectorized update, copies, and the end of states.
 
 use crate::aggregate::buffered_rows::Collected;
 use crate::calls::{Batch, CallError, Function, Language, Progress, fail, refuse, succeed};
@@ -13,12 +14,13 @@ use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use crosslane_process::limits;
 use std::io;
 
-/// How a language accumulates. All but [`Aggregates::states`] is called within [`crate::Invoke::enter`].
+/// How a language accumulates. All methods but [`Aggregates::states`] are called within
+/// [`crate::Invoke::enter`].
 pub trait Aggregates: Language {
-    /// Where states are, by their numbers, so that the language's collector sees them.
+    /// A place for states by their numbers, which the language's collector sees.
     type States;
 
-    /// A place for states.
+    /// An empty place for states.
     ///
     /// # Errors
     /// If there is no memory.
@@ -30,16 +32,17 @@ pub trait Aggregates: Language {
     /// Keeps the state of a number, or forgets it.
     fn keep(&self, states: &mut Self::States, number: usize, state: Option<Self::Value>);
 
-    /// A state without anything.
+    /// A new state.
     ///
     /// # Errors
-    /// What was raised.
+    /// The error that the function raised.
     fn start(&self, callee: &Self::Callee) -> Result<Self::Value, Self::Error>;
 
-    /// Adds to a state what the arguments hold, which are emptied: a row, or columns of rows. Returns the state.
+    /// Adds the arguments to a state, and empties them. They are a row, or columns of rows. Returns
+    /// the state.
     ///
     /// # Errors
-    /// What was raised.
+    /// The error that the function raised.
     fn update(
         &self,
         callee: &Self::Callee,
@@ -47,10 +50,10 @@ pub trait Aggregates: Language {
         arguments: &mut Self::Arguments,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// Adds another state, which is of no more use, to a state. Returns the state.
+    /// Adds another state, which is not used again, to a state. Returns the state.
     ///
     /// # Errors
-    /// What was raised.
+    /// The error that the function raised.
     fn merge(
         &self,
         callee: &Self::Callee,
@@ -58,31 +61,31 @@ pub trait Aggregates: Language {
         other: Self::Value,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// A copy of a state that shares nothing with it that may change.
+    /// A copy of a state. It shares nothing with the state that may change.
     ///
     /// # Errors
-    /// What was raised.
+    /// The error that the function raised.
     fn copy(&self, callee: &Self::Callee, state: Self::Value) -> Result<Self::Value, Self::Error> {
         let saved = self.save(callee, state)?;
         self.load(callee, saved)
     }
 
-    /// The result of a state, which stays as it is.
+    /// The result of a state. The state stays as it is.
     ///
     /// # Errors
-    /// What was raised.
+    /// The error that the function raised.
     fn finish(&self, callee: &Self::Callee, state: Self::Value) -> Result<Self::Value, Self::Error>;
 
     /// A state as bytes.
     ///
     /// # Errors
-    /// What was raised.
+    /// The error that the function raised.
     fn save(&self, callee: &Self::Callee, state: Self::Value) -> Result<Self::Value, Self::Error>;
 
     /// The state that was saved as these bytes.
     ///
     /// # Errors
-    /// What was raised.
+    /// The error that the function raised.
     fn load(&self, callee: &Self::Callee, saved: Self::Value) -> Result<Self::Value, Self::Error>;
 }
 
@@ -98,13 +101,13 @@ pub struct Aggregate<L: Aggregates> {
     memory_limit: Option<u64>,
 }
 
-/// What a lane has accumulated of an aggregate.
+/// The states of an aggregate on a lane.
 #[derive(Debug)]
 pub struct Accumulated<L: Aggregates> {
     states: States<L::States>,
-    /// Rows of a vectorized aggregate that are in no state yet.
+    /// Rows of a vectorized aggregate that are not added yet.
     collected: Collected,
-    /// Results of the call at hand.
+    /// The results of the current call.
     out: ColumnBuilder,
 }
 
@@ -112,14 +115,14 @@ pub struct Accumulated<L: Aggregates> {
 #[derive(Debug)]
 struct States<S> {
     all: S,
-    /// How many there are.
+    /// How many states there are.
     living: usize,
-    /// What the process had when the first of them began.
+    /// The size of the process when the first of the states began.
     base: Option<u64>,
 }
 
 impl<S> States<S> {
-    /// Keeps the state of a number, which has none if it is `new`.
+    /// Keeps the state of a number. `new` says that the number had no state.
     #[inline]
     fn keep<L: Aggregates<States = S>>(&mut self, language: &L, number: usize, state: L::Value, new: bool) {
         language.keep(&mut self.all, number, Some(state));
@@ -134,7 +137,7 @@ impl<S> States<S> {
 }
 
 impl<L: Aggregates> Accumulated<L> {
-    /// Nothing.
+    /// No states.
     ///
     /// # Errors
     /// If there is no memory.
@@ -144,7 +147,8 @@ impl<L: Aggregates> Accumulated<L> {
         Ok(Self { states, collected: Collected::default(), out })
     }
 
-    /// How much may be allocated if the states and what is done with them may take so many bytes together.
+    /// How many bytes may be allocated, if the states and the work on them may take `bytes`
+    /// together.
     fn left(&mut self, bytes: u64) -> u64 {
         let Some(now) = limits::data_size() else { return bytes };
         if self.states.living == 0 && self.collected.is_empty() {
@@ -154,7 +158,7 @@ impl<L: Aggregates> Accumulated<L> {
     }
 }
 
-/// The number of a row's state, in the column of so many places.
+/// The number of a row's state, in a column.
 fn number(columns: &[Column<'_>], place: usize, row: usize) -> usize {
     columns[place].value::<i64>(row) as usize
 }
@@ -168,7 +172,8 @@ impl<L: Aggregates> Aggregate<L> {
         let entries = ENTRIES.into_iter().map(|entry| Function::new(language, spec, entry, None));
         let mut entries = entries.collect::<Result<Vec<_>, _>>()?;
         for function in &mut entries {
-            // What was done half can be done again by who declares so for rows, and by nobody for states.
+            // An update and a finish may be tried again if the function declares so. Work on states
+            // that failed half-way cannot be done again.
             if !matches!(function.entry(), Entry::Update | Entry::Finish) {
                 function.prepared.leniency = Leniency::default();
             }
@@ -176,7 +181,7 @@ impl<L: Aggregates> Aggregate<L> {
         Ok(Self { entries, calling: spec.calling, memory_limit: spec.memory_limit })
     }
 
-    /// Does what a call asks for, and answers it.
+    /// Does the work of a call, and answers it.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol, or what ended the lane.
@@ -192,7 +197,7 @@ impl<L: Aggregates> Aggregate<L> {
         let Some(function) = function else {
             return refuse(language, lane, call, &call.refusal(), None);
         };
-        // To forget states is always possible.
+        // An engine can always forget states.
         let outcome = match self.memory_limit.filter(|_| function.entry() != Entry::Forget) {
             Some(bytes) => {
                 let left = accumulated.left(bytes);
@@ -254,7 +259,8 @@ impl<L: Aggregates> Aggregate<L> {
         Ok(Mishaps { errors: mishaps.errors + done.errors, retries: mishaps.retries + done.retries })
     }
 
-    /// Does what a row asks for. Nothing is to be dropped here: the language may jump out.
+    /// Does the work of a row. No local variable here needs to be dropped, because the language may
+    /// jump out.
     #[allow(clippy::too_many_arguments, reason = "a jump must not leave a structure of these half-used")]
     #[inline(always)]
     fn step(
@@ -308,7 +314,7 @@ impl<L: Aggregates> Aggregate<L> {
         Ok(())
     }
 
-    /// Adds a state to that of a number.
+    /// Adds a state to the state of a number.
     fn add(
         &self,
         language: &L,
@@ -327,7 +333,7 @@ impl<L: Aggregates> Aggregate<L> {
         Ok(())
     }
 
-    /// Adds the rows that were collected to their states: one update for each group.
+    /// Adds the buffered rows to their states, by one update for each group.
     fn flush(
         &self,
         language: &L,

@@ -19,7 +19,7 @@ pub fn fail<L: Language>(
     refuse(language, lane, call, &language.describe(mishap.error)?, mishap.row)
 }
 
-/// The same, where it is known what the engine's users should read.
+/// Answers a call that has failed, if the text for the engine's users is known.
 ///
 /// # Errors
 /// If the engine is gone or broke the protocol, or what ended the wait for room.
@@ -33,7 +33,7 @@ pub fn refuse<L: Language>(
     lane.fail_after(call, failure, row, |lane, size| language.wait_for_room(lane, size))
 }
 
-/// Answers what has no results, such as a set-up, with what became of it.
+/// Answers a call without results, such as a set-up.
 ///
 /// # Errors
 /// As [`fail`].

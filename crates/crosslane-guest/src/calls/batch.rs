@@ -1,4 +1,4 @@
-//! A batch at work: what becomes of its rows.
+//! A batch, and what becomes of its rows.
 //!
 //! | a row | becomes |
 //! |---|---|
@@ -6,10 +6,11 @@
 //! | whose call or result failed | tried again `retries` times, with growing pauses |
 //! | that failed for good | NULL with `on_error = null`, else the failure of the call |
 //!
-//! A vectorized function is called for all rows together, without those of the first kind. Of an entry without results (an
-//! aggregate's update) only the calls and the failures count.
+//! A vectorized function is called for all rows together, without the rows of the first kind. Of an
+//! entry without results (the update of an aggregate) only the calls and the failures count.
 //!
-//! A language may jump out of its methods within [`Invoke::enter`]: what runs there holds nothing that is to be dropped.
+//! A language may jump out of its methods within [`Invoke::enter`]. The code there holds nothing
+//! that must be dropped.
 
 use super::call_error::CallError;
 use super::invoke::Invoke;
@@ -21,17 +22,17 @@ use crosslane::{ColumnBuilder, Entry, Verdict};
 use crosslane_process::guest::Mishaps;
 use crosslane_ring::ProgressWord;
 
-/// Where a batch tells which row it is at.
+/// The word that tells the engine the current row of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'a> {
-    /// Nowhere, if the engine does not want to know.
+    /// None if the engine does not want to know.
     pub word: Option<&'a ProgressWord>,
     /// The number of its exchange.
     pub sequence: u32,
 }
 
 impl Progress<'_> {
-    /// Tells it, or what `crosslane::lane` has beside the numbers of rows.
+    /// Tells the engine the number of the current row, or a mark of `crosslane::lane`.
     #[inline(always)]
     pub fn set(&self, row: u32) {
         if let Some(word) = self.word {
@@ -40,15 +41,15 @@ impl Progress<'_> {
     }
 }
 
-/// A batch at work.
+/// A batch that is worked on.
 #[derive(Debug)]
 pub struct Batch<'a, L: Invoke> {
     prepared: &'a Prepared<L>,
     language: &'a L,
     callee: &'a L::Callee,
-    /// The columns that are an argument each.
+    /// The columns of the fixed arguments.
     arguments: Vec<Argument<'a, L>>,
-    /// The column of the LISTs of any number of arguments.
+    /// The column of the LISTs of a variadic function.
     rest: Option<(&'a Reader<L>, &'a Column<'a>)>,
     /// The columns whose NULLs the function does not want to see.
     skipping: Vec<&'a Column<'a>>,
@@ -93,12 +94,12 @@ impl<'a, L: Invoke> Batch<'a, L> {
         self.rows
     }
 
-    /// What is called.
+    /// The function that is called.
     pub fn callee(&self) -> &'a L::Callee {
         self.callee
     }
 
-    /// Where it tells which row it is at.
+    /// The progress of the batch.
     pub fn progress(&self) -> Progress<'a> {
         self.progress
     }
@@ -109,7 +110,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
         self.skipping.iter().any(|column| !column.is_valid(row))
     }
 
-    /// Passes on the arguments of a row, one by one.
+    /// Gives the arguments of a row to `take`, one by one.
     ///
     /// # Errors
     /// If the language cannot make one.
@@ -126,7 +127,8 @@ impl<'a, L: Invoke> Batch<'a, L> {
         Ok(())
     }
 
-    /// The same behind so many columns, of a function with any fixed number of them.
+    /// The same for the arguments behind the first `count` columns. The function must have a fixed
+    /// number of arguments.
     ///
     /// # Errors
     /// As [`Batch::arguments`].
@@ -148,15 +150,15 @@ impl<'a, L: Invoke> Batch<'a, L> {
         self.arguments[column].get(self.language, row)
     }
 
-    /// What of the function is used.
+    /// The entry of the function.
     pub(crate) fn entry(&self) -> Entry {
         self.prepared.entry
     }
 
-    /// Adds a result, if results are wanted.
+    /// Adds a result, if the entry has results.
     ///
     /// # Errors
-    /// Why it is none; the column may then hold a part of it.
+    /// Why the value is no result. The column may then hold a part of it.
     #[inline(always)]
     pub fn write(&self, result: &L::Value, out: &mut ColumnBuilder) -> Result<(), Fault<L::Error>> {
         match &self.prepared.writer {
@@ -165,10 +167,12 @@ impl<'a, L: Invoke> Batch<'a, L> {
         }
     }
 
-    /// What becomes of rows whose call failed, after `tries` more than the first: it pauses before another, and counts.
+    /// Decides what becomes of rows whose call failed, after `tries` more than the first. It
+    /// counts, and pauses before another try.
     ///
     /// # Errors
-    /// The error itself if there is no other try, and the rows do not become NULL; or what ended the pause.
+    /// The error, if there is no other try and the rows do not become NULL; or what ended the
+    /// pause.
     pub fn forgive(
         &self,
         mishap: CallError<L::Error>,
@@ -191,7 +195,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
         self.run_rows_by(out, |row, values, out| self.run_row(row, values, out))
     }
 
-    /// Does `work` for one row after the other, which are not NULL.
+    /// Does `work` for all rows that are not NULL, one after the other.
     pub(crate) fn run_rows_by(
         &self,
         out: &mut ColumnBuilder,
@@ -223,7 +227,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
                 (Ok(()), Some(fault)) => fault.into_error(language),
                 (Ok(()), None) => break,
             };
-            // The language wanted the thread when all rows were done: no call has failed.
+            // All rows were done before the error, so no call has failed.
             if row == self.rows {
                 return Err(error.into());
             }
@@ -255,7 +259,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
         self.write(&result, out)
     }
 
-    /// Calls once, with whole columns.
+    /// Calls the function once, with whole columns.
     pub(crate) fn run_vectorized(&self, out: &mut ColumnBuilder) -> Result<Mishaps, CallError<L::Error>> {
         let language = self.language;
         let mut mishaps = Mishaps::default();
@@ -284,8 +288,8 @@ impl<'a, L: Invoke> Batch<'a, L> {
         }
     }
 
-    /// Calls with lists, one for each column, and adds the elements of the one that comes back. `written` is told which
-    /// row is at work then.
+    /// Calls the function with a list for each column, and writes the elements of the list that it
+    /// returns. `written` gets the row of the current element.
     fn call_columns(
         &self,
         rows: &[usize],
@@ -300,7 +304,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
             language.argument(values, list.map_err(failed)?);
         }
         if let Some((reader, column)) = self.rest {
-            // All lists of a batch are of one length: so many columns more.
+            // All lists of a batch have the same length, so they are so many columns more.
             let width = rows.first().map_or(0, |row| column.elements(*row).len());
             for place in 0..width {
                 let list = language.list(rows.len(), |at| {

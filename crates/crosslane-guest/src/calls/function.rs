@@ -10,12 +10,13 @@ use crosslane::batch::{Column, Encode};
 use crosslane::{Calling, ColumnBuilder, DataType, Entry, FunctionSpec, Signature};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 
-/// An entry of a declared function, ready to be called; for arguments of some types, if it takes any.
+/// An entry of a declared function, ready to be called. If the function takes arguments of any
+/// type, it is the entry for some types.
 #[derive(Debug)]
 pub struct Function<L: Language> {
     pub(crate) prepared: Prepared<L>,
     types: Vec<DataType>,
-    /// Of the results; what comes back is dropped if none are wanted.
+    /// The type of the results. None if the entry has none: returned values are dropped.
     returns: Option<DataType>,
     calling: Calling,
     memory_limit: Option<u64>,
@@ -49,7 +50,7 @@ impl<L: Language> Function<L> {
         };
         let types: Vec<DataType> = carried.takes().cloned().collect();
         let readers = types.iter().map(|data_type| Reader::new(language, data_type));
-        // A state's number is never NULL.
+        // The number of a state is never NULL.
         let leading = carried.leading.iter().map(|_| false);
         let prepared = Prepared {
             entry,
@@ -68,7 +69,7 @@ impl<L: Language> Function<L> {
         })
     }
 
-    /// What of the function it is.
+    /// Which entry it is.
     pub fn entry(&self) -> Entry {
         self.prepared.entry
     }
@@ -78,12 +79,12 @@ impl<L: Language> Function<L> {
         &self.types
     }
 
-    /// A place for its results. If none are wanted, it is for NULLs that nobody reads.
+    /// A column for its results. If the entry has none, the column takes NULLs that nobody reads.
     pub fn results(&self) -> ColumnBuilder {
         ColumnBuilder::new(self.returns.as_ref().unwrap_or(&DataType::Boolean))
     }
 
-    /// Runs it over a batch, into `out`, and answers with what became of that.
+    /// Runs it over a batch, into `out`, and answers.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol, or what ended the lane.
@@ -113,7 +114,7 @@ impl<L: Language> Function<L> {
     /// Runs it over a batch, into `out`.
     ///
     /// # Errors
-    /// What went wrong that does not become NULL.
+    /// The error, if the rows do not become NULL.
     pub fn run(
         &self,
         language: &L,

@@ -7,18 +7,18 @@ use std::time::Duration;
 pub trait Invoke: Values {
     /// What is called.
     type Callee;
-    /// The arguments of a call, where the language's collector sees them.
+    /// The arguments of a call, in a place that the language's collector sees.
     type Arguments;
 
-    /// Runs `work`, which calls the function for one row after the other: a language that is entered and left at some
-    /// cost does that here, once.
+    /// Runs `work`, which calls the function for one row after the other. A language that is costly
+    /// to enter and leave enters here, once.
     ///
     /// # Errors
-    /// What ended it before its end.
+    /// What ended the work early.
     fn enter(&self, callee: &Self::Callee, work: impl FnMut(&mut Self::Arguments))
     -> Result<(), Self::Error>;
 
-    /// Adds an argument to those of the next call. There may be any number of them.
+    /// Adds an argument for the next call. There may be any number of arguments.
     fn argument(&self, arguments: &mut Self::Arguments, value: Self::Value);
 
     /// Calls the function, and empties the arguments.
@@ -31,7 +31,7 @@ pub trait Invoke: Values {
         arguments: &mut Self::Arguments,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// Whether neither `retries` nor `on_error` may hold an error up.
+    /// Whether an error is raised at once, without `retries` and `on_error`.
     fn is_final(&self, _error: &Self::Error) -> bool {
         false
     }

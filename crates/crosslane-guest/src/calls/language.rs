@@ -8,12 +8,13 @@ use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Room};
 use crosslane_process::limits::MemoryLimit;
 use std::io;
 
-/// How a language calls its functions.
+/// What a language says of waits, limits and errors.
 ///
-/// An error of the language may also be one of the lane ([`io::Error`]), or one that is no failure of a call and ends the
-/// lane.
+/// An error of the language may also be an error of the lane ([`io::Error`]), or an error that ends
+/// the lane and is no failure of a call.
 pub trait Language: Invoke<Error: From<io::Error>> {
-    /// Runs a batch of a function that is called with several rows at once. A language that declares none calls row by row.
+    /// Runs a batch of a function that is called for several rows at once. A language without such
+    /// functions calls row by row.
     ///
     /// # Errors
     /// What ended it.
@@ -28,7 +29,7 @@ pub trait Language: Invoke<Error: From<io::Error>> {
     /// An error as the engine's users should read it.
     ///
     /// # Errors
-    /// The error, if it ends the lane and is no failure of the call that it came to.
+    /// The error, if it ends the lane and is no failure of the call.
     fn describe(&self, error: Self::Error) -> Result<Failure, Self::Error>;
 
     /// Runs `work`, which may allocate so many bytes.
@@ -37,8 +38,8 @@ pub trait Language: Invoke<Error: From<io::Error>> {
         work()
     }
 
-    /// Waits for the next call, for languages that give up a lock meanwhile. [`serve`] wants calls of functions alone
-    /// ([`GuestLane::next_call`]).
+    /// Waits for the next call. A language gives up its lock meanwhile. [`crate::serve`] wants
+    /// calls of functions alone ([`GuestLane::next_call`]).
     ///
     /// # Errors
     /// If the engine broke the protocol, or what ended the wait.
@@ -46,8 +47,8 @@ pub trait Language: Invoke<Error: From<io::Error>> {
         Ok(lane.next_call()?)
     }
 
-    /// Waits until an answer of so many bytes fits into the lane ([`GuestLane::wait_for_room`]), for languages that give up a
-    /// lock meanwhile.
+    /// Waits until an answer of so many bytes fits into the lane ([`GuestLane::wait_for_room`]). A
+    /// language gives up its lock meanwhile.
     ///
     /// # Errors
     /// As [`Language::next_call`].
@@ -55,8 +56,9 @@ pub trait Language: Invoke<Error: From<io::Error>> {
         Ok(lane.wait_for_room(size)?)
     }
 
-    /// Waits for room for results that are not the last of an exchange ([`GuestLane::await_room`]), for languages that give
-    /// up a lock meanwhile. Returns whether the engine wants more; one that is gone wants nothing.
+    /// Waits for room for results that are not the last of an exchange ([`GuestLane::await_room`]).
+    /// A language gives up its lock meanwhile. Returns whether the engine wants more. An engine
+    /// that is gone wants nothing.
     ///
     /// # Errors
     /// What ended the wait.

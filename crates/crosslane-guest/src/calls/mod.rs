@@ -1,7 +1,8 @@
 //! How functions are called for the rows of a batch, and how their calls are answered.
 //!
-//! [`Invoke`] calls one function once. A [`Batch`] calls it for all rows, with its NULLs, retries and errors. A [`Function`]
-//! runs batches under the function's limits and answers them. [`serve`] is the loop of a lane.
+//! [`Invoke`] calls one function once. A [`Batch`] calls it for all rows, with its NULLs, retries
+//! and errors. A [`Function`] runs batches under the function's limits and answers them. [`serve`]
+//! is the loop of a lane.
 
 mod answer;
 mod batch;

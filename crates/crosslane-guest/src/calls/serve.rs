@@ -8,13 +8,14 @@ use crosslane::{ColumnBuilder, Entry, Instances};
 use crosslane_process::guest::GuestLane;
 use std::io;
 
-/// A function, and where its results are collected.
+/// A function, and the column of its results.
 type Ready<L> = (Function<L>, ColumnBuilder);
 
-/// What is ready of a function.
+/// What was prepared of a function.
 struct Known<L: Language> {
     plain: Option<Ready<L>>,
-    /// What it is for arguments of some types, by those as text, if it takes any.
+    /// The functions for the types of a call, if the function takes arguments of any type. The
+    /// types are text.
     instances: Instances<Box<str>, Ready<L>>,
 }
 
@@ -40,8 +41,8 @@ impl<L: Language> Known<L> {
     }
 }
 
-/// Serves the calls of one lane until its engine closes it; `functions` are the library's, in the order in which it
-/// declared them.
+/// Serves the calls of one lane until its engine closes it. `functions` are the library's, in the
+/// order of their declaration.
 ///
 /// # Errors
 /// If the engine is gone or broke the protocol, or what ended the lane.

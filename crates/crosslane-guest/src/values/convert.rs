@@ -1,4 +1,4 @@
-//! What a language says of its values.
+//! How a language makes and reads its values.
 
 use super::integer::Integer;
 use super::moment::Moment;
@@ -6,24 +6,27 @@ use super::numbers::{big_bytes, big_text, decimal_text, uuid_bytes};
 use super::refusal::{Class, Fault, Refusal};
 use crosslane::{DataType, Field};
 
-/// How a language makes its values of what columns hold, and what its values hold for columns.
+/// How a language makes values from columns, and reads values for columns.
 ///
-/// What makes or takes several values does so by functions that it is given, so that no list of values lies outside
-/// of the language, where its collector would not see it.
+/// Methods that make or take several values get functions for the single values. So no list of
+/// values lies outside of the language, where its collector would not see it.
 ///
-/// A language whose errors are jumps may jump out of any method that makes or takes a value: readers, writers and the loop
-/// hold nothing then that is to be dropped. [`Values::shape`], [`Values::error`] and [`Values::shown`] return.
+/// A language whose errors are jumps may jump out of any method that makes or takes a value:
+/// readers, writers and the loop hold nothing then that must be dropped. [`Values::shape`],
+/// [`Values::error`] and [`Values::shown`] must return.
 ///
-/// What has a default is written for a language whose numbers have 64 bits, and which has texts for the rest.
+/// The default methods are for a language whose numbers have 64 bits, and which has texts for the
+/// other types.
 pub trait Values: Sized {
-    /// What is to be done with a text that is not UTF-8.
+    /// The advice for a text that is not UTF-8.
     const NOT_UTF8: &'static str = "declare BLOB for bytes";
 
     /// A value of the language.
     type Value;
     /// An error of the language: its exception.
     type Error;
-    /// What the language prepares for a type: a class for a STRUCT, the names of the values of an ENUM.
+    /// What the language prepares for a type: a class for a STRUCT, the names of the values of an
+    /// ENUM.
     type Shape: std::fmt::Debug;
 
     /// Prepares a type.
@@ -32,13 +35,13 @@ pub trait Values: Sized {
     /// If the language cannot have the type.
     fn shape(&self, data_type: &DataType) -> Result<Self::Shape, Self::Error>;
 
-    /// The error for a result that is none.
+    /// The error for a value that is no result.
     fn error(&self, class: Class, message: &str) -> Self::Error;
 
-    /// A value for a message: its type and the beginning of its text.
+    /// A value as text for a message: its type, and the beginning of its text.
     ///
     /// # Errors
-    /// What is to be told in place of any message, such as what ends the program.
+    /// An error that replaces the message, such as one that ends the program.
     fn shown(&self, value: &Self::Value) -> Result<String, Self::Error>;
 
     /// NULL.
@@ -47,7 +50,7 @@ pub trait Values: Sized {
     fn boolean(&self, value: bool) -> Made<Self>;
     /// An integer of up to 64 bits, but for UBIGINT.
     fn integer(&self, value: i64) -> Made<Self>;
-    /// A wider one: a UBIGINT, a HUGEINT, a UHUGEINT.
+    /// A wider integer: a UBIGINT, a HUGEINT or a UHUGEINT.
     fn wide(&self, value: Integer) -> Made<Self> {
         self.text(value.to_string().as_bytes(), Some(true))
     }
@@ -92,7 +95,7 @@ pub trait Values: Sized {
         count: usize,
         field: impl FnMut(usize) -> Made<Self>,
     ) -> Made<Self>;
-    /// A UNION: the number of its member, from 0, and that.
+    /// A UNION: the number of its member, from 0, and the value of the member.
     fn member(&self, shape: &Self::Shape, member: usize, value: Self::Value) -> Made<Self>;
     /// A MAP of so many entries.
     ///
@@ -109,11 +112,12 @@ pub trait Values: Sized {
     fn is_null(&self, value: &Self::Value) -> bool;
     /// A boolean.
     fn to_boolean(&self, value: &Self::Value) -> Taken<bool, Self>;
-    /// An integer that is quickly found to have at most 64 bits.
+    /// The number of an integer of up to 64 bits, if that can be found quickly.
     fn quick_integer(&self, value: &Self::Value) -> Option<i64>;
-    /// A floating-point number that is quickly found to be one.
+    /// The number of a floating-point number, if that can be found quickly.
     fn quick_float(&self, value: &Self::Value) -> Option<f64>;
-    /// An integer. By default also a floating-point number without a fraction, and the text of an integer.
+    /// An integer. By default also a floating-point number without a fraction, and the text of an
+    /// integer.
     fn to_integer(&self, value: &Self::Value) -> Taken<Integer, Self> {
         if let Some(number) = self.quick_integer(value) {
             return Ok(i128::from(number).into());
@@ -129,7 +133,7 @@ pub trait Values: Sized {
     fn to_wide(&self, value: &Self::Value) -> Taken<Integer, Self> {
         self.to_integer(value)
     }
-    /// Passes on an integer of any length, as a little-endian two's complement.
+    /// Gives an integer of any length to `take`, as a little-endian two's complement.
     fn with_big<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
         let bytes = match self.with_text(value, |text, _| big_bytes(text)) {
             Ok(bytes) => bytes,
@@ -143,13 +147,13 @@ pub trait Values: Sized {
             self.quick_float(value).or_else(|| self.quick_integer(value).map(|number| number as f64));
         number.ok_or(Refusal::Mismatch)
     }
-    /// Passes on a number that is not one of the quick ones as decimal text, such as `-12.50`, or `1e3`.
+    /// Gives a number that is not a quick one to `take`, as decimal text such as `-12.50` or `1e3`.
     fn with_decimal<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
         self.with_text(value, |text, _| take(text))
     }
-    /// Passes on a text, and whether it is known to be UTF-8.
+    /// Gives a text to `take`, and whether it is known to be UTF-8.
     fn with_text<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8], bool) -> R) -> Taken<R, Self>;
-    /// Passes on a value as JSON.
+    /// Gives a value to `take`, as JSON.
     fn with_json<R>(
         &self,
         _shape: &Self::Shape,
@@ -163,7 +167,7 @@ pub trait Values: Sized {
         })
         .flatten()
     }
-    /// Passes on bytes.
+    /// Gives bytes to `take`.
     fn with_bytes<R>(&self, value: &Self::Value, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
         self.with_text(value, |bytes, _| take(bytes))
     }
@@ -171,7 +175,7 @@ pub trait Values: Sized {
     fn to_uuid(&self, value: &Self::Value) -> Taken<[u8; 16], Self> {
         self.with_bytes(value, uuid_bytes)?.ok_or(Refusal::Mismatch)
     }
-    /// The code of a value of an ENUM, if it is one; `known` gives the codes of texts.
+    /// The code of a value of an ENUM, if it is such a value. `known` gives the codes of texts.
     fn to_code(
         &self,
         _shape: &Self::Shape,
@@ -180,10 +184,10 @@ pub trait Values: Sized {
     ) -> Taken<Option<usize>, Self> {
         self.with_text(value, |text, _| known(text))
     }
-    /// A value as what the type needs: [`Moment::Date`] for a DATE, and so on, in whatever range; or
-    /// [`Moment::Infinite`].
+    /// A value in the form that the type needs: [`Moment::Date`] for a DATE, and so on, in any
+    /// range; or [`Moment::Infinite`].
     fn to_moment(&self, value: &Self::Value, data_type: &DataType) -> Taken<Moment, Self>;
-    /// Passes on the elements of a list one by one, each with how many there are.
+    /// Gives the elements of a list to `element`, each with how many there are.
     ///
     /// # Errors
     /// As `element`; a [`Fault`] if it is no list.
@@ -192,8 +196,8 @@ pub trait Values: Sized {
         value: &Self::Value,
         element: impl FnMut(usize, &Self::Value) -> Result<(), Fault<Self::Error>>,
     ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
-    /// Passes on the fields of a structure one by one, in their order; or those that its shape names
-    /// ([`crate::Writer::of_fields`]).
+    /// Gives the fields of a structure to `field`, in their order, or the fields that the
+    /// structure's shape names ([`crate::Writer::of_fields`]).
     ///
     /// # Errors
     /// As `field`; a [`Fault`] if it is no structure or lacks a field.
@@ -204,7 +208,8 @@ pub trait Values: Sized {
         value: &Self::Value,
         field: impl FnMut(usize, &Self::Value) -> Result<(), Fault<Self::Error>>,
     ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
-    /// Passes on the name of a UNION's member, and that. The fields are the tag and the members.
+    /// Gives the name and the value of a UNION's member to `member`. The fields are the tag and the
+    /// members.
     ///
     /// # Errors
     /// As `member`; a [`Fault`] if it is no value with a tag.
@@ -215,7 +220,7 @@ pub trait Values: Sized {
         value: &Self::Value,
         member: impl FnOnce(&[u8], &Self::Value) -> Result<(), Fault<Self::Error>>,
     ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
-    /// Passes on the entries of a map one by one, each with how many there are.
+    /// Gives the entries of a map to `entry`, each with how many there are.
     ///
     /// # Errors
     /// As `entry`; a [`Fault`] if it is no map.
@@ -226,13 +231,13 @@ pub trait Values: Sized {
     ) -> Taken<Result<(), Fault<Self::Error>>, Self>;
 }
 
-/// Two to the power of 127: from there on no integer has room.
+/// Two to the power of 127. No column has room for an integer of this size.
 const TOO_LARGE: f64 = 1.701_411_834_604_692_3e38;
 
 /// A value that was made, or the error of the language.
 type Made<V> = Result<<V as Values>::Value, <V as Values>::Error>;
 
-/// What was taken from a value.
+/// What was read from a value, or why it could not be read.
 pub type Taken<T, V> = Result<T, Refusal<<V as Values>::Error>>;
 
 impl<E> Fault<E> {

@@ -1,12 +1,12 @@
-//! Dates and times as named parts, for languages that have no objects for them.
+//! Dates and times as named numbers, for languages without objects for them.
 
 use super::moment::{DAY, Moment, SECOND};
 use super::refusal::Refusal;
 use crosslane::{DataType, calendar};
 
 impl Moment {
-    /// The parts by their names: `year`, `month`, `day`; `hour`, `min`, `sec`, `nsec`; `offset`; `months`, `days`,
-    /// `microseconds`.
+    /// The numbers by their names: `year`, `month`, `day`; `hour`, `min`, `sec`, `nsec`; `offset`;
+    /// `months`, `days`, `microseconds`.
     pub fn date_parts(self) -> Vec<(&'static str, i64)> {
         let clock = |seconds: i64, nanoseconds: i64| {
             [
@@ -38,11 +38,11 @@ impl Moment {
         }
     }
 
-    /// What the type needs of such parts. A month, day or hour beyond the last counts on; parts of a time that are not
-    /// there are 0.
+    /// A value of the type from such numbers. A month, day or hour beyond the last counts on.
+    /// Missing numbers of a time of day are 0.
     ///
     /// # Errors
-    /// As `part`; or that a part is missing, or too large.
+    /// As `part`; or if a number is missing or too large.
     pub fn of_date_parts<E>(
         data_type: &DataType,
         part: impl Fn(&str) -> Result<Option<i64>, Refusal<E>>,

@@ -10,7 +10,7 @@ pub struct Integer {
 }
 
 impl Integer {
-    /// The integer that decimal text says; `None` if it is none, or has more bits.
+    /// The integer of a decimal text. `None` if the text is no integer, or has more bits.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (negative, digits) = match text {
             [b'-', digits @ ..] => (true, digits),
@@ -21,7 +21,7 @@ impl Integer {
         Some(Self { negative, magnitude })
     }
 
-    /// As a number of some width, if it fits.
+    /// The number in a narrower type, if it fits.
     pub fn narrow<T: TryFrom<i128>>(self) -> Option<T> {
         let positive =
             if self.negative { 0u128.wrapping_sub(self.magnitude) } else { self.magnitude } as i128;

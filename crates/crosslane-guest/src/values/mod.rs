@@ -1,7 +1,9 @@
-//! A language's values as rows of columns, and back. The rules are here, so that they are the same in every language.
+//! A language's values as rows of columns, and back. The rules are here, so that they are the same
+//! in every language.
 //!
-//! A language says in [`Values`] how its values are made and what they hold. [`Reader`] makes values of columns, [`Writer`]
-//! columns of values. A value that is not what a column needs is a [`Refusal`], which becomes an error of the language.
+//! A language says in [`Values`] how its values are made and what they hold. [`Reader`] makes
+//! values of columns, [`Writer`] columns of values. A value that is not what a column needs is a
+//! [`Refusal`], which becomes an error of the language.
 
 mod convert;
 mod date_parts;

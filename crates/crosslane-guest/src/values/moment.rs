@@ -2,12 +2,12 @@
 
 use crosslane::DataType;
 
-/// The seconds of a day, which are the last time of day, too: 24:00.
+/// The seconds of a day. As a time of day they are 24:00.
 pub const DAY: i64 = 86_400;
 /// The nanoseconds of a second.
 pub(crate) const SECOND: i64 = 1_000_000_000;
 
-/// How many units of a TIME or TIMESTAMP of any kind make a second; `None` for other types.
+/// How many units of a TIME or TIMESTAMP make a second. `None` for other types.
 #[inline]
 pub fn units_per_second(data_type: &DataType) -> Option<i64> {
     match data_type {
@@ -24,14 +24,16 @@ pub fn units_per_second(data_type: &DataType) -> Option<i64> {
 pub enum Moment {
     /// A DATE: days since 1970.
     Date(i64),
-    /// A TIME, TIME_NS or TIMETZ: nanoseconds since midnight, and the zone's seconds east of UTC if it has one.
+    /// A TIME, TIME_NS or TIMETZ: nanoseconds since midnight, and the zone's seconds east of UTC if
+    /// it has one.
     Time {
         /// 0 to those of a day, which are 24:00.
         nanoseconds: i64,
         /// Of a TIMETZ.
         offset: Option<i32>,
     },
-    /// A TIMESTAMP of any unit: seconds since 1970, and nanoseconds beside them. A TIMESTAMPTZ is in UTC.
+    /// A TIMESTAMP of any unit: seconds since 1970, and nanoseconds beside them. A TIMESTAMPTZ is
+    /// in UTC.
     Timestamp {
         /// Rounded down.
         seconds: i64,
@@ -47,6 +49,7 @@ pub enum Moment {
         /// The rest.
         microseconds: i64,
     },
-    /// Before or after all dates and times. It is only taken: readers make a number of it.
+    /// A time before or after all others. Only writers take it: readers give a floating-point
+    /// number.
     Infinite(f64),
 }

@@ -2,7 +2,8 @@
 
 use std::io::Write;
 
-/// A DECIMAL: `unscaled` / 10^`scale`, in a place of the caller's, which a jump may leave.
+/// A DECIMAL: `unscaled` / 10^`scale`. The text lies in a place of the caller's, which a jump may
+/// leave.
 pub fn decimal_text(unscaled: i128, scale: u8, place: &mut [u8; 48]) -> &[u8] {
     let size = place.len();
     let mut rest = &mut place[..];
@@ -20,7 +21,8 @@ pub fn decimal_text(unscaled: i128, scale: u8, place: &mut [u8; 48]) -> &[u8] {
     &place[..length]
 }
 
-/// A decimal text times 10^scale, rounded half away from zero as SQL casts do. `None` if it is none, or too large.
+/// A decimal text times 10^scale, rounded half away from zero as SQL casts do. `None` if the text
+/// is no number, or the number is too large.
 pub(crate) fn decimal(text: &[u8], scale: usize) -> Option<i128> {
     let (text, exponent) = match text.iter().position(|byte| matches!(byte, b'e' | b'E')) {
         Some(at) => (&text[..at], std::str::from_utf8(&text[at + 1..]).ok()?.parse::<i64>().ok()?),
@@ -35,7 +37,7 @@ pub(crate) fn decimal(text: &[u8], scale: usize) -> Option<i128> {
     if whole.len() + fraction.len() == 0 || !whole.iter().chain(fraction).all(u8::is_ascii_digit) {
         return None;
     }
-    // So many of the digits are before the rounded point.
+    // So many of the digits are before the point where it is rounded.
     let kept = exponent.saturating_add(point as i64 + scale as i64);
     let mut unscaled = 0i128;
     let mut digits = whole.iter().chain(fraction).map(|digit| i128::from(digit - b'0'));
@@ -52,10 +54,10 @@ pub(crate) fn decimal(text: &[u8], scale: usize) -> Option<i128> {
     Some(if negative { -unscaled } else { unscaled })
 }
 
-/// So many decimal digits are one step of the conversions below.
+/// The conversions below handle so many decimal digits at once.
 const STEP: u32 = 9;
 
-/// A BIGNUM, from its little-endian two's complement.
+/// A BIGNUM as text, from its little-endian two's complement.
 pub(crate) fn big_text(bytes: &[u8]) -> String {
     let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
     let mut words: Vec<u32> = bytes
@@ -89,7 +91,7 @@ pub(crate) fn big_text(bytes: &[u8]) -> String {
     text
 }
 
-/// A BIGNUM's little-endian two's complement, from text; `None` if it is no integer.
+/// A BIGNUM's little-endian two's complement, from text. `None` if the text is no integer.
 pub(crate) fn big_bytes(text: &[u8]) -> Option<Vec<u8>> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),

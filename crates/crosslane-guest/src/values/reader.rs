@@ -7,12 +7,12 @@ use super::shape::shaped;
 use crosslane::batch::{self, Column};
 use crosslane::{DataType, calendar, code_width, member, timetz};
 
-/// How a column's rows become values.
+/// Makes values of the rows of a column.
 #[derive(Debug)]
 pub struct Reader<V: Values> {
     data_type: DataType,
     shape: V::Shape,
-    /// Of the elements, the fields, or a UNION's members.
+    /// The readers of the elements, the fields, or a UNION's members.
     children: Vec<Reader<V>>,
 }
 
@@ -27,8 +27,8 @@ impl<V: Values> Reader<V> {
         Self::shaped(data_type, (), &|data_type, ()| Ok((values.shape(data_type)?, Vec::new())))
     }
 
-    /// A reader of a type of which the language knows more than SQL does. `shape` prepares a type of which that is known, and
-    /// says what is known of each of its children.
+    /// A reader of a type of which the language knows more than SQL does. `shape` prepares a type
+    /// with what is known of it, and says what is known of each of its parts.
     ///
     /// # Errors
     /// As `shape`.
@@ -42,7 +42,7 @@ impl<V: Values> Reader<V> {
         Ok(Self { data_type: data_type.clone(), shape, children })
     }
 
-    /// What the columns hold.
+    /// The type of the columns.
     pub fn data_type(&self) -> &DataType {
         &self.data_type
     }
@@ -50,13 +50,13 @@ impl<V: Values> Reader<V> {
     /// The value of a row.
     ///
     /// # Errors
-    /// That of the language, if it cannot make the value.
+    /// The error of the language, if it cannot make the value.
     #[inline]
     pub fn read(&self, values: &V, column: &Column<'_>, row: usize) -> Read<V> {
         if column.is_valid(row) { self.value(values, column, row) } else { Ok(values.null()) }
     }
 
-    /// The element of a LIST's row. For a function that takes any number of arguments they are some of these.
+    /// An element of a LIST. A variadic function gets its last arguments from such elements.
     #[inline]
     pub(crate) fn element(&self, values: &V, column: &Column<'_>, at: usize) -> Read<V> {
         self.children[0].read(values, &column.children[0], at)
@@ -134,7 +134,7 @@ impl<V: Values> Reader<V> {
                 values.structure(&self.shape, self.children.len(), field)
             }
             T::Union(_) => {
-                // The engine's UNIONs have tags.
+                // UNIONs of the engine always have a tag.
                 let at = member(column, row).unwrap_or(1);
                 let value = self.children[at - 1].read(values, &column.children[at], row)?;
                 values.member(&self.shape, at - 1, value)
@@ -174,7 +174,7 @@ impl<V: Values> Reader<V> {
     }
 }
 
-/// A column, by the quickest way to its values.
+/// A column, and the quickest way to its values.
 #[derive(Debug)]
 pub struct Argument<'a, V: Values>(Way<'a, V>);
 

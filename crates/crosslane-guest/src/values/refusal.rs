@@ -7,20 +7,21 @@ use crosslane::builder::Overflow;
 pub enum Refusal<E> {
     /// It is of another type.
     Mismatch,
-    /// The same; the text, which follows "returned" and the value, says more.
+    /// It is of another type. The text follows "returned" and the value.
     Type(String),
     /// It does not fit.
     TooLarge,
-    /// What it is (such as `, which is binary,`), and what is to be done.
+    /// What it is (such as `, which is binary,`), and the advice.
     Due(&'static str, &'static str),
-    /// Something else; the text follows "returned" and the value.
+    /// Another reason. The text follows "returned" and the value.
     Other(String),
     /// The language had an error.
     Failed(E),
 }
 
 impl<E> Refusal<E> {
-    /// The error about a value, which `shown` shows, where a value of the type `due` is due.
+    /// The error about a value where a value of the type `due` is due. `shown` gives the text of
+    /// the value.
     pub fn told(self, shown: impl FnOnce() -> Result<String, E>, due: impl std::fmt::Display) -> Fault<E> {
         let (class, what) = match self {
             Refusal::Mismatch => (Class::Type, format!(" where {due} is due")),
@@ -37,7 +38,7 @@ impl<E> Refusal<E> {
     }
 }
 
-/// What is wrong with a MAP that has NULL as a key.
+/// The error of a MAP that has NULL as a key.
 pub const NULL_KEY: &str = "returned a MAP with the key NULL; keys cannot be NULL";
 
 /// The kind of an error about a result.
@@ -47,14 +48,14 @@ pub enum Class {
     Type,
     /// It does not fit.
     Range,
-    /// It is of the type, and wrong.
+    /// It is of the type, and is wrong.
     Value,
     /// There is no memory for it.
     NoMemory,
 }
 
 impl Class {
-    /// The name of such errors in languages whose own have none.
+    /// The name of such errors, for languages without classes of errors.
     pub fn name(self) -> &'static str {
         match self {
             Class::Type => "TypeError",
@@ -65,7 +66,7 @@ impl Class {
     }
 }
 
-/// An error that a guest itself makes, for languages into whose errors Rust's can be put.
+/// An error that the guest itself makes, for languages whose errors can hold an error of Rust.
 #[derive(Debug)]
 pub struct Wrong {
     /// Its class.
@@ -89,7 +90,8 @@ impl std::fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// Why a result could not be written. As small as the language's errors allow, so that what writes returns it in registers.
+/// Why a result could not be written. It is as small as the language's errors allow, so that it is
+/// returned in registers.
 #[derive(Debug)]
 pub enum Fault<E> {
     /// It is no value of the type.

@@ -3,13 +3,15 @@
 use super::convert::Values;
 use crosslane::DataType;
 
-/// The types of the parts of a value: the elements, the fields, the key and the value, or a UNION's members.
+/// The types of the parts of a value: the elements, the fields, the key and the value, or a UNION's
+/// members.
 pub(crate) fn parts_of(data_type: &DataType) -> impl Iterator<Item = &DataType> {
     let inner = if let DataType::Map(entry) = data_type { entry } else { data_type };
     inner.children().skip(usize::from(matches!(data_type, DataType::Union(_))))
 }
 
-/// The shape of a type, and what `part` makes of each of its parts. `shape` also says what is known of each part.
+/// The shape of a type, and what `part` makes of each of its parts. `shape` also says what is known
+/// of each part.
 pub(crate) fn shaped<V: Values, K: Default, Part>(
     data_type: &DataType,
     known: K,

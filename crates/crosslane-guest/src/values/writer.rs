@@ -9,20 +9,21 @@ use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType, calendar, code_width, timetz};
 use std::collections::HashMap;
 
-/// How values become rows of a column.
+/// Writes values as rows of a column.
 #[derive(Debug)]
 pub struct Writer<V: Values> {
     data_type: DataType,
     shape: V::Shape,
-    /// The codes of an ENUM's values, or the numbers of a UNION's members, by their names.
+    /// The codes of the values of an ENUM, or the numbers of the members of a UNION, by their
+    /// names.
     codes: HashMap<Box<[u8]>, usize>,
-    /// Of the elements, the fields, the key and the value, or a UNION's members.
+    /// The writers of the elements, the fields, the key and the value, or a UNION's members.
     children: Vec<Writer<V>>,
 }
 
 type Written<V> = Result<(), Fault<<V as Values>::Error>>;
 
-/// Why a value was not written: it is refused, or one within it was.
+/// Why a value was not written: the value is refused, or a value within it was.
 enum Stop<E> {
     Value(Box<Refusal<E>>),
     Within(Fault<E>),
@@ -79,8 +80,8 @@ impl<V: Values> Writer<V> {
         Ok(Self { data_type: data_type.clone(), shape, codes, children })
     }
 
-    /// A writer of some fields of a STRUCT, by their places, into a column of a STRUCT of these alone. The shape is to have
-    /// [`Values::with_fields`] pass on these.
+    /// A writer of some fields of a STRUCT, by their places, into a column of a STRUCT of these
+    /// fields. The shape must make [`Values::with_fields`] give these fields.
     ///
     /// # Errors
     /// As [`Writer::new`].
@@ -97,10 +98,11 @@ impl<V: Values> Writer<V> {
         Ok(Self { data_type: data_type.clone(), shape, codes: HashMap::new(), children })
     }
 
-    /// Adds a value to the column, which has room for what is fixed of it ([`ColumnBuilder::reserve`]).
+    /// Adds a value to the column. The column has room for its fixed part
+    /// ([`ColumnBuilder::reserve`]).
     ///
     /// # Errors
-    /// Why it is no value of this type; the column may then hold a part of it.
+    /// Why it is no value of this type. The column may then hold a part of it.
     #[inline]
     pub fn write(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Written<V> {
         match &self.data_type {
@@ -133,10 +135,11 @@ impl<V: Values> Writer<V> {
         }
     }
 
-    /// Adds rows of a STRUCT by its columns: a list of lists, one for each field that is written, of so many values each.
+    /// Adds rows of a STRUCT by its columns: a list of lists, one for each written field, of so
+    /// many values each.
     ///
     /// # Errors
-    /// Why they are no such columns; the column may then hold a part of them.
+    /// Why they are no such columns. The column may then hold a part of them.
     pub fn write_columns(
         &self,
         values: &V,
@@ -160,7 +163,7 @@ impl<V: Values> Writer<V> {
         Ok(())
     }
 
-    /// What a refusal says.
+    /// The error of a refusal.
     #[cold]
     fn fault(&self, values: &V, value: &V::Value, refusal: Refusal<V::Error>) -> Fault<V::Error> {
         refusal.told(|| values.shown(value), &self.data_type)
@@ -266,7 +269,7 @@ impl<V: Values> Writer<V> {
                 out.nested()?;
             }
             T::Map(_) => self.entries(values, value, out)?,
-            // No result has it.
+            // No result has this type.
             T::Any => return Err(Refusal::Mismatch.into()),
         }
         Ok(())
@@ -366,7 +369,7 @@ impl<V: Values> Writer<V> {
     }
 }
 
-/// Reserves room for so many rows after the first, if there is none yet.
+/// Reserves room for so many rows behind the first `before`, if that was not done.
 #[inline]
 fn make_room(
     column: &mut ColumnBuilder,

@@ -1,4 +1,4 @@
-//! What a language says of its zygote.
+//! What a language does in its zygote.
 
 use super::log::say;
 use super::signals::readable;
@@ -12,17 +12,19 @@ use std::io::{self, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// What a library says of itself.
+/// A library that was loaded.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Its functions: a list of what `docs/protocol.md` says of each, in the order of their indices.
+    /// Its functions: a list of the descriptions of `docs/protocol.md`, in the order of their
+    /// indices.
     pub functions: serde_json::Value,
-    /// What tells the text that was run from any other ([`control::text`]); `None` if it cannot change.
+    /// A text that tells the loaded text from all others ([`control::text`]). `None` if it cannot
+    /// change.
     pub text: Option<String>,
 }
 
 impl Loaded {
-    /// The functions of files that were read.
+    /// The functions of these files.
     pub fn new<Callee>(functions: &[Declared<Callee>], files: &[String]) -> Self {
         let specs: Vec<_> = functions.iter().map(|function| &function.spec).collect();
         let read: Vec<_> =
@@ -34,49 +36,52 @@ impl Loaded {
 
 /// A language whose libraries can be loaded, and forked.
 pub trait Guest {
-    /// What the language calls its fork.
+    /// The language's name for a fork.
     const FORK: &'static str = "fork";
-    /// The signals that the zygote handles. If a language must hear of ended children itself, SIGCHLD is not one of them,
-    /// and the language's own handler rings the bell.
+    /// The signals that the zygote handles. A language that must hear of ended children itself
+    /// leaves out SIGCHLD. Its own handler then writes to the bell.
     const SIGNALS: &'static [libc::c_int] = &[libc::SIGCHLD, libc::SIGINT];
 
     /// The language and its version, such as `Lua 5.4.4`.
     fn runtime(&self) -> String;
 
-    /// Loads a library, whose serialised functions, if it has such, are in the descriptor.
+    /// Loads a library. The descriptor holds its serialised functions, if it has such.
     ///
     /// # Errors
     /// Why it cannot be loaded, as the engine's users should read it.
     fn load(&mut self, source: &Source, pickles: Option<&OwnedFd>) -> Result<Loaded, Failure>;
 
-    /// Serves the calls of one lane until its engine closes it: [`crate::serve`], over the lane of these descriptors.
+    /// Serves the calls of one lane until its engine closes it: [`crate::serve`], over the lane of
+    /// these descriptors.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
     fn serve(&mut self, memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<()>;
 
-    /// Makes the language's own standard streams anew if the file has closed them. Their descriptors are open.
+    /// Opens the language's own standard streams again if the file has closed them. Their
+    /// descriptors are open.
     ///
     /// # Errors
-    /// If what the file has put in their place keeps it from that.
+    /// If the objects that the file has put in their place do not allow that.
     fn open_streams(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// The names of the threads that the library has started, and that a fork would miss.
+    /// The names of the threads that the library has started. A fork does not have them.
     ///
     /// # Errors
-    /// If the library keeps that from being found out.
+    /// If the library does not allow to find out.
     fn lost_threads(&mut self) -> Result<Vec<String>, Failure> {
         Ok(other_threads())
     }
 
-    /// The words that start this zygote; more follow, and go to [`crate::main`] or [`crate::live`].
+    /// The command that starts this zygote. More words follow, which go to [`crate::main`] or
+    /// [`crate::live`].
     fn command(&self) -> Vec<OsString> {
         vec!["/proc/self/exe".into()]
     }
 
-    /// Prepares for forks, once: what all lanes share. A byte that is written to the bell ends a wait.
+    /// Prepares for forks, once, what all lanes share. A byte in the bell ends a wait.
     ///
     /// # Errors
     /// If it cannot be done.
@@ -84,19 +89,19 @@ pub trait Guest {
         Ok(())
     }
 
-    /// Waits until one of the descriptors can be read, or a signal has come, and says which can be. A language that
-    /// has a lock gives it up here, and one that runs handlers of signals later runs them.
+    /// Waits until one of the descriptors can be read, or a signal has come. Returns which can be
+    /// read. A language gives up its lock here, and runs delayed handlers of signals.
     ///
     /// # Errors
-    /// What a handler of the library raised.
+    /// The error that a handler of the library raised.
     fn wait(&mut self, fds: [BorrowedFd<'_>; 2]) -> io::Result<[bool; 2]> {
         readable(fds)
     }
 
-    /// Forks: 0 in the child.
+    /// Forks. Returns 0 in the child.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the fork fails.
     fn fork(&mut self) -> io::Result<i32> {
         // SAFETY: the process has no other threads, or those are of no use to its lanes.
         match unsafe { libc::fork() } {
@@ -105,21 +110,21 @@ pub trait Guest {
         }
     }
 
-    /// Makes a fork a lane of its own: what it prints goes to its own log now, and its library is loaded.
+    /// Makes a fork a lane. Its output goes to its own log already, and its library is loaded.
     ///
     /// # Errors
-    /// If the library keeps it from that.
+    /// If the library does not allow that.
     fn begin(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Says in the log why a lane ends, and which exit code it ends with.
+    /// Says in the log why a lane ends. Returns its exit code.
     fn explain(&mut self, error: io::Error) -> i32 {
         say(error);
         1
     }
 
-    /// Writes what streams still hold.
+    /// Flushes the standard streams.
     fn flush(&mut self) {
         let _ = io::stdout().flush();
         // SAFETY: a null pointer stands for all streams.

@@ -16,14 +16,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Lanes give way before the database does when the system runs out of memory.
+/// The system ends lanes before the database when memory runs out.
 const OOM_SCORE: &[u8] = b"800";
 
 pub(crate) struct Zygote {
     control: ControlSocket,
-    /// What each lane loads itself, because a fork of what was loaded here would miss threads.
+    /// What each lane loads itself, if a fork would miss threads of what was loaded here.
     reloaded: Option<(Source, Option<OwnedFd>, String)>,
-    /// The numbers of the living lanes by their process ids.
+    /// The numbers of the living lanes, by their process ids.
     lanes: HashMap<i32, u64>,
     pid: Pid,
     wakeup: OwnedFd,
@@ -58,12 +58,14 @@ impl Zygote {
             let _ = rustix::process::waitpid(Pid::from_raw(*pid), rustix::process::WaitOptions::empty());
         }
         signals.give_back();
-        // The language's handlers may ring as long as the process lives: the numbers must not become those of other files.
+        // The language's handlers may write to the bell as long as the process lives. So its
+        // numbers must not become those of other files.
         std::mem::forget((self.wakeup, self.bell));
         served
     }
 
-    /// Waits for something to do, and does it. False when the engine has closed the socket.
+    /// Waits for a request or a signal, and handles it. Returns false when the engine has closed
+    /// the socket.
     fn turn(&mut self, guest: &mut impl Guest, signals: &Signals) -> io::Result<bool> {
         let [asked, woken] = guest.wait([self.control.as_fd(), self.wakeup.as_fd()])?;
         if woken {
@@ -93,7 +95,7 @@ impl Zygote {
                     Err(message) => self.control.send(&Report::Unforked { lane, message })?,
                 }
             }
-            // It is reported as any other.
+            // Its end is reported like that of any other lane.
             Request::Unfork { lane } => {
                 self.lanes
                     .iter()
@@ -110,7 +112,7 @@ impl Zygote {
         while let Some((pid, code, signal)) = reaper::ended_child() {
             let lane = self.lanes.remove(&pid);
             if lane.is_some() {
-                // While it is not reaped its group is still its own.
+                // Before it is reaped, no other group can have its number.
                 kill_group(pid);
             }
             let _ = rustix::process::waitpid(Pid::from_raw(pid), rustix::process::WaitOptions::empty());
@@ -137,7 +139,7 @@ impl Zygote {
                 let status = match lived {
                     Ok(Ok(status)) => status,
                     Ok(Err(error)) => guest.explain(error),
-                    // The hook has told of it.
+                    // The panic hook has written the reason.
                     Err(_) => 1,
                 };
                 let _ = catch_unwind(AssertUnwindSafe(|| guest.flush()));
@@ -149,7 +151,7 @@ impl Zygote {
                 // SAFETY: as above.
                 unsafe { libc::_exit(status) }
             }
-            // A library may have put something else in the place of the language's fork.
+            // A library may have replaced the language's fork.
             Ok(pid) if !is_child(pid) => {
                 let fork = G::FORK;
                 Err(format!("{fork} made no child, but answered {pid}"))
@@ -159,7 +161,7 @@ impl Zygote {
         }
     }
 
-    /// The life of a lane. Returns its exit code.
+    /// Runs as a lane. Returns the exit code.
     fn live(
         &mut self,
         guest: &mut impl Guest,
@@ -174,7 +176,7 @@ impl Zygote {
             return Ok(0);
         }
         signals.give_back();
-        // The zygote's: this process must not keep them open.
+        // They are the zygote's. This process must not keep them open.
         for descriptor in [self.control.as_fd(), self.wakeup.as_fd(), self.bell.as_fd()] {
             // SAFETY: they are not used again; the process ends without dropping what owns them.
             unsafe { libc::close(descriptor.as_raw_fd()) };
@@ -184,11 +186,12 @@ impl Zygote {
         drop(log);
         let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
         if let Some((source, pickles, loaded)) = &self.reloaded {
-            // As in a zygote, the file must load no library: it could be itself.
+            // The file must load no library, as in a zygote: that library could be the file itself.
             // SAFETY: the process has one thread.
             unsafe { std::env::set_var(reaper::ZYGOTE, std::process::id().to_string()) };
             let again = load(guest, source, pickles.as_ref());
-            // SAFETY: a library that has started threads is not to change the environment, from C, at the same time.
+            // SAFETY: a library that has started threads is not to change the environment, from C,
+            // at the same time.
             unsafe { std::env::remove_var(reaper::ZYGOTE) };
             match again {
                 Ok(again) if identity(&again) == *loaded => {}
@@ -218,7 +221,7 @@ fn is_child(pid: i32) -> bool {
 fn kill_group(pid: i32) {
     let Some(pid) = Pid::from_raw(pid) else { return };
     if rustix::process::kill_process_group(pid, Signal::KILL).is_err() {
-        // It had no time to make its group.
+        // The lane had no time to make its group.
         let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
 }

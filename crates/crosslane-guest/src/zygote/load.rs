@@ -6,7 +6,7 @@ use crosslane::Failure;
 use crosslane_process::{Source, control};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// Loads a library, and opens the standard streams again that its file has closed.
+/// Loads a library. Opens the standard streams again that its file has closed.
 pub(crate) fn load(
     guest: &mut impl Guest,
     source: &Source,
@@ -29,7 +29,7 @@ pub(crate) fn load(
     opened.map(|()| loaded)
 }
 
-/// What tells what was loaded from anything else.
+/// A text that tells a loaded library from all others.
 pub(crate) fn identity(loaded: &Loaded) -> String {
     let functions = loaded.functions.to_string();
     let text = loaded.text.as_deref().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-/// Writes a line to the log, if that is still there.
+/// Writes a line to the log. A log that is gone is no error.
 pub(crate) fn say(line: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "crosslane: {line}");
 }

@@ -1,22 +1,25 @@
 //! The zygote: loads one library, then forks a lane whenever the engine asks for one.
 //!
 //! # Protocol
-//! The engine starts it with a control socket as descriptor 3 (`docs/protocol.md`). It makes the process that the engine
-//! has started the reaper of a child and goes on in that. It answers the load; then one loop waits for the socket and
-//! for a pipe, into which the handlers of SIGCHLD and SIGINT write. When the socket ends, it kills its lanes and ends.
+//! The engine starts it with a control socket as descriptor 3 (`docs/protocol.md`). The process
+//! that the engine has started becomes the reaper of a child, and the zygote goes on in that child.
+//! It answers the load. Then one loop waits for the socket and for a pipe, into which the handlers
+//! of SIGCHLD and SIGINT write. When the socket ends, the zygote kills its lanes and ends.
 //!
 //! # Threads
-//! A fork has only the thread that called it. If the library has started others, the zygote starts itself anew with
-//! `exec`, with nothing loaded, and has each lane load the library ([`Guest::command`]).
+//! A fork has only the thread that forked. If the library has started other threads, the zygote
+//! restarts itself with `exec`, with nothing loaded. Each lane then loads the library
+//! ([`Guest::command`]).
 //!
 //! # Lanes
-//! A lane has its own process group, so that what a function starts ends with it; SIGKILL at the zygote's death; its
-//! output in the log pipe; the signal handlers that were there before the zygote's; and a score that makes the system
-//! end it before the database when memory runs out.
+//! A lane has its own process group, so that what a function starts ends with the lane. It gets
+//! SIGKILL when the zygote dies. Its output goes to the log pipe. It has the signal handlers that
+//! were there before the zygote's, and a score that makes the system end it before the database
+//! when memory runs out.
 //!
 //! # Streams
-//! A file may close its process's standard streams. They are open again when it is loaded, lest the next pipe takes the
-//! number of one.
+//! A file may close the standard streams of its process. They are opened again after the load, so
+//! that the next pipe does not take the number of one.
 
 mod control;
 mod guest;

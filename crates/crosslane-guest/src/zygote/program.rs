@@ -1,4 +1,4 @@
-//! The program of a guest: a zygote, or a look at a file.
+//! The program of a guest. It is a zygote, or checks a file.
 
 use super::control::control_socket;
 use super::guest::Guest;
@@ -16,11 +16,11 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The word before the name of a file that is only looked at.
+/// The word before the name of a file that is checked.
 const CHECK: &str = "check";
 
-/// The life of a guest's program: without arguments a zygote; `check FILE` says what a file declares, as JSON in the last
-/// line; `version` which runtime this is.
+/// Runs a guest's program. Without arguments it is a zygote. `check FILE` prints the functions of a
+/// file, as JSON in the last line. `version` prints the name and version of the runtime.
 pub fn main(mut guest: impl Guest) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -40,11 +40,11 @@ pub fn main(mut guest: impl Guest) -> ExitCode {
     }
 }
 
-/// The life of a zygote whose process is a language's own program, with the words that follow those of
-/// [`Guest::command`]; or `check FILE`, as [`main`].
+/// Runs as a zygote in a language's own program, with the words behind [`Guest::command`], or
+/// checks a file as [`main`] does.
 ///
 /// # Errors
-/// If the engine broke the protocol, or the library keeps the zygote from its work.
+/// If the engine broke the protocol, or the library does not let the zygote work.
 pub fn live(guest: &mut impl Guest, arguments: &[String]) -> io::Result<()> {
     let lived = match arguments {
         [word, descriptor] if word == RESTARTED => {
@@ -54,7 +54,7 @@ pub fn live(guest: &mut impl Guest, arguments: &[String]) -> io::Result<()> {
         _ => run(guest),
     };
     match lived {
-        // The engine has ended: nobody listens.
+        // The engine has ended, so nobody reads the error.
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
             Ok(())
         }
@@ -63,7 +63,8 @@ pub fn live(guest: &mut impl Guest, arguments: &[String]) -> io::Result<()> {
 }
 
 fn run(guest: &mut impl Guest) -> io::Result<()> {
-    // From here on this is a child of the process that the engine started, which sees to it that nothing is left.
+    // From here on this is a child of the process that the engine started. That process kills
+    // everything that is left in the end.
     reaper::supervise(|| guest.fork())?;
     let control = control_socket()?;
     let Some((Request::Load { source, types, .. }, descriptors)) = control.receive()? else { return Ok(()) };
@@ -83,7 +84,7 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
     if !lost.is_empty() {
         say(format_args!("{}: {}.", source.name(), lost_threads_note(&lost)));
         restart(guest, source, types, pickles.as_ref(), what, environment, folder.ok());
-        // Forks may do.
+        // The restart failed. Forks may be good enough.
     }
     drop(pickles);
     Zygote::new(control, None)?.serve(guest)
@@ -99,8 +100,8 @@ fn run_restarted(guest: &mut impl Guest, state: Restart) -> io::Result<()> {
     Zygote::new(control_socket()?, Some((state.source, pickles, state.loaded)))?.serve(guest)
 }
 
-/// Prints what a file declares, or why it cannot be loaded, as JSON in a line of its own. What the file itself prints goes
-/// to stderr.
+/// Prints the functions of a file, or why it cannot be loaded, as JSON in one line. The output of
+/// the file itself goes to stderr.
 fn check(guest: &mut impl Guest, path: PathBuf) -> io::Result<()> {
     let mut answer = File::from(rustix::io::dup(rustix::stdio::stdout())?);
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;

@@ -1,4 +1,5 @@
-//! The restart of a zygote whose library has started threads: the same program, with nothing loaded.
+//! The restart of a zygote whose library has started threads: the same program, with nothing
+//! loaded.
 
 use super::control::CONTROL;
 use super::guest::Guest;
@@ -18,18 +19,18 @@ use std::process::Command;
 /// The word on the command line of a restarted zygote. The descriptor of its [`Restart`] follows.
 pub(crate) const RESTARTED: &str = "anew";
 
-/// What a zygote that starts anew has to know.
+/// The state that a restarted zygote needs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Restart {
     pub(crate) source: Source,
     pub(crate) types: TypeNames,
     /// The descriptor of the serialised functions.
     pub(crate) pickles: Option<i32>,
-    /// What tells what was loaded from anything else.
+    /// The identity of what was loaded ([`super::load::identity`]).
     pub(crate) loaded: String,
 }
 
-/// What the process that became this one has left for it in a file in memory.
+/// Reads the state that the zygote has left in a file in memory before its restart.
 pub(crate) fn read_restart(descriptor: &str) -> io::Result<Restart> {
     let descriptor = descriptor.parse().map_err(io::Error::other)?;
     // SAFETY: the process that became this one left the descriptor open for it.
@@ -37,8 +38,8 @@ pub(crate) fn read_restart(descriptor: &str) -> io::Result<Restart> {
     serde_json::from_reader(io::BufReader::new(file)).map_err(io::Error::other)
 }
 
-/// Becomes a zygote that has loaded nothing, and has the lanes load it: all that was loaded here is gone. Returns only if
-/// that is not possible.
+/// Becomes a zygote that has loaded nothing, and whose lanes load the library. All that was loaded
+/// here is gone. Returns only if that is not possible.
 pub(crate) fn restart(
     guest: &mut impl Guest,
     source: Source,
@@ -52,7 +53,7 @@ pub(crate) fn restart(
     let words = guest.command();
     let Some((program, arguments)) = words.split_first() else { return };
     let state = Restart { source, types, pickles: pickles.map(AsRawFd::as_raw_fd), loaded };
-    // The types of a database may be more than a program's argument can hold.
+    // The types of a database may be longer than an argument of a program can be.
     let file = match memory_file(&state) {
         Ok(file) => file,
         Err(error) => return say(format_args!("the zygote cannot start itself anew: {error}")),
@@ -74,7 +75,7 @@ pub(crate) fn restart(
     inherit(FdFlags::CLOEXEC);
 }
 
-/// A file in memory for the process that this one becomes.
+/// A file in memory for the restarted zygote.
 fn memory_file(state: &Restart) -> io::Result<File> {
     let mut file = File::from(rustix::fs::memfd_create("anew", rustix::fs::MemfdFlags::CLOEXEC)?);
     serde_json::to_writer(&file, state)?;

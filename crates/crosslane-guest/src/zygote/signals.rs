@@ -19,7 +19,7 @@ pub fn readable(fds: [BorrowedFd<'_>; 2]) -> io::Result<[bool; 2]> {
     }
 }
 
-/// What signal handlers write to, and when SIGINT came.
+/// The pipe that signal handlers write to, and the time of the last SIGINT.
 pub(crate) static BELL: AtomicI32 = AtomicI32::new(-1);
 pub(crate) static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
 
@@ -30,8 +30,8 @@ extern "C" fn on_signal(number: libc::c_int) {
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
         INTERRUPTED.store(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64, Relaxed);
     }
-    // SAFETY: one byte of a constant is written, to a pipe that does not block; errno is put back, for what was
-    // interrupted.
+    // SAFETY: one byte of a constant is written, to a pipe that does not block; errno is put back,
+    // for what was interrupted.
     unsafe {
         let error = *libc::__errno_location();
         libc::write(BELL.load(Relaxed), b".".as_ptr().cast(), 1);
@@ -46,7 +46,8 @@ impl Signals {
     pub(crate) fn take(numbers: &[libc::c_int]) -> Self {
         let handler: extern "C" fn(libc::c_int) = on_signal;
         let take = |number| {
-            // SAFETY: both structures are plain data, and valid; the handler makes only calls that handlers may make.
+            // SAFETY: both structures are plain data, and valid; the handler makes only calls that
+            // handlers may make.
             unsafe {
                 let mut ours: libc::sigaction = std::mem::zeroed();
                 let mut before: libc::sigaction = std::mem::zeroed();
@@ -59,7 +60,7 @@ impl Signals {
         Self(numbers.iter().copied().map(take).collect())
     }
 
-    /// Puts them back, in a lane.
+    /// Restores them, in a lane.
     pub(crate) fn give_back(&self) {
         for (number, before) in &self.0 {
             // SAFETY: the structure is what the kernel gave for this signal.

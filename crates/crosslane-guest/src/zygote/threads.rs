@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-/// So many names of threads are shown.
+/// The most names of threads that are shown.
 const MOST_NAMES: usize = 8;
 
-/// What the log says of the threads of a library that a fork would miss.
+/// The note for the log about the threads of a library that a fork does not have.
 pub fn lost_threads_note(lost: &[String]) -> String {
     let mut counts = BTreeMap::new();
     for name in lost {
@@ -25,7 +25,7 @@ pub fn lost_threads_note(lost: &[String]) -> String {
     )
 }
 
-/// The names of the threads of this process beside the one that asks.
+/// The names of the other threads of this process.
 pub(crate) fn other_threads() -> Vec<String> {
     let this = rustix::thread::gettid().as_raw_nonzero().to_string();
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();

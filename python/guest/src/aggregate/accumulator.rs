@@ -1,7 +1,8 @@
 //! What a lane has accumulated of an aggregate: instances of a class, by the numbers of states.
 //!
-//! Rows are added by a loop in Python, like those of [`crate::loops`]. Its iterator gives the instance that a row is for, and puts
-//! the arguments into their cells. The first rows of a state are pending ([`super::pending_rows`]).
+//! Rows are added by a loop in Python, like the rows of [`crate::loops`]. Its iterator gives the
+//! instance that a row is for, and puts the arguments into their cells. The first rows of a state
+//! are pending ([`super::pending_rows`]).
 
 use super::buffered_rows::BufferedRows;
 use super::pending_rows::RowFormat;
@@ -26,30 +27,31 @@ pub(crate) struct Aggregate<'py> {
     pub(super) states: Bound<'py, PyAny>,
     /// Makes an instance.
     pub(super) new: Bound<'py, PyAny>,
-    /// Makes one that holds nothing; none for a class whose instances say themselves how they are saved.
+    /// Makes an instance that holds nothing. None for a class whose instances say themselves how
+    /// they are saved.
     pub(super) blank: Option<Bound<'py, PyAny>>,
     pub(super) class: Bound<'py, PyAny>,
     /// The bytes of the last instance that was saved.
     pub(super) bytes: Vec<u8>,
-    /// By their numbers.
+    /// The states, by their numbers.
     pub(super) living: Vec<State>,
-    /// How the first rows of a state wait; none if they do not.
+    /// The format of pending rows. None if no rows are pending.
     pub(super) format: Option<RowFormat>,
     pub(super) signature: Signature,
     pub(super) readers: Vec<Reader<'py>>,
     pub(super) writer: ResultWriter<'py>,
     pub(super) admits_null: Vec<bool>,
     pub(super) each: Loop,
-    /// If it is vectorized.
+    /// The rows that are not added yet, if the aggregate is vectorized.
     pub(super) buffered: Option<BufferedRows<'py>>,
-    /// The answers of one batch.
+    /// The results of one batch.
     pub(super) results: ColumnBuilder,
     pub(super) saved: ColumnBuilder,
-    /// What the loop over rows is given instead of results.
+    /// The loop over rows gets this column instead of results.
     pub(super) nothing: ColumnBuilder,
     pub(super) leniency: Leniency,
     pub(super) memory_limit: Option<u64>,
-    /// What the process had when the first of the living states began.
+    /// The size of the process when the first of the living states began.
     pub(super) base: Option<u64>,
 }
 
@@ -65,7 +67,8 @@ impl<'py> Aggregate<'py> {
         let types = || signature.parameters.iter().map(|field| &field.data_type);
         let buffered =
             (kind == "vectorized").then(|| BufferedRows::new(py, types(), memory_limit)).transpose()?;
-        // How far a call with a time limit has come is told by its own rows.
+        // A function with a time limit has no pending rows, because the engine learns from the rows
+        // of a call how far it is.
         let waits = buffered.is_none() && declared.getattr("timeout")?.is_none();
         Ok(Self {
             format: RowFormat::new(types().zip(admits_null.iter().copied())).filter(|_| waits),
@@ -90,12 +93,12 @@ impl<'py> Aggregate<'py> {
         })
     }
 
-    /// The rows that are added.
+    /// The rows of an update that are added.
     pub(super) fn selection(&self, exchange: &Exchange<'_>) -> Selection {
         Selection::without_nulls(exchange.rows(), &exchange.columns[1..], &self.admits_null)
     }
 
-    /// The place of a number.
+    /// The state of a number, which is made now if there is none.
     pub(super) fn place(&mut self, number: usize) -> PyResult<&mut State> {
         if number >= self.living.len() {
             let more = number + 1 - self.living.len();
@@ -110,7 +113,8 @@ impl<'py> Aggregate<'py> {
         self.living.get_mut(number).map(std::mem::take).unwrap_or_default()
     }
 
-    /// Leaves out the places behind the last state. If there is none, a lane that waits for another query keeps no memory for millions.
+    /// Drops the places behind the last state. So a lane that waits for another query keeps no
+    /// memory for millions of states.
     pub(super) fn shrink(&mut self) {
         let last = self.living.iter().rposition(|state| !state.is_nothing());
         self.living.truncate(last.map_or(0, |last| last + 1));
@@ -119,7 +123,7 @@ impl<'py> Aggregate<'py> {
         }
     }
 
-    /// The instance of a state, which is made now if there is none.
+    /// The instance of a state. It is made now if there is none.
     #[inline]
     pub(super) fn instance(&mut self, number: usize) -> PyResult<*mut ffi::PyObject> {
         if let Some(State { instance: Some(instance), .. }) = self.living.get(number) {
@@ -129,7 +133,7 @@ impl<'py> Aggregate<'py> {
         Ok(self.place(number)?.instance.insert(instance.unbind()).as_ptr())
     }
 
-    /// Adds the rows of states that wait to their instances.
+    /// Adds pending rows of these states to their instances.
     pub(super) fn settle(
         &mut self,
         py: Python<'py>,
@@ -153,7 +157,7 @@ impl<'py> Aggregate<'py> {
         self.add_due(py, exchange, &due, mishaps)
     }
 
-    /// Adds rows that waited. Their instances are kept by who calls this.
+    /// Adds rows that were pending. The caller keeps their instances alive.
     pub(super) fn add_due(
         &mut self,
         py: Python<'py>,
@@ -170,7 +174,7 @@ impl<'py> Aggregate<'py> {
         added
     }
 
-    /// Adds rows to their instances. Those that have waited are not the rows of the exchange.
+    /// Adds rows to their instances. Rows that were pending are not the rows of the exchange.
     #[allow(clippy::too_many_arguments, reason = "one loop for rows that come and rows that have waited")]
     pub(super) fn add(
         &mut self,

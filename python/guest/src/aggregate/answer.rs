@@ -39,7 +39,7 @@ impl<'py> Aggregate<'py> {
         }
     }
 
-    /// Limits what the states and what is done with them may take together. To forget states is always possible.
+    /// Limits the memory of the states and of the work on them. An engine can always forget states.
     fn limit(&mut self, entry: Entry) -> Option<MemoryLimit> {
         let bytes = self.memory_limit.filter(|_| entry != Entry::Forget)?;
         if self.living.is_empty() {
@@ -55,7 +55,7 @@ impl<'py> Aggregate<'py> {
         exchange: &Exchange<'_>,
         mishaps: &mut Mishaps,
     ) -> Result<(), CallError> {
-        // Those that are forgotten need their rows no more.
+        // States that are forgotten need their rows no more.
         if !matches!(entry, Entry::Update | Entry::Forget) {
             self.flush(py, exchange, mishaps)?;
         }

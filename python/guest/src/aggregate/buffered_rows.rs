@@ -1,4 +1,5 @@
-//! The rows of a vectorized aggregate, which are collected, and then added to their groups: all of a group at once.
+//! The rows of a vectorized aggregate. They are buffered, and then added to their groups, all rows
+//! of a group at once.
 
 use crate::arrow::{self, Direction};
 use crosslane::DataType;
@@ -9,34 +10,36 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::collections::HashSet;
 
-/// So many rows are collected until they are added, or arguments of so many bytes.
+/// The rows are added when there are so many of them, or when their arguments have so many bytes.
 const MOST_ROWS: usize = 1 << 20;
 const MOST_BYTES: usize = 64 << 20;
-/// Of the memory that the function may take, what they may: they are copied when they are sorted, and once more for their groups.
+/// The buffered rows may take this part of the memory that the function may take. They are copied
+/// when they are sorted, and once more for their groups.
 const SHARE: u64 = 8;
 /// The state of a row that is left out.
 const NOBODY: u32 = u32::MAX;
 
-/// The rows that were sent, and that are not yet added.
+/// The rows that are not added yet.
 pub(crate) struct BufferedRows<'py> {
-    /// pyarrow's types of the arguments.
+    /// The pyarrow types of the arguments.
     types: Vec<Bound<'py, PyAny>>,
     /// The arguments of each batch: a list of arrays.
     chunks: Bound<'py, PyList>,
     /// The states of the rows of all batches.
     states: Vec<u32>,
     bytes: usize,
-    /// At so many bytes they are added.
+    /// The rows are added when they have so many bytes.
     most: usize,
 }
 
-/// BufferedRows rows by their groups.
+/// Buffered rows, sorted by their groups.
 pub(crate) struct Sorted<'py> {
     /// The arguments of each batch.
     pub(crate) chunks: Bound<'py, PyList>,
-    /// The rows, those of a group one behind the other, as they came.
+    /// The numbers of the rows. Those of a group are together, in the order in which they came.
     pub(crate) order: Vec<u32>,
-    /// The state of each group, where it begins in this order, and how many rows it has.
+    /// For each group its state, the place of its first row in this order, and how many rows it
+    /// has.
     pub(crate) groups: Vec<(usize, u32, u32)>,
 }
 
@@ -79,7 +82,7 @@ impl<'py> BufferedRows<'py> {
         Ok(())
     }
 
-    /// Leaves out the rows of states that are no more.
+    /// Leaves out the rows of states that have ended.
     pub(crate) fn forget(&mut self, gone: impl Iterator<Item = usize>) {
         if self.is_empty() {
             return;
@@ -89,7 +92,8 @@ impl<'py> BufferedRows<'py> {
         rows.for_each(|state| *state = NOBODY);
     }
 
-    /// Takes all rows, by their groups, of which there are fewer than `states`. It sorts by counting.
+    /// Takes all rows, sorted by their groups. `states` is larger than the number of every state.
+    /// It is a counting sort.
     pub(crate) fn take_sorted(&mut self, states: usize) -> Sorted<'py> {
         let empty = PyList::empty(self.chunks.py());
         let chunks = std::mem::replace(&mut self.chunks, empty);
@@ -99,7 +103,7 @@ impl<'py> BufferedRows<'py> {
         let mut counts = vec![0u32; states];
         live().for_each(|(_, state)| counts[*state as usize] += 1);
         let (mut groups, mut next) = (Vec::new(), 0);
-        // A count becomes the place of the next row.
+        // The count of a state becomes the place of its next row.
         for (state, place) in counts.iter_mut().enumerate() {
             let count = std::mem::replace(place, next);
             if count > 0 {
@@ -117,17 +121,17 @@ impl<'py> BufferedRows<'py> {
     }
 }
 
-/// How many bytes a column's values have.
+/// How many bytes the values of a column have.
 fn bytes(column: &Column<'_>) -> usize {
     size_of_val(column.data) + size_of_val(column.offsets) + column.children.iter().map(bytes).sum::<usize>()
 }
 
-/// An iterator over groups for the loop in Python: an instance, where its rows begin, and how many there are. It tells the engine which
-/// group is at work.
+/// An iterator over groups for the loop in Python. It gives an instance, the place of its first
+/// row, and how many rows there are. It tells the engine which group is being updated.
 #[pyclass]
 pub(crate) struct Groups {
     groups: Vec<(Py<PyAny>, u32, u32)>,
-    /// How many were given.
+    /// How many groups were given.
     given: usize,
     word: ProgressWord,
     sequence: u32,
@@ -144,7 +148,7 @@ impl Groups {
         Some((at, self.groups.get(at)?.2 as usize))
     }
 
-    /// Gives the last one once more.
+    /// Gives the last group once more.
     pub(crate) fn repeat(&mut self) {
         self.given = self.given.saturating_sub(1);
     }

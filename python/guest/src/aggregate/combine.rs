@@ -11,7 +11,8 @@ use crosslane_process::guest::Mishaps;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-/// The first byte of rows that go to another lane, which `crosslane._aggregate` gives to no other format.
+/// The first byte of pending rows that travel to another lane. `crosslane._aggregate` gives it to
+/// no other form.
 const PENDING: u8 = b'r';
 
 impl<'py> Aggregate<'py> {
@@ -22,11 +23,12 @@ impl<'py> Aggregate<'py> {
         mishaps: &mut Mishaps,
     ) -> Result<(), CallError> {
         let (targets, sources) = (|row| exchange.state(0, row), |row| exchange.state(1, row));
-        // Most of those that must not wait any more are known before, and are done at once.
+        // Most states whose rows must be added are known before the loop. Their rows are added
+        // together.
         let with_instance = |row: &usize| {
             let source = self.living.get(sources(*row));
             let target = self.living.get(targets(*row));
-            // Both are looked at, so that the processor loads them for the loop below.
+            // Both states are read, so that the processor loads them for the loop below.
             source.is_some_and(|source| source.instance.is_some()) & target.is_some_and(State::is_pending)
         };
         let early = (0..exchange.rows()).filter(with_instance).map(targets).collect();
@@ -48,7 +50,7 @@ impl<'py> Aggregate<'py> {
         self.settle(py, exchange, due, mishaps)
     }
 
-    /// A copy of a state that shares nothing with it that may change.
+    /// A copy of a state. It shares nothing with the state that may change.
     fn copy(&mut self, py: Python<'py>, number: usize) -> PyResult<State> {
         let Some(State { instance, pending }) = self.living.get(number) else { return Ok(State::default()) };
         let Some(instance) = instance else {
@@ -69,7 +71,7 @@ impl<'py> Aggregate<'py> {
         Ok(State::of(copy.unbind()))
     }
 
-    /// Adds what a state holds that nobody else has to the target of a row.
+    /// Merges a state, which nobody else has, into the target state of a row.
     fn merge(
         &mut self,
         py: Python<'py>,
@@ -98,7 +100,8 @@ impl<'py> Aggregate<'py> {
                 let merged = instance.bind(py).call_method1(intern!(py, "merge"), (other,));
                 merged.map_err(|error| (error, row))?;
             }
-            // These came to the other one within this exchange, and to this one thereby last.
+            // The other state got these rows within this exchange. So they are the last rows of
+            // this state, too.
             state.pending = other.pending;
         }
         if self.living[target].is_due() {
@@ -135,7 +138,7 @@ impl<'py> Aggregate<'py> {
         let bytes = |row: usize| saved.is_valid(row).then(|| saved.bytes(row));
         let with_instance = |row: &usize| {
             let target = self.living.get(exchange.state(0, *row));
-            // As above.
+            // Both sides are read, as in `combine`.
             bytes(*row).is_some_and(|saved| saved.first() != Some(&PENDING))
                 & target.is_some_and(State::is_pending)
         };

@@ -10,13 +10,15 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 impl<'py> Aggregate<'py> {
-    /// How many rows are about states that wait. In a loop that does nothing else the processor loads many states at once.
+    /// How many rows are for states with pending rows. This loop does nothing else, so that the
+    /// processor loads many states at once.
     pub(super) fn pending(&self, exchange: &Exchange<'_>) -> usize {
         let states = (0..exchange.rows()).map(|row| self.living.get(exchange.state(0, row)));
         states.map(|state| usize::from(state.is_some_and(State::is_pending))).sum()
     }
 
-    /// The results of states. What waits goes on pending: its instances are for this only, since few states are finished twice.
+    /// Writes the results of states. Pending rows stay pending: their instances are made for this
+    /// call only, because few states are finished twice.
     pub(super) fn finish(
         &mut self,
         py: Python<'py>,

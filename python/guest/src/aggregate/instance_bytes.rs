@@ -1,7 +1,8 @@
-//! Instances as bytes, quickly: those that hold nothing but plain values by their names, as most states do. A lane sends another
-//! lane as many of them as there are groups.
+//! Instances as bytes, by a quick way. It is for instances that hold only plain values by their
+//! names, as most states do. A lane sends another lane as many instances as there are groups.
 //!
-//! Behind [`PLAIN`], each item is its name (one byte with the length, and the text), a tag, and the value.
+//! The bytes are [`PLAIN`], and then for each item its name (one byte with the length, and the
+//! text), a tag, and the value.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -9,7 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
-/// The first byte, which `crosslane._aggregate` gives to no other form.
+/// The first byte. `crosslane._aggregate` gives it to no other form.
 pub(crate) const PLAIN: u8 = b'd';
 
 const NONE: u8 = 0;
@@ -19,7 +20,7 @@ const INTEGER: u8 = 3;
 const FLOAT: u8 = 4;
 const TEXT: u8 = 5;
 
-/// Puts what an instance holds into `out`. False if that is not plain.
+/// Writes the values of an instance into `out`. Returns false if they are not plain.
 pub(crate) fn write(instance: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> PyResult<bool> {
     out.clear();
     let held = instance.getattr(intern!(instance.py(), "__dict__"))?;
@@ -57,7 +58,7 @@ fn item(name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, out: &mut Vec<u8>) ->
     Some(())
 }
 
-/// Puts what [`write()`] wrote into an instance that holds nothing.
+/// Reads the bytes of [`write()`] into an instance that holds nothing.
 pub(crate) fn read(mut saved: &[u8], instance: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = instance.py();
     let held = instance.getattr(intern!(py, "__dict__"))?;

@@ -1,9 +1,10 @@
-//! PendingRows that wait for their state to be needed.
+//! The first rows of a state, as bytes.
 //!
-//! An instance costs many times what a row does, in time and memory, and most of that time is spent waiting for memory if there are
-//! many. So the first rows of a state wait as bytes. They become an instance when they are too many, or when the state is
-//! finished or merged, with all its rows at once. Where a query has a million groups, most instances live for a moment
-//! only, and states go from lane to lane as rows.
+//! An instance costs many times what a row costs, in time and in memory. If there are many
+//! instances, most of the time is spent waiting for memory. So the first rows of a state are
+//! pending: they are bytes. They become an instance, all at once, when there are too many of them,
+//! or when the state is finished or merged with an instance. In a query with a million groups most
+//! instances live only for a moment, and states travel from lane to lane as rows.
 
 use crate::values::overflow;
 use bytemuck::pod_read_unaligned;
@@ -12,20 +13,20 @@ use crosslane::{ColumnBuilder, DataType, Layout};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
-/// So many bytes of rows wait for a state at most: less than an instance takes.
+/// A state has pending rows of at most so many bytes, which is less than an instance takes.
 const MOST_BYTES: usize = 120;
-/// So many rows.
+/// A state has at most so many pending rows.
 const MOST_ROWS: u32 = 15;
-/// So many bytes are in the state itself: it is as long as a line of a processor's cache.
+/// So many bytes lie in the state itself, which is as long as a cache line.
 const NEAR: usize = 40;
 
-/// PendingRows that wait, one behind the other.
+/// Pending rows, one behind the other.
 pub(crate) struct PendingRows {
     near: [u8; NEAR],
-    /// How many bytes are near.
+    /// How many bytes of `near` are used.
     length: u32,
     count: u32,
-    /// All bytes if they are more.
+    /// All bytes, if `near` is too short for them.
     #[expect(clippy::box_collection, reason = "states are many, and most have none")]
     far: Option<Box<Vec<u8>>>,
 }
@@ -45,7 +46,7 @@ impl PendingRows {
         self.count as usize
     }
 
-    /// Whether they are too many to wait.
+    /// Whether there are too many of them.
     pub(crate) fn are_many(&self) -> bool {
         self.count > MOST_ROWS || self.bytes().len() > MOST_BYTES
     }
@@ -71,7 +72,7 @@ impl PendingRows {
                 let room = |_| PyMemoryError::new_err("no memory for the rows of a state");
                 let far = far.get_or_insert_default();
                 let first = if far.is_empty() { &self.near[..length] } else { &[] };
-                // At once for as many as may wait.
+                // The memory is reserved at once for the most bytes that may be pending.
                 far.try_reserve((first.len() + bytes.len()).max(MOST_BYTES - far.len().min(MOST_BYTES)))
                     .map_err(room)?;
                 far.extend_from_slice(first);
@@ -86,14 +87,14 @@ impl PendingRows {
         self.add(others.bytes(), others.count)
     }
 
-    /// The same rows once more.
+    /// A copy of the rows.
     pub(crate) fn copy(&self) -> PyResult<Self> {
         let mut copy = Self::default();
         copy.append(self)?;
         Ok(copy)
     }
 
-    /// Puts them behind a mark into `out`, for [`PendingRows::load`].
+    /// Writes a mark and the rows into `out`, for [`PendingRows::load`].
     pub(crate) fn save(&self, mark: u8, out: &mut Vec<u8>) {
         out.clear();
         out.push(mark);
@@ -109,22 +110,22 @@ impl PendingRows {
     }
 }
 
-/// How the values of a parameter wait.
+/// The format of the values of a parameter.
 struct Parameter {
     data_type: DataType,
     layout: Layout,
     admits_null: bool,
 }
 
-/// How the rows of an aggregate wait.
+/// The format of the pending rows of an aggregate.
 pub(crate) struct RowFormat {
     parameters: Vec<Parameter>,
-    /// The bytes that each row has.
+    /// The bytes of a row, without the bytes of its texts.
     fixed: usize,
 }
 
 impl RowFormat {
-    /// None if it has a parameter whose values cannot wait: those of nested types.
+    /// None if a parameter has a nested type, whose values cannot be pending.
     pub(crate) fn new<'a>(parameters: impl Iterator<Item = (&'a DataType, bool)>) -> Option<Self> {
         let parameters = parameters.map(|(data_type, admits_null)| {
             let layout = data_type.layout();
@@ -148,7 +149,7 @@ impl RowFormat {
         Some(Self { parameters, fixed })
     }
 
-    /// Adds a row of a batch. Says whether there was room.
+    /// Adds a row of a batch. Returns false if there is no room for it.
     #[inline]
     pub(crate) fn add(&self, columns: &[Column<'_>], row: usize, rows: &mut PendingRows) -> PyResult<bool> {
         let mut size = self.fixed;
@@ -190,7 +191,7 @@ impl RowFormat {
         self.parameters.iter().map(|parameter| ColumnBuilder::new(&parameter.data_type)).collect()
     }
 
-    /// What the columns have.
+    /// The columns of builders.
     pub(crate) fn built<'a>(&'a self, columns: &'a [ColumnBuilder]) -> Vec<Column<'a>> {
         let columns = columns.iter().zip(&self.parameters);
         columns.map(|(column, parameter)| column.column(&parameter.data_type)).collect()
@@ -201,7 +202,7 @@ impl RowFormat {
         if let ([Parameter { layout: Layout::Fixed(8), admits_null: false, .. }], [column]) =
             (&self.parameters[..], &mut *columns)
         {
-            // Most have one parameter.
+            // Most aggregates have one parameter.
             let (values, rest) = rows.bytes().as_chunks::<8>();
             values.iter().for_each(|value| column.fixed(*value));
             let whole = rest.is_empty() && values.len() == rows.count();

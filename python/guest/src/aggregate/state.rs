@@ -5,12 +5,14 @@ use crosslane::ColumnBuilder;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// What is accumulated under a number: a line of the processor's cache, since there may be millions, which are looked at in any order.
+/// The state of a number. It fills one cache line, because there may be millions of states, which
+/// are used in any order.
 #[derive(Default)]
 #[repr(align(64))]
 pub(super) struct State {
     pub(super) instance: Option<Py<PyAny>>,
-    /// The rows that are not in the instance. After an exchange a state has either an instance or these.
+    /// Rows that are not in the instance. After an exchange a state has either an instance or such
+    /// rows.
     pub(super) pending: PendingRows,
 }
 
@@ -23,18 +25,18 @@ impl State {
         self.instance.is_none() && self.pending.is_empty()
     }
 
-    /// Whether its rows wait for an instance that is not there yet.
+    /// Whether it has rows and no instance yet.
     pub(super) fn is_pending(&self) -> bool {
         self.instance.is_none() && !self.pending.is_empty()
     }
 
-    /// Whether its rows have to be added to an instance before the exchange is over.
+    /// Whether its rows must be added to an instance before the exchange ends.
     pub(super) fn is_due(&self) -> bool {
         !self.pending.is_empty() && (self.instance.is_some() || self.pending.are_many())
     }
 }
 
-/// Rows that waited, and are to be added now.
+/// Pending rows that are to be added now.
 pub(super) struct DueRows {
     pub(super) columns: Vec<ColumnBuilder>,
     /// The instance of each row.

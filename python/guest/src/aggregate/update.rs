@@ -12,7 +12,7 @@ use pyo3::types::PyBytes;
 use std::ptr;
 
 impl<'py> Aggregate<'py> {
-    /// Keeps rows until there are many.
+    /// Buffers rows, until there are many of them.
     pub(super) fn collect(
         &mut self,
         py: Python<'py>,
@@ -42,7 +42,8 @@ impl<'py> Aggregate<'py> {
         mishaps: &mut Mishaps,
     ) -> Result<(), CallError> {
         let Some(buffered) = self.buffered.as_mut().filter(|all| !all.is_empty()) else { return Ok(()) };
-        // None of what follows takes long, but all together may: the engine hears of each step.
+        // None of the next steps takes long, but all together may. So the engine is told of each
+        // step.
         exchange.tell(u32::MAX - 1);
         let sorted = buffered.take_sorted(self.living.len());
         let groups = sorted.groups.iter().filter_map(|(state, begin, count)| {
@@ -80,7 +81,7 @@ impl<'py> Aggregate<'py> {
         if self.format.is_some() {
             let most = (0..count).map(|row| exchange.state(0, row)).max().unwrap_or_default();
             self.place(most)?;
-            // In a loop that does nothing else the processor loads many states at once.
+            // This loop does nothing else, so that the processor loads many states at once.
             let mut now = vec![0; count.div_ceil(8)];
             for row in 0..count {
                 let has_instance = self.living[exchange.state(0, row)].instance.is_some();
@@ -97,7 +98,8 @@ impl<'py> Aggregate<'py> {
             selection = selection.only(now);
             self.settle(py, exchange, due, mishaps)?;
         }
-        // Each is kept by its state until all rows are done: nothing else changes the states meanwhile.
+        // The states keep the instances alive until all rows are done: nothing else changes the
+        // states meanwhile.
         let mut instances = vec![ptr::null_mut(); count];
         let mut row = selection.next(0);
         while row < count {
@@ -108,7 +110,8 @@ impl<'py> Aggregate<'py> {
         self.add(py, exchange, columns, &selection, &instances, mishaps, false)
     }
 
-    /// Whether a row waits, which it does only if its state has no instance. A state without room gets one.
+    /// Makes a row pending, if its state has no instance. A state without room for the row gets an
+    /// instance. Returns whether the row is pending.
     #[inline]
     fn keep_pending(
         &mut self,

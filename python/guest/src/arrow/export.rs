@@ -10,10 +10,10 @@ use pyo3::prelude::*;
 use std::ffi::c_void;
 use std::ptr;
 
-/// 10^76, beyond which a `decimal256` has no numbers.
+/// 10^76, the first number that a `decimal256` does not have.
 const MOST_BIGNUM: [u64; 4] = [0x0, 0x7775a5f171951000, 0x764b4abe8652979, 0x161bcca7119915b5];
 
-/// What an array points to; freed by its release callback.
+/// The memory that an array points to. The release callback frees it.
 struct ArrayParts {
     _data: Vec<Vec<u64>>,
     _buffers: Vec<*const c_void>,
@@ -22,8 +22,8 @@ struct ArrayParts {
 }
 
 unsafe extern "C" fn release_array(array: *mut ArrowArray) {
-    // SAFETY: the consumer calls this once, with an array that `array()` made. A consumer that moved
-    // a child out has cleared that child's release.
+    // SAFETY: the consumer calls this once, with an array that `array()` made. A consumer that
+    // moved a child out has cleared that child's release.
     unsafe {
         let parts = Box::from_raw((*array).private_data.cast::<ArrayParts>());
         for child in parts.children.iter().chain([&parts.dictionary]).filter(|child| !child.is_null()) {
@@ -93,7 +93,7 @@ fn magnitude(words: [u64; 4], negative: bool) -> [u64; 4] {
     })
 }
 
-/// TIMETZs as a struct.
+/// TIMETZs as structs.
 fn times_with_zones(column: &Column<'_>) -> PyResult<Box<ArrowArray>> {
     let (mut times, mut offsets) = (zeros::<i64>(column.rows)?, zeros::<i32>(column.rows)?);
     for (row, (time, offset)) in times.iter_mut().zip(&mut offsets).enumerate() {

@@ -12,18 +12,19 @@ use pyo3::prelude::*;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// A pyarrow array as a batch of results. Keeps the array's buffers alive.
+/// A pyarrow array as a batch of results. It keeps the array's buffers alive.
 pub(crate) struct Results {
     column: ResultColumn,
     _array: Box<ArrowArray>,
 }
 
-// SAFETY: it is memory that nobody changes, and that pyarrow releases from whatever thread; no Python object is touched.
+// SAFETY: it is memory that nobody changes, and that pyarrow releases from whatever thread; no
+// Python object is touched.
 unsafe impl Send for Results {}
 // SAFETY: as above.
 unsafe impl Sync for Results {}
 
-/// One column of results: what is as on the wire stays in pyarrow's memory.
+/// A column of results. Buffers that are the same on the wire stay in pyarrow's memory.
 struct ResultColumn {
     rows: usize,
     nulls: usize,
@@ -39,7 +40,7 @@ enum Data {
 }
 
 impl Results {
-    /// Takes an array of the pyarrow type of `data_type` as a result.
+    /// Takes an array of the pyarrow type of `data_type`.
     pub(crate) fn new(array: &Bound<'_, PyAny>, data_type: &DataType) -> PyResult<Self> {
         let Exported(exported) = Exported::new(array)?;
         let rows = exported.length as usize;
@@ -49,7 +50,7 @@ impl Results {
     }
 }
 
-/// A pyarrow array of which parts are results, without copies of it.
+/// A pyarrow array whose parts are results. It is not copied.
 pub(crate) struct Exported(Box<ArrowArray>);
 
 /// Some rows of an array.
@@ -58,7 +59,8 @@ pub(crate) struct Part<'a> {
     _array: PhantomData<&'a Exported>,
 }
 
-// SAFETY: nobody writes to an exported array, which pyarrow releases from whatever thread; no Python object is touched.
+// SAFETY: nobody writes to an exported array, which pyarrow releases from whatever thread; no
+// Python object is touched.
 unsafe impl Send for Exported {}
 // SAFETY: nobody writes to an exported array.
 unsafe impl Sync for Exported {}
@@ -78,7 +80,7 @@ impl Exported {
         Ok(Self(exported))
     }
 
-    /// Some rows, of which there must be as many, of an array of the pyarrow type of `data_type`.
+    /// Some rows of the array. The array must have them, and be of the pyarrow type of `data_type`.
     pub(crate) fn part(&self, data_type: &DataType, first: usize, rows: usize) -> PyResult<Part<'_>> {
         if first + rows > self.0.length as usize {
             return Err(PyRuntimeError::new_err("an array without these rows"));
@@ -115,8 +117,8 @@ impl ResultColumn {
     /// Reads `rows` rows from `first` on, counted without the array's own offset.
     ///
     /// # Safety
-    /// `array` must be a valid array of the type's layout with at least `first + rows` rows, and must
-    /// outlive the result.
+    /// `array` must be a valid array of the type's layout with at least `first + rows` rows, and
+    /// must outlive the result.
     unsafe fn read(array: &ArrowArray, data_type: &DataType, first: usize, rows: usize) -> PyResult<Self> {
         let start = array.offset as usize + first;
         let buffer = |index: usize| -> *const u8 {
@@ -219,7 +221,7 @@ impl ResultColumn {
         Ok(())
     }
 
-    /// The codes of ENUM values that come as strings.
+    /// The codes of ENUM values that are strings.
     ///
     /// # Safety
     /// The buffers must be a string array's, covering the rows.
@@ -257,7 +259,7 @@ impl ResultColumn {
         Ok(codes)
     }
 
-    /// TIMETZs from a struct, which is not NULL where self is not.
+    /// TIMETZs from structs.
     fn times_with_zones(&self, parts: &ResultColumn) -> PyResult<Vec<u8>> {
         let mut bits_of = zeros(self.rows * 8)?;
         let [times, offsets] = &parts.children[..] else { return Ok(bits_of) };
@@ -277,7 +279,7 @@ impl ResultColumn {
         Ok(bits_of)
     }
 
-    /// The bytes of a row that is not NULL.
+    /// The bytes of a row. None if it is NULL.
     fn fixed(&self, row: usize, width: usize) -> Option<&[u8]> {
         let bytes = self.data.as_ref()?.bytes().get(row * width..(row + 1) * width)?;
         self.is_valid(row).then_some(bytes)
@@ -358,7 +360,7 @@ unsafe fn slice<'a>(base: *const u8, start: usize, length: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(base.add(start), length) }
 }
 
-/// `rows` bits from `start` on, moved to the start of bytes; empty if there is no bitmap.
+/// `rows` bits from `start` on, moved to the start of the bytes. Empty if there is no bitmap.
 ///
 /// # Safety
 /// The bitmap must cover the bits, or be null.
@@ -381,7 +383,7 @@ unsafe fn bits(bitmap: *const u8, start: usize, rows: usize) -> PyResult<Vec<u8>
     Ok(moved)
 }
 
-/// (offsets that begin at 0, where they began, how far they reach).
+/// The offsets moved so that they begin at 0, where they began before, and how far they reach.
 ///
 /// # Safety
 /// The buffer must hold `start + rows + 1` 32-bit offsets, unless `rows` is 0.

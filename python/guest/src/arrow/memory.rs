@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
-/// So many zeros, if there is memory for them.
+/// So many zeros, or MemoryError.
 pub(super) fn zeros<T: bytemuck::Zeroable + Copy>(count: usize) -> PyResult<Vec<T>> {
     bytemuck::allocation::try_zeroed_vec(count).map_err(|()| {
         let bytes = count.saturating_mul(size_of::<T>());

@@ -10,13 +10,13 @@ use std::sync::LazyLock;
 
 const NULLABLE: i64 = 2;
 
-/// What a TIMETZ is in Arrow.
+/// The type of a TIMETZ in Arrow.
 pub(super) static TIMETZ: LazyLock<DataType> = LazyLock::new(|| {
     let field = |name: &str, data_type| Field { name: name.into(), data_type };
     DataType::Struct([field("time", DataType::Time), field("offset", DataType::Integer)].into())
 });
 
-/// What a schema points to; freed by its release callback.
+/// The memory that a schema points to. The release callback frees it.
 struct SchemaParts {
     _format: CString,
     _name: CString,

@@ -54,7 +54,7 @@ impl ArgumentValues {
         columns.iter().enumerate().map(|(at, column)| Self::column(function, at, column, rows)).collect()
     }
 
-    /// One of them.
+    /// One of these arguments.
     fn column(function: &Function, at: usize, column: &Bound<'_, PyAny>, rows: usize) -> PyResult<Self> {
         let (py, data_type) = (column.py(), type_of(function, at)?);
         let content = if let Ok(list) = column.cast::<PyList>() {
@@ -85,7 +85,7 @@ impl ArgumentValues {
     }
 }
 
-/// An error about an argument, which is told as one about a result.
+/// An error about an argument. Its text is that of an error about a result.
 pub(super) fn argument_error(
     py: Python<'_>,
     error: PyErr,
@@ -97,7 +97,7 @@ pub(super) fn argument_error(
         [py.get_type::<PyTypeError>(), py.get_type::<PyValueError>(), py.get_type::<PyOverflowError>()];
     let kind = error.get_type(py);
     if !ours.iter().any(|class| class.is(&kind)) {
-        // Of an object that was looked at.
+        // The object itself has raised it.
         return error;
     }
     let fields = &function.signature.parameters;
@@ -113,7 +113,7 @@ pub(super) struct Arguments<'a> {
     pub(super) function: &'a Function,
     pub(super) columns: Vec<ArgumentValues>,
     pub(super) rows: usize,
-    /// What was wrong with an array, and which.
+    /// The index of a wrong argument, and its error.
     pub(super) failed: Mutex<Option<(usize, PyErr)>>,
 }
 

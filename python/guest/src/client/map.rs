@@ -1,4 +1,5 @@
-//! The engine's end of [`crosslane.map`](crosslane::call::Map), in the program that reads the stream.
+//! The engine's end of [`crosslane.map`](crosslane::call::Map), in the program that reads the
+//! stream.
 
 use super::reading::Reading;
 use super::stop_signal::StopSignal;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Bytes of each ring: a few batches of 65,536 rows.
 const RING: usize = 4 << 20;
 
-/// What a stream's function comes from.
+/// The source of the function of a stream.
 #[derive(FromPyObject)]
 enum Given {
     /// A file with this absolute path: the stream function with this name, or the only one.
@@ -29,7 +30,7 @@ fn none(library: &str) -> Error {
     Error::Declaration(format!("{library} has no stream function"))
 }
 
-/// The stream function of a file with this name, or its only one.
+/// The stream function of a file with this name, or its only stream function.
 fn chosen(file: &str, functions: &[Arc<Function>], name: Option<&str>) -> Result<Arc<Function>, Error> {
     let streams = || functions.iter().filter(|function| function.spec.kind == Kind::Stream);
     let names = || streams().map(|function| function.name()).collect::<Vec<_>>().join(", ");
@@ -55,7 +56,7 @@ fn chosen(file: &str, functions: &[Arc<Function>], name: Option<&str>) -> Result
     }))
 }
 
-/// A stream under way, and what its batches are in Python.
+/// A running stream, and the types of its batches.
 struct Running {
     stream: Stream<AnyZygote>,
     group: CallGroup,
@@ -69,7 +70,7 @@ pub(crate) struct Map {
     /// The columns of the input, such as `STRUCT(a BIGINT)`, if the function declares them.
     #[pyo3(get)]
     takes: Option<String>,
-    /// The columns of the results, as far as they are known.
+    /// The columns of the results, if they are known.
     columns: Mutex<Option<String>>,
     /// A fork has none of the workers.
     process: u32,
@@ -80,7 +81,7 @@ pub(crate) struct Map {
 
 #[pymethods]
 impl Map {
-    /// Starts the workers by a command, for the first function of what it is given.
+    /// Starts the workers by a command, for one function of the source.
     ///
     /// Raises LookupError if there is none.
     #[new]
@@ -139,8 +140,8 @@ impl Map {
         Ok(Self::over(stream, group, stop, RING))
     }
 
-    /// The next results as a StructArray; None if there are no more. `pull` gives the next batch of the input: its types
-    /// and a StructArray, or None.
+    /// The next results as a StructArray; None if there are no more. `pull` gives the next batch of
+    /// the input: its types and a StructArray, or None.
     fn next<'py>(&self, pull: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = pull.py();
         if self.process != std::process::id() {
@@ -167,7 +168,8 @@ impl Map {
         self.columns.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends the stream and its workers; if a thread waits for results, when that has seen it.
+    /// Ends the stream and its workers. If a thread waits for results, they end when that thread
+    /// has seen this.
     fn close(&self, py: Python<'_>) {
         self.reading.close(py);
     }

@@ -1,4 +1,5 @@
-//! The native half of `crosslane.Client` and of `crosslane.map`: the engine's end of calls and streams.
+//! The native half of `crosslane.Client` and of `crosslane.map`: the engine's end of calls and
+//! streams.
 
 mod arguments;
 mod map;

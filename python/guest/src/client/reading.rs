@@ -5,7 +5,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// A stream or a table that is read. Its content is dropped at its end, without the interpreter's lock.
+/// A stream or a table that is read. Its content is dropped at its end, without the interpreter's
+/// lock.
 pub(super) struct Reading<T: Send> {
     content: Mutex<Option<T>>,
     stop: Arc<StopSignal>,

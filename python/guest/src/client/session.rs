@@ -1,7 +1,9 @@
-//! The native half of `crosslane.Client`: a server's functions for a program without an engine ([`Session`]).
+//! The native half of `crosslane.Client`: a server's functions, for a program without an engine
+//! ([`Session`]).
 //!
-//! The arguments of one row go from objects to columns and its result back here, without pyarrow; of columns, lanes get
-//! slices of pyarrow's arrays. The interpreter's lock is released while a call waits.
+//! The arguments of one row go from objects to columns, and its result back, without pyarrow. If
+//! the arguments are columns, lanes get slices of pyarrow's arrays. The interpreter's lock is
+//! released while a call waits.
 
 use super::arguments::{ArgumentValues, Arguments, argument_error};
 use super::map::Map;
@@ -31,7 +33,7 @@ impl Cancellation {
         Self(Arc::default())
     }
 
-    /// Ends the call, or lets it not begin.
+    /// Ends the call, or keeps it from beginning.
     fn cancel(&self) {
         self.0.store(true, Relaxed);
     }
@@ -42,13 +44,14 @@ impl Cancellation {
 pub(crate) struct Client {
     /// `None` when it is closed.
     session: Mutex<Option<Arc<Session>>>,
-    /// A fork has none of its threads.
+    /// The process that connected. A fork has none of its threads.
     process: u32,
 }
 
 #[pymethods]
 impl Client {
-    /// Connects. Raises ValueError for what is no address, ConnectionError if no server takes it.
+    /// Connects. Raises ValueError if the text is no address, ConnectionError if no server takes
+    /// the connection.
     #[new]
     fn new(py: Python<'_>, addresses: &str, token: Option<String>, lanes: usize) -> PyResult<Self> {
         let remote =
@@ -69,7 +72,7 @@ impl Client {
             .map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 
-    /// The result of a function, by its place, for one row of arguments.
+    /// The result of the function with this index, for one row of arguments.
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -87,8 +90,8 @@ impl Client {
         reader(py, column.data_type, None)?.read(&Vm::new(py), &column, 0)
     }
 
-    /// The results for so many rows of columns, each a pyarrow array of just the type that results of functions have, or a list
-    /// of values.
+    /// The results for so many rows of columns. A column is a list of values, or a pyarrow array of
+    /// exactly the type that results of functions have.
     fn call_batch<'py>(
         &self,
         py: Python<'py>,
@@ -154,7 +157,7 @@ impl Client {
         Ok(Map::over(stream, group, stop, Settings::default().ring_size))
     }
 
-    /// Ends all that is under way. It may be called twice.
+    /// Ends all calls and streams. It may be called twice.
     fn close(&self, py: Python<'_>) {
         if self.process == std::process::id() {
             let session = self.lock().take();
@@ -194,16 +197,16 @@ impl Client {
     }
 }
 
-/// Which rows belong together.
+/// The groups of the rows of an aggregate.
 #[derive(FromPyObject)]
 enum Groups {
-    /// So many, all of them.
+    /// So many rows in one group.
     One(usize),
-    /// Those whose groups have the same place, of so many.
+    /// The group of each row, and the number of groups.
     Many((Vec<usize>, usize)),
 }
 
-/// A function, by its place; the types of its arguments if it takes any; and what ends its use.
+/// The index of a function, the types of its arguments if it takes any, and what ends its use.
 #[derive(Clone, Copy)]
 struct Used<'a> {
     index: usize,
@@ -248,14 +251,14 @@ fn function(session: &Session, index: usize) -> PyResult<&Arc<Function>> {
     session.functions().get(index).ok_or_else(|| PyRuntimeError::new_err(format!("no function {index}")))
 }
 
-/// What a function is for arguments of the types of a text such as `(BIGINT)`.
+/// The function for arguments of the types of a text such as `(BIGINT)`.
 fn for_types(declared: &Function, types: &str) -> PyResult<Function> {
     let concrete: Signature = declared.signature.for_types(types).map_err(PyTypeError::new_err)?;
     let types = concrete.parameters.into_iter().map(|field| field.data_type).collect();
     declared.for_arguments(types).map_err(|error| PyTypeError::new_err(error.to_string()))
 }
 
-/// What ends a use of a function.
+/// The signal that ends a use of a function, and the group of its calls.
 fn uses(session: &Session, closed: Arc<AtomicBool>) -> (Arc<StopSignal>, CallGroup) {
     let stop = Arc::new(StopSignal::new(Some(Arc::clone(session.closed())), closed));
     let due = Arc::clone(&stop);

@@ -1,4 +1,4 @@
-//! Why a stream, or a call of a client, is to end.
+//! The signals that end a stream, or a call of a client.
 
 use crosslane::Error;
 use pyo3::exceptions::{
@@ -8,15 +8,15 @@ use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Why a stream, or a call of a client, is to end.
+/// The signals that end a stream, or a call of a client.
 pub(crate) struct StopSignal {
-    /// It was closed, maybe by another thread.
+    /// It was closed, possibly by another thread.
     closed: Arc<AtomicBool>,
     /// The terminal's Ctrl-C reached the workers.
     interrupted: AtomicBool,
-    /// The client whose it is was closed.
+    /// Whether its client was closed.
     client: Option<Arc<AtomicBool>>,
-    /// What a signal's handler has raised.
+    /// The exception of a signal's handler.
     raised: Mutex<Option<PyErr>>,
 }
 
@@ -44,7 +44,7 @@ impl StopSignal {
         self.client.as_ref().is_some_and(|client| client.load(Relaxed))
     }
 
-    /// Asked while a thread waits, without the interpreter's lock.
+    /// Whether it is to end. A waiting thread asks this, without the interpreter's lock.
     pub(crate) fn is_due(&self) -> bool {
         if self.is_closed() || self.interrupted.load(Relaxed) {
             return true;
@@ -60,7 +60,7 @@ impl StopSignal {
         }
     }
 
-    /// What Python raises for what has to end.
+    /// The exception for the reason of the end.
     pub(crate) fn cancelled(&self) -> PyErr {
         let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take();
         raised.unwrap_or_else(|| match self.closed.load(Relaxed) {
@@ -70,12 +70,12 @@ impl StopSignal {
         })
     }
 
-    /// What Python raises for an error.
+    /// The exception for an error.
     pub(crate) fn raise(&self, error: &Error) -> PyErr {
         match error {
             Error::Cancelled { .. } => self.cancelled(),
             Error::TimedOut { .. } => PyTimeoutError::new_err(error.to_string()),
-            // What a client hears of its server; other libraries are no servers.
+            // For a client, these errors are those of its connection.
             Error::Load { failure, .. } if self.client.is_some() => {
                 PyConnectionError::new_err(failure.message.clone())
             }

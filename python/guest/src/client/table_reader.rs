@@ -8,7 +8,8 @@ use crosslane_remote::session::Table;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// The rows of a table function that were not taken yet. It has the methods of [`super::Map`], and takes no input.
+/// The rows of a table function that were not taken yet. It has the methods of [`super::Map`], and
+/// takes no input.
 #[pyclass(frozen)]
 pub(crate) struct TableReader {
     reading: Reading<(Table, CallGroup)>,

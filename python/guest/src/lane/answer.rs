@@ -43,8 +43,8 @@ pub(crate) fn refuse(
     lane.fail_after(call, failure, row, |lane, size| wait_for_room(py, lane, size))
 }
 
-/// Waits until an answer of so many bytes fits into the lane. The engine may be slow to take its replies, so other threads of
-/// this process may run meanwhile.
+/// Waits until an answer of so many bytes fits into the lane. The engine may be slow to take its
+/// replies, so other threads of this process may run meanwhile.
 fn wait_for_room(py: Python<'_>, lane: &mut GuestLane, size: usize) -> PyResult<()> {
     Ok(py.detach(|| lane.wait_for_room(size))?)
 }

@@ -7,7 +7,7 @@ use crosslane_process::guest::Call;
 use crosslane_ring::ProgressWord;
 use pyo3::prelude::*;
 
-/// A batch, and where the engine is told how far its rows are.
+/// A batch, and the word that tells the engine how far the work is.
 pub(crate) struct Exchange<'a> {
     pub(crate) columns: &'a [Column<'a>],
     pub(crate) call: Call,
@@ -36,7 +36,7 @@ impl Exchange<'_> {
         })
     }
 
-    /// Tells the engine the number of the row that is called, or what `crosslane::lane` has beside such numbers.
+    /// Tells the engine the number of the current row, or a mark of `crosslane::lane`.
     pub(crate) fn tell(&self, row: u32) {
         self.progress.set(self.sequence(), row);
     }

@@ -1,4 +1,5 @@
-//! What the exchanges of all kinds of functions share: their batches, their answers, and what follows a failed call.
+//! The parts that the exchanges of all kinds of functions share: batches, answers, errors and
+//! retries.
 
 mod answer;
 mod error;

@@ -6,8 +6,9 @@ use crosslane_process::guest::Mishaps;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-/// Decides what becomes of rows whose call failed, after `tries` more than the first. It counts, and pauses before another try.
-/// Returns the error if there is no other try and the rows do not become NULL.
+/// Decides what becomes of rows whose call failed, after `tries` more than the first. It counts,
+/// and pauses before another try. Returns the error if there is no other try and the rows do not
+/// become NULL.
 pub(crate) fn forgive(
     py: Python<'_>,
     leniency: Leniency,

@@ -7,7 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ptr;
 
-/// A column, by the quickest way to its values.
+/// A column, and the quickest way to its values.
 pub(crate) enum Argument<'a, 'py> {
     Int32(&'a [i32]),
     Int64(&'a [i64]),
@@ -20,7 +20,7 @@ pub(crate) enum Argument<'a, 'py> {
         reader: &'a Reader<'py>,
         column: &'a Column<'a>,
     },
-    /// Objects that live longer than the batch; not null in rows that are called.
+    /// Objects that live longer than the batch. They are not null in rows that are called.
     Object {
         objects: &'a [*mut ffi::PyObject],
     },
@@ -66,8 +66,8 @@ impl<'a, 'py> Argument<'a, 'py> {
             Argument::Float64(values) => unsafe { ffi::PyFloat_FromDouble(values[row]) },
             Argument::Ascii { offsets, text } => {
                 let text = &text[offsets[row] as usize..offsets[row + 1] as usize];
-                // SAFETY: as above; the pointer and the length are a valid slice. ASCII is Latin 1 too, whose decoder
-                // has less to do than that of UTF-8.
+                // SAFETY: as above; the pointer and the length are a valid slice. ASCII is Latin 1
+                // too, whose decoder has less to do than that of UTF-8.
                 unsafe {
                     let length = text.len() as ffi::Py_ssize_t;
                     ffi::PyUnicode_DecodeLatin1(text.as_ptr().cast(), length, ptr::null())

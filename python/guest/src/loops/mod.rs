@@ -1,4 +1,5 @@
-//! The rows of a batch: their arguments, the loop that calls a function for each row, and their results.
+//! The rows of a batch: their arguments, the loop that calls a function for each row, and their
+//! results.
 
 mod argument;
 mod result_writer;

@@ -1,4 +1,4 @@
-//! Results, a list of them at once: what nearly all lists hold goes into its column quickly.
+//! Writes results into a column: one value, or a list of values by a quick way.
 
 use super::selection::Selection;
 use crate::values::fast_path::{self, FastPath};
@@ -11,11 +11,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::ops::Range;
 
-/// How results become rows of a column.
+/// Writes results as rows of a column.
 pub(crate) struct ResultWriter<'py> {
     vm: Vm<'py>,
     data_type: DataType,
-    /// For one of any kind.
+    /// The writer of any value.
     one: values::Writer<'py>,
 }
 
@@ -39,7 +39,7 @@ impl<'py> ResultWriter<'py> {
         self.one.write(&self.vm, value, out).map_err(|fault| fault.into_error(&self.vm))
     }
 
-    /// What the values nearly always are.
+    /// The fast path of the type.
     pub(crate) fn fast_path(&self) -> FastPath {
         match self.data_type {
             DataType::BigInt => FastPath::Int64,
@@ -51,9 +51,10 @@ impl<'py> ResultWriter<'py> {
         }
     }
 
-    /// Adds the values of a list in the places of the rows that were called, and NULLs in the others, behind the rows that
-    /// the column has already. The list begins with the row that so many are called before. An error comes with the row that it
-    /// is about. `at` is told the row whose value is next, because values may be computed only now.
+    /// Adds the values of a list to the column. They are those of the called rows behind the rows
+    /// that the column has. The other rows become NULL. `before` rows are called before the first
+    /// value of the list. An error comes with its row. `at` is told the row whose value is next,
+    /// because a value may be computed only now.
     pub(crate) fn write_all(
         &self,
         list: &Bound<'py, PyList>,
@@ -79,7 +80,7 @@ impl<'py> ResultWriter<'py> {
                 if added > 0 {
                     continue;
                 }
-                // What runs Python code to become a value could take it out of the list.
+                // The list may lose this value while Python code runs.
                 let value = list.get_item(item);
                 value.and_then(|value| self.write(&value, out)).map_err(|error| (error, row))?;
                 item += 1;
@@ -88,8 +89,8 @@ impl<'py> ResultWriter<'py> {
         Ok(())
     }
 
-    /// Adds the first of these values in a list, up to one that is not exactly of the type which nearly all values have, or
-    /// does not fit. Says how many. Nothing here runs Python code, which could change the list.
+    /// Adds the first of these values, up to one that is not exactly of the usual type, or does not
+    /// fit. Returns how many. No Python code runs here, which could change the list.
     fn add_plain(
         &self,
         list: &Bound<'py, PyList>,
@@ -98,17 +99,18 @@ impl<'py> ResultWriter<'py> {
     ) -> Result<usize, Overflow> {
         let count = items.len();
         let mut objects = items.map_while(|item| {
-            // SAFETY: a living list gives a borrowed reference, which it keeps until the next value, or null with an
-            // exception set.
+            // SAFETY: a living list gives a borrowed reference, which it keeps until the next
+            // value, or null with an exception set.
             let object = unsafe { ffi::PyList_GetItem(list.as_ptr(), item as ffi::Py_ssize_t) };
             if object.is_null() {
-                // The list is shorter, which is told for the value that is not there.
+                // The list is shorter. The error comes when the missing value is taken.
                 drop(PyErr::take(list.py()));
             }
             (!object.is_null()).then_some(object)
         });
         let layout = layout::known();
-        // SAFETY: the objects live while they are in the list, and a `Bound` says that the interpreter's lock is held.
+        // SAFETY: the objects live while they are in the list, and a `Bound` says that the
+        // interpreter's lock is held.
         unsafe {
             Ok(match self.fast_path() {
                 FastPath::Int64 => out.fixed_while(|| fast_path::integer_of(layout, objects.next()?)),

@@ -1,20 +1,23 @@
-//! The objects that a loop gets for an argument: two in turns, for as long as nobody else has them.
+//! The objects of an argument: two objects that take turns, as long as no other code has them.
 //!
-//! Most functions only look at an int, a float or a str, and CPython would free it and make one of the same size for the
-//! next row. Here the object gets the next row's value instead. That is safe, because nobody can tell such an object from
-//! a new one in its place:
+//! Most functions only read an int, a float or a str. CPython would free it and make one of the
+//! same size for the next row. Here the object gets the value of the next row instead. That is
+//! safe, because no code can tell such an object from a new one:
 //!
-//! - Whoever can reach an object holds a reference, and [`ReusedObjects`] has one of its own. So while the count is one, no variable,
-//!   container, frame, traceback or other thread has it. The interpreter's lock is held from the look at the count to the
-//!   new reference.
-//! - The loop's variable holds a row's object until it gets the next one, which therefore is the other of the two.
-//! - Ints, floats and strs have no weak references and no cycles, and `id` tells objects apart only while they live. Ints
-//!   and floats keep nothing of their value elsewhere. A str keeps its hash, which is forgotten, and can be interned or
-//!   have copies of its text: then it is given up.
-//! - The ints that CPython has one object for, and empty texts and those of one character, are never kept.
-//! - Only objects that were made here are changed: an int has room for two digits, a str for its [`Layout::room`].
+//! - Code that can reach an object holds a reference, and [`ReusedObjects`] holds one, too. So
+//!   while the count is one, no variable, container, frame, traceback or other thread has the
+//!   object. The interpreter's lock is held from the look at the count to the new reference.
+//! - The loop's variable holds the object of a row until it gets the next one. So the next one is
+//!   the other of the two objects.
+//! - Ints, floats and strs have no weak references and no cycles, and `id` tells objects apart only
+//!   while they live. Ints and floats keep their value nowhere else. A str keeps its hash, which is
+//!   reset. It can be interned or have copies of its text: then it is not used again.
+//! - The ints that CPython has one object for, empty texts and texts of one character are never
+//!   used again.
+//! - Only objects that were made here are changed. Such an int has room for two digits, and such a
+//!   str for its [`Layout::room`].
 //!
-//! Without the interpreter's lock this would not hold; such builds have no known layout.
+//! Without the interpreter's lock this would not be safe. Builds without it have no known layout.
 
 use super::argument::Argument;
 use crate::values::layout::{self, Layout};
@@ -22,16 +25,16 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::{mem, ptr};
 
-/// Longer texts are made anew: their bytes cost more than their objects, and one that somebody keeps would hold the memory
-/// of the longest before it.
+/// Longer texts get new objects: their bytes cost more than their objects, and a text that other
+/// code keeps would hold the memory of the longest text before it.
 const MOST_TEXT: usize = 256;
 
 pub(crate) struct ReusedObjects {
     layout: Option<Layout>,
     objects: [*mut ffi::PyObject; 2],
-    /// How long a text fits into each of them.
+    /// The longest text that fits into each object.
     room: [usize; 2],
-    /// Which of them was given last.
+    /// Which object was given last.
     last: usize,
 }
 
@@ -49,8 +52,8 @@ impl ReusedObjects {
         row: usize,
     ) -> *mut ffi::PyObject {
         let Some(layout) = self.layout else { return other(py, argument, row) };
-        // SAFETY: what `free` returns is of the type that its function makes, as all objects that one argument gets, and
-        // nobody else has it.
+        // SAFETY: what `free` returns is of the type that its function makes, as all objects that
+        // one argument gets, and nobody else has it.
         unsafe {
             let integer = match argument {
                 Argument::Int64(values) => values[row],
@@ -98,8 +101,8 @@ impl ReusedObjects {
         }
     }
 
-    /// The object whose turn it is, if nobody else has it, or one that is made now, or null with an exception set. What
-    /// makes one may note its room.
+    /// The object whose turn it is, if no other code has it. Otherwise a new object, or null with
+    /// an exception set. `make` may note the room of the object that it makes.
     #[inline(always)]
     fn free(&mut self, make: impl FnOnce(&mut usize) -> *mut ffi::PyObject) -> *mut ffi::PyObject {
         let next = self.last ^ 1;
@@ -113,7 +116,7 @@ impl ReusedObjects {
         self.objects[next]
     }
 
-    /// A new reference to an object that was free; null if there is none.
+    /// A new reference to an object that was free. Null if there is no object.
     #[inline(always)]
     fn give(&mut self, object: *mut ffi::PyObject) -> *mut ffi::PyObject {
         if !object.is_null() {
@@ -127,12 +130,13 @@ impl ReusedObjects {
     #[inline(never)]
     fn forget(&mut self, which: usize) {
         let kept = mem::replace(&mut self.objects[which], ptr::null_mut());
-        // SAFETY: the reference was this one's own; the interpreter's lock is held, as in all that is done here.
+        // SAFETY: the reference was this one's own; the interpreter's lock is held, as in all that
+        // is done here.
         unsafe { ffi::Py_XDECREF(kept) };
     }
 }
 
-/// A new reference to a value that is not kept, or null with an exception set.
+/// A new reference to a new object, or null with an exception set.
 #[inline(never)]
 fn other<'py>(py: Python<'py>, argument: &Argument<'_, 'py>, row: usize) -> *mut ffi::PyObject {
     argument.get(py, row).unwrap_or_else(|error| {

@@ -1,7 +1,8 @@
-//! The values of a row, and a call with them from here: for functions that have no loop in Python, and for another try.
+//! Calls from Rust, one for each row: for functions that have no loop in Python, and for another
+//! try.
 //!
-//! What does not change within a batch is worked out once for it: where a column's values lie, whether
-//! its strings are ASCII, and the function's vectorcall entry.
+//! What does not change within a batch is found once: where the values of a column lie, whether its
+//! strings are ASCII, and the vectorcall entry of the function.
 
 use super::argument::Argument;
 use crate::values::vectorcall;
@@ -10,19 +11,20 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::ptr;
 
-/// Calls a function with the values of one row after the other.
+/// Calls a function for one row after the other.
 pub(crate) struct RowCaller<'a, 'py> {
     function: &'a Bound<'py, PyAny>,
     entry: Option<vectorcall::Entry>,
     arguments: &'a [Argument<'a, 'py>],
     /// Whether the last argument is a list of any number of arguments.
     variadic: bool,
-    /// The arguments behind one free place, which CPython may use for `self`.
+    /// One free place, which CPython may use for `self`, and the arguments.
     stack: Vec<*mut ffi::PyObject>,
 }
 
 impl<'a, 'py> RowCaller<'a, 'py> {
-    /// Puts the elements of the list at the end of the stack in its place. Says how many arguments there are then.
+    /// Replaces the list at the end of the stack by its elements. Returns how many arguments there
+    /// are then.
     fn spread(&mut self, py: Python<'py>, filled: usize) -> usize {
         // SAFETY: the reference is the stack's own, and is taken from it here.
         let list = unsafe { Bound::from_owned_ptr(py, self.stack[filled]) };

@@ -1,10 +1,14 @@
 //! An iterator over the rows of a batch, for the loops of [`crosslane/_loop.py`].
 //!
-//! A raw type, because it stands in the guest's hottest loop: its `tp_iternext` takes the result of the row before out of
-//! its cell, makes the next row's values, and tells the engine which row it is. The first value is what it returns, the
-//! others are put into cells: so the loop has no list of results and no tuples of arguments. The iterator borrows the batch:
-//! [`Values::close`] ends that, so that one which outlives its batch is empty. Any thread that finds the iterator may ask it
-//! for rows. It holds the batch's only pointer, and who asks takes that out meanwhile: `close` returns when it has it.
+//! It is a raw type, because it is in the guest's hottest loop. Its `tp_iternext` takes the result
+//! of the last row out of its cell, makes the values of the next row, and tells the engine the
+//! number of that row. It returns the first value and puts the others into cells. So the loop has
+//! no list of results and no tuples of arguments.
+//!
+//! The iterator borrows the batch. [`Values::close`] ends the borrow, so an iterator that outlives
+//! its batch is empty. Any thread that finds the iterator may ask it for rows. It holds the only
+//! pointer to the batch. A thread that uses the pointer takes it out meanwhile, and `close` returns
+//! when it has the pointer.
 
 use super::argument::Argument;
 use super::reuse::ReusedObjects;
@@ -23,10 +27,10 @@ use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-/// How often is looked whether another thread is done with an iterator.
+/// How often `close` looks whether another thread is done with the iterator.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What is said of a loop that ended before its last row.
+/// The error of a loop that ended before its last row.
 const EARLY: &str = "the loop over the rows ended early: other code has used its iterator";
 
 /// A function's loop, as `make` of `_loop.py` returns it.
@@ -53,11 +57,11 @@ impl Loop {
 struct Input<'a, 'py> {
     argument: Argument<'a, 'py>,
     reused: ReusedObjects,
-    /// Where its values go; null for the first.
+    /// The cell of its values. Null for the first argument.
     cell: *mut ffi::PyObject,
 }
 
-/// The columns of a batch, and how far they were read.
+/// The columns of a batch, and the position in them.
 pub(crate) struct Cursor<'a, 'py> {
     py: Python<'py>,
     layout: Option<Layout>,
@@ -68,17 +72,17 @@ pub(crate) struct Cursor<'a, 'py> {
     selection: &'a Selection,
     progress: &'a ProgressWord,
     sequence: u32,
-    /// What is told beside the number of a row.
+    /// The bits that the engine is told beside the number of a row.
     mark: u32,
     results: RowResults<'a, 'py>,
-    /// The first row that was not looked at.
+    /// The first row that was not begun.
     next: usize,
     /// The row that was begun last.
     row: usize,
-    /// Whether its result was not taken yet.
+    /// Whether the result of that row was not taken yet.
     begun: bool,
-    /// Why a row could not be read, or a result not be taken, which ends the iterator as if there were no more: Python's
-    /// loops hide some exceptions of iterators.
+    /// Why a row could not be read, or a result not be taken. This ends the iterator as if there
+    /// were no more rows, because Python's loops hide some exceptions of iterators.
     broken: Option<PyErr>,
 }
 
@@ -113,15 +117,16 @@ impl<'a, 'py> Cursor<'a, 'py> {
         }
     }
 
-    /// Has the rows counted only: they are not those of the exchange.
+    /// Tells the engine counts of rows, because the rows are not those of the exchange.
     pub(crate) fn counting(self) -> Self {
         Self { mark: COUNT, ..self }
     }
 
-    /// Calls the function for the rows from one on.
+    /// Calls the function for all rows from `from` on.
     ///
     /// # Errors
-    /// With the first row that has no result; that is none if all have one.
+    /// The error, and the first row without a result. That is the number of rows if all rows have
+    /// one.
     pub(crate) fn run(&mut self, from: usize) -> Result<(), (PyErr, usize)> {
         (self.next, self.row, self.begun) = (from, from, false);
         self.empty();
@@ -142,7 +147,8 @@ impl<'a, 'py> Cursor<'a, 'py> {
         outcome
     }
 
-    /// The first row without a result, now that the loop is over: a signal may have come between two rows.
+    /// The first row without a result, after the loop has ended. A signal may have come between two
+    /// rows.
     ///
     /// # Errors
     /// If the last result cannot be taken.
@@ -165,7 +171,7 @@ impl<'a, 'py> Cursor<'a, 'py> {
         self.results
     }
 
-    /// Lets go of what is in the cells.
+    /// Empties the cells.
     fn empty(&self) {
         let arguments = self.inputs.iter().map(|input| input.cell).skip(1);
         for cell in arguments.chain([self.result]) {
@@ -237,9 +243,9 @@ impl<'a, 'py> Cursor<'a, 'py> {
 #[repr(C)]
 struct Object {
     base: ffi::PyObject,
-    /// The only pointer to a [`Cursor`] that lives until `close` has taken it. Who uses it takes it out meanwhile, since
-    /// what runs when an object is let go could ask for another row, and another thread could when it gets the
-    /// interpreter's lock.
+    /// The only pointer to a [`Cursor`]. The cursor lives until `close` has taken the pointer. Code
+    /// that uses the cursor takes the pointer out meanwhile: a destructor that runs then could ask
+    /// for another row, and so could another thread that gets the interpreter's lock.
     cursor: *mut Cursor<'static, 'static>,
 }
 
@@ -251,7 +257,8 @@ impl<'py> Values<'py> {
     /// The cursor must stay where it is, and be used by nobody else, until `close`.
     unsafe fn open(py: Python<'py>, cursor: *mut Cursor<'_, '_>) -> PyResult<Self> {
         let class = class(py)?;
-        // SAFETY: the type's instances have room for `Object`, whose memory is zero; the lifetime is the caller's promise.
+        // SAFETY: the type's instances have room for `Object`, whose memory is zero; the lifetime
+        // is the caller's promise.
         unsafe {
             let object = ffi::PyType_GenericAlloc(class.cast(), 0);
             let object = Bound::from_owned_ptr_or_err(py, object)?;
@@ -264,7 +271,7 @@ impl<'py> Values<'py> {
         &self.0
     }
 
-    /// Ends the iterator. Waits until no other thread is within it: only then is the cursor not used any more.
+    /// Ends the iterator. Waits until no other thread uses the cursor.
     fn close(self, py: Python<'py>) {
         // SAFETY: the object is ours, of our type, and the interpreter's lock is held.
         while unsafe { take(self.0.as_ptr().cast()) }.is_null() {
@@ -273,10 +280,10 @@ impl<'py> Values<'py> {
     }
 }
 
-/// Takes the cursor out of an iterator: null if somebody else has it.
+/// Takes the cursor out of an iterator. Null if other code has it.
 ///
 /// # Safety
-/// It must be one, and the interpreter's lock be held.
+/// The object must be such an iterator, and the interpreter's lock be held.
 #[inline(always)]
 unsafe fn take(object: *mut Object) -> *mut Cursor<'static, 'static> {
     // SAFETY: as the caller says.
@@ -306,8 +313,8 @@ fn class(py: Python<'_>) -> PyResult<*mut ffi::PyObject> {
 
 /// `tp_iternext`: the first value of the next row, or null at the end.
 unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: CPython calls this with an instance and with its lock held; the cursor lives until `close` has taken it, which
-    // is not before it is put back.
+    // SAFETY: CPython calls this with an instance and with its lock held; the cursor lives until
+    // `close` has taken it, which is not before it is put back.
     unsafe {
         let object = object.cast::<Object>();
         let place = take(object);

@@ -7,15 +7,15 @@ use crosslane::ColumnBuilder;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-/// The results of a batch's rows, one after the other.
+/// Takes the results of the rows of a batch, one after the other.
 pub(crate) struct RowResults<'a, 'py> {
     py: Python<'py>,
     pub(super) layout: Option<Layout>,
     fast_path: FastPath,
     pub(super) selection: &'a Selection,
     out: &'a mut ColumnBuilder,
-    /// The results from the first one on that only the writer can turn into a value. It may run Python code for that, which
-    /// it does when all rows were called.
+    /// All results from the first one on that only the writer can turn into a value. The writer may
+    /// run Python code for that, so it does it after all rows were called.
     later: Option<Bound<'py, PyList>>,
 }
 
@@ -33,7 +33,7 @@ impl<'a, 'py> RowResults<'a, 'py> {
         self.py
     }
 
-    /// Adds the result of a row that is called, behind those of all such rows before it.
+    /// Adds the result of a called row, behind the results of all such rows before it.
     #[inline(always)]
     pub(crate) fn push(&mut self, row: usize, result: &Bound<'py, PyAny>) -> PyResult<()> {
         if self.later.is_none() {
@@ -54,7 +54,7 @@ impl<'a, 'py> RowResults<'a, 'py> {
         self.later.get_or_insert_with(|| PyList::empty(self.py)).append(result)
     }
 
-    /// The results that are not in the column yet: those of the rows behind it that are called.
+    /// The results that are not in the column yet. They are those of the last called rows.
     pub(crate) fn later(self) -> Bound<'py, PyList> {
         self.later.unwrap_or_else(|| PyList::empty(self.py))
     }

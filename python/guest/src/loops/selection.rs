@@ -5,7 +5,7 @@ use crosslane::batch::{Column, bit};
 /// Which rows of a batch are called.
 pub(crate) struct Selection {
     rows: usize,
-    /// One bit a row; none if all rows are called.
+    /// One bit for each row. None if all rows are called.
     bits: Option<Vec<u8>>,
 }
 
@@ -35,7 +35,7 @@ impl Selection {
         self.bits.is_none()
     }
 
-    /// Those of these rows whose bit is set, which is none that is not among them.
+    /// The rows whose bit is set. All of them must be among these rows.
     pub(crate) fn only(self, bits: Vec<u8>) -> Self {
         Self { bits: Some(bits), ..self }
     }
@@ -49,7 +49,7 @@ impl Selection {
         self.bits.as_ref().is_none_or(|bits| bit(bits, row))
     }
 
-    /// The first row from `row` on that is called, or the number of rows.
+    /// The first called row from `row` on, or the number of rows.
     #[inline]
     pub(crate) fn next(&self, mut row: usize) -> usize {
         while row < self.rows && !self.contains(row) {
@@ -58,7 +58,7 @@ impl Selection {
         row
     }
 
-    /// How many rows from `row` on are called, until one is not.
+    /// How many rows from `row` on are called without a gap.
     #[inline]
     pub(crate) fn run_length(&self, row: usize) -> usize {
         match &self.bits {

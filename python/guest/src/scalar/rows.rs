@@ -15,7 +15,8 @@ use std::collections::HashMap;
 pub(crate) struct RowCalls<'py> {
     readers: Vec<Reader<'py>>,
     writer: ResultWriter<'py>,
-    /// The function's own loop. A function without parameters, or with any number of them, has none.
+    /// The function's own loop. A function without parameters, or with any number of them, has
+    /// none.
     each: Option<Loop>,
 }
 
@@ -94,7 +95,8 @@ impl<'a, 'py> Batch<'a, 'py> {
         RowCaller::new(self.callee.callable.bind(py), arguments, self.callee.variadic)
     }
 
-    /// Calls the rows of a batch by the function's own loop. Returns the results that are not in the column yet.
+    /// Calls the rows of a batch by the function's own loop. Returns the results that are not in
+    /// the column yet.
     fn loop_rows(
         &self,
         each: &Loop,
@@ -153,7 +155,8 @@ impl<'a, 'py> Batch<'a, 'py> {
         }
     }
 
-    /// Calls a row once more, and then as often as the function may be tried. Returns None if all tries fail.
+    /// Calls a row once more, and then as often as the function may be tried. Returns None if all
+    /// tries fail.
     fn call_again(
         &self,
         py: Python<'py>,

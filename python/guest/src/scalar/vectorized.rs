@@ -9,8 +9,8 @@ use crosslane_process::guest::Mishaps;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-/// Calls with a pyarrow array for each column. `crosslane._vectors.Caller` turns them into what the function takes. It returns an
-/// array, or a list for the writer.
+/// Calls with a pyarrow array for each column. `crosslane._vectors.Caller` turns them into what the
+/// function takes. It returns an array, or a list for the writer.
 pub(crate) struct VectorizedCalls<'py> {
     /// The pyarrow types of the arguments.
     arguments: Vec<Py<PyAny>>,

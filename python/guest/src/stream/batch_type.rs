@@ -8,8 +8,8 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// The pyarrow type of the batches of a table, whose columns a text such as `STRUCT(a BIGINT, b VARCHAR)` says: of those that are
-/// read from a lane, or of those that are sent.
+/// The pyarrow type of the batches of a table with these columns, such as `STRUCT(a BIGINT, b
+/// VARCHAR)`. It is the type of batches that are read from a lane, or of batches that are sent.
 ///
 /// Raises ValueError if it is no SQL type.
 #[pyfunction]
@@ -19,7 +19,7 @@ pub(crate) fn table_type<'py>(py: Python<'py>, columns: &str, sent: bool) -> PyR
     arrow::pyarrow_type(py, &table, if sent { Direction::Result } else { Direction::Argument })
 }
 
-/// A table whose batches travel: its columns, the same as text, and the pyarrow type of a batch.
+/// The type of the batches of a table: its columns, the same as text, and the pyarrow type.
 #[derive(Debug)]
 pub(crate) struct BatchType {
     pub(crate) columns: DataType,
@@ -43,12 +43,12 @@ impl BatchType {
     }
 }
 
-/// The tables that were seen, by their texts.
+/// The types of batches that were seen, by their texts.
 #[derive(Default)]
 pub(crate) struct BatchTypes(Instances<Box<str>, Arc<BatchType>>);
 
 impl BatchTypes {
-    /// That of a text such as `(STRUCT(a BIGINT))`.
+    /// The type of a text such as `(STRUCT(a BIGINT))`.
     pub(crate) fn get(&mut self, py: Python<'_>, types: &str) -> PyResult<Arc<BatchType>> {
         let table = self.0.get_or_make(types, || {
             let columns = table_of(types).ok_or_else(|| {
@@ -60,7 +60,7 @@ impl BatchTypes {
     }
 }
 
-/// A batch with its types, on its way.
+/// A batch that is sent, with its types.
 pub(crate) struct TypedBatch {
     results: Results,
     types: Arc<str>,

@@ -1,4 +1,4 @@
-//! The batches of a stream's input, as a function's iterator.
+//! The batches of a stream's input, as an iterator for a function.
 
 use super::batch_type::BatchType;
 use super::shared_lane::Shared;
@@ -10,10 +10,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
-/// How long who reads the batches of an input waits for who sends results.
+/// How long a thread that reads the input waits for a thread that sends results, before it looks
+/// again.
 const GLANCE: Duration = Duration::from_micros(50);
 
-/// The batches of an input, as StructArrays. It waits for each.
+/// An iterator over the batches of an input, which are StructArrays. It waits for each batch.
 #[pyclass(frozen)]
 pub(super) struct InputBatches {
     pub(super) lane: Arc<Shared>,
@@ -62,7 +63,7 @@ impl InputBatches {
             }
             Next::Cancelled | Next::Stopped => {
                 state.cancelled = true;
-                // It ends generators, and is none of the errors that functions expect.
+                // GeneratorExit ends generators, and functions do not catch it as an error.
                 Err(PyGeneratorExit::new_err(()))
             }
             Next::Closed => {

@@ -1,6 +1,7 @@
 //! A lane that several threads of Python use for one exchange.
 //!
-//! Each thread uses the lane under a lock. No thread waits for that lock while it holds the interpreter's.
+//! Each thread uses the lane under a lock. No thread waits for that lock while it holds the
+//! interpreter's.
 
 use super::batch_type::TypedBatch;
 use crosslane_process::guest::{Call, Emitted, GuestLane};
@@ -13,16 +14,17 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A lane that several threads of Python's use for one exchange.
+/// A lane that several threads of Python use for one exchange.
 pub(super) struct SharedLane<'a> {
     pub(super) shared: Arc<Shared>,
     lane: PhantomData<&'a mut GuestLane>,
 }
 
-/// The lane, as long as it is lent.
+/// The lane, for the time of the exchange.
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Whether results are to be sent: who waits for a batch lets go of the lane then, which the alarm tells.
+    /// Whether a thread wants to send results. A thread that waits for a batch then gives up the
+    /// lane. The alarm wakes it.
     pub(super) sends: AtomicBool,
     alarm: Alarm<MappedRing>,
 }
@@ -35,17 +37,18 @@ pub(super) struct State {
     pub(super) cancelled: bool,
 }
 
-// SAFETY: the pointer is used under the lock only, by one thread at a time, and a GuestLane may be used by any.
+// SAFETY: the pointer is used under the lock only, by one thread at a time, and a GuestLane may be
+// used by any.
 unsafe impl Send for State {}
 
-/// That the pointer's target may be used by any thread.
+/// The target of the pointer may be used by any thread.
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<GuestLane>();
 };
 
 impl Shared {
-    /// The lane for who sends: those who wait for batches let go of it.
+    /// The lane for a thread that sends. Threads that wait for batches give it up.
     fn lock_to_send(&self, py: Python<'_>) -> MutexGuard<'_, State> {
         self.sends.store(true, Relaxed);
         self.alarm.sound();
@@ -54,7 +57,7 @@ impl Shared {
         state
     }
 
-    /// The lane for this thread, which waits for the others without the interpreter's lock.
+    /// The lane for this thread. It waits for other threads without the interpreter's lock.
     pub(super) fn lock(&self, py: Python<'_>) -> MutexGuard<'_, State> {
         self.state.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,7 +65,8 @@ impl Shared {
 
 impl State {
     pub(super) fn lane(&mut self) -> Option<&mut GuestLane> {
-        // SAFETY: it points to a lane that is borrowed mutably for as long as it is here ([`SharedLane`]), and who calls this holds the lock.
+        // SAFETY: it points to a lane that is borrowed mutably for as long as it is here
+        // ([`SharedLane`]), and who calls this holds the lock.
         self.lane.map(|mut lane| unsafe { lane.as_mut() })
     }
 }
@@ -75,7 +79,7 @@ impl<'a> SharedLane<'a> {
         Self { shared, lane: PhantomData }
     }
 
-    /// Sends a batch that is not the last. False if nobody wants it.
+    /// Sends a batch that is not the last. Returns false if the engine wants no more.
     pub(super) fn send(
         &self,
         py: Python<'_>,
@@ -101,7 +105,8 @@ impl Drop for SharedLane<'_> {
     }
 }
 
-/// Sends a batch that is not the last, without the interpreter's lock while there is no room for it. False if nobody wants it.
+/// Sends a batch that is not the last. Waits for room without the interpreter's lock. Returns false
+/// if the engine wants no more.
 pub(super) fn send(
     py: Python<'_>,
     lane: &mut GuestLane,

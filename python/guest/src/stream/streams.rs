@@ -1,8 +1,4 @@
-//! Batches of a stream, as a lane answers them: a batch of Arrow in, any number of batches out, for each of them or for all.
-//!
-//! A function that sees all batches gets an iterator of them, which waits for the next in the lane. It may give the iterator to threads
-//! of its own, while others of the function's results are sent. So the lane is [`SharedLane`] to all of them for the exchange: each uses it under a
-//! lock, which nobody waits for while holding the interpreter's.
+//! The answers of stream functions: to a batch of the input, or to all batches.
 
 use super::batch_type::{BatchTypes, TypedBatch};
 use super::input::InputBatches;
@@ -17,8 +13,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::sync::Arc;
 
-/// Prepares what a stream function needs before its first batch. Gives the call back, unless that failed, which the engine is
-/// told then.
+/// Prepares a stream function for its first batch. Returns the call, unless that failed. Then the
+/// engine was told.
 pub(crate) fn set_up(
     lane: &mut GuestLane,
     call: Call,
@@ -42,16 +38,16 @@ pub(crate) struct Streams {
     tables: BatchTypes,
 }
 
-/// How the answer to a batch ended.
+/// How far the answer to a batch is.
 enum Ended {
-    /// With its last batch, which is sent.
+    /// The last batch was sent, which ends the exchange.
     Sent,
-    /// All was sent, but that it was the last; or nobody wants more.
+    /// All batches were sent, or the engine wants no more. The end of the exchange was not sent.
     Over,
 }
 
 impl Streams {
-    /// Answers a batch of the input; if it opens an exchange for all of them, those.
+    /// Answers a batch of the input, or all batches if the exchange is for all of them.
     pub(crate) fn answer(
         &mut self,
         lane: &mut GuestLane,
@@ -80,7 +76,7 @@ impl Streams {
     fn iterate(&mut self, lane: &mut GuestLane, call: Call, function: &Bound<'_, PyAny>) -> PyResult<Ended> {
         let shared = SharedLane::new(lane, call);
         let outcome = self.iterated(&shared, call, function);
-        // What comes of a function whose results nobody wants is of no interest.
+        // Nobody wants the results, so the outcome does not matter.
         if shared.is_cancelled(function.py()) { Ok(Ended::Over) } else { outcome }
     }
 
@@ -130,7 +126,7 @@ impl Streams {
         };
         let answers = function.call_method1(intern!(py, "answers"), (batch, lane.most() / 2))?;
         if let Ok(all) = answers.cast::<PyList>() {
-            // All is there: the last batch ends the exchange.
+            // All batches are there: the last one ends the exchange.
             let count = all.len();
             for (at, answer) in all.iter().enumerate() {
                 let (rows, batch) = self.typed(&answer)?;
@@ -147,7 +143,7 @@ impl Streams {
         self.send_all(&answers, |rows, batch| send(py, lane, &call, rows, batch))
     }
 
-    /// What `answers` gives for each batch: its types, and a StructArray.
+    /// The rows and the batch that `answers` gives: the types, and a StructArray.
     fn typed(&mut self, answer: &Bound<'_, PyAny>) -> PyResult<(usize, TypedBatch)> {
         let (types, array): (String, Bound<'_, PyAny>) =
             answer.extract().map_err(|_| PyTypeError::new_err("a batch is its types and an array"))?;

@@ -1,4 +1,5 @@
-//! Table functions, and stream functions that are declared with their columns: rows that Python yields become batches.
+//! Table functions, and stream functions that are declared with their columns: rows that Python
+//! yields become batches.
 
 mod partial_batch;
 mod row_writer;

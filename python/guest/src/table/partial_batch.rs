@@ -4,7 +4,7 @@ use crate::arrow;
 use crosslane::ColumnBuilder;
 use crosslane::batch::{Body, Encode, Plan};
 
-/// The rows of a part of a batch, as STRUCTs.
+/// Rows of a batch, as STRUCTs.
 pub(super) struct PartialBatch<'a> {
     pub(super) rows: usize,
     pub(super) pieces: Vec<Piece<'a>>,

@@ -1,4 +1,4 @@
-//! The objects that a generator yields, as rows.
+//! Rows from the objects that a generator yields.
 
 use crate::loops::ResultWriter;
 use crate::values::layout::{self, Layout};
@@ -29,7 +29,7 @@ impl<'py> Target<'py> {
     }
 }
 
-/// How yielded objects become rows.
+/// Writes yielded objects as rows.
 pub(super) struct RowWriter<'a, 'py> {
     columns: &'a [Field],
     vm: Vm<'py>,
@@ -37,7 +37,7 @@ pub(super) struct RowWriter<'a, 'py> {
     targets: Vec<Target<'py>>,
     /// Whether all columns are wanted.
     whole: bool,
-    /// A type whose objects are values of the only column.
+    /// A type whose objects are known to be values of the only column.
     values: RefCell<Option<Bound<'py, PyType>>>,
 }
 
@@ -61,7 +61,7 @@ impl<'a, 'py> RowWriter<'a, 'py> {
         })
     }
 
-    /// Adds a row. After an error it may be there in part.
+    /// Adds a row. After an error the columns may hold a part of it.
     #[inline]
     pub(super) fn write(&self, row: &Bound<'py, PyAny>, out: &mut ColumnBuilder) -> PyResult<()> {
         // SAFETY: a look at the object's type.
@@ -74,7 +74,8 @@ impl<'a, 'py> RowWriter<'a, 'py> {
         out.nested().map_err(overflow)
     }
 
-    /// Adds a row that is the value of the only column, if it is of a type of which that is known.
+    /// Adds a row that is the value of the only column, if its type is known for that. Returns
+    /// whether it did.
     #[inline]
     fn alone(&self, row: &Bound<'py, PyAny>, out: &mut ColumnBuilder) -> PyResult<bool> {
         let ([_], [target], [child]) = (self.columns, &self.targets[..], &mut out.children[..]) else {
@@ -120,7 +121,7 @@ impl<'a, 'py> RowWriter<'a, 'py> {
         if plain { Ok(()) } else { self.value(target, value, out) }
     }
 
-    /// Adds a value that is none of the usual.
+    /// Adds a value that the fast path does not take.
     #[cold]
     fn value(
         &self,
@@ -130,7 +131,7 @@ impl<'a, 'py> RowWriter<'a, 'py> {
     ) -> PyResult<()> {
         target.writer.write(value, out).inspect_err(|error| {
             let note = format!("in column {}", target.name);
-            // What it cannot be noted on is told without.
+            // An error that takes no note is raised without the note.
             let _ = error.value(value.py()).call_method1(intern!(value.py(), "add_note"), (note,));
         })
     }
@@ -197,7 +198,7 @@ impl<'a, 'py> RowWriter<'a, 'py> {
     }
 }
 
-/// An error that is yielded in the place of a row.
+/// The error that a generator yields instead of a row.
 pub(super) fn exception(object: &Bound<'_, PyAny>) -> Option<PyErr> {
     object.is_instance_of::<PyException>().then(|| PyErr::from_value(object.clone()))
 }

@@ -1,9 +1,11 @@
-//! Table functions: what a generator yields becomes batches, which the engine takes while the next ones are made.
+//! Table functions: the rows that a generator yields become batches. The engine takes a batch while
+//! the next one is made.
 //!
-//! Rows are asked for and written into their columns one by one, here: CPython then makes each row's tuple out of the memory of the
-//! one before, and the engine is told of each row, for its timeouts. The first batches are short, so that a query with a LIMIT has
-//! its rows at once, and so are those of a slow generator. A generator of batches gives whole columns. What a declared stream function
-//! gives for a batch of its input goes the same way.
+//! The generator is asked for each row here, and the row is written into its columns. So CPython
+//! makes the tuple of a row out of the memory of the tuple before, and the engine is told of each
+//! row, for its timeouts. The first batches are short, so that a query with a LIMIT has its rows at
+//! once. So are the batches of a slow generator. A generator of batches gives whole columns. The
+//! rows that a declared stream function gives for a batch of its input go the same way.
 
 use super::partial_batch::{PartialBatch, Piece};
 use super::row_writer::{RowWriter, exception};
@@ -27,7 +29,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyList};
 use std::sync::Arc;
 
-/// The most rows of the first batch; those behind it are four times as long each.
+/// The most rows of the first batch. Each further batch has four times as many.
 const FIRST: usize = 16;
 /// The most rows of a batch of a stream.
 const MOST_ROWS: usize = 65_536;
@@ -50,7 +52,7 @@ pub(crate) struct Table<'py> {
     memory_limit: Option<u64>,
 }
 
-/// What a scan is asked for.
+/// What the engine asks a scan for.
 struct ScanRequest<'py> {
     partition: Option<Bound<'py, PyBytes>>,
     wanted: Vec<usize>,
@@ -98,7 +100,7 @@ impl<'py> Table<'py> {
         }))
     }
 
-    /// Answers an exchange, until there is no more or nothing more is wanted.
+    /// Answers an exchange: sends rows until there are no more, or the engine wants no more.
     pub(crate) fn answer(&self, py: Python<'py>, lane: &mut GuestLane, call: Call) -> PyResult<()> {
         let limit = self.memory_limit.and_then(MemoryLimit::set);
         match call.entry() {
@@ -159,7 +161,7 @@ impl<'py> Table<'py> {
         Ok(ScanRequest { partition: None, wanted: (0..self.columns.len()).collect(), values })
     }
 
-    /// What the scan is about, read from the lane.
+    /// What the engine asks for, read from the lane.
     fn request(&self, py: Python<'py>, lane: &GuestLane) -> PyResult<ScanRequest<'py>> {
         if self.is_stream {
             return self.batch(py, lane);
@@ -204,12 +206,12 @@ impl<'py> Table<'py> {
         };
         let wanted = request.wanted.iter().map(|place| self.columns[*place].clone());
         let rows = DataType::Struct(wanted.collect());
-        // What was asked for a batch is not asked to end early.
+        // A stream function that got a batch is not asked to end early.
         let longest = if self.is_stream { LONGEST_BATCH } else { FIRST };
         let mut sink = Sink::new(py, lane, call, &rows, longest);
         let mut iterator = None;
         let outcome = self.run(&mut sink, &request, &mut iterator);
-        // Whatever the generator was at, it ends before the exchange does.
+        // The generator ends before the exchange does.
         let closed = iterator.map_or(Ok(()), |iterator| close(&iterator));
         drop(limit);
         let outcome = match (outcome, closed) {
@@ -306,7 +308,7 @@ impl<'py> Table<'py> {
         Ok(())
     }
 
-    /// How many of these rows a batch has at most.
+    /// The most of these rows that a batch has.
     fn longest(&self, lane: &GuestLane, rows: usize, columns: &[Bound<'py, PyAny>]) -> PyResult<usize> {
         if !self.is_stream || columns.iter().any(|column| column.is_instance_of::<PyList>()) {
             return Ok(LONGEST_BATCH);
@@ -314,7 +316,7 @@ impl<'py> Table<'py> {
         let bytes =
             columns.iter().map(|column| column.getattr(intern!(column.py(), "nbytes"))?.extract::<usize>());
         let bytes = bytes.sum::<PyResult<usize>>()?;
-        // Two of them fit into the ring.
+        // Two batches fit into the ring.
         let fitting = rows.saturating_mul(lane.most() / 2) / bytes.max(1);
         Ok(fitting.clamp(1, MOST_ROWS))
     }
@@ -322,7 +324,8 @@ impl<'py> Table<'py> {
 
 /// The next object of an iterator.
 fn next<'py>(iterator: &Bound<'py, PyIterator>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    // SAFETY: it gives a new reference, or null, with an exception set unless the iterator is at its end.
+    // SAFETY: it gives a new reference, or null, with an exception set unless the iterator is at
+    // its end.
     match unsafe { Bound::from_owned_ptr_or_opt(iterator.py(), ffi::PyIter_Next(iterator.as_ptr())) } {
         Some(object) => Ok(Some(object)),
         None => PyErr::take(iterator.py()).map_or(Ok(None), Err),
@@ -336,7 +339,7 @@ fn close(iterator: &Bound<'_, PyIterator>) -> PyResult<()> {
     match close.call0() {
         Ok(_) => Ok(()),
         Err(error) if ends_lane(py, &error) => Err(error),
-        // Nobody waits for its rows any more.
+        // Nobody waits for the rows any more, so the error is only logged.
         Err(error) => {
             error.write_unraisable(py, Some(iterator));
             Ok(())

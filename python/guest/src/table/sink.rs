@@ -1,4 +1,5 @@
-//! Where the rows of a scan go: into batches, which are sent when they are long enough or take too long.
+//! The destination of the rows of a scan: batches, which are sent when they are long enough or take
+//! too long.
 
 use super::partial_batch::PartialBatch;
 use crate::lane::{self, CallError, ends_lane, refuse, succeed};
@@ -12,16 +13,16 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
-/// For so long a batch grows at most, about.
+/// The longest time that a batch grows, about.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// A batch of more bytes does not grow.
+/// A batch with more bytes is sent.
 const LARGE: usize = 1 << 18;
-/// After so many rows it is looked for both.
+/// The time and the size are looked at after so many rows.
 const OFTEN: usize = 64;
 
 /// Why a scan ends before its rows do.
 pub(super) enum End {
-    /// The engine wants no more of it.
+    /// The engine wants no more rows.
     Cancelled,
     Failed(PyErr),
     /// The native half has failed.
@@ -40,18 +41,19 @@ impl From<std::io::Error> for End {
     }
 }
 
-/// Where the rows of a scan go.
+/// The destination of the rows of a scan.
+/// too long.
 pub(super) struct Sink<'a, 'py> {
     pub(super) py: Python<'py>,
     pub(super) lane: &'a mut GuestLane,
     pub(super) call: Call,
     pub(super) progress: ProgressWord,
-    /// Those that were not sent.
+    /// The rows that were not sent yet.
     pub(super) out: ColumnBuilder,
-    /// What happened to them.
+    /// The errors and retries of these rows.
     mishaps: Mishaps,
     sent: u64,
-    /// How many rows the batch at hand has at most.
+    /// The most rows of the current batch.
     longest: usize,
     begun: Instant,
 }
@@ -83,7 +85,7 @@ impl<'a, 'py> Sink<'a, 'py> {
         self.sent + self.out.rows() as u64
     }
 
-    /// Counts a row that was written, and sends the batch if it is time to.
+    /// Counts a row that was written. Sends the batch if it is due.
     #[inline]
     pub(super) fn row(&mut self) -> Result<(), End> {
         let rows = self.out.rows();
@@ -97,14 +99,14 @@ impl<'a, 'py> Sink<'a, 'py> {
         if due { self.flush() } else { Ok(()) }
     }
 
-    /// Tells the engine how many rows there are, for its timeouts.
+    /// Tells the engine how many rows there are. It needs that for its timeouts.
     #[inline]
     fn tell(&self) {
         let rows = self.rows().min(u64::from(WRITING - 1)) as u32;
         self.progress.set(self.call.header.exchange as u32, rows | COUNT);
     }
 
-    /// Makes the row at hand NULL that is an error, or fails with it.
+    /// Replaces the current row by NULL, or fails with its error.
     #[cold]
     pub(super) fn forgive(&mut self, on_error: OnError, error: PyErr) -> Result<(), End> {
         let rows = self.out.rows();
@@ -117,7 +119,7 @@ impl<'a, 'py> Sink<'a, 'py> {
         Ok(())
     }
 
-    /// Sends the rows so far.
+    /// Sends the rows of the current batch.
     pub(super) fn flush(&mut self) -> Result<(), End> {
         let rows = self.out.rows();
         if rows > 0 {
@@ -132,7 +134,7 @@ impl<'a, 'py> Sink<'a, 'py> {
         Ok(())
     }
 
-    /// Sends rows, as soon as there is room for them. Other threads of Python go on meanwhile.
+    /// Sends rows when there is room for them. Other threads of Python run meanwhile.
     pub(super) fn send(&mut self, rows: usize, content: &(dyn Encode + Sync)) -> Result<(), End> {
         let mishaps = std::mem::take(&mut self.mishaps);
         let Self { py, lane, call, .. } = self;
@@ -152,7 +154,7 @@ impl<'a, 'py> Sink<'a, 'py> {
     pub(super) fn finish(mut self, outcome: Result<(), End>) -> PyResult<()> {
         let row = self.rows();
         let outcome = match outcome {
-            // What was made before counts.
+            // The rows before the error are sent.
             Err(End::Failed(error)) => match self.flush() {
                 Ok(()) | Err(End::Failed(_)) => Err(End::Failed(error)),
                 Err(other) => Err(other),
@@ -167,7 +169,7 @@ impl<'a, 'py> Sink<'a, 'py> {
     }
 }
 
-/// Tells the engine that an exchange has failed, in the row of its table with this number.
+/// Tells the engine that an exchange has failed, and in which row of the table.
 pub(super) fn fail(
     py: Python<'_>,
     lane: &mut GuestLane,

@@ -1,8 +1,9 @@
-//! Python's dates and times, without their layouts, which the limited API does not have.
+//! Python's dates and times. The limited API does not have their layouts.
 //!
-//! A date is known by its ordinal. Times and datetimes are made from the bytes that pickle keeps of them, and give them
-//! (`datetime.datetime.__reduce__`): every version of Python has the same ones, because it reads the pickles of the others.
-//! Their parts, one by one, take three times as long.
+//! A date is known by its ordinal. Times and datetimes are made from the bytes that pickle keeps of
+//! them, and give these bytes (`datetime.datetime.__reduce__`). Every version of Python has the
+//! same bytes, because it reads the pickles of the others. Reading the fields one by one takes
+//! three times as long.
 
 use crate::values::vectorcall;
 use pyo3::exceptions::PyTypeError;
@@ -20,7 +21,7 @@ pub(crate) type Clock = (u8, u8, u8, u32);
 const EPOCH: i64 = 719_163;
 const SECOND: i64 = 1_000_000;
 
-/// What is called for each value.
+/// The methods that are called for values.
 struct Methods {
     from_ordinal: Py<PyAny>,
     ordinal: Py<PyAny>,
@@ -46,12 +47,12 @@ impl Methods {
     }
 }
 
-/// Finds the classes and their methods, before a library can put others into their places.
+/// Finds the classes and their methods, before a library can replace them.
 pub(crate) fn find(py: Python<'_>) -> PyResult<()> {
     Methods::get(py).map(drop)
 }
 
-/// Whether a value is exactly of one of the classes.
+/// Whether the class of a value is exactly one of these.
 pub(crate) fn is_one(value: &Bound<'_, PyAny>) -> bool {
     value.is_exact_instance_of::<PyDateTime>()
         || value.is_exact_instance_of::<PyDate>()
@@ -79,7 +80,7 @@ pub(crate) fn time<'py>(
     from_state::<PyTime>(py, &clock_state(clock), zone)
 }
 
-/// A `datetime.datetime`; the day exists, in the years 1 to 9999.
+/// A `datetime.datetime`. The day must exist, in the years 1 to 9999.
 pub(crate) fn datetime<'py>(
     py: Python<'py>,
     (year, month, day): Day,
@@ -138,7 +139,7 @@ fn kept<'py>(value: &Bound<'py, PyAny>, method: &Py<PyAny>) -> PyResult<Bound<'p
     Ok(call(method.bind(value.py()), value)?.cast::<PyTuple>()?.get_item(1)?.cast_into()?)
 }
 
-/// The bytes that pickle keeps, and whether there is a zone beside them.
+/// The bytes that pickle keeps, and whether there is a zone.
 fn state<const LENGTH: usize>(
     value: &Bound<'_, PyAny>,
     method: &Py<PyAny>,
@@ -150,14 +151,14 @@ fn state<const LENGTH: usize>(
     Ok((bytes, parts.len() > 1))
 }
 
-/// Calls something with one argument.
+/// Calls an object with one argument.
 pub(crate) fn call<'py>(
     callable: &Bound<'py, PyAny>,
     argument: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut arguments = [ptr::null_mut(), argument.as_ptr()];
-    // SAFETY: the objects live; the place before the argument is free; the result is a new reference, or null with an
-    // exception set.
+    // SAFETY: the objects live; the place before the argument is free; the result is a new
+    // reference, or null with an exception set.
     unsafe {
         let result = vectorcall::call(
             callable.as_ptr(),

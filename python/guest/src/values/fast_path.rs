@@ -1,11 +1,12 @@
-//! Results of the types that nearly all have, as values of a column: without a line of Python.
+//! The fast path for results of the usual types: their values go into a column, and no Python code
+//! runs.
 
 use crate::values::layout::{self, Layout};
 use crosslane::ColumnBuilder;
 use pyo3::ffi;
 use std::slice;
 
-/// A column's type, by what its values nearly always are.
+/// The class that nearly all values of a column have.
 #[derive(Clone, Copy)]
 pub(crate) enum FastPath {
     Int64,
@@ -13,12 +14,13 @@ pub(crate) enum FastPath {
     Double,
     Boolean,
     Text,
-    /// All values are made by the writer.
+    /// There is no fast path. The writer takes all values.
     None,
 }
 
 impl FastPath {
-    /// Adds the value of an object that is exactly of the usual type, and fits, or NULL for None. Says whether it did.
+    /// Adds the value of an object that is exactly of the usual class and fits, or NULL for None.
+    /// Returns whether it did.
     ///
     /// # Safety
     /// The interpreter's lock is held.
@@ -34,12 +36,12 @@ impl FastPath {
             match self {
                 FastPath::Int64 => integer_of(layout, object).map(|number| out.fixed(number)),
                 FastPath::Int32 => narrow_of(layout, object).map(|number| out.fixed(number)),
-                // An int that fits 64 bits is rounded as Python would.
+                // An int of up to 64 bits is rounded as Python rounds it.
                 FastPath::Double => double_of(layout, object)
                     .or_else(|| integer_of(layout, object).map(|number| number as f64))
                     .map(|number| out.fixed(number)),
                 FastPath::Boolean => boolean_of(object).map(|truth| out.boolean(truth)),
-                // What has no place is told by the writer.
+                // The writer raises the error for a text that does not fit.
                 FastPath::Text => text_of(layout, object).and_then(|text| out.bytes(text).ok()),
                 FastPath::None => return false,
             }
@@ -53,7 +55,7 @@ impl FastPath {
     }
 }
 
-/// The number of an object that is exactly an int and fits.
+/// The number of an object that is exactly an int, if it has up to 64 bits.
 ///
 /// # Safety
 /// The object lives, and the interpreter's lock is held.
@@ -103,13 +105,14 @@ pub(crate) fn boolean_of(object: *mut ffi::PyObject) -> Option<bool> {
     (object == yes || object == no).then_some(object == yes)
 }
 
-/// The UTF-8 of an object that is exactly a str; None also if it has none.
+/// The UTF-8 of an object that is exactly a str. None if it has no UTF-8.
 ///
 /// # Safety
 /// As of [`integer_of`]; the object must live as long as what is returned.
 #[inline(always)]
 pub(crate) unsafe fn text_of<'a>(layout: Option<Layout>, object: *mut ffi::PyObject) -> Option<&'a [u8]> {
-    // SAFETY: as the caller says. A str keeps its UTF-8, and tells where it is and how long, or null with an exception set.
+    // SAFETY: as the caller says. A str keeps its UTF-8, and tells where it is and how long, or
+    // null with an exception set.
     unsafe {
         if ffi::PyUnicode_CheckExact(object) == 0 {
             return None;

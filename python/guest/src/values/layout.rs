@@ -1,9 +1,10 @@
-//! Where CPython's objects have their contents.
+//! The memory of CPython's objects.
 //!
-//! The guest is one build for all versions, for which the limited API has calls only, and one or two calls for each value
-//! of a batch are most of what the guest itself costs. So the values of the most usual types are read and made in place,
-//! in the versions whose layouts are known. They are tried out when the module is loaded: in any other version, or a build
-//! of its own kind, the calls do.
+//! The guest is one build for all versions, so it has only the calls of the limited API. One or two
+//! calls for each value of a batch are most of what the guest itself costs. So values of the most
+//! usual types are read and made in place, in the versions whose layouts are known. The layouts are
+//! tried out when the module is loaded. In any other version, or in an unusual build, the guest
+//! uses the calls.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -14,17 +15,17 @@ use std::sync::OnceLock;
 const KNOWN: std::ops::RangeInclusive<(u8, u8)> = (3, 11)..=(3, 13);
 /// The bits of an int's digit.
 const DIGIT: u32 = 30;
-/// The bits of a str's state; those behind them may be anything.
+/// The bits of a str's state. The bits behind them may be anything.
 const STATE: u32 = 0xFF;
-/// Those that say whether it is interned.
+/// The bits that say whether a str is interned.
 const INTERNED: u32 = 3;
 
 /// What differs between the known versions.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
-    /// Whether an int's sign and number of digits are a tag, or a signed number.
+    /// Whether the sign and the number of digits of an int are a tag, and not a signed number.
     tagged: bool,
-    /// What an int has there if it is positive and has one digit, as most are.
+    /// The size word of an int that is positive and has one digit, as most ints are.
     one: isize,
     /// The bytes of a str before its ASCII text.
     text: usize,
@@ -51,7 +52,8 @@ struct Text {
     length: isize,
     hash: isize,
     state: u32,
-    /// In 3.11, the text as C's wide characters, if somebody asked for them. Later there is no such field.
+    /// In 3.11, the text as C's wide characters, if other code asked for them. Later versions have
+    /// no such field.
     wide: *mut u8,
 }
 
@@ -80,7 +82,7 @@ pub(crate) fn known() -> Option<Layout> {
 pub(crate) fn find(py: Python<'_>) -> PyResult<()> {
     if LAYOUT.get().is_none() {
         let layout = Layout::find(py)?;
-        // Whoever was faster found the same.
+        // Another thread may have been faster. It found the same.
         let _ = LAYOUT.set(layout);
     }
     Ok(())
@@ -112,12 +114,13 @@ impl Layout {
         Ok(holds.then_some(layout))
     }
 
-    /// Whether objects are as this layout says.
+    /// Whether objects have this layout.
     ///
     /// # Safety
     /// The interpreter's version is a known one.
     unsafe fn holds(self, py: Python<'_>) -> PyResult<bool> {
-        // SAFETY: the calls return new references or null; all is read and written in objects that have room for it.
+        // SAFETY: the calls return new references or null; all is read and written in objects that
+        // have room for it.
         unsafe {
             for value in [257, -6, 1 << 29, (1 << 30) - 1, 1 << 30, -(1 << 30), (1 << 60) - 1, 1 - (1 << 60)]
             {
@@ -180,8 +183,8 @@ impl Layout {
         }
     }
 
-    /// Whether [`Layout::set_integer`] takes a value: it has at most two digits, and is none of the ints that CPython has
-    /// one object for.
+    /// Whether [`Layout::set_integer`] takes a value: it has at most two digits, and CPython has no
+    /// shared object for it.
     #[inline(always)]
     pub(crate) fn takes(value: i64) -> bool {
         Self::is_usual(value) || (!(-5..=256).contains(&value) && value.unsigned_abs() < 1 << (2 * DIGIT))
@@ -194,7 +197,8 @@ impl Layout {
     }
 
     /// # Safety
-    /// The object is an int with room for two digits, and nobody else has it. The value is one that is taken.
+    /// The object is an int with room for two digits, and no other code has it. The value is one
+    /// that [`Layout::takes`].
     #[inline(always)]
     pub(crate) unsafe fn set_integer(self, object: *mut ffi::PyObject, value: i64) {
         // SAFETY: as the caller says.
@@ -225,13 +229,14 @@ impl Layout {
         }
     }
 
-    /// The ASCII text of a str that is made of it.
+    /// The text of a str, if it is ASCII.
     ///
     /// # Safety
-    /// The object is exactly a str, and lives as long as what is returned.
+    /// The object is exactly a str. It lives as long as the returned text.
     #[inline(always)]
     pub(crate) unsafe fn text<'a>(self, object: *mut ffi::PyObject) -> Option<&'a [u8]> {
-        // SAFETY: such a str has its text in one piece with itself, of which one byte is one character.
+        // SAFETY: such a str has its text in one piece with itself, of which one byte is one
+        // character.
         unsafe {
             let text = object.cast::<Text>();
             if (*text).state & STATE & !INTERNED != self.ascii {
@@ -242,12 +247,14 @@ impl Layout {
         }
     }
 
-    /// How long a text fits into the memory that CPython takes for one of this length: it takes multiples of 16 bytes.
+    /// The longest text that fits into the memory of a text of this length. CPython takes multiples
+    /// of 16 bytes.
     pub(crate) fn room(self, length: usize) -> usize {
         (self.text + length + 1).next_multiple_of(16) - self.text - 1
     }
 
-    /// Whether a str is as it was when it was made, except for its hash: not interned, and without copies.
+    /// Whether a str has not changed since it was made, except for its hash: it is not interned,
+    /// and has no copies.
     ///
     /// # Safety
     /// The object is a str that was made of ASCII.
@@ -261,7 +268,8 @@ impl Layout {
     }
 
     /// # Safety
-    /// The object is a bare str with room for the text, which is ASCII, and nobody else has it.
+    /// The object is a bare str with room for the text, no other code has it, and the text is
+    /// ASCII.
     #[inline(always)]
     pub(crate) unsafe fn set_text(self, object: *mut ffi::PyObject, ascii: &[u8]) {
         // SAFETY: as the caller says; room includes that of a zero byte behind the text.
@@ -276,7 +284,7 @@ impl Layout {
     }
 }
 
-/// Where a float has its value.
+/// The place of the value of a float.
 ///
 /// # Safety
 /// The layout is known, and the object is exactly a float.
@@ -292,17 +300,19 @@ pub(crate) unsafe fn float_in(object: *mut ffi::PyObject) -> *mut f64 {
 /// The layout is known, and the object has one reference, which the caller has.
 #[inline(always)]
 pub(crate) unsafe fn share(object: *mut ffi::PyObject) {
-    // SAFETY: as the caller says; such an object counts its references in its first word, in all known versions.
+    // SAFETY: as the caller says; such an object counts its references in its first word, in all
+    // known versions.
     unsafe { *object.cast::<isize>() = 2 };
 }
 
 /// Gives a reference away.
 ///
 /// # Safety
-/// It is the caller's.
+/// The caller owns the reference.
 #[inline(always)]
 pub(crate) unsafe fn release(layout: Option<Layout>, object: *mut ffi::PyObject) {
-    // SAFETY: as the caller says. An immortal object's word is no such small number. CPython frees its ints like this, too.
+    // SAFETY: as the caller says. An immortal object's word is no such small number. CPython frees
+    // its ints like this, too.
     unsafe {
         let count = object.cast::<isize>();
         if layout.is_none() || !(1..=i32::MAX as isize).contains(&*count) {
@@ -317,12 +327,12 @@ pub(crate) unsafe fn release(layout: Option<Layout>, object: *mut ffi::PyObject)
     }
 }
 
-/// Whether an object is a cell: a variable that functions share.
+/// Whether an object is a cell, which is a variable that functions share.
 pub(crate) fn is_cell(object: &Bound<'_, PyAny>) -> bool {
     object.get_type_ptr() == &raw mut PyCell_Type
 }
 
-/// Takes a new reference to what is in a cell out of it; null if it is empty.
+/// Takes the content out of a cell. The caller owns the reference. Null if the cell is empty.
 ///
 /// # Safety
 /// The object is a cell.
@@ -339,7 +349,7 @@ pub(crate) unsafe fn take(layout: Option<Layout>, cell: *mut ffi::PyObject) -> *
     }
 }
 
-/// Puts an object, whose reference the cell takes over, or nothing (null) into a cell.
+/// Puts an object, or nothing (null), into a cell. The cell takes over the reference.
 ///
 /// # Safety
 /// The object is a cell.

@@ -4,8 +4,8 @@ use super::datetime;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// Whether a value stands for NULL: None, and those of numpy and pandas, which are known by the names of their types,
-/// so that nothing is imported for this.
+/// Whether a value stands for NULL: None, or the objects of numpy and pandas. These are known by
+/// the names of their types, so that nothing is imported.
 #[pyfunction]
 pub(crate) fn is_missing(value: &Bound<'_, PyAny>) -> bool {
     if value.is_none() {
@@ -27,7 +27,8 @@ pub(crate) fn is_missing(value: &Bound<'_, PyAny>) -> bool {
     let Ok(name) = class.name() else { return false };
     match &*name.to_string_lossy() {
         "NAType" | "NaTType" | "MaskedConstant" => true,
-        // NaT does not equal itself. What numpy's own classes say of that is no exception.
+        // NaT does not equal itself. Only numpy's own classes are compared, because they raise
+        // nothing.
         "datetime64" | "timedelta64" => {
             class.module().is_ok_and(|module| module == "numpy") && value.ne(value).unwrap_or(false)
         }

@@ -1,7 +1,7 @@
 //! Python's objects as SQL values, and back.
 //!
-//! `objects` has the rules for every type. [`fast_path`] has the quick ways of the usual types, and [`layout`] the memory
-//! of CPython's objects, which the quick ways read and write.
+//! `objects` has the rules for every type. [`fast_path`] has the quick ways of the usual types, and
+//! [`layout`] the memory of CPython's objects, which the quick ways read and write.
 
 pub(crate) mod datetime;
 mod errors;

@@ -1,4 +1,4 @@
-//! Python's ints, and what stands for them.
+//! Ints, and the objects that can be used as ints.
 
 use super::vm::{Source, Vm, is_named};
 use crosslane_guest::{Integer, Refusal, Taken, Values};
@@ -7,7 +7,7 @@ use pyo3::types::PyInt;
 use pyo3::{ffi, intern};
 
 impl<'py> Vm<'py> {
-    /// The value as an int: ints, bools, and numpy's integers, but no float.
+    /// The value as an int: of an int, a bool, or an integer of numpy, but not of a float.
     pub(super) fn index(self, value: &Bound<'py, PyAny>) -> Taken<Bound<'py, PyInt>, Self> {
         // SAFETY: the function returns a new reference, or null with an exception set.
         unsafe { Bound::from_owned_ptr_or_err(self.py, ffi::PyNumber_Index(value.as_ptr())) }
@@ -29,7 +29,8 @@ impl<'py> Vm<'py> {
         whole.cast_into().map_err(|_| Refusal::Mismatch)
     }
 
-    /// The number of an int, if it has up to 128 bits. The limited API takes more than 64 bits in parts, which few have.
+    /// The number of an int, if it has up to 128 bits. The limited API takes more than 64 bits in
+    /// steps, but few ints have them.
     pub(super) fn number(self, int: &Bound<'py, PyInt>) -> Taken<Integer, Self> {
         if let Some(number) = self.quick_integer(int) {
             return Ok(i128::from(number).into());

@@ -1,4 +1,5 @@
-//! What Python's objects are in SQL: `docs/functions.md` has the table. `crosslane-guest` has the rules of all languages.
+//! What Python's objects are in SQL: `docs/functions.md` has the table. `crosslane-guest` has the
+//! rules of all languages.
 
 use super::fast_path::{double_of, integer_of, text_of};
 use super::missing::is_missing;
@@ -35,7 +36,7 @@ impl<'py> Values for Vm<'py> {
         }
     }
 
-    /// Cut, and without trusting its `__repr__`.
+    /// The text is cut. Its `__repr__` may fail.
     fn shown(&self, value: &Bound<'py, PyAny>) -> PyResult<String> {
         let class = value.get_type().name().map_or_else(|_| "object".into(), |name| name.to_string());
         match value.repr() {
@@ -65,7 +66,7 @@ impl<'py> Values for Vm<'py> {
         unsafe { Bound::from_owned_ptr_or_err(self.py, ffi::PyLong_FromLongLong(value)) }
     }
 
-    /// The limited API puts more than 64 bits together from parts.
+    /// The limited API puts more than 64 bits together in steps.
     fn wide(&self, value: Integer) -> Made<'py> {
         if let Some(small) = value.narrow::<i64>() {
             return self.integer(small);
@@ -105,8 +106,9 @@ impl<'py> Values for Vm<'py> {
     #[inline]
     fn text(&self, utf8: &[u8], ascii: Option<bool>) -> Made<'py> {
         let (start, length) = (utf8.as_ptr().cast(), utf8.len() as ffi::Py_ssize_t);
-        // SAFETY: as in `integer`; the pointer and the length are those of a slice. ASCII is Latin 1 too, whose decoder has
-        // less to do than that of UTF-8; bytes that are not UTF-8 raise an exception.
+        // SAFETY: as in `integer`; the pointer and the length are those of a slice. ASCII is Latin
+        // 1 too, whose decoder has less to do than that of UTF-8; bytes that are not UTF-8 raise an
+        // exception.
         unsafe {
             let text = match ascii {
                 Some(true) => ffi::PyUnicode_DecodeLatin1(start, length, std::ptr::null()),
@@ -195,7 +197,7 @@ impl<'py> Values for Vm<'py> {
         if let Ok(boolean) = value.cast::<PyBool>() {
             return Ok(boolean.is_true());
         }
-        // numpy's own booleans are no bool.
+        // numpy's booleans are no bool.
         let class = value.get_type().name().map_err(Refusal::Failed)?;
         if !class.to_string_lossy().starts_with("bool") {
             return Err(Refusal::Mismatch);
@@ -249,7 +251,7 @@ impl<'py> Values for Vm<'py> {
         let text = if value.get_type().is(class) {
             value.str()
         } else if value.is_instance(class).map_err(failed)? {
-            // A subclass may have another text of its own.
+            // The text of a subclass may be another one.
             let text = class.call_method1(intern!(self.py, "__str__"), (value,)).map_err(failed)?;
             text.cast_into().map_err(PyErr::from)
         } else {
@@ -290,7 +292,7 @@ impl<'py> Values for Vm<'py> {
         let dumps = DUMPS.import(self.py, "crosslane.types", "json_text").map_err(Refusal::Failed)?;
         let json = dumps.call1((value,)).map_err(Refusal::Failed)?;
         let taken = self.with_text(&json, |text, _| take(text));
-        // The text has what is wrong, and shows it.
+        // The error shows the text.
         taken.map_err(|refusal| {
             let fault = refusal.told(|| self.shown(&json), &DataType::Json);
             Refusal::Failed(fault.into_error(self))
@@ -302,7 +304,8 @@ impl<'py> Values for Vm<'py> {
             return Ok(take(bytes.as_bytes()));
         }
         if let Ok(bytes) = value.cast::<PyByteArray>() {
-            // SAFETY: the bytes are copied before anything runs Python code, which could change them.
+            // SAFETY: the bytes are copied before anything runs Python code, which could change
+            // them.
             return Ok(take(unsafe { bytes.as_bytes() }));
         }
         if !is_named(value, "memoryview") {
@@ -325,7 +328,7 @@ impl<'py> Values for Vm<'py> {
         bytes.as_bytes().try_into().map_err(|_| Refusal::Mismatch)
     }
 
-    /// Of a text, or of an Enum's member.
+    /// The code of a text, or of a member of an Enum.
     fn to_code(
         &self,
         shape: &Shape,
@@ -339,7 +342,7 @@ impl<'py> Values for Vm<'py> {
         }
         match codes.bind(self.py).get_item(value) {
             Ok(code) => code.map(|code| code.extract()).transpose().map_err(Refusal::Failed),
-            // It cannot be hashed.
+            // The value cannot be hashed.
             Err(error) => match self.instead(error, Refusal::Mismatch) {
                 Refusal::Mismatch => Ok(None),
                 failed => Err(failed),
@@ -357,7 +360,7 @@ impl<'py> Values for Vm<'py> {
         }
     }
 
-    /// Of a list, a tuple or another iterable, but of no text or dict.
+    /// The elements of a list, a tuple or another iterable, but not of a text or a dict.
     fn with_elements(
         &self,
         value: &Bound<'py, PyAny>,
@@ -384,7 +387,8 @@ impl<'py> Values for Vm<'py> {
         Ok(Ok(()))
     }
 
-    /// From a mapping's keys, a plain tuple's places, or an object's attributes.
+    /// The fields by the keys of a mapping, the places of a plain tuple, or the attributes of an
+    /// object.
     fn with_fields(
         &self,
         shape: &Shape,
@@ -426,7 +430,7 @@ impl<'py> Values for Vm<'py> {
         Ok(Ok(()))
     }
 
-    /// Of a pair, such as a `Tagged`.
+    /// The member of a pair, such as a `Tagged`.
     fn with_member(
         &self,
         shape: &Shape,
@@ -450,7 +454,7 @@ impl<'py> Values for Vm<'py> {
         Ok(member(fields[known + 1].name.as_bytes(), &content))
     }
 
-    /// Of a mapping, or of an iterable of pairs.
+    /// The entries of a mapping, or of an iterable of pairs.
     fn with_entries(
         &self,
         value: &Bound<'py, PyAny>,

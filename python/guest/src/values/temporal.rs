@@ -1,4 +1,5 @@
-//! Dates, times and intervals: objects of `datetime`, numpy, pandas and `crosslane.types`, and back.
+//! Dates, times and intervals: objects of `datetime`, numpy, pandas and `crosslane.types`, and
+//! back.
 
 use super::datetime;
 use super::vm::{Made, Shape, Source, Vm, is_named};
@@ -15,14 +16,14 @@ const DAY: i64 = 86_400;
 const SECOND: i64 = 1_000_000_000;
 
 impl<'py> Vm<'py> {
-    /// The nanoseconds of a value of one of numpy's types for times.
+    /// The nanoseconds of a value of one of numpy's classes for times.
     pub(super) fn numpy(self, value: &Bound<'py, PyAny>, class: &str) -> Taken<i128, Self> {
         if !is_named(value, class) {
             return Err(Refusal::Mismatch);
         }
         static INSTANT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let instant = INSTANT.import(self.py, "crosslane.types", "instant_of").map_err(Refusal::Failed)?;
-        // A month is no number of seconds, for example.
+        // A month, for example, has no number of seconds.
         let parts = instant.call1((value,)).and_then(|parts| parts.extract());
         let (seconds, nanoseconds): (i64, i64) =
             parts.map_err(|error| self.instead(error, Refusal::Mismatch))?;
@@ -89,7 +90,7 @@ impl<'py> Vm<'py> {
             if let Ok(number) = value.cast::<PyFloat>() {
                 return Ok(Moment::Infinite(number.value()));
             }
-            // numpy knows no zones: in a column, its moments are those of UTC.
+            // numpy knows no zones. In a column its values are in UTC.
             if zoned && self.source == Source::Row {
                 return Err(Refusal::Mismatch);
             }
@@ -134,7 +135,7 @@ impl<'py> Vm<'py> {
         if let Ok(tuple) = value.cast::<PyTuple>() {
             let (months, days, rest): (i64, i64, i64) =
                 tuple.extract().map_err(|error| self.instead(error, Refusal::TooLarge))?;
-            // pyarrow's own counts nanoseconds.
+            // pyarrow's class counts nanoseconds.
             let nanoseconds = is_named(value, "MonthDayNano");
             let microseconds = if nanoseconds { rest.div_euclid(1000) } else { rest };
             return Ok(Moment::Interval { months, days, microseconds });
@@ -144,7 +145,7 @@ impl<'py> Vm<'py> {
         Ok(Moment::Interval { months: 0, days, microseconds: micros.rem_euclid(day) as i64 })
     }
 
-    /// What TimestampNs, TimeNs and pandas.Timestamp have beside microseconds.
+    /// The nanoseconds that TimestampNs, TimeNs and pandas.Timestamp have beside microseconds.
     pub(super) fn nanosecond(self, value: &Bound<'py, PyAny>) -> Taken<i64, Self> {
         match value.getattr(intern!(self.py, "nanosecond")) {
             Ok(rest) => rest.extract().map_err(Refusal::Failed),
@@ -223,7 +224,7 @@ fn instant<'py>(nanoseconds: i128) -> Taken<Moment, Vm<'py>> {
     Ok(Moment::Timestamp { seconds, nanoseconds: nanoseconds.rem_euclid(SECOND.into()) as u32 })
 }
 
-/// The date of days since 1970, if Python has it.
+/// The date of days since 1970. Raises OverflowError if Python does not have it.
 fn day(days: i64, what: &str) -> PyResult<datetime::Day> {
     let (year, month, day) = calendar::civil(days);
     if !(1..=9999).contains(&year) {
@@ -234,7 +235,7 @@ fn day(days: i64, what: &str) -> PyResult<datetime::Day> {
     Ok((year as i32, month, day))
 }
 
-/// The time of seconds since midnight.
+/// The time of day of seconds since midnight.
 fn clock(seconds: i64, nanoseconds: i64) -> datetime::Clock {
     ((seconds / 3600) as u8, (seconds / 60 % 60) as u8, (seconds % 60) as u8, (nanoseconds / 1000) as u32)
 }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 impl<'py> Vm<'py> {
-    /// Which member of a UNION a tag is of.
+    /// The number of the member that has a tag.
     pub(super) fn tag(
         self,
         names: &[Py<PyString>],
@@ -25,7 +25,7 @@ impl<'py> Vm<'py> {
         Err(self.refused(Class::Value, &format!("returned the tag {shown}, which no member of {due} has")))
     }
 
-    /// The one member of a UNION as Arrow has it: a dict of the tag and all members.
+    /// The one member of a UNION that is a dict of the tag and all members, as in Arrow.
     pub(super) fn member_of(
         self,
         names: &[Py<PyString>],

@@ -1,15 +1,16 @@
 //! Calls without a tuple of arguments (PEP 590).
 //!
-//! Every CPython since 3.9 exports both functions, and 3.12 made them part of the stable ABI as they were. The limited
-//! API of 3.11, which the guest is built for, does not declare them.
+//! Every CPython since 3.9 exports both functions, and 3.12 made them part of the stable ABI as
+//! they were. The limited API of 3.11 does not declare them, and the guest is built for that API.
 
 use pyo3::ffi::PyObject;
 
-/// A callable's own entry: itself, its arguments, their number and flags, the names of the last of them or null.
+/// The entry of a callable. It takes the callable, its arguments, their number and flags, and the
+/// names of the last arguments or null.
 pub(crate) type Entry =
     unsafe extern "C" fn(*mut PyObject, *const *mut PyObject, usize, *mut PyObject) -> *mut PyObject;
 
-/// The flag of a number of arguments that says: the place before the first one is free to use.
+/// A flag in the number of arguments: the place before the first argument is free to use.
 pub(crate) const FREE_PLACE: usize = 1 << (usize::BITS - 1);
 
 unsafe extern "C" {

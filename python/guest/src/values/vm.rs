@@ -1,4 +1,4 @@
-//! The interpreter, and what a type needs beside its name.
+//! The interpreter, and what is prepared for a type.
 
 use crosslane::{DataType, Field};
 use crosslane_guest::{Class, Refusal, Taken, Values};
@@ -11,28 +11,28 @@ use pyo3::{IntoPyObjectExt, PyTypeInfo};
 pub(crate) type Reader<'py> = crosslane_guest::Reader<Vm<'py>>;
 pub(crate) type Writer<'py> = crosslane_guest::Writer<Vm<'py>>;
 /// What an annotation says of a type beside its name in SQL, as a tuple that mirrors the type:
-/// `("struct", factory, [hints], [whether a dict may lack the field])`, `("list", hint)`, `("map", hint, hint)`, `("enum", [members])`, `("timedelta",)`,
-/// `("text",)`.
+/// `("struct", factory, [hints], [whether a dict may lack the field])`, `("list", hint)`, `("map",
+/// hint, hint)`, `("enum", [members])`, `("timedelta",)`, `("text",)`.
 pub(crate) type Hint<'py> = Option<Bound<'py, PyTuple>>;
 pub(super) type Made<'py> = PyResult<Bound<'py, PyAny>>;
 
-/// Python, for who has its lock.
+/// The interpreter, for code that holds its lock.
 #[derive(Clone, Copy)]
 pub(crate) struct Vm<'py> {
     pub(super) py: Python<'py>,
     pub(super) source: Source,
 }
 
-/// What the objects are results of.
+/// The function that the objects are results of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     /// A row function.
     Row,
-    /// A vectorized function: they may also look as they do in Arrow's columns, where that is different.
+    /// A vectorized function. Its objects may also look as they do in Arrow's columns.
     Columns,
 }
 
-/// What a type needs beside itself.
+/// What is prepared for a type.
 #[derive(Debug)]
 pub(crate) enum Shape {
     None,
@@ -46,13 +46,13 @@ pub(crate) enum Shape {
     Zoned,
     /// A MAP whose keys are nested and so cannot be hashed.
     Pairs,
-    /// The values of an ENUM, and the codes of those that are no text.
+    /// The values of an ENUM, and the codes of values that are no text.
     Values {
         values: Vec<Py<PyAny>>,
         codes: Py<PyDict>,
     },
-    /// The fields of a STRUCT, or the members of a UNION; what is made of them, if that is no dict; and which of the fields a dict may
-    /// lack, if any: they are NULL then.
+    /// The names of the fields of a STRUCT, or of the members of a UNION. `factory` makes an object
+    /// that is no dict. A dict may lack some of the fields, which are NULL then.
     Names {
         names: Vec<Py<PyString>>,
         factory: Option<Py<PyAny>>,
@@ -87,7 +87,7 @@ impl<'py> Vm<'py> {
         Self { py, source: Source::Columns }
     }
 
-    /// The shape of a type, and what is wished of its parts.
+    /// The shape of a type, and the hints of its parts.
     pub(super) fn prepare(self, data_type: &DataType, hint: Hint<'py>) -> PyResult<(Shape, Vec<Hint<'py>>)> {
         use DataType as T;
         let py = self.py;
@@ -151,13 +151,15 @@ impl<'py> Vm<'py> {
         Refusal::Failed(self.error(class, message))
     }
 
-    /// What is refused where Python raised an error. What ends a program or a lane is no Exception, and stays.
+    /// The refusal that stands for an exception. An exception that ends a program or a lane is no
+    /// `Exception`, and stays.
     #[cold]
     pub(super) fn instead(self, error: PyErr, refusal: Refusal<PyErr>) -> Refusal<PyErr> {
         if error.is_instance_of::<PyException>(self.py) { refusal } else { Refusal::Failed(error) }
     }
 
-    /// The value as a mapping, if it is one. PyO3's own cast would swallow what ends a lane.
+    /// The value as a mapping, if it is one. PyO3's own cast would hide an exception that ends a
+    /// lane.
     pub(super) fn mapping<'a>(
         self,
         value: &'a Bound<'py, PyAny>,
@@ -174,13 +176,13 @@ impl<'py> Vm<'py> {
         Ok(is_mapping.then(|| unsafe { value.cast_unchecked() }))
     }
 
-    /// A dict that is a value of a type which is a struct in Arrow only.
+    /// The dict that Arrow has for a value of a type that is a struct only in Arrow.
     pub(super) fn parts<'a>(self, value: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyDict>> {
         value.cast().ok().filter(|_| self.source == Source::Columns)
     }
 }
 
-/// Whether a value's class has a name.
+/// Whether the class of a value has this name.
 pub(super) fn is_named(value: &Bound<'_, PyAny>, class: &str) -> bool {
     value.get_type().name().is_ok_and(|name| name == class)
 }
