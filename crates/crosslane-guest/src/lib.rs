@@ -19,7 +19,7 @@ mod traceback;
 mod values;
 mod zygote;
 
-pub use aggregate::{Accumulated, Aggregate, Aggregates, Collected, Groups, Sorted};
+pub use aggregate::{Accumulated, Aggregate, Aggregates, Groups};
 pub use calls::{Batch, CallError, Function, Invoke, Language, Progress, done, fail, refuse, serve, succeed};
 pub use crosslane_process::guest::{GuestLane, Room};
 pub use declarations::{Declarations, Declared, SIZE_UNITS};

@@ -4,10 +4,10 @@
 //! are enough. They are kept as the messages that brought them, and sorted by group for the
 //! updates.
 
+use super::groups::Groups;
 use crosslane::DataType;
 use crosslane::batch::{self, Column, Malformed};
 use std::collections::HashSet;
-use std::ops::Range;
 
 /// At least so many rows are buffered, or one for each group. Then a group costs less than its
 /// rows.
@@ -15,46 +15,9 @@ const ENOUGH_ROWS: usize = 1 << 16;
 /// Or so many bytes are buffered.
 const ENOUGH_BYTES: usize = 64 << 20;
 
-/// Rows, sorted by the numbers of their groups.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Groups {
-    order: Vec<u32>,
-    groups: Vec<(usize, Range<usize>)>,
-}
-
-impl Groups {
-    /// Sorts rows by the numbers of their groups, which are dense. The rows of a group stay in
-    /// their order. It is a counting sort.
-    pub fn new(numbers: &[u32]) -> Self {
-        let count = numbers.iter().max().map_or(0, |most| *most as usize + 1);
-        let mut ends = vec![0u32; count];
-        numbers.iter().for_each(|number| ends[*number as usize] += 1);
-        let (mut groups, mut end) = (Vec::new(), 0);
-        for (number, place) in ends.iter_mut().enumerate() {
-            let rows = std::mem::replace(place, end) as usize;
-            if rows > 0 {
-                groups.push((number, end as usize..end as usize + rows));
-            }
-            end += rows as u32;
-        }
-        let mut order = vec![0; numbers.len()];
-        for (row, number) in numbers.iter().enumerate() {
-            let place = &mut ends[*number as usize];
-            order[*place as usize] = row as u32;
-            *place += 1;
-        }
-        Self { order, groups }
-    }
-
-    /// The groups that have rows, in the order of their numbers, and their rows.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, &[u32])> {
-        self.groups.iter().map(|(number, range)| (*number, &self.order[range.clone()]))
-    }
-}
-
 /// The buffered rows.
 #[derive(Debug, Default)]
-pub struct Collected {
+pub(crate) struct BufferedRows {
     /// The messages, on the boundaries of words.
     messages: Vec<(Box<[u64]>, usize)>,
     bytes: usize,
@@ -65,9 +28,9 @@ pub struct Collected {
     groups: usize,
 }
 
-impl Collected {
+impl BufferedRows {
     /// Adds rows of a message, each with the number of its group.
-    pub fn add(&mut self, message: &[u8], rows: impl Iterator<Item = (usize, usize)>) {
+    pub(crate) fn add(&mut self, message: &[u8], rows: impl Iterator<Item = (usize, usize)>) {
         let index = self.messages.len() as u32;
         for (number, row) in rows {
             self.groups = self.groups.max(number + 1);
@@ -81,17 +44,17 @@ impl Collected {
     }
 
     /// Whether there are no rows.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }
 
     /// Whether there are enough rows for the updates.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.numbers.len() >= ENOUGH_ROWS.max(self.groups) || self.bytes >= ENOUGH_BYTES
     }
 
     /// Drops the rows of groups that have ended.
-    pub fn forget(&mut self, gone: impl Iterator<Item = usize>) {
+    pub(crate) fn forget(&mut self, gone: impl Iterator<Item = usize>) {
         if self.is_empty() {
             return;
         }
@@ -108,28 +71,32 @@ impl Collected {
     ///
     /// # Errors
     /// If a message has no such columns.
-    pub fn sorted<'a>(&'a self, types: &'a [DataType]) -> Result<Sorted<'a>, Malformed> {
+    pub(crate) fn sorted<'a>(&'a self, types: &'a [DataType]) -> Result<SortedRows<'a>, Malformed> {
         let columns = self
             .messages
             .iter()
             .map(|(words, length)| batch::columns(&bytemuck::cast_slice(words)[..*length], types.iter()));
         let columns = columns.collect::<Result<_, _>>()?;
-        Ok(Sorted { groups: Groups::new(&self.numbers), columns, places: &self.places })
+        Ok(SortedRows {
+            groups: Groups::new((0..).zip(self.numbers.iter().copied())),
+            columns,
+            places: &self.places,
+        })
     }
 }
 
 /// Buffered rows, sorted by their groups.
 #[derive(Debug)]
-pub struct Sorted<'a> {
+pub(crate) struct SortedRows<'a> {
     /// The groups, and the numbers of their rows.
-    pub groups: Groups,
+    pub(crate) groups: Groups,
     columns: Vec<Vec<Column<'a>>>,
     places: &'a [(u32, u32)],
 }
 
-impl<'a> Sorted<'a> {
+impl<'a> SortedRows<'a> {
     /// The place of a row's value: the column of its message, and the row there.
-    pub fn value(&self, row: u32, column: usize) -> (&Column<'a>, usize) {
+    pub(crate) fn value(&self, row: u32, column: usize) -> (&Column<'a>, usize) {
         let (message, place) = self.places[row as usize];
         (&self.columns[message as usize][column], place as usize)
     }
@@ -141,17 +108,6 @@ mod tests {
     use crosslane::ColumnBuilder;
     use crosslane::batch::{Encode, Header, Plan};
 
-    fn groups(numbers: &[u32]) -> Vec<(usize, Vec<u32>)> {
-        Groups::new(numbers).iter().map(|(number, rows)| (number, rows.to_vec())).collect()
-    }
-
-    #[test]
-    fn rows_of_a_group_are_together_and_in_their_order() {
-        assert_eq!(groups(&[]), []);
-        assert_eq!(groups(&[7]), [(7, vec![0])]);
-        assert_eq!(groups(&[2, 0, 2, 5, 0, 2]), [(0, vec![1, 4]), (2, vec![0, 2, 5]), (5, vec![3])]);
-    }
-
     fn message(values: &[i64]) -> Vec<u8> {
         let mut column = ColumnBuilder::new(&DataType::BigInt);
         column.fixed_all(values);
@@ -162,8 +118,8 @@ mod tests {
         frame
     }
 
-    fn values(collected: &Collected) -> Vec<(usize, Vec<i64>)> {
-        let sorted = collected.sorted(&[DataType::BigInt]).unwrap();
+    fn values(buffered: &BufferedRows) -> Vec<(usize, Vec<i64>)> {
+        let sorted = buffered.sorted(&[DataType::BigInt]).unwrap();
         let value = |row: &u32| {
             let (column, place) = sorted.value(*row, 0);
             column.value(place)
@@ -173,30 +129,30 @@ mod tests {
 
     #[test]
     fn rows_of_several_messages_come_by_their_groups_and_can_be_forgotten() {
-        let mut collected = Collected::default();
-        assert!(collected.is_empty() && values(&collected).is_empty());
-        collected.add(&message(&[10, 11, 12]), [(1, 0), (0, 2)].into_iter());
-        collected.add(&message(&[20, 21]), [(1, 0), (3, 1)].into_iter());
-        assert_eq!(values(&collected), [(0, vec![12]), (1, vec![10, 20]), (3, vec![21])]);
-        collected.forget([1].into_iter());
-        assert_eq!(values(&collected), [(0, vec![12]), (3, vec![21])]);
-        collected.forget([0, 3].into_iter());
-        assert!(collected.is_empty() && collected.bytes == 0 && collected.messages.is_empty());
+        let mut buffered = BufferedRows::default();
+        assert!(buffered.is_empty() && values(&buffered).is_empty());
+        buffered.add(&message(&[10, 11, 12]), [(1, 0), (0, 2)].into_iter());
+        buffered.add(&message(&[20, 21]), [(1, 0), (3, 1)].into_iter());
+        assert_eq!(values(&buffered), [(0, vec![12]), (1, vec![10, 20]), (3, vec![21])]);
+        buffered.forget([1].into_iter());
+        assert_eq!(values(&buffered), [(0, vec![12]), (3, vec![21])]);
+        buffered.forget([0, 3].into_iter());
+        assert!(buffered.is_empty() && buffered.bytes == 0 && buffered.messages.is_empty());
     }
 
     #[test]
     fn enough_rows_or_bytes_are_enough() {
-        let mut collected = Collected::default();
+        let mut buffered = BufferedRows::default();
         let one = message(&[1]);
-        collected.add(&one, (0..ENOUGH_ROWS - 1).map(|row| (row % 5, 0)));
-        assert!(!collected.is_full());
-        collected.add(&one, [(0, 0)].into_iter());
-        assert!(collected.is_full());
+        buffered.add(&one, (0..ENOUGH_ROWS - 1).map(|row| (row % 5, 0)));
+        assert!(!buffered.is_full());
+        buffered.add(&one, [(0, 0)].into_iter());
+        assert!(buffered.is_full());
         // More groups have more rows.
-        collected.add(&one, [(2 * ENOUGH_ROWS, 0)].into_iter());
-        assert!(!collected.is_full());
-        let mut collected = Collected::default();
-        collected.add(&vec![0; ENOUGH_BYTES], [(0, 0)].into_iter());
-        assert!(collected.is_full());
+        buffered.add(&one, [(2 * ENOUGH_ROWS, 0)].into_iter());
+        assert!(!buffered.is_full());
+        let mut buffered = BufferedRows::default();
+        buffered.add(&vec![0; ENOUGH_BYTES], [(0, 0)].into_iter());
+        assert!(buffered.is_full());
     }
 }

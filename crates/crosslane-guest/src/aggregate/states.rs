@@ -4,7 +4,7 @@
 //! result. Everything else is here: the state of a row, NULLs, retries, rows that are buffered for
 //! a vectorized update, copies, and the end of states.
 
-use crate::aggregate::buffered_rows::Collected;
+use crate::aggregate::buffered_rows::BufferedRows;
 use crate::calls::{Batch, CallError, Function, Language, Progress, fail, refuse, succeed};
 use crate::values::Fault;
 use crosslane::batch::{Column, Encode};
@@ -106,7 +106,7 @@ pub struct Aggregate<L: Aggregates> {
 pub struct Accumulated<L: Aggregates> {
     states: States<L::States>,
     /// Rows of a vectorized aggregate that are not added yet.
-    collected: Collected,
+    buffered: BufferedRows,
     /// The results of the current call.
     out: ColumnBuilder,
 }
@@ -144,14 +144,14 @@ impl<L: Aggregates> Accumulated<L> {
     pub fn new(language: &L) -> Result<Self, L::Error> {
         let out = ColumnBuilder::new(&crosslane::DataType::Boolean);
         let states = States { all: language.states()?, living: 0, base: None };
-        Ok(Self { states, collected: Collected::default(), out })
+        Ok(Self { states, buffered: BufferedRows::default(), out })
     }
 
     /// How many bytes may be allocated, if the states and the work on them may take `bytes`
     /// together.
     fn left(&mut self, bytes: u64) -> u64 {
         let Some(now) = limits::data_size() else { return bytes };
-        if self.states.living == 0 && self.collected.is_empty() {
+        if self.states.living == 0 && self.buffered.is_empty() {
             self.states.base = Some(now);
         }
         self.states.base.map_or(bytes, |base| base.saturating_add(bytes).saturating_sub(now))
@@ -237,14 +237,14 @@ impl<L: Aggregates> Aggregate<L> {
         let progress = Progress { word: Some(lane.progress()), sequence: call.header.exchange as u32 };
         let mut mishaps = Mishaps::default();
         if function.entry() == Entry::Forget {
-            accumulated.collected.forget((0..rows).map(|row| number(&columns, 0, row)));
+            accumulated.buffered.forget((0..rows).map(|row| number(&columns, 0, row)));
         }
         let batch = Batch::new(&function.prepared, language, callee, &columns, rows, progress);
         if function.entry() == Entry::Update && self.calling == Calling::Vectorized {
             let taken = (0..rows).filter(|row| !batch.skips(*row));
             let taken = taken.map(|row| (number(&columns, 0, row), row));
-            accumulated.collected.add(lane.message(), taken);
-            if accumulated.collected.is_full() {
+            accumulated.buffered.add(lane.message(), taken);
+            if accumulated.buffered.is_full() {
                 self.flush(language, callee, accumulated, progress, &mut mishaps)?;
             }
             return Ok(mishaps);
@@ -342,11 +342,11 @@ impl<L: Aggregates> Aggregate<L> {
         progress: Progress<'_>,
         mishaps: &mut Mishaps,
     ) -> Result<(), CallError<L::Error>> {
-        let collected = std::mem::take(&mut accumulated.collected);
-        let Some(function) = self.entry(Entry::Update).filter(|_| !collected.is_empty()) else {
+        let buffered = std::mem::take(&mut accumulated.buffered);
+        let Some(function) = self.entry(Entry::Update).filter(|_| !buffered.is_empty()) else {
             return Ok(());
         };
-        let sorted = collected.sorted(function.types());
+        let sorted = buffered.sorted(function.types());
         let sorted =
             sorted.map_err(|error| CallError::from(L::Error::from(io::Error::other(error.to_string()))))?;
         let states = &mut accumulated.states;

@@ -5,6 +5,7 @@ use crate::arrow::{self, Direction};
 use crosslane::DataType;
 use crosslane::batch::Column;
 use crosslane::lane::COUNT;
+use crosslane_guest::Groups;
 use crosslane_ring::ProgressWord;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -30,17 +31,6 @@ pub(crate) struct BufferedRows<'py> {
     bytes: usize,
     /// The rows are added when they have so many bytes.
     most: usize,
-}
-
-/// Buffered rows, sorted by their groups.
-pub(crate) struct Sorted<'py> {
-    /// The arguments of each batch.
-    pub(crate) chunks: Bound<'py, PyList>,
-    /// The numbers of the rows. Those of a group are together, in the order in which they came.
-    pub(crate) order: Vec<u32>,
-    /// For each group its state, the place of its first row in this order, and how many rows it
-    /// has.
-    pub(crate) groups: Vec<(usize, u32, u32)>,
 }
 
 impl<'py> BufferedRows<'py> {
@@ -92,32 +82,14 @@ impl<'py> BufferedRows<'py> {
         rows.for_each(|state| *state = NOBODY);
     }
 
-    /// Takes all rows, sorted by their groups. `states` is larger than the number of every state.
-    /// It is a counting sort.
-    pub(crate) fn take_sorted(&mut self, states: usize) -> Sorted<'py> {
+    /// Takes all rows: the arguments of each batch, and the rows sorted by their states.
+    pub(super) fn take(&mut self) -> (Bound<'py, PyList>, Groups) {
         let empty = PyList::empty(self.chunks.py());
         let chunks = std::mem::replace(&mut self.chunks, empty);
-        let rows = std::mem::take(&mut self.states);
+        let states = std::mem::take(&mut self.states);
         self.bytes = 0;
-        let live = || (0u32..).zip(&rows).filter(|(_, state)| **state != NOBODY);
-        let mut counts = vec![0u32; states];
-        live().for_each(|(_, state)| counts[*state as usize] += 1);
-        let (mut groups, mut next) = (Vec::new(), 0);
-        // The count of a state becomes the place of its next row.
-        for (state, place) in counts.iter_mut().enumerate() {
-            let count = std::mem::replace(place, next);
-            if count > 0 {
-                groups.push((state, next, count));
-            }
-            next += count;
-        }
-        let mut order = vec![0; next as usize];
-        for (row, state) in live() {
-            let place = &mut counts[*state as usize];
-            order[*place as usize] = row;
-            *place += 1;
-        }
-        Sorted { chunks, order, groups }
+        let rows = (0..).zip(states.iter().copied()).filter(|(_, state)| *state != NOBODY);
+        (chunks, Groups::new(rows))
     }
 }
 
@@ -129,7 +101,7 @@ fn bytes(column: &Column<'_>) -> usize {
 /// An iterator over groups for the loop in Python. It gives an instance, the place of its first
 /// row, and how many rows there are. It tells the engine which group is being updated.
 #[pyclass]
-pub(crate) struct Groups {
+pub(crate) struct GroupIterator {
     groups: Vec<(Py<PyAny>, u32, u32)>,
     /// How many groups were given.
     given: usize,
@@ -137,7 +109,7 @@ pub(crate) struct Groups {
     sequence: u32,
 }
 
-impl Groups {
+impl GroupIterator {
     pub(crate) fn new(groups: Vec<(Py<PyAny>, u32, u32)>, word: ProgressWord, sequence: u32) -> Self {
         Self { groups, given: 0, word, sequence }
     }
@@ -155,7 +127,7 @@ impl Groups {
 }
 
 #[pymethods]
-impl Groups {
+impl GroupIterator {
     fn __iter__(itself: PyRef<'_, Self>) -> PyRef<'_, Self> {
         itself
     }

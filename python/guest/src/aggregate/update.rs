@@ -1,7 +1,7 @@
 //! The entry `update`: rows are added to their states.
 
 use super::accumulator::Aggregate;
-use super::buffered_rows::Groups;
+use super::buffered_rows::GroupIterator;
 use crate::lane::{CallError, Exchange, forgive};
 use crosslane::Verdict;
 use crosslane::batch::{Column, bit};
@@ -45,15 +45,15 @@ impl<'py> Aggregate<'py> {
         // None of the next steps takes long, but all together may. So the engine is told of each
         // step.
         exchange.tell(u32::MAX - 1);
-        let sorted = buffered.take_sorted(self.living.len());
-        let groups = sorted.groups.iter().filter_map(|(state, begin, count)| {
-            let instance = self.living[*state].instance.as_ref()?;
-            Some((instance.clone_ref(py), *begin, *count))
+        let (chunks, sorted) = buffered.take();
+        let groups = sorted.ranges().iter().filter_map(|(state, rows)| {
+            let instance = self.living.get(*state)?.instance.as_ref()?;
+            Some((instance.clone_ref(py), rows.start as u32, rows.len() as u32))
         });
-        let groups = Groups::new(groups.collect(), exchange.progress.clone(), exchange.sequence());
+        let groups = GroupIterator::new(groups.collect(), exchange.progress.clone(), exchange.sequence());
         exchange.tell(u32::MAX);
-        let order = PyBytes::new(py, bytemuck::cast_slice(&sorted.order));
-        let parts = self.states.call_method1(intern!(py, "sorted"), (sorted.chunks, order))?;
+        let order = PyBytes::new(py, bytemuck::cast_slice(sorted.order()));
+        let parts = self.states.call_method1(intern!(py, "sorted"), (chunks, order))?;
         let groups = Bound::new(py, groups)?;
         let (mut failed, mut tries) = (None, 0);
         while let Err(error) = self.states.call_method1(intern!(py, "run"), (&parts, &groups)).map(drop) {
