@@ -36,25 +36,33 @@ fn note(lost: Vec<String>) -> String {
 }
 
 #[pymodule]
-fn _guest(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    values::datetime::find(module.py())?;
-    values::layout::find(module.py())?;
-    module.add_function(wrap_pyfunction!(signatures::parse_signature, module)?)?;
-    module.add_function(wrap_pyfunction!(signatures::table_columns, module)?)?;
-    module.add_function(wrap_pyfunction!(signatures::stream_columns, module)?)?;
-    module.add_function(wrap_pyfunction!(signatures::for_types, module)?)?;
-    module.add_function(wrap_pyfunction!(signatures::parse_type, module)?)?;
-    module.add_function(wrap_pyfunction!(signatures::with_types, module)?)?;
-    module.add_function(wrap_pyfunction!(signatures::wrong_functions, module)?)?;
-    module.add_function(wrap_pyfunction!(values::is_missing, module)?)?;
-    module.add_function(wrap_pyfunction!(lane::backoff, module)?)?;
-    module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
-    module.add_function(wrap_pyfunction!(zygote::zygote, module)?)?;
-    module.add_function(wrap_pyfunction!(stream::table_type, module)?)?;
-    module.add_class::<client::Map>()?;
-    module.add_class::<client::Client>()?;
-    module.add_class::<client::Cancellation>()?;
-    module.add_function(wrap_pyfunction!(note, module)?)?;
-    module.add_function(wrap_pyfunction!(text, module)?)?;
-    module.add("__version__", env!("CARGO_PKG_VERSION"))
+mod _guest {
+    use super::values;
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::client::{Cancellation, Client, Map};
+    #[pymodule_export]
+    use super::lane::backoff;
+    #[pymodule_export]
+    use super::serve::serve;
+    #[pymodule_export]
+    use super::signatures::{
+        for_types, parse_signature, parse_type, stream_columns, table_columns, with_types, wrong_functions,
+    };
+    #[pymodule_export]
+    use super::stream::table_type;
+    #[pymodule_export]
+    use super::values::is_missing;
+    #[pymodule_export]
+    use super::zygote::zygote;
+    #[pymodule_export]
+    use super::{note, text};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        values::datetime::find(module.py())?;
+        values::layout::find(module.py())?;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
 }

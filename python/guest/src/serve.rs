@@ -29,21 +29,10 @@ pub(crate) fn serve(
     functions: Vec<Bound<'_, PyAny>>,
     spin_microseconds: u64,
 ) -> PyResult<()> {
-    // SAFETY: the host received both descriptors for this lane and gives them away here.
+    // SAFETY: the caller received both descriptors for this lane, and gives them away here.
     let (memory, socket) = unsafe { (OwnedFd::from_raw_fd(memory), OwnedFd::from_raw_fd(socket)) };
-    serve_lane(py, memory, socket, functions, Duration::from_micros(spin_microseconds))
-}
-
-/// As [`serve`], in Rust.
-pub(crate) fn serve_lane(
-    py: Python<'_>,
-    memory: OwnedFd,
-    socket: OwnedFd,
-    functions: Vec<Bound<'_, PyAny>>,
-    spin: Duration,
-) -> PyResult<()> {
     // SAFETY: an engine sent them for this lane, which is opened here alone.
-    let mut lane = unsafe { GuestLane::open(memory, socket, spin) }?;
+    let mut lane = unsafe { GuestLane::open(memory, socket, Duration::from_micros(spin_microseconds)) }?;
     answer_all(py, &mut lane, functions)
 }
 

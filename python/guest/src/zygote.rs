@@ -1,7 +1,7 @@
 //! The zygote: what Python adds to the zygote of `crosslane_guest` (`crosslane/_zygote.py`).
 
 use crate::lane::describe;
-use crate::serve::serve_lane;
+use crate::serve;
 use crosslane::Failure;
 use crosslane_guest::{Guest, Loaded};
 use crosslane_process::Source;
@@ -10,7 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
 /// Runs as a zygote, with an object of `crosslane._zygote` and the words behind its command.
@@ -99,8 +99,9 @@ impl Guest for Python<'_> {
     }
 
     fn serve(&mut self, memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<()> {
+        let (memory, socket) = (memory.into_raw_fd(), socket.into_raw_fd());
         let functions = self.half.getattr(intern!(self.half.py(), "functions"))?.extract()?;
-        Ok(serve_lane(self.half.py(), memory, socket, functions, spin)?)
+        Ok(serve::serve(self.half.py(), memory, socket, functions, spin.as_micros() as u64)?)
     }
 
     fn explain(&mut self, error: io::Error) -> i32 {

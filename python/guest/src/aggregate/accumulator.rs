@@ -8,7 +8,7 @@ use super::buffered_rows::BufferedRows;
 use super::pending_rows::RowFormat;
 use super::state::{DueRows, State};
 use crate::declaration::Declaration;
-use crate::lane::{CallError, Exchange, forgive};
+use crate::lane::{CallError, CallResult, Exchange, forgive};
 use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowCaller, RowResults, Selection};
 use crate::values::{FastPath, Reader, overflow};
 use crosslane::batch::Column;
@@ -93,6 +93,10 @@ impl<'py> Aggregate<'py> {
         })
     }
 
+    pub(super) fn py(&self) -> Python<'py> {
+        self.states.py()
+    }
+
     /// The rows of an update that are added.
     pub(super) fn selection(&self, exchange: &Exchange<'_>) -> Selection {
         Selection::without_nulls(exchange.rows(), &exchange.columns[1..], &self.admits_null)
@@ -136,11 +140,10 @@ impl<'py> Aggregate<'py> {
     /// Adds pending rows of these states to their instances.
     pub(super) fn settle(
         &mut self,
-        py: Python<'py>,
         exchange: &Exchange<'_>,
         numbers: Vec<usize>,
         mishaps: &mut Mishaps,
-    ) -> Result<(), CallError> {
+    ) -> CallResult {
         let Some(format) = self.format.as_ref().filter(|_| !numbers.is_empty()) else { return Ok(()) };
         let mut due = DueRows { columns: format.columns(), instances: Vec::new() };
         for number in numbers {
@@ -154,21 +157,20 @@ impl<'py> Aggregate<'py> {
             };
             due.add(format, &std::mem::take(&mut state.pending), instance.as_ptr())?;
         }
-        self.add_due(py, exchange, &due, mishaps)
+        self.add_due(exchange, &due, mishaps)
     }
 
     /// Adds rows that were pending. The caller keeps their instances alive.
     pub(super) fn add_due(
         &mut self,
-        py: Python<'py>,
         exchange: &Exchange<'_>,
         due: &DueRows,
         mishaps: &mut Mishaps,
-    ) -> Result<(), CallError> {
+    ) -> CallResult {
         let Some(format) = self.format.take() else { return Ok(()) };
         let columns = format.built(&due.columns);
         let selection = Selection::all(due.instances.len());
-        let added = self.add(py, exchange, &columns, &selection, &due.instances, mishaps, true);
+        let added = self.add(exchange, &columns, &selection, &due.instances, mishaps, true);
         drop(columns);
         self.format = Some(format);
         added
@@ -178,14 +180,14 @@ impl<'py> Aggregate<'py> {
     #[allow(clippy::too_many_arguments, reason = "one loop for rows that come and rows that have waited")]
     pub(super) fn add(
         &mut self,
-        py: Python<'py>,
         exchange: &Exchange<'_>,
         columns: &[Column<'_>],
         selection: &Selection,
         instances: &[*mut ffi::PyObject],
         mishaps: &mut Mishaps,
         waited: bool,
-    ) -> Result<(), CallError> {
+    ) -> CallResult {
+        let py = self.py();
         let count = selection.rows();
         let mut from = selection.next(0);
         if from == count {

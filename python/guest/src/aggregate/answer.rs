@@ -1,7 +1,7 @@
 //! The exchanges of an aggregate.
 
 use super::accumulator::Aggregate;
-use crate::lane::{CallError, Exchange, fail, refuse, succeed};
+use crate::lane::{CallResult, Exchange, fail, refuse, succeed};
 use crate::values::overflow;
 use crosslane::batch::Encode;
 use crosslane::{Entry, Kind};
@@ -22,7 +22,7 @@ impl<'py> Aggregate<'py> {
         let outcome = {
             let columns = lane.columns(types.takes())?;
             let exchange = Exchange { columns: &columns, call, progress: lane.progress() };
-            self.run(py, entry, &exchange, &mut mishaps)
+            self.run(entry, &exchange, &mut mishaps)
         };
         drop(limit);
         let answer = call.with_rows(types.answer(call.header.rows as usize));
@@ -48,29 +48,23 @@ impl<'py> Aggregate<'py> {
         MemoryLimit::up_to(self.base?.saturating_add(bytes))
     }
 
-    fn run(
-        &mut self,
-        py: Python<'py>,
-        entry: Entry,
-        exchange: &Exchange<'_>,
-        mishaps: &mut Mishaps,
-    ) -> Result<(), CallError> {
+    fn run(&mut self, entry: Entry, exchange: &Exchange<'_>, mishaps: &mut Mishaps) -> CallResult {
         // States that are forgotten need their rows no more.
         if !matches!(entry, Entry::Update | Entry::Forget) {
-            self.flush(py, exchange, mishaps)?;
+            self.flush(exchange, mishaps)?;
         }
         match entry {
-            Entry::Update if self.buffered.is_some() => self.collect(py, exchange, mishaps),
-            Entry::Update => self.update(py, exchange, mishaps),
-            Entry::Combine => self.combine(py, exchange, mishaps),
-            Entry::Finish => self.finish(py, exchange, mishaps),
+            Entry::Update if self.buffered.is_some() => self.collect(exchange, mishaps),
+            Entry::Update => self.update(exchange, mishaps),
+            Entry::Combine => self.combine(exchange, mishaps),
+            Entry::Finish => self.finish(exchange, mishaps),
             Entry::Save => {
                 self.saved.clear();
                 self.saved.reserve(exchange.rows()).map_err(overflow)?;
                 self.pending(exchange);
-                exchange.each(|row| self.save(py, exchange.state(0, row)))
+                exchange.each(|row| self.save(exchange.state(0, row)))
             }
-            Entry::Load => self.load(py, exchange, mishaps),
+            Entry::Load => self.load(exchange, mishaps),
             _ => {
                 if let Some(buffered) = &mut self.buffered {
                     buffered.forget((0..exchange.rows()).map(|row| exchange.state(0, row)));

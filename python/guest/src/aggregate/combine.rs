@@ -4,7 +4,7 @@ use super::accumulator::Aggregate;
 use super::instance_bytes;
 use super::pending_rows::PendingRows;
 use super::state::State;
-use crate::lane::{CallError, Exchange};
+use crate::lane::{CallResult, Exchange};
 use crate::values::overflow;
 use crosslane::batch::bit;
 use crosslane_process::guest::Mishaps;
@@ -16,12 +16,7 @@ use pyo3::prelude::*;
 const PENDING: u8 = b'r';
 
 impl<'py> Aggregate<'py> {
-    pub(super) fn combine(
-        &mut self,
-        py: Python<'py>,
-        exchange: &Exchange<'_>,
-        mishaps: &mut Mishaps,
-    ) -> Result<(), CallError> {
+    pub(super) fn combine(&mut self, exchange: &Exchange<'_>, mishaps: &mut Mishaps) -> CallResult {
         let (targets, sources) = (|row| exchange.state(0, row), |row| exchange.state(1, row));
         // Most states whose rows must be added are known before the loop. Their rows are added
         // together.
@@ -32,26 +27,27 @@ impl<'py> Aggregate<'py> {
             source.is_some_and(|source| source.instance.is_some()) & target.is_some_and(State::is_pending)
         };
         let early = (0..exchange.rows()).filter(with_instance).map(targets).collect();
-        self.settle(py, exchange, early, mishaps)?;
+        self.settle(exchange, early, mishaps)?;
         let mut due = Vec::new();
         for row in 0..exchange.rows() {
             let source = sources(row);
             let other = if bit(exchange.columns[2].data, row) {
                 if self.living.get(source).is_some_and(State::is_due) {
-                    self.settle(py, exchange, vec![source], mishaps)?;
+                    self.settle(exchange, vec![source], mishaps)?;
                 }
                 exchange.tell(row as u32);
-                self.copy(py, source).map_err(|error| (error, row))?
+                self.copy(source).map_err(|error| (error, row))?
             } else {
                 self.take(source)
             };
-            self.merge(py, exchange, row, other, &mut due, mishaps)?;
+            self.merge(exchange, row, other, &mut due, mishaps)?;
         }
-        self.settle(py, exchange, due, mishaps)
+        self.settle(exchange, due, mishaps)
     }
 
     /// A copy of a state. It shares nothing with the state that may change.
-    fn copy(&mut self, py: Python<'py>, number: usize) -> PyResult<State> {
+    fn copy(&mut self, number: usize) -> PyResult<State> {
+        let py = self.py();
         let Some(State { instance, pending }) = self.living.get(number) else { return Ok(State::default()) };
         let Some(instance) = instance else {
             return Ok(State { instance: None, pending: pending.copy()? });
@@ -74,13 +70,13 @@ impl<'py> Aggregate<'py> {
     /// Merges a state, which nobody else has, into the target state of a row.
     fn merge(
         &mut self,
-        py: Python<'py>,
         exchange: &Exchange<'_>,
         row: usize,
         other: State,
         due: &mut Vec<usize>,
         mishaps: &mut Mishaps,
-    ) -> Result<(), CallError> {
+    ) -> CallResult {
+        let py = self.py();
         let target = exchange.state(0, row);
         if other.is_nothing() {
             return Ok(());
@@ -92,7 +88,7 @@ impl<'py> Aggregate<'py> {
             state.pending.append(&other.pending)?;
         } else {
             if !state.pending.is_empty() {
-                self.settle(py, exchange, vec![target], mishaps)?;
+                self.settle(exchange, vec![target], mishaps)?;
             }
             exchange.tell(row as u32);
             let state = &mut self.living[target];
@@ -110,7 +106,8 @@ impl<'py> Aggregate<'py> {
         Ok(())
     }
 
-    pub(super) fn save(&mut self, py: Python<'py>, number: usize) -> PyResult<()> {
+    pub(super) fn save(&mut self, number: usize) -> PyResult<()> {
+        let py = self.py();
         let Some(State { instance: Some(instance), .. }) = self.living.get(number) else {
             let Some(state) = self.living.get(number).filter(|state| !state.pending.is_empty()) else {
                 self.saved.null();
@@ -128,12 +125,7 @@ impl<'py> Aggregate<'py> {
         self.saved.bytes(saved.extract()?).map_err(overflow)
     }
 
-    pub(super) fn load(
-        &mut self,
-        py: Python<'py>,
-        exchange: &Exchange<'_>,
-        mishaps: &mut Mishaps,
-    ) -> Result<(), CallError> {
+    pub(super) fn load(&mut self, exchange: &Exchange<'_>, mishaps: &mut Mishaps) -> CallResult {
         let saved = &exchange.columns[1];
         let bytes = |row: usize| saved.is_valid(row).then(|| saved.bytes(row));
         let with_instance = |row: &usize| {
@@ -143,20 +135,21 @@ impl<'py> Aggregate<'py> {
                 & target.is_some_and(State::is_pending)
         };
         let early = (0..exchange.rows()).filter(with_instance).map(|row| exchange.state(0, row)).collect();
-        self.settle(py, exchange, early, mishaps)?;
+        self.settle(exchange, early, mishaps)?;
         let mut due = Vec::new();
         for row in 0..exchange.rows() {
             if let Some(bytes) = bytes(row) {
                 exchange.tell(row as u32);
-                let other = self.loaded(py, bytes).map_err(|error| (error, row))?;
-                self.merge(py, exchange, row, other, &mut due, mishaps)?;
+                let other = self.loaded(bytes).map_err(|error| (error, row))?;
+                self.merge(exchange, row, other, &mut due, mishaps)?;
             }
         }
-        self.settle(py, exchange, due, mishaps)
+        self.settle(exchange, due, mishaps)
     }
 
     /// A new state from bytes that [`Aggregate::save`] gave, on any lane.
-    fn loaded(&self, py: Python<'py>, bytes: &[u8]) -> PyResult<State> {
+    fn loaded(&self, bytes: &[u8]) -> PyResult<State> {
+        let py = self.py();
         let instance = match (bytes.first(), &self.blank) {
             (Some(&PENDING), _) => {
                 return Ok(State { instance: None, pending: PendingRows::load(bytes)? });

@@ -2,7 +2,7 @@
 
 use super::accumulator::Aggregate;
 use super::state::{DueRows, State};
-use crate::lane::{CallError, Exchange, forgive};
+use crate::lane::{CallResult, Exchange, forgive};
 use crate::values::overflow;
 use crosslane::Verdict;
 use crosslane_process::guest::Mishaps;
@@ -19,12 +19,7 @@ impl<'py> Aggregate<'py> {
 
     /// Writes the results of states. Pending rows stay pending: their instances are made for this
     /// call only, because few states are finished twice.
-    pub(super) fn finish(
-        &mut self,
-        py: Python<'py>,
-        exchange: &Exchange<'_>,
-        mishaps: &mut Mishaps,
-    ) -> Result<(), CallError> {
+    pub(super) fn finish(&mut self, exchange: &Exchange<'_>, mishaps: &mut Mishaps) -> CallResult {
         self.results.clear();
         self.results.reserve(exchange.rows()).map_err(overflow)?;
         let mut fresh: Vec<Option<Bound<'py, PyAny>>> = vec![None; exchange.rows()];
@@ -39,22 +34,22 @@ impl<'py> Aggregate<'py> {
                     due.add(format, pending, instance.as_ptr())?;
                 }
             }
-            self.add_due(py, exchange, &due, mishaps)?;
+            self.add_due(exchange, &due, mishaps)?;
         }
         for (row, fresh) in fresh.into_iter().enumerate() {
-            self.finish_one(py, exchange, row, fresh, mishaps)?;
+            self.finish_one(exchange, row, fresh, mishaps)?;
         }
         Ok(())
     }
 
     fn finish_one(
         &mut self,
-        py: Python<'py>,
         exchange: &Exchange<'_>,
         row: usize,
         mut fresh: Option<Bound<'py, PyAny>>,
         mishaps: &mut Mishaps,
-    ) -> Result<(), CallError> {
+    ) -> CallResult {
+        let py = self.py();
         let mut tries = 0;
         loop {
             exchange.tell(row as u32);

@@ -2,7 +2,7 @@
 
 use super::accumulator::Aggregate;
 use super::buffered_rows::GroupIterator;
-use crate::lane::{CallError, Exchange, forgive};
+use crate::lane::{CallResult, Exchange, forgive};
 use crosslane::Verdict;
 use crosslane::batch::{Column, bit};
 use crosslane_process::guest::Mishaps;
@@ -13,12 +13,7 @@ use std::ptr;
 
 impl<'py> Aggregate<'py> {
     /// Buffers rows, until there are many of them.
-    pub(super) fn collect(
-        &mut self,
-        py: Python<'py>,
-        exchange: &Exchange<'_>,
-        mishaps: &mut Mishaps,
-    ) -> Result<(), CallError> {
+    pub(super) fn collect(&mut self, exchange: &Exchange<'_>, mishaps: &mut Mishaps) -> CallResult {
         let columns = &exchange.columns[1..];
         let selection = self.selection(exchange);
         for row in (0..exchange.rows()).filter(|row| selection.contains(*row)) {
@@ -29,18 +24,14 @@ impl<'py> Aggregate<'py> {
         let state = |row| selection.contains(row).then(|| exchange.state(0, row));
         buffered.add(columns, (0..exchange.rows()).map(state))?;
         if buffered.is_full() {
-            self.flush(py, exchange, mishaps)?;
+            self.flush(exchange, mishaps)?;
         }
         Ok(())
     }
 
     /// Adds the buffered rows to their groups, all of a group at once.
-    pub(super) fn flush(
-        &mut self,
-        py: Python<'py>,
-        exchange: &Exchange<'_>,
-        mishaps: &mut Mishaps,
-    ) -> Result<(), CallError> {
+    pub(super) fn flush(&mut self, exchange: &Exchange<'_>, mishaps: &mut Mishaps) -> CallResult {
+        let py = self.py();
         let Some(buffered) = self.buffered.as_mut().filter(|all| !all.is_empty()) else { return Ok(()) };
         // None of the next steps takes long, but all together may. So the engine is told of each
         // step.
@@ -68,12 +59,7 @@ impl<'py> Aggregate<'py> {
         Ok(())
     }
 
-    pub(super) fn update(
-        &mut self,
-        py: Python<'py>,
-        exchange: &Exchange<'_>,
-        mishaps: &mut Mishaps,
-    ) -> Result<(), CallError> {
+    pub(super) fn update(&mut self, exchange: &Exchange<'_>, mishaps: &mut Mishaps) -> CallResult {
         let count = exchange.rows();
         let columns = &exchange.columns[1..];
         let mut selection = self.selection(exchange);
@@ -96,7 +82,7 @@ impl<'py> Aggregate<'py> {
                 row = selection.next(row + 1);
             }
             selection = selection.only(now);
-            self.settle(py, exchange, due, mishaps)?;
+            self.settle(exchange, due, mishaps)?;
         }
         // The states keep the instances alive until all rows are done: nothing else changes the
         // states meanwhile.
@@ -107,7 +93,7 @@ impl<'py> Aggregate<'py> {
             instances[row] = self.instance(exchange.state(0, row)).map_err(|error| (error, row))?;
             row = selection.next(row + 1);
         }
-        self.add(py, exchange, columns, &selection, &instances, mishaps, false)
+        self.add(exchange, columns, &selection, &instances, mishaps, false)
     }
 
     /// Makes a row pending, if its state has no instance. A state without room for the row gets an

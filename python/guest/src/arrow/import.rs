@@ -6,7 +6,7 @@ use super::schema::TIMETZ;
 use crate::values::overflow;
 use crosslane::batch::{Body, Encode, Plan, bit};
 use crosslane::builder::Overflow;
-use crosslane::{DataType, Layout, code_width, timetz};
+use crosslane::{ColumnBuilder, DataType, Layout, Rows, code_width, timetz};
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::marker::PhantomData;
@@ -91,12 +91,27 @@ impl Exported {
     }
 }
 
-impl Encode for Part<'_> {
+/// Some rows of a column, from an array or from objects.
+pub(crate) enum Piece<'a> {
+    Array(Part<'a>),
+    Rows(Rows<'a>),
+    Values(ColumnBuilder),
+}
+
+impl Encode for Piece<'_> {
     fn plan(&self, plan: &mut Plan) {
-        self.column.plan(plan);
+        match self {
+            Piece::Array(part) => part.column.plan(plan),
+            Piece::Rows(rows) => rows.plan(plan),
+            Piece::Values(values) => values.plan(plan),
+        }
     }
     fn write(&self, body: &mut Body<'_>) {
-        self.column.write(body);
+        match self {
+            Piece::Array(part) => part.column.write(body),
+            Piece::Rows(rows) => rows.write(body),
+            Piece::Values(values) => values.write(body),
+        }
     }
 }
 

@@ -14,5 +14,5 @@ mod memory;
 mod schema;
 
 pub(crate) use export::to_pyarrow;
-pub(crate) use import::{Exported, Part, Results};
+pub(crate) use import::{Exported, Piece, Results};
 pub(crate) use schema::{Direction, pyarrow_type};

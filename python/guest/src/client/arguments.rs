@@ -1,9 +1,9 @@
 //! The arguments of a call, from Python's objects and pyarrow's arrays.
 
-use crate::arrow::{self, Exported};
+use crate::arrow::{Exported, Piece};
 use crate::loops::ResultWriter;
 use crate::values::overflow;
-use crosslane::batch::{Body, Column, Encode, Plan};
+use crosslane::batch::{Column, Encode};
 use crosslane::call::Input;
 use crosslane::{ColumnBuilder, DataType, Error, Function, Rows};
 use crosslane_remote::session::with_arguments;
@@ -117,27 +117,6 @@ pub(super) struct Arguments<'a> {
     pub(super) failed: Mutex<Option<(usize, PyErr)>>,
 }
 
-/// Some rows of an argument.
-enum Piece<'a> {
-    Rows(Rows<'a>),
-    Part(arrow::Part<'a>),
-}
-
-impl Encode for Piece<'_> {
-    fn plan(&self, plan: &mut Plan) {
-        match self {
-            Piece::Rows(rows) => rows.plan(plan),
-            Piece::Part(part) => part.plan(plan),
-        }
-    }
-    fn write(&self, body: &mut Body<'_>) {
-        match self {
-            Piece::Rows(rows) => rows.write(body),
-            Piece::Part(part) => part.write(body),
-        }
-    }
-}
-
 impl Input for Arguments<'_> {
     fn rows(&self) -> usize {
         self.rows
@@ -157,7 +136,7 @@ impl Input for Arguments<'_> {
             self.columns.iter().zip(&columns).enumerate()
         {
             let part = match (content, column) {
-                (Content::Array(array), _) => array.part(data_type, rows.start, rows.len()).map(Piece::Part),
+                (Content::Array(array), _) => array.part(data_type, rows.start, rows.len()).map(Piece::Array),
                 (Content::Objects(_), Some(column)) => Ok(Piece::Rows(Rows::new(column, rows.clone()))),
                 (Content::Objects(_), None) => continue,
             };

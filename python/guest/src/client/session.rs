@@ -189,7 +189,24 @@ impl Client {
         work: impl FnOnce(&Session, &Arc<Function>, CallGroup, &dyn Input) -> Result<Results, Error> + Send,
     ) -> PyResult<Results> {
         let session = self.session()?;
-        let results = used.on(py, &session, rows, given, work);
+        let run = || {
+            let declared = function(&session, used.index)?;
+            let concrete = used.types.map(|types| for_types(declared, types)).transpose()?.map(Arc::new);
+            let function = concrete.as_ref().unwrap_or(declared);
+            let cancelled = used.cancellation.map(|it| Arc::clone(&it.0)).unwrap_or_default();
+            let (stop, group) = uses(&session, cancelled);
+            let arguments = Arguments { function, columns: given(function)?, rows, failed: Mutex::default() };
+            let results = py.detach(|| work(&session, function, group, &arguments));
+            results.map_err(|error| {
+                let failed = arguments.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+                match failed {
+                    Some((at, wrong)) => argument_error(py, wrong, function, at, None),
+                    None => stop.raise(&error),
+                }
+            })
+        };
+        let results = run();
+        // The client may have been closed meanwhile.
         if let Some(closed) = Arc::into_inner(session) {
             py.detach(|| drop(closed));
         }
@@ -212,32 +229,6 @@ struct Used<'a> {
     index: usize,
     types: Option<&'a str>,
     cancellation: Option<&'a Cancellation>,
-}
-
-impl Used<'_> {
-    fn on(
-        self,
-        py: Python<'_>,
-        session: &Session,
-        rows: usize,
-        given: impl FnOnce(&Function) -> PyResult<Vec<ArgumentValues>>,
-        work: impl FnOnce(&Session, &Arc<Function>, CallGroup, &dyn Input) -> Result<Results, Error> + Send,
-    ) -> PyResult<Results> {
-        let declared = function(session, self.index)?;
-        let concrete = self.types.map(|types| for_types(declared, types)).transpose()?.map(Arc::new);
-        let function = concrete.as_ref().unwrap_or(declared);
-        let cancelled = self.cancellation.map(|it| Arc::clone(&it.0)).unwrap_or_default();
-        let (stop, group) = uses(session, cancelled);
-        let arguments = Arguments { function, columns: given(function)?, rows, failed: Mutex::default() };
-        let results = py.detach(|| work(session, function, group, &arguments));
-        results.map_err(|error| {
-            let failed = arguments.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-            match failed {
-                Some((at, wrong)) => argument_error(py, wrong, function, at, None),
-                None => stop.raise(&error),
-            }
-        })
-    }
 }
 
 impl Drop for Client {

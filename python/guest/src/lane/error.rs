@@ -6,6 +6,9 @@ use pyo3::prelude::*;
 /// An exception, and the row that it is about.
 pub(crate) type CallError = crosslane_guest::CallError<PyErr>;
 
+/// The outcome of work on a batch.
+pub(crate) type CallResult<T = ()> = Result<T, CallError>;
+
 /// An exception as the engine's users should read it.
 pub(crate) fn describe(py: Python<'_>, error: PyErr) -> PyResult<Failure> {
     let describe = py.import("crosslane._errors")?.getattr("describe")?;

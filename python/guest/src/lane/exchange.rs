@@ -1,6 +1,6 @@
 //! The batch of an exchange.
 
-use super::error::CallError;
+use super::error::CallResult;
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
 use crosslane_process::guest::Call;
@@ -29,7 +29,7 @@ impl Exchange<'_> {
     }
 
     /// Does something for each row.
-    pub(crate) fn each(&self, mut work: impl FnMut(usize) -> PyResult<()>) -> Result<(), CallError> {
+    pub(crate) fn each(&self, mut work: impl FnMut(usize) -> PyResult<()>) -> CallResult {
         (0..self.rows()).try_for_each(|row| {
             self.tell(row as u32);
             work(row).map_err(|error| (error, row).into())

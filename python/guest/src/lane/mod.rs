@@ -7,6 +7,6 @@ mod exchange;
 mod retry;
 
 pub(crate) use answer::{fail, refuse, succeed};
-pub(crate) use error::{CallError, describe, ends_lane};
+pub(crate) use error::{CallError, CallResult, describe, ends_lane};
 pub(crate) use exchange::Exchange;
 pub(crate) use retry::{backoff, forgive};

@@ -1,11 +1,10 @@
 //! Calls of an `async` function for several rows at once.
 
-use super::callee::Callee;
+use super::batch::Batch;
 use crate::declaration::Declaration;
-use crate::lane::{CallError, Exchange};
-use crate::loops::{ResultWriter, Selection};
+use crate::lane::{CallError, CallResult};
+use crate::loops::ResultWriter;
 use crate::values::{Reader, Vm};
-use crosslane::batch::Column;
 use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, Verdict};
 use crosslane_process::guest::Mishaps;
@@ -34,25 +33,23 @@ impl<'py> ConcurrentCalls<'py> {
 
     pub(crate) fn run(
         &self,
-        py: Python<'py>,
-        callee: &Callee,
-        exchange: &Exchange<'_>,
-        selection: &Selection,
+        batch: &Batch<'_, 'py>,
         mishaps: &mut Mishaps,
         out: &mut ColumnBuilder,
-    ) -> Result<(), CallError> {
+    ) -> CallResult {
+        let Batch { py, callee, exchange, ref selection } = *batch;
         let arguments = PyList::empty(py);
         for row in 0..exchange.rows() {
             if !selection.contains(row) {
                 arguments.append(py.None())?;
                 continue;
             }
-            match self.arguments(py, callee, exchange.columns, row) {
+            match self.arguments(batch, row) {
                 Ok(values) => arguments.append(values)?,
                 Err(error) => {
                     // Another try would read the same, so there is none left.
                     let mut tries = callee.leniency.retries;
-                    callee.forgive(py, (error, row).into(), &mut tries, 1, mishaps)?;
+                    batch.forgive((error, row).into(), &mut tries, 1, mishaps)?;
                     arguments.append(py.None())?;
                 }
             }
@@ -77,7 +74,7 @@ impl<'py> ConcurrentCalls<'py> {
             // What cannot be a result is a failed call like any other.
             while let Err(error) = self.writer.write(&value, out) {
                 out.truncate(row);
-                match callee.forgive(py, (error, row).into(), &mut tries, 1, mishaps)? {
+                match batch.forgive((error, row).into(), &mut tries, 1, mishaps)? {
                     Verdict::Again(_) => {
                         exchange.tell(row as u32);
                         let alone = PyList::new(py, [arguments.get_item(row)?])?;
@@ -100,20 +97,15 @@ impl<'py> ConcurrentCalls<'py> {
     }
 
     /// The arguments of a row. Those in a variadic function's list are given one by one.
-    fn arguments(
-        &self,
-        py: Python<'py>,
-        callee: &Callee,
-        columns: &[Column<'_>],
-        row: usize,
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        let vm = Vm::new(py);
-        let values = self.readers.iter().zip(columns).map(|(reader, column)| reader.read(&vm, column, row));
+    fn arguments(&self, batch: &Batch<'_, 'py>, row: usize) -> PyResult<Bound<'py, PyTuple>> {
+        let vm = Vm::new(batch.py);
+        let values = self.readers.iter().zip(batch.exchange.columns);
+        let values = values.map(|(reader, column)| reader.read(&vm, column, row));
         let mut values = values.collect::<PyResult<Vec<_>>>()?;
-        if let Some(rest) = values.pop_if(|_| callee.variadic) {
+        if let Some(rest) = values.pop_if(|_| batch.callee.variadic) {
             values.extend(rest.cast::<PyList>()?.iter());
         }
-        PyTuple::new(py, values)
+        PyTuple::new(batch.py, values)
     }
 }
 

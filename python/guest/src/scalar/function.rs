@@ -1,12 +1,12 @@
 //! A scalar function, ready to be called.
 
-use super::callee::Callee;
+use super::batch::{Batch, Callee};
 use super::concurrent::ConcurrentCalls;
 use super::rows::RowCalls;
 use super::vectorized::VectorizedCalls;
 use crate::arrow::Results;
 use crate::declaration::Declaration;
-use crate::lane::{CallError, Exchange, fail, succeed};
+use crate::lane::{CallResult, Exchange, fail, succeed};
 use crate::loops::Selection;
 use crate::values::overflow;
 use crosslane::{ColumnBuilder, DataType};
@@ -110,18 +110,15 @@ impl<'py> Function<'py> {
         exchange: &Exchange<'_>,
         mishaps: &mut Mishaps,
         out: &mut ColumnBuilder,
-    ) -> Result<Option<Results>, CallError> {
+    ) -> CallResult<Option<Results>> {
         let rows = exchange.rows();
         out.reserve(rows).map_err(overflow)?;
         let selection = Selection::without_nulls(rows, exchange.columns, &self.callee.admits_null);
+        let batch = Batch { py, callee: &self.callee, exchange, selection };
         match &self.kind {
-            Kind::Row(calls) => {
-                calls.run(py, &self.callee, exchange, &selection, mishaps, out).map(|()| None)
-            }
-            Kind::Async(calls) => {
-                calls.run(py, &self.callee, exchange, &selection, mishaps, out).map(|()| None)
-            }
-            Kind::Vectorized(calls) => calls.run(py, &self.callee, exchange, &self.returns, mishaps, out),
+            Kind::Row(calls) => calls.run(&batch, mishaps, out).map(|()| None),
+            Kind::Async(calls) => calls.run(&batch, mishaps, out).map(|()| None),
+            Kind::Vectorized(calls) => calls.run(&batch, &self.returns, mishaps, out),
         }
     }
 }

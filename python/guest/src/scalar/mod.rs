@@ -1,6 +1,6 @@
 //! Scalar functions: of rows, of several rows at once (`async`), and of whole columns (vectorized).
 
-mod callee;
+mod batch;
 mod concurrent;
 mod function;
 mod rows;

@@ -1,9 +1,9 @@
 //! Calls of a function for one row after the other.
 
-use super::callee::Callee;
+use super::batch::Batch;
 use crate::declaration::Declaration;
-use crate::lane::{CallError, Exchange};
-use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowCaller, RowResults, Selection};
+use crate::lane::CallResult;
+use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowCaller, RowResults};
 use crate::values::Reader;
 use crosslane::{ColumnBuilder, Verdict};
 use crosslane_process::guest::Mishaps;
@@ -18,14 +18,6 @@ pub(crate) struct RowCalls<'py> {
     /// The function's own loop. A function without parameters, or with any number of them, has
     /// none.
     each: Option<Loop>,
-}
-
-/// The rows of a batch that are called.
-struct Batch<'a, 'py> {
-    calls: &'a RowCalls<'py>,
-    callee: &'a Callee,
-    exchange: &'a Exchange<'a>,
-    selection: &'a Selection,
 }
 
 /// The failed calls of a batch.
@@ -51,32 +43,29 @@ impl<'py> RowCalls<'py> {
     }
 
     /// Calls the function for the rows of a batch, and writes the results.
-    pub(crate) fn run(
+    pub(super) fn run(
         &self,
-        py: Python<'py>,
-        callee: &Callee,
-        exchange: &Exchange<'_>,
-        selection: &Selection,
+        batch: &Batch<'_, 'py>,
         mishaps: &mut Mishaps,
         out: &mut ColumnBuilder,
-    ) -> Result<(), CallError> {
-        let batch = Batch { calls: self, callee, exchange, selection };
+    ) -> CallResult {
+        let selection = &batch.selection;
         let mut failures = Failures { tries: HashMap::new(), mishaps };
-        let results = RowResults::new(py, self.writer.fast_path(), selection, out);
+        let results = RowResults::new(batch.py, self.writer.fast_path(), selection, out);
         let later = match &self.each {
-            Some(each) => batch.loop_rows(each, results, &mut failures)?,
-            None => batch.call_rows(py, results, &mut failures)?,
+            Some(each) => self.loop_rows(batch, each, results, &mut failures)?,
+            None => self.call_rows(batch, results, &mut failures)?,
         };
         // How many of the called rows have a result in the column.
         let written = selection.count_before(out.rows());
-        let tell = |row| exchange.tell_written(row);
+        let tell = |row| batch.exchange.tell_written(row);
         while let Err((error, row)) = self.writer.write_all(&later, written, selection, out, tell) {
             // What cannot be a result is a failed call like any other.
             out.truncate(row);
             let tries = failures.tries.entry(row).or_default();
-            match callee.forgive(py, (error, row).into(), tries, 1, failures.mishaps)? {
+            match batch.forgive((error, row).into(), tries, 1, failures.mishaps)? {
                 Verdict::Again(_) => {
-                    let value = batch.call_again(py, row, tries, failures.mishaps)?;
+                    let value = self.call_again(batch, row, tries, failures.mishaps)?;
                     later.set_item(selection.count_before(row) - written, value)?;
                 }
                 Verdict::Null => out.null(),
@@ -84,58 +73,54 @@ impl<'py> RowCalls<'py> {
         }
         Ok(())
     }
-}
 
-impl<'a, 'py> Batch<'a, 'py> {
-    fn arguments(&self) -> Vec<Argument<'a, 'py>> {
-        Argument::all(&self.calls.readers, self.exchange.columns, &self.callee.admits_null).collect()
-    }
-
-    fn caller<'b>(&'b self, py: Python<'py>, arguments: &'b [Argument<'b, 'py>]) -> RowCaller<'b, 'py> {
-        RowCaller::new(self.callee.callable.bind(py), arguments, self.callee.variadic)
+    fn arguments<'a>(&'a self, batch: &'a Batch<'_, 'py>) -> Vec<Argument<'a, 'py>> {
+        Argument::all(&self.readers, batch.exchange.columns, &batch.callee.admits_null).collect()
     }
 
     /// Calls the rows of a batch by the function's own loop. Returns the results that are not in
     /// the column yet.
     fn loop_rows(
         &self,
+        batch: &Batch<'_, 'py>,
         each: &Loop,
         results: RowResults<'_, 'py>,
         failures: &mut Failures<'_>,
-    ) -> Result<Bound<'py, PyList>, CallError> {
-        let (py, selection) = (results.py(), self.selection);
-        let (progress, sequence) = (self.exchange.progress, self.exchange.sequence());
-        let mut cursor = Cursor::new(each, self.arguments(), progress, sequence, results);
+    ) -> CallResult<Bound<'py, PyList>> {
+        let Batch { exchange, selection, .. } = batch;
+        let arguments = self.arguments(batch);
+        let mut cursor = Cursor::new(each, arguments, exchange.progress, exchange.sequence(), results);
         let mut from = selection.next(0);
         while from < selection.rows() {
             let Err((error, row)) = cursor.run(from) else { break };
             if row == selection.rows() {
                 return Err(error.into());
             }
-            let value = self.replacement(py, error, row, failures)?;
+            let value = self.replacement(batch, error, row, failures)?;
             cursor.results().push(row, &value)?;
             from = selection.next(row + 1);
         }
         Ok(cursor.into_results().later())
     }
 
-    /// As [`Batch::loop_rows`], by one call after the other.
+    /// As [`RowCalls::loop_rows`], by one call after the other.
     fn call_rows(
         &self,
-        py: Python<'py>,
+        batch: &Batch<'_, 'py>,
         mut results: RowResults<'_, 'py>,
         failures: &mut Failures<'_>,
-    ) -> Result<Bound<'py, PyList>, CallError> {
-        let arguments = self.arguments();
-        let mut caller = self.caller(py, &arguments);
-        let mut row = self.selection.next(0);
-        while row < self.selection.rows() {
-            self.exchange.tell(row as u32);
+    ) -> CallResult<Bound<'py, PyList>> {
+        let Batch { py, callee, exchange, selection } = batch;
+        let arguments = self.arguments(batch);
+        let mut caller = RowCaller::new(callee.callable.bind(*py), &arguments, callee.variadic);
+        let mut row = selection.next(0);
+        while row < selection.rows() {
+            exchange.tell(row as u32);
             match caller.call(row) {
                 Ok(value) => results.push(row, &value)?,
-                Err(error) => results.push(row, &self.replacement(py, error, row, failures)?)?,
+                Err(error) => results.push(row, &self.replacement(batch, error, row, failures)?)?,
             }
-            row = self.selection.next(row + 1);
+            row = selection.next(row + 1);
         }
         Ok(results.later())
     }
@@ -143,15 +128,15 @@ impl<'a, 'py> Batch<'a, 'py> {
     /// The result of a row whose call failed: that of another try, or None.
     fn replacement(
         &self,
-        py: Python<'py>,
+        batch: &Batch<'_, 'py>,
         error: PyErr,
         row: usize,
         failures: &mut Failures<'_>,
-    ) -> Result<Bound<'py, PyAny>, CallError> {
+    ) -> CallResult<Bound<'py, PyAny>> {
         let tries = failures.tries.entry(row).or_default();
-        match self.callee.forgive(py, (error, row).into(), tries, 1, failures.mishaps)? {
-            Verdict::Again(_) => self.call_again(py, row, tries, failures.mishaps),
-            Verdict::Null => Ok(py.None().into_bound(py)),
+        match batch.forgive((error, row).into(), tries, 1, failures.mishaps)? {
+            Verdict::Again(_) => self.call_again(batch, row, tries, failures.mishaps),
+            Verdict::Null => Ok(batch.py.None().into_bound(batch.py)),
         }
     }
 
@@ -159,21 +144,22 @@ impl<'a, 'py> Batch<'a, 'py> {
     /// tries fail.
     fn call_again(
         &self,
-        py: Python<'py>,
+        batch: &Batch<'_, 'py>,
         row: usize,
         tries: &mut u32,
         mishaps: &mut Mishaps,
-    ) -> Result<Bound<'py, PyAny>, CallError> {
-        let arguments = self.arguments();
-        let mut caller = self.caller(py, &arguments);
+    ) -> CallResult<Bound<'py, PyAny>> {
+        let Batch { py, callee, exchange, .. } = batch;
+        let arguments = self.arguments(batch);
+        let mut caller = RowCaller::new(callee.callable.bind(*py), &arguments, callee.variadic);
         loop {
-            self.exchange.tell(row as u32);
+            exchange.tell(row as u32);
             let error = match caller.call(row) {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            if let Verdict::Null = self.callee.forgive(py, (error, row).into(), tries, 1, mishaps)? {
-                return Ok(py.None().into_bound(py));
+            if let Verdict::Null = batch.forgive((error, row).into(), tries, 1, mishaps)? {
+                return Ok(py.None().into_bound(*py));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Calls of a function with whole columns.
 
-use super::callee::Callee;
+use super::batch::Batch;
 use crate::arrow::{self, Direction, Results};
-use crate::lane::{CallError, Exchange};
+use crate::lane::CallResult;
 use crate::loops::{ResultWriter, Selection};
 use crosslane::{ColumnBuilder, DataType, Signature, Verdict};
 use crosslane_process::guest::Mishaps;
@@ -34,46 +34,40 @@ impl<'py> VectorizedCalls<'py> {
     }
 
     /// Calls the function for a batch, until that succeeds or there is no other try.
-    pub(crate) fn run(
+    pub(super) fn run(
         &self,
-        py: Python<'py>,
-        callee: &Callee,
-        exchange: &Exchange<'_>,
+        batch: &Batch<'_, 'py>,
         returns: &DataType,
         mishaps: &mut Mishaps,
         out: &mut ColumnBuilder,
-    ) -> Result<Option<Results>, CallError> {
-        let rows = exchange.rows();
+    ) -> CallResult<Option<Results>> {
+        let rows = batch.exchange.rows();
         let mut tries = 0;
         loop {
-            exchange.tell(u32::MAX);
-            let error = match self.call(py, callee, exchange, returns, out) {
+            batch.exchange.tell(u32::MAX);
+            let error = match self.call(batch, returns, out) {
                 Ok(results) => return Ok(results),
                 Err(error) => error,
             };
             out.clear();
-            match callee.forgive(py, error, &mut tries, rows, mishaps)? {
-                Verdict::Again(_) => {}
-                Verdict::Null => {
-                    (0..rows).for_each(|_| out.null());
-                    return Ok(None);
-                }
+            if let Verdict::Null = batch.forgive(error, &mut tries, rows, mishaps)? {
+                (0..rows).for_each(|_| out.null());
+                return Ok(None);
             }
         }
     }
 
     fn call(
         &self,
-        py: Python<'py>,
-        callee: &Callee,
-        exchange: &Exchange<'_>,
+        batch: &Batch<'_, 'py>,
         returns: &DataType,
         out: &mut ColumnBuilder,
-    ) -> Result<Option<Results>, CallError> {
+    ) -> CallResult<Option<Results>> {
+        let Batch { py, callee, exchange, .. } = batch;
         let arrays = exchange.columns.iter().zip(&self.arguments);
-        let arrays = arrays.map(|(column, data_type)| arrow::to_pyarrow(column, data_type.bind(py)));
+        let arrays = arrays.map(|(column, data_type)| arrow::to_pyarrow(column, data_type.bind(*py)));
         let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
-        let result = callee.callable.bind(py).call1((arrays, exchange.rows()))?;
+        let result = callee.callable.bind(*py).call1((arrays, exchange.rows()))?;
         let Ok(list) = result.cast::<PyList>() else { return Ok(Some(Results::new(&result, returns)?)) };
         let all = Selection::all(list.len());
         self.writer.write_all(list, 0, &all, out, |row| exchange.tell_written(row))?;

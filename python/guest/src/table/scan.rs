@@ -7,10 +7,10 @@
 //! once. So are the batches of a slow generator. A generator of batches gives whole columns. The
 //! rows that a declared stream function gives for a batch of its input go the same way.
 
-use super::partial_batch::{PartialBatch, Piece};
+use super::partial_batch::PartialBatch;
 use super::row_writer::{RowWriter, exception};
 use super::sink::{End, Sink, fail};
-use crate::arrow::{self, Direction, Exported};
+use crate::arrow::{self, Direction, Exported, Piece};
 use crate::declaration::Declaration;
 use crate::lane::{ends_lane, succeed};
 use crate::loops::{Argument, ResultWriter, Selection};

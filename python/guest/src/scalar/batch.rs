@@ -1,0 +1,39 @@
+//! A batch of a scalar function.
+
+use crate::lane::{CallError, CallResult, Exchange, forgive};
+use crate::loops::Selection;
+use crosslane::{Leniency, Verdict};
+use crosslane_process::guest::Mishaps;
+use pyo3::prelude::*;
+
+/// A Python function, and the options that its calls need.
+pub(super) struct Callee {
+    pub(super) callable: Py<PyAny>,
+    /// Whether the last argument is a list of any number of arguments.
+    pub(super) variadic: bool,
+    /// For each column, whether rows with a NULL in it are called.
+    pub(super) admits_null: Vec<bool>,
+    pub(super) leniency: Leniency,
+}
+
+/// A batch, and the function that is called for it.
+pub(super) struct Batch<'a, 'py> {
+    pub(super) py: Python<'py>,
+    pub(super) callee: &'a Callee,
+    pub(super) exchange: &'a Exchange<'a>,
+    /// The rows that are called.
+    pub(super) selection: Selection,
+}
+
+impl Batch<'_, '_> {
+    /// As [`crate::lane::forgive`].
+    pub(super) fn forgive(
+        &self,
+        error: CallError,
+        tries: &mut u32,
+        rows: usize,
+        mishaps: &mut Mishaps,
+    ) -> CallResult<Verdict> {
+        forgive(self.py, self.callee.leniency, error, tries, rows, mishaps)
+    }
+}
