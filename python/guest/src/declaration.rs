@@ -22,7 +22,7 @@ impl<'py> Declaration<'py> {
         let signature: String = declared.getattr("signature")?.extract()?;
         let on_error: String = declared.getattr("on_error")?.extract()?;
         Ok(Self {
-            signature: signature.parse().map_err(crate::value_error)?,
+            signature: signature.parse().map_err(crate::signatures::value_error)?,
             hints: declared.getattr("shapes")?.extract()?,
             admits_null: declared.getattr("admits_null")?.extract()?,
             leniency: Leniency {

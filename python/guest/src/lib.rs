@@ -21,7 +21,6 @@ mod zygote;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use signatures::value_error;
 
 /// A text that tells these files, as pairs of path and content, from all others.
 #[pyfunction]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[pyfunction]
 #[pyo3(signature = (columns, sent=false))]
 pub(crate) fn table_type<'py>(py: Python<'py>, columns: &str, sent: bool) -> PyResult<Bound<'py, PyAny>> {
-    let table: DataType = columns.parse().map_err(crate::value_error)?;
+    let table: DataType = columns.parse().map_err(crate::signatures::value_error)?;
     arrow::pyarrow_type(py, &table, if sent { Direction::Result } else { Direction::Argument })
 }
 
