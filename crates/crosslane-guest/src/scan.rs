@@ -22,15 +22,15 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// The most rows of a batch: DuckDB's vector size.
-const CHUNK: usize = 2048;
+const MOST_ROWS: usize = 2048;
 /// The rows of the first batch, and the factor by which the next ones are larger.
-const FIRST: usize = 16;
+const FIRST_ROWS: usize = 16;
 const GROWTH: usize = 4;
 /// A batch that is so old, or has so many bytes, is sent.
-const PATIENCE: Duration = Duration::from_millis(10);
-const LARGE: usize = 1 << 18;
+const MOST_TIME: Duration = Duration::from_millis(10);
+const MOST_BYTES: usize = 1 << 18;
 /// The age and the size are looked at after so many rows. The size is a walk over all columns.
-const OFTEN: usize = 64;
+const CHECK_INTERVAL: usize = 64;
 
 /// The rows of a scan that were not sent yet, and the state of the scan.
 #[derive(Debug)]
@@ -46,8 +46,8 @@ pub struct Rows<L: Language> {
     /// The errors of rows that were not sent yet.
     mishaps: Mishaps,
     /// How many rows make a batch now, and when it was begun.
-    enough: usize,
-    since: Instant,
+    batch_rows: usize,
+    batch_start: Instant,
     /// How many rows were made, up to the most that progress can count.
     made: u32,
 }
@@ -64,15 +64,15 @@ impl<L: Language> Rows<L> {
             stream: false,
             on_error,
             mishaps: Mishaps::default(),
-            enough: FIRST,
-            since: Instant::now(),
+            batch_rows: FIRST_ROWS,
+            batch_start: Instant::now(),
             made: 0,
         }
     }
 
     /// No rows yet, of a batch of a stream function.
     pub fn of_stream(call: Call, writer: Writer<L>, columns: &DataType, on_error: OnError) -> Self {
-        Self { stream: true, enough: CHUNK, ..Self::new(call, writer, columns, on_error) }
+        Self { stream: true, batch_rows: MOST_ROWS, ..Self::new(call, writer, columns, on_error) }
     }
 
     /// Adds rows by `write`. Values that are no rows are an error of the function. With `on_error`
@@ -113,13 +113,15 @@ impl<L: Language> Rows<L> {
     /// Whether there are enough rows for a batch.
     pub fn is_full(&self) -> bool {
         let rows = self.out.rows();
-        let is_large = || (rows.is_multiple_of(OFTEN) || rows.is_power_of_two()) && self.out.size() > LARGE;
-        rows >= self.enough || rows > 0 && (self.since.elapsed() > PATIENCE || is_large())
+        let is_large = || {
+            (rows.is_multiple_of(CHECK_INTERVAL) || rows.is_power_of_two()) && self.out.size() > MOST_BYTES
+        };
+        rows >= self.batch_rows || rows > 0 && (self.batch_start.elapsed() > MOST_TIME || is_large())
     }
 
     /// Whether so many more rows are too many for the batch.
     pub fn overflows(&self, count: usize) -> bool {
-        self.out.rows() + count > CHUNK
+        self.out.rows() + count > MOST_ROWS
     }
 
     /// Tells the engine how many rows were made, so that it can tell slow from stuck.
@@ -149,8 +151,8 @@ impl<L: Language> Rows<L> {
                 Emitted::Sent => {
                     self.out.clear();
                     self.mishaps = Mishaps::default();
-                    self.enough = (self.enough * GROWTH).min(CHUNK);
-                    self.since = Instant::now();
+                    self.batch_rows = (self.batch_rows * GROWTH).min(MOST_ROWS);
+                    self.batch_start = Instant::now();
                     return Ok(true);
                 }
                 Emitted::Cancelled => self.cancelled = true,

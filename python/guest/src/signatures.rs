@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// The name, the names and types of the parameters, the type of the result, and whether the last
 /// parameter is variadic.
-type Parts = (String, Vec<(String, String)>, String, bool);
+type SignatureParts = (String, Vec<(String, String)>, String, bool);
 
 /// The parts of a signature, in their normal form: (name, [(parameter, type)], result type,
 /// variadic). A variadic last parameter stands for any number of arguments, and its type is that of
@@ -15,7 +15,7 @@ type Parts = (String, Vec<(String, String)>, String, bool);
 ///
 /// Raises ValueError if the text is not a signature. A mark shows the place.
 #[pyfunction]
-pub(crate) fn parse_signature(text: &str) -> PyResult<Parts> {
+pub(crate) fn parse_signature(text: &str) -> PyResult<SignatureParts> {
     let signature: Signature = text.parse().map_err(value_error)?;
     Ok((signature.name.clone(), signature.pairs(), signature.result(), signature.variadic))
 }

@@ -17,19 +17,19 @@ use std::time::Duration;
 ///
 /// Raises what the library's own signal handlers raise.
 #[pyfunction]
-pub(crate) fn zygote(half: Bound<'_, PyAny>, arguments: Vec<String>) -> PyResult<()> {
-    Ok(crosslane_guest::live(&mut Python { half }, &arguments)?)
+pub(crate) fn zygote(guest: Bound<'_, PyAny>, arguments: Vec<String>) -> PyResult<()> {
+    Ok(crosslane_guest::live(&mut Python { guest }, &arguments)?)
 }
 
 struct Python<'py> {
     /// The object of `crosslane._zygote`.
-    half: Bound<'py, PyAny>,
+    guest: Bound<'py, PyAny>,
 }
 
 impl Python<'_> {
     /// An exception as the engine's users should read it.
     fn failure(&self, error: PyErr) -> Failure {
-        describe(self.half.py(), error).unwrap_or_else(|error| Failure {
+        describe(self.guest.py(), error).unwrap_or_else(|error| Failure {
             class: "Error".into(),
             message: error.to_string(),
             ..Failure::default()
@@ -38,9 +38,9 @@ impl Python<'_> {
 
     fn try_load(&self, source: &Source, pickles: Option<&OwnedFd>) -> PyResult<Loaded> {
         let pickles = pickles.map(AsRawFd::as_raw_fd);
-        let name = intern!(self.half.py(), "load");
+        let name = intern!(self.guest.py(), "load");
         let (functions, text): (String, _) =
-            self.half.call_method1(name, (source.name(), pickles))?.extract()?;
+            self.guest.call_method1(name, (source.name(), pickles))?.extract()?;
         let functions =
             serde_json::from_str(&functions).map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(Loaded { functions, text })
@@ -51,7 +51,7 @@ impl Guest for Python<'_> {
     const FORK: &'static str = "os.fork";
 
     fn runtime(&self) -> String {
-        let version = self.half.py().version_info();
+        let version = self.guest.py().version_info();
         format!("Python {}.{}.{}", version.major, version.minor, version.patch)
     }
 
@@ -60,38 +60,38 @@ impl Guest for Python<'_> {
     }
 
     fn open_streams(&mut self) -> Result<(), Failure> {
-        let opened = self.half.call_method0(intern!(self.half.py(), "open_streams"));
+        let opened = self.guest.call_method0(intern!(self.guest.py(), "open_streams"));
         opened.map(drop).map_err(|error| self.failure(error))
     }
 
     fn lost_threads(&mut self) -> Result<Vec<String>, Failure> {
-        let lost = self.half.call_method0(intern!(self.half.py(), "lost_threads"));
+        let lost = self.guest.call_method0(intern!(self.guest.py(), "lost_threads"));
         lost.and_then(|lost| lost.extract()).map_err(|error| self.failure(error))
     }
 
     fn command(&self) -> Vec<OsString> {
-        let command = self.half.call_method0(intern!(self.half.py(), "command"));
+        let command = self.guest.call_method0(intern!(self.guest.py(), "command"));
         command.and_then(|words| words.extract()).unwrap_or_default()
     }
 
     fn settle(&mut self, bell: BorrowedFd<'_>) -> io::Result<()> {
-        self.half.call_method1(intern!(self.half.py(), "settle"), (bell.as_raw_fd(),))?;
+        self.guest.call_method1(intern!(self.guest.py(), "settle"), (bell.as_raw_fd(),))?;
         Ok(())
     }
 
     fn wait(&mut self, fds: [BorrowedFd<'_>; 2]) -> io::Result<[bool; 2]> {
-        let py = self.half.py();
+        let py = self.guest.py();
         let ready = py.detach(|| crosslane_guest::readable(fds))?;
         py.check_signals()?;
         Ok(ready)
     }
 
     fn fork(&mut self) -> io::Result<i32> {
-        Ok(self.half.call_method0(intern!(self.half.py(), "fork"))?.extract::<i32>()?)
+        Ok(self.guest.call_method0(intern!(self.guest.py(), "fork"))?.extract::<i32>()?)
     }
 
     fn begin(&mut self) -> io::Result<()> {
-        let tells_stack: bool = self.half.call_method0(intern!(self.half.py(), "begin"))?.extract()?;
+        let tells_stack: bool = self.guest.call_method0(intern!(self.guest.py(), "begin"))?.extract()?;
         if tells_stack {
             crosslane_process::guest::tells_stack();
         }
@@ -100,17 +100,17 @@ impl Guest for Python<'_> {
 
     fn serve(&mut self, memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<()> {
         let (memory, socket) = (memory.into_raw_fd(), socket.into_raw_fd());
-        let functions = self.half.getattr(intern!(self.half.py(), "functions"))?.extract()?;
-        Ok(serve::serve(self.half.py(), memory, socket, functions, spin.as_micros() as u64)?)
+        let functions = self.guest.getattr(intern!(self.guest.py(), "functions"))?.extract()?;
+        Ok(serve::serve(self.guest.py(), memory, socket, functions, spin.as_micros() as u64)?)
     }
 
     fn explain(&mut self, error: io::Error) -> i32 {
-        let py = self.half.py();
-        let explained = self.half.call_method1(intern!(py, "explain"), (PyErr::from(error).into_value(py),));
+        let py = self.guest.py();
+        let explained = self.guest.call_method1(intern!(py, "explain"), (PyErr::from(error).into_value(py),));
         explained.and_then(|code| code.extract()).unwrap_or(1)
     }
 
     fn flush(&mut self) {
-        let _ = self.half.call_method0(intern!(self.half.py(), "flush"));
+        let _ = self.guest.call_method0(intern!(self.guest.py(), "flush"));
     }
 }

@@ -54,13 +54,13 @@ impl BufferedRows {
     }
 
     /// Drops the rows of groups that have ended.
-    pub(crate) fn forget(&mut self, gone: impl Iterator<Item = usize>) {
+    pub(crate) fn forget(&mut self, ended: impl Iterator<Item = usize>) {
         if self.is_empty() {
             return;
         }
-        let gone: HashSet<u32> = gone.map(|number| number as u32).collect();
-        let kept = self.numbers.iter().zip(&self.places).filter(|(number, _)| !gone.contains(number));
-        let (numbers, places) = kept.unzip();
+        let ended: HashSet<u32> = ended.map(|number| number as u32).collect();
+        let remaining = self.numbers.iter().zip(&self.places).filter(|(number, _)| !ended.contains(number));
+        let (numbers, places) = remaining.unzip();
         (self.numbers, self.places) = (numbers, places);
         if self.is_empty() {
             *self = Self::default();

@@ -149,7 +149,7 @@ impl<L: Aggregates> Accumulated<L> {
 
     /// How many bytes may be allocated, if the states and the work on them may take `bytes`
     /// together.
-    fn left(&mut self, bytes: u64) -> u64 {
+    fn remaining(&mut self, bytes: u64) -> u64 {
         let Some(now) = limits::data_size() else { return bytes };
         if self.states.living == 0 && self.buffered.is_empty() {
             self.states.base = Some(now);
@@ -200,8 +200,8 @@ impl<L: Aggregates> Aggregate<L> {
         // An engine can always forget states.
         let outcome = match self.memory_limit.filter(|_| function.entry() != Entry::Forget) {
             Some(bytes) => {
-                let left = accumulated.left(bytes);
-                language.limited(left, || self.run(language, callee, accumulated, function, lane, call))
+                let remaining = accumulated.remaining(bytes);
+                language.limited(remaining, || self.run(language, callee, accumulated, function, lane, call))
             }
             None => self.run(language, callee, accumulated, function, lane, call),
         };

@@ -38,17 +38,17 @@ pub(crate) fn decimal(text: &[u8], scale: usize) -> Option<i128> {
         return None;
     }
     // So many of the digits are before the point where it is rounded.
-    let kept = exponent.saturating_add(point as i64 + scale as i64);
+    let digits_before = exponent.saturating_add(point as i64 + scale as i64);
     let mut unscaled = 0i128;
     let mut digits = whole.iter().chain(fraction).map(|digit| i128::from(digit - b'0'));
-    for _ in 0..kept {
+    for _ in 0..digits_before {
         let digit = digits.next();
         if digit.is_none() && unscaled == 0 {
             break;
         }
         unscaled = unscaled.checked_mul(10)?.checked_add(digit.unwrap_or(0))?;
     }
-    if kept >= 0 && digits.next().is_some_and(|digit| digit >= 5) {
+    if digits_before >= 0 && digits.next().is_some_and(|digit| digit >= 5) {
         unscaled = unscaled.checked_add(1)?;
     }
     Some(if negative { -unscaled } else { unscaled })

@@ -176,10 +176,10 @@ impl<V: Values> Reader<V> {
 
 /// A column, and the quickest way to its values.
 #[derive(Debug)]
-pub struct Argument<'a, V: Values>(Way<'a, V>);
+pub struct Argument<'a, V: Values>(Access<'a, V>);
 
 #[derive(Debug)]
-enum Way<'a, V: Values> {
+enum Access<'a, V: Values> {
     Int64(&'a [i64]),
     Float64(&'a [f64]),
     Text { offsets: &'a [i32], text: &'a [u8], ascii: Option<bool> },
@@ -189,16 +189,16 @@ enum Way<'a, V: Values> {
 impl<'a, V: Values> Argument<'a, V> {
     /// `sees_null` says whether rows with NULL in this column are called.
     pub fn new(reader: &'a Reader<V>, column: &'a Column<'a>, sees_null: bool) -> Self {
-        let other = Way::Other { reader, column };
+        let other = Access::Other { reader, column };
         if sees_null && column.validity.is_some() {
             return Self(other);
         }
         Self(match reader.data_type {
-            DataType::BigInt => column.values().map_or(other, Way::Int64),
-            DataType::Double => column.values().map_or(other, Way::Float64),
+            DataType::BigInt => column.values().map_or(other, Access::Int64),
+            DataType::Double => column.values().map_or(other, Access::Float64),
             DataType::Varchar => {
                 let ascii = column.data.is_ascii().then_some(true);
-                Way::Text { offsets: column.offsets, text: column.data, ascii }
+                Access::Text { offsets: column.offsets, text: column.data, ascii }
             }
             _ => other,
         })
@@ -211,12 +211,12 @@ impl<'a, V: Values> Argument<'a, V> {
     #[inline(always)]
     pub fn get(&self, values: &V, row: usize) -> Read<V> {
         match &self.0 {
-            Way::Int64(numbers) => values.integer(numbers[row]),
-            Way::Float64(numbers) => values.float(numbers[row]),
-            Way::Text { offsets, text, ascii } => {
+            Access::Int64(numbers) => values.integer(numbers[row]),
+            Access::Float64(numbers) => values.float(numbers[row]),
+            Access::Text { offsets, text, ascii } => {
                 values.text(&text[offsets[row] as usize..offsets[row + 1] as usize], *ascii)
             }
-            Way::Other { reader, column } => reader.read(values, column, row),
+            Access::Other { reader, column } => reader.read(values, column, row),
         }
     }
 }

@@ -135,8 +135,9 @@ impl Zygote {
         let is_fork = rustix::process::getpid() != self.pid;
         match forked {
             Ok(_) if is_fork => {
-                let lived = catch_unwind(AssertUnwindSafe(|| self.live(guest, signals, spin, descriptors)));
-                let status = match lived {
+                let outcome =
+                    catch_unwind(AssertUnwindSafe(|| self.run_lane(guest, signals, spin, descriptors)));
+                let status = match outcome {
                     Ok(Ok(status)) => status,
                     Ok(Err(error)) => guest.explain(error),
                     // The panic hook has written the reason.
@@ -162,7 +163,7 @@ impl Zygote {
     }
 
     /// Runs as a lane. Returns the exit code.
-    fn live(
+    fn run_lane(
         &mut self,
         guest: &mut impl Guest,
         signals: &Signals,

@@ -46,19 +46,19 @@ pub fn main(mut guest: impl Guest) -> ExitCode {
 /// # Errors
 /// If the engine broke the protocol, or the library does not let the zygote work.
 pub fn live(guest: &mut impl Guest, arguments: &[String]) -> io::Result<()> {
-    let lived = match arguments {
+    let outcome = match arguments {
         [word, descriptor] if word == RESTARTED => {
             read_restart(descriptor).and_then(|state| run_restarted(guest, state))
         }
         [word, path] if word == CHECK => check(guest, path.into()),
         _ => run(guest),
     };
-    match lived {
+    match outcome {
         // The engine has ended, so nobody reads the error.
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
             Ok(())
         }
-        lived => lived,
+        outcome => outcome,
     }
 }
 

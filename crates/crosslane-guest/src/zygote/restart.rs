@@ -61,8 +61,9 @@ pub(crate) fn restart(
     // SAFETY: the descriptor is the control socket, which stays open.
     let control = unsafe { BorrowedFd::borrow_raw(CONTROL) };
     let inherit = |flags: FdFlags| {
-        for kept in [Some(control), pickles.map(AsFd::as_fd), Some(file.as_fd())].into_iter().flatten() {
-            let _ = rustix::io::fcntl_setfd(kept, flags);
+        for descriptor in [Some(control), pickles.map(AsFd::as_fd), Some(file.as_fd())].into_iter().flatten()
+        {
+            let _ = rustix::io::fcntl_setfd(descriptor, flags);
         }
     };
     inherit(FdFlags::empty());

@@ -69,9 +69,9 @@ impl<'py> Aggregate<'py> {
             (kind == "vectorized").then(|| BufferedRows::new(py, types(), memory_limit)).transpose()?;
         // A function with a time limit has no pending rows, because the engine learns from the rows
         // of a call how far it is.
-        let waits = buffered.is_none() && declared.getattr("timeout")?.is_none();
+        let may_be_pending = buffered.is_none() && declared.getattr("timeout")?.is_none();
         Ok(Self {
-            format: RowFormat::new(types().zip(admits_null.iter().copied())).filter(|_| waits),
+            format: RowFormat::new(types().zip(admits_null.iter().copied())).filter(|_| may_be_pending),
             buffered,
             new: states.getattr("new")?,
             blank: states.getattr("blank")?.extract()?,
@@ -177,7 +177,7 @@ impl<'py> Aggregate<'py> {
     }
 
     /// Adds rows to their instances. Rows that were pending are not the rows of the exchange.
-    #[allow(clippy::too_many_arguments, reason = "one loop for rows that come and rows that have waited")]
+    #[allow(clippy::too_many_arguments, reason = "one loop for new rows and pending rows")]
     pub(super) fn add(
         &mut self,
         exchange: &Exchange<'_>,
@@ -185,7 +185,7 @@ impl<'py> Aggregate<'py> {
         selection: &Selection,
         instances: &[*mut ffi::PyObject],
         mishaps: &mut Mishaps,
-        waited: bool,
+        pending: bool,
     ) -> CallResult {
         let py = self.py();
         let count = selection.rows();
@@ -199,7 +199,7 @@ impl<'py> Aggregate<'py> {
         all.extend(Argument::all(&self.readers, columns, &self.admits_null));
         let taken = RowResults::new(py, FastPath::Boolean, selection, &mut self.nothing);
         let mut cursor = Cursor::new(&self.each, all, exchange.progress, exchange.sequence(), taken);
-        if waited {
+        if pending {
             cursor = cursor.counting();
         }
         while from < count {
@@ -209,7 +209,7 @@ impl<'py> Aggregate<'py> {
             }
             let arguments: Vec<_> = Argument::all(&self.readers, columns, &self.admits_null).collect();
             let place = |error: PyErr| -> PyResult<CallError> {
-                if !waited {
+                if !pending {
                     return Ok((error, row).into());
                 }
                 let values = arguments.iter().map(|argument| {
@@ -227,7 +227,7 @@ impl<'py> Aggregate<'py> {
             let mut tries = 0;
             let mut failed = place(error)?;
             while let Verdict::Again(_) = forgive(py, self.leniency, failed, &mut tries, 1, mishaps)? {
-                exchange.tell(row as u32 | if waited { COUNT } else { 0 });
+                exchange.tell(row as u32 | if pending { COUNT } else { 0 });
                 let method = instance.getattr(intern!(py, "update"));
                 let called = method.and_then(|method| RowCaller::new(&method, &arguments, false).call(row));
                 match called {

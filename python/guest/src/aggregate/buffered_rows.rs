@@ -16,9 +16,9 @@ const MOST_ROWS: usize = 1 << 20;
 const MOST_BYTES: usize = 64 << 20;
 /// The buffered rows may take this part of the memory that the function may take. They are copied
 /// when they are sorted, and once more for their groups.
-const SHARE: u64 = 8;
+const MEMORY_SHARE: u64 = 8;
 /// The state of a row that is left out.
-const NOBODY: u32 = u32::MAX;
+const NO_STATE: u32 = u32::MAX;
 
 /// The rows that are not added yet.
 pub(crate) struct BufferedRows<'py> {
@@ -45,7 +45,7 @@ impl<'py> BufferedRows<'py> {
             chunks: PyList::empty(py),
             states: Vec::new(),
             bytes: 0,
-            most: memory_limit.map_or(MOST_BYTES, |limit| MOST_BYTES.min((limit / SHARE) as usize)),
+            most: memory_limit.map_or(MOST_BYTES, |limit| MOST_BYTES.min((limit / MEMORY_SHARE) as usize)),
         })
     }
 
@@ -67,19 +67,19 @@ impl<'py> BufferedRows<'py> {
         let arrays = arrays.map(|(column, data_type)| arrow::to_pyarrow(column, data_type));
         let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
         self.chunks.append(PyList::new(self.chunks.py(), arrays)?)?;
-        self.states.extend(states.map(|state| state.map_or(NOBODY, |state| state as u32)));
+        self.states.extend(states.map(|state| state.map_or(NO_STATE, |state| state as u32)));
         self.bytes += columns.iter().map(bytes).sum::<usize>();
         Ok(())
     }
 
     /// Leaves out the rows of states that have ended.
-    pub(crate) fn forget(&mut self, gone: impl Iterator<Item = usize>) {
+    pub(crate) fn forget(&mut self, ended: impl Iterator<Item = usize>) {
         if self.is_empty() {
             return;
         }
-        let gone: HashSet<u32> = gone.map(|state| state as u32).collect();
-        let rows = self.states.iter_mut().filter(|state| gone.contains(state));
-        rows.for_each(|state| *state = NOBODY);
+        let ended: HashSet<u32> = ended.map(|state| state as u32).collect();
+        let rows = self.states.iter_mut().filter(|state| ended.contains(state));
+        rows.for_each(|state| *state = NO_STATE);
     }
 
     /// Takes all rows: the arguments of each batch, and the rows sorted by their states.
@@ -88,7 +88,7 @@ impl<'py> BufferedRows<'py> {
         let chunks = std::mem::replace(&mut self.chunks, empty);
         let states = std::mem::take(&mut self.states);
         self.bytes = 0;
-        let rows = (0..).zip(states.iter().copied()).filter(|(_, state)| *state != NOBODY);
+        let rows = (0..).zip(states.iter().copied()).filter(|(_, state)| *state != NO_STATE);
         (chunks, Groups::new(rows))
     }
 }

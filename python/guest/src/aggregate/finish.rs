@@ -53,9 +53,9 @@ impl<'py> Aggregate<'py> {
         let mut tries = 0;
         loop {
             exchange.tell(row as u32);
-            let kept = self.living.get(exchange.state(0, row)).and_then(|state| state.instance.as_ref());
-            let instance = match (kept, &fresh) {
-                (Some(kept), _) => Ok(kept.bind(py)),
+            let stored = self.living.get(exchange.state(0, row)).and_then(|state| state.instance.as_ref());
+            let instance = match (stored, &fresh) {
+                (Some(stored), _) => Ok(stored.bind(py)),
                 (None, Some(fresh)) => Ok(fresh),
                 (None, None) => self.new.call0().map(|made| &*fresh.insert(made)),
             };

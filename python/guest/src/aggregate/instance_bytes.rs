@@ -23,10 +23,10 @@ const TEXT: u8 = 5;
 /// Writes the values of an instance into `out`. Returns false if they are not plain.
 pub(crate) fn write(instance: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> PyResult<bool> {
     out.clear();
-    let held = instance.getattr(intern!(instance.py(), "__dict__"))?;
-    let Ok(held) = held.cast_exact::<PyDict>() else { return Ok(false) };
+    let attributes = instance.getattr(intern!(instance.py(), "__dict__"))?;
+    let Ok(attributes) = attributes.cast_exact::<PyDict>() else { return Ok(false) };
     out.push(PLAIN);
-    Ok(held.iter().all(|(name, value)| item(&name, &value, out).is_some()))
+    Ok(attributes.iter().all(|(name, value)| item(&name, &value, out).is_some()))
 }
 
 fn item(name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Option<()> {
@@ -61,8 +61,8 @@ fn item(name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, out: &mut Vec<u8>) ->
 /// Reads the bytes of [`write()`] into an instance that holds nothing.
 pub(crate) fn read(mut saved: &[u8], instance: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = instance.py();
-    let held = instance.getattr(intern!(py, "__dict__"))?;
-    let held = held.cast::<PyDict>()?;
+    let attributes = instance.getattr(intern!(py, "__dict__"))?;
+    let attributes = attributes.cast::<PyDict>()?;
     let saved = &mut saved;
     take::<1>(saved)?;
     while !saved.is_empty() {
@@ -79,23 +79,23 @@ pub(crate) fn read(mut saved: &[u8], instance: &Bound<'_, PyAny>) -> PyResult<()
             }
             [tag] => return Err(PyValueError::new_err(format!("a saved state with the tag {tag}"))),
         };
-        held.set_item(name, value)?;
+        attributes.set_item(name, value)?;
     }
     Ok(())
 }
 
-fn cut() -> PyErr {
+fn truncated() -> PyErr {
     PyValueError::new_err("a saved state that ends too early")
 }
 
 fn take<const N: usize>(saved: &mut &[u8]) -> PyResult<[u8; N]> {
-    let (first, rest) = saved.split_first_chunk().ok_or_else(cut)?;
+    let (first, rest) = saved.split_first_chunk().ok_or_else(truncated)?;
     *saved = rest;
     Ok(*first)
 }
 
 fn text<'a>(saved: &mut &'a [u8], length: usize) -> PyResult<&'a str> {
-    let (text, rest) = saved.split_at_checked(length).ok_or_else(cut)?;
+    let (text, rest) = saved.split_at_checked(length).ok_or_else(truncated)?;
     *saved = rest;
     std::str::from_utf8(text).map_err(|error| PyValueError::new_err(error.to_string()))
 }

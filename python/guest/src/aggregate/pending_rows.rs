@@ -18,22 +18,22 @@ const MOST_BYTES: usize = 120;
 /// A state has at most so many pending rows.
 const MOST_ROWS: u32 = 15;
 /// So many bytes lie in the state itself, which is as long as a cache line.
-const NEAR: usize = 40;
+const INLINE_BYTES: usize = 40;
 
 /// Pending rows, one behind the other.
 pub(crate) struct PendingRows {
-    near: [u8; NEAR],
-    /// How many bytes of `near` are used.
+    inline: [u8; INLINE_BYTES],
+    /// How many bytes of `inline` are used.
     length: u32,
     count: u32,
-    /// All bytes, if `near` is too short for them.
+    /// All bytes, if `inline` is too short for them.
     #[expect(clippy::box_collection, reason = "states are many, and most have none")]
-    far: Option<Box<Vec<u8>>>,
+    heap: Option<Box<Vec<u8>>>,
 }
 
 impl Default for PendingRows {
     fn default() -> Self {
-        Self { near: [0; NEAR], length: 0, count: 0, far: None }
+        Self { inline: [0; INLINE_BYTES], length: 0, count: 0, heap: None }
     }
 }
 
@@ -53,9 +53,9 @@ impl PendingRows {
 
     #[inline]
     fn bytes(&self) -> &[u8] {
-        match &self.far {
-            Some(far) => far,
-            None => &self.near[..self.length as usize],
+        match &self.heap {
+            Some(heap) => heap,
+            None => &self.inline[..self.length as usize],
         }
     }
 
@@ -63,20 +63,20 @@ impl PendingRows {
     fn add(&mut self, bytes: &[u8], count: u32) -> PyResult<()> {
         self.count += count;
         let length = self.length as usize;
-        match &mut self.far {
-            None if length + bytes.len() <= NEAR => {
-                self.near[length..length + bytes.len()].copy_from_slice(bytes);
+        match &mut self.heap {
+            None if length + bytes.len() <= INLINE_BYTES => {
+                self.inline[length..length + bytes.len()].copy_from_slice(bytes);
                 self.length += bytes.len() as u32;
             }
-            far => {
+            heap => {
                 let room = |_| PyMemoryError::new_err("no memory for the rows of a state");
-                let far = far.get_or_insert_default();
-                let first = if far.is_empty() { &self.near[..length] } else { &[] };
+                let heap = heap.get_or_insert_default();
+                let first = if heap.is_empty() { &self.inline[..length] } else { &[] };
                 // The memory is reserved at once for the most bytes that may be pending.
-                far.try_reserve((first.len() + bytes.len()).max(MOST_BYTES - far.len().min(MOST_BYTES)))
+                heap.try_reserve((first.len() + bytes.len()).max(MOST_BYTES - heap.len().min(MOST_BYTES)))
                     .map_err(room)?;
-                far.extend_from_slice(first);
-                far.extend_from_slice(bytes);
+                heap.extend_from_slice(first);
+                heap.extend_from_slice(bytes);
             }
         }
         Ok(())
@@ -103,7 +103,8 @@ impl PendingRows {
     }
 
     pub(crate) fn load(saved: &[u8]) -> PyResult<Self> {
-        let (count, bytes) = saved.get(1..).and_then(|rest| rest.split_first_chunk()).ok_or_else(cut)?;
+        let (count, bytes) =
+            saved.get(1..).and_then(|rest| rest.split_first_chunk()).ok_or_else(malformed)?;
         let mut rows = Self::default();
         rows.add(bytes, u32::from_le_bytes(*count))?;
         Ok(rows)
@@ -206,7 +207,7 @@ impl RowFormat {
             let (values, rest) = rows.bytes().as_chunks::<8>();
             values.iter().for_each(|value| column.fixed(*value));
             let whole = rest.is_empty() && values.len() == rows.count();
-            return if whole { Ok(()) } else { Err(cut()) };
+            return if whole { Ok(()) } else { Err(malformed()) };
         }
         let mut rest = rows.bytes();
         for _ in 0..rows.count {
@@ -233,16 +234,16 @@ impl RowFormat {
                 }
             }
         }
-        if rest.is_empty() { Ok(()) } else { Err(cut()) }
+        if rest.is_empty() { Ok(()) } else { Err(malformed()) }
     }
 }
 
-fn cut() -> PyErr {
+fn malformed() -> PyErr {
     PyValueError::new_err("rows of a state that are not what they were")
 }
 
 fn take<'a>(rest: &mut &'a [u8], length: usize) -> PyResult<&'a [u8]> {
-    let (taken, behind) = rest.split_at_checked(length).ok_or_else(cut)?;
+    let (taken, behind) = rest.split_at_checked(length).ok_or_else(malformed)?;
     *rest = behind;
     Ok(taken)
 }

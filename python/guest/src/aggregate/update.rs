@@ -76,8 +76,8 @@ impl<'py> Aggregate<'py> {
             let mut row = selection.next(0);
             while row < count {
                 if !bit(&now, row) {
-                    let waits = self.keep_pending(columns, row, exchange.state(0, row), &mut due);
-                    now[row / 8] |= u8::from(!waits.map_err(|error| (error, row))?) << (row % 8);
+                    let is_pending = self.keep_pending(columns, row, exchange.state(0, row), &mut due);
+                    now[row / 8] |= u8::from(!is_pending.map_err(|error| (error, row))?) << (row % 8);
                 }
                 row = selection.next(row + 1);
             }
@@ -110,11 +110,11 @@ impl<'py> Aggregate<'py> {
         if state.instance.is_some() {
             return Ok(false);
         }
-        let waits = format.add(columns, row, &mut state.pending)?;
-        if !waits {
+        let is_pending = format.add(columns, row, &mut state.pending)?;
+        if !is_pending {
             state.instance = Some(self.new.call0()?.unbind());
             due.push(number);
         }
-        Ok(waits)
+        Ok(is_pending)
     }
 }

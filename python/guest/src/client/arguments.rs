@@ -70,9 +70,9 @@ impl ArgumentValues {
         } else {
             Content::Array(Exported::new(column)?)
         };
-        let given = Self { data_type: data_type.clone(), content };
-        match given.rows() {
-            got if got == rows => Ok(given),
+        let values = Self { data_type: data_type.clone(), content };
+        match values.rows() {
+            got if got == rows => Ok(values),
             got => Err(PyValueError::new_err(format!("a column of {got} rows where {rows} are due"))),
         }
     }
@@ -141,9 +141,9 @@ impl Input for Arguments<'_> {
                 (Content::Objects(_), None) => continue,
             };
             pieces.push(part.map_err(|error| {
-                let told = Error::Engine(error.to_string());
+                let engine_error = Error::Engine(error.to_string());
                 *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some((at, error));
-                told
+                engine_error
             })?);
         }
         with_arguments(self.function, (&pieces, pieces.len()), rows.len(), take)

@@ -19,24 +19,24 @@ const RING: usize = 4 << 20;
 
 /// The source of the function of a stream.
 #[derive(FromPyObject)]
-enum Given {
+enum FunctionSource {
     /// A file with this absolute path: the stream function with this name, or the only one.
     File(PathBuf, Option<String>),
     /// The function, pickled.
     Pickles(Vec<u8>),
 }
 
-fn none(library: &str) -> Error {
+fn no_stream_function(library: &str) -> Error {
     Error::Declaration(format!("{library} has no stream function"))
 }
 
 /// The stream function of a file with this name, or its only stream function.
-fn chosen(file: &str, functions: &[Arc<Function>], name: Option<&str>) -> Result<Arc<Function>, Error> {
+fn choose(file: &str, functions: &[Arc<Function>], name: Option<&str>) -> Result<Arc<Function>, Error> {
     let streams = || functions.iter().filter(|function| function.spec.kind == Kind::Stream);
     let names = || streams().map(|function| function.name()).collect::<Vec<_>>().join(", ");
     let Some(name) = name else {
         return match streams().collect::<Vec<_>>()[..] {
-            [] => Err(none(file)),
+            [] => Err(no_stream_function(file)),
             [only] => Ok(Arc::clone(only)),
             _ => Err(Error::Declaration(format!(
                 "{file} has the stream functions {}; name one of them behind a colon",
@@ -89,7 +89,7 @@ impl Map {
         py: Python<'_>,
         command: Vec<String>,
         name: String,
-        given: Given,
+        function: FunctionSource,
         lanes: usize,
         depth: usize,
         ordered: bool,
@@ -97,9 +97,9 @@ impl Map {
         let stop = Arc::new(StopSignal::new(None, Arc::default()));
         let settings = Settings::default();
         let interrupted = Arc::clone(&stop);
-        let (source, wanted) = match given {
-            Given::File(path, wanted) => (Source::File { path }, Some(wanted)),
-            Given::Pickles(pickles) => {
+        let (source, wanted) = match function {
+            FunctionSource::File(path, wanted) => (Source::File { path }, Some(wanted)),
+            FunctionSource::Pickles(pickles) => {
                 (Source::Pickle { name: name.clone(), pickles: vec![pickles], by_name: true }, None)
             }
         };
@@ -125,8 +125,8 @@ impl Map {
                 Ok((AnyZygote::Process(Box::new(zygote)), loaded.functions))
             })?;
             let function = match &wanted {
-                Some(wanted) => chosen(&name, &functions, wanted.as_deref())?,
-                None => functions.first().cloned().ok_or_else(|| none(&name))?,
+                Some(wanted) => choose(&name, &functions, wanted.as_deref())?,
+                None => functions.first().cloned().ok_or_else(|| no_stream_function(&name))?,
             };
             let library = Library { name, version: 1, functions, pool };
             Stream::new(Arc::new(library), function, MapOptions { lanes, depth, ordered })

@@ -64,11 +64,12 @@ impl Client {
     /// The signature of each function, and what the server says about it, as JSON.
     fn functions(&self) -> PyResult<Vec<(String, String)>> {
         let session = self.session()?;
-        let said = session
+        let described = session
             .functions()
             .iter()
             .map(|function| Ok((function.signature.to_string(), serde_json::to_string(&function.spec)?)));
-        said.collect::<Result<_, serde_json::Error>>()
+        described
+            .collect::<Result<_, serde_json::Error>>()
             .map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 
@@ -81,11 +82,17 @@ impl Client {
         types: Option<&str>,
         cancellation: Option<&Cancellation>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let given = |function: &Function| {
-            let given = values.iter().enumerate();
-            given.map(|(at, value)| ArgumentValues::value(function, at, value)).collect()
+        let arguments_of = |function: &Function| {
+            let values = values.iter().enumerate();
+            values.map(|(at, value)| ArgumentValues::value(function, at, value)).collect()
         };
-        let results = self.used(py, Used { index, types, cancellation }, 1, given, Session::call)?;
+        let results = self.use_function(
+            py,
+            FunctionUse { index, types, cancellation },
+            1,
+            arguments_of,
+            Session::call,
+        )?;
         let column = results.column();
         reader(py, column.data_type, None)?.read(&Vm::new(py), &column, 0)
     }
@@ -101,8 +108,14 @@ impl Client {
         types: Option<&str>,
         cancellation: Option<&Cancellation>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let given = |function: &Function| ArgumentValues::columns(function, &columns, rows);
-        let results = self.used(py, Used { index, types, cancellation }, rows, given, Session::call)?;
+        let arguments_of = |function: &Function| ArgumentValues::columns(function, &columns, rows);
+        let results = self.use_function(
+            py,
+            FunctionUse { index, types, cancellation },
+            rows,
+            arguments_of,
+            Session::call,
+        )?;
         let column = results.column();
         arrow::to_pyarrow(&column, &arrow::pyarrow_type(py, column.data_type, Direction::Argument)?)
     }
@@ -121,11 +134,12 @@ impl Client {
             Groups::Many((groups, count)) => (groups, count),
         };
         let rows = groups.len();
-        let used = Used { index, types: None, cancellation };
-        let given = |function: &Function| ArgumentValues::columns(function, &columns, rows);
-        let results = self.used(py, used, rows, given, |session, function, group, arguments| {
-            session.aggregate(function, group, arguments, (&groups, count))
-        })?;
+        let usage = FunctionUse { index, types: None, cancellation };
+        let arguments_of = |function: &Function| ArgumentValues::columns(function, &columns, rows);
+        let results =
+            self.use_function(py, usage, rows, arguments_of, |session, function, group, arguments| {
+                session.aggregate(function, group, arguments, (&groups, count))
+            })?;
         let (column, vm) = (results.column(), Vm::new(py));
         let result = reader(py, column.data_type, None)?;
         let values = (0..column.rows).map(|row| result.read(&vm, &column, row));
@@ -136,14 +150,14 @@ impl Client {
     fn scan(&self, index: usize, values: Vec<Bound<'_, PyAny>>) -> PyResult<TableReader> {
         let session = self.session()?;
         let function = function(&session, index)?;
-        let given = values.iter().enumerate();
+        let values = values.iter().enumerate();
         let columns =
-            given.map(|(at, value)| ArgumentValues::value(function, at, value)).collect::<PyResult<_>>()?;
+            values.map(|(at, value)| ArgumentValues::value(function, at, value)).collect::<PyResult<_>>()?;
         let arguments = Arguments { function, columns, rows: 1, failed: Mutex::default() };
         let types = function.signature.parameters.iter().map(|field| field.data_type.clone());
         let raised = |error: Error| PyRuntimeError::new_err(error.to_string());
         let table = Row::of(&arguments, types).and_then(|row| session.scan(function, row)).map_err(raised)?;
-        let (stop, group) = uses(&session, Arc::default());
+        let (stop, group) = stop_and_group(&session, Arc::default());
         Ok(TableReader::new(table, group, stop, self.process))
     }
 
@@ -151,7 +165,7 @@ impl Client {
     fn map(&self, py: Python<'_>, index: usize, lanes: usize, depth: usize, ordered: bool) -> PyResult<Map> {
         let session = self.session()?;
         let function = function(&session, index)?;
-        let (stop, group) = uses(&session, Arc::default());
+        let (stop, group) = stop_and_group(&session, Arc::default());
         let options = MapOptions { lanes, depth, ordered };
         let stream = py.detach(|| session.map(function, options)).map_err(|error| stop.raise(&error))?;
         Ok(Map::over(stream, group, stop, Settings::default().ring_size))
@@ -180,22 +194,23 @@ impl Client {
     }
 
     /// Uses a function with so many rows of arguments.
-    fn used(
+    fn use_function(
         &self,
         py: Python<'_>,
-        used: Used<'_>,
+        usage: FunctionUse<'_>,
         rows: usize,
-        given: impl FnOnce(&Function) -> PyResult<Vec<ArgumentValues>>,
+        arguments_of: impl FnOnce(&Function) -> PyResult<Vec<ArgumentValues>>,
         work: impl FnOnce(&Session, &Arc<Function>, CallGroup, &dyn Input) -> Result<Results, Error> + Send,
     ) -> PyResult<Results> {
         let session = self.session()?;
         let run = || {
-            let declared = function(&session, used.index)?;
-            let concrete = used.types.map(|types| for_types(declared, types)).transpose()?.map(Arc::new);
+            let declared = function(&session, usage.index)?;
+            let concrete = usage.types.map(|types| for_types(declared, types)).transpose()?.map(Arc::new);
             let function = concrete.as_ref().unwrap_or(declared);
-            let cancelled = used.cancellation.map(|it| Arc::clone(&it.0)).unwrap_or_default();
-            let (stop, group) = uses(&session, cancelled);
-            let arguments = Arguments { function, columns: given(function)?, rows, failed: Mutex::default() };
+            let cancelled = usage.cancellation.map(|it| Arc::clone(&it.0)).unwrap_or_default();
+            let (stop, group) = stop_and_group(&session, cancelled);
+            let arguments =
+                Arguments { function, columns: arguments_of(function)?, rows, failed: Mutex::default() };
             let results = py.detach(|| work(&session, function, group, &arguments));
             results.map_err(|error| {
                 let failed = arguments.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -225,7 +240,7 @@ enum Groups {
 
 /// The index of a function, the types of its arguments if it takes any, and what ends its use.
 #[derive(Clone, Copy)]
-struct Used<'a> {
+struct FunctionUse<'a> {
     index: usize,
     types: Option<&'a str>,
     cancellation: Option<&'a Cancellation>,
@@ -250,7 +265,7 @@ fn for_types(declared: &Function, types: &str) -> PyResult<Function> {
 }
 
 /// The signal that ends a use of a function, and the group of its calls.
-fn uses(session: &Session, closed: Arc<AtomicBool>) -> (Arc<StopSignal>, CallGroup) {
+fn stop_and_group(session: &Session, closed: Arc<AtomicBool>) -> (Arc<StopSignal>, CallGroup) {
     let stop = Arc::new(StopSignal::new(Some(Arc::clone(session.closed())), closed));
     let due = Arc::clone(&stop);
     (stop, session.group(move || due.is_due()))

@@ -15,7 +15,7 @@
 //! - The ints that CPython has one object for, empty texts and texts of one character are never
 //!   used again.
 //! - Only objects that were made here are changed. Such an int has room for two digits, and such a
-//!   str for its [`Layout::room`].
+//!   str for its [`Layout::capacity`].
 //!
 //! Without the interpreter's lock this would not be safe. Builds without it have no known layout.
 
@@ -71,12 +71,12 @@ impl ReusedObjects {
                         return other(py, argument, row);
                     }
                     let next = self.last ^ 1;
-                    let kept = self.objects[next];
-                    if !kept.is_null() && (self.room[next] < text.len() || !layout.is_bare(kept)) {
+                    let object = self.objects[next];
+                    if !object.is_null() && (self.room[next] < text.len() || !layout.is_bare(object)) {
                         self.forget(next);
                     }
                     let made = self.free(|room| {
-                        *room = layout.room(text.len());
+                        *room = layout.capacity(text.len());
                         layout::new_text(*room)
                     });
                     if !made.is_null() {
@@ -90,7 +90,7 @@ impl ReusedObjects {
                 }
                 Argument::Other { .. } => return other(py, argument, row),
             };
-            if !Layout::takes(integer) {
+            if !Layout::is_settable(integer) {
                 return other(py, argument, row);
             }
             let int = self.free(|_| layout::new_integer());
@@ -106,10 +106,10 @@ impl ReusedObjects {
     #[inline(always)]
     fn free(&mut self, make: impl FnOnce(&mut usize) -> *mut ffi::PyObject) -> *mut ffi::PyObject {
         let next = self.last ^ 1;
-        let kept = self.objects[next];
+        let object = self.objects[next];
         // SAFETY: an object that is kept lives.
-        if !kept.is_null() && unsafe { ffi::Py_REFCNT(kept) } == 1 {
-            return kept;
+        if !object.is_null() && unsafe { ffi::Py_REFCNT(object) } == 1 {
+            return object;
         }
         self.forget(next);
         self.objects[next] = make(&mut self.room[next]);
@@ -129,10 +129,10 @@ impl ReusedObjects {
 
     #[inline(never)]
     fn forget(&mut self, which: usize) {
-        let kept = mem::replace(&mut self.objects[which], ptr::null_mut());
+        let object = mem::replace(&mut self.objects[which], ptr::null_mut());
         // SAFETY: the reference was this one's own; the interpreter's lock is held, as in all that
         // is done here.
-        unsafe { ffi::Py_XDECREF(kept) };
+        unsafe { ffi::Py_XDECREF(object) };
     }
 }
 

@@ -28,10 +28,10 @@ use std::thread;
 use std::time::Duration;
 
 /// How often `close` looks whether another thread is done with the iterator.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The error of a loop that ended before its last row.
-const EARLY: &str = "the loop over the rows ended early: other code has used its iterator";
+const ENDED_EARLY: &str = "the loop over the rows ended early: other code has used its iterator";
 
 /// A function's loop, as `make` of `_loop.py` returns it.
 pub(crate) struct Loop {
@@ -140,7 +140,7 @@ impl<'a, 'py> Cursor<'a, 'py> {
             None => self.reached().and_then(|row| match outcome {
                 Err(error) => Err((error, row)),
                 Ok(_) if row == self.selection.rows() => Ok(()),
-                Ok(_) => Err((PyRuntimeError::new_err(EARLY), row)),
+                Ok(_) => Err((PyRuntimeError::new_err(ENDED_EARLY), row)),
             }),
         };
         self.empty();
@@ -275,7 +275,7 @@ impl<'py> Values<'py> {
     fn close(self, py: Python<'py>) {
         // SAFETY: the object is ours, of our type, and the interpreter's lock is held.
         while unsafe { take(self.0.as_ptr().cast()) }.is_null() {
-            py.detach(|| thread::sleep(LOOK));
+            py.detach(|| thread::sleep(POLL_INTERVAL));
         }
     }
 }

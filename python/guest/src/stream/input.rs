@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// How long a thread that reads the input waits for a thread that sends results, before it looks
 /// again.
-const GLANCE: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// An iterator over the batches of an input, which are StructArrays. It waits for each batch.
 #[pyclass(frozen)]
@@ -34,13 +34,13 @@ impl InputBatches {
             if state.cancelled {
                 return Err(PyGeneratorExit::new_err(()));
             }
-            let sends = || self.lane.sends.load(Relaxed);
+            let sender_waits = || self.lane.sender_waits.load(Relaxed);
             let Some(lane) = state.lane().filter(|_| !call.is_last()) else { return Ok(None) };
-            match py.detach(|| lane.more(&call, sends))? {
+            match py.detach(|| lane.more(&call, sender_waits))? {
                 Next::Stopped => {
                     drop(state);
-                    while sends() {
-                        py.detach(|| thread::sleep(GLANCE));
+                    while sender_waits() {
+                        py.detach(|| thread::sleep(POLL_INTERVAL));
                     }
                     state = self.lane.lock(py);
                 }

@@ -25,7 +25,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Whether a thread wants to send results. A thread that waits for a batch then gives up the
     /// lane. The alarm wakes it.
-    pub(super) sends: AtomicBool,
+    pub(super) sender_waits: AtomicBool,
     alarm: Alarm<MappedRing>,
 }
 
@@ -50,10 +50,10 @@ const _: fn() = || {
 impl Shared {
     /// The lane for a thread that sends. Threads that wait for batches give it up.
     fn lock_to_send(&self, py: Python<'_>) -> MutexGuard<'_, State> {
-        self.sends.store(true, Relaxed);
+        self.sender_waits.store(true, Relaxed);
         self.alarm.sound();
         let state = self.lock(py);
-        self.sends.store(false, Relaxed);
+        self.sender_waits.store(false, Relaxed);
         state
     }
 
@@ -75,7 +75,7 @@ impl<'a> SharedLane<'a> {
     pub(super) fn new(lane: &'a mut GuestLane, call: Call) -> Self {
         let alarm = lane.alarm();
         let state = Mutex::new(State { lane: Some(NonNull::from(lane)), call, cancelled: false });
-        let shared = Arc::new(Shared { state, sends: AtomicBool::new(false), alarm });
+        let shared = Arc::new(Shared { state, sender_waits: AtomicBool::new(false), alarm });
         Self { shared, lane: PhantomData }
     }
 

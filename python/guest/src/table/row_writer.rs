@@ -68,8 +68,8 @@ impl<'a, 'py> RowWriter<'a, 'py> {
         if unsafe { ffi::PyTuple_Check(row.as_ptr()) } != 0 {
             // SAFETY: it is a tuple.
             self.tuple(unsafe { row.cast_unchecked::<PyTuple>() }, out)?;
-        } else if !self.alone(row, out)? {
-            self.other(row, out)?;
+        } else if !self.single_value(row, out)? {
+            self.other_row(row, out)?;
         }
         out.nested().map_err(overflow)
     }
@@ -77,7 +77,7 @@ impl<'a, 'py> RowWriter<'a, 'py> {
     /// Adds a row that is the value of the only column, if its type is known for that. Returns
     /// whether it did.
     #[inline]
-    fn alone(&self, row: &Bound<'py, PyAny>, out: &mut ColumnBuilder) -> PyResult<bool> {
+    fn single_value(&self, row: &Bound<'py, PyAny>, out: &mut ColumnBuilder) -> PyResult<bool> {
         let ([_], [target], [child]) = (self.columns, &self.targets[..], &mut out.children[..]) else {
             return Ok(false);
         };
@@ -87,7 +87,7 @@ impl<'a, 'py> RowWriter<'a, 'py> {
         }
         let known = self.values.borrow().as_ref().is_some_and(|known| row.get_type().is(known));
         if known {
-            self.value(target, row, child)?;
+            self.other_value(target, row, child)?;
         }
         Ok(known)
     }
@@ -106,7 +106,7 @@ impl<'a, 'py> RowWriter<'a, 'py> {
             unsafe {
                 let object = ffi::PyTuple_GetItem(row.as_ptr(), place as ffi::Py_ssize_t);
                 if !target.fast_path.add(self.layout, object, child) {
-                    self.value(target, &Bound::from_borrowed_ptr(row.py(), object), child)?;
+                    self.other_value(target, &Bound::from_borrowed_ptr(row.py(), object), child)?;
                 }
             }
         }
@@ -115,15 +115,20 @@ impl<'a, 'py> RowWriter<'a, 'py> {
 
     /// Adds a value of any kind.
     #[inline]
-    fn any(&self, target: &Target<'py>, value: &Bound<'py, PyAny>, out: &mut ColumnBuilder) -> PyResult<()> {
+    fn any_value(
+        &self,
+        target: &Target<'py>,
+        value: &Bound<'py, PyAny>,
+        out: &mut ColumnBuilder,
+    ) -> PyResult<()> {
         // SAFETY: the object lives, and `Bound` says that the interpreter's lock is held.
         let plain = unsafe { target.fast_path.add(self.layout, value.as_ptr(), out) };
-        if plain { Ok(()) } else { self.value(target, value, out) }
+        if plain { Ok(()) } else { self.other_value(target, value, out) }
     }
 
     /// Adds a value that the fast path does not take.
     #[cold]
-    fn value(
+    fn other_value(
         &self,
         target: &Target<'py>,
         value: &Bound<'py, PyAny>,
@@ -137,7 +142,7 @@ impl<'a, 'py> RowWriter<'a, 'py> {
     }
 
     #[cold]
-    fn other(&self, row: &Bound<'py, PyAny>, out: &mut ColumnBuilder) -> PyResult<()> {
+    fn other_row(&self, row: &Bound<'py, PyAny>, out: &mut ColumnBuilder) -> PyResult<()> {
         let py = row.py();
         if let Some(error) = exception(row) {
             return Err(error);
@@ -150,9 +155,9 @@ impl<'a, 'py> RowWriter<'a, 'py> {
                 let value = row.get_item(&target.name)?;
                 let value = value.ok_or_else(|| {
                     let keys: Vec<_> = row.keys().iter().map(|key| key.to_string()).collect();
-                    self.wrong(&format!("a row without {}; it has {}", target.name, keys.join(", ")))
+                    self.wrong_row(&format!("a row without {}; it has {}", target.name, keys.join(", ")))
                 })?;
-                self.any(target, &value, child)?;
+                self.any_value(target, &value, child)?;
             }
             return Ok(());
         }
@@ -160,7 +165,7 @@ impl<'a, 'py> RowWriter<'a, 'py> {
         if self.columns.len() == 1 && fields.is_none() {
             *self.values.borrow_mut() = Some(row.get_type());
             let mut columns = self.targets.iter().zip(&mut out.children);
-            return columns.try_for_each(|(target, child)| self.value(target, row, child));
+            return columns.try_for_each(|(target, child)| self.other_value(target, row, child));
         }
         let text = row.is_instance_of::<PyString>() || row.is_instance_of::<PyBytes>();
         // SAFETY: a look at the object's type.
@@ -177,7 +182,7 @@ impl<'a, 'py> RowWriter<'a, 'py> {
                     "yielded {shown} where a row is due: a tuple, a dict or an object of {names}"
                 )));
             };
-            self.any(target, &value, child)?;
+            self.any_value(target, &value, child)?;
         }
         Ok(())
     }
@@ -187,14 +192,14 @@ impl<'a, 'py> RowWriter<'a, 'py> {
         names.join(", ")
     }
 
-    fn wrong(&self, what: &str) -> PyErr {
+    fn wrong_row(&self, what: &str) -> PyErr {
         PyValueError::new_err(format!("yielded {what}, where the columns are {}", self.names()))
     }
 
     #[cold]
     fn wrong_length(&self, row: &Bound<'py, PyTuple>, count: usize) -> PyResult<PyErr> {
         let shown = self.vm.shown(row.as_any())?;
-        Ok(self.wrong(&format!("{shown} of {count} value(s)")))
+        Ok(self.wrong_row(&format!("{shown} of {count} value(s)")))
     }
 }
 

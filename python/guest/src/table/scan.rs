@@ -9,7 +9,7 @@
 
 use super::partial_batch::PartialBatch;
 use super::row_writer::{RowWriter, exception};
-use super::sink::{End, Sink, fail};
+use super::sink::{ScanEnd, Sink, fail};
 use crate::arrow::{self, Direction, Exported, Piece};
 use crate::declaration::Declaration;
 use crate::lane::{ends_lane, succeed};
@@ -30,7 +30,7 @@ use pyo3::types::{PyBytes, PyIterator, PyList};
 use std::sync::Arc;
 
 /// The most rows of the first batch. Each further batch has four times as many.
-const FIRST: usize = 16;
+const FIRST_ROWS: usize = 16;
 /// The most rows of a batch of a stream.
 const MOST_ROWS: usize = 65_536;
 
@@ -111,12 +111,12 @@ impl<'py> Table<'py> {
                 drop(limit);
                 match partitions {
                     Ok(out) => succeed(py, lane, call.with_rows(out.rows()), &out, Mishaps::default()),
-                    Err(error) => fail(py, lane, call, End::Failed(error), None),
+                    Err(error) => fail(py, lane, call, ScanEnd::Failed(error), None),
                 }
             }
             _ => {
                 let refusal = call.refusal();
-                fail(py, lane, call, End::Refused(refusal), None)
+                fail(py, lane, call, ScanEnd::Refused(refusal), None)
             }
         }
     }
@@ -202,12 +202,12 @@ impl<'py> Table<'py> {
         };
         let request = match self.request(py, lane) {
             Ok(request) => request,
-            Err(error) => return fail(py, lane, call, End::Failed(error), None),
+            Err(error) => return fail(py, lane, call, ScanEnd::Failed(error), None),
         };
         let wanted = request.wanted.iter().map(|place| self.columns[*place].clone());
         let rows = DataType::Struct(wanted.collect());
         // A stream function that got a batch is not asked to end early.
-        let longest = if self.is_stream { LONGEST_BATCH } else { FIRST };
+        let longest = if self.is_stream { LONGEST_BATCH } else { FIRST_ROWS };
         let mut sink = Sink::new(py, lane, call, &rows, longest);
         let mut iterator = None;
         let outcome = self.run(&mut sink, &request, &mut iterator);
@@ -215,8 +215,8 @@ impl<'py> Table<'py> {
         let closed = iterator.map_or(Ok(()), |iterator| close(&iterator));
         drop(limit);
         let outcome = match (outcome, closed) {
-            (Ok(()), closed) => closed.map_err(End::Failed),
-            (outcome, Err(error)) if ends_lane(py, &error) => outcome.and(Err(End::Failed(error))),
+            (Ok(()), closed) => closed.map_err(ScanEnd::Failed),
+            (outcome, Err(error)) if ends_lane(py, &error) => outcome.and(Err(ScanEnd::Failed(error))),
             (outcome, _) => outcome,
         };
         sink.finish(outcome)
@@ -228,7 +228,7 @@ impl<'py> Table<'py> {
         sink: &mut Sink<'_, 'py>,
         request: &ScanRequest<'py>,
         iterator: &mut Option<Bound<'py, PyIterator>>,
-    ) -> Result<(), End> {
+    ) -> Result<(), ScanEnd> {
         let py = sink.py;
         sink.progress.set(sink.call.header.exchange as u32, COUNT);
         let ScanRequest { partition, wanted, values } = request;
@@ -257,7 +257,7 @@ impl<'py> Table<'py> {
         sink: &mut Sink<'_, 'py>,
         request: &ScanRequest<'py>,
         iterator: &Bound<'py, PyIterator>,
-    ) -> Result<(), End> {
+    ) -> Result<(), ScanEnd> {
         let py = sink.py;
         let fields = || request.wanted.iter().map(|place| &self.columns[*place]);
         let kinds = fields().map(|field| arrow::pyarrow_type(py, &field.data_type, Direction::Result));

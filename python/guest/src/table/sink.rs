@@ -14,14 +14,14 @@ use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
 /// The longest time that a batch grows, about.
-const PATIENCE: Duration = Duration::from_millis(10);
+const MOST_TIME: Duration = Duration::from_millis(10);
 /// A batch with more bytes is sent.
-const LARGE: usize = 1 << 18;
+const MOST_BYTES: usize = 1 << 18;
 /// The time and the size are looked at after so many rows.
-const OFTEN: usize = 64;
+const CHECK_INTERVAL: usize = 64;
 
 /// Why a scan ends before its rows do.
-pub(super) enum End {
+pub(super) enum ScanEnd {
     /// The engine wants no more rows.
     Cancelled,
     Failed(PyErr),
@@ -29,15 +29,15 @@ pub(super) enum End {
     Refused(Failure),
 }
 
-impl From<PyErr> for End {
+impl From<PyErr> for ScanEnd {
     fn from(error: PyErr) -> Self {
-        End::Failed(error)
+        ScanEnd::Failed(error)
     }
 }
 
-impl From<std::io::Error> for End {
+impl From<std::io::Error> for ScanEnd {
     fn from(error: std::io::Error) -> Self {
-        End::Failed(error.into())
+        ScanEnd::Failed(error.into())
     }
 }
 
@@ -87,15 +87,15 @@ impl<'a, 'py> Sink<'a, 'py> {
 
     /// Counts a row that was written. Sends the batch if it is due.
     #[inline]
-    pub(super) fn row(&mut self) -> Result<(), End> {
+    pub(super) fn row(&mut self) -> Result<(), ScanEnd> {
         let rows = self.out.rows();
         self.tell();
         if self.lane.has_message() && self.lane.is_cancelled(&self.call)? {
-            return Err(End::Cancelled);
+            return Err(ScanEnd::Cancelled);
         }
         let due = rows >= self.longest
-            || (rows.is_multiple_of(OFTEN) || rows.is_power_of_two())
-                && (self.out.size() > LARGE || self.begun.elapsed() > PATIENCE);
+            || (rows.is_multiple_of(CHECK_INTERVAL) || rows.is_power_of_two())
+                && (self.out.size() > MOST_BYTES || self.begun.elapsed() > MOST_TIME);
         if due { self.flush() } else { Ok(()) }
     }
 
@@ -108,11 +108,11 @@ impl<'a, 'py> Sink<'a, 'py> {
 
     /// Replaces the current row by NULL, or fails with its error.
     #[cold]
-    pub(super) fn forgive(&mut self, on_error: OnError, error: PyErr) -> Result<(), End> {
+    pub(super) fn forgive(&mut self, on_error: OnError, error: PyErr) -> Result<(), ScanEnd> {
         let rows = self.out.rows();
         self.out.truncate(rows);
         if on_error == OnError::Fail || ends_lane(self.py, &error) {
-            return Err(End::Failed(error));
+            return Err(ScanEnd::Failed(error));
         }
         self.out.null();
         self.mishaps.errors += 1;
@@ -120,7 +120,7 @@ impl<'a, 'py> Sink<'a, 'py> {
     }
 
     /// Sends the rows of the current batch.
-    pub(super) fn flush(&mut self) -> Result<(), End> {
+    pub(super) fn flush(&mut self) -> Result<(), ScanEnd> {
         let rows = self.out.rows();
         if rows > 0 {
             let out = std::mem::replace(&mut self.out, ColumnBuilder::new(&DataType::Boolean));
@@ -135,15 +135,15 @@ impl<'a, 'py> Sink<'a, 'py> {
     }
 
     /// Sends rows when there is room for them. Other threads of Python run meanwhile.
-    pub(super) fn send(&mut self, rows: usize, content: &(dyn Encode + Sync)) -> Result<(), End> {
+    pub(super) fn send(&mut self, rows: usize, content: &(dyn Encode + Sync)) -> Result<(), ScanEnd> {
         let mishaps = std::mem::take(&mut self.mishaps);
         let Self { py, lane, call, .. } = self;
         let emitted = py.detach(|| lane.emit_with(call, rows, content, mishaps, || false))?;
         match emitted {
             Emitted::Sent => {}
-            Emitted::Cancelled => return Err(End::Cancelled),
-            Emitted::Failed(failure) => return Err(End::Refused(failure)),
-            Emitted::Stopped => return Err(End::Failed(PyRuntimeError::new_err("the lane was stopped"))),
+            Emitted::Cancelled => return Err(ScanEnd::Cancelled),
+            Emitted::Failed(failure) => return Err(ScanEnd::Refused(failure)),
+            Emitted::Stopped => return Err(ScanEnd::Failed(PyRuntimeError::new_err("the lane was stopped"))),
         }
         self.sent += rows as u64;
         self.tell();
@@ -151,12 +151,12 @@ impl<'a, 'py> Sink<'a, 'py> {
     }
 
     /// Ends the exchange.
-    pub(super) fn finish(mut self, outcome: Result<(), End>) -> PyResult<()> {
+    pub(super) fn finish(mut self, outcome: Result<(), ScanEnd>) -> PyResult<()> {
         let row = self.rows();
         let outcome = match outcome {
             // The rows before the error are sent.
-            Err(End::Failed(error)) => match self.flush() {
-                Ok(()) | Err(End::Failed(_)) => Err(End::Failed(error)),
+            Err(ScanEnd::Failed(error)) => match self.flush() {
+                Ok(()) | Err(ScanEnd::Failed(_)) => Err(ScanEnd::Failed(error)),
                 Err(other) => Err(other),
             },
             other => other,
@@ -174,13 +174,13 @@ pub(super) fn fail(
     py: Python<'_>,
     lane: &mut GuestLane,
     call: Call,
-    end: End,
+    end: ScanEnd,
     row: Option<u64>,
 ) -> PyResult<()> {
     let row = row.and_then(|row| usize::try_from(row).ok());
     match end {
-        End::Failed(error) => lane::fail(py, lane, call, CallError { error, row }),
-        End::Refused(failure) => refuse(py, lane, call, &failure, row),
-        End::Cancelled => succeed(py, lane, call.with_rows(0), &PartialBatch::none(), Mishaps::default()),
+        ScanEnd::Failed(error) => lane::fail(py, lane, call, CallError { error, row }),
+        ScanEnd::Refused(failure) => refuse(py, lane, call, &failure, row),
+        ScanEnd::Cancelled => succeed(py, lane, call.with_rows(0), &PartialBatch::none(), Mishaps::default()),
     }
 }

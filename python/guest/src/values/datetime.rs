@@ -109,7 +109,7 @@ pub(crate) fn datetime_parts(datetime: &Bound<'_, PyDateTime>) -> PyResult<(Day,
 
 /// (days, seconds, microseconds) of a timedelta.
 pub(crate) fn delta(value: &Bound<'_, PyDelta>) -> PyResult<(i32, i32, i32)> {
-    kept(value, &Methods::get(value.py())?.delta_state)?.extract()
+    pickled(value, &Methods::get(value.py())?.delta_state)?.extract()
 }
 
 fn clock_state((hour, minute, second, micro): Clock) -> [u8; 6] {
@@ -135,7 +135,7 @@ fn from_state<'py, T: PyTypeInfo>(
 }
 
 /// What pickle keeps of a value beside its class.
-fn kept<'py>(value: &Bound<'py, PyAny>, method: &Py<PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+fn pickled<'py>(value: &Bound<'py, PyAny>, method: &Py<PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     Ok(call(method.bind(value.py()), value)?.cast::<PyTuple>()?.get_item(1)?.cast_into()?)
 }
 
@@ -144,7 +144,7 @@ fn state<const LENGTH: usize>(
     value: &Bound<'_, PyAny>,
     method: &Py<PyAny>,
 ) -> PyResult<([u8; LENGTH], bool)> {
-    let parts = kept(value, method)?;
+    let parts = pickled(value, method)?;
     let bytes = parts.get_borrowed_item(0)?;
     let bytes = bytes.cast::<PyBytes>()?;
     let bytes = bytes.as_bytes().try_into().map_err(|_| PyTypeError::new_err("a state of another length"))?;

@@ -186,7 +186,7 @@ impl Layout {
     /// Whether [`Layout::set_integer`] takes a value: it has at most two digits, and CPython has no
     /// shared object for it.
     #[inline(always)]
-    pub(crate) fn takes(value: i64) -> bool {
+    pub(crate) fn is_settable(value: i64) -> bool {
         Self::is_usual(value) || (!(-5..=256).contains(&value) && value.unsigned_abs() < 1 << (2 * DIGIT))
     }
 
@@ -198,7 +198,7 @@ impl Layout {
 
     /// # Safety
     /// The object is an int with room for two digits, and no other code has it. The value is one
-    /// that [`Layout::takes`].
+    /// that [`Layout::is_settable`] accepts.
     #[inline(always)]
     pub(crate) unsafe fn set_integer(self, object: *mut ffi::PyObject, value: i64) {
         // SAFETY: as the caller says.
@@ -249,7 +249,7 @@ impl Layout {
 
     /// The longest text that fits into the memory of a text of this length. CPython takes multiples
     /// of 16 bytes.
-    pub(crate) fn room(self, length: usize) -> usize {
+    pub(crate) fn capacity(self, length: usize) -> usize {
         (self.text + length + 1).next_multiple_of(16) - self.text - 1
     }
 
