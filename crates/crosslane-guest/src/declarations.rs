@@ -10,7 +10,7 @@ pub struct Declared<Callee> {
     pub name: String,
     /// The description for the engine.
     pub spec: FunctionSpec,
-    /// What is called.
+    /// The function of the language.
     pub callee: Callee,
 }
 

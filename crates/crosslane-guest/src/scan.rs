@@ -178,7 +178,7 @@ impl<L: Language> Rows<L> {
         Ok(true)
     }
 
-    /// The row that is being made, from 0.
+    /// The number of the row that is being made, from 0.
     pub fn made(&self) -> usize {
         self.made as usize
     }

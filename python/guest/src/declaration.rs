@@ -1,4 +1,4 @@
-//! What every declared function says of itself.
+//! The options that all declared functions have.
 
 use crate::values::{Hint, Reader, reader};
 use crosslane::{Field, Leniency, Signature};
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 /// The signature and the options that all kinds of functions have.
 pub(crate) struct Declaration<'py> {
     pub(crate) signature: Signature,
-    /// What the annotations say of the parameters.
+    /// The hints of the parameters, from their annotations.
     pub(crate) hints: Vec<Hint<'py>>,
     /// For each parameter, whether rows with a NULL in it are called.
     pub(crate) admits_null: Vec<bool>,
@@ -17,7 +17,7 @@ pub(crate) struct Declaration<'py> {
 }
 
 impl<'py> Declaration<'py> {
-    /// Reads it from an object such as `crosslane._signature.Function`.
+    /// Reads the options of an object such as `crosslane._signature.Function`.
     pub(crate) fn read(declared: &Bound<'py, PyAny>) -> PyResult<Self> {
         let signature: String = declared.getattr("signature")?.extract()?;
         let on_error: String = declared.getattr("on_error")?.extract()?;

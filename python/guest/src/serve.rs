@@ -31,7 +31,7 @@ pub(crate) fn serve(
 ) -> PyResult<()> {
     // SAFETY: the caller received both descriptors for this lane, and gives them away here.
     let (memory, socket) = unsafe { (OwnedFd::from_raw_fd(memory), OwnedFd::from_raw_fd(socket)) };
-    // SAFETY: an engine sent them for this lane, which is opened here alone.
+    // SAFETY: an engine sent them for this lane, and they are opened only here.
     let mut lane = unsafe { GuestLane::open(memory, socket, Duration::from_micros(spin_microseconds)) }?;
     answer_all(py, &mut lane, functions)
 }

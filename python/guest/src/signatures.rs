@@ -75,7 +75,7 @@ pub(crate) fn parse_type(text: &str) -> PyResult<String> {
 
 /// The result of a function. In its signatures the names of the dict stand for its types.
 ///
-/// Raises what the function raises.
+/// Raises the exception of the function.
 #[pyfunction]
 pub(crate) fn with_types<'py>(
     types: BTreeMap<String, String>,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Runs as a zygote, with an object of `crosslane._zygote` and the words behind its command.
 ///
-/// Raises what the library's own signal handlers raise.
+/// Raises the exceptions of the library's own signal handlers.
 #[pyfunction]
 pub(crate) fn zygote(guest: Bound<'_, PyAny>, arguments: Vec<String>) -> PyResult<()> {
     Ok(crosslane_guest::live(&mut Python { guest }, &arguments)?)

@@ -1,4 +1,4 @@
-//! A batch, and what becomes of its rows.
+//! A batch, and the outcome of its rows.
 //!
 //! | a row | becomes |
 //! |---|---|

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// How a language calls its functions, row by row.
 pub trait Invoke: Values {
-    /// What is called.
+    /// A function of the language.
     type Callee;
     /// The arguments of a call, in a place that the language's collector sees.
     type Arguments;
@@ -14,7 +14,7 @@ pub trait Invoke: Values {
     /// to enter and leave enters here, once.
     ///
     /// # Errors
-    /// What ended the work early.
+    /// The error that ended the work early.
     fn enter(&self, callee: &Self::Callee, work: impl FnMut(&mut Self::Arguments))
     -> Result<(), Self::Error>;
 
@@ -24,7 +24,7 @@ pub trait Invoke: Values {
     /// Calls the function, and empties the arguments.
     ///
     /// # Errors
-    /// What it raised.
+    /// The error that it raised.
     fn call(
         &self,
         callee: &Self::Callee,
@@ -39,7 +39,7 @@ pub trait Invoke: Values {
     /// Waits before another try.
     ///
     /// # Errors
-    /// What ended the wait.
+    /// The error that ended the wait.
     fn pause(&self, time: Duration) -> Result<(), Self::Error> {
         std::thread::sleep(time);
         Ok(())

@@ -1,4 +1,4 @@
-//! What a guest in a language does beside calling functions: waits, limits and errors.
+//! The parts of a guest beside calls: waits, limits and errors.
 
 use super::batch::Batch;
 use super::call_error::CallError;
@@ -8,7 +8,7 @@ use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Room};
 use crosslane_process::limits::MemoryLimit;
 use std::io;
 
-/// What a language says of waits, limits and errors.
+/// How a language waits, limits memory, and describes errors.
 ///
 /// An error of the language may also be an error of the lane ([`io::Error`]), or an error that ends
 /// the lane and is no failure of a call.
@@ -17,7 +17,7 @@ pub trait Language: Invoke<Error: From<io::Error>> {
     /// functions calls row by row.
     ///
     /// # Errors
-    /// What ended it.
+    /// The error that ended it.
     fn run_concurrently(
         &self,
         batch: &Batch<'_, Self>,
@@ -61,7 +61,7 @@ pub trait Language: Invoke<Error: From<io::Error>> {
     /// that is gone wants nothing.
     ///
     /// # Errors
-    /// What ended the wait.
+    /// The error that ended the wait.
     fn await_room(&self, lane: &mut GuestLane, call: &Call, room: Room) -> Result<bool, Self::Error> {
         Ok(matches!(lane.await_room(call, room, || false), Ok(Emitted::Sent)))
     }

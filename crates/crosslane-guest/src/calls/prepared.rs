@@ -1,4 +1,4 @@
-//! What batches of an entry need.
+//! The parts of an entry that its batches need.
 
 use crate::values::{Reader, Values, Writer};
 use crosslane::{Entry, Leniency};
@@ -13,6 +13,6 @@ pub(crate) struct Prepared<V: Values> {
     pub(crate) admits_null: Vec<bool>,
     pub(crate) leniency: Leniency,
     pub(crate) readers: Vec<Reader<V>>,
-    /// None if the entry has no results. Then what the function returns is dropped.
+    /// None if the entry has no results. The values that the function returns are then dropped.
     pub(crate) writer: Option<Writer<V>>,
 }

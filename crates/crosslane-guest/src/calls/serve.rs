@@ -11,7 +11,7 @@ use std::io;
 /// A function, and the column of its results.
 type Ready<L> = (Function<L>, ColumnBuilder);
 
-/// What was prepared of a function.
+/// The prepared forms of a function.
 struct Known<L: Language> {
     plain: Option<Ready<L>>,
     /// The functions for the types of a call, if the function takes arguments of any type. The

@@ -27,7 +27,7 @@ pub enum Moment {
     /// A TIME, TIME_NS or TIMETZ: nanoseconds since midnight, and the zone's seconds east of UTC if
     /// it has one.
     Time {
-        /// 0 to those of a day, which are 24:00.
+        /// From 0 to the nanoseconds of a day, which are 24:00.
         nanoseconds: i64,
         /// Of a TIMETZ.
         offset: Option<i32>,

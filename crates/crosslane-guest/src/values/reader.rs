@@ -27,8 +27,8 @@ impl<V: Values> Reader<V> {
         Self::shaped(data_type, (), &|data_type, ()| Ok((values.shape(data_type)?, Vec::new())))
     }
 
-    /// A reader of a type of which the language knows more than SQL does. `shape` prepares a type
-    /// with what is known of it, and says what is known of each of its parts.
+    /// A reader of a type, with what the language knows of it beside SQL. `shape` prepares a type,
+    /// and says what is known of each of its parts.
     ///
     /// # Errors
     /// As `shape`.

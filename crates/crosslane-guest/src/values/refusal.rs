@@ -1,8 +1,8 @@
-//! Why a value is not what a column needs, and the errors about that.
+//! The reasons why a value cannot be written, and their errors.
 
 use crosslane::builder::Overflow;
 
-/// Why a value is not what a column needs.
+/// The reason why a value cannot be written.
 #[derive(Debug)]
 pub enum Refusal<E> {
     /// It is of another type.
@@ -71,7 +71,7 @@ impl Class {
 pub struct Wrong {
     /// Its class.
     pub class: &'static str,
-    /// What is wrong.
+    /// The text of the error.
     pub message: String,
 }
 

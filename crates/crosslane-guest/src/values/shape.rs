@@ -1,4 +1,4 @@
-//! What readers and writers prepare for a type and its parts.
+//! The parts of types, and what readers and writers prepare for them.
 
 use super::convert::Values;
 use crosslane::DataType;

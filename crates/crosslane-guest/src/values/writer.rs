@@ -216,7 +216,7 @@ impl<V: Values> Writer<V> {
                 let unscaled = match (values.quick_integer(value), values.quick_float(value)) {
                     (Some(number), _) => i128::from(number).checked_mul(10i128.pow(u32::from(*scale))),
                     (_, Some(number)) if !number.is_finite() => None,
-                    // The digits that one reads, not those of the binary fraction.
+                    // The digits of the decimal text count, not those of the binary fraction.
                     (_, Some(number)) => decimal(number.to_string().as_bytes(), usize::from(*scale)),
                     _ => values.with_decimal(value, |text| decimal(text, usize::from(*scale)))?,
                 };

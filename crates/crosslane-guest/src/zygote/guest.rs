@@ -103,7 +103,7 @@ pub trait Guest {
     /// # Errors
     /// If the fork fails.
     fn fork(&mut self) -> io::Result<i32> {
-        // SAFETY: the process has no other threads, or those are of no use to its lanes.
+        // SAFETY: the process has no other threads, or its lanes do not need them.
         match unsafe { libc::fork() } {
             pid if pid < 0 => Err(io::Error::last_os_error()),
             pid => Ok(pid),

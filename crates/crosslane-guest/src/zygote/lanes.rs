@@ -1,4 +1,4 @@
-//! The lanes of a zygote: forks, and what becomes of them.
+//! The lanes of a zygote: their forks and their ends.
 
 use super::guest::Guest;
 use super::load::{identity, load};
@@ -144,7 +144,8 @@ impl Zygote {
                     Err(_) => 1,
                 };
                 let _ = catch_unwind(AssertUnwindSafe(|| guest.flush()));
-                // SAFETY: nothing of the zygote, of which this is a copy, is to be cleaned up.
+                // SAFETY: this is a copy of the zygote, and must not clean up what belongs to the
+                // zygote.
                 unsafe { libc::_exit(status) }
             }
             Err(error) if is_fork => {

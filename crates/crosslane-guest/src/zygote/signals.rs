@@ -30,8 +30,8 @@ extern "C" fn on_signal(number: libc::c_int) {
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
         INTERRUPTED.store(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64, Relaxed);
     }
-    // SAFETY: one byte of a constant is written, to a pipe that does not block; errno is put back,
-    // for what was interrupted.
+    // SAFETY: one byte of a constant is written, to a pipe that does not block. errno is restored
+    // for the interrupted code.
     unsafe {
         let error = *libc::__errno_location();
         libc::write(BELL.load(Relaxed), b".".as_ptr().cast(), 1);

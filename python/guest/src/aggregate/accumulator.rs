@@ -1,4 +1,4 @@
-//! What a lane has accumulated of an aggregate: instances of a class, by the numbers of states.
+//! The states of an aggregate on a lane: instances of a class, by the numbers of the states.
 //!
 //! Rows are added by a loop in Python, like the rows of [`crate::loops`]. Its iterator gives the
 //! instance that a row is for, and puts the arguments into their cells. The first rows of a state
@@ -222,7 +222,7 @@ impl<'py> Aggregate<'py> {
                 self.states.call_method1(intern!(py, "blame"), (error.value(py), names, values))?;
                 Ok(error.into())
             };
-            // SAFETY: a row that is called has its instance.
+            // SAFETY: each called row has its instance.
             let instance = unsafe { Bound::from_borrowed_ptr(py, instances[row]) };
             let mut tries = 0;
             let mut failed = place(error)?;

@@ -17,7 +17,7 @@ const MOST_BYTES: usize = 64 << 20;
 /// The buffered rows may take this part of the memory that the function may take. They are copied
 /// when they are sorted, and once more for their groups.
 const MEMORY_SHARE: u64 = 8;
-/// The state of a row that is left out.
+/// This state marks a row that is left out.
 const NO_STATE: u32 = u32::MAX;
 
 /// The rows that are not added yet.
@@ -57,7 +57,7 @@ impl<'py> BufferedRows<'py> {
         self.states.len() >= MOST_ROWS || self.bytes >= self.most
     }
 
-    /// Adds the rows of a batch. Those without a state are left out.
+    /// Adds the rows of a batch. Rows without a state are left out.
     pub(crate) fn add(
         &mut self,
         columns: &[Column<'_>],

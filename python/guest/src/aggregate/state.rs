@@ -1,4 +1,4 @@
-//! What is accumulated under a number.
+//! The state of a number.
 
 use super::pending_rows::{PendingRows, RowFormat};
 use crosslane::ColumnBuilder;

@@ -32,7 +32,8 @@ pub(super) struct ArrowArray {
 impl Drop for ArrowArray {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: who made the array has set this, and who took it over has cleared it.
+            // SAFETY: the maker of the array has set this, and code that took the array over has
+            // cleared it.
             unsafe { release(self) };
         }
     }

@@ -1,4 +1,4 @@
-//! What one thread at a time reads, and any thread may close.
+//! A stream or a table that one thread at a time reads, and any thread may close.
 
 use super::stop_signal::StopSignal;
 use pyo3::exceptions::PyRuntimeError;
@@ -65,7 +65,7 @@ impl<T: Send> Drop for Reading<T> {
     }
 }
 
-/// Drops what has threads or workers, without the interpreter's lock.
+/// Drops a value with threads or workers, without the interpreter's lock.
 pub(super) fn leave<T: Send>(process: u32, thing: Option<T>) {
     if process != std::process::id() {
         // Threads that a fork does not have may hold its locks.

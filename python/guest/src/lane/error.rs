@@ -16,7 +16,7 @@ pub(crate) fn describe(py: Python<'_>, error: PyErr) -> PyResult<Failure> {
     Ok(Failure { class, message, traceback, ..Failure::default() })
 }
 
-/// Whether an exception ends the lane. Such an exception is no failure of the call that it came to.
+/// Whether an exception ends the lane. Then it is no failure of the call.
 pub(crate) fn ends_lane(py: Python<'_>, error: &PyErr) -> bool {
     let class = py.import("crosslane._errors").and_then(|module| module.getattr("LaneEnded"));
     class.is_ok_and(|class| error.is_instance(py, &class))

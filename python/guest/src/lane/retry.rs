@@ -1,4 +1,4 @@
-//! What follows a failed call: another try, a NULL, or the failure.
+//! The decision after a failed call: another try, a NULL, or the failure.
 
 use super::error::{CallError, ends_lane};
 use crosslane::{Leniency, Verdict};

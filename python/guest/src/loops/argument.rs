@@ -66,8 +66,8 @@ impl<'a, 'py> Argument<'a, 'py> {
             Argument::Float64(values) => unsafe { ffi::PyFloat_FromDouble(values[row]) },
             Argument::Ascii { offsets, text } => {
                 let text = &text[offsets[row] as usize..offsets[row + 1] as usize];
-                // SAFETY: as above; the pointer and the length are a valid slice. ASCII is Latin 1
-                // too, whose decoder has less to do than that of UTF-8.
+                // SAFETY: as above; the pointer and the length are a valid slice. ASCII is also
+                // Latin 1, whose decoder does less than that of UTF-8.
                 unsafe {
                     let length = text.len() as ffi::Py_ssize_t;
                     ffi::PyUnicode_DecodeLatin1(text.as_ptr().cast(), length, ptr::null())

@@ -51,10 +51,10 @@ impl<'py> ResultWriter<'py> {
         }
     }
 
-    /// Adds the values of a list to the column. They are those of the called rows behind the rows
-    /// that the column has. The other rows become NULL. `before` rows are called before the first
-    /// value of the list. An error comes with its row. `at` is told the row whose value is next,
-    /// because a value may be computed only now.
+    /// Adds the values of a list to the column. The column has rows already, and the list has the
+    /// results of the called rows behind them. Rows that are not called become NULL. `before` rows
+    /// are called before the first value of the list. An error comes with its row. `at` gets the
+    /// row of the next value, because a value may be computed only now.
     pub(crate) fn write_all(
         &self,
         list: &Bound<'py, PyList>,

@@ -52,8 +52,8 @@ impl ReusedObjects {
         row: usize,
     ) -> *mut ffi::PyObject {
         let Some(layout) = self.layout else { return other(py, argument, row) };
-        // SAFETY: what `free` returns is of the type that its function makes, as all objects that
-        // one argument gets, and nobody else has it.
+        // SAFETY: `free` returns an object of the type that its function makes. All objects of an
+        // argument are of this type, and no other code has the object.
         unsafe {
             let integer = match argument {
                 Argument::Int64(values) => values[row],
@@ -107,7 +107,7 @@ impl ReusedObjects {
     fn free(&mut self, make: impl FnOnce(&mut usize) -> *mut ffi::PyObject) -> *mut ffi::PyObject {
         let next = self.last ^ 1;
         let object = self.objects[next];
-        // SAFETY: an object that is kept lives.
+        // SAFETY: an object that is stored here lives.
         if !object.is_null() && unsafe { ffi::Py_REFCNT(object) } == 1 {
             return object;
         }
@@ -130,8 +130,7 @@ impl ReusedObjects {
     #[inline(never)]
     fn forget(&mut self, which: usize) {
         let object = mem::replace(&mut self.objects[which], ptr::null_mut());
-        // SAFETY: the reference was this one's own; the interpreter's lock is held, as in all that
-        // is done here.
+        // SAFETY: the reference was owned here; the interpreter's lock is held.
         unsafe { ffi::Py_XDECREF(object) };
     }
 }

@@ -1,8 +1,8 @@
 //! Calls from Rust, one for each row: for functions that have no loop in Python, and for another
 //! try.
 //!
-//! What does not change within a batch is found once: where the values of a column lie, whether its
-//! strings are ASCII, and the vectorcall entry of the function.
+//! Some things are found once for a batch: the place of the values of a column, whether its strings
+//! are ASCII, and the vectorcall entry of the function.
 
 use super::argument::Argument;
 use crate::values::vectorcall;

@@ -72,7 +72,7 @@ pub(crate) struct Cursor<'a, 'py> {
     selection: &'a Selection,
     progress: &'a ProgressWord,
     sequence: u32,
-    /// The bits that the engine is told beside the number of a row.
+    /// Bits that are added to the number of a row, for the engine.
     mark: u32,
     results: RowResults<'a, 'py>,
     /// The first row that was not begun.
@@ -117,7 +117,8 @@ impl<'a, 'py> Cursor<'a, 'py> {
         }
     }
 
-    /// Tells the engine counts of rows, because the rows are not those of the exchange.
+    /// The engine is told counts of rows instead of numbers, because the rows are not those of the
+    /// exchange.
     pub(crate) fn counting(self) -> Self {
         Self { mark: COUNT, ..self }
     }
@@ -254,7 +255,7 @@ struct Values<'py>(Bound<'py, PyAny>);
 
 impl<'py> Values<'py> {
     /// # Safety
-    /// The cursor must stay where it is, and be used by nobody else, until `close`.
+    /// The cursor must not be moved, and no other code may use it, until `close`.
     unsafe fn open(py: Python<'py>, cursor: *mut Cursor<'_, '_>) -> PyResult<Self> {
         let class = class(py)?;
         // SAFETY: the type's instances have room for `Object`, whose memory is zero; the lifetime
@@ -283,7 +284,7 @@ impl<'py> Values<'py> {
 /// Takes the cursor out of an iterator. Null if other code has it.
 ///
 /// # Safety
-/// The object must be such an iterator, and the interpreter's lock be held.
+/// The object must be such an iterator, and the interpreter's lock must be held.
 #[inline(always)]
 unsafe fn take(object: *mut Object) -> *mut Cursor<'static, 'static> {
     // SAFETY: as the caller says.

@@ -15,7 +15,7 @@ impl Selection {
         Self { rows, bits: None }
     }
 
-    /// The rows without a NULL in any of the columns whose NULLs the function does not want to see.
+    /// The rows without a NULL in the columns whose NULLs the function does not want to see.
     pub(crate) fn without_nulls(rows: usize, columns: &[Column<'_>], admits_null: &[bool]) -> Self {
         let columns = columns.iter().zip(admits_null).filter(|(_, admits)| !**admits);
         let mut masks = columns.filter_map(|(column, _)| column.validity);

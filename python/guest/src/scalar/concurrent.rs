@@ -71,7 +71,7 @@ impl<'py> ConcurrentCalls<'py> {
         for (row, mut value) in results.iter().enumerate() {
             let mut tries = tries.get(&row).copied().unwrap_or(0);
             exchange.tell_written(row);
-            // What cannot be a result is a failed call like any other.
+            // A value that cannot be a result is a failed call like any other.
             while let Err(error) = self.writer.write(&value, out) {
                 out.truncate(row);
                 match batch.forgive((error, row).into(), &mut tries, 1, mishaps)? {
@@ -96,7 +96,8 @@ impl<'py> ConcurrentCalls<'py> {
         Ok(())
     }
 
-    /// The arguments of a row. Those in a variadic function's list are given one by one.
+    /// The arguments of a row. The elements of a variadic function's list are arguments of their
+    /// own.
     fn arguments(&self, batch: &Batch<'_, 'py>, row: usize) -> PyResult<Bound<'py, PyTuple>> {
         let vm = Vm::new(batch.py);
         let values = self.readers.iter().zip(batch.exchange.columns);

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::collections::HashMap;
 
-/// What is prepared for calls of rows.
+/// The parts that calls of rows need.
 pub(crate) struct RowCalls<'py> {
     readers: Vec<Reader<'py>>,
     writer: ResultWriter<'py>,
@@ -60,7 +60,7 @@ impl<'py> RowCalls<'py> {
         let written = selection.count_before(out.rows());
         let tell = |row| batch.exchange.tell_written(row);
         while let Err((error, row)) = self.writer.write_all(&later, written, selection, out, tell) {
-            // What cannot be a result is a failed call like any other.
+            // A value that cannot be a result is a failed call like any other.
             out.truncate(row);
             let tries = failures.tries.entry(row).or_default();
             match batch.forgive((error, row).into(), tries, 1, failures.mishaps)? {
@@ -125,7 +125,7 @@ impl<'py> RowCalls<'py> {
         Ok(results.later())
     }
 
-    /// The result of a row whose call failed: that of another try, or None.
+    /// The result of a row whose call failed: the result of another try, or None.
     fn replacement(
         &self,
         batch: &Batch<'_, 'py>,

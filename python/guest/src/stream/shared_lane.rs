@@ -65,8 +65,8 @@ impl Shared {
 
 impl State {
     pub(super) fn lane(&mut self) -> Option<&mut GuestLane> {
-        // SAFETY: it points to a lane that is borrowed mutably for as long as it is here
-        // ([`SharedLane`]), and who calls this holds the lock.
+        // SAFETY: the lane is borrowed mutably as long as the pointer is here ([`SharedLane`]), and
+        // the caller holds the lock.
         self.lane.map(|mut lane| unsafe { lane.as_mut() })
     }
 }

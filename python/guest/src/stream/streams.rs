@@ -95,7 +95,7 @@ impl Streams {
         self.send_all(&answers, |rows, batch| lane.send(py, &call, rows, batch))
     }
 
-    /// Sends what a generator yields, until nobody wants more.
+    /// Sends the batches of a generator, until the engine wants no more.
     fn send_all(
         &mut self,
         answers: &Bound<'_, PyAny>,

@@ -74,7 +74,7 @@ impl<'a, 'py> RowWriter<'a, 'py> {
         out.nested().map_err(overflow)
     }
 
-    /// Adds a row that is the value of the only column, if its type is known for that. Returns
+    /// Adds an object as the value of the only column, if its type is known for that. Returns
     /// whether it did.
     #[inline]
     fn single_value(&self, row: &Bound<'py, PyAny>, out: &mut ColumnBuilder) -> PyResult<bool> {

@@ -52,16 +52,16 @@ pub(crate) struct Table<'py> {
     memory_limit: Option<u64>,
 }
 
-/// What the engine asks a scan for.
+/// The request of the engine to a scan.
 struct ScanRequest<'py> {
     partition: Option<Bound<'py, PyBytes>>,
     wanted: Vec<usize>,
-    /// The arguments, or what `StreamTable` gets for a batch.
+    /// The arguments of the function, or the batch for a `StreamTable`.
     values: Bound<'py, PyAny>,
 }
 
 impl<'py> Table<'py> {
-    /// `declared` is what the function was declared as; none if it is no table function.
+    /// `declared` is a declared function. Returns None if it is no table function.
     pub(crate) fn new(declared: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
         let py = declared.py();
         let table = declared.getattr("table")?;
@@ -161,7 +161,7 @@ impl<'py> Table<'py> {
         Ok(ScanRequest { partition: None, wanted: (0..self.columns.len()).collect(), values })
     }
 
-    /// What the engine asks for, read from the lane.
+    /// The request of the engine, read from the lane.
     fn request(&self, py: Python<'py>, lane: &GuestLane) -> PyResult<ScanRequest<'py>> {
         if self.is_stream {
             return self.batch(py, lane);
@@ -222,7 +222,7 @@ impl<'py> Table<'py> {
         sink.finish(outcome)
     }
 
-    /// Calls the function, and sends what it yields.
+    /// Calls the function, and sends the rows that it yields.
     fn run(
         &self,
         sink: &mut Sink<'_, 'py>,

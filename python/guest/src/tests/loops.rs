@@ -6,7 +6,8 @@ use crate::values::{FastPath, layout, reader};
 use crosslane::{ColumnBuilder, DataType};
 use pyo3::prelude::*;
 
-/// The objects that a loop gets for the values of a column, and what they become.
+/// The objects that a loop gets for the values of a column, their addresses, and whether they
+/// become the same values again.
 fn looped<'py>(
     py: Python<'py>,
     known: Option<layout::Layout>,

@@ -83,7 +83,7 @@ fn what_is_no_value_is_an_exception_and_leaves_no_trace() {
             let error = writer.write(&evaluate(py, names, refused), &mut column).expect_err(refused);
             assert_eq!(error.get_type(py).name().expect("a name"), class, "{data_type}, {refused}: {error}");
             column.truncate(1);
-            // What failed half-way is gone from the children too.
+            // A value that failed half-way leaves nothing in the children.
             column.null();
             let column = column.column(&data_type);
             assert!(column.rows == 2 && !column.is_valid(0) && !column.is_valid(1));

@@ -134,7 +134,7 @@ fn from_state<'py, T: PyTypeInfo>(
     }
 }
 
-/// What pickle keeps of a value beside its class.
+/// The arguments that pickle keeps of a value.
 fn pickled<'py>(value: &Bound<'py, PyAny>, method: &Py<PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     Ok(call(method.bind(value.py()), value)?.cast::<PyTuple>()?.get_item(1)?.cast_into()?)
 }

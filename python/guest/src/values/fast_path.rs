@@ -108,10 +108,10 @@ pub(crate) fn boolean_of(object: *mut ffi::PyObject) -> Option<bool> {
 /// The UTF-8 of an object that is exactly a str. None if it has no UTF-8.
 ///
 /// # Safety
-/// As of [`integer_of`]; the object must live as long as what is returned.
+/// As of [`integer_of`]; the object must live as long as the returned text.
 #[inline(always)]
 pub(crate) unsafe fn text_of<'a>(layout: Option<Layout>, object: *mut ffi::PyObject) -> Option<&'a [u8]> {
-    // SAFETY: as the caller says. A str keeps its UTF-8, and tells where it is and how long, or
+    // SAFETY: as the caller says. A str keeps its UTF-8. The call gives its place and length, or
     // null with an exception set.
     unsafe {
         if ffi::PyUnicode_CheckExact(object) == 0 {

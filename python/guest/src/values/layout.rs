@@ -20,7 +20,7 @@ const STATE: u32 = 0xFF;
 /// The bits that say whether a str is interned.
 const INTERNED: u32 = 3;
 
-/// What differs between the known versions.
+/// The differences between the known versions.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
     /// Whether the sign and the number of digits of an int are a tag, and not a signed number.
@@ -190,7 +190,7 @@ impl Layout {
         Self::is_usual(value) || (!(-5..=256).contains(&value) && value.unsigned_abs() < 1 << (2 * DIGIT))
     }
 
-    /// Whether a value that is taken is positive and has one digit.
+    /// Whether such a value is positive and has one digit.
     #[inline(always)]
     fn is_usual(value: i64) -> bool {
         (257..1 << DIGIT).contains(&value)
@@ -235,8 +235,7 @@ impl Layout {
     /// The object is exactly a str. It lives as long as the returned text.
     #[inline(always)]
     pub(crate) unsafe fn text<'a>(self, object: *mut ffi::PyObject) -> Option<&'a [u8]> {
-        // SAFETY: such a str has its text in one piece with itself, of which one byte is one
-        // character.
+        // SAFETY: the text of such a str lies behind its head, and each byte is a character.
         unsafe {
             let text = object.cast::<Text>();
             if (*text).state & STATE & !INTERNED != self.ascii {
@@ -272,7 +271,7 @@ impl Layout {
     /// ASCII.
     #[inline(always)]
     pub(crate) unsafe fn set_text(self, object: *mut ffi::PyObject, ascii: &[u8]) {
-        // SAFETY: as the caller says; room includes that of a zero byte behind the text.
+        // SAFETY: as the caller says; the room includes a zero byte behind the text.
         unsafe {
             let text = object.cast::<Text>();
             (*text).length = ascii.len() as isize;
@@ -311,8 +310,8 @@ pub(crate) unsafe fn share(object: *mut ffi::PyObject) {
 /// The caller owns the reference.
 #[inline(always)]
 pub(crate) unsafe fn release(layout: Option<Layout>, object: *mut ffi::PyObject) {
-    // SAFETY: as the caller says. An immortal object's word is no such small number. CPython frees
-    // its ints like this, too.
+    // SAFETY: as the caller says. The word of an immortal object is no such small number. CPython
+    // frees its ints in the same way.
     unsafe {
         let count = object.cast::<isize>();
         if layout.is_none() || !(1..=i32::MAX as isize).contains(&*count) {
@@ -355,7 +354,7 @@ pub(crate) unsafe fn take(layout: Option<Layout>, cell: *mut ffi::PyObject) -> *
 /// The object is a cell.
 #[inline(always)]
 pub(crate) unsafe fn put(layout: Option<Layout>, cell: *mut ffi::PyObject, content: *mut ffi::PyObject) {
-    // SAFETY: as the caller says; what was in the cell is let go when it is not in it any more.
+    // SAFETY: as the caller says; the old content is released after it was taken out of the cell.
     unsafe {
         if layout.is_some() {
             let before = std::mem::replace(&mut (*cell.cast::<Cell>()).content, content);

@@ -1,5 +1,5 @@
-//! What Python's objects are in SQL: `docs/functions.md` has the table. `crosslane-guest` has the
-//! rules of all languages.
+//! Python's objects in SQL: `docs/functions.md` has the table. `crosslane-guest` has the rules of
+//! all languages.
 
 use super::fast_path::{double_of, integer_of, text_of};
 use super::missing::is_missing;
@@ -106,8 +106,8 @@ impl<'py> Values for Vm<'py> {
     #[inline]
     fn text(&self, utf8: &[u8], ascii: Option<bool>) -> Made<'py> {
         let (start, length) = (utf8.as_ptr().cast(), utf8.len() as ffi::Py_ssize_t);
-        // SAFETY: as in `integer`; the pointer and the length are those of a slice. ASCII is Latin
-        // 1 too, whose decoder has less to do than that of UTF-8; bytes that are not UTF-8 raise an
+        // SAFETY: as in `integer`; the pointer and the length are those of a slice. ASCII is also
+        // Latin 1, whose decoder does less than that of UTF-8. Bytes that are not UTF-8 raise an
         // exception.
         unsafe {
             let text = match ascii {

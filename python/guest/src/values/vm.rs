@@ -1,4 +1,4 @@
-//! The interpreter, and what is prepared for a type.
+//! The interpreter, and the shapes of types.
 
 use crosslane::{DataType, Field};
 use crosslane_guest::{Class, Refusal, Taken, Values};
@@ -10,9 +10,9 @@ use pyo3::{IntoPyObjectExt, PyTypeInfo};
 /// How columns become objects, and objects columns.
 pub(crate) type Reader<'py> = crosslane_guest::Reader<Vm<'py>>;
 pub(crate) type Writer<'py> = crosslane_guest::Writer<Vm<'py>>;
-/// What an annotation says of a type beside its name in SQL, as a tuple that mirrors the type:
-/// `("struct", factory, [hints], [whether a dict may lack the field])`, `("list", hint)`, `("map",
-/// hint, hint)`, `("enum", [members])`, `("timedelta",)`, `("text",)`.
+/// The hint of an annotation: what it says of a type beside its name in SQL. It is a tuple that
+/// mirrors the type: `("struct", factory, [hints], [whether a dict may lack the field])`, `("list",
+/// hint)`, `("map", hint, hint)`, `("enum", [members])`, `("timedelta",)`, `("text",)`.
 pub(crate) type Hint<'py> = Option<Bound<'py, PyTuple>>;
 pub(super) type Made<'py> = PyResult<Bound<'py, PyAny>>;
 
@@ -172,7 +172,7 @@ impl<'py> Vm<'py> {
                     failed => return Err(failed),
                 },
             };
-        // SAFETY: the object was asked for this; the type has no layout of its own.
+        // SAFETY: the object is a mapping; the type has no layout of its own.
         Ok(is_mapping.then(|| unsafe { value.cast_unchecked() }))
     }
 
