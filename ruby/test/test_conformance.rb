@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "helper"
-require_relative "../../conformance/saw"
+require_relative "../../conformance/ruby/saw"
 
 # The language-neutral table of cases, through host lanes.
 class TestConformance < CrosslaneTest

@@ -254,6 +254,9 @@ def repeated(type_: Type, value: Any) -> str:
 CASES = {index: case for index, case in enumerate(TABLE["cases"]) if not Type(case["type"]).kinds() & NO_TYPE}
 
 LANGUAGES = {"python": "py", "js": "js", "ruby": "rb", "lua": "lua"}
+FOLDERS = {"python": "python", "js": "javascript", "ruby": "ruby", "lua": "lua"}
+#: The name of a table function or an aggregate, where it is declared.
+DECLARED = re.compile(r"""\bud[ta]f[(\s]+"\w+(?=\()""")
 
 #: Functions that return their argument.
 KINDS = {
@@ -268,9 +271,24 @@ KINDS = {
 }
 
 
-def write(folder: Path) -> list[Path]:
-    """Writes the functions of all languages: those that return their argument, and those that say what it is."""
-    texts = {language: [(FOLDER / f"saw.{suffix}").read_text()] for language, suffix in LANGUAGES.items()}
+def source(language: str, name: str) -> str:
+    """The text of a file of functions in a language."""
+    return (FOLDER / FOLDERS[language] / f"{name}.{LANGUAGES[language]}").read_text()
+
+
+def write_kinds(folder: Path) -> list[Path]:
+    """Writes the table functions and aggregates of all languages. Their names end with the language."""
+    paths = []
+    for language in ("python", "js", "ruby"):
+        for name in ("tables", "aggregates"):
+            paths.append(folder / f"{name}.{LANGUAGES[language]}")
+            paths[-1].write_text(DECLARED.sub(rf"\g<0>_in_{language}", source(language, name)))
+    return paths
+
+
+def write_echoes(folder: Path) -> list[Path]:
+    """Writes scalar functions of all languages: some return their argument, and some tell what it is."""
+    texts = {language: [source(language, "saw")] for language in LANGUAGES}
     texts["python"].insert(0, "from crosslane import udf")
     for index, case in CASES.items():
         type_ = case["type"]

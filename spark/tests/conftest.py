@@ -120,7 +120,8 @@ runpy.run_module("pyspark.daemon", run_name="__main__")
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, warehouse: Path) -> Iterator[SparkSession]:
     """The session of most tests: functions of files are known when it begins."""
-    echoes = conformance.write(tmp_path_factory.mktemp("conformance"))
+    written = tmp_path_factory.mktemp("conformance")
+    files = [*FILES, *conformance.write_echoes(written), *conformance.write_kinds(written)]
     # Spark's own workers begin with what they would import one by one.
     folder = tmp_path_factory.mktemp("daemon")
     (folder / "quick_daemon.py").write_text(DAEMON)
@@ -130,7 +131,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, warehouse: Path) -> Iterator
         "spark.executorEnv.PYTHONPATH": str(folder),
     }
     builder = SparkSession.builder.master("local[2]").config(map=own)
-    session = crosslane.spark.enable(builder, *FILES, *echoes).getOrCreate()
+    session = crosslane.spark.enable(builder, *files).getOrCreate()
     yield session
     session.stop()
 

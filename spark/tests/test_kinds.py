@@ -11,8 +11,11 @@ import crosslane.spark
 
 from .conftest import told
 
-NUMBERS = ["numbers", "ruby_numbers", "js_numbers"]
-TOTALS = ["total", "total_columns", "ruby_total", "js_total"]
+#: The same functions in each language: those of `conformance`.
+NUMBERS = [f"numbers_in_{language}" for language in ("python", "ruby", "js")]
+TOTALS = [
+    f"{name}_in_{language}" for language in ("python", "ruby", "js") for name in ("total", "total_columns")
+]
 
 
 def rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
@@ -37,10 +40,10 @@ def rows_of_each(spark: SparkSession, functions: list[str], query: str) -> dict[
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("SELECT * FROM {}(3)", [(0, "0"), (1, "1"), (2, "2")]),
-        ("SELECT count(*), sum(i), max(s) FROM {}(20000)", [(20000, sum(range(20000)), "9999")]),
+        ("SELECT * FROM {}(3)", [(0, "no 0"), (1, "no 1"), (2, "no 2")]),
+        ("SELECT count(*), sum(i), max(s) FROM {}(20000)", [(20000, sum(range(20000)), "no 9999")]),
         ("SELECT * FROM {}(0)", []),
-        ("SELECT * FROM {}(1000000000) LIMIT 3", [(0, "0"), (1, "1"), (2, "2")]),
+        ("SELECT * FROM {}(1000000000) LIMIT 3", [(0, "no 0"), (1, "no 1"), (2, "no 2")]),
     ],
 )
 def test_a_table_in_from(spark: SparkSession, query: str, expected: list[tuple[Any, ...]]) -> None:
@@ -55,7 +58,7 @@ EACH = [(n, i) for n in range(50) for i in range(n)]
     [
         ("SELECT id, i FROM range(50), LATERAL {}(id)", EACH),
         ("SELECT id, i FROM range(50) LATERAL VIEW {}(id) t AS i, s", EACH),
-        ("SELECT 5, {}(2)", [(5, 0, "0"), (5, 1, "1")]),
+        ("SELECT 5, {}(2)", [(5, 0, "no 0"), (5, 1, "no 1")]),
     ],
 )
 def test_a_table_for_each_row(spark: SparkSession, query: str, expected: list[tuple[Any, ...]]) -> None:
@@ -63,24 +66,24 @@ def test_a_table_for_each_row(spark: SparkSession, query: str, expected: list[tu
 
 
 def test_rows_without_a_table_row(spark: SparkSession) -> None:
-    query = "SELECT id, coalesce(i, -1) FROM range(0, 6, 1, 1) LATERAL VIEW OUTER numbers(id % 3) t AS i, s"
+    query = "SELECT id, coalesce(i, -1) FROM range(0, 6, 1, 1) LATERAL VIEW OUTER numbers_in_python(id % 3) t AS i, s"
     assert rows(spark, query) == [(0, -1), (1, 0), (2, 0), (2, 1), (3, -1), (4, 0), (5, 0), (5, 1)]
-    query = "SELECT id, coalesce(i, -1) FROM range(3) LEFT JOIN LATERAL numbers(id - 1) ON true"
+    query = "SELECT id, coalesce(i, -1) FROM range(3) LEFT JOIN LATERAL numbers_in_python(id - 1) ON true"
     assert rows(spark, query) == [(0, -1), (1, -1), (2, 0)]
 
 
 def test_arguments_that_are_named_or_left_out(spark: SparkSession) -> None:
-    assert rows(spark, "SELECT i FROM numbers(10, 4)") == [(0,), (4,), (8,)]
-    assert rows(spark, "SELECT i FROM numbers(10, step => 5)") == [(0,), (5,)]
-    assert rows(spark, "SELECT i FROM numbers(step => 5, n => 10)") == [(0,), (5,)]
-    for call in ("numbers()", "numbers(1, 2, 3)", "numbers(1, other => 2)", "numbers(1, n => 2)"):
-        assert "WRONG_NUM_ARGS" in error(spark, f"SELECT i FROM {call}")
+    assert rows(spark, "SELECT i FROM numbers_in_python(3, 4)") == [(0,), (4,), (8,)]
+    assert rows(spark, "SELECT i FROM numbers_in_python(2, step => 5)") == [(0,), (5,)]
+    assert rows(spark, "SELECT * FROM numbers_in_python(label => 'x', n => 2)") == [(0, "x 0"), (1, "x 1")]
+    for arguments in ("", "1, 2, 'x', 4", "1, other => 2", "1, n => 2"):
+        assert "WRONG_NUM_ARGS" in error(spark, f"SELECT i FROM numbers_in_python({arguments})")
     assert rows(spark, "SELECT padded(7), padded(7, 5)") == [("007", "00007")]
     assert "requires [1, 2]" in error(spark, "SELECT padded()")
 
 
 def test_all_partitions_of_a_table(spark: SparkSession) -> None:
-    assert rows(spark, "SELECT p FROM parts()") == [(1,), (2,), (3,), (10,), (20,), (30,)]
+    assert rows(spark, "FROM pages_in_python(2)") == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_a_table_that_fails(spark: SparkSession) -> None:
@@ -112,22 +115,24 @@ def test_aggregates(spark: SparkSession, subtests: pytest.Subtests, query: str) 
 
 
 def test_an_aggregate_of_nothing(spark: SparkSession) -> None:
-    assert rows(spark, "SELECT total(id), listed(string(id)) FROM range(10) WHERE id > 10") == [(0, [])]
+    assert rows(spark, "SELECT total_in_python(id), listed_in_python(id) FROM range(10) WHERE id > 10") == [
+        (0, [])
+    ]
 
 
 def test_partial_aggregation_and_what_travels(spark: SparkSession) -> None:
-    query = "SELECT id % 2 AS g, listed(string(id)) AS l FROM range(0, 40, 1, 4) GROUP BY g"
+    query = "SELECT id % 2 AS g, sort_array(listed_in_python(id)) AS l FROM range(0, 40, 1, 4) GROUP BY g"
     plan = spark.sql(query)._jdf.queryExecution().executedPlan().toString()
-    assert "partial_listed(" in plan
-    expected = [(g, sorted(str(i) for i in range(g, 40, 2))) for g in (0, 1)]
+    assert "partial_listed_in_python(" in plan
+    expected = [(g, list(range(g, 40, 2))) for g in (0, 1)]
     assert rows(spark, query) == expected
-    assert "unmerged: ValueError: no merge" in error(spark, "SELECT unmerged(id) FROM range(0, 1000, 1, 3)")
+    assert "unmerged_in_python: ValueError: no merge" in error(
+        spark, "SELECT unmerged_in_python(id) FROM range(0, 1000, 1, 3)"
+    )
 
 
 def test_memory_of_many_groups_is_given_back(spark: SparkSession) -> None:
-    query = (
-        "SELECT count(*), sum(t) FROM (SELECT id % 5000 AS g, total(id) AS t FROM range(20000) GROUP BY g)"
-    )
+    query = "SELECT count(*), sum(t) FROM (SELECT id % 5000 AS g, total_in_python(id) AS t FROM range(20000) GROUP BY g)"
     assert rows(spark, query) == [(5000, sum(range(20000)))]
 
 

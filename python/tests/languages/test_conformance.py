@@ -38,8 +38,16 @@ KINDS = {
 #: What a guest does with a value does not depend on DuckDB's version. Where it is not the newest, these kinds pass all types.
 ADAPTER = ("python-row", "thread-vectorized")
 any_duckdb = pytest.mark.any_duckdb
-saw = runpy.run_path(str(FOLDER / "saw.py"))["saw"]
 LANGUAGES = {"python": "py", "js": "js", "ruby": "rb", "lua": "lua"}
+FOLDERS = {"python": "python", "js": "javascript", "ruby": "ruby", "lua": "lua"}
+
+
+def file_of(language: str, name: str) -> Path:
+    """A file of functions in a language."""
+    return FOLDER / FOLDERS[language] / f"{name}.{LANGUAGES[language]}"
+
+
+saw = runpy.run_path(str(file_of("python", "saw")))["saw"]
 
 
 def text_of(value: Any) -> str:
@@ -53,7 +61,7 @@ def quoted(text: str) -> str:
 @pytest.fixture(scope="module")
 def echoes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The files with functions for each type, in each language."""
-    texts = [(FOLDER / f"saw.{language}").read_text() for language in LANGUAGES.values()]
+    texts = [file_of(language, "saw").read_text() for language in LANGUAGES]
     lines = ["from crosslane import udf", texts[0]]
     scripts = [texts[1]]
     blocks = [texts[2]]
@@ -387,7 +395,6 @@ def register(con: duckdb.DuckDBPyConnection, file: Path) -> None:
 def tables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A connection with the table functions of a language."""
     language = language_of(request.param)
-    suffix = LANGUAGES[language]
     head, declaration = TABLES[language]
     declared = [
         declaration.format(
@@ -395,12 +402,12 @@ def tables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         )
         for index, case in enumerate(CASES)
     ]
-    path = tmp_path_factory.mktemp("tables") / f"rows.{suffix}"
+    path = tmp_path_factory.mktemp("tables") / f"rows.{LANGUAGES[language]}"
     path.write_text(head + "".join(declared))
     con = crosslane.connect(config={"threads": 2})
     con.execute("SET TimeZone = 'UTC'")
     with ExitStack() as stack:
-        add(con, [path, FOLDER / f"tables.{suffix}"], request.param, stack)
+        add(con, [path, file_of(language, "tables")], request.param, stack)
         yield con
         con.close()
 
@@ -447,7 +454,7 @@ def test_table_functions_yield_values_unchanged(tables: duckdb.DuckDBPyConnectio
 )
 def test_stream_functions(language: str, case: dict[str, Any]) -> None:
     con = duckdb.connect()
-    file = FOLDER / f"streams.{LANGUAGES[language]}"
+    file = file_of(language, "streams")
     mapped = crosslane.map(con.cursor().sql(case["input"]), f"{file}:{case['function']}")
     if "error" in case:
         with pytest.raises((RuntimeError, ValueError)) as failed:
@@ -466,14 +473,9 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Any]:
     con.execute("PRAGMA verify_parallelism")
     for statement in TABLE["data"]:
         con.execute(statement)
-    suffix = LANGUAGES[language_of(request.param)]
+    language = language_of(request.param)
     with ExitStack() as stack:
-        add(
-            con,
-            [FOLDER / f"{section}.{suffix}" for section in ("aggregates", "stateful")],
-            request.param,
-            stack,
-        )
+        add(con, [file_of(language, name) for name in ("aggregates", "stateful")], request.param, stack)
         yield con
         con.close()
 
