@@ -49,10 +49,10 @@ lint: setup
 	@tools/lint
 
 soak: setup
-	@.venv/bin/python tools/soak.py $(SECONDS)
+	@.venv/bin/python tools/soak/engine.py $(SECONDS)
 
 soak-server: setup
-	@.venv/bin/python tools/soak_server.py $(SECONDS)
+	@.venv/bin/python tools/soak/server.py $(SECONDS)
 
 bench:
 	@tools/setup bench

@@ -28,7 +28,7 @@ SOURCES = [
     *("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "bench/echo", "crates"),
     *(f"python/{name}" for name in ("README.md", "crosslane", "guest", "pyproject.toml", "setup.py")),
     *("ruby/ext", "ruby/lib", "spark/pom.xml", "spark/src"),
-    *(f"tools/{name}" for name in ("bundle.py", "features", "root_build.py", "spark", "v8")),
+    *(f"tools/{name}" for name in ("features", "packaging", "spark", "v8")),
 ]
 #: What builds leave in these folders, and what is built by itself.
 UNNEEDED = shutil.ignore_patterns(
@@ -135,7 +135,7 @@ class CargoBuild(build_ext):
                 self._place((built / guest["program"]).read_bytes(), folder / guest["program"], mode=0o755)
         if not self.inplace:
             self._place_plugin(package)
-            subprocess.run([sys.executable, ROOT / "tools" / "bundle.py", package], check=True)
+            subprocess.run([sys.executable, ROOT / "tools" / "packaging" / "bundle.py", package], check=True)
 
     @staticmethod
     def _place(content: bytes, path: Path, mode: int = 0o644) -> None:

@@ -58,7 +58,12 @@ TESTS = {
         "libraries/test_registration.py",
     ],
     "ruby": ["languages/test_ruby.py"],
-    "tools": ["project/test_setup.py", "project/test_tally.py"],
+    "tools": [
+        "project/test_check.py",
+        "project/test_setup.py",
+        "project/test_structure.py",
+        "project/test_tally.py",
+    ],
     "README.md": ["project/test_docs.py::test_pages[README.md]"],
 }
 #: What checks the style of files with these endings.

@@ -14,7 +14,7 @@ import sys
 from operator import itemgetter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 V8 = ROOT / ".v8" / "lib"
 #: Every Linux of the C library's age has these.
 SYSTEM = re.compile(r"(ld-linux.*|linux-vdso|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\.so")

@@ -3,6 +3,6 @@
 import os
 from pathlib import Path
 
-os.chdir(Path(__file__).resolve().parent.parent / "python")
+os.chdir(Path(__file__).resolve().parents[2] / "python")
 
 from setuptools.build_meta import *  # noqa: E402, F403

@@ -24,7 +24,7 @@ from pathlib import Path
 import duckdb
 import psutil
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from soaking import (
+from shared import (
     BAD,
     SOURCES,
     Tally,

@@ -14,34 +14,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import re
 import shutil
-import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
 import psutil
-import soaking
-from soaking import (
+from attacks import Attacker, Clients, Proxy
+from client import check
+from shared import (
     SOURCES,
     Tally,
     ask,
     make_numbers,
     mark,
     marked,
-    query_scalar,
     report,
     wait_for_none,
     write_sources,
@@ -49,8 +43,6 @@ from soaking import (
 
 import crosslane
 
-#: Client processes at a time.
-CLIENTS = 3
 #: Workers of each file, at most.
 WORKERS = 3
 #: Seconds between two attacks, at most.
@@ -93,319 +85,6 @@ MORE_SOURCES = {
         udtf("rb_odd(t TABLE(i BIGINT)) -> TABLE(i BIGINT)") { |t| t.select { |row| row.i.odd? }.map { |row| [row.i] } }
     """,
 }
-
-#: What a query may end with because of an attack.
-EXPLAINED = re.compile(
-    r"the server at \S+: (its worker|it closed the connection|Connection reset|Broken pipe|a worker process|the zygote"
-    r"|.*(was killed|crashed|ended|lost))"
-    r"|cannot connect to|no server of crosslane answered|worker process (was killed|crashed|ended)|was not loaded"
-    r"|its worker ended at once|worker closed its connection"
-)
-
-
-# --- A client: a process that attaches the server and asks until it is told to stop. ---
-
-
-def check(
-    tally: Tally, sql: str, rows: list[tuple[object, ...]] | None, due: list[tuple[object, ...]]
-) -> None:
-    """Compares rows that were got, if there are any, with those that are due."""
-    if rows is not None and sorted(rows) != due:
-        tally.found("wrong rows", f"{sql}: {len(rows)} rows, such as {rows[:3]}, instead of {len(due)}")
-
-
-def query(con: duckdb.DuckDBPyConnection, tally: Tally, chance: random.Random) -> None:
-    """Runs a query of some kind."""
-    language = chance.choice(list(SOURCES))
-    count = int(30_000 ** chance.random())
-    match chance.randrange(6):
-        case 0:
-            sql = f"FROM {language}_count({count})"
-            due = [(i * 2,) for i in range(count)]
-        case 1:
-            # The rest is not wanted.
-            sql = f"FROM {language}_count(1_000_000_000) LIMIT {min(count, 5000)}"
-            due = [(i * 2,) for i in range(min(count, 5000))]
-        case 2:
-            sql = f"SELECT i % 3, {language}_total(i) FROM numbers WHERE i < {count} GROUP BY 1"
-            due = [(k, sum(range(k, count, 3))) for k in range(min(3, count))]
-        case 3:
-            sql = f"FROM crosslane_map('SELECT i FROM numbers WHERE i < {count}', '{language}_odd')"
-            due = [(i,) for i in range(1, count, 2)]
-        case _:
-            return query_scalar(con, tally, chance, EXPLAINED)
-    check(tally, sql, ask(con, tally, sql, EXPLAINED), due)
-
-
-def attach(con: duckdb.DuckDBPyConnection, tally: Tally, address: str) -> bool:
-    """Attaches the server. An attack may make that fail, but not each time."""
-    sql = f"CALL crosslane_attach('{address}')"
-    for _ in range(20):
-        if ask(con, tally, sql, EXPLAINED) is not None:
-            return True
-    tally.found("unexpected errors", f"{sql}: 20 times in turn")
-    return False
-
-
-def be_client(address: str, seed: int) -> None:
-    """Asks from two threads until standard input ends, and tells on standard output what has happened."""
-    tally, chance, stop = Tally(), random.Random(seed), threading.Event()
-    con = crosslane.connect(config={"threads": 3})
-    make_numbers(con)
-    threads = []
-
-    def work(cursor: duckdb.DuckDBPyConnection, seed: float) -> None:
-        own = random.Random(seed)
-        while not stop.is_set():
-            query(cursor, tally, own)
-        cursor.close()
-
-    def tell() -> None:
-        with tally.lock:
-            counts, findings = dict(tally.counts), list(tally.findings)
-            tally.counts.clear()
-            tally.findings.clear()
-        began = [began for began, _ in list(tally.running.values())]
-        if any(time.monotonic() - since > soaking.HANG for since in began):
-            findings.append(f"hangs: {list(tally.running.values())}")
-            counts["hangs"] = 1
-        print(json.dumps({"counts": counts, "findings": findings}), flush=True)
-
-    def listen() -> None:
-        sys.stdin.read()
-        stop.set()
-
-    threading.Thread(target=listen, daemon=True).start()
-    if attach(con, tally, address):
-        threads = [threading.Thread(target=work, args=(con.cursor(), chance.random())) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        tell()
-        stop.wait(0.2)
-        if stop.is_set():
-            threads[0].join(0.2)
-    con.close()
-    tell()
-
-
-# --- The attacks. ---
-
-
-class Proxy:
-    """Passes connections on to the server, and cuts or stalls them."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._lock = threading.Lock()
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        #: Set while data flow.
-        self._flows = threading.Event()
-        self._flows.set()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.address = f"crosslane://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection(("127.0.0.1", self._port))
-            except OSError:
-                client.close()
-                continue
-            pair = (client, server)
-            for end in pair:
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._lock:
-                self._pairs.append(pair)
-            for source, target in (pair, pair[::-1]):
-                threading.Thread(target=self._pass, args=(pair, source, target), daemon=True).start()
-
-    def _pass(
-        self, pair: tuple[socket.socket, socket.socket], source: socket.socket, target: socket.socket
-    ) -> None:
-        with contextlib.suppress(OSError):
-            while piece := source.recv(65536):
-                self._flows.wait()
-                target.sendall(piece)
-        for end in pair:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        with self._lock:
-            if pair in self._pairs:
-                self._pairs.remove(pair)
-                # The other direction's thread may be about to use them: shut down, they tell it the end.
-            else:
-                for end in pair:
-                    end.close()
-
-    def cut(self, chance: random.Random) -> bool:
-        """Cuts a connection, in the midst of whatever travels on it."""
-        with self._lock:
-            if not self._pairs:
-                return False
-            for end in chance.choice(self._pairs):
-                # Both sides are sent a reset instead of an end.
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-        return True
-
-    def stall(self, seconds: float) -> None:
-        """Lets nothing pass for a while."""
-        self._flows.clear()
-        time.sleep(seconds)
-        self._flows.set()
-
-    def close(self) -> None:
-        """Takes no more connections."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-
-@dataclass
-class Clients:
-    """The client processes. One that was killed is followed by another."""
-
-    addresses: list[str]
-    tally: Tally
-    chance: random.Random
-    errors: Path
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
-    readers: list[threading.Thread] = field(default_factory=list)
-
-    def keep(self) -> None:
-        """Starts those that are missing."""
-        self.processes = [process for process in self.processes if process.poll() is None]
-        while len(self.processes) < CLIENTS:
-            address = self.chance.choice(self.addresses)
-            self.processes.append(self.start(address))
-
-    def start(self, address: str) -> subprocess.Popen[str]:
-        """Starts one that asks at an address."""
-        command = [
-            sys.executable,
-            __file__,
-            "--client",
-            address,
-            "--seed",
-            str(self.chance.randrange(1 << 32)),
-        ]
-        with self.errors.open("a") as errors:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-        reader = threading.Thread(target=self._read, args=(process,))
-        reader.start()
-        self.readers.append(reader)
-        self.tally.add("clients")
-        return process
-
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            # The last line of one that is killed may be torn.
-            with contextlib.suppress(json.JSONDecodeError):
-                told = json.loads(line)
-                with self.tally.lock:
-                    self.tally.counts.update(told["counts"])
-                    self.tally.findings = (self.tally.findings + told["findings"])[:10]
-        code = process.wait()
-        if code not in (0, -signal.SIGKILL):
-            self.tally.found(
-                "unexpected errors", f"a client ended with {code}; see {self.errors.read_text()[-2000:]}"
-            )
-
-    def end(self, process: subprocess.Popen[str]) -> None:
-        """Lets one end what it is doing."""
-        if process.stdin is not None:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-        try:
-            process.wait(soaking.HANG)
-        except subprocess.TimeoutExpired:
-            self.tally.found("hangs", f"a client does not end: {process.args}")
-            process.kill()
-
-    def end_all(self) -> None:
-        """Lets all end, and hears their last words."""
-        for process in self.processes:
-            self.end(process)
-        for reader in self.readers:
-            reader.join()
-
-
-@dataclass
-class Attacker:
-    """Does harm now and then, until it is stopped."""
-
-    server: psutil.Process
-    clients: Clients
-    proxy: Proxy
-    tally: Tally
-    chance: random.Random
-
-    def attack(self) -> None:
-        """Does some harm."""
-        harms = [self.kill_worker, self.cut, self.kill_client, self.stop_worker, self.stop_client, self.stall]
-        [harm] = self.chance.choices(harms, [8, 8, 2, 2, 1, 1])
-        harm()
-
-    def _signal(self, pid: int | None, what: signal.Signals, name: str) -> psutil.Process | None:
-        try:
-            # psutil compares the time of its start, so that no stranger with the same number is hit.
-            process = psutil.Process(pid)
-            process.send_signal(what)
-        except psutil.NoSuchProcess:
-            return None
-        self.tally.add(name)
-        return process
-
-    def _worker(self) -> int | None:
-        below = self.server.children(recursive=True)
-        return self.chance.choice(below).pid if below else None
-
-    def kill_worker(self) -> None:
-        """Kills a worker, or a zygote."""
-        if pid := self._worker():
-            self._signal(pid, signal.SIGKILL, "kills of workers")
-
-    def kill_client(self) -> None:
-        """Kills a client with all its lanes."""
-        self._signal(self.chance.choice(self.clients.processes).pid, signal.SIGKILL, "kills of clients")
-
-    def cut(self) -> None:
-        """Cuts a lane."""
-        if self.proxy.cut(self.chance):
-            self.tally.add("cuts of lanes")
-
-    def stall(self) -> None:
-        """Lets nothing pass on the lanes that use the proxy."""
-        self.proxy.stall(self.chance.uniform(0.05, 1))
-        self.tally.add("stalls of lanes")
-
-    def _pause(self, pid: int | None, name: str) -> None:
-        if stopped := self._signal(pid, signal.SIGSTOP, name):
-            time.sleep(self.chance.uniform(0.05, 1))
-            with contextlib.suppress(psutil.NoSuchProcess):
-                stopped.send_signal(signal.SIGCONT)
-
-    def stop_worker(self) -> None:
-        """Stops a worker for a while."""
-        if pid := self._worker():
-            self._pause(pid, "stops of workers")
-
-    def stop_client(self) -> None:
-        """Stops a client for a while: it does not read."""
-        self._pause(self.chance.choice(self.clients.processes).pid, "stops of clients")
-
-
-# --- The server, and what is left in it. ---
 
 
 @dataclass
@@ -581,11 +260,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("seconds", nargs="?", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None, help="repeats the choices of an earlier run")
-    parser.add_argument("--client", metavar="ADDRESS", help=argparse.SUPPRESS)
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
-    if options.client:
-        return be_client(options.client, seed)
     contained = contain()
     print(f"seed {seed}", flush=True)
     sys.exit(0 if run(options.seconds, seed, contained) else 1)

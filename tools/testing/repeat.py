@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(1_000_000))"
 
 

@@ -1,6 +1,6 @@
 """Adds up what the test runners printed: how many tests passed, failed and were skipped, and which ones failed.
 
-    python tools/tally.py FILE...
+    python tools/testing/tally.py FILE...
 
 In CI a skipped test is a failure: what cannot run there has to be named, and not passed over.
 """

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.any_duckdb
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tools" / "testing")]
 
 import check  # noqa: E402
 import repeat  # noqa: E402
@@ -68,6 +68,6 @@ def test_how_often_a_test_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_words_that_are_wrong() -> None:
     asked = subprocess.run(
-        [sys.executable, ROOT / "tools" / "repeat.py", "often"], capture_output=True, text=True
+        [sys.executable, ROOT / "tools" / "testing" / "repeat.py", "often"], capture_output=True, text=True
     )
     assert (asked.returncode, asked.stderr) == (1, "usage: tools/test --repeat N TEST...\n")

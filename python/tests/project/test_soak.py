@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.any_duckdb
 
-SOAK = Path(__file__).resolve().parents[3] / "tools" / "soak.py"
+SOAK = Path(__file__).resolve().parents[3] / "tools" / "soak" / "engine.py"
 
 
 def test_a_short_soak_finds_nothing() -> None:
@@ -21,10 +21,10 @@ def test_a_short_soak_finds_nothing() -> None:
 
 def test_the_soak_finds_wrong_rows() -> None:
     program = (
-        f"import sys; sys.path.insert(0, {str(SOAK.parent)!r}); import soak, soaking\n"
+        f"import sys; sys.path.insert(0, {str(SOAK.parent)!r}); import engine, shared\n"
         # On a busy machine each thread may come to few queries.
-        "soaking.EXPECTED.update(dict.fromkeys(soaking.EXPECTED, (lambda x: -7, 100)))\n"
-        "sys.exit(0 if soak.run(3, 1) else 1)\n"
+        "shared.EXPECTED.update(dict.fromkeys(shared.EXPECTED, (lambda x: -7, 100)))\n"
+        "sys.exit(0 if engine.run(3, 1) else 1)\n"
     )
     outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
@@ -33,9 +33,9 @@ def test_the_soak_finds_wrong_rows() -> None:
 
 def test_the_soak_of_a_server_finds_wrong_rows() -> None:
     program = (
-        f"import sys; sys.path.insert(0, {str(SOAK.parent)!r}); import soak_server, soaking\n"
-        "soaking.SOURCES['py'] = soaking.SOURCES['py'].replace('{x * 7}', '{x * 8}')\n"
-        "sys.exit(0 if soak_server.run(60, 1) else 1)\n"
+        f"import sys; sys.path.insert(0, {str(SOAK.parent)!r}); import server, shared\n"
+        "shared.SOURCES['py'] = shared.SOURCES['py'].replace('{x * 7}', '{x * 8}')\n"
+        "sys.exit(0 if server.run(60, 1) else 1)\n"
     )
     outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr

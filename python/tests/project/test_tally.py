@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.any_duckdb
 
-TALLY = Path(__file__).resolve().parents[3] / "tools" / "tally.py"
+TALLY = Path(__file__).resolve().parents[3] / "tools" / "testing" / "tally.py"
 CARGO = "test result: ok. 5 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 2.25s"
 MINITEST = "110 runs, 2000 assertions, 1 failures, 2 errors, 3 skips"
 PYTEST = "641 passed, 4 skipped, 1 xfailed in 63.05s (0:01:03)"
