@@ -1,23 +1,25 @@
 //! Columns that the JVM has made, and columns that it reads.
 //!
-//! Both sides tell of a batch by a table of 64-bit words: for each column, and depth first for each of its children, a row
-//! of [`WORDS`] words. `ColumnTable` of the plugin writes and reads the same.
+//! Both sides describe a batch by a table of 64-bit words. Each column has [`WORDS`] words, and its children follow,
+//! depth first. In the plugin, `ColumnWriter` writes such tables, and `LaneVector` reads them.
 //!
 //! | word | content |
 //! |---|---|
-//! | 0 | how many rows the column has |
+//! | 0 | the number of rows |
 //! | 1 | the address of the validity bitmap, or 0 if no row is NULL |
 //! | 2 | the address of the offsets, or 0 if the type has none |
 //! | 3 | the address of the values, or 0 if the type has none |
-//! | 4 | how many bytes of values there are |
+//! | 4 | the number of bytes of values |
 
-use crosslane::batch::Column;
-use crosslane::{DataType, Error, Layout};
+use crosslane::batch::{Column, Encode};
+use crosslane::call::Input;
+use crosslane::{DataType, Error, Layout, Rows};
+use std::ops::Range;
 
-/// How many words of the table a column has.
+/// The words of a column in the table.
 pub const WORDS: usize = 5;
 
-/// How many columns there are of a type: it and all below it.
+/// The number of columns of a type: its own, and those of all types below it.
 pub fn count(data_type: &DataType) -> usize {
     1 + data_type.children().map(count).sum::<usize>()
 }
@@ -28,7 +30,7 @@ struct Reader<'a> {
 }
 
 /// # Safety
-/// There must be so many bytes at the address, if there are any, which nobody changes for the lifetime.
+/// There must be this many bytes at the address. Nobody must change them for the lifetime.
 unsafe fn bytes<'a>(address: u64, length: usize) -> &'a [u8] {
     if length == 0 || address == 0 {
         return &[];
@@ -39,7 +41,7 @@ unsafe fn bytes<'a>(address: u64, length: usize) -> &'a [u8] {
 
 impl<'a> Reader<'a> {
     /// # Safety
-    /// As [`given`].
+    /// As [`read_table`].
     unsafe fn column(&mut self, data_type: &'a DataType) -> Result<Column<'a>, Error> {
         let Some((words, rest)) = self.table.split_at_checked(WORDS) else {
             return Err(Error::Engine("a batch with too few columns".into()));
@@ -68,14 +70,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The columns of a batch that the JVM has made.
+/// The columns that a table of the JVM describes.
 ///
 /// # Errors
-/// [`Error::Engine`] if the table has other columns than the types.
+/// [`Error::Engine`] if the table has more or fewer columns than the types.
 ///
 /// # Safety
-/// The table must be of these types and tell the truth, and nobody must change what it tells of for the lifetime.
-pub unsafe fn given<'a>(
+/// The table must describe columns of these types, and nobody must change these columns for the lifetime.
+pub unsafe fn read_table<'a>(
     table: &'a [u64],
     types: impl Iterator<Item = &'a DataType>,
 ) -> Result<Vec<Column<'a>>, Error> {
@@ -88,13 +90,32 @@ pub unsafe fn given<'a>(
     Ok(columns)
 }
 
-/// Adds what the JVM needs to read a column, which must live until it has.
-pub fn tell(column: &Column<'_>, table: &mut Vec<u64>) {
+/// Appends a column to a table. The column must live until the JVM has read it.
+pub fn write_table(column: &Column<'_>, table: &mut Vec<u64>) {
     let address = |bytes: &[u8]| if bytes.is_empty() { 0 } else { bytes.as_ptr() as u64 };
     let offsets = if column.offsets.is_empty() { 0 } else { column.offsets.as_ptr() as u64 };
     let validity = column.validity.map_or(0, address);
     table.extend([column.rows as u64, validity, offsets, address(column.data), column.data.len() as u64]);
-    column.children.iter().for_each(|child| tell(child, table));
+    column.children.iter().for_each(|child| write_table(child, table));
+}
+
+/// Arguments of a call: some rows of columns.
+pub(crate) struct Arguments<'a> {
+    pub(crate) rows: Range<usize>,
+    pub(crate) columns: Vec<&'a Column<'a>>,
+}
+
+impl Input for Arguments<'_> {
+    fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        let rows = self.rows.start + rows.start..self.rows.start + rows.end;
+        let columns: Vec<_> = self.columns.iter().map(|column| Rows::new(column, rows.clone())).collect();
+        take(&columns);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -111,7 +132,7 @@ mod tests {
             builder.children[0].nested().unwrap();
             builder.children[1].fixed(f64::from(row));
             if row == 3 {
-                // Of a row that is NULL there is no more to see.
+                // A row that is NULL has no values below it.
                 builder.children.iter_mut().for_each(|child| child.truncate(3));
                 builder.null();
             } else {
@@ -120,15 +141,15 @@ mod tests {
         }
         let column = builder.column(&data_type);
         let mut table = Vec::new();
-        tell(&column, &mut table);
+        write_table(&column, &mut table);
         assert_eq!(table.len(), WORDS * count(&data_type));
-        // SAFETY: the builder lives, and is not changed.
-        let read = unsafe { given(&table, std::iter::once(&data_type)) }.unwrap();
+        // SAFETY: the builder lives, and nobody changes it.
+        let read = unsafe { read_table(&table, std::iter::once(&data_type)) }.unwrap();
         for row in 0..10 {
             assert_eq!(crosslane::display::value(&read[0], row), crosslane::display::value(&column, row));
         }
         let too_few = &table[..table.len() - WORDS];
         // SAFETY: as above.
-        assert!(unsafe { given(too_few, std::iter::once(&data_type)) }.is_err());
+        assert!(unsafe { read_table(too_few, std::iter::once(&data_type)) }.is_err());
     }
 }

@@ -1,20 +1,21 @@
 //! The native half of the Spark plugin.
 //!
-//! A JVM has memory that others can read at an address, and this crate reads and writes columns there; it calls nothing of Java's but
-//! to throw. [`natives`] is what Java sees. All else is plain Rust:
+//! Java passes addresses of columns outside its heap, and this crate reads and writes columns there. It calls Java only to
+//! throw exceptions. [`natives`] has the methods that Java calls. All else is plain Rust:
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | [`columns`] | columns that lie in the JVM's memory, and columns of ours that the JVM reads |
+//! | [`columns`] | columns in the JVM's memory, and columns of ours that the JVM reads |
 //! | [`library`] | the libraries of this process, and what Spark needs to know of their functions |
 //! | [`states`] | the states of an aggregate in one Spark task |
 //! | [`task`] | the calls of one Spark task: batches go in while results come out |
 //!
-//! The JVM's threads wait here without a lock of the JVM's, and never for a guest longer than they ask for: [`task::Task::take`] has
-//! a timeout, so that the caller can look whether its task was killed.
+//! A thread of the JVM holds no lock of the JVM while it waits here. [`task::Task::take`] has a timeout, so that the caller
+//! can see whether Spark has killed its task.
 
 pub mod columns;
 pub mod library;
+mod method;
 mod natives;
 pub mod states;
 pub mod task;

@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// How a user of Spark sets something.
 const HOW_TO_SET: &str = "spark.crosslane.{name}={value}";
 
-/// A library and who calls it.
+/// A library whose functions run in worker processes.
 pub type ProcessLibrary = Library<Zygote>;
 
-/// The calls that a terminal's Ctrl-C ends: all.
+/// All calls of this process. Ctrl-C in a terminal ends them.
 static GROUPS: Mutex<Vec<Weak<CallGroup>>> = Mutex::new(Vec::new());
 
-/// Calls that are cancelled together.
+/// A new group of calls, which are cancelled together.
 pub fn group() -> Arc<CallGroup> {
     let group = Arc::new(CallGroup::default());
     let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,7 +48,7 @@ pub fn load(
         let path = PathBuf::from(name);
         Source::File { path: path.canonicalize().map_err(|error| Error::Engine(format!("{name}: {error}")))? }
     } else {
-        // Spark has its functions from their places in the list.
+        // Spark knows the functions by their indices.
         Source::Pickle { name: name.to_owned(), pickles, by_name: false }
     };
     let options = ZygoteOptions {
@@ -66,7 +66,7 @@ pub fn load(
     Ok(Library { name: name.to_owned(), version: 1, functions: loaded.functions, pool })
 }
 
-/// The same with a seed for Python's hashes of texts, which must agree on all machines, unless the user has chosen one.
+/// The same with a fixed seed for Python's hashes of texts, unless the user has chosen one. They must agree on all machines.
 fn with_hash_seed(origin: Origin) -> Origin {
     const SEED: &[(&str, &str)] = &[("PYTHONHASHSEED", "0")];
     match origin {
@@ -81,10 +81,10 @@ fn pool_options(settings: &Settings) -> PoolOptions {
     PoolOptions { warm: settings.warm_lanes.max(1), idle_timeout: settings.idle_timeout }
 }
 
-/// What Spark calls a type, as its `DataType.json` has it.
+/// Spark's name of a type, as `DataType.json` of Spark writes it.
 ///
 /// # Errors
-/// The SQL type that Spark does not have.
+/// The SQL type, if Spark does not have it.
 pub fn spark_type(data_type: &DataType) -> Result<Value, String> {
     use DataType as T;
     let name = match data_type {
@@ -107,8 +107,8 @@ pub fn spark_type(data_type: &DataType) -> Result<Value, String> {
         }
         T::Struct(fields) => return spark_struct(fields),
         T::Map(entry) => {
-            let mut parts = entry.children();
-            let (Some(key), Some(value)) = (parts.next(), parts.next()) else {
+            let mut fields = entry.children();
+            let (Some(key), Some(value)) = (fields.next(), fields.next()) else {
                 return Err(data_type.to_string());
             };
             let (key, value) = (spark_type(key)?, spark_type(value)?);
@@ -130,13 +130,13 @@ fn spark_struct(fields: &[Field]) -> Result<Value, String> {
     Ok(json!({ "type": "struct", "fields": fields }))
 }
 
-/// What language a library's functions are written in.
+/// The language of a library's functions.
 pub fn language(library: &ProcessLibrary) -> String {
-    // Functions that a program has pickled have a name without a suffix, and are Python's, too.
+    // Pickled functions are Python's, too. Their library's name has no suffix.
     guests::language_of(Path::new(&library.name)).to_lowercase()
 }
 
-/// What Spark needs to know of a function. `unsupported` says why it cannot call it, if it cannot.
+/// What Spark needs to know of a function. `unsupported` says why Spark cannot call it.
 pub fn described(function: &Function) -> Value {
     let signature = &function.signature;
     let parameters = function.parameters().iter().map(|field| {

@@ -1,112 +1,134 @@
-//! What Java sees: the native methods of `dev.crosslane.spark.Native`.
+//! The native methods of `dev.crosslane.spark.Native`.
 //!
-//! A library and a task are numbers there: addresses of boxes of ours, which Java gives back once, by `unload` and `end`. Java's side
-//! calls the methods of a task by one thread at a time.
+//! Java knows libraries, tasks and states by numbers. They are addresses of boxes, which Java gives back once: by `unload`,
+//! `end` and `endStates`. One thread at a time calls the methods of a task or of states, except `cancelStates`.
 
-use crate::columns::{WORDS, tell};
+use crate::columns::{WORDS, write_table};
 use crate::library::{self, ProcessLibrary, described, language};
+use crate::method::{Failed, Throws, native_methods};
 use crate::states::Slots;
 use crate::task::{Argument, Program, Step, Task};
-use crosslane::Error;
 use crosslane::call::CallGroup;
-use jni::errors::ErrorPolicy;
+use crosslane::{Error, Function};
+use jni::EnvUnowned;
 use jni::objects::{JByteArray, JClass, JObjectArray, JString};
-use jni::strings::JNIString;
 use jni::sys::{jint, jlong};
-use jni::{Env, EnvUnowned};
 use serde::Deserialize;
 use serde_json::json;
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is thrown.
-const EXCEPTION: &str = "dev/crosslane/spark/CrosslaneException";
-
-/// Why a method failed.
-#[derive(Debug)]
-enum Failed {
-    Crosslane(Error),
-    Java(jni::errors::Error),
+/// The address of a box, for Java.
+fn give<T>(value: T) -> jlong {
+    Box::into_raw(Box::new(value)) as jlong
 }
 
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Failed::Crosslane(error)
-    }
-}
-
-impl From<jni::errors::Error> for Failed {
-    fn from(error: jni::errors::Error) -> Self {
-        Failed::Java(error)
-    }
-}
-
-/// Throws what failed as Java's exception of ours. No panic crosses into Java.
-struct Throws;
-
-impl<T: Default> ErrorPolicy<T, Failed> for Throws {
-    type Captures<'local: 'method, 'method> = ();
-
-    fn on_error<'local: 'method, 'method>(
-        env: &mut Env<'local>,
-        (): &mut (),
-        failed: Failed,
-    ) -> jni::errors::Result<T> {
-        match failed {
-            Failed::Java(_) if env.exception_check() => {}
-            Failed::Java(error) => throw(env, &error.to_string()),
-            Failed::Crosslane(error) => throw(env, &error.to_string()),
-        }
-        Ok(T::default())
-    }
-
-    fn on_panic<'local: 'method, 'method>(
-        env: &mut Env<'local>,
-        (): &mut (),
-        payload: Box<dyn Any + Send + 'static>,
-    ) -> jni::errors::Result<T> {
-        let text = payload.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no text");
-        throw(env, &format!("a defect of crosslane's, please report it: {text}"));
-        Ok(T::default())
-    }
-}
-
-fn throw(env: &mut Env<'_>, message: &str) {
-    // That it was thrown is an error, too.
-    let _ = env.throw_new(JNIString::from(EXCEPTION), JNIString::from(message));
-}
-
-/// A library that Java knows by its address.
+/// The box at an address that Java gives back.
 ///
 /// # Safety
-/// It must be one that `load` returned and `unload` did not get.
+/// The address must be one that [`give`] returned for this type, and Java must give it back only once.
+unsafe fn take_back<T>(address: jlong) -> Box<T> {
+    // SAFETY: as the caller says.
+    unsafe { Box::from_raw(address as *mut T) }
+}
+
+/// The library at an address.
+///
+/// # Safety
+/// The address must be one that `load` returned and `unload` did not get.
 unsafe fn library<'a>(address: jlong) -> &'a Arc<ProcessLibrary> {
     // SAFETY: as the caller says.
     unsafe { &*(address as *const Arc<ProcessLibrary>) }
 }
 
-/// The version of this library, which must be that of the jar.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_version<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-) -> JString<'local> {
-    let version = env.with_env(|env| Ok::<_, Failed>(JString::from_str(env, env!("CARGO_PKG_VERSION"))?));
-    version.resolve::<Throws>()
+/// The task at an address.
+///
+/// # Safety
+/// The address must be one that `begin` returned and `end` did not get, and only one thread may use the task.
+unsafe fn task<'a>(address: jlong) -> &'a mut Task {
+    // SAFETY: as the caller says.
+    unsafe { &mut *(address as *mut Task) }
 }
 
-/// Loads a library: a file, or pickled functions. Settings are names and values in turns.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_load<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    name: JString<'local>,
-    pickles: JObjectArray<'local, JByteArray<'local>>,
-    settings: JObjectArray<'local, JString<'local>>,
-) -> jlong {
-    let loaded = env.with_env(|env| {
+/// The states of an aggregate, as Java has them.
+struct OwnedStates {
+    /// Only the task's thread uses them.
+    slots: Slots,
+    /// Ends the waits of that thread. Any thread may use it.
+    group: Arc<CallGroup>,
+}
+
+/// The slots at an address.
+///
+/// # Safety
+/// The address must be one that `states` returned and `endStates` did not get, and only the task's thread may use it.
+unsafe fn slots<'a>(address: jlong) -> &'a mut Slots {
+    // SAFETY: as the caller says.
+    unsafe { &mut (*(address as *mut OwnedStates)).slots }
+}
+
+/// Numbers at an address.
+///
+/// # Safety
+/// They must be there, and nobody must change them for the lifetime.
+unsafe fn numbers<'a, T>(address: jlong, count: usize) -> &'a [T] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller says.
+    unsafe { std::slice::from_raw_parts(address as *const T, count) }
+}
+
+/// Copies words to an address.
+///
+/// # Errors
+/// [`Error::Engine`] if Java has room for another number of words.
+///
+/// # Safety
+/// There must be room for this many words at the address.
+unsafe fn copy_words(words: &[u64], address: jlong, room: jint) -> Result<(), Error> {
+    if words.len() != room as usize {
+        return Err(Error::Engine(format!("{} words of results, where {room} were due", words.len())));
+    }
+    // SAFETY: as the caller says.
+    unsafe { std::slice::from_raw_parts_mut(address as *mut u64, words.len()) }.copy_from_slice(words);
+    Ok(())
+}
+
+/// A function of a library.
+fn function_of(library: &ProcessLibrary, index: u32, advice: &str) -> Result<Arc<Function>, Error> {
+    let function = library.functions.get(index as usize).cloned();
+    function.ok_or_else(|| Error::Engine(format!("{} has no function {index}{advice}", library.name)))
+}
+
+/// A step of a program, as Java describes it.
+#[derive(Debug, Deserialize)]
+struct DescribedStep {
+    library: i64,
+    function: u32,
+    arguments: Vec<Argument>,
+    #[serde(default)]
+    aligned: bool,
+}
+
+/// `take` found nothing within its time.
+const NOT_YET: jint = -1;
+/// `take` found the end.
+const DONE: jint = -2;
+
+native_methods! {
+    /// The version of this library. It must be that of the jar.
+    fn version(env) -> JString<'local> {
+        Ok(JString::from_str(env, env!("CARGO_PKG_VERSION"))?)
+    }
+
+    /// Loads a library: a file, or pickled functions. Names and values of settings alternate.
+    fn load(
+        env,
+        name: JString<'local>,
+        pickles: JObjectArray<'local, JByteArray<'local>>,
+        settings: JObjectArray<'local, JString<'local>>
+    ) -> jlong {
         let name = name.try_to_string(env)?;
         let mut bytes = Vec::new();
         for index in 0..pickles.len(env)? {
@@ -119,155 +141,68 @@ extern "system" fn Java_dev_crosslane_spark_Native_load<'local>(
         }
         let pairs = texts.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
         let library = library::load(&name, bytes, &pairs.collect::<Vec<_>>())?;
-        Ok::<_, Failed>(Box::into_raw(Box::new(Arc::new(library))) as jlong)
-    });
-    loaded.resolve::<Throws>()
-}
+        Ok(give(Arc::new(library)))
+    }
 
-/// Its language, and what its functions are, as JSON.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_describe<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    address: jlong,
-) -> JString<'local> {
-    let text = env.with_env(|env| {
-        // SAFETY: Java passes a library of ours that it has not unloaded.
+    /// The language and the functions of a library, as JSON.
+    fn describe(env, address: jlong) -> JString<'local> {
+        // SAFETY: Java passes a library that it has not unloaded.
         let library = unsafe { library(address) };
         let functions: Vec<_> = library.functions.iter().map(|function| described(function)).collect();
         let described = json!({ "language": language(library), "functions": functions });
-        Ok::<_, Failed>(JString::from_str(env, described.to_string())?)
-    });
-    text.resolve::<Throws>()
-}
+        Ok(JString::from_str(env, described.to_string())?)
+    }
 
-/// How many workers of a library were started so far.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_started<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    address: jlong,
-) -> jlong {
-    let started = env.with_env(|_| {
-        // SAFETY: Java passes a library of ours that it has not unloaded.
-        Ok::<_, Failed>(unsafe { library(address) }.pool.stats().booted as jlong)
-    });
-    started.resolve::<Throws>()
-}
+    /// How many workers of a library were started so far.
+    fn started(_, address: jlong) -> jlong {
+        // SAFETY: Java passes a library that it has not unloaded.
+        Ok(unsafe { library(address) }.pool.stats().booted as jlong)
+    }
 
-/// Ends a library; tasks that use it keep it until they end.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_unload<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    address: jlong,
-) {
-    let unloaded = env.with_env(|_| {
+    /// Ends a library. Tasks that use it keep it until they end.
+    fn unload(_, address: jlong) {
         // SAFETY: Java gives back once what `load` returned.
-        drop(unsafe { Box::from_raw(address as *mut Arc<ProcessLibrary>) });
-        Ok::<_, Failed>(())
-    });
-    unloaded.resolve::<Throws>();
-}
+        drop(unsafe { take_back::<Arc<ProcessLibrary>>(address) });
+        Ok(())
+    }
 
-/// A step as Java tells it.
-#[derive(Debug, Deserialize)]
-struct Told {
-    library: i64,
-    function: u32,
-    arguments: Vec<Argument>,
-    #[serde(default)]
-    aligned: bool,
-}
-
-/// Begins a task: `program` is JSON with its steps.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_begin<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    inputs: jint,
-    program: JString<'local>,
-    width: jint,
-    depth: jint,
-) -> jlong {
-    let begun = env.with_env(|env| {
+    /// Begins a task. `program` is JSON with its steps.
+    fn begin(env, inputs: jint, program: JString<'local>, width: jint, depth: jint) -> jlong {
         let text = program.try_to_string(env)?;
-        let told: Vec<Told> =
+        let described: Vec<DescribedStep> =
             serde_json::from_str(&text).map_err(|error| Error::Engine(error.to_string()))?;
-        let steps = told.into_iter().map(|told| {
-            // SAFETY: Java passes libraries of ours that it has not unloaded.
-            let library = Arc::clone(unsafe { library(told.library) });
-            let function = library.functions.get(told.function as usize).cloned();
-            let function = function.ok_or_else(|| {
-                Error::Engine(format!(
-                    "{} has no function {}: is it another file here?",
-                    library.name, told.function
-                ))
-            })?;
-            Ok(Step { library, function, arguments: told.arguments, aligned: told.aligned })
+        let steps = described.into_iter().map(|step| {
+            // SAFETY: Java passes libraries that it has not unloaded.
+            let library = Arc::clone(unsafe { library(step.library) });
+            let function = function_of(&library, step.function, ": is it another file here?")?;
+            Ok(Step { library, function, arguments: step.arguments, aligned: step.aligned })
         });
         let steps = steps.collect::<Result<Vec<_>, Error>>()?;
-        let task = Task::begin(Program::new(inputs as usize, steps, width as usize, depth as usize)?)?;
-        Ok::<_, Failed>(Box::into_raw(Box::new(task)) as jlong)
-    });
-    begun.resolve::<Throws>()
-}
+        let program = Program::new(inputs as usize, steps, width as usize, depth as usize)?;
+        Ok(give(Task::begin(program)?))
+    }
 
-/// Hands over a batch, of which the words at the address tell ([`crate::columns`]).
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_submit<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    task: jlong,
-    rows: jint,
-    table: jlong,
-    columns: jint,
-) {
-    let submitted = env.with_env(|_| {
-        // SAFETY: Java passes a task of ours that has not ended, and a table of so many columns, which it leaves alone.
-        unsafe {
-            let words = std::slice::from_raw_parts(table as *const u64, columns as usize * WORDS);
-            (*(task as *mut Task)).submit(rows as usize, words.to_vec());
-        }
-        Ok::<_, Failed>(())
-    });
-    submitted.resolve::<Throws>();
-}
+    /// Hands over a batch. The words at the address describe it ([`crate::columns`]).
+    fn submit(_, address: jlong, rows: jint, table: jlong, columns: jint) {
+        // SAFETY: Java passes a task that has not ended, and a table of this many columns, which it does not change.
+        unsafe { task(address).submit(rows as usize, numbers(table, columns as usize * WORDS).to_vec()) };
+        Ok(())
+    }
 
-/// Says that no more batches come.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_finish<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    task: jlong,
-) {
-    let finished = env.with_env(|_| {
-        // SAFETY: Java passes a task of ours that has not ended.
-        unsafe { &mut *(task as *mut Task) }.finish();
-        Ok::<_, Failed>(())
-    });
-    finished.resolve::<Throws>();
-}
+    /// Says that no more batches come.
+    fn finish(_, address: jlong) {
+        // SAFETY: Java passes a task that has not ended.
+        unsafe { task(address) }.finish();
+        Ok(())
+    }
 
-/// [`Java_dev_crosslane_spark_Native_take`] found nothing within its time.
-const NOT_YET: jint = -1;
-/// It found the end.
-const DONE: jint = -2;
-
-/// Takes the next answer within so many milliseconds: writes to the address what was counted, the row of the batch that the results are of (-1
-/// if each row has its own), whether the batch is done with, whether another one is wanted, and where the results lie. Returns how many rows they have.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_take<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    task: jlong,
-    table: jlong,
-    words: jint,
-    milliseconds: jint,
-) -> jint {
-    let taken = env.with_env(|_| {
-        // SAFETY: Java passes a task of ours that has not ended.
-        let task = unsafe { &mut *(task as *mut Task) };
+    /// Takes the next answer if it comes within the time. Returns how many rows its results have.
+    ///
+    /// Writes words to the address: the counts; the row of the batch to which the results belong, or -1 if each row has its
+    /// own; whether the batch is complete; whether the function wants another batch; and where the results are.
+    fn take(_, address: jlong, table: jlong, words: jint, milliseconds: jint) -> jint {
+        // SAFETY: Java passes a task that has not ended.
+        let task = unsafe { task(address) };
         let answer = match task.take(Duration::from_millis(milliseconds as u64))? {
             None => return Ok(NOT_YET),
             Some(None) => return Ok(DONE),
@@ -285,221 +220,99 @@ extern "system" fn Java_dev_crosslane_spark_Native_take<'local>(
             u64::from(answer.last),
             u64::from(answer.wants),
         ];
-        let told = [&head[..], &answer.table()].concat();
-        if told.len() != words as usize {
-            return Err(
-                Error::Engine(format!("{} words of results, where {words} were due", told.len())).into()
-            );
-        }
-        // SAFETY: Java has so many words there.
-        unsafe { std::slice::from_raw_parts_mut(table as *mut u64, told.len()) }.copy_from_slice(&told);
-        Ok::<_, Failed>(answer.results.last().map_or(0, |results| results.rows() as jint))
-    });
-    taken.resolve::<Throws>()
-}
-
-/// Ends a task; nothing of it is read any more when this returns.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_end<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    task: jlong,
-) {
-    let ended = env.with_env(|_| {
-        // SAFETY: Java gives back once what `begin` returned.
-        unsafe { Box::from_raw(task as *mut Task) }.end();
-        Ok::<_, Failed>(())
-    });
-    ended.resolve::<Throws>();
-}
-
-/// What Java has of an aggregate's states: the states, which its one thread uses, and what ends a wait of that, which any may use.
-struct Held {
-    slots: Slots,
-    group: Arc<CallGroup>,
-}
-
-/// # Safety
-/// It must be one that `states` returned and `endStates` did not get, and only the task's thread may use it.
-unsafe fn slots<'a>(address: jlong) -> &'a mut Slots {
-    // SAFETY: as the caller says.
-    unsafe { &mut (*(address as *mut Held)).slots }
-}
-
-/// So many numbers of slots at an address.
-///
-/// # Safety
-/// They must be there, and stay for the lifetime.
-unsafe fn numbers<'a>(address: jlong, count: jint) -> &'a [u32] {
-    if count == 0 {
-        return &[];
+        // SAFETY: Java has room for this many words there.
+        unsafe { copy_words(&[&head[..], &answer.table()].concat(), table, words)? };
+        Ok(answer.results.last().map_or(0, |results| results.rows() as jint))
     }
-    // SAFETY: as the caller says.
-    unsafe { std::slice::from_raw_parts(address as *const u32, count as usize) }
-}
 
-/// Begins the states of an aggregate.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_states<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    address: jlong,
-    function: jint,
-) -> jlong {
-    let begun = env.with_env(|_| {
-        // SAFETY: Java passes a library of ours that it has not unloaded.
+    /// Ends a task. When this returns, nothing reads its batches any more.
+    fn end(_, address: jlong) {
+        // SAFETY: Java gives back once what `begin` returned.
+        unsafe { take_back::<Task>(address) }.end();
+        Ok(())
+    }
+
+    /// Begins the states of an aggregate.
+    fn states(_, address: jlong, function: jint) -> jlong {
+        // SAFETY: Java passes a library that it has not unloaded.
         let library = Arc::clone(unsafe { library(address) });
-        let found = library.functions.get(function as usize).cloned();
-        let found =
-            found.ok_or_else(|| Error::Engine(format!("{} has no function {function}", library.name)))?;
-        let slots = Slots::new(library, found);
+        let function = function_of(&library, function as u32, "")?;
+        let slots = Slots::new(library, function);
         let group = slots.group();
-        Ok::<_, Failed>(Box::into_raw(Box::new(Held { slots, group })) as jlong)
-    });
-    begun.resolve::<Throws>()
-}
+        Ok(give(OwnedStates { slots, group }))
+    }
 
-/// A slot with a new state.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_createState<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    states: jlong,
-) -> jint {
-    // SAFETY: Java passes states of ours that have not ended.
-    let created = env.with_env(|_| Ok::<_, Failed>(unsafe { slots(states) }.create() as jint));
-    created.resolve::<Throws>()
-}
+    /// A slot with a new state.
+    #[expect(non_snake_case, reason = "Java's name")]
+    fn createState(_, states: jlong) -> jint {
+        // SAFETY: Java passes states that have not ended.
+        Ok(unsafe { slots(states) }.create() as jint)
+    }
 
-/// The states of so many slots are no more.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_destroyStates<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    states: jlong,
-    ended: jlong,
-    count: jint,
-) {
-    let destroyed = env.with_env(|_| {
-        // SAFETY: Java passes states of ours that have not ended, and so many numbers.
-        unsafe { slots(states).destroy(numbers(ended, count)) };
-        Ok::<_, Failed>(())
-    });
-    destroyed.resolve::<Throws>();
-}
+    /// Ends the states of slots.
+    #[expect(non_snake_case, reason = "Java's name")]
+    fn destroyStates(_, states: jlong, ended: jlong, count: jint) {
+        // SAFETY: Java passes states that have not ended, and this many numbers of slots.
+        unsafe { slots(states).destroy(numbers(ended, count as usize)) };
+        Ok(())
+    }
 
-/// Adds rows to states, of which the words at the table tell. With `saved`, the rows are saved states.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_addToStates<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    states: jlong,
-    targets: jlong,
-    count: jint,
-    table: jlong,
-    columns: jint,
-    saved: bool,
-) {
-    let added = env.with_env(|_| {
-        // SAFETY: Java passes states of ours that have not ended, so many numbers, and a table of so many columns, which it leaves alone.
+    /// Adds rows to states. The words at the table describe the rows. With `saved`, the rows are saved states.
+    #[expect(non_snake_case, reason = "Java's name")]
+    fn addToStates(_, states: jlong, targets: jlong, count: jint, table: jlong, columns: jint, saved: bool) {
+        // SAFETY: Java passes states that have not ended, this many numbers of slots, and a table of this many columns,
+        // which it does not change.
         unsafe {
-            let words = if columns == 0 {
-                &[][..]
-            } else {
-                std::slice::from_raw_parts(table as *const u64, columns as usize * WORDS)
-            };
-            let (slots, targets) = (slots(states), numbers(targets, count));
+            let words = numbers(table, columns as usize * WORDS);
+            let (slots, targets) = (slots(states), numbers(targets, count as usize));
             if saved { slots.load(targets, words)? } else { slots.update(targets, words)? }
         }
-        Ok::<_, Failed>(())
-    });
-    added.resolve::<Throws>();
-}
+        Ok(())
+    }
 
-/// Adds sources to targets, and leaves nothing in the sources.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_combineStates<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    states: jlong,
-    targets: jlong,
-    sources: jlong,
-    count: jint,
-) {
-    let combined = env.with_env(|_| {
-        // SAFETY: Java passes states of ours that have not ended, and so many numbers of each.
+    /// Adds sources to targets. The sources are empty afterwards.
+    #[expect(non_snake_case, reason = "Java's name")]
+    fn combineStates(_, states: jlong, targets: jlong, sources: jlong, count: jint) {
+        let count = count as usize;
+        // SAFETY: Java passes states that have not ended, and this many numbers of both kinds of slots.
         unsafe { slots(states).combine(numbers(targets, count), numbers(sources, count))? };
-        Ok::<_, Failed>(())
-    });
-    combined.resolve::<Throws>();
-}
+        Ok(())
+    }
 
-/// The results of states, or with `saved` the states as bytes: writes where they lie to the address. They can be read until the next call.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_readStates<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    states: jlong,
-    wanted: jlong,
-    count: jint,
-    saved: bool,
-    table: jlong,
-    words: jint,
-) {
-    let read = env.with_env(|_| {
-        // SAFETY: Java passes states of ours that have not ended, so many numbers, and has so many words at the table.
-        unsafe {
-            let (slots, wanted) = (slots(states), numbers(wanted, count));
-            if saved {
-                slots.save(wanted)?
-            } else {
-                slots.finish(wanted)?
-            }
-            let mut told = Vec::new();
-            if let Some(taken) = &slots.taken {
-                tell(&taken.column(), &mut told);
-            }
-            if told.len() != words as usize {
-                return Err(Error::Engine(format!(
-                    "{} words of results, where {words} were due",
-                    told.len()
-                ))
-                .into());
-            }
-            std::slice::from_raw_parts_mut(table as *mut u64, told.len()).copy_from_slice(&told);
+    /// Reads the results of states, or with `saved` the states as bytes. Writes to the table where they are. They can be
+    /// read until the next call.
+    #[expect(non_snake_case, reason = "Java's name")]
+    fn readStates(_, states: jlong, wanted: jlong, count: jint, saved: bool, table: jlong, words: jint) {
+        // SAFETY: Java passes states that have not ended, and this many numbers of slots.
+        let (slots, wanted) = unsafe { (slots(states), numbers(wanted, count as usize)) };
+        if saved {
+            slots.save(wanted)?;
+        } else {
+            slots.finish(wanted)?;
         }
-        Ok::<_, Failed>(())
-    });
-    read.resolve::<Throws>();
-}
+        let mut described = Vec::new();
+        if let Some(taken) = &slots.taken {
+            write_table(&taken.column(), &mut described);
+        }
+        // SAFETY: Java has room for this many words there.
+        unsafe { copy_words(&described, table, words)? };
+        Ok(())
+    }
 
-/// Ends what states are waited for, from any thread.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_cancelStates<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    states: jlong,
-) {
-    let cancelled = env.with_env(|_| {
-        // SAFETY: Java passes states of ours that have not ended. The group is not what the task's thread uses mutably.
-        let group: &CallGroup = unsafe { &(*(states as *const Held)).group };
+    /// Ends the waits of the thread that uses the states. Any thread may call this.
+    #[expect(non_snake_case, reason = "Java's name")]
+    fn cancelStates(_, states: jlong) {
+        // SAFETY: Java passes states that have not ended. The task's thread borrows the slots mutably, and not the group.
+        let group: &CallGroup = unsafe { &(*(states as *const OwnedStates)).group };
         group.cancel();
-        Ok::<_, Failed>(())
-    });
-    cancelled.resolve::<Throws>();
-}
+        Ok(())
+    }
 
-/// Ends states.
-#[unsafe(no_mangle)]
-extern "system" fn Java_dev_crosslane_spark_Native_endStates<'local>(
-    mut env: EnvUnowned<'local>,
-    _: JClass<'local>,
-    states: jlong,
-) {
-    let ended = env.with_env(|_| {
+    /// Ends states.
+    #[expect(non_snake_case, reason = "Java's name")]
+    fn endStates(_, states: jlong) {
         // SAFETY: Java gives back once what `states` returned.
-        drop(unsafe { Box::from_raw(states as *mut Held) });
-        Ok::<_, Failed>(())
-    });
-    ended.resolve::<Throws>();
+        drop(unsafe { take_back::<OwnedStates>(states) });
+        Ok(())
+    }
 }

@@ -1,9 +1,9 @@
-//! The work of a task over lanes of a pool, whose guests are threads of this process: calls and chains of them, the tables of rows, and
-//! how each wait ends.
+//! The work of a task over lanes of a pool: calls and chains of calls, table functions, and how each wait ends. The guests
+//! are threads of this process.
 
 use crosslane::batch::Column;
 use crosslane::{ColumnBuilder, DataType, Failure, Function, FunctionSpec, Library};
-use crosslane_jni::columns::tell;
+use crosslane_jni::columns::write_table;
 use crosslane_jni::task::{Argument, Program, Step, Task};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next};
 use crosslane_process::testing::Guests;
@@ -72,11 +72,11 @@ fn task(steps: Vec<Step<Guests>>) -> Task {
     Task::begin(Program::new(1, steps, 1, 2).unwrap()).unwrap()
 }
 
-/// Hands over a batch, which must live until it is done with.
+/// Hands over a batch, which must live until its last answer.
 fn submit(task: &mut Task, batch: &ColumnBuilder) {
     let mut table = Vec::new();
-    tell(&batch.column(&NUMBER), &mut table);
-    // SAFETY: the tests keep their batches to their ends.
+    write_table(&batch.column(&NUMBER), &mut table);
+    // SAFETY: each test keeps its batches until it ends.
     unsafe { task.submit(batch.rows(), table) };
 }
 
@@ -85,7 +85,7 @@ fn calls_are_answered_in_order_and_chained() {
     let library = library("f(x BIGINT) -> BIGINT", "scalar", increment);
     let mut task = task(vec![step(&library, Argument::Input(0)), step(&library, Argument::Result(0))]);
     let batches: Vec<_> = (0..5i64).map(|first| column(&[first * 10, first * 10 + 1])).collect();
-    // No more than two are under way.
+    // At most two are in progress.
     submit(&mut task, &batches[0]);
     for next in 1..=batches.len() {
         if let Some(batch) = batches.get(next) {
@@ -97,7 +97,7 @@ fn calls_are_answered_in_order_and_chained() {
         let results: Vec<_> = answer.results.iter().map(|results| values(&results.column())).collect();
         assert_eq!(results, [[first + 1, first + 2], [first + 2, first + 3]]);
     }
-    assert!(task.take(NOW).unwrap().is_none(), "nothing is under way");
+    assert!(task.take(NOW).unwrap().is_none(), "nothing is in progress");
     task.finish();
     assert!(task.take(LONG).unwrap().unwrap().is_none(), "the end");
     assert_eq!(library.functions[0].stats.totals().rows.get(), 20);
@@ -120,7 +120,7 @@ fn a_failure_is_the_last_that_comes() {
 
 #[test]
 fn whoever_ends_a_task_waits_for_no_guest() {
-    // It answers nothing.
+    // The guest never answers.
     let library = library("f(x BIGINT) -> BIGINT", "scalar", |_, _| {
         loop {
             thread::park();
@@ -134,7 +134,7 @@ fn whoever_ends_a_task_waits_for_no_guest() {
     task.end();
 }
 
-/// The thread may not have come to its first call yet.
+/// The thread may not have reached its first call yet.
 #[test]
 fn a_task_that_is_ended_at_once_ends() {
     let library = library("f(x BIGINT) -> BIGINT", "scalar", |_, _| {
@@ -160,7 +160,7 @@ fn table(values: &[i64]) -> ColumnBuilder {
     table
 }
 
-/// Emits as many rows as its argument says, one a batch.
+/// Emits as many batches of one row as its argument says.
 fn count(lane: &mut GuestLane, call: Call) {
     let types: Vec<DataType> =
         ["BLOB", "INTEGER[]", "BIGINT"].iter().map(|one| one.parse().unwrap()).collect();
@@ -206,7 +206,7 @@ fn a_table_that_nobody_wants_to_its_end_is_ended() {
     assert_eq!(library.pool.stats().discarded, 0, "the guest goes on to the next");
 }
 
-/// Gives the numbers of each two batches when it has both.
+/// Gives the numbers of two batches at a time.
 fn in_twos(lane: &mut GuestLane, mut call: Call) {
     let table_type: DataType = "STRUCT(y BIGINT)".parse().unwrap();
     let mut held = Vec::new();
@@ -231,7 +231,7 @@ fn in_twos(lane: &mut GuestLane, mut call: Call) {
     let _ = lane.succeed(call.with_rows(0), &(), Mishaps::default());
 }
 
-/// A task over a function that sees all batches, whose results are one for each row or not.
+/// A task with a function that sees all batches. With `aligned`, it gives one result for each row.
 fn iterating(library: &Arc<Library<Guests>>, aligned: bool, depth: usize) -> Task {
     let step = Step { aligned, ..step(library, Argument::Input(0)) };
     Task::begin(Program::new(1, vec![step], 1, depth).unwrap()).unwrap()
@@ -249,7 +249,7 @@ fn results_that_belong_to_rows_come_batch_by_batch() {
         loop {
             while next < batches.len() && room > 0 {
                 let mut told = Vec::new();
-                tell(&batches[next].column(&"STRUCT(y BIGINT)".parse().unwrap()), &mut told);
+                write_table(&batches[next].column(&"STRUCT(y BIGINT)".parse().unwrap()), &mut told);
                 // SAFETY: the batches live as long as the task.
                 unsafe { task.submit(batches[next].rows(), told) };
                 (next, room) = (next + 1, room - 1);
@@ -258,7 +258,7 @@ fn results_that_belong_to_rows_come_batch_by_batch() {
                 task.finish();
             }
             let Some(answer) = task.take(LONG).unwrap().unwrap() else { break };
-            // With a depth of one there is none of the results that the first batch waits for, unless it gets another.
+            // With a depth of one, the first batch gets no results unless the function gets another batch.
             room += usize::from(answer.wants) + usize::from(answer.last);
             if answer.last {
                 seen.push(values(&answer.results[0].column().children[0]));
@@ -277,7 +277,7 @@ fn results_that_belong_to_no_rows_come_as_they_are() {
     let (mut seen, mut done) = (Vec::new(), 0);
     for batch in &batches {
         let mut told = Vec::new();
-        tell(&batch.column(&"STRUCT(y BIGINT)".parse().unwrap()), &mut told);
+        write_table(&batch.column(&"STRUCT(y BIGINT)".parse().unwrap()), &mut told);
         // SAFETY: the batches live as long as the task.
         unsafe { task.submit(batch.rows(), told) };
     }
