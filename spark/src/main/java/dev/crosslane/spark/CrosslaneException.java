@@ -1,6 +1,6 @@
 package dev.crosslane.spark;
 
-/** What a function raised, what became of its worker, or why Crosslane cannot be used here. */
+/** An error of a function or of its worker, or the reason why Crosslane cannot be used here. */
 public class CrosslaneException extends RuntimeException {
   private static final long serialVersionUID = 1L;
 

@@ -20,14 +20,14 @@ import org.apache.spark.util.Utils
 import org.apache.spark.{SparkConf, SparkContext}
 import scala.jdk.CollectionConverters._
 
-/** How functions become Spark's: by the files that a session is told of, and by programs that register one. */
+/** Makes functions known to Spark: those of a session's files, and those that programs register. */
 object Plugin {
   private[crosslane] val FilesKey = "spark.crosslane.functions"
 
-  /** Where the functions of the last session's files are, by their names. */
+  /** The places where the functions of the last session's files are declared, by their names. */
   @volatile private var ofFiles = Map.empty[String, String]
 
-  /** Registers the functions of the session's files, and what plans them. */
+  /** Registers the functions of the session's files, and the strategy that plans them. */
   def install(extensions: SparkSessionExtensions): Unit = {
     extensions.injectPlannerStrategy(_ => LaneStrategy)
     val context = SparkContext.getActive.getOrElse {
@@ -78,7 +78,7 @@ object Plugin {
     Libraries.use(source)(_.functions.map(LaneFunction(source, _)))
 
   /**
-   * Registers functions that a Python program has pickled, in one session. One of the same name is replaced.
+   * Registers functions that a Python program has pickled, in one session. A function replaces another one of its name.
    *
    * @return their signatures
    */
@@ -88,7 +88,7 @@ object Plugin {
     info(several.head)
     val (called, state) = (several.head.description.name, classic(session).sessionState)
     ofFiles.get(called.toLowerCase).foreach { place =>
-      // Spark would go on calling that one.
+      // Spark would still call the function of the file.
       throw new CrosslaneException(
         s"the function $called is declared in a file of $FilesKey ($place): give this one another name")
     }
@@ -103,7 +103,7 @@ object Plugin {
   }
 
   /**
-   * What a stream function makes of a table.
+   * The results of a stream function for a table.
    *
    * @throws CrosslaneException if there is no such function
    * @throws AnalysisException if the table lacks one of the function's columns, or has one of a type that cannot be cast
@@ -120,7 +120,7 @@ object Plugin {
 
   private def classic(session: SparkSession): classicsql.SparkSession = session.asInstanceOf[classicsql.SparkSession]
 
-  /** What Spark tells of a function. */
+  /** Spark's description of a function. */
   private def info(function: LaneFunction): ExpressionInfo = {
     val description = function.description
     if (FunctionRegistry.functionSet.exists(_.funcName.equalsIgnoreCase(description.name))) {
@@ -136,8 +136,8 @@ object Plugin {
     Generate(call(several, arguments).asInstanceOf[LaneGenerator], Nil, outer = false, None, Nil, OneRowRelation())
 
   /**
-   * A call with these arguments, each of which is cast to its parameter's type where Spark would store it in such a column. A function whose
-   * last parameters have defaults is one for each number of arguments.
+   * A call. Each argument is cast to its parameter's type, if Spark would store it in a column of that type. A function whose last
+   * parameters have defaults is a list of functions, one for each number of arguments.
    */
   private def call(several: Seq[LaneFunction], arguments: Seq[Expression]): Expression = {
     val function = several match {
@@ -180,7 +180,7 @@ object Plugin {
     }
   }
 
-  /** One argument for each parameter. Those that have a name and are left out are NULL, and the guest leaves them out in its turn. */
+  /** One argument for each parameter. Named parameters without an argument get NULL, and the guest leaves them out of the call. */
   private def placed(description: Description, arguments: Seq[Expression]): Seq[Expression] = {
     val parameters = description.parameters
     val (named, positional) = arguments.partition(_.isInstanceOf[NamedArgumentExpression])
@@ -199,7 +199,7 @@ object Plugin {
   }
 }
 
-/** The stream functions, which Spark is told nothing of: programs name them. */
+/** The stream functions. Programs find them by their names, and Spark does not know them. */
 private object Streams {
   private val known = new java.util.concurrent.ConcurrentHashMap[String, LaneFunction]
 

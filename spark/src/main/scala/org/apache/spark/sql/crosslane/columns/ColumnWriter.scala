@@ -7,8 +7,8 @@ import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.Platform
 
 /**
- * A column that grows value by value, in the layout that lanes have: an Arrow column with a validity bitmap, 32-bit offsets and values.
- * As long as no row is NULL there is no bitmap.
+ * A column that grows value by value, in the layout of lanes: an Arrow column with a validity bitmap, 32-bit offsets and
+ * values. It has no bitmap until a row is NULL.
  */
 private[crosslane] abstract class ColumnWriter(memory: Memory) {
   protected var rows = 0
@@ -18,7 +18,7 @@ private[crosslane] abstract class ColumnWriter(memory: Memory) {
 
   def children: Seq[ColumnWriter] = Nil
 
-  /** Appends a value of a row, of an array, or a NULL. */
+  /** Appends a value of a row or an array. It may be NULL. */
   final def write(from: SpecializedGetters, ordinal: Int): Unit = {
     if (from.isNullAt(ordinal)) {
       writeNull()
@@ -54,38 +54,38 @@ private[crosslane] abstract class ColumnWriter(memory: Memory) {
   /** Appends a value that is not NULL. */
   protected def put(from: SpecializedGetters, ordinal: Int): Unit
 
-  /** Appends what stands for a value where there is none. */
+  /** Appends the values of a NULL. */
   protected def putNothing(): Unit
 
-  /** The address of the offsets, if there are any. */
+  /** The address of the offsets, or 0 if the type has none. */
   protected def offsetsAddress: Long = 0
 
-  /** How many bytes of values there are. */
-  protected def valueBytes: Long
+  /** The number of bytes of values. Nested types have none. */
+  protected def valueBytes: Long = 0
 
-  /** How many bytes a batch with this column has, about. */
+  /** The number of bytes that this column adds to a batch, about. */
   def bytes: Long = valueBytes + children.map(_.bytes).sum
 
-  /** Tells where the column lies; see the crate's `columns`. Returns the address behind. */
-  final def tell(table: Long): Long = {
+  /** Writes where the column lies (see `columns.rs`). Returns the address of the next column's words. */
+  final def writeTable(table: Long): Long = {
     Platform.putLong(null, table, rows)
     Platform.putLong(null, table + 8, if (nulls > 0) validity.address else 0)
     Platform.putLong(null, table + 16, offsetsAddress)
     Platform.putLong(null, table + 24, values.address)
     Platform.putLong(null, table + 32, valueBytes)
-    children.foldLeft(table + 8 * Native.COLUMN_WORDS)((at, child) => child.tell(at))
+    children.foldLeft(table + 8 * Native.COLUMN_WORDS)((at, child) => child.writeTable(at))
   }
 
-  /** How many columns there are: this one and all below it. */
+  /** The number of columns: this one and all below it. */
   final def columns: Int = 1 + children.map(_.columns).sum
 
-  /** Forgets the rows, and keeps the memory up to so many bytes a buffer: one large value must not stay for ever. */
-  def clear(most: Long): Unit = {
+  /** Drops the rows. Buffers of more than `maxBytes` are freed, so that memory for one large value does not stay. */
+  def clear(maxBytes: Long): Unit = {
     rows = 0
     nulls = 0
-    validity.shrink(most)
-    values.shrink(most)
-    children.foreach(_.clear(most))
+    validity.shrink(maxBytes)
+    values.shrink(maxBytes)
+    children.foreach(_.clear(maxBytes))
   }
 
   def free(): Unit = {
@@ -100,16 +100,34 @@ private[crosslane] object ColumnWriter {
   /**
    * A writer for values of a type.
    *
-   * @throws IllegalArgumentException if lanes have no such type; [[isSupported]] says so before
+   * @throws IllegalArgumentException if lanes do not have the type; [[isSupported]] tells
    */
   def apply(dataType: DataType, memory: Memory): ColumnWriter = dataType match {
     case BooleanType => new BooleanWriter(memory)
-    case ByteType => new ByteWriter(memory)
-    case ShortType => new ShortWriter(memory)
-    case IntegerType | DateType => new IntWriter(memory)
-    case LongType | TimestampType | TimestampNTZType => new LongWriter(memory)
-    case FloatType => new FloatWriter(memory)
-    case DoubleType => new DoubleWriter(memory)
+    case ByteType =>
+      new FixedWriter(memory, 1) {
+        override def put(from: SpecializedGetters, ordinal: Int): Unit = Platform.putByte(null, next(), from.getByte(ordinal))
+      }
+    case ShortType =>
+      new FixedWriter(memory, 2) {
+        override def put(from: SpecializedGetters, ordinal: Int): Unit = Platform.putShort(null, next(), from.getShort(ordinal))
+      }
+    case IntegerType | DateType =>
+      new FixedWriter(memory, 4) {
+        override def put(from: SpecializedGetters, ordinal: Int): Unit = Platform.putInt(null, next(), from.getInt(ordinal))
+      }
+    case LongType | TimestampType | TimestampNTZType =>
+      new FixedWriter(memory, 8) {
+        override def put(from: SpecializedGetters, ordinal: Int): Unit = Platform.putLong(null, next(), from.getLong(ordinal))
+      }
+    case FloatType =>
+      new FixedWriter(memory, 4) {
+        override def put(from: SpecializedGetters, ordinal: Int): Unit = Platform.putFloat(null, next(), from.getFloat(ordinal))
+      }
+    case DoubleType =>
+      new FixedWriter(memory, 8) {
+        override def put(from: SpecializedGetters, ordinal: Int): Unit = Platform.putDouble(null, next(), from.getDouble(ordinal))
+      }
     case decimal: DecimalType => new DecimalWriter(memory, decimal)
     case _: StringType => new StringWriter(memory)
     case BinaryType => new BinaryWriter(memory)
@@ -149,7 +167,7 @@ private final class BooleanWriter(memory: Memory) extends ColumnWriter(memory) {
   override protected def valueBytes: Long = (rows + 7) / 8
 }
 
-/** Values of so many bytes. */
+/** Values of `width` bytes each. */
 private abstract class FixedWriter(memory: Memory, width: Int) extends ColumnWriter(memory) {
 
   /** The address of the next value. */
@@ -162,37 +180,7 @@ private abstract class FixedWriter(memory: Memory, width: Int) extends ColumnWri
   override protected def valueBytes: Long = rows.toLong * width
 }
 
-private final class ByteWriter(memory: Memory) extends FixedWriter(memory, 1) {
-  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
-    Platform.putByte(null, next(), from.getByte(ordinal))
-}
-
-private final class ShortWriter(memory: Memory) extends FixedWriter(memory, 2) {
-  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
-    Platform.putShort(null, next(), from.getShort(ordinal))
-}
-
-private final class IntWriter(memory: Memory) extends FixedWriter(memory, 4) {
-  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
-    Platform.putInt(null, next(), from.getInt(ordinal))
-}
-
-private final class LongWriter(memory: Memory) extends FixedWriter(memory, 8) {
-  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
-    Platform.putLong(null, next(), from.getLong(ordinal))
-}
-
-private final class FloatWriter(memory: Memory) extends FixedWriter(memory, 4) {
-  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
-    Platform.putFloat(null, next(), from.getFloat(ordinal))
-}
-
-private final class DoubleWriter(memory: Memory) extends FixedWriter(memory, 8) {
-  override protected def put(from: SpecializedGetters, ordinal: Int): Unit =
-    Platform.putDouble(null, next(), from.getDouble(ordinal))
-}
-
-/** A DECIMAL is an integer of 16 bytes, the lowest first. */
+/** A DECIMAL is an integer of 16 bytes, in little-endian order. */
 private final class DecimalWriter(memory: Memory, decimal: DecimalType) extends FixedWriter(memory, 16) {
   override protected def put(from: SpecializedGetters, ordinal: Int): Unit = {
     val value = from.getDecimal(ordinal, decimal.precision, decimal.scale)
@@ -219,11 +207,11 @@ private final class IntervalWriter(memory: Memory) extends FixedWriter(memory, 1
   }
 }
 
-/** Values of any length behind offsets. */
+/** Values of any length, with offsets. */
 private abstract class OffsetWriter(memory: Memory) extends ColumnWriter(memory) {
   private val offsets = new Buffer(memory)
 
-  /** Says where the values of the next row end. */
+  /** Sets where the values of the next row end. */
   protected final def end(at: Long): Unit = {
     if (at > Int.MaxValue) {
       throw new IllegalArgumentException("a batch of more than 2 GiB: make spark.crosslane.batchRows smaller")
@@ -233,7 +221,7 @@ private abstract class OffsetWriter(memory: Memory) extends ColumnWriter(memory)
     Platform.putInt(null, offsets.address + (rows + 1) * 4L, at.toInt)
   }
 
-  /** Where the values so far end. */
+  /** The end of the values so far. */
   protected final def ended: Int = if (rows == 0) 0 else Platform.getInt(null, offsets.address + rows * 4L)
 
   override protected def offsetsAddress: Long = {
@@ -244,9 +232,9 @@ private abstract class OffsetWriter(memory: Memory) extends ColumnWriter(memory)
     offsets.address
   }
   override protected def putNothing(): Unit = end(ended)
-  override def clear(most: Long): Unit = {
-    super.clear(most)
-    offsets.shrink(most)
+  override def clear(maxBytes: Long): Unit = {
+    super.clear(maxBytes)
+    offsets.shrink(maxBytes)
   }
   override def free(): Unit = {
     super.free()
@@ -256,7 +244,7 @@ private abstract class OffsetWriter(memory: Memory) extends ColumnWriter(memory)
 
 private abstract class BytesWriter(memory: Memory) extends OffsetWriter(memory) {
 
-  /** Makes room for so many bytes of the next row, and returns their address. */
+  /** Makes room for the bytes of the next row, and returns their address. */
   protected final def append(length: Int): Long = {
     val from = ended.toLong
     end(from + length)
@@ -292,7 +280,6 @@ private final class ArrayWriter(memory: Memory, element: ColumnWriter) extends O
     }
     end(ended.toLong + count)
   }
-  override protected def valueBytes: Long = 0
 }
 
 private final class StructWriter(memory: Memory, override val children: Seq[ColumnWriter]) extends ColumnWriter(memory) {
@@ -306,7 +293,6 @@ private final class StructWriter(memory: Memory, override val children: Seq[Colu
     }
   }
   override protected def putNothing(): Unit = fields.foreach(_.writeNull())
-  override protected def valueBytes: Long = 0
 }
 
 /** A MAP is a list of STRUCTs of key and value. */
@@ -325,10 +311,9 @@ private final class MapWriter(memory: Memory, key: ColumnWriter, value: ColumnWr
     }
     end(ended.toLong + count)
   }
-  override protected def valueBytes: Long = 0
 }
 
-/** The STRUCTs of a MAP: their fields are written by the MAP. */
+/** The STRUCTs of a MAP. The MAP writes their fields. */
 private final class EntryWriter(memory: Memory, key: ColumnWriter, value: ColumnWriter) extends ColumnWriter(memory) {
   override val children: Seq[ColumnWriter] = Seq(key, value)
   def add(): Unit = rows += 1
@@ -336,5 +321,4 @@ private final class EntryWriter(memory: Memory, key: ColumnWriter, value: Column
     throw new UnsupportedOperationException("entries are written by their MAP")
   override protected def putNothing(): Unit =
     throw new UnsupportedOperationException("an entry is not NULL")
-  override protected def valueBytes: Long = 0
 }

@@ -8,15 +8,15 @@ import org.apache.spark.unsafe.Platform
 import org.apache.spark.unsafe.types.UTF8String
 
 /**
- * A column of results, read where the native half has it. It is told anew where that is for each batch, and what is read from it must be
- * copied before the next.
+ * A column of results in the memory of the native half. [[readTable]] gives it the addresses of a batch. Values must be
+ * copied before the next batch.
  */
 private[crosslane] final class LaneVector(dataType: DataType) extends ColumnVector(dataType) {
   private var validity = 0L
   private var offsets = 0L
   private var values = 0L
 
-  /** The children as lanes have them. Those of a MAP are one: the entries. */
+  /** The children in the layout of lanes. A MAP has one: its entries. */
   private val below: Array[LaneVector] = dataType match {
     case ArrayType(element, _) => Array(new LaneVector(element))
     case MapType(key, value, _) => Array(new LaneVector(StructType(Array(StructField("key", key), StructField("value", value)))))
@@ -24,21 +24,21 @@ private[crosslane] final class LaneVector(dataType: DataType) extends ColumnVect
     case _ => Array.empty
   }
 
-  /** The parts of an interval, as Spark asks for them. */
-  private val parts: Array[ColumnVector] = dataType match {
-    case CalendarIntervalType => Array(new IntervalPart(0), new IntervalPart(4), new IntervalPart(8))
+  /** The fields of an interval, as Spark reads them. */
+  private val intervalFields: Array[ColumnVector] = dataType match {
+    case CalendarIntervalType => Array(new IntervalField(0), new IntervalField(4), new IntervalField(8))
     case _ => Array.empty
   }
 
-  /** Reads where the column lies. Returns the address of the next column's words. */
-  def told(table: Long): Long = {
+  /** Reads where the column lies (see `columns.rs`). Returns the address of the next column's words. */
+  def readTable(table: Long): Long = {
     validity = Platform.getLong(null, table + 8)
     offsets = Platform.getLong(null, table + 16)
     values = Platform.getLong(null, table + 24)
-    below.foldLeft(table + 8 * Native.COLUMN_WORDS)((at, child) => child.told(at))
+    below.foldLeft(table + 8 * Native.COLUMN_WORDS)((at, child) => child.readTable(at))
   }
 
-  /** How many columns there are: this one and all below it. */
+  /** The number of columns: this one and all below it. */
   def columns: Int = 1 + below.map(_.columns).sum
 
   override def close(): Unit = {}
@@ -96,10 +96,10 @@ private[crosslane] final class LaneVector(dataType: DataType) extends ColumnVect
     new ColumnarMap(entries.below(0), entries.below(1), from, offset(row + 1) - from)
   }
 
-  override def getChild(ordinal: Int): ColumnVector = if (parts.nonEmpty) parts(ordinal) else below(ordinal)
+  override def getChild(ordinal: Int): ColumnVector = if (intervalFields.nonEmpty) intervalFields(ordinal) else below(ordinal)
 
-  /** A part of each row of an interval, which begins so many bytes behind it. */
-  private final class IntervalPart(from: Int) extends ColumnVector(LongType) {
+  /** A field of an interval. It begins `from` bytes behind the start of a row's interval. */
+  private final class IntervalField(from: Int) extends ColumnVector(LongType) {
     override def close(): Unit = {}
     override def hasNull: Boolean = false
     override def numNulls: Int = 0

@@ -5,19 +5,19 @@ import org.apache.spark.memory.{MemoryConsumer, SparkOutOfMemoryError, TaskMemor
 import org.apache.spark.unsafe.Platform
 
 /**
- * The memory of a task's batches. It lies outside of the heap, where the native half reads it, and counts as the task's execution
- * memory, so that Spark's other operators make room for it.
+ * The memory of a task's batches. It lies outside the heap, where the native half reads it. It counts as execution memory
+ * of the task, so that Spark's other operators make room for it.
  */
 private[crosslane] final class Memory(manager: TaskMemoryManager)
     extends MemoryConsumer(manager, manager.pageSizeBytes, manager.getTungstenMemoryMode) {
 
-  /** The batches are in use: there is nothing that could be written to a disk. */
+  /** Nothing can be written to a disk, because all batches are in use. */
   override def spill(size: Long, trigger: MemoryConsumer): Long = 0
 
   /**
-   * Counts more bytes.
+   * Adds to the bytes that count for the task.
    *
-   * @throws SparkOutOfMemoryError if the task may not have them
+   * @throws SparkOutOfMemoryError if the task may not have more
    */
   def acquire(bytes: Long): Unit = {
     val got = acquireMemory(bytes)
@@ -33,14 +33,14 @@ private[crosslane] final class Memory(manager: TaskMemoryManager)
   def release(bytes: Long): Unit = freeMemory(bytes)
 }
 
-/** Bytes that grow. Its address is a multiple of eight, and changes when it grows. */
+/** A buffer of bytes that grows. Its address is a multiple of eight, and changes when it grows. */
 private[crosslane] final class Buffer(memory: Memory) {
   private var start = 0L
   private var capacity = 0L
 
   def address: Long = start
 
-  /** Makes room for so many bytes in all. What was there stays. */
+  /** Makes room for `bytes` bytes in all. The content stays. */
   def ensure(bytes: Long): Unit = if (bytes > capacity) grow(bytes)
 
   private def grow(bytes: Long): Unit = {
@@ -50,7 +50,7 @@ private[crosslane] final class Buffer(memory: Memory) {
     capacity = larger
   }
 
-  /** Gives back what is more than so many bytes. What was there is lost. */
+  /** Frees the buffer if it has more than `bytes` bytes. The content is lost. */
   def shrink(bytes: Long): Unit = if (capacity > bytes) free()
 
   def free(): Unit = {

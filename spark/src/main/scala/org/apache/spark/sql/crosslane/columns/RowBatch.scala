@@ -7,7 +7,7 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.types.DataType
 import org.apache.spark.unsafe.Platform
 
-/** Rows on their way: what the functions take of them as columns, and the rows themselves, one behind the other, if they are kept. */
+/** Rows of a batch: the arguments of functions as columns and, if they are needed later, the rows themselves. */
 private[crosslane] final class RowBatch(types: Seq[DataType], memory: Memory) {
   private val writers = types.map(ColumnWriter(_, memory)).toArray
   val columns: Int = writers.map(_.columns).sum
@@ -15,7 +15,7 @@ private[crosslane] final class RowBatch(types: Seq[DataType], memory: Memory) {
   private val content = new Buffer(memory)
   private var contentBytes = 0L
 
-  /** Where each row ends. */
+  /** The end of each row in `content`. */
   private val ends = new Buffer(memory)
   private var count = 0
 
@@ -31,18 +31,18 @@ private[crosslane] final class RowBatch(types: Seq[DataType], memory: Memory) {
     sum
   }
 
-  /** Adds a row: the values at these places. `row` is kept, unless there is none. */
+  /** Adds a row: the values at `ordinals`. `row` is stored too, unless it is null. */
   def add(values: InternalRow, ordinals: Array[Int], row: UnsafeRow): Unit = {
     var index = 0
     while (index < writers.length) {
       writers(index).write(values, ordinals(index))
       index += 1
     }
-    if (row != null) keep(row)
+    if (row != null) store(row)
     count += 1
   }
 
-  private def keep(row: UnsafeRow): Unit = {
+  private def store(row: UnsafeRow): Unit = {
     val size = row.getSizeInBytes
     val end = contentBytes + size
     content.ensure(end)
@@ -52,26 +52,26 @@ private[crosslane] final class RowBatch(types: Seq[DataType], memory: Memory) {
     contentBytes = end
   }
 
-  /** Has `row` read one that was kept. */
+  /** Lets `row` read a row that was stored. */
   def point(row: UnsafeRow, at: Int): Unit = {
     val from = if (at == 0) 0 else Platform.getLong(null, ends.address + (at - 1) * 8L)
     val end = Platform.getLong(null, ends.address + at * 8L)
     row.pointTo(null, content.address + from, (end - from).toInt)
   }
 
-  /** Says where the columns lie, and returns the address of what says it. */
-  def tell(): Long = {
+  /** Writes where the columns lie, and returns the address of that table. */
+  def writeTable(): Long = {
     table.ensure(columns * Native.COLUMN_WORDS * 8L)
-    writers.foldLeft(table.address)((at, writer) => writer.tell(at))
+    writers.foldLeft(table.address)((at, writer) => writer.writeTable(at))
     table.address
   }
 
-  /** Forgets the rows, and keeps the memory up to so many bytes a buffer. */
-  def clear(most: Long): Unit = {
+  /** Drops the rows. Buffers of more than `maxBytes` are freed. */
+  def clear(maxBytes: Long): Unit = {
     count = 0
     contentBytes = 0
-    content.shrink(most)
-    writers.foreach(_.clear(most))
+    content.shrink(maxBytes)
+    writers.foreach(_.clear(maxBytes))
   }
 
   def free(): Unit = {

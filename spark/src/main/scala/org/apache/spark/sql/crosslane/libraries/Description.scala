@@ -8,7 +8,7 @@ import scala.jdk.CollectionConverters._
 /** A parameter of a function. */
 private[crosslane] final case class Parameter(name: String, dataType: DataType, named: Boolean)
 
-/** What a library says of one of its functions. */
+/** A function of a library, as the native half describes it. */
 private[crosslane] final case class Description(
     name: String,
     index: Int,

@@ -7,22 +7,22 @@ import org.apache.spark.SparkEnv
 import scala.jdk.CollectionConverters._
 
 /**
- * The libraries of this process: of the driver, which asks what their functions are, and of each executor, which calls them.
+ * The libraries of this process. The driver reads descriptions of their functions, and executors call the functions.
  *
- * A library is loaded when it is needed first, once for all tasks. Each has a process beside its workers, so there are not more than
- * [[Libraries.Most]] for long: those that were not used for the longest time end, with the last task that uses them.
+ * A library is loaded at its first use, once for all tasks. Each library has a process beside its workers. So at most
+ * [[Libraries.Max]] stay loaded: the least recently used ones end, each after the last task that uses it.
  */
 private[crosslane] object Libraries extends Logging {
-  private val Most = 32
+  private val Max = 32
 
-  /** A library with the settings of the application, which are others in the next one of the same process. */
+  /** A library with the settings of an application. The next application of this process may have other settings. */
   private final case class Key(source: Source, settings: Seq[String])
 
   private final class Entry(key: Key) {
     private var loaded: Loaded = _
     private var ended = false
 
-    /** The library, unless this has ended. Whoever comes second waits for the first: one load for all. */
+    /** The library, or None if this entry has ended. While one thread loads the library, others wait for it. */
     def acquire(): Option[Loaded] = synchronized {
       if (!ended && loaded == null) loaded = load(key)
       Option(loaded).filter(_.use())
@@ -34,7 +34,7 @@ private[crosslane] object Libraries extends Logging {
     }
   }
 
-  /** In the order of their last use. */
+  /** The entries, in the order of their last use. */
   private val known = new java.util.LinkedHashMap[Key, Entry](16, 0.75f, true)
 
   /**
@@ -48,7 +48,7 @@ private[crosslane] object Libraries extends Logging {
     finally loaded.giveBack()
   }
 
-  /** A library, which the caller gives back. */
+  /** A library. The caller gives it back. */
   def acquire(source: Source): Loaded = {
     NativeLibrary.require()
     val python = source match {
@@ -58,22 +58,22 @@ private[crosslane] object Libraries extends Logging {
     val key = Key(source, Settings.all(SparkEnv.get.conf) ++ python.toSeq.flatMap(Seq("python", _)))
     val (entry, old) = known.synchronized {
       val entry = known.computeIfAbsent(key, new Entry(_))
-      val eldest = known.keySet.asScala.take(known.size - Most).toSeq
+      val eldest = known.keySet.asScala.take(known.size - Max).toSeq
       (entry, eldest.map(known.remove(_)))
     }
     old.foreach(_.end())
-    // Others may have needed so many that this one has ended.
+    // Other threads may have loaded so many libraries that this entry has ended.
     entry.acquire().getOrElse(acquire(source))
   }
 
-  /** Ends all libraries, because the application has ended. */
+  /** Ends all libraries at the end of the application. */
   def end(): Unit = {
     val all = known.synchronized {
       val all = known.values.asScala.toSeq
       known.clear()
       all
     }
-    // Each waits for its processes.
+    // Each thread waits for the processes of its library.
     val ending = all.map(entry => new Thread(() => entry.end(), "crosslane-end"))
     ending.foreach(_.start())
     ending.foreach(_.join())

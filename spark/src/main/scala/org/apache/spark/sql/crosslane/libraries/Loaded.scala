@@ -4,15 +4,15 @@ package libraries
 import dev.crosslane.spark.Native
 import java.util.concurrent.atomic.AtomicLong
 
-/** A library that this process has loaded. Whoever uses it gives it back. */
+/** A library that this process has loaded. Each user of it gives it back. */
 private[crosslane] final class Loaded(val source: Source, val address: Long) {
   private var users = 0
   private var ended = false
-  private val told = new AtomicLong
+  private val reported = new AtomicLong
 
   val functions: Seq[Description] = Description.parse(Native.describe(address))
 
-  /** Whether it can still be used; if so, it stays until it is given back. */
+  /** Whether it can still be used. If so, it stays loaded until it is given back. */
   def use(): Boolean = synchronized {
     if (!ended) users += 1
     !ended
@@ -23,13 +23,13 @@ private[crosslane] final class Loaded(val source: Source, val address: Long) {
     if (ended && users == 0) Native.unload(address)
   }
 
-  /** How many workers were started that no task has been told of. Whoever uses it may ask. */
+  /** The number of workers that were started since the last call. Only users of the library may call this. */
   def newWorkers(): Long = {
     val started = Native.started(address)
-    math.max(0, started - told.getAndAccumulate(started, math.max(_, _)))
+    math.max(0, started - reported.getAndAccumulate(started, math.max(_, _)))
   }
 
-  /** Unloads it as soon as nobody uses it any more. */
+  /** Unloads it when its last user has given it back. */
   def end(): Unit = synchronized {
     if (!ended) {
       ended = true

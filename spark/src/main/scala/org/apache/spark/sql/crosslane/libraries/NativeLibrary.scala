@@ -6,7 +6,7 @@ import java.io.File
 import org.apache.spark.SparkEnv
 import scala.sys.process.{Process, ProcessLogger}
 
-/** The native half, which lies in the Python package `crosslane` of this machine, beside the guests. */
+/** The native half. Its file is in the Python package `crosslane` of this machine, beside the guests. */
 private object NativeLibrary {
   private val Name = "libcrosslane_jni.so"
 
@@ -26,7 +26,7 @@ private object NativeLibrary {
     }
   }
 
-  /** Makes sure that it is loaded. A failure is tried again by the next call. */
+  /** Makes sure that it is loaded. After a failure, the next call tries again. */
   def require(): Unit = loaded
 
   private def installed(): String = {

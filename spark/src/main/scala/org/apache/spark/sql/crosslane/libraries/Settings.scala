@@ -5,10 +5,10 @@ import dev.crosslane.spark.CrosslaneException
 import java.io.File
 import org.apache.spark.{SparkConf, SparkContext, SparkEnv}
 
-/** What a user can set, as `spark.crosslane.<name>`. */
+/** The settings of users, such as `spark.crosslane.<name>`. */
 private[crosslane] object Settings {
 
-  /** Those that the native half has, beside the programs of languages. */
+  /** The settings of the native half, with the programs of languages. */
   private val names =
     Seq(
       "python",
@@ -24,20 +24,20 @@ private[crosslane] object Settings {
       "stuck_timeout",
       "end_stuck")
 
-  /** Spark's own settings for its workers, which say the same. */
+  /** Settings of Spark for its own workers that have the same meaning. */
   private def ofSpark(conf: SparkConf): Map[String, String] = {
     val (timeout, ends) = ("spark.python.worker.idleTimeoutSeconds", "spark.python.worker.killOnIdleTimeout")
     Map("stuck_timeout" -> conf.getTimeAsSeconds(timeout, "0").toString, "end_stuck" -> conf.getBoolean(ends, false).toString)
   }
 
-  /** Names and values in turns. */
+  /** The settings for the native half. Names and values alternate. */
   def all(conf: SparkConf): Seq[String] = {
     val chosen = names.flatMap(name => conf.getOption(s"spark.crosslane.$name").map(name -> _)).toMap
     val defaults = Map("warm_lanes" -> conf.getInt("spark.executor.cores", 1).toString, "python" -> python(conf))
     (defaults ++ ofSpark(conf) ++ chosen).toSeq.flatMap { case (name, value) => Seq(name, value) }
   }
 
-  /** The interpreter that PySpark's workers have, too; on the driver, whose files may lie elsewhere, that of its program. */
+  /** The interpreter of PySpark's workers. On the driver, it is the interpreter of the driver's program. */
   def python(conf: SparkConf): String = {
     val isDriver = Option(SparkEnv.get).exists(_.executorId == SparkContext.DRIVER_IDENTIFIER)
     def ofDriver = conf

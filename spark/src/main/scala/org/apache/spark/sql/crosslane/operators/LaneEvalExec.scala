@@ -14,9 +14,9 @@ import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarBatchRow}
 
 /**
- * Calls scalar functions, which may be PySpark's: each row of the child, and behind it the results.
+ * Calls scalar functions, which may be PySpark's. It outputs the needed columns of each row of the child, and the results.
  *
- * @param kept the columns of the child that somebody wants
+ * @param kept the columns of the child that operators above need
  */
 private[crosslane] final case class LaneEvalExec(
     functions: Seq[PythonUDF],
@@ -51,7 +51,7 @@ private[crosslane] final case class LaneEvalExec(
     }
   }
 
-  /** Whether its only function is called with an iterator of all batches. */
+  /** Whether the only function is called with an iterator of all batches. */
   private def isAligned: Boolean = functions.head.func match {
     case lane: LaneFunction => lane.description.iterates
     case _ => false
@@ -62,7 +62,7 @@ private[crosslane] final case class LaneEvalExec(
 
 private[crosslane] object LaneEvalExec {
 
-  /** Each row of the task's batches, and its results. */
+  /** The rows of the task's batches, each with its results. */
   private final class Rows(
       task: LaneTask,
       vectors: Seq[ColumnVector],

@@ -10,7 +10,7 @@ import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
 import org.apache.spark.sql.execution.UnaryExecNode
 import org.apache.spark.TaskContext
 
-/** An operator that uses functions over lanes. */
+/** An operator that calls functions over lanes. */
 private[crosslane] trait LaneExec extends UnaryExecNode {
 
   override lazy val metrics: Map[String, SQLMetric] = Map(
@@ -25,14 +25,14 @@ private[crosslane] trait LaneExec extends UnaryExecNode {
     "workersStarted" -> SQLMetrics.createMetric(sparkContext, "workers started"),
     "workersLost" -> SQLMetrics.createMetric(sparkContext, "workers lost"))
 
-  /** As `slug(title) [python]`, in EXPLAIN. */
+  /** The text for EXPLAIN, such as `slug(title) [python]`. */
   protected def shown(name: String, arguments: Seq[Expression], functions: Seq[LaneFunction]): String =
     s"$name(${arguments.mkString(", ")}) [${functions.map(_.description.language).distinct.mkString(", ")}]"
 
-  /** The rows of the tasks: what `run` makes of each partition's rows. */
+  /** Runs `run` on the rows of each partition. It also runs for empty partitions, if the program iterates. */
   protected def executed(
       program: Program)(run: (Iterator[InternalRow], TaskContext) => Iterator[InternalRow]): RDD[InternalRow] = {
-    val alsoOfNone = program.iterates
-    child.execute().mapPartitions(input => if (alsoOfNone || input.hasNext) run(input, TaskContext.get()) else Iterator.empty)
+    val alsoIfEmpty = program.iterates
+    child.execute().mapPartitions(input => if (alsoIfEmpty || input.hasNext) run(input, TaskContext.get()) else Iterator.empty)
   }
 }

@@ -11,7 +11,7 @@ import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarBatchRow}
 
-/** Calls a table function with each row of the child: the row's columns that are required, and the table's rows. */
+/** Calls a table function with each row of the child. It outputs the row's required columns with each row of the table. */
 private[crosslane] final case class LaneGenerateExec(
     generator: LaneGenerator,
     required: Seq[Attribute],
@@ -44,7 +44,7 @@ private[crosslane] final case class LaneGenerateExec(
 
 private[crosslane] object LaneGenerateExec {
 
-  /** The rows of the tables of each row. */
+  /** The rows of the tables of all rows. */
   private final class Rows(
       task: LaneTask,
       childOutput: Seq[Attribute],
@@ -60,27 +60,27 @@ private[crosslane] object LaneGenerateExec {
     private val joined = new JoinedRow
     private val toOutput = UnsafeProjection.create(output, (if (keeps) childOutput else Nil) ++ columns)
 
-    /** The next row of the answer at hand, and how many it has. */
+    /** The next row of the current answer, and its number of rows. */
     private var row = 0
     private var rows = 0
 
-    /** With `outer`: the rows of the batch that nothing came of are those from here to there. */
-    private var without = 0
-    private var withoutEnd = 0
+    /** With `outer`: the range of the batch's rows whose tables are empty. */
+    private var empty = 0
+    private var emptyEnd = 0
 
     override def hasNext: Boolean = {
-      while (without >= withoutEnd && row >= rows) {
-        // Of this row there was something.
-        if (outer && rows > 0) without = task.row + 1
-        if (outer && task.batchIsDone) without = 0
+      while (empty >= emptyEnd && row >= rows) {
+        // The row of this answer has a table with rows.
+        if (outer && rows > 0) empty = task.row + 1
+        if (outer && task.batchIsDone) empty = 0
         row = 0
         rows = 0
         if (!task.advance()) return false
         rows = task.rows
         count += rows
         if (outer) {
-          withoutEnd = if (rows > 0) task.row else task.batchRows
-          count += math.max(0, withoutEnd - without)
+          emptyEnd = if (rows > 0) task.row else task.batchRows
+          count += math.max(0, emptyEnd - empty)
         }
       }
       true
@@ -88,9 +88,9 @@ private[crosslane] object LaneGenerateExec {
 
     override def next(): InternalRow = {
       if (!hasNext) throw new NoSuchElementException("no more rows")
-      if (without < withoutEnd) {
-        task.point(kept, without)
-        without += 1
+      if (empty < emptyEnd) {
+        task.point(kept, empty)
+        empty += 1
         return toOutput(joined(kept, nothing))
       }
       made.rowId = row

@@ -12,7 +12,7 @@ import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarBatchRow}
 
-/** What a stream function makes of the child's rows, which are its input's columns. */
+/** Sends the child's rows through a stream function. The child's columns are the columns of its input. */
 private[crosslane] final case class LaneStreamExec(
     function: LaneFunction,
     output: Seq[Attribute],

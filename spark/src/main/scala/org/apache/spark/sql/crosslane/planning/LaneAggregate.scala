@@ -9,8 +9,8 @@ import org.apache.spark.sql.crosslane.tasks.{LaneState, LaneStates}
 import org.apache.spark.sql.types.DataType
 
 /**
- * An aggregate whose states live in a guest. For Spark it is one of its own kind, which it can aggregate partially, before a shuffle, and use with
- * DISTINCT, FILTER and windows. What travels in the shuffle is the state as the guest saves it.
+ * An aggregate whose states live in a guest. Spark treats it as one of its own: it can aggregate partially before a shuffle,
+ * and with DISTINCT, FILTER and windows. A shuffle sends states as the bytes that the guest makes of them.
  */
 private[crosslane] final case class LaneAggregate(
     function: LaneFunction,
@@ -49,6 +49,6 @@ private[crosslane] final case class LaneAggregate(
   override protected def withNewChildrenInternal(newChildren: IndexedSeq[Expression]): LaneAggregate =
     copy(children = newChildren)
 
-  /** What EXPLAIN shows between the parentheses. */
+  /** The arguments that EXPLAIN shows. */
   override def flatArguments: Iterator[Any] = children.iterator
 }

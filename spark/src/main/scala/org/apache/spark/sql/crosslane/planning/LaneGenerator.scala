@@ -8,7 +8,7 @@ import org.apache.spark.sql.catalyst.plans.logical.{LogicalPlan, UnaryNode}
 import org.apache.spark.sql.crosslane.libraries.LaneFunction
 import org.apache.spark.sql.types.StructType
 
-/** A use of a table function, in FROM, after LATERAL, or among the columns of a SELECT. [[LaneStrategy]] plans it. */
+/** A call of a table function: in FROM, after LATERAL, or among the columns of a SELECT. [[LaneStrategy]] plans it. */
 private[crosslane] final case class LaneGenerator(function: LaneFunction, children: Seq[Expression])
     extends Generator
     with CodegenFallback {
@@ -21,7 +21,7 @@ private[crosslane] final case class LaneGenerator(function: LaneFunction, childr
     copy(children = newChildren)
 }
 
-/** What a stream function makes of a table. */
+/** The results of a stream function for a table. */
 private[crosslane] final case class LaneStream(function: LaneFunction, output: Seq[Attribute], child: LogicalPlan)
     extends UnaryNode {
   override def producedAttributes: AttributeSet = AttributeSet(output)

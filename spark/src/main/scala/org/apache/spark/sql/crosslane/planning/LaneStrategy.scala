@@ -26,9 +26,8 @@ import org.apache.spark.sql.crosslane.pyspark.PySpark
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan, SparkStrategy}
 
 /**
- * Plans calls over lanes. Spark's own rules have taken the calls out of the expressions, whatever operator they were in: they are
- * [[ArrowEvalPython]] nodes. A node may have Spark's functions as well, since both go by the same name there; then these are
- * evaluated by a node of their own.
+ * Plans calls over lanes. Spark's rules have moved the calls from all operators into [[ArrowEvalPython]] nodes. Such a node may
+ * also have functions of Spark's. They get a node of their own then.
  */
 private[crosslane] object LaneStrategy extends SparkStrategy {
 
@@ -54,7 +53,7 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
     case _ => Nil
   }
 
-  /** The same operator without the columns that no expression above wants: their rows need not wait for the results. */
+  /** The same operator without the columns that no expression above needs. It need not store them. */
   private def keeping(plan: SparkPlan, list: Seq[NamedExpression]): SparkPlan = plan match {
     case eval: LaneEvalExec => eval.copy(kept = eval.kept.filter(AttributeSet(list.flatMap(_.references)).contains))
     case other => other
@@ -62,7 +61,7 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
 
   private val Declined = TreeNodeTag[Unit]("crosslane.declined")
 
-  /** Functions of PySpark's over lanes, if that is wanted and they can. */
+  /** PySpark's functions over lanes, if the user wants that and lanes can call them. */
   private def pySpark(node: LogicalPlan, functions: Seq[PythonUDF], results: Seq[Attribute], child: LogicalPlan): Seq[SparkPlan] =
     if (!wantsPySpark(node)) {
       Nil
@@ -75,7 +74,7 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
       }
     }
 
-  /** Functions of iterators, each of which has a node of its own: Spark has one for a chain of them. */
+  /** The same functions of iterators with a node for each. Spark has one node for a chain of them. */
   private def unchained(functions: Seq[PythonUDF], results: Seq[Attribute], child: LogicalPlan): LogicalPlan = {
     val inner = functions.flatMap(_.children.collect { case one: PythonUDF => one })
     val made = inner.map(resultOf)
@@ -86,13 +85,13 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
     ArrowEvalPython(outer, results, below, outer.head.evalType)
   }
 
-  /** A node with a function of PySpark's that is no scalar one, and why Spark evaluates it. */
+  /** Matches a node with a function of PySpark's that is not scalar. Gives the reason why Spark evaluates it. */
   private object Other {
     def unapply(node: LogicalPlan): Option[String] =
       if (wantsPySpark(node)) node.expressions.flatMap(_.collectFirst(PySpark.Others)).headOption else None
   }
 
-  /** PySpark's `mapInPandas` or `mapInArrow` over lanes, if they can. */
+  /** PySpark's `mapInPandas` or `mapInArrow` over lanes, if lanes can run it. */
   private def mapInBatches(
       node: LogicalPlan,
       function: PythonUDF,
@@ -115,7 +114,7 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
   private def wantsPySpark(node: LogicalPlan): Boolean = PySpark.isEnabled && node.getTagValue(Declined).isEmpty
 
   private def declined(node: LogicalPlan, reason: String): Seq[SparkPlan] = {
-    // Planned once more, it is Spark's.
+    // When this node is planned again, Spark's own strategies get it.
     node.setTagValue(Declined, ())
     LaneDeclinedExec(reason, planLater(node)) :: Nil
   }
@@ -128,7 +127,7 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
   private def isAllLanes(function: Expression): Boolean =
     !function.exists { case one: PythonUDF => !isLane(one); case _ => false }
 
-  /** Two nodes in place of one, of which the lower has the calls that are of one kind all the way down. */
+  /** Two nodes in place of one. The lower one has the calls whose arguments contain only calls of the same kind. */
   private def separated(functions: Seq[PythonUDF], results: Seq[Attribute], child: LogicalPlan, evalType: Int): LogicalPlan = {
     val innermost = functions.map(deepest).distinctBy(_.canonicalized)
     val kind = isLane(innermost.head)
@@ -150,7 +149,7 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
     if (above.isEmpty) below else ArrowEvalPython(above.map(_._1), above.map(_._2), below, evalType)
   }
 
-  /** The first call below that has no calls of the other kind below itself. */
+  /** The first call below whose arguments contain no call of the other kind. */
   private def deepest(function: PythonUDF): PythonUDF = {
     val other = function.children.flatMap(_.collectFirst { case one: PythonUDF if isLane(one) != isLane(function) => one })
     other.headOption.map(deepest).getOrElse(function)

@@ -5,7 +5,7 @@ import org.apache.spark.sql.catalyst.expressions.{Attribute, CreateNamedStruct, 
 import org.apache.spark.sql.crosslane.libraries.{LaneFunction, Source}
 import org.apache.spark.sql.types.StructType
 
-/** Where an argument comes from: a column of the batch, or the results of an earlier step. */
+/** The origin of an argument: a column of the batch, or the results of an earlier step. */
 private[crosslane] sealed trait Argument extends Serializable
 private[crosslane] final case class Input(index: Int) extends Argument
 private[crosslane] final case class Result(step: Int) extends Argument
@@ -14,11 +14,11 @@ private[crosslane] final case class Result(step: Int) extends Argument
 private[crosslane] final case class Step(function: LaneFunction, arguments: Seq[Argument], aligned: Boolean = false)
 
 /**
- * What becomes of each batch: the expressions whose values are its columns, and the uses of functions in an order in which the inner ones
- * come first.
+ * What happens with each batch: the expressions whose values are its columns, and the calls of functions. Inner calls come
+ * first.
  *
- * @param batchRows, batchBytes how much a batch has at most, if the functions could tell
- * @param isPySpark whether the functions are PySpark's, and so their errors
+ * @param batchRows, batchBytes the most rows and bytes of a batch, if functions depend on them
+ * @param isPySpark whether the functions are PySpark's. Their errors are raised as PySpark's, too
  */
 private[crosslane] final case class Program(
     inputs: Seq[Expression],
@@ -28,17 +28,17 @@ private[crosslane] final case class Program(
     batchBytes: Option[Long] = None,
     isPySpark: Boolean = false) {
 
-  /** Whether the function is called once for a task, also if that has no rows. */
+  /** Whether the function is called once for a task, even for one without rows. */
   def iterates: Boolean = steps.exists(_.function.description.iterates)
 
-  /** For the native half; `libraries` has the address of each source's library. */
+  /** The program as JSON for the native half. `libraries` has the addresses of the sources' libraries. */
   def json(libraries: Map[Source, Long]): String = steps
     .map { case Step(function, arguments, aligned) =>
-      val told = arguments.map {
+      val described = arguments.map {
         case Input(index) => s"""{"input":$index}"""
         case Result(step) => s"""{"result":$step}"""
       }
-      s"""{"library":${libraries(function.source)},"function":${function.description.index},"arguments":[${told
+      s"""{"library":${libraries(function.source)},"function":${function.description.index},"arguments":[${described
           .mkString(",")}],"aligned":$aligned}"""
     }
     .mkString("[", ",", "]")
@@ -46,7 +46,7 @@ private[crosslane] final case class Program(
 
 private[crosslane] object Program {
 
-  /** For calls of scalar functions, some of which may have calls as arguments. The same argument travels once. */
+  /** A program for calls of scalar functions. Arguments may be calls. An argument that several calls have is sent once. */
   def apply(functions: Seq[PythonUDF]): Program = {
     val inputs = new scala.collection.mutable.ArrayBuffer[Expression]
     val steps = new scala.collection.mutable.ArrayBuffer[Step]
@@ -66,17 +66,17 @@ private[crosslane] object Program {
     Program(inputs.toSeq, steps.toSeq, outputs)
   }
 
-  /** For a table function. */
+  /** A program for a table function. */
   def apply(generator: LaneGenerator): Program = {
     val inputs = generator.children
     Program(inputs, Seq(Step(generator.function, inputs.indices.map(Input(_)))), Seq(0))
   }
 
-  /** For a stream function, which takes a STRUCT of its input's columns. */
+  /** A program for a stream function. It takes a STRUCT of its input's columns. */
   def apply(function: LaneFunction, columns: Seq[Attribute]): Program =
     Program(Seq(struct(columns)), Seq(Step(function, Seq(Input(0)))), Seq(0))
 
-  /** For a function that is called with an iterator of its arguments' batches, and gives one result for each row. */
+  /** A program for a function of an iterator of batches that gives one result for each row. */
   def aligned(function: PythonUDF): Program = {
     val names = function.func.asInstanceOf[LaneFunction].description.parameters.head.dataType.asInstanceOf[StructType].fieldNames
     val arguments = CreateNamedStruct(

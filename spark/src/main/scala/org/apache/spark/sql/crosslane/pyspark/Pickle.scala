@@ -5,7 +5,7 @@ import java.io.ByteArrayOutputStream
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.{ByteBuffer, ByteOrder}
 
-/** Writes Python's pickles of a few kinds of values. */
+/** Writes Python's pickles. It knows a few kinds of values. */
 private final class Pickle {
   private val out = new ByteArrayOutputStream
   begin()
@@ -32,19 +32,19 @@ private final class Pickle {
     out.write('}'); out.write('('); values.foreach { case (key, value) => text(key).text(value) }; out.write('u'); this
   }
 
-  /** What a function of a module returns for these arguments. */
+  /** The result of a call of a module's function. */
   def call(module: String, function: String)(arguments: Pickle => Pickle): Pickle = {
     out.write(s"c$module\n$function\n".getBytes(UTF_8))
     out.write('('); arguments(this); out.write('t'); out.write('R'); this
   }
 
-  /** Ends a pickle; another may follow. */
+  /** Ends a pickle. Another one may follow. */
   def end(): Pickle = {
     out.write('.')
     begin()
     this
   }
 
-  /** All that was ended. */
+  /** All pickles that were ended. */
   def bytes: Array[Byte] = out.toByteArray.dropRight(2)
 }

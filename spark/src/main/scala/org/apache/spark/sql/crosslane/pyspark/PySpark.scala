@@ -15,13 +15,13 @@ import org.apache.spark.sql.types._
 import scala.util.Try
 
 /**
- * PySpark's own functions over lanes. What PySpark has pickled goes to a worker as it is, and the module `crosslane._pyspark` makes a
- * function of it that gives what Spark's own worker would. What that does not know stays with Spark.
+ * PySpark's own functions over lanes. A worker gets what PySpark has pickled. There, the module `crosslane._pyspark` makes a function
+ * that gives the same results as in a worker of Spark's. Spark itself evaluates functions that this module does not know.
  */
 private[crosslane] object PySpark {
   private val Enabled = "spark.crosslane.pyspark.enabled"
 
-  /** Settings of a query that change what a function gives. */
+  /** Settings of a query that change results of functions. */
   private val Relevant = Seq(
     "spark.sql.session.timeZone",
     "spark.sql.pyspark.udf.profiler",
@@ -37,20 +37,20 @@ private[crosslane] object PySpark {
     "spark.sql.legacy.execution.pythonUDTF.pandas.conversion.enabled",
     "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName")
 
-  /** What a pickled function refers to if it needs more than its arguments. */
+  /** Names that a pickled function contains if it needs more than its arguments, and what it needs. */
   private val Needs = Seq(
     "_deserialize_accumulator" -> "it uses an accumulator",
     "BarrierTaskContext" -> "it uses the task's context",
     "TaskContext" -> "it uses the task's context",
     "_from_id" -> "it uses a broadcast variable")
 
-  /** `SQL_SCALAR_ARROW_UDF`, which Spark 4.0 has not. */
+  /** `SQL_SCALAR_ARROW_UDF`. Spark 4.0 does not have it. */
   private val ScalarArrow = 250
 
-  /** `SQL_SCALAR_ARROW_ITER_UDF`, the same. */
+  /** `SQL_SCALAR_ARROW_ITER_UDF`. Spark 4.0 does not have it. */
   private val ScalarArrowIterator = 251
 
-  /** The eval types that the worker's side knows; the others see groups, windows or tables. */
+  /** The eval types that the module in the worker knows. Functions of other types get groups, windows or tables. */
   private val Kinds = Set(
     PythonEvalType.SQL_BATCHED_UDF,
     PythonEvalType.SQL_ARROW_BATCHED_UDF,
@@ -61,12 +61,12 @@ private[crosslane] object PySpark {
     ScalarArrow,
     ScalarArrowIterator)
 
-  /** Whether a function of iterators has another one's results as arguments. */
+  /** Whether a function of iterators has results of another one as arguments. */
   def isChainOfIterators(function: PythonUDF): Boolean =
     Set(PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF, ScalarArrowIterator)(function.evalType) &&
       function.children.exists(_.isInstanceOf[PythonUDF])
 
-  /** Why Spark evaluates functions of PySpark's that are no scalar ones. */
+  /** Why Spark evaluates functions of PySpark's that are not scalar. */
   val Others: PartialFunction[Expression, String] = {
     case function: PythonUDF if !Kinds(function.evalType) =>
       s"${function.name}: it sees groups or windows, which stay with Spark"
@@ -74,11 +74,11 @@ private[crosslane] object PySpark {
     case function: PythonUDAF => s"${function.name}: it sees groups or windows, which stay with Spark"
   }
 
-  /** Whether Spark checks the columns of batches by their names, too; there is no such setting before 4.2. */
+  /** Whether Spark also checks the names of columns in batches. Before 4.2 there is no such setting. */
   def validatesSchemas: Boolean = Try(SQLConf.get.getConfString(ValidateSchema)).toOption.exists(_.trim.equalsIgnoreCase("true"))
   val ValidateSchema = "spark.sql.execution.arrow.pyspark.validateSchema.enabled"
 
-  /** What Python's search path has for it. */
+  /** The working directory in Python's search path. */
   private val WorkingDirectory = ""
 
   def isEnabled: Boolean =
@@ -86,7 +86,7 @@ private[crosslane] object PySpark {
       .orElse(Option(SparkEnv.get).flatMap(_.conf.getOption(Enabled)))
       .exists(_.trim.equalsIgnoreCase("true"))
 
-  /** The same program with the batches that Spark would make: what a function of columns gives may depend on them. */
+  /** The same program with the same batches as in Spark. Results of functions of columns may depend on them. */
   def withBatches(program: Program): Program = {
     val rows = SQLConf.get.arrowMaxRecordsPerBatch
     val bytes = Try(SQLConf.get.getConfString("spark.sql.execution.arrow.maxBytesPerBatch")).toOption
@@ -97,7 +97,7 @@ private[crosslane] object PySpark {
       isPySpark = true)
   }
 
-  /** The same calls over lanes, or why Spark makes them itself. */
+  /** The same calls over lanes, or the reason why Spark makes them itself. */
   def translated(functions: Seq[PythonUDF]): Either[String, Seq[PythonUDF]] = {
     val all = functions.flatMap(_.collect { case function: PythonUDF => function })
     all.flatMap(reasonAgainst).headOption match {
@@ -128,7 +128,7 @@ private[crosslane] object PySpark {
     if (distinct.exists(_.func.pythonExec != python)) return Left("its functions have different interpreters")
     val pickles = distinct.map(pickled)
     val source = PickleSource(s"PySpark's ${distinct.map(_.name).distinct.mkString(", ")}", pickles, Some(python))
-    // What cannot be known from the types alone, the worker's side says, here on the driver.
+    // Types do not tell everything. A worker on the driver unpickles the functions, and says what it does not support.
     val known =
       try Libraries.use(source)(_.functions)
       catch {
@@ -146,21 +146,21 @@ private[crosslane] object PySpark {
         .asInstanceOf[PythonUDF]))
   }
 
-  /** Of an error of the worker's side, what says why. */
+  /** The reason in an error of the worker. */
   private def reason(message: String): String = {
     val marker = "Unsupported: "
     val at = message.indexOf(marker)
     (if (at < 0) message else message.substring(at + marker.length)).linesIterator.next()
   }
 
-  /** What tells a function from others, whatever it is called with. */
+  /** Tells functions apart. Calls of one function with different arguments of the same types have the same identity. */
   private def identity(function: PythonUDF): (Seq[Byte], Int, Seq[DataType], DataType, String) =
     (function.func.command, function.evalType, function.children.map(_.dataType), function.dataType, function.name)
 
   private def conf: Map[String, String] =
     Relevant.flatMap(name => Try(SQLConf.get.getConfString(name)).toOption.filter(_ != null).map(name -> _)).toMap
 
-  /** A call of `crosslane._pyspark.declare` that happens where it is unpickled, where modules are found as by Spark's workers. */
+  /** A pickle that calls `crosslane._pyspark.declare` in the worker. Its search path is that of Spark's workers. */
   private def pickled(function: PythonUDF): Array[Byte] = {
     val parameters = function.children.zipWithIndex.map { case (child, index) => s"_$index ${sqlType(child.dataType)}" }
     val name = quoted(function.name)
@@ -182,7 +182,7 @@ private[crosslane] object PySpark {
 
   private def quoted(name: String): String = "\"" + name.replace("\"", "\"\"") + "\""
 
-  /** A type as Crosslane's signatures name it. */
+  /** The name of a type in Crosslane's signatures. */
   private def sqlType(dataType: DataType): String = dataType match {
     case BooleanType => "BOOLEAN"
     case ByteType => "TINYINT"
@@ -205,14 +205,14 @@ private[crosslane] object PySpark {
     case other => throw new IllegalArgumentException(s"lanes have no type ${other.sql}")
   }
 
-  /** A worker's error as Spark raises it: its name, the traceback as Python writes it, and the text that PySpark shows. */
+  /** A worker's error as PySpark shows its own: with a traceback in Python's form. */
   def exception(error: CrosslaneException): RuntimeException =
     CrosslaneErrors.pythonException(traceback(error.getMessage))
 
   private val Frame = """  at (.*):(\d+) in (.*)""".r
   private val First = """(?s)[^\n]*?: (.*)""".r
 
-  /** `f: ValueError: text`, frames, and where it happened, as a traceback of Python's. */
+  /** Python's traceback of a message that has `f: ValueError: text`, frames, and the task. */
   private def traceback(message: String): String = {
     val lines = message.linesIterator.toSeq
     val firstFrame = lines.indexWhere(Frame.matches(_))

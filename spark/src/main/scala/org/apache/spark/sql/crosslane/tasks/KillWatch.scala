@@ -5,27 +5,29 @@ import java.util.concurrent.ConcurrentHashMap
 import org.apache.spark.TaskContext
 
 /**
- * Tells tasks that wait in the native half that they were killed. Spark interrupts their threads, which native code does not notice, so one thread
- * of the JVM looks after all of them.
+ * Cancels the waits of tasks that were killed while they wait in the native half. Spark interrupts their threads, but native
+ * code does not notice that. So one thread of the JVM watches all of them.
  */
 private[crosslane] object KillWatch {
-  private val Glance = 50L
+
+  /** Milliseconds between two checks. */
+  private val Interval = 50L
   private val watched = new ConcurrentHashMap[Watched, TaskContext]
 
-  /** What a task waits for. */
+  /** A wait of a task. */
   final class Watched(cancel: () => Unit) {
     private var over = false
 
     private[KillWatch] def kill(): Unit = synchronized(if (!over) cancel())
 
-    /** It waits no more: when this returns, nobody cancels it. */
+    /** Ends the watch. When this has returned, nobody calls `cancel`. */
     def end(): Unit = {
       synchronized { over = true }
       watched.remove(this)
     }
   }
 
-  /** Calls `cancel` when the task is killed, on another thread, unless it has ended before. */
+  /** Calls `cancel` on another thread when the task is killed, unless the watch has ended before. */
   def watch(context: TaskContext)(cancel: () => Unit): Watched = {
     val one = new Watched(cancel)
     watched.put(one, context)
@@ -34,14 +36,14 @@ private[crosslane] object KillWatch {
   }
 
   private lazy val thread: Thread = {
-    val started = new Thread(() => look(), "crosslane-kill-watch")
+    val started = new Thread(() => check(), "crosslane-kill-watch")
     started.setDaemon(true)
     started.start()
     started
   }
 
-  private def look(): Unit = while (true) {
+  private def check(): Unit = while (true) {
     watched.forEach((one, context) => if (context.isInterrupted()) one.kill())
-    Thread.sleep(Glance)
+    Thread.sleep(Interval)
   }
 }

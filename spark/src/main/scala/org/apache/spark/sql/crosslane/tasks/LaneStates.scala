@@ -14,14 +14,14 @@ import org.apache.spark.{SparkEnv, TaskContext}
 import scala.collection.mutable
 
 /**
- * A state, which lives in a guest. Spark keeps it as an aggregate's buffer.
+ * A state, which lives in a guest. For Spark it is an aggregate's buffer.
  *
- * @param saved what it begins with, or null. Most states that come out of a shuffle are added to others at once, as these bytes
+ * @param saved the bytes that it begins with, or null. Most states from a shuffle are added to other states at once, as bytes
  */
 private[crosslane] final class LaneState(val owner: LaneStates, saved: Array[Byte]) {
   private var known = -1
 
-  /** Its slot, if it has one already, or else its bytes. */
+  /** The bytes of a state that has no slot yet. */
   def bytes: Option[Array[Byte]] = if (known < 0) Some(saved) else None
 
   def slot: Int = {
@@ -36,16 +36,16 @@ private[crosslane] final class LaneState(val owner: LaneStates, saved: Array[Byt
 /**
  * The states of an aggregate in one task.
  *
- * Spark adds, merges and reads states one by one, and an exchange with a guest costs as much for a thousand. So rows and saved states wait
- * until there are many, or something is read; and who reads a state gets, beside it, up to [[LaneStates.Ahead]] others that were changed
- * since they were read last, for those are likely to be read next. Spark does not say when it has forgotten a state: the collector
- * does.
+ * Spark updates, merges and reads states one by one. An exchange with a guest costs about the same for one state as for a
+ * thousand. So rows and saved states wait until there are many of them, or until Spark reads a state. A read also fetches up to
+ * [[LaneStates.Ahead]] other states that were changed since their last read, because Spark is likely to read them next. Spark
+ * does not say when it drops a state. The garbage collector tells, by a phantom reference.
  */
 private[crosslane] final class LaneStates(function: LaneFunction, context: TaskContext) {
   private val memory = new Memory(context.taskMemoryManager())
   private val conf = SparkEnv.get.conf
-  private val mostRows = Settings.batchRows(conf)
-  private val mostBytes = Settings.batchBytes(conf).toLong
+  private val maxRows = Settings.batchRows(conf)
+  private val maxBytes = Settings.batchBytes(conf).toLong
   private val loaded = Libraries.acquire(function.source)
   private val states =
     try Native.states(loaded.address, function.description.index)
@@ -55,19 +55,19 @@ private[crosslane] final class LaneStates(function: LaneFunction, context: TaskC
   private val rows = new Waiting(function.description.parameters.map(_.dataType))
   private val saved = new Waiting(Seq(BinaryType))
   private val slots = new Buffer(memory)
-  private val told = new Buffer(memory)
+  private val table = new Buffer(memory)
   private val results = new Read(function.description.returns.get, saved = false)
   private val bytes = new Read(BinaryType, saved = true)
 
-  private val forgotten = new ReferenceQueue[LaneState]
+  private val dropped = new ReferenceQueue[LaneState]
   private val references = mutable.Set.empty[Reference]
 
   context.addTaskCompletionListener[Unit](_ => close())
 
-  /** Knows the slot of a state that was forgotten. */
-  private final class Reference(state: LaneState, val slot: Int) extends PhantomReference[LaneState](state, forgotten)
+  /** Has the slot of a state that Spark has dropped. */
+  private final class Reference(state: LaneState, val slot: Int) extends PhantomReference[LaneState](state, dropped)
 
-  /** Rows for states: a slot for each. */
+  /** Rows that wait to be added to states. Each has a slot. */
   private final class Waiting(types: Seq[DataType]) {
     val batch = new RowBatch(types, memory)
     private val targets = new Buffer(memory)
@@ -79,12 +79,12 @@ private[crosslane] final class LaneStates(function: LaneFunction, context: TaskC
       batch.add(row, ordinals, null)
       results.changed(slot)
       bytes.changed(slot)
-      if (batch.rows >= mostRows || batch.bytes >= mostBytes) flush()
+      if (batch.rows >= maxRows || batch.bytes >= maxBytes) flush()
     }
 
     def flush(): Unit = if (batch.rows > 0) {
-      guarded(Native.addToStates(states, targets.address, batch.rows, batch.tell(), batch.columns, this eq saved))
-      batch.clear(2 * mostBytes)
+      guarded(Native.addToStates(states, targets.address, batch.rows, batch.writeTable(), batch.columns, this eq saved))
+      batch.clear(2 * maxBytes)
     }
 
     def free(): Unit = {
@@ -93,13 +93,13 @@ private[crosslane] final class LaneStates(function: LaneFunction, context: TaskC
     }
   }
 
-  /** What was read of states. */
+  /** Values that were read from states. */
   private final class Read(dataType: DataType, saved: Boolean) {
     private val vector = new LaneVector(dataType)
     private val row = new ColumnarBatchRow(Array(vector))
     private val values = mutable.LongMap.empty[Any]
 
-    /** States that were changed since they were read last. */
+    /** The slots of states that were changed since their last read. */
     private val fresh = mutable.LinkedHashSet.empty[Int]
 
     def changed(slot: Int): Unit = {
@@ -122,19 +122,19 @@ private[crosslane] final class LaneStates(function: LaneFunction, context: TaskC
       slots.ensure(all.length * 4L)
       all.zipWithIndex.foreach { case (one, index) => Platform.putInt(null, slots.address + index * 4L, one) }
       val words = vector.columns * Native.COLUMN_WORDS
-      told.ensure(words * 8L)
-      guarded(Native.readStates(states, slots.address, all.length, saved, told.address, words))
-      vector.told(told.address)
+      table.ensure(words * 8L)
+      guarded(Native.readStates(states, slots.address, all.length, saved, table.address, words))
+      vector.readTable(table.address)
       all.zipWithIndex.foreach { case (one, index) =>
         row.rowId = index
-        // The native half's memory is good until the next read.
+        // The memory of the native half is valid until the next read.
         values(one) = if (row.isNullAt(0)) null else InternalRow.copyValue(row.get(0, dataType))
       }
       values.remove(slot).orNull
     }
   }
 
-  /** A slot for a state. */
+  /** Creates a slot for a state. */
   def create(state: LaneState): Int = {
     val slot = Native.createState(states)
     references += new Reference(state, slot)
@@ -147,7 +147,7 @@ private[crosslane] final class LaneStates(function: LaneFunction, context: TaskC
     rows.add(slot, arguments)
   }
 
-  /** Adds a saved state; null is one that nothing was added to. */
+  /** Adds a saved state. Null stands for an empty one. */
   def load(state: LaneState, bytes: Array[Byte]): Unit = if (bytes != null) {
     val slot = state.slot
     rows.flush()
@@ -179,9 +179,9 @@ private[crosslane] final class LaneStates(function: LaneFunction, context: TaskC
     destroy()
   }
 
-  /** Ends the states that Spark has forgotten. No row waits for them: it would be flushed by now. */
+  /** Ends the states that Spark has dropped. No row waits for them, because the callers have flushed all rows. */
   private def destroy(): Unit = {
-    var reference = forgotten.poll()
+    var reference = dropped.poll()
     val ended = mutable.ArrayBuffer.empty[Int]
     while (reference != null) {
       val known = reference.asInstanceOf[Reference]
@@ -189,7 +189,7 @@ private[crosslane] final class LaneStates(function: LaneFunction, context: TaskC
       results.forget(known.slot)
       bytes.forget(known.slot)
       ended += known.slot
-      reference = forgotten.poll()
+      reference = dropped.poll()
     }
     if (ended.nonEmpty) {
       slots.ensure(ended.length * 4L)
@@ -205,18 +205,18 @@ private[crosslane] final class LaneStates(function: LaneFunction, context: TaskC
     Native.endStates(states)
     loaded.giveBack()
     Seq(rows, saved).foreach(_.free())
-    Seq(slots, told).foreach(_.free())
+    Seq(slots, table).foreach(_.free())
   }
 }
 
 private[crosslane] object LaneStates {
 
-  /** So many states are read at once, at most. */
+  /** The most states that are read at once. */
   private val Ahead = 1024
 
   private val all = new ConcurrentHashMap[(Long, LaneFunction), LaneStates]
 
-  /** Those of a function in this task: Spark copies aggregates, and states of one copy come to another. */
+  /** The states of a function in this task. Copies of an aggregate share them, because Spark passes states between copies. */
   def of(function: LaneFunction): LaneStates = {
     val context = TaskContext.get()
     if (context == null) {
@@ -227,7 +227,7 @@ private[crosslane] object LaneStates {
     if (known != null) {
       known
     } else {
-      // A task has one thread that uses it.
+      // No lock: only the task's own thread looks up its key.
       val made = new LaneStates(function, context)
       all.put(key, made)
       context.addTaskCompletionListener[Unit](_ => all.remove(key))

@@ -15,13 +15,15 @@ import org.apache.spark.{SparkEnv, TaskContext}
 /**
  * The work of a task: rows go in, answers come out.
  *
- * The task's thread reads rows and writes them into batches, and hands each to a thread of the native half, which uses the functions. While
- * they work on a batch, the task's thread fills the next. So what is Spark's stays on the task's own thread: the input sees
- * the task's context, a failing input fails the task at once, and no JVM thread is needed beside Spark's. At most `depth` batches are
- * under way, unless a function that sees all of them wants more before it gives results, and no batch has more rows or bytes than the settings say, or one row. The first batches are short, so that a LIMIT has
- * its rows soon.
+ * The task's thread writes rows into batches, and hands each batch to a thread of the native half, which calls the functions.
+ * Meanwhile the task's thread fills the next batch. So all of Spark's code runs on the task's own thread: the input sees the
+ * task's context, an input that fails ends the task at once, and the plugin needs no other thread of the JVM.
  *
- * @param kept the columns of the input's rows that are kept until the batch is done with, for [[point]]; `None`: no rows are
+ * At most `depth` batches are in progress, unless a function of all batches wants more before it gives results. The settings limit
+ * the rows and bytes of a batch, but a batch has at least one row. The first batches are short, so that a LIMIT has its rows
+ * soon.
+ *
+ * @param kept the columns of the input's rows that are stored until the batch's last answer, for [[point]]. `None`: nothing is
  */
 private[crosslane] final class LaneTask(
     input: Iterator[InternalRow],
@@ -33,25 +35,25 @@ private[crosslane] final class LaneTask(
   private val memory = new Memory(context.taskMemoryManager())
   private val conf = SparkEnv.get.conf
   private val depth = Settings.depth(conf)
-  private val mostRows = program.batchRows.getOrElse(Settings.batchRows(conf))
-  private val mostBytes = program.batchBytes.getOrElse(Settings.batchBytes(conf).toLong)
+  private val maxRows = program.batchRows.getOrElse(Settings.batchRows(conf))
+  private val maxBytes = program.batchBytes.getOrElse(Settings.batchBytes(conf).toLong)
 
-  // Columns of the child need no copy to be read.
-  private val places = program.inputs.map {
+  // Arguments that are columns of the child are read from its rows, without a projection.
+  private val indices = program.inputs.map {
     case attribute: Attribute => childOutput.indexWhere(_.exprId == attribute.exprId)
     case _ => -1
   }
-  private val areColumns = places.forall(_ >= 0)
+  private val areColumns = indices.forall(_ >= 0)
   private val values: InternalRow => InternalRow =
     if (areColumns) {
       identity
     } else {
       val projection = UnsafeProjection.create(program.inputs, childOutput)
-      // Some expressions, such as rand(), depend on it.
+      // Some expressions, such as rand(), depend on the partition.
       projection.initialize(context.partitionId())
       projection
     }
-  private val ordinals = (if (areColumns) places else program.inputs.indices).toArray
+  private val ordinals = (if (areColumns) indices else program.inputs.indices).toArray
   private val toKept: InternalRow => UnsafeRow = kept match {
     case None => _ => null
     case Some(columns) =>
@@ -66,14 +68,14 @@ private[crosslane] final class LaneTask(
 
   private val types = program.inputs.map(_.dataType)
 
-  /** The batches that are under way, the oldest first, and those that can be filled. */
-  private val underWay, free = new java.util.ArrayDeque[RowBatch]
+  /** The batches that are in progress, the oldest first, and those that can be filled. */
+  private val inProgress, free = new java.util.ArrayDeque[RowBatch]
 
-  /** Whether the function wants another batch, however many are under way. */
+  /** Whether the function wants another batch, even if `depth` batches are in progress. */
   private var wants = false
-  private var longest = if (program.isPySpark) mostRows else math.min(LaneTask.FirstRows, mostRows)
+  private var nextRows = if (program.isPySpark) maxRows else math.min(LaneTask.FirstRows, maxRows)
 
-  /** Whether the oldest batch is done with, but for the answer at hand. */
+  /** Whether the current answer is the last one to the oldest batch. */
   private var isLast = false
   private var finished = false
   private var closed = false
@@ -81,12 +83,12 @@ private[crosslane] final class LaneTask(
   /** The results of each step. */
   val vectors: Array[LaneVector] = program.steps.map(step => new LaneVector(step.function.description.returns.get)).toArray
   private val words = Native.HEAD_WORDS + vectors.map(_.columns).sum * Native.COLUMN_WORDS
-  private val told = new Buffer(memory)
+  private val table = new Buffer(memory)
 
   private val libraries = new scala.collection.mutable.ArrayBuffer[Loaded]
   private var task = 0L
 
-  /** How many rows the answer at hand has, and the row of the batch that they are of, or -1 if each row has its own. */
+  /** The number of rows of the current answer, and the batch's row to which they belong, or -1 if each row has its own. */
   var rows = 0
   var row = -1
 
@@ -94,7 +96,7 @@ private[crosslane] final class LaneTask(
   begin()
 
   private def begin(): Unit = guarded {
-    told.ensure(words * 8L)
+    table.ensure(words * 8L)
     val addresses = program.steps.map(_.function.source).distinct.map { source =>
       val loaded = Libraries.acquire(source)
       libraries += loaded
@@ -110,12 +112,12 @@ private[crosslane] final class LaneTask(
     task = Native.begin(program.inputs.length, program.json(addresses.toMap), 1, depth)
   }
 
-  /** Whether there is a next answer; if so, it is at hand. */
+  /** Takes the next answer. Returns whether there is one. */
   def advance(): Boolean = {
     while (!closed) {
       if (isLast) {
-        val done = underWay.poll()
-        done.clear(2 * mostBytes)
+        val done = inProgress.poll()
+        done.clear(2 * maxBytes)
         free.push(done)
         isLast = false
       }
@@ -125,29 +127,29 @@ private[crosslane] final class LaneTask(
     false
   }
 
-  /** How many rows of the oldest batch there are. */
-  def batchRows: Int = underWay.peek().rows
+  /** The number of rows of the oldest batch. */
+  def batchRows: Int = inProgress.peek().rows
 
-  /** Whether nothing more comes of the oldest batch. */
+  /** Whether no more answers to the oldest batch come. */
   def batchIsDone: Boolean = isLast
 
-  /** Has `row` read one of the oldest batch. */
-  def point(row: UnsafeRow, at: Int): Unit = underWay.peek().point(row, at)
+  /** Lets `row` read a row of the oldest batch. */
+  def point(row: UnsafeRow, at: Int): Unit = inProgress.peek().point(row, at)
 
   /** Fills batches as long as there is room. */
   private def fill(): Unit = {
-    while (!finished && (wants || underWay.size < depth)) {
+    while (!finished && (wants || inProgress.size < depth)) {
       wants = false
       if (input.hasNext) {
-        // It is freed with the others, whatever happens.
-        underWay.add(if (free.isEmpty) new RowBatch(types, memory) else free.pop())
-        val batch = underWay.peekLast()
-        while (batch.rows < longest && batch.bytes < mostBytes && (batch.rows == 0 || input.hasNext)) {
+        // It is added first, so that `close` frees it after an error.
+        inProgress.add(if (free.isEmpty) new RowBatch(types, memory) else free.pop())
+        val batch = inProgress.peekLast()
+        while (batch.rows < nextRows && batch.bytes < maxBytes && (batch.rows == 0 || input.hasNext)) {
           val next = input.next()
           batch.add(values(next), ordinals, toKept(next))
         }
-        longest = math.min(longest * LaneTask.Growth, mostRows)
-        guarded(Native.submit(task, batch.rows, batch.tell(), batch.columns))
+        nextRows = math.min(nextRows * LaneTask.Growth, maxRows)
+        guarded(Native.submit(task, batch.rows, batch.writeTable(), batch.columns))
         metrics("batches") += 1
         metrics("sentBytes") += batch.bytes
       } else {
@@ -157,12 +159,12 @@ private[crosslane] final class LaneTask(
     }
   }
 
-  /** Waits for the next answer. False if it ends the work, or has no rows. */
+  /** Waits for the next answer. Returns false if the work has ended, or if the answer has nothing for the operator. */
   private def take(): Boolean = {
     val begun = System.nanoTime
     var found = Native.NOT_YET
     while (found == Native.NOT_YET) {
-      found = guarded(Native.take(task, told.address, words, LaneTask.Glance))
+      found = guarded(Native.take(task, table.address, words, LaneTask.Interval))
       if (found == Native.NOT_YET) context.killTaskIfInterrupted()
     }
     metrics("waitTime") += System.nanoTime - begun
@@ -175,11 +177,11 @@ private[crosslane] final class LaneTask(
     wants = word(Native.WANTS_WORD) != 0
     row = word(Native.ROW_WORD).toInt
     rows = found
-    vectors.foldLeft(told.address + Native.HEAD_WORDS * 8L)((at, vector) => vector.told(at))
+    vectors.foldLeft(table.address + Native.HEAD_WORDS * 8L)((at, vector) => vector.readTable(at))
     rows > 0 || isLast
   }
 
-  private def word(index: Int): Long = Platform.getLong(null, told.address + index * 8L)
+  private def word(index: Int): Long = Platform.getLong(null, table.address + index * 8L)
 
   private def guarded[T](body: => T): T =
     try LaneTask.guarded(context)(body)
@@ -187,20 +189,20 @@ private[crosslane] final class LaneTask(
 
   private def close(): Unit = if (!closed) {
     closed = true
-    // It returns when nothing reads the batches any more.
+    // When it has returned, nothing reads the batches any more.
     if (task != 0) Native.end(task)
     libraries.foreach { loaded =>
       metrics("workersStarted") += loaded.newWorkers()
       loaded.giveBack()
     }
-    Seq(underWay, free).foreach(_.forEach(_.free()))
-    told.free()
+    Seq(inProgress, free).foreach(_.forEach(_.free()))
+    table.free()
   }
 }
 
 private[crosslane] object LaneTask {
 
-  /** What fails names where it ran. A task that was killed says so, whatever it was at. */
+  /** Adds the host and the task to an error. If the task was killed, throws Spark's error for that instead. */
   def guarded[T](context: TaskContext)(body: => T): T =
     try body
     catch {
@@ -212,13 +214,13 @@ private[crosslane] object LaneTask {
             s"task ${context.taskAttemptId()}")
     }
 
-  /** Rows of the first batch, and how many times as many each further one may have. */
+  /** The rows of the first batch, and the factor by which later batches may grow. */
   private val FirstRows = 64
   private val Growth = 4
 
-  /** So many milliseconds pass between two looks whether the task was killed. */
-  private val Glance = 50
+  /** Milliseconds between two checks whether the task was killed. */
+  private val Interval = 50
 
-  /** The metrics that each answer adds to, in the order in which it tells them. */
+  /** The metrics to which each answer adds, in the order of its words. */
   private val Counted = Seq("functionTime", "callTime", "errors", "retries", "workersLost")
 }
