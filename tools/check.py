@@ -2,8 +2,8 @@
 
     python tools/check.py [BASE]
 
-The change is what differs from the commit BASE: by default from where this branch has left its upstream, or from HEAD if it has none. It ends
-with what was run, how long it took, and what failed; `make test` runs all tests.
+The change is the difference from the commit BASE. The default is where this branch has left its upstream, or HEAD if it
+has none. The program ends with a list of its steps: how long each took, and whether it failed. `make test` runs all tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "bin" / "python"
-#: Tests in Python of what lies in a folder. The first that fits counts.
+#: The tests in Python for each folder. The first folder that fits counts.
 TESTS = {
     "conformance": ["languages/test_conformance.py"],
     "crates/crosslane-js": ["javascript/test_javascript.py", "javascript/test_isolates.py"],
@@ -66,7 +66,7 @@ TESTS = {
     ],
     "README.md": ["project/test_docs.py::test_pages[README.md]"],
 }
-#: What checks the style of files with these endings.
+#: The commands that check the style of files with these endings.
 STYLE = {
     (".rs",): ["cargo", "fmt", "--all", "--check"],
     (".py",): [str(PYTHON.parent / "ruff"), "check", "--quiet", "."],
@@ -83,12 +83,12 @@ STYLE = {
 
 
 def printed(*command: str) -> str:
-    """What a command prints."""
+    """The output of a command."""
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 def changed(base: str | None) -> list[str]:
-    """The files that the change touches, also those that it deletes."""
+    """The files that the change touches or deletes."""
     if base is None:
         found = subprocess.run(
             ["git", "merge-base", "HEAD", "@{upstream}"], cwd=ROOT, capture_output=True, text=True
@@ -100,7 +100,7 @@ def changed(base: str | None) -> list[str]:
 
 
 def crates(files: Iterable[str]) -> list[str]:
-    """The crates of the workspace in which the files lie."""
+    """The crates of the workspace that contain the files."""
     metadata = json.loads(printed("cargo", "metadata", "--no-deps", "--format-version", "1"))
     folders = {
         Path(package["manifest_path"]).parent.relative_to(ROOT).as_posix(): package["name"]
@@ -112,7 +112,7 @@ def crates(files: Iterable[str]) -> list[str]:
 
 
 def tests(files: Iterable[str]) -> list[str]:
-    """The modules of Python's tests for what the files are."""
+    """The modules of Python's tests for the files."""
     found: set[str] = set()
     for file in files:
         path = Path(file)
@@ -127,7 +127,7 @@ def tests(files: Iterable[str]) -> list[str]:
 
 
 def steps(files: list[str]) -> Iterable[tuple[str, list[str], Path]]:
-    """What is to be run: a name, a command, and the folder in which it runs."""
+    """The steps for the files: a name, a command, and its folder."""
     endings = {Path(file).suffix for file in files}
     for suffixes, command in STYLE.items():
         if endings & set(suffixes):

@@ -19,17 +19,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 import crosslane.spark
 
-from . import conformance
+from .support import conformance
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "files").iterdir())
 
-#: What all JVMs are started with.
+#: Options of all JVMs.
 JAVA = f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"
-#: What most are started with as well: their lives are short, and what the best compiler costs they never gain.
+#: Options of most JVMs. They live so shortly that the best compiler does not pay.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-#: What all sessions have.
+#: The configuration of all sessions.
 CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -43,7 +43,7 @@ CONF = {
     "spark.sql.execution.arrow.pyspark.enabled": "false",
 }
 
-#: Where Spark is, for programs of its own that it starts.
+#: The place of Spark, for the programs that it starts.
 os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -70,7 +70,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    """Whether a condition becomes true in time. While the machine stands still nobody can do anything: a look counts for a second at most."""
+    """Whether a condition becomes true in time. A check counts for at most a second, because the machine may stand still."""
     while seconds > 0:
         begun = time.monotonic()
         if condition():
@@ -81,7 +81,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
 
 
 def lives(pid: int) -> bool:
-    """Whether there is such a process, and it is no zombie."""
+    """Whether there is such a process that is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -89,7 +89,7 @@ def lives(pid: int) -> bool:
 
 
 def name(process: psutil.Process) -> str:
-    """A process's name; empty if it has ended, as any may between two looks."""
+    """A process's name, or an empty text if the process has ended."""
     try:
         return process.name()
     except psutil.NoSuchProcess:
@@ -105,11 +105,11 @@ def grows(path: Path) -> bool:
 
 @pytest.fixture(scope="session")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Spark keeps what it must."""
+    """The folder for Spark's files."""
     return tmp_path_factory.mktemp("spark")
 
 
-#: In the place of Spark's own.
+#: Replaces Spark's own daemon.
 DAEMON = """\
 import runpy
 import pandas, pyarrow.compute, pyspark.worker, pyspark.sql.pandas.types
@@ -119,10 +119,10 @@ runpy.run_module("pyspark.daemon", run_name="__main__")
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, warehouse: Path) -> Iterator[SparkSession]:
-    """The session of most tests: functions of files are known when it begins."""
+    """The session of most tests. It knows the functions of all files."""
     written = tmp_path_factory.mktemp("conformance")
     files = [*FILES, *conformance.write_echoes(written), *conformance.write_kinds(written)]
-    # Spark's own workers begin with what they would import one by one.
+    # Spark's own workers inherit the imports of this daemon.
     folder = tmp_path_factory.mktemp("daemon")
     (folder / "quick_daemon.py").write_text(DAEMON)
     own = {
@@ -136,20 +136,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory, warehouse: Path) -> Iterator
     session.stop()
 
 
-#: How many rows Spark gives a function of columns at a time.
+#: The setting for the most rows of a batch.
 MOST = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 @pytest.fixture
 def short_batches(spark: SparkSession) -> Iterator[None]:
-    """A few thousand rows are many batches."""
+    """Makes many batches of a few thousand rows."""
     spark.conf.set(MOST, 100)
     yield
     spark.conf.unset(MOST)
 
 
 def conf(folder: Path) -> dict[str, str]:
-    """The configuration of a session whose files lie in a folder."""
+    """The configuration of a session with its files in a folder."""
     return {
         **CONF,
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -158,7 +158,7 @@ def conf(folder: Path) -> dict[str, str]:
 
 
 def told(text: str) -> str:
-    """What an error says, without the places in Spark and Java, and without what the driver adds to a task's error."""
+    """The text of an error without the stack traces of Java, and without the driver's text after a task's error."""
     lines = [
         line for line in text.split("Driver stacktrace:")[0].splitlines() if not line.startswith("\tat ")
     ]
@@ -166,11 +166,11 @@ def told(text: str) -> str:
 
 
 class Failed(Exception):
-    """What a program in a driver ended with."""
+    """The error of a program in a driver."""
 
 
 class Driver:
-    """A Spark program of its own, in a process of its own."""
+    """A Spark program in its own process."""
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.log = folder / "stderr"
@@ -178,7 +178,7 @@ class Driver:
         self.asked = 0
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, HERE / "driver.py"],
+                [sys.executable, HERE / "support" / "driver.py"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -187,14 +187,14 @@ class Driver:
             )
 
     def run(self, program: str, seconds: float = 110, **values: Any) -> Any:
-        """What a program returns: the body of a function. Values that JSON has are its variables."""
+        """The result of a program: the body of a function. Values that JSON can represent are its variables."""
         variables = "".join(f"{name} = json.loads({json.dumps(value)!r})\n" for name, value in values.items())
         text = f"import json\n{variables}{textwrap.dedent(program)}"
         self.asked += 1
         self.process.stdin.write(json.dumps([self.asked, text]).encode() + b"\n")
         self.process.stdin.flush()
         answer = {"asked": 0}
-        # A test that ran out of time may have left its answer behind.
+        # A test that timed out may have left its answer unread.
         while answer["asked"] < self.asked:
             answer = json.loads(self._line(seconds))
         if "error" in answer:
@@ -211,7 +211,7 @@ class Driver:
         return line
 
     def begin(self, master: str, *files: Path, conf: dict[str, str] | None = None, **settings: Any) -> None:
-        """Begins a session, which programs then have as `spark`."""
+        """Begins a session. Programs have it as `spark`."""
         self.run(
             "spark = session(master, files, settings, conf)",
             master=master,
@@ -221,18 +221,18 @@ class Driver:
         )
 
     def said(self) -> str:
-        """What it has written to its log so far."""
+        """The text of its log so far."""
         return self.log.read_text(errors="replace")
 
     def below(self) -> list[psutil.Process]:
-        """All processes that it has started, and theirs."""
+        """All processes below it."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def workers(self) -> list[psutil.Process]:
-        """Those that are guests, or begin or end them.
+        """The processes of guests, and those that begin or end guests.
 
-        A bash is neither: Spark's start script becomes the JVM by `exec`, and may do so before it has reaped the
-        subshell of its process substitution. That subshell is a zombie for as long as the JVM lives.
+        A bash is not one of them. Spark's start script becomes the JVM by `exec`, and may do so before it has reaped
+        the subshell of its process substitution. That subshell is a zombie as long as the JVM lives.
         """
         return [process for process in self.below() if name(process) not in ("java", "bash", "")]
 
@@ -256,7 +256,7 @@ class Driver:
 
 @pytest.fixture(scope="session")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Driver]]:
-    """Starts drivers, which end with the tests."""
+    """Starts drivers. They end with the tests."""
     begun: list[Driver] = []
 
     def driver(**environment: str) -> Driver:
@@ -270,7 +270,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
 
 @pytest.fixture(scope="session")
 def driver(drivers: Callable[..., Driver]) -> Driver:
-    """A Spark program that begins and stops sessions; no test leaves one."""
+    """A Spark program that begins and stops sessions. No test leaves a session."""
     return drivers()
 
 
@@ -286,7 +286,7 @@ def value(spark: SparkSession, query: str) -> Any:
 
 
 def error(run: Callable[[], object]) -> str:
-    """What a query ends with, without the JVM's stack."""
+    """The error of a query, without the JVM's stack."""
     with pytest.raises(Exception) as caught:
         run()
     return told(str(caught.value))

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from .conformance import (
+from .conftest import IS_NEWEST, error, rows
+from .support.conformance import (
     CASES,
     KINDS,
     LANGUAGES,
@@ -20,7 +21,6 @@ from .conformance import (
     repeated,
     shortened,
 )
-from .conftest import IS_NEWEST, error, rows
 
 NULLS = {
     "none": "false",

@@ -1,3 +1,3 @@
-//! Nothing. Only a crate with a build script may ask for features of crates that build scripts use.
+//! Does nothing. Only a crate with a build script can select features of crates that build scripts use.
 
 fn main() {}

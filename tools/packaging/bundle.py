@@ -1,6 +1,6 @@
 """Makes the native files of a folder fit for other machines: `bundle.py FOLDER`, for the wheel and the gem.
 
-Strips them, forgets where they were built, and puts the libraries that V8 needs and the licences beside them.
+Strips the files, removes paths of the build, and adds the libraries that V8 needs and the licences.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 V8 = ROOT / ".v8" / "lib"
-#: Every Linux of the C library's age has these.
+#: Every Linux with this C library has these.
 SYSTEM = re.compile(r"(ld-linux.*|linux-vdso|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\.so")
-#: Where the program looks for V8: first beside itself.
+#: The folders in which the program looks for V8. The first is beside itself.
 PATHS = re.compile(rb"\$ORIGIN/v8(:[^\0]*)?\0")
-#: The copyright notices of the Debian packages that were fetched, and of those that are installed.
+#: The copyright notices of fetched Debian packages, and of installed ones.
 NOTICES = ROOT / ".v8" / "notices"
 DOCUMENTS = Path("/usr/share/doc")
-#: What DuckDB reads from the end of an extension, which a strip would cut off.
+#: The bytes that DuckDB reads from the end of an extension. `strip` would remove them.
 FOOTER = 512
 
 
 def finish(file: Path) -> None:
-    """Strips a program or a library and leaves it one place to look for V8."""
+    """Strips a program or a library, and leaves it one folder in which it looks for V8."""
     content = file.read_bytes()
     footer = content[-FOOTER:] if file.suffix == ".duckdb_extension" else b""
     subprocess.run(["strip", "--strip-unneeded", file], check=True)
@@ -37,7 +37,7 @@ def finish(file: Path) -> None:
 
 
 def needed(program: Path) -> dict[str, Path]:
-    """The libraries that a program or library needs, by the names by which they are looked for."""
+    """The libraries that a program or library needs, by their names."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(V8)}
     listed = subprocess.run(["ldd", program], env=environment, stdout=subprocess.PIPE, text=True, check=True)
     found = re.findall(r"^\s*(\S+) => (/\S+)", listed.stdout, re.MULTILINE)
@@ -45,7 +45,7 @@ def needed(program: Path) -> dict[str, Path]:
 
 
 def bundle_v8(folder: Path) -> dict[str, str]:
-    """Copies V8 and all that it needs. Returns their copyright notices."""
+    """Copies V8 and the libraries that it needs. Returns their copyright notices."""
     (library,) = V8.glob("libnode.so.*")
     notices = {file.name: notice(file) for file in NOTICES.iterdir()}
     return notices | bundle({library.name: library, **needed(library)}, folder)
@@ -68,7 +68,7 @@ def bundle(libraries: dict[str, Path], folder: Path) -> dict[str, str]:
 
 
 def notice(file: Path) -> str:
-    """The text of a copyright notice, some of which are older than UTF-8."""
+    """The text of a copyright notice. Some are older than UTF-8."""
     if not file.exists():
         sys.exit(f"{file} is not there, but what is passed on needs it")
     return file.read_text(encoding="utf-8", errors="replace")
@@ -76,7 +76,7 @@ def notice(file: Path) -> str:
 
 def owner(library: Path) -> str:
     """The Debian package of an installed library."""
-    # /lib is a link to /usr/lib, and the package was made for one of them.
+    # /lib is a link to /usr/lib, and the package names one of them.
     for path in (library, library.resolve(), Path("/usr", *library.parts[1:])):
         found = subprocess.run(["dpkg", "-S", path], capture_output=True, text=True)
         if found.returncode == 0:
@@ -85,11 +85,11 @@ def owner(library: Path) -> str:
 
 
 def write_licences(folder: Path, notices: dict[str, str]) -> None:
-    """Copies the licence, and writes those of the crates that are linked in and of the libraries beside them."""
+    """Copies our licence, and writes those of the linked crates and of the copied libraries."""
     shutil.copyfile(ROOT / "LICENSE", folder / "LICENSE")
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host()]
     metadata = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    # Crates with the same text share it.
+    # Crates with the same text share one entry.
     crates: dict[str, list[str]] = {}
     for package in sorted(json.loads(metadata.stdout)["packages"], key=itemgetter("name", "version")):
         if package["source"] is not None:
@@ -117,7 +117,7 @@ def host() -> str:
 
 
 def main() -> None:
-    """Does all of it."""
+    """The program."""
     folder = Path(sys.argv[1])
     for file in folder.rglob("*"):
         if file.is_file() and file.name != "libduckdb.so" and file.read_bytes()[:4] == b"\x7fELF":

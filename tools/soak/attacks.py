@@ -21,20 +21,20 @@ from shared import (
     Tally,
 )
 
-#: Client processes at a time.
+#: The number of client processes at a time.
 CLIENTS = 3
 #: The program of a client.
 CLIENT = Path(__file__).parent / "client.py"
 
 
 class Proxy:
-    """Passes connections on to the server, and cuts or stalls them."""
+    """Forwards connections to the server, and cuts or stalls them."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        #: Set while data flow.
+        #: Set unless the connections are stalled.
         self._flows = threading.Event()
         self._flows.set()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -73,31 +73,31 @@ class Proxy:
         with self._lock:
             if pair in self._pairs:
                 self._pairs.remove(pair)
-                # The other direction's thread may be about to use them: shut down, they tell it the end.
+                # The thread of the other direction may still use the sockets. They are shut down, so it ends.
             else:
                 for end in pair:
                     end.close()
 
     def cut(self, chance: random.Random) -> bool:
-        """Cuts a connection, in the midst of whatever travels on it."""
+        """Cuts a connection, even in the middle of a message."""
         with self._lock:
             if not self._pairs:
                 return False
             for end in chance.choice(self._pairs):
-                # Both sides are sent a reset instead of an end.
+                # Both sides get a reset instead of an orderly end.
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
         return True
 
     def stall(self, seconds: float) -> None:
-        """Lets nothing pass for a while."""
+        """Forwards nothing for a while."""
         self._flows.clear()
         time.sleep(seconds)
         self._flows.set()
 
     def close(self) -> None:
-        """Takes no more connections."""
+        """Accepts no more connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -105,7 +105,7 @@ class Proxy:
 
 @dataclass
 class Clients:
-    """The client processes. One that was killed is followed by another."""
+    """The client processes. A new one replaces each that was killed."""
 
     addresses: list[str]
     tally: Tally
@@ -115,14 +115,14 @@ class Clients:
     readers: list[threading.Thread] = field(default_factory=list)
 
     def keep(self) -> None:
-        """Starts those that are missing."""
+        """Starts missing clients."""
         self.processes = [process for process in self.processes if process.poll() is None]
         while len(self.processes) < CLIENTS:
             address = self.chance.choice(self.addresses)
             self.processes.append(self.start(address))
 
     def start(self, address: str) -> subprocess.Popen[str]:
-        """Starts one that asks at an address."""
+        """Starts a client of an address."""
         command = [sys.executable, CLIENT, address, str(self.chance.randrange(1 << 32))]
         with self.errors.open("a") as errors:
             process = subprocess.Popen(
@@ -137,7 +137,7 @@ class Clients:
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            # The last line of one that is killed may be torn.
+            # The last line of a killed client may be incomplete.
             with contextlib.suppress(json.JSONDecodeError):
                 told = json.loads(line)
                 with self.tally.lock:
@@ -150,7 +150,7 @@ class Clients:
             )
 
     def end(self, process: subprocess.Popen[str]) -> None:
-        """Lets one end what it is doing."""
+        """Lets a client finish its queries and end."""
         if process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
@@ -161,7 +161,7 @@ class Clients:
             process.kill()
 
     def end_all(self) -> None:
-        """Lets all end, and hears their last words."""
+        """Lets all clients end, and reads their last lines."""
         for process in self.processes:
             self.end(process)
         for reader in self.readers:
@@ -170,7 +170,7 @@ class Clients:
 
 @dataclass
 class Attacker:
-    """Does harm now and then, until it is stopped."""
+    """Attacks the server, its workers, its clients and their connections."""
 
     server: psutil.Process
     clients: Clients
@@ -179,14 +179,21 @@ class Attacker:
     chance: random.Random
 
     def attack(self) -> None:
-        """Does some harm."""
-        harms = [self.kill_worker, self.cut, self.kill_client, self.stop_worker, self.stop_client, self.stall]
-        [harm] = self.chance.choices(harms, [8, 8, 2, 2, 1, 1])
-        harm()
+        """Runs a random attack."""
+        attacks = [
+            self.kill_worker,
+            self.cut,
+            self.kill_client,
+            self.stop_worker,
+            self.stop_client,
+            self.stall,
+        ]
+        [attack] = self.chance.choices(attacks, [8, 8, 2, 2, 1, 1])
+        attack()
 
     def _signal(self, pid: int | None, what: signal.Signals, name: str) -> psutil.Process | None:
         try:
-            # psutil compares the time of its start, so that no stranger with the same number is hit.
+            # psutil compares the start time, so that it cannot hit another process with the same number.
             process = psutil.Process(pid)
             process.send_signal(what)
         except psutil.NoSuchProcess:
@@ -199,7 +206,7 @@ class Attacker:
         return self.chance.choice(below).pid if below else None
 
     def kill_worker(self) -> None:
-        """Kills a worker, or a zygote."""
+        """Kills a worker or a zygote."""
         if pid := self._worker():
             self._signal(pid, signal.SIGKILL, "kills of workers")
 
@@ -208,12 +215,12 @@ class Attacker:
         self._signal(self.chance.choice(self.clients.processes).pid, signal.SIGKILL, "kills of clients")
 
     def cut(self) -> None:
-        """Cuts a lane."""
+        """Cuts the connection of a lane."""
         if self.proxy.cut(self.chance):
             self.tally.add("cuts of lanes")
 
     def stall(self) -> None:
-        """Lets nothing pass on the lanes that use the proxy."""
+        """Stalls the lanes that use the proxy."""
         self.proxy.stall(self.chance.uniform(0.05, 1))
         self.tally.add("stalls of lanes")
 
@@ -229,5 +236,5 @@ class Attacker:
             self._pause(pid, "stops of workers")
 
     def stop_client(self) -> None:
-        """Stops a client for a while: it does not read."""
+        """Stops a client for a while, so that it does not read."""
         self._pause(self.chance.choice(self.clients.processes).pid, "stops of clients")

@@ -24,7 +24,7 @@ from shared import (
 
 import crosslane
 
-#: What a query may end with because of an attack.
+#: The errors of queries that an attack explains.
 EXPLAINED = re.compile(
     r"the server at \S+: (its worker|it closed the connection|Connection reset|Broken pipe|a worker process|the zygote"
     r"|.*(was killed|crashed|ended|lost))"
@@ -36,13 +36,13 @@ EXPLAINED = re.compile(
 def check(
     tally: Tally, sql: str, rows: list[tuple[object, ...]] | None, due: list[tuple[object, ...]]
 ) -> None:
-    """Compares rows that were got, if there are any, with those that are due."""
+    """Compares the rows of a query with the right ones. Without rows, an attack has ended the query."""
     if rows is not None and sorted(rows) != due:
         tally.found("wrong rows", f"{sql}: {len(rows)} rows, such as {rows[:3]}, instead of {len(due)}")
 
 
 def query(con: duckdb.DuckDBPyConnection, tally: Tally, chance: random.Random) -> None:
-    """Runs a query of some kind."""
+    """Runs a query of a random kind."""
     language = chance.choice(list(SOURCES))
     count = int(30_000 ** chance.random())
     match chance.randrange(6):
@@ -50,7 +50,7 @@ def query(con: duckdb.DuckDBPyConnection, tally: Tally, chance: random.Random) -
             sql = f"FROM {language}_count({count})"
             due = [(i * 2,) for i in range(count)]
         case 1:
-            # The rest is not wanted.
+            # The query does not read the rest.
             sql = f"FROM {language}_count(1_000_000_000) LIMIT {min(count, 5000)}"
             due = [(i * 2,) for i in range(min(count, 5000))]
         case 2:
@@ -65,7 +65,7 @@ def query(con: duckdb.DuckDBPyConnection, tally: Tally, chance: random.Random) -
 
 
 def attach(con: duckdb.DuckDBPyConnection, tally: Tally, address: str) -> bool:
-    """Attaches the server. An attack may make that fail, but not each time."""
+    """Attaches the server. Attacks may make some tries fail, but not all."""
     sql = f"CALL crosslane_attach('{address}')"
     for _ in range(20):
         if ask(con, tally, sql, EXPLAINED) is not None:
@@ -75,7 +75,7 @@ def attach(con: duckdb.DuckDBPyConnection, tally: Tally, address: str) -> bool:
 
 
 def run(address: str, seed: int) -> None:
-    """Asks from two threads until standard input ends, and tells on standard output what has happened."""
+    """Queries from two threads until standard input ends, and prints its events to standard output."""
     tally, chance, stop = Tally(), random.Random(seed), threading.Event()
     con = crosslane.connect(config={"threads": 3})
     make_numbers(con)

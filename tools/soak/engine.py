@@ -3,11 +3,10 @@
     make soak                 one minute
     make soak SECONDS=600     ten
 
-Two threads run queries over functions in Python, JavaScript and Ruby, while a third kills a random process below
-the engine (SIGKILL) every few hundred milliseconds: lanes and zygotes alike. The database is closed and opened
-again all the time. Each row is compared with what the function must give. The program ends with exit code 1 if
-there was a wrong row, an error that a kill does not explain, a hang, a process that outlived its engine, or
-memory or descriptors that grew.
+Two threads run queries over functions in Python, JavaScript and Ruby. A third thread kills a random process below the
+engine (SIGKILL) every few hundred milliseconds: lanes and zygotes. The database is closed and opened again every few
+seconds. Each row is compared with the right result. The program ends with exit code 1 if there was a wrong row, an
+error that a kill does not explain, a hang, a process that outlived its engine, or memory or descriptors that grew.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ from shared import (
 
 import crosslane
 
-#: How long a database is used before it is closed and opened again.
+#: Seconds until a database is closed and opened again.
 CYCLE = 4.0
-#: Seconds between two kills, at most.
+#: The most seconds between two kills.
 PAUSE = 0.4
 
-#: What a query may end with because its workers were killed.
+#: The errors of queries whose workers were killed.
 EXPLAINED = re.compile(
     r"worker process (was killed|crashed|ended)|worker closed its connection|zygote|ended before it had loaded"
     r"|was not loaded|no worker|worker ended at once|process that loaded the file was killed"
@@ -58,13 +57,13 @@ def below() -> list[psutil.Process]:
 
 
 def kill_some(tally: Tally, stop: threading.Event, chance: random.Random) -> None:
-    """Kills a random process below this one now and then."""
+    """Kills random processes below this one."""
     while not stop.wait(chance.uniform(0.02, PAUSE)):
         if not (alive := below()):
             continue
         victim = chance.choice(alive)
         try:
-            # psutil compares the time of its start, so that no stranger with the same number is hit.
+            # psutil compares the start time, so that it cannot hit another process with the same number.
             victim.kill()
             tally.add("kills")
         except psutil.NoSuchProcess:
@@ -100,14 +99,15 @@ def use(files: list[Path], seconds: float, tally: Tally, chance: random.Random) 
 
 
 def early(usage: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What was used after the first databases: what these leave is caches of the allocator, of DuckDB, of Python."""
+    """The usage after the first databases. It includes caches of the allocator, of DuckDB, and of Python."""
     return usage[: max(1, len(usage) // 4)]
 
 
 def settled(engine: psutil.Process, known: int | None) -> int:
-    """The engine's descriptors, once they are no more than were known, or after ten seconds; without such, once they stand still.
+    """The engine's descriptors, when there are no more than `known`, or after ten seconds.
 
-    The last threads of a closed database may wait for a processor before they end.
+    Without a known number, it waits until the number does not change for half a second. The last threads of a closed
+    database may wait for a processor before they end.
     """
     count, since = engine.num_fds(), time.monotonic()
     end = since + 10
@@ -119,7 +119,7 @@ def settled(engine: psutil.Process, known: int | None) -> int:
 
 
 def run(seconds: float, seed: int) -> bool:
-    """Runs for so many seconds. False if something happened that must not."""
+    """Runs for this many seconds. Returns whether there were no findings."""
     mark()
     tally, chance = Tally(), random.Random(seed)
     threading.Thread(target=watch, args=(tally,), daemon=True).start()
@@ -128,7 +128,7 @@ def run(seconds: float, seed: int) -> bool:
     with tempfile.TemporaryDirectory() as folder, Progress(*columns, transient=True) as progress:
         task = progress.add_task("soak", total=seconds)
         files = write_sources(Path(folder), SOURCES)
-        # Two at least: growth is what the last one leaves beyond the first.
+        # At least two databases: growth is the difference between the last and the first ones.
         while (passed := time.monotonic() - begun) < seconds or len(usage) < 2:
             use(files, min(CYCLE, max(1.0, (seconds - passed) / 2)), tally, chance)
             tally.add("databases")

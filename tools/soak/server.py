@@ -3,11 +3,13 @@
     make soak-server                 one minute
     make soak-server SECONDS=600     ten
 
-`crosslane serve` offers functions in Python, JavaScript and Ruby over a Unix socket and TCP. Client processes attach it, in
-DuckDB, and run scalar, table, aggregate and stream queries whose rows are known. Meanwhile the workers and zygotes of the server and the
-clients are killed (SIGKILL) or stopped for a moment, and the connections of lanes are cut or stalled by a proxy. At the end no connection
-and no call may be left at the server; its descriptors, threads, processes and memory have to be about what they were before;
-a new client has to get right answers; SIGTERM has to end the server with exit code 0; and no process, file or socket may stay behind.
+`crosslane serve` has functions in Python, JavaScript and Ruby, at a Unix socket and a TCP port. Client processes attach
+it in DuckDB, and run scalar, table, aggregate and stream queries with known rows. Meanwhile workers, zygotes and clients
+are killed (SIGKILL) or stopped for a moment, and a proxy cuts or stalls connections of lanes. At the end:
+
+- no connection and no call is left at the server, and it uses no more resources than before,
+- a new client gets right answers,
+- SIGTERM ends the server with exit code 0, and no process, file or socket is left.
 """
 
 from __future__ import annotations
@@ -43,17 +45,18 @@ from shared import (
 
 import crosslane
 
-#: Workers of each file, at most.
+#: The most workers of each file.
 WORKERS = 3
-#: Seconds between two attacks, at most.
+#: The most seconds between two attacks.
 PAUSE = 0.3
-#: Seconds in which the server has to come to rest when its clients are gone.
+#: The most seconds until the server is at rest after its clients have gone.
 REST = 60.0
-#: A worker that nobody has used for five seconds goes back to its pool, which ends it after one more.
+#: The server is at rest when nothing changes for this many seconds. A worker goes back to its pool after five idle
+#: seconds, and the pool ends it after one more.
 STILL = 7.0
-#: Growth of the server's memory that is no finding, in MB: allocators keep some.
+#: The server's memory may grow by this many MB, because allocators keep some.
 MEMORY = 100
-#: Where files are in memory that programs share.
+#: The folder of files in shared memory.
 SHARED_MEMORY = Path("/dev/shm")
 #: Beside the scalar functions: a table, an aggregate and a stream function in each language.
 MORE_SOURCES = {
@@ -89,7 +92,7 @@ MORE_SOURCES = {
 
 @dataclass
 class Use:
-    """What a server uses."""
+    """The resources that a server uses."""
 
     descriptors: int
     threads: int
@@ -98,13 +101,13 @@ class Use:
 
     @classmethod
     def of(cls, server: psutil.Process) -> Use:
-        """What this one uses now."""
+        """The resources that this server uses now."""
         below = server.children(recursive=True)
         return cls(server.num_fds(), server.num_threads(), len(below), server.memory_info().rss >> 20)
 
 
 def connections(server: psutil.Process, path: Path) -> int:
-    """The connections that a server has, besides those that listen."""
+    """The number of a server's connections, without the sockets that listen."""
     tcp = [c for c in server.net_connections("tcp") if c.status == psutil.CONN_ESTABLISHED]
     unix = [c for c in server.net_connections("unix") if c.laddr == str(path)]
     return len(tcp) + max(0, len(unix) - 1)
@@ -115,7 +118,7 @@ def serving(files: list[Path], path: Path, log: Path) -> Iterator[tuple[subproce
     """A server at a Unix socket and a port, and its addresses."""
     command = [sys.executable, "-P", "-m", "crosslane._cli", "serve", *map(str, files)]
     command += ["--listen", f"crosslane+unix://{path}", "--listen", "crosslane://127.0.0.1:0"]
-    # Workers that nobody uses end soon, so that what is left is what is lost.
+    # Idle workers end soon, so that only lost ones are left.
     command += ["--workers", str(WORKERS), "--set", "idle_timeout=1"]
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -131,7 +134,7 @@ def serving(files: list[Path], path: Path, log: Path) -> Iterator[tuple[subproce
 
 
 def ask_all(address: str, tally: Tally) -> None:
-    """Calls a function of each kind in each language, on a new database: all must be right."""
+    """Calls a function of each kind in each language, on a new database. All results must be right."""
     nothing = re.compile(r"(?!)")
     con = crosslane.connect(config={"threads": 2})
     make_numbers(con)
@@ -151,7 +154,7 @@ def ask_all(address: str, tally: Tally) -> None:
 
 
 def at_rest(server: psutil.Process, path: Path) -> Use:
-    """What a server uses that has no clients, as soon as that stands still for longer than it keeps unused workers."""
+    """The resources of a server without clients, when they have not changed for `STILL` seconds."""
     use, since = Use.of(server), time.monotonic()
     end = since + REST
     while (now := time.monotonic()) < end and (now - since < STILL or connections(server, path)):
@@ -163,12 +166,15 @@ def at_rest(server: psutil.Process, path: Path) -> Use:
 
 
 def files_in(folders: list[Path]) -> set[str]:
-    """What programs have made in these folders."""
+    """The files in these folders."""
     return {str(file) for folder in folders for file in folder.rglob("*")}
 
 
 def run(seconds: float, seed: int, contained: bool = False) -> bool:
-    """Runs for so many seconds. False if something happened that must not. Others use the shared memory, too, unless it is contained."""
+    """Runs for this many seconds. Returns whether there were no findings.
+
+    Only a contained run has the shared memory for itself, and checks it for files.
+    """
     mark()
     tally, chance = Tally(), random.Random(seed)
     growth: dict[str, str] = {}
@@ -228,7 +234,7 @@ def run(seconds: float, seed: int, contained: bool = False) -> bool:
 
 
 def excess(before: Use, after: Use) -> list[str]:
-    """What a server uses more of than before."""
+    """The resources of which a server uses more than before."""
     more = [
         what
         for what in ("descriptors", "threads", "processes")
@@ -238,8 +244,10 @@ def excess(before: Use, after: Use) -> list[str]:
 
 
 def contain() -> bool:
-    """Runs on in namespaces of its own, if there can be any: whatever happens, all that was started ends with them, and files in shared
-    memory are its own. Whether it does."""
+    """Goes on in new namespaces, if the machine allows that. Returns whether it does.
+
+    All processes end with the namespaces, and shared memory has no files of other programs.
+    """
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if "CROSSLANE_SOAK" in os.environ:
         return True
@@ -249,7 +257,7 @@ def contain() -> bool:
     for space in (unshare, [*unshare, "--user", "--map-root-user"]):
         if subprocess.run([*space, *mount.split()], capture_output=True).returncode == 0:
             mark()
-            # A shell waits for orphans, as the first process of a namespace has to.
+            # The first process of a namespace must wait for orphans. A shell does.
             script = f'{mount} && "$@"; exit $?'
             os.execvp("unshare", [*space, "sh", "-c", script, "sh", sys.executable, *sys.argv])
     return False

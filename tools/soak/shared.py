@@ -1,4 +1,4 @@
-"""What the soaks have in common: functions whose results are known, queries whose rows are checked, and what is looked for."""
+"""What the soaks share: functions with known results, queries that check rows, and the count of findings."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rich.table import Table
 ROWS = 250_000
 #: A query that takes longer hangs.
 HANG = 90.0
-#: What must not happen.
+#: The findings: events that must not happen.
 BAD = ("wrong rows", "unexpected errors", "hangs", "orphans", "leaks")
-#: All processes below this one inherit it, whatever becomes of their parents.
+#: All processes below this one inherit this mark, even when their parents have ended.
 MARK = os.environ.get("CROSSLANE_SOAK") or str(uuid.uuid4())
 
-#: The same functions in each language; ``{p}`` is its prefix.
+#: The same functions in each language. Their names begin with the language.
 SOURCES = {
     "py": """
         from crosslane import udf
@@ -61,7 +61,7 @@ SOURCES = {
     """,
 }
 
-#: What each function gives, and the most rows that it is called with.
+#: The result of each function, and the most rows of a query with it.
 EXPECTED: dict[str, tuple[Callable[[int], object], int]] = {
     "next": (lambda x: x + 1, ROWS),
     "text": (lambda x: f"{x}/{x * 7}" if x % 5 else "x" * (x % 300), 60_000),
@@ -73,22 +73,22 @@ EXPECTED: dict[str, tuple[Callable[[int], object], int]] = {
 
 @dataclass
 class Tally:
-    """What has happened so far."""
+    """The events so far."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     counts: Counter[str] = field(default_factory=Counter)
-    #: The first few of what must not happen.
+    #: The first ten findings.
     findings: list[str] = field(default_factory=list)
     #: When each thread began its query.
     running: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def add(self, what: str, count: int = 1) -> None:
-        """Counts something."""
+        """Counts an event."""
         with self.lock:
             self.counts[what] += count
 
     def found(self, what: str, text: str) -> None:
-        """Counts something that must not happen."""
+        """Counts a finding."""
         with self.lock:
             self.counts[what] += 1
             if len(self.findings) < 10:
@@ -108,7 +108,7 @@ def write_sources(folder: Path, sources: dict[str, str]) -> list[Path]:
 def ask(
     con: duckdb.DuckDBPyConnection, tally: Tally, sql: str, explained: Pattern[str]
 ) -> list[tuple[object, ...]] | None:
-    """The rows of a query; none if it ended with an error, which a kill has to explain."""
+    """The rows of a query. None if it ended with an error, which an attack must explain."""
     name = threading.current_thread().name
     tally.running[name] = (time.monotonic(), sql)
     try:
@@ -129,7 +129,7 @@ def ask(
 def query_scalar(
     con: duckdb.DuckDBPyConnection, tally: Tally, chance: random.Random, explained: Pattern[str]
 ) -> None:
-    """Runs one query of a scalar function and checks its rows."""
+    """Runs a query with a scalar function, and checks its rows."""
     kind, language = chance.choice(list(EXPECTED)), chance.choice(list(SOURCES))
     expected, most = EXPECTED[kind]
     first = chance.randrange(ROWS)
@@ -141,7 +141,7 @@ def query_scalar(
     if len(rows) != count:
         tally.found("wrong rows", f"{sql}: {len(rows)} rows instead of {count}")
     for i, result in rows:
-        # A row on which its worker was killed is NULL, as one that raised.
+        # A row whose worker was killed is NULL, like a row that raised.
         if result != expected(i) and not (kind == "some" and result is None):
             tally.found("wrong rows", f"{sql}: {result!r} for {i}")
 
@@ -152,12 +152,12 @@ def make_numbers(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def mark() -> None:
-    """Marks all processes that this one starts from now on."""
+    """Marks all processes that this one starts later."""
     os.environ["CROSSLANE_SOAK"] = MARK
 
 
 def marked() -> list[int]:
-    """The processes that this one, or one below it, has started, and that live; the first of a namespace waits for this one."""
+    """The living processes below this one, at any depth. The first process of a namespace does not count."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -170,7 +170,7 @@ def marked() -> list[int]:
 
 
 def watch(tally: Tally) -> None:
-    """Ends the program when a query hangs, and says where everyone is."""
+    """Ends the program when a query hangs, and prints the stacks of all threads."""
     while True:
         time.sleep(1)
         for name, (began, sql) in list(tally.running.items()):
@@ -182,7 +182,7 @@ def watch(tally: Tally) -> None:
 
 
 def wait_for_none(find: Callable[[], list[int]], seconds: float) -> list[int]:
-    """What is still there after so many seconds."""
+    """Waits until nothing is found any more. Returns what is left after this time."""
     end = time.monotonic() + seconds
     while (left := find()) and time.monotonic() < end:
         time.sleep(0.05)
@@ -190,7 +190,7 @@ def wait_for_none(find: Callable[[], list[int]], seconds: float) -> list[int]:
 
 
 def report(tally: Tally, growth: dict[str, str] | None = None) -> None:
-    """Prints what has happened."""
+    """Prints the events and the findings."""
     table = Table("what", "count", title="soak")
     for what in sorted(set(tally.counts).difference(BAD)):
         table.add_row(what, f"{tally.counts[what]:,}")

@@ -1,9 +1,12 @@
-"""Runs tests many times, beside a load that keeps all cores busy, and tells how often each failed.
+"""Runs tests many times, beside a load that keeps all cores busy, and counts how often each failed.
 
     tools/test --repeat N TEST...
 
-A test is what its runner takes, from this folder: `python/tests/workers/test_waits.py::test_x` and `spark/tests/...` for pytest (on the newest DuckDB and Spark),
-`ruby/test/test_v8.rb` or `ruby/test/test_v8.rb:test_x` for Ruby, and `crosslane-ring` or `crosslane-ring:part_of_a_name` for cargo.
+A test has the form of its runner:
+
+- pytest, on the newest DuckDB and Spark: `python/tests/workers/test_waits.py::test_x`, `spark/tests/test_kinds.py`
+- Ruby: `ruby/test/test_v8.rb`, `ruby/test/test_v8.rb:test_x`
+- cargo: `crosslane-ring`, `crosslane-ring:part_of_a_name`
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(rang
 
 
 def command(test: str) -> tuple[list[str], Path]:
-    """What runs a test, and in which folder."""
+    """The command that runs a test, and its folder."""
     file, _, name = test.partition(":")
     top, _, rest = test.partition("/")
     if top in ("python", "spark"):
@@ -35,7 +38,7 @@ def command(test: str) -> tuple[list[str], Path]:
 
 @contextmanager
 def load() -> Iterator[None]:
-    """A process for each core that does nothing but compute. They end with this program, however it ends."""
+    """A process for each core that only computes. They end when this program ends, even if it is killed."""
     spinning = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in os.sched_getaffinity(0)]
     try:
         yield

@@ -1,8 +1,8 @@
-"""Adds up what the test runners printed: how many tests passed, failed and were skipped, and which ones failed.
+"""Adds up the output of test runners: how many tests passed, failed and were skipped, and which ones failed.
 
     python tools/testing/tally.py FILE...
 
-In CI a skipped test is a failure: what cannot run there has to be named, and not passed over.
+In CI a skipped test is a failure: a test that cannot run there must not go unnoticed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ MINITEST = re.compile(
 PYTEST = re.compile(
     r"(?P<count>\d+) (?:subtests )?(?P<what>passed|failed|errors?|skipped|deselected|xfailed|xpassed)\b"
 )
-#: Where each runner names a test that failed. Minitest and cargo say on the next line why it did.
+#: How each runner names a test that failed. Minitest and cargo tell the reason on the next line.
 PYTEST_FAILED = re.compile(r"^(?P<test>(?:FAILED |ERROR |SUBFAILED).+)$")
 MINITEST_FAILED = re.compile(r"^(?P<test>\w+#test_\w+(?: \[[^\]]+\])?):$")
 CARGO_FAILED = re.compile(r"^thread '(?P<test>[^']+)'.* panicked at .+:$")
-#: What `tools/test` and pytest say of times.
+#: How `tools/test` and pytest print times.
 STEP = re.compile(r"^(?P<outcome>took|failed after) (?P<seconds>\d+) s: (?P<step>.+)$", re.MULTILINE)
 DURATION = re.compile(r"^(?P<seconds>\d+\.\d+)s (?:call|setup|teardown) +(?P<test>\S+::.+)$", re.MULTILINE)
 #: How many of the slowest tests are shown.
 SLOWEST = 25
-#: How many characters of a failure are shown at the end; the whole of it stands above.
+#: How many characters of a failure are shown at the end.
 SHOWN = 300
-#: A part that says itself that it was left out.
+#: A part that was left out.
 SKIPPED = re.compile(r"^skipped: ")
 
 
@@ -58,7 +58,7 @@ def tally(text: str) -> Counter[str]:
 
 
 def failures(text: str) -> list[str]:
-    """A line for each test that failed: its name, and the first words of why."""
+    """A line for each test that failed: its name, and the beginning of the reason."""
     found = []
     lines = text.splitlines()
     for line, following in zip(lines, [*lines[1:], ""]):
@@ -70,7 +70,7 @@ def failures(text: str) -> list[str]:
 
 
 def times(text: str) -> list[str]:
-    """A line for each step, in their order, and one for each of the slowest tests."""
+    """A line for each step, and a line for each of the slowest tests."""
     steps = [
         f"{int(step['seconds']) // 60:3}:{int(step['seconds']) % 60:02}  {step['step']}"
         for step in STEP.finditer(text)
@@ -92,7 +92,7 @@ def main() -> None:
     for line in times(text):
         print(line)
     if counts["failed"]:
-        # Tests that expect a panic print one too: it is the count that says whether a test failed.
+        # Tests that expect a panic print one, too. So only the count says whether a test has failed.
         print("", *failures(text), sep="\n")
     # A step may fail without a test: a linter, or a soak.
     failed = [step["step"] for step in STEP.finditer(text) if step["outcome"] != "took"]

@@ -1,4 +1,4 @@
-"""A Spark program of its own, which does what a test asks of it: line by line, JSON in and JSON out."""
+"""A Spark program that runs what a test asks for. Questions and answers are lines of JSON."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def session(master, files, settings, conf):
 
 
 def main():
-    # What functions, Spark and programs print goes to the log.
+    # The prints of functions, of Spark and of programs go to the log.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     names = {"session": session}

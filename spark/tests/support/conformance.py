@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[2] / "conformance"
+FOLDER = Path(__file__).parents[3] / "conformance"
 TABLE = json.loads((FOLDER / "cases.json").read_text())
 
-#: Spark has no such type.
+#: Types that Spark does not have.
 NO_TYPE = {
     "BIGNUM",
     "BIT",
@@ -35,7 +35,7 @@ NO_TYPE = {
     "[n]",
 }
 
-#: The cases that are left out, each because Spark has no such type, in it or below.
+#: The cases that are left out, because Spark does not have their types, or types below them.
 LEFT_OUT = [
     "HUGEINT",
     "UTINYINT",
@@ -63,11 +63,11 @@ LEFT_OUT = [
     "UNION(a TINYINT, b TINYINT, tag BIT)[]",
 ]
 
-#: Values that Spark does not have: its dates and times have no infinity.
+#: Values that Spark does not have. Its dates and times have no infinity.
 NO_VALUES = {"DATE": ["infinity", "-infinity"]}
 NO_VALUES |= dict.fromkeys(("TIMESTAMP", "TIMESTAMPTZ"), NO_VALUES["DATE"])
 
-#: What Spark's SQL has for values whose text it does not read.
+#: Spark's SQL for values whose text Spark cannot parse.
 WRITTEN = {
     "5877642-06-25 (BC)": "date_from_unix_date(-2147483646)",
     "294247-01-10": "date_from_unix_date(106751992)",
@@ -125,12 +125,12 @@ class Type:
             self.kind = text.split("(")[0]
 
     def kinds(self) -> set[str]:
-        """What it is of, all the way down."""
+        """The kinds of the type and of all types below it."""
         return {self.kind}.union(*(child.kinds() for child in self.children.values()))
 
     @property
     def spark(self) -> str:
-        """What Spark calls it."""
+        """Spark's name of the type."""
         below = {name: child.spark for name, child in self.children.items()}
         match self.kind:
             case "[]":
@@ -202,7 +202,7 @@ class Value:
             self.word(",")
 
     def word(self, word: str) -> bool:
-        """Whether this comes next; then it is behind us."""
+        """Whether this word comes next. If so, it is skipped."""
         while self.text[self.at : self.at + 1] == " ":
             self.at += 1
         here = self.text.startswith(word, self.at)
@@ -222,7 +222,7 @@ def literal(type_: Type, text: str) -> str:
     if type_.kind == "BLOB":
         parts = re.findall(r"\\x(..)|(.)", text, re.DOTALL)
         return "X'" + "".join(code or f"{ord(char):02X}" for code, char in parts) + "'"
-    # Nothing in it is special, whatever `spark.sql.parser.escapedStringLiterals` says.
+    # This text means the same for each value of `spark.sql.parser.escapedStringLiterals`.
     quoted = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"CAST('{quoted}' AS {type_.spark})"
 
@@ -243,14 +243,14 @@ def sql_of(type_: Type, value: Any) -> str:
 
 
 def repeated(type_: Type, value: Any) -> str:
-    """As `sql_of`; a BINARY is repeated as a text."""
+    """As `sql_of`. A BINARY is repeated as a text."""
     if type_.kind == "BLOB" and not isinstance(value, str):
         code = value["text"].removeprefix("\\x")
         return f"unhex(repeat('{code}', {value['repeat']}))"
     return sql_of(type_, value)
 
 
-#: The cases that Spark has, by their place in the table.
+#: The cases that Spark has, by their index in the table.
 CASES = {index: case for index, case in enumerate(TABLE["cases"]) if not Type(case["type"]).kinds() & NO_TYPE}
 
 LANGUAGES = {"python": "py", "js": "js", "ruby": "rb", "lua": "lua"}
