@@ -6,15 +6,24 @@
 //!
 //! No panic leaves a callback: [`crosslane_vectors::guard`] turns it into an error of the query.
 
+#[path = "function/aggregate.rs"]
 mod aggregate;
+#[path = "command/commands.rs"]
 mod commands;
+#[path = "database/connection.rs"]
 mod connection;
+#[path = "database/database.rs"]
 mod database;
+#[path = "function/map.rs"]
 mod map;
+#[path = "database/names.rs"]
 mod names;
+#[path = "function/scalar.rs"]
 mod scalar;
+#[path = "function/table.rs"]
 mod scan;
 mod signals;
+#[path = "command/command.rs"]
 mod table;
 
 use crosslane_vectors::guard;

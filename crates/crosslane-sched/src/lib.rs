@@ -63,19 +63,30 @@
 compile_error!("crosslane-sched runs on Linux: it waits with epoll, eventfd and timerfd");
 
 mod blocking;
+#[path = "idle/busy.rs"]
 mod busy;
+#[path = "dispatcher/dispatchers.rs"]
 mod dispatcher;
+#[path = "idle/counts.rs"]
 mod idle;
+#[path = "io/descriptor.rs"]
 mod io;
+#[path = "worker/monitor.rs"]
 mod monitor;
+#[path = "idle/poller.rs"]
 mod poller;
+#[path = "dispatcher/priority.rs"]
 pub mod priority;
 mod process;
+#[path = "scheduler/group.rs"]
 mod scheduler;
 mod stats;
 mod sync;
+#[path = "task/start.rs"]
 mod task;
+#[path = "timer/timers.rs"]
 mod timer;
+#[path = "worker/worker.rs"]
 mod worker;
 
 pub use busy::BusyPoll;

@@ -1,23 +1,40 @@
 //! DuckDB's vectors and types as Crosslane's columns and types, and back, and Arrow arrays as columns: what every engine
 //! adapter around DuckDB needs, the extension as well as a client that embeds the database.
 
+#[path = "aggregate/callbacks.rs"]
 mod aggregate;
 pub mod arrow;
+#[path = "function/failures.rs"]
 mod attempts;
+#[path = "function/callback.rs"]
 pub mod guard;
+#[path = "input/vector_rows.rs"]
 mod input;
+#[path = "function/interrupt.rs"]
 mod interrupt;
+#[path = "output/results.rs"]
 mod output;
+#[path = "output/pending.rs"]
 mod portions;
+#[path = "output/projection.rs"]
 mod projection;
+#[path = "types/encoding.rs"]
 mod recoded;
+#[path = "vector/memory.rs"]
 mod room;
+#[path = "function/scalar.rs"]
 mod scalar;
+#[path = "input/query.rs"]
 mod source;
+#[path = "vector/string.rs"]
 mod string;
+#[path = "function/table.rs"]
 mod table;
+#[path = "types/names.rs"]
 mod type_names;
+#[path = "types/logical.rs"]
 mod types;
+#[path = "vector/validity.rs"]
 mod validity;
 
 pub use aggregate::{Aggregate, register_aggregate, sweep};
