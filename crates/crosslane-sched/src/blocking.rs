@@ -5,15 +5,11 @@
 //! shutdown waits for it, and its handle has its result or its panic. It never waits, so it cannot be cancelled
 //! after it has begun.
 
-use crate::scheduler::Group;
 use crate::stats::BlockingStats;
 use crate::sync::{Condvar, Mutex, lock};
-use crate::task::{self, JoinHandle};
-use crate::worker::Current;
 use async_task::Runnable;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How many threads there are at most, unless the builder says otherwise.
@@ -64,8 +60,15 @@ impl Blocking {
         drop(queue);
     }
 
-    /// Brings a call to a thread. An error means that there is none and that none can be made.
-    fn add(&self, group: &Arc<Group>, runnable: Runnable) -> io::Result<()> {
+    /// Brings a call to a thread. `start_thread` starts one more, which calls [`Blocking::run`].
+    ///
+    /// # Errors
+    /// That of `start_thread`, if there is no other thread.
+    pub(crate) fn add(
+        &self,
+        runnable: Runnable,
+        start_thread: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut state = lock(&self.state);
         if state.is_over {
             // It is dropped behind the lock, as its values may be a user's.
@@ -82,10 +85,7 @@ impl Blocking {
         }
         state.threads += 1;
         drop(state);
-        let owner = group.clone();
-        let Err(error) = group.start_thread("blocking", move || owner.blocking.run(&owner)) else {
-            return Ok(());
-        };
+        let Err(error) = start_thread() else { return Ok(()) };
         state = lock(&self.state);
         state.threads -= 1;
         if state.threads > 0 {
@@ -98,9 +98,7 @@ impl Blocking {
     }
 
     /// What a thread does.
-    fn run(&self, group: &Arc<Group>) {
-        let _entered = Current::enter(group.clone());
-        Current::set_blocking(group);
+    pub(crate) fn run(&self) {
         let mut state = lock(&self.state);
         loop {
             if let Some(runnable) = state.queue.pop_front() {
@@ -123,19 +121,5 @@ impl Blocking {
             }
         }
         state.threads -= 1;
-    }
-}
-
-impl Group {
-    pub(crate) fn spawn_blocking<F, T>(self: &Arc<Self>, call: F) -> JoinHandle<T>
-    where
-        F: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
-    {
-        // It runs once: what would bring it back is a wake, and nothing has its waker while it runs.
-        let (runnable, handle) = task::create(self, async move { call() }, |_, runnable, _| drop(runnable));
-        let added = self.blocking.add(self, runnable);
-        added.unwrap_or_else(|error| panic!("there is no thread for a call that blocks: {error}"));
-        handle
     }
 }

@@ -45,13 +45,13 @@
 //!     [ dispatcher 0's queue ] [ dispatcher 1's queue ]     room for one: the dispatcher itself
 //! ```
 //!
-//! - [`priority`] is the queue of a dispatcher, and why nobody else can be in it.
-//! - `dispatcher` and `io`: sockets, their readiness, and who is woken.
-//! - `worker`: what a worker does next. `idle`: who sleeps, and who is woken. `monitor`: what waits behind a long
-//!   task.
-//! - `poller`: epoll, wakes and the kernel's timer. `busy`: polling for a moment before a sleep. `timer`: sleeping tasks.
-//! - `task`: starting and ending tasks. `blocking`: calls that block. `scheduler`: groups of workers, and their
-//!   shutdown. `process`: what happens after a fork.
+//! - `scheduler`: groups of workers, what users start and call, and the shutdown.
+//! - `worker`: what a worker does next, and the monitor, which finds work that waits behind a long task.
+//! - `idle`: how workers sleep and wake, epoll with its wakes and the kernel's timer, and busy polling.
+//! - `dispatcher`: the dispatchers of a group; [`priority`] is the queue of one dispatcher.
+//! - `io`: sockets, and their readiness.
+//! - `task`: how tasks start and end. `timer`: tasks that sleep. `blocking`: threads for calls that block.
+//! - `process`: what happens after a fork.
 //!
 //! # Priority is not inherited
 //!
@@ -63,34 +63,19 @@
 compile_error!("crosslane-sched runs on Linux: it waits with epoll, eventfd and timerfd");
 
 mod blocking;
-#[path = "idle/busy.rs"]
-mod busy;
-#[path = "dispatcher/dispatchers.rs"]
 mod dispatcher;
-#[path = "idle/counts.rs"]
 mod idle;
-#[path = "io/descriptor.rs"]
 mod io;
-#[path = "worker/monitor.rs"]
-mod monitor;
-#[path = "idle/poller.rs"]
-mod poller;
-#[path = "dispatcher/priority.rs"]
-pub mod priority;
 mod process;
-#[path = "scheduler/group.rs"]
 mod scheduler;
 mod stats;
 mod sync;
-#[path = "task/start.rs"]
 mod task;
-#[path = "timer/timers.rs"]
 mod timer;
-#[path = "worker/worker.rs"]
 mod worker;
 
-pub use busy::BusyPoll;
-pub use dispatcher::Dispatcher;
+pub use dispatcher::{Dispatcher, priority};
+pub use idle::BusyPoll;
 pub use io::{Interest, Io};
 pub use scheduler::{Builder, Handle, Scheduler, Shutdown};
 pub use stats::{BlockingStats, WorkerStats};

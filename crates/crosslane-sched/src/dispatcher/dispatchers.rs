@@ -1,13 +1,12 @@
 //! Dispatchers: each hands the events of its sockets to the tasks that wait for them, one after another.
 //!
 //! An event wakes a task, and the dispatcher starts that task in the foreground: the worker runs the task at once,
-//! and the dispatcher waits in its own queue ([`crate::priority`]) until the task lets go of
+//! and the dispatcher waits in its own queue ([`super::priority`]) until the task lets go of
 //! the worker, or until another worker takes the dispatcher from there.
 
+use super::priority::PriorityQueue;
+use crate::idle::Token;
 use crate::io::Source;
-use crate::poller::Token;
-use crate::priority::PriorityQueue;
-use crate::scheduler::Group;
 use crate::stats::Counter;
 use crate::sync::{Mutex, MutexGuard, lock};
 use rustix::event::epoll::EventFlags;
@@ -23,7 +22,7 @@ pub(crate) struct Event {
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct EventDispatcher {
     number: u32,
     pub(crate) queue: Arc<PriorityQueue<Event>>,
     /// How often it started a handler. Written by the worker that holds its turn.
@@ -33,7 +32,7 @@ pub(crate) struct Inner {
     closed: AtomicBool,
 }
 
-impl Inner {
+impl EventDispatcher {
     fn sources(&self) -> MutexGuard<'_, Slab<Arc<Source>>> {
         lock(&self.sources)
     }
@@ -74,7 +73,7 @@ impl Inner {
 /// The dispatchers of a group.
 #[derive(Debug, Default)]
 pub(crate) struct Dispatchers {
-    all: Mutex<Slab<Arc<Inner>>>,
+    all: Mutex<Slab<Arc<EventDispatcher>>>,
     /// Changes whenever `all` does, so that workers know when to copy it again.
     version: AtomicUsize,
     next: AtomicUsize,
@@ -84,18 +83,18 @@ pub(crate) struct Dispatchers {
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     version: usize,
-    pub(crate) all: Vec<Option<Arc<Inner>>>,
+    pub(crate) all: Vec<Option<Arc<EventDispatcher>>>,
 }
 
 impl Dispatchers {
-    fn all(&self) -> MutexGuard<'_, Slab<Arc<Inner>>> {
+    fn all(&self) -> MutexGuard<'_, Slab<Arc<EventDispatcher>>> {
         lock(&self.all)
     }
 
-    pub(crate) fn add(&self) -> Arc<Inner> {
+    pub(crate) fn add(&self) -> Arc<EventDispatcher> {
         let mut all = self.all();
         let entry = all.vacant_entry();
-        let dispatcher = Arc::new(Inner {
+        let dispatcher = Arc::new(EventDispatcher {
             number: u32::try_from(entry.key()).expect("dispatchers are fewer than 2^32"),
             queue: Arc::new(PriorityQueue::new()),
             started: Counter::default(),
@@ -107,12 +106,23 @@ impl Dispatchers {
         dispatcher
     }
 
-    fn remove(&self, dispatcher: &Inner) {
+    fn remove(&self, dispatcher: &EventDispatcher) {
         let mut all = self.all();
         let number = dispatcher.number as usize;
         if all.get(number).is_some_and(|there| std::ptr::eq(&**there, dispatcher)) {
             all.remove(number);
             self.version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Lets a dispatcher take no more sources. It goes when its last source does.
+    pub(super) fn close(&self, dispatcher: &EventDispatcher) {
+        let sources = dispatcher.sources();
+        dispatcher.closed.store(true, Ordering::Relaxed);
+        let is_unused = sources.is_empty();
+        drop(sources);
+        if is_unused {
+            self.remove(dispatcher);
         }
     }
 
@@ -127,7 +137,7 @@ impl Dispatchers {
     }
 
     /// Adds a source to one of the open dispatchers, which get them in turns.
-    pub(crate) fn add_source(&self, source: &Arc<Source>) -> Option<(Arc<Inner>, Token)> {
+    pub(crate) fn add_source(&self, source: &Arc<Source>) -> Option<(Arc<EventDispatcher>, Token)> {
         let all = self.all();
         let first = self.next.fetch_add(1, Ordering::Relaxed) % all.len().max(1);
         let in_turn = all.iter().skip(first).chain(all.iter().take(first));
@@ -166,31 +176,5 @@ impl Dispatchers {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.all().is_empty()
-    }
-}
-
-/// A dispatcher that was added to a running scheduler ([`Handle::dispatcher`](crate::Handle::dispatcher)).
-///
-/// Sockets are registered with it by [`Io::with_dispatcher`](crate::Io::with_dispatcher). After
-/// the handle is dropped it takes no new ones, and ends with its last socket.
-#[derive(Debug)]
-pub struct Dispatcher {
-    pub(crate) group: Arc<Group>,
-    pub(crate) inner: Arc<Inner>,
-}
-
-impl Drop for Dispatcher {
-    fn drop(&mut self) {
-        // In another process the lock may be held for ever.
-        if !self.group.process.is_this() {
-            return;
-        }
-        let sources = self.inner.sources();
-        self.inner.closed.store(true, Ordering::Relaxed);
-        let is_unused = sources.is_empty();
-        drop(sources);
-        if is_unused {
-            self.group.dispatchers.remove(&self.inner);
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Who sleeps, who is looking for work, and whether somebody has to be woken.
 //!
 //! A worker without work says that it is idle, looks at all queues once more, and only then sleeps. It sleeps in one of
-//! two places: as a *poller* it waits for events ([`Poller`](crate::poller::Poller)), otherwise as a *sleeper*
+//! two places: as a *poller* it waits for events ([`Poller`](crate::idle::Poller)), otherwise as a *sleeper*
 //! ([`Idle::sleep`]) until somebody wakes it. One poller is enough as long as handlers are short, and then events that
 //! come close together are handled by the worker with warm caches. When handlers are long the group is *eager*: all
 //! its idle workers are pollers, and the kernel wakes the next one for an event that comes during a handler.

@@ -8,16 +8,15 @@
 //!
 //! The same holds for events: the worker that waits for them ([`crate::idle`]) handles what comes, and nobody waits
 //! for more meanwhile. If it has not come back since the last look, another worker takes its place. And if it polls something
-//! ([`crate::busy`]), that must wake somebody from then on.
+//! ([`crate::idle`]), that must wake somebody from then on.
 //!
 //! The monitor sleeps while nothing happens. A worker that leaves something behind looks whether the
 //! monitor is awake, and wakes it if not; the monitor says that it sleeps before it looks for the last time. Of the
 //! fences between the two steps on either side one comes first, so nothing is left behind while it sleeps.
 
 use crate::scheduler::Group;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, OnceLock};
-use std::thread::{self, Thread};
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 /// The longest time for which something waits behind a long task although a worker is idle.
@@ -26,35 +25,6 @@ pub(crate) const TICK: Duration = Duration::from_millis(1);
 const QUIET: u32 = 20;
 /// After so many looks without a long handler the group is not eager any more.
 const SHORT: u32 = 1000;
-
-#[derive(Debug, Default)]
-pub(crate) struct Monitor {
-    is_awake: AtomicBool,
-    long_handlers: AtomicBool,
-    thread: OnceLock<Thread>,
-}
-
-impl Monitor {
-    /// Something was left behind a task in the foreground.
-    pub(crate) fn watch(&self) {
-        fence(Ordering::SeqCst);
-        if !self.is_awake.load(Ordering::Relaxed) && !self.is_awake.swap(true, Ordering::SeqCst) {
-            self.unpark();
-        }
-    }
-
-    /// A handler took long, and the group had better be eager for some time.
-    pub(crate) fn saw_long_handler(&self) {
-        self.long_handlers.store(true, Ordering::Relaxed);
-        self.watch();
-    }
-
-    pub(crate) fn unpark(&self) {
-        if let Some(thread) = self.thread.get() {
-            thread.unpark();
-        }
-    }
-}
 
 /// What the monitor saw when it looked last.
 #[derive(Debug)]
@@ -103,12 +73,12 @@ fn nobody_polls(group: &Group) -> bool {
 /// Looks after the group until it is stopped.
 pub(crate) fn run(group: &Arc<Group>) {
     let monitor = &group.monitor;
-    monitor.thread.set(thread::current()).expect("a group has one monitor");
+    monitor.begin();
     let mut look = Look { runs: vec![0; group.counters.len()], parks: 0, polls: 0, queued: Vec::new() };
     let (mut quiet, mut short) = (0, 0);
     while !group.is_stopped() {
         quiet = if look.again(group) { 0 } else { quiet + 1 };
-        short = if monitor.long_handlers.swap(false, Ordering::Relaxed) { 0 } else { short + 1 };
+        short = if monitor.take_long_handlers() { 0 } else { short + 1 };
         if short > SHORT {
             group.idle.set_eager(false);
         }
@@ -117,15 +87,14 @@ pub(crate) fn run(group: &Arc<Group>) {
             continue;
         }
         quiet = 0;
-        monitor.is_awake.store(false, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        monitor.begin_sleep();
         if group.has_work() || group.dispatchers.any_queued() || nobody_polls(group) {
-            monitor.is_awake.store(true, Ordering::SeqCst);
+            monitor.stay_awake();
             thread::sleep(TICK);
             continue;
         }
         group.idle.set_eager(false);
-        while !monitor.is_awake.load(Ordering::SeqCst) && !group.is_stopped() {
+        while !monitor.is_awake() && !group.is_stopped() {
             thread::park();
         }
     }

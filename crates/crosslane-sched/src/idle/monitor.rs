@@ -1,0 +1,59 @@
+//! Whether the monitor ([`crate::worker::monitor`]) is awake, and how others wake it.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::thread::{self, Thread};
+
+#[derive(Debug, Default)]
+pub(crate) struct Monitor {
+    is_awake: AtomicBool,
+    long_handlers: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Monitor {
+    /// Something was left behind a task in the foreground.
+    pub(crate) fn watch(&self) {
+        fence(Ordering::SeqCst);
+        if !self.is_awake.load(Ordering::Relaxed) && !self.is_awake.swap(true, Ordering::SeqCst) {
+            self.unpark();
+        }
+    }
+
+    /// A handler took long, and the group had better be eager for some time.
+    pub(crate) fn saw_long_handler(&self) {
+        self.long_handlers.store(true, Ordering::Relaxed);
+        self.watch();
+    }
+
+    /// Makes the calling thread the one that is woken.
+    pub(crate) fn begin(&self) {
+        self.thread.set(thread::current()).expect("a group has one monitor");
+    }
+
+    /// Whether a handler took long since the last call.
+    pub(crate) fn take_long_handlers(&self) -> bool {
+        self.long_handlers.swap(false, Ordering::Relaxed)
+    }
+
+    /// Says that the monitor is about to sleep. It looks at everything once more after this.
+    pub(crate) fn begin_sleep(&self) {
+        self.is_awake.store(false, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says that the monitor does not sleep after all.
+    pub(crate) fn stay_awake(&self) {
+        self.is_awake.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_awake(&self) -> bool {
+        self.is_awake.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn unpark(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Whether a descriptor is ready, and which tasks wait for that.
+//!
+//! The kernel reports a change once (edge-triggered), so a [`Source`] remembers it: a socket counts as ready until an
+//! operation finds that it is not. The same word counts the events, so that an event during such an operation is not
+//! forgotten with it.
+
+use crate::sync::{Mutex, MutexGuard, lock};
+use crate::task::wake;
+use rustix::event::epoll::EventFlags;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Poll, Waker};
+
+/// What a task waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// There is something to read, or the other side has closed.
+    Read,
+    /// There is room to write, or the other side has closed.
+    Write,
+}
+
+pub(super) const READ: u64 = 1;
+const WRITE: u64 = 2;
+/// The other side has closed, or there is an error: an operation that finds less than it wanted is no sign that
+/// the next one would wait.
+const READ_CLOSED: u64 = 4;
+const WRITE_CLOSED: u64 = 8;
+/// The rest of the word counts events.
+const EVENT: u64 = 16;
+
+impl Interest {
+    pub(super) fn ready(self) -> u64 {
+        match self {
+            Interest::Read => READ | READ_CLOSED,
+            Interest::Write => WRITE | WRITE_CLOSED,
+        }
+    }
+}
+
+/// One future that waits.
+#[derive(Debug)]
+struct Waiter {
+    key: u64,
+    waker: Waker,
+}
+
+/// Who waits: most sockets have one reader and one writer.
+#[derive(Debug, Default)]
+struct Waiters {
+    reader: Option<Waiter>,
+    writer: Option<Waiter>,
+    more: Vec<Waiter>,
+    last_key: u64,
+}
+
+impl Waiters {
+    fn first(&mut self, interest: Interest) -> &mut Option<Waiter> {
+        match interest {
+            Interest::Read => &mut self.reader,
+            Interest::Write => &mut self.writer,
+        }
+    }
+
+    fn add(&mut self, interest: Interest, waker: Waker) -> u64 {
+        self.last_key += 1;
+        let key = self.last_key;
+        let waiter = Waiter { key, waker };
+        let first = self.first(interest);
+        if first.is_none() {
+            *first = Some(waiter);
+        } else {
+            self.more.push(waiter);
+        }
+        key
+    }
+
+    fn remove(&mut self, interest: Interest, key: u64) -> Option<Waiter> {
+        if let Some(waiter) = self.first(interest).take_if(|waiter| waiter.key == key) {
+            return Some(waiter);
+        }
+        let at = self.more.iter().position(|waiter| waiter.key == key)?;
+        Some(self.more.swap_remove(at))
+    }
+}
+
+/// The readiness of one descriptor.
+#[derive(Debug)]
+pub(crate) struct Source {
+    readiness: AtomicU64,
+    waiters: Mutex<Waiters>,
+}
+
+impl Source {
+    /// Counts as ready: the first operation finds out, and an operation that succeeds needs no event.
+    pub(super) fn new() -> Self {
+        Source { readiness: AtomicU64::new(READ | WRITE), waiters: Mutex::default() }
+    }
+
+    fn waiters(&self) -> MutexGuard<'_, Waiters> {
+        lock(&self.waiters)
+    }
+
+    /// Notes what an event tells, and wakes those who wait for it.
+    pub(crate) fn deliver(&self, flags: EventFlags) {
+        let ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        let mut news = 0;
+        if flags.contains(EventFlags::IN) {
+            news |= READ;
+        }
+        if flags.contains(EventFlags::OUT) {
+            news |= WRITE;
+        }
+        if ended || flags.contains(EventFlags::RDHUP) {
+            news |= READ_CLOSED;
+        }
+        if ended {
+            news |= WRITE_CLOSED;
+        }
+        let noted = |word: u64| Some((word | news).wrapping_add(EVENT));
+        let _ = self.readiness.fetch_update(Ordering::AcqRel, Ordering::Acquire, noted);
+
+        let mut waiters = self.waiters();
+        let reader = if news & Interest::Read.ready() != 0 { waiters.reader.take() } else { None };
+        let writer = if news & Interest::Write.ready() != 0 { waiters.writer.take() } else { None };
+        let more = std::mem::take(&mut waiters.more);
+        // A waker may run code of a user, which may come back here.
+        drop(waiters);
+        for waiter in [reader, writer].into_iter().flatten().chain(more) {
+            wake(waiter.waker);
+        }
+    }
+
+    /// The word of readiness, if the descriptor is ready.
+    pub(super) fn ready(&self, interest: Interest) -> Option<u64> {
+        let word = self.readiness.load(Ordering::Acquire);
+        (word & interest.ready() != 0).then_some(word)
+    }
+
+    /// Puts a waker into the list of waiting tasks, unless the descriptor has become ready. `key` is its place in the list.
+    pub(super) fn wait(&self, interest: Interest, key: &mut Option<u64>, waker: Waker) -> Poll<u64> {
+        let mut waiters = self.waiters();
+        // An event is noted before its waiters are woken under the lock, so it is seen here, or finds the waker.
+        if let Some(word) = self.ready(interest) {
+            drop(waiters);
+            return Poll::Ready(word);
+        }
+        *key = Some(waiters.add(interest, waker));
+        Poll::Pending
+    }
+
+    /// Leaves the list of those who wait.
+    pub(super) fn leave(&self, interest: Interest, key: &mut Option<u64>) {
+        if let Some(key) = key.take() {
+            let waiter = self.waiters().remove(interest, key);
+            // A waker may run code of a user, so it goes outside of the lock.
+            drop(waiter);
+        }
+    }
+
+    /// Notes that the descriptor is not ready any more for what `bits` say, unless an event came since `seen`.
+    pub(super) fn clear(&self, bits: u64, seen: u64) {
+        let _ = self.readiness.compare_exchange(seen, seen & !bits, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn poll(source: &Source, interest: Interest, key: &mut Option<u64>) -> Poll<u64> {
+        source.leave(interest, key);
+        source.wait(interest, key, Waker::noop().clone())
+    }
+
+    /// The sources of two sockets may have the same number, one after the other.
+    #[test]
+    fn a_late_event_of_another_socket_is_forgotten() {
+        let source = Source::new();
+        source.deliver(EventFlags::HUP | EventFlags::ERR);
+        for interest in [Interest::Read, Interest::Write] {
+            let Poll::Ready(seen) = poll(&source, interest, &mut None) else {
+                panic!("it counts as ready");
+            };
+            source.clear(interest.ready(), seen);
+            assert!(poll(&source, interest, &mut None).is_pending());
+        }
+    }
+
+    #[test]
+    fn who_waits_no_more_is_forgotten() {
+        let source = Source::new();
+        source.clear(READ, READ | WRITE);
+        for _ in 0..100 {
+            let (mut one, mut other) = (None, None);
+            assert!(poll(&source, Interest::Read, &mut one).is_pending());
+            assert!(poll(&source, Interest::Read, &mut other).is_pending());
+            // Polling again takes a new place, and leaves the old one.
+            assert!(poll(&source, Interest::Read, &mut one).is_pending());
+            source.leave(Interest::Read, &mut one);
+            source.leave(Interest::Read, &mut other);
+        }
+        let waiters = source.waiters();
+        assert!(waiters.reader.is_none() && waiters.more.is_empty());
+    }
+}

@@ -1,0 +1,14 @@
+//! Groups of workers, and what users start and call.
+
+mod builder;
+mod group;
+mod handle;
+mod options;
+mod running;
+mod shutdown;
+
+pub use builder::Builder;
+pub(crate) use group::Group;
+pub use handle::Handle;
+pub use running::Scheduler;
+pub use shutdown::Shutdown;

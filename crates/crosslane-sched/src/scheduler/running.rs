@@ -1,0 +1,86 @@
+//! A scheduler that runs.
+
+use super::group::Group;
+use super::handle::Handle;
+use super::options::Options;
+use super::shutdown::{Shutdown, end};
+use crate::worker::{self, Current, Worker, monitor};
+use crossbeam_deque::Worker as Deque;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// Groups of workers that run tasks. Dropping it shuts it down at once; a task that drops it does not wait for that.
+#[derive(Debug)]
+pub struct Scheduler {
+    pub(super) handles: Vec<Handle>,
+}
+
+impl Scheduler {
+    /// Starts the group of one more tag.
+    pub(super) fn start_group(&mut self, options: &Options) -> io::Result<()> {
+        let count = options.workers + options.reserve();
+        let queues: Vec<_> = (0..count).map(|_| Deque::new_lifo()).collect();
+        let stealers = queues.iter().map(Deque::stealer).collect();
+        let group = Arc::new(Group::new(options, stealers)?);
+        // From here on an error stops what was started.
+        self.handles.push(Handle(group.clone()));
+        for (index, queue) in queues.into_iter().enumerate() {
+            let worker = Worker::new(group.clone(), index, queue);
+            group.start_thread(&index.to_string(), move || worker::run(worker))?;
+        }
+        let watched = group.clone();
+        group.start_thread("monitor", move || monitor::run(&watched))
+    }
+
+    /// The handle of the first tag.
+    pub fn handle(&self) -> &Handle {
+        &self.handles[0]
+    }
+
+    /// The handle of this tag.
+    pub fn tag(&self, tag: &str) -> Option<&Handle> {
+        self.handles.iter().find(|handle| handle.0.tag == tag)
+    }
+
+    /// Runs a future on this thread; what it spawns runs on the workers of the first tag.
+    ///
+    /// # Panics
+    /// On a worker, which would wait for itself.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.handle().block_on(future)
+    }
+
+    /// Waits until all tasks have ended, for at most `limit`; then cancels the others and ends the threads. In a process
+    /// that was forked from the scheduler's there is nothing to end.
+    ///
+    /// # Panics
+    /// On a worker, or in a call that blocks: it would wait for itself.
+    pub fn shut_down(mut self, limit: Duration) -> Shutdown {
+        assert!(!self.holds_thread(), "shut_down is not called in a task, for which it would wait");
+        end(&std::mem::take(&mut self.handles), limit)
+    }
+
+    /// Whether this thread is held by a task that would wait for itself, or in vain for others of its worker.
+    fn holds_thread(&self) -> bool {
+        Current::is_worker() || self.handles.iter().any(|Handle(group)| Current::is_held_by(group))
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        let holds_thread = self.holds_thread();
+        let handles = std::mem::take(&mut self.handles);
+        let end = move || {
+            let _ = end(&handles, Duration::ZERO);
+        };
+        if holds_thread {
+            // The thread would wait for itself. If no thread can be made the scheduler goes on: a drop does not panic.
+            let _ = thread::Builder::new().name("scheduler-end".into()).spawn(end);
+        } else {
+            end();
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The end of a scheduler: it waits for its tasks, cancels the others, and ends its threads.
+
+use super::group::Group;
+use super::handle::Handle;
+use crate::task::Tasks;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long tasks have to be dropped after the time for draining is over, and how long threads have to end after that.
+const LAST_CALL: Duration = Duration::from_secs(1);
+
+/// What became of a scheduler's tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "tasks may have been cancelled"]
+pub struct Shutdown {
+    /// How many tasks had not ended in time, and were cancelled.
+    pub cancelled: usize,
+    /// How many threads were left behind, because a task did not let go of them within two seconds more.
+    pub stuck: usize,
+}
+
+/// Lets all tasks end for at most `limit`, cancels the others, and ends the threads.
+pub(super) fn end(groups: &[Handle], limit: Duration) -> Shutdown {
+    if groups.iter().any(|Handle(group)| !group.process.is_this()) {
+        // The threads and the tasks are in another process.
+        return Shutdown::default();
+    }
+    let groups = || groups.iter().map(|Handle(group)| &**group);
+    let tasks = || Tasks::count_all(groups().map(|group| &group.tasks));
+    let drain = |end| {
+        // The tasks of one group may start some in another, so all have to be without tasks at one moment.
+        loop {
+            for group in groups() {
+                group.wait_until_zero(|| group.tasks.count(), end);
+            }
+            let left = tasks();
+            if left == 0 || end <= Instant::now() {
+                return left;
+            }
+        }
+    };
+    groups().for_each(|group| group.draining.store(true, Ordering::SeqCst));
+    let now = Instant::now();
+    let cancelled = drain(now.checked_add(limit).unwrap_or(now + crate::timer::FAR_AWAY));
+    for group in groups() {
+        group.cancelling.store(true, Ordering::SeqCst);
+        group.tasks.wake_all();
+    }
+    // Dropping a future is short; one that runs has this time to let go of its worker.
+    drain(Instant::now() + LAST_CALL);
+    groups().for_each(Group::stop);
+    let last = Instant::now() + LAST_CALL;
+    let stuck = loop {
+        groups().for_each(Group::wake_all);
+        let step = Instant::now() + Duration::from_millis(1);
+        let threads = |group: &Group| group.wait_until_zero(|| group.threads.load(Ordering::SeqCst), step);
+        let left = groups().map(threads).sum();
+        if left == 0 || last < Instant::now() {
+            break left;
+        }
+    };
+    groups().for_each(Group::drop_queued);
+    Shutdown { cancelled, stuck }
+}
