@@ -227,7 +227,7 @@ impl GuestLane {
     /// If the engine broke the protocol.
     pub fn next_call_or(&mut self, stop: impl Fn() -> bool) -> io::Result<Next> {
         loop {
-            let is_shared = self.ends.places.is_other_anywhere();
+            let is_shared = self.ends.locations.is_other_anywhere();
             if is_shared {
                 self.slice.shorten();
             }
@@ -321,7 +321,7 @@ impl GuestLane {
         self.mark = taken;
         match header.kind {
             BATCH => {
-                self.placement.met(&self.ends.places);
+                self.placement.met(&self.ends.locations);
                 Ok(Some(Next::Call(Call { header })))
             }
             CANCEL => {
@@ -339,7 +339,7 @@ impl GuestLane {
         let worked = done.saturating_sub(self.mark);
         self.mark = done;
         let Header { function, exchange, rows, entry, .. } = call.header;
-        if self.ends.places.is_other_anywhere() {
+        if self.ends.locations.is_other_anywhere() {
             if u128::from(worked) > LONG.as_nanos() {
                 self.long.insert(function);
             } else {

@@ -186,7 +186,7 @@ impl ProcessLane {
             return Ok(None);
         }
         if let Some(placement) = &mut self.placement {
-            placement.met(&self.ends.places);
+            placement.met(&self.ends.locations);
         }
         Ok(Some(header))
     }
@@ -195,7 +195,7 @@ impl ProcessLane {
     /// others compute meanwhile, the guest is given the processor at once when a batch comes, for a tenth of a millisecond at a time.
     pub fn share(&mut self) {
         self.placement = None;
-        self.ends.places.tell_anywhere();
+        self.ends.locations.tell_anywhere();
     }
 
     /// Kills the guest's process, and does not wait for its end. False for a lane that is a thread, which ends when it looks at its

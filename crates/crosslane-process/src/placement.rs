@@ -14,7 +14,7 @@
 //! What the other side tells is a hint. If it lies, this side moves at most once in [`STREAK`] batches, and only to where the
 //! kernel may put it anyway.
 
-use crosslane_ring::{Place, Places};
+use crosslane_ring::{Location, Locations};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -51,15 +51,15 @@ impl Placement {
     }
 
     /// To be called for each batch that came, by the thread that works with this side.
-    pub(crate) fn met(&mut self, places: &Places) {
+    pub(crate) fn met(&mut self, locations: &Locations) {
         let processor = sched_getcpu() as u32;
-        let other = places.other().filter(|other| other.processor != processor);
+        let other = locations.other().filter(|other| other.processor != processor);
         let Some(other) = other else {
             self.streak = 0;
-            return places.tell(Place { processor, is_crowded: false });
+            return locations.tell(Location { processor, is_crowded: false });
         };
         let Some(is_crowded) = self.apart(Instant::now, preemptions) else { return };
-        places.tell(Place { processor, is_crowded });
+        locations.tell(Location { processor, is_crowded });
         if self.moves(is_crowded, other) {
             visit(other.processor);
         }
@@ -83,7 +83,7 @@ impl Placement {
         Some(is_quick && preemptions() - self.preempted >= i64::from(batches / 2))
     }
 
-    fn moves(&self, is_crowded: bool, other: Place) -> bool {
+    fn moves(&self, is_crowded: bool, other: Location) -> bool {
         is_crowded && (self.side == Side::Guest || !other.is_crowded)
     }
 }
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn only_one_of_two_crowded_sides_moves() {
         let (guest, engine) = (Placement::new(Side::Guest), Placement::new(Side::Engine));
-        let place = |is_crowded| Place { processor: 1, is_crowded };
+        let place = |is_crowded| Location { processor: 1, is_crowded };
         assert!(guest.moves(true, place(true)) && !engine.moves(true, place(true)));
         assert!(guest.moves(true, place(false)) && engine.moves(true, place(false)));
         assert!(!guest.moves(false, place(true)) && !engine.moves(false, place(false)));
@@ -188,21 +188,21 @@ mod tests {
         let (engine, memory) = crosslane_ring::Ends::create(4096).unwrap();
         // SAFETY: it is opened once.
         let guest = unsafe { crosslane_ring::Ends::open(memory) }.unwrap();
-        assert_eq!(guest.places.other(), None, "the engine has not told yet");
+        assert_eq!(guest.locations.other(), None, "the engine has not told yet");
         std::thread::spawn(move || {
             // On one processor, this thread stays there.
             let here = sched_getcpu();
             let mut only = CpuSet::new();
             only.set(here);
             sched_setaffinity(None, &only).unwrap();
-            let here = Place { processor: here as u32, is_crowded: false };
+            let here = Location { processor: here as u32, is_crowded: false };
             let mut placement = Placement { streak: STREAK - 1, ..Placement::new(Side::Guest) };
-            engine.places.tell(here);
-            placement.met(&guest.places);
+            engine.locations.tell(here);
+            placement.met(&guest.locations);
             assert_eq!(placement.streak, 0);
-            assert_eq!(engine.places.other(), Some(here));
-            engine.places.tell(Place { processor: here.processor + 1, is_crowded: true });
-            placement.met(&guest.places);
+            assert_eq!(engine.locations.other(), Some(here));
+            engine.locations.tell(Location { processor: here.processor + 1, is_crowded: true });
+            placement.met(&guest.locations);
             assert_eq!(placement.streak, 1);
         })
         .join()

@@ -1,6 +1,16 @@
 //! Sleeping on a word of shared memory. Under loom, a model of it with the same contract.
 
 #[cfg(not(loom))]
+use std::time::Duration;
+
+/// A wait for at most so many words and descriptors makes no allocation.
+pub(crate) const FEW: usize = 16;
+
+/// The longest sleep where the kernel cannot watch everything that a thread waits for.
+#[cfg(not(loom))]
+pub(crate) const BLIND: Duration = Duration::from_millis(1);
+
+#[cfg(not(loom))]
 pub(crate) use real::{wait, wait_any, wake};
 
 #[cfg(loom)]
@@ -8,7 +18,7 @@ pub(crate) use model::{wait, wait_any, wake};
 
 #[cfg(not(loom))]
 mod real {
-    use crate::park::{BLIND, FEW};
+    use super::{BLIND, FEW};
     use crate::sync::AtomicU32;
     use smallvec::SmallVec;
     use std::time::Duration;
@@ -49,8 +59,8 @@ mod real {
     /// The kernel's limit of one call.
     const MOST: usize = 128;
 
-    /// Sleeps until one of the words is woken or no longer 1, or for `timeout`. May return early: it sleeps for a
-    /// moment only where there are more words than the kernel can watch, which before Linux 5.16 is one.
+    /// Sleeps until one of the words is woken or no longer 1, or for `timeout`. May return early: with more words than
+    /// the kernel can watch (before Linux 5.16: one) it sleeps for [`BLIND`] at most.
     pub(crate) fn wait_any(words: &[&AtomicU32], timeout: Duration) {
         match words {
             [] => std::thread::sleep(timeout),
@@ -86,7 +96,7 @@ mod real {
             )
         };
         let error = if result < 0 { std::io::Error::last_os_error().raw_os_error() } else { None };
-        // An old kernel does not know the call, and an old container's filter forbids it.
+        // An old kernel does not know the call; the filter of an old container forbids it.
         if !matches!(error, None | Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT)) {
             wait(words[0], 1, timeout.min(BLIND));
         }
@@ -114,8 +124,8 @@ mod model {
         wait_any(&[word], Duration::ZERO);
     }
 
-    /// As the kernel does it: one word after the other is compared and queued in one step, and the sleep begins if
-    /// none of them was woken since. There is no time in the model, so a lost wake shows as a deadlock.
+    /// Like the kernel: it compares and queues one word after the other, each in one step, and sleeps if none of them
+    /// was woken since. The model has no time, so a lost wake shows as a deadlock.
     pub(crate) fn wait_any(words: &[&AtomicU32], _timeout: Duration) {
         let mut queued = Vec::new();
         for word in words {

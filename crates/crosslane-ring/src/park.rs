@@ -1,7 +1,8 @@
 //! Waiting for the other side: a short spin, then sleep. The crate's documentation has the protocol.
 
-use crate::futex;
-use crate::ring::{Consumer, Memory, Producer};
+#[cfg(not(loom))]
+use crate::futex::BLIND;
+use crate::futex::{self, FEW};
 use crate::sync::{AtomicU32, Ordering, fence};
 #[cfg(not(loom))]
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -21,17 +22,10 @@ impl Default for Spin {
     }
 }
 
-/// Up to so many rings are waited for without an allocation.
-pub(crate) const FEW: usize = 16;
-
-/// Where the kernel cannot watch all that is waited for, a sleep is no longer than this.
-#[cfg(not(loom))]
-pub(crate) const BLIND: Duration = Duration::from_millis(1);
-
 /// How a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parked {
-    /// There is something to do.
+    /// What the thread waited for is there.
     Ready,
     /// The time is over.
     TimedOut,
@@ -46,11 +40,16 @@ pub(crate) fn wake(word: &AtomicU32) {
     }
 }
 
-fn announce(word: &AtomicU32) {
+pub(crate) fn announce(word: &AtomicU32) {
     word.store(1, Ordering::Relaxed);
 }
 
-fn wait(word: &AtomicU32, spin: Spin, timeout: Duration, mut ready: impl FnMut() -> bool) -> Parked {
+pub(crate) fn wait(
+    word: &AtomicU32,
+    spin: Spin,
+    timeout: Duration,
+    mut ready: impl FnMut() -> bool,
+) -> Parked {
     if spun(spin, timeout, &mut ready) {
         return Parked::Ready;
     }
@@ -65,8 +64,7 @@ fn wait(word: &AtomicU32, spin: Spin, timeout: Duration, mut ready: impl FnMut()
         if ready() {
             return Parked::Ready;
         }
-        // A wake that was meant for the wait before may come late. (The model has no time, and lets its
-        // caller try again.)
+        // A wake for an earlier wait may come late. (The model has no time; its caller tries again.)
         if cfg!(loom) || Instant::now() >= end {
             return Parked::TimedOut;
         }
@@ -76,14 +74,15 @@ fn wait(word: &AtomicU32, spin: Spin, timeout: Duration, mut ready: impl FnMut()
 /// What a wait sleeps on.
 #[derive(Debug, Clone, Copy)]
 pub enum Waiter<'a> {
-    /// The word of a ring, or one that is used like it: who has news wakes who has stored 1 in it.
+    /// The wait word of a ring, or a word with the same protocol: a thread stores 1 in it before it sleeps, and the
+    /// thread that has news wakes it.
     Word(&'a AtomicU32),
-    /// A descriptor that can be read, or is at its end, when there is news.
+    /// A descriptor that becomes readable, or reaches its end, when there is news.
     #[cfg(not(loom))]
     Descriptor(BorrowedFd<'a>),
 }
 
-/// Words and descriptors that are slept on together.
+/// The words and descriptors on which one sleep waits.
 #[derive(Default)]
 struct Sleep<'a> {
     words: SmallVec<[&'a AtomicU32; FEW]>,
@@ -122,7 +121,7 @@ impl Sleep<'_> {
         futex::wait_any(&self.words, timeout);
     }
 
-    /// The kernel watches words or descriptors. Where there are both, it watches the words for a moment.
+    /// The kernel can watch words or descriptors, not both. Given both, it watches the words, for [`BLIND`].
     #[cfg(not(loom))]
     fn doze(&mut self, timeout: Duration) {
         match (&self.words[..], &mut self.descriptors[..]) {
@@ -167,99 +166,12 @@ fn spun(_: Spin, _: Duration, ready: &mut impl FnMut() -> bool) -> bool {
     ready()
 }
 
-impl<M: Memory> Consumer<M> {
-    /// What a wait for a frame sleeps on, beside other things that are waited for.
-    pub fn waiter(&self) -> Waiter<'_> {
-        Waiter::Word(&self.memory.header().data_wait.0)
-    }
-
-    /// Waits for a frame, `timeout` at most.
-    pub fn wait(&mut self, spin: Spin, timeout: Duration) -> Parked {
-        self.wait_or(spin, timeout, || false)
-    }
-
-    /// The same, or until `stop` says so. Who makes it say so must then sound the [`Alarm`].
-    pub fn wait_or(&mut self, spin: Spin, timeout: Duration, stop: impl Fn() -> bool) -> Parked {
-        wait(&self.memory.header().data_wait.0, spin, timeout, || self.has_news() || stop())
-    }
-}
-
-impl<M: Memory + Clone> Consumer<M> {
-    /// A way to end this consumer's waits from another thread.
-    pub fn alarm(&self) -> Alarm<M> {
-        Alarm(self.memory.clone())
-    }
-}
-
-/// Ends a consumer's wait whose `stop` has changed: by the same fence and word as a published position does.
-#[derive(Debug, Clone)]
-pub struct Alarm<M>(M);
-
-impl<M: Memory> Alarm<M> {
-    /// Wakes the consumer, if it sleeps, so that it looks again.
-    pub fn sound(&self) {
-        wake(&self.0.header().data_wait.0);
-    }
-}
-
-impl<M: Memory + Clone> Consumer<M> {
-    /// A view of the ring for who waits for many consumers while others use them.
-    pub fn watch(&self) -> Watch<M> {
-        Watch(self.memory.clone())
-    }
-}
-
-/// Sees from outside whether there is something for a consumer, and sleeps in its place. The consumer itself must not sleep
-/// meanwhile: a wake is for one of the two.
-///
-/// Who looks again and again anyway can [hush](Watch::hush) the ring, so that its producer need not wake the sleeper for each frame: the
-/// wait word is 0 then, as if nobody slept. [`Watch::unhush`] makes it 1, by the protocol of who parks: store, fence, look. Whoever has
-/// hushed the ring must unhush it before it looks no more; others may do so as well, at any time. If nobody sleeps then, one wake is in
-/// vain.
-#[derive(Debug)]
-pub struct Watch<M>(M);
-
-impl<M: Memory> Watch<M> {
-    fn word(&self) -> &AtomicU32 {
-        &self.0.header().data_wait.0
-    }
-
-    /// What a wait for a frame sleeps on.
-    pub fn waiter(&self) -> Waiter<'_> {
-        Waiter::Word(self.word())
-    }
-
-    /// Who sleeps on the ring now is not woken for it until [`Watch::unhush`]. One who is about to sleep looks once more instead: so this
-    /// is not to be called all the time.
-    pub fn hush(&self) {
-        // Mostly nobody sleeps, and the other side need not give the cache line away.
-        if self.word().load(Ordering::Relaxed) == 1 {
-            self.word().store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Who sleeps on the ring is woken again: at once, if there is something.
-    pub fn unhush(&self) {
-        announce(self.word());
-        fence(Ordering::SeqCst);
-        if self.has_news() {
-            wake(self.word());
-        }
-    }
-
-    /// Whether something was published that was not given back. A hint: both positions may be nonsense.
-    pub fn has_news(&self) -> bool {
-        let header = self.0.header();
-        header.write.0.load(Ordering::Acquire) != header.read.0.load(Ordering::Acquire)
-    }
-}
-
-/// Ends a [`wait_any`] that sleeps on it beside rings, in this process.
+/// Ends a [`wait_any`] of this process that sleeps on it together with rings.
 #[derive(Debug, Default)]
 pub struct Bell(AtomicU32);
 
 impl Bell {
-    /// Wakes who sleeps on it. Whoever does must have made its `ready` say so before.
+    /// Wakes the thread that sleeps on it. Before the call, make that thread's `ready` true.
     pub fn ring(&self) {
         wake(&self.0);
     }
@@ -270,16 +182,9 @@ impl Bell {
     }
 }
 
-impl<M: Memory> Producer<M> {
-    /// Waits until the consumer has taken something, `timeout` at most.
-    pub fn wait(&mut self, spin: Spin, timeout: Duration) -> Parked {
-        wait(&self.memory.header().space_wait.0, spin, timeout, || self.has_news())
-    }
-}
-
-/// Waits until `ready` says so, `timeout` at most: it is asked again when one of the waiters has news. They may be of any make,
-/// and are asked for when the wait sleeps. May say [`Parked::TimedOut`] early; so it does after a millisecond where there are
-/// words and descriptors, which the kernel does not watch together.
+/// Waits until `ready` is true, for at most `timeout`. It checks `ready` again when one of the waiters has news. The
+/// waiters are collected when the wait sleeps. May return [`Parked::TimedOut`] early; with both words and descriptors,
+/// which the kernel cannot watch together, it does so after a millisecond.
 pub fn wait_any<'a>(
     waiters: impl IntoIterator<Item = Waiter<'a>>,
     spin: Spin,
@@ -291,24 +196,5 @@ pub fn wait_any<'a>(
     }
     let mut sleep = Sleep::default();
     sleep.extend(waiters);
-    sleep.once(timeout, ready)
-}
-
-/// Waits until the consumer has a frame or the producer's frames are taken, `timeout` at most. `ready` is told whether
-/// there is a frame that was not looked at ([`Consumer::ahead`]), and says whether that, or anything else, ends the wait; who makes it say so must then sound the
-/// consumer's [`Alarm`]. May say [`Parked::TimedOut`] early.
-pub fn wait_either<M: Memory>(
-    consumer: &Consumer<M>,
-    producer: &Producer<M>,
-    spin: Spin,
-    timeout: Duration,
-    ready: impl Fn(bool) -> bool,
-) -> Parked {
-    let mut ready = || producer.has_news() || ready(consumer.has_more());
-    if spun(spin, timeout, &mut ready) {
-        return Parked::Ready;
-    }
-    let mut sleep = Sleep::default();
-    sleep.extend([consumer.waiter(), Waiter::Word(&producer.memory.header().space_wait.0)]);
     sleep.once(timeout, ready)
 }

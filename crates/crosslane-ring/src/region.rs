@@ -31,15 +31,15 @@ pub enum RegionError {
     NotALane,
 }
 
-/// What the memory begins with. Both sides use it, so its words are hints: nothing depends on their truth.
+/// The start of the memory. Both sides can write its words, so they are hints: nothing depends on their truth.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct LaneHeader {
     magic: AtomicU64,
     capacity: AtomicU64,
     progress: AtomicU64,
-    /// Where the engine's side runs, then where the guest's does.
-    places: [Line<AtomicU32>; 2],
+    /// Where the engine's side runs, then where the guest's side runs.
+    locations: [Line<AtomicU32>; 2],
 }
 
 struct Mapping {
@@ -92,7 +92,7 @@ impl Mapping {
     }
 }
 
-/// One ring of a lane's memory, as its ends see it.
+/// One ring of a lane's memory.
 #[derive(Debug, Clone)]
 pub struct MappedRing {
     mapping: Arc<Mapping>,
@@ -118,9 +118,9 @@ unsafe impl Memory for MappedRing {
         self.mapping.capacity
     }
     unsafe fn load(&self, at: usize, out: &mut [u8]) {
-        // SAFETY: the caller keeps the range inside the capacity. The empty instruction, which may read and write any
-        // memory for all that the compiler knows, keeps it from reading the bytes again later in place of
-        // their copy: the other side may have changed them after the copy was checked.
+        // SAFETY: the caller keeps the range inside the capacity. The other side may change the bytes after the copy was
+        // checked, so the compiler must not read them again instead of the copy. The empty instruction prevents that:
+        // for all that the compiler knows, it reads and writes any memory.
         unsafe {
             self.data().add(at).copy_to_nonoverlapping(out.as_mut_ptr(), out.len());
             std::arch::asm!("/* {} */", in(reg) out.as_mut_ptr(), options(nostack, preserves_flags));
@@ -141,32 +141,32 @@ unsafe impl Memory for MappedRing {
 }
 
 impl Grant<'_, MappedRing> {
-    /// The frame's bytes, to be written in place.
+    /// The frame's bytes, for writing them in place.
     pub fn bytes(&mut self) -> &mut [u8] {
-        let (place, length) = (self.place(), self.length());
+        let (offset, length) = (self.offset(), self.length());
         // SAFETY: `reserve` found this range free, so an honest consumer does not touch it before
         // `commit`; a hostile one can only garble what it reads itself.
-        unsafe { std::slice::from_raw_parts_mut(self.producer.memory.data().add(place), length) }
+        unsafe { std::slice::from_raw_parts_mut(self.producer.memory.data().add(offset), length) }
     }
 }
 
 impl Consumer<MappedRing> {
-    /// The bytes of the frame that was looked at and not released, in place; without one they are empty. For a consumer
-    /// that trusts its producer (a guest its engine).
+    /// The bytes of the peeked frame, in place; empty without one. For a consumer that trusts its producer, as a guest
+    /// trusts its engine.
     ///
     /// # Safety
     /// The producer must be honest: it must not write to a published frame.
     pub unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: `peek` checked the range; the caller vouches for the producer.
+        // SAFETY: `peek` checked the range; the caller promises that the producer is honest.
         self.shared().map_or(&[], |bytes| unsafe { bytes.as_ref() })
     }
 
-    /// Where the bytes of the frame lie that was looked at and not released. They stay mapped as long as the consumer lives.
-    /// For one that does not trust its producer, which may change them at any time: to be copied, and not to be looked at.
+    /// The address of the bytes of the peeked frame. They stay mapped as long as the consumer lives. An untrusted producer
+    /// may change them at any time: copy them, and read only the copy.
     pub fn shared(&self) -> Option<NonNull<[u8]>> {
-        let (place, length) = self.current()?;
+        let (offset, length) = self.current()?;
         // SAFETY: `peek` checked the range.
-        let start = unsafe { NonNull::new_unchecked(self.memory.data().add(place)) };
+        let start = unsafe { NonNull::new_unchecked(self.memory.data().add(offset)) };
         Some(NonNull::slice_from_raw_parts(start, length))
     }
 }
@@ -176,19 +176,19 @@ impl Consumer<MappedRing> {
 pub struct ProgressWord(Arc<Mapping>);
 
 impl ProgressWord {
-    /// Says that the guest works on `row` of batch `sequence` (its low 32 bits).
+    /// Reports that the guest works on `row` of the batch whose number has the low 32 bits `sequence`.
     #[inline]
     pub fn set(&self, sequence: u32, row: u32) {
         let value = u64::from(sequence) << 32 | u64::from(row);
         self.0.header().progress.store(value, Ordering::Relaxed);
     }
 
-    /// The word behind both, for guests whose code writes the row itself: the row is its low half.
+    /// The word itself, for guests whose generated code writes the row: the row is its low half.
     pub fn word(&self) -> &AtomicU64 {
         &self.0.header().progress
     }
 
-    /// What the guest said last: (sequence, row).
+    /// What the guest reported last: (sequence, row).
     pub fn get(&self) -> (u32, u32) {
         let value = self.0.header().progress.load(Ordering::Relaxed);
         ((value >> 32) as u32, value as u32)
@@ -197,16 +197,16 @@ impl ProgressWord {
 
 /// Where a side of a lane runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The number of the processor.
     pub processor: u32,
-    /// Whether the side shares it with threads that are not of this lane.
+    /// Whether threads of other lanes or programs use the processor too.
     pub is_crowded: bool,
 }
 
-impl Place {
+impl Location {
     const CROWDED: u32 = 1 << 31;
-    /// In place of where a side runs: on no processor in particular.
+    /// The word of a side that runs on no particular processor.
     const ANYWHERE: u32 = u32::MAX;
 
     fn to_word(self) -> u32 {
@@ -222,54 +222,54 @@ impl Place {
     }
 }
 
-/// Where the two sides of a lane tell each other where they run.
+/// The words in which the two sides of a lane tell each other where they run.
 #[derive(Debug)]
-pub struct Places {
+pub struct Locations {
     mapping: Arc<Mapping>,
     own: usize,
 }
 
-impl Places {
-    /// Tells the other side.
-    pub fn tell(&self, own: Place) {
-        let word = &self.mapping.header().places[self.own].0;
+impl Locations {
+    /// Tells the other side where this side runs.
+    pub fn tell(&self, own: Location) {
+        let word = &self.mapping.header().locations[self.own].0;
         // A store would take the line from the other side's cache.
         if word.load(Ordering::Relaxed) != own.to_word() {
             word.store(own.to_word(), Ordering::Relaxed);
         }
     }
 
-    /// Tells the other side that this one's threads work with many lanes at a time, and so have no place beside it.
+    /// Tells the other side that threads of this side work with many lanes at a time, so that neither side follows the other.
     pub fn tell_anywhere(&self) {
-        self.mapping.header().places[self.own].0.store(Place::ANYWHERE, Ordering::Relaxed);
+        self.mapping.header().locations[self.own].0.store(Location::ANYWHERE, Ordering::Relaxed);
     }
 
-    /// What the other side told last, if it has told a place.
-    pub fn other(&self) -> Option<Place> {
-        Place::from_word(self.other_word())
+    /// What the other side told last, if it named a processor.
+    pub fn other(&self) -> Option<Location> {
+        Location::from_word(self.other_word())
     }
 
     /// Whether the other side's threads work with many lanes at a time.
     pub fn is_other_anywhere(&self) -> bool {
-        self.other_word() == Place::ANYWHERE
+        self.other_word() == Location::ANYWHERE
     }
 
     fn other_word(&self) -> u32 {
-        self.mapping.header().places[1 - self.own].0.load(Ordering::Relaxed)
+        self.mapping.header().locations[1 - self.own].0.load(Ordering::Relaxed)
     }
 }
 
-/// What one side of a lane holds: a producer, a consumer, and the words beside them.
+/// What one side of a lane holds: a producer, a consumer, and the shared words.
 #[derive(Debug)]
 pub struct Ends {
-    /// Where this side writes.
+    /// Writes to the other side.
     pub producer: Producer<MappedRing>,
-    /// Where this side reads.
+    /// Reads from the other side.
     pub consumer: Consumer<MappedRing>,
-    /// Where the guest reports its progress.
+    /// The guest's progress.
     pub progress: ProgressWord,
     /// Where both sides tell where they run.
-    pub places: Places,
+    pub locations: Locations,
 }
 
 impl Ends {
@@ -284,7 +284,7 @@ impl Ends {
     pub fn create(capacity: usize) -> Result<(Self, OwnedFd), RegionError> {
         assert!(capacity.is_power_of_two() && capacity >= 4096, "capacity {capacity}");
         let size = length(capacity) as u64;
-        // The system sends SIGXFSZ, which ends the process, where it does not admit a file of this size.
+        // A file larger than the process may have would raise SIGXFSZ, which ends the process.
         if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|most| size > most) {
             return Err(Errno::FBIG.into());
         }
@@ -323,7 +323,7 @@ impl Ends {
 
     /// How many bytes the lane's memory has.
     pub fn size(&self) -> usize {
-        self.places.mapping.length
+        self.locations.mapping.length
     }
 
     fn new(mapping: Mapping, own: usize, other: usize) -> Self {
@@ -332,11 +332,11 @@ impl Ends {
             mapping: Arc::clone(&mapping),
             start: LANE_HEADER + index * (HEADER + mapping.capacity),
         };
-        // SAFETY: the engine's ends are made with the memory; the caller of `open` vouches that the guest's are made
-        // once.
+        // SAFETY: `create` makes the memory and the engine's ends together; the caller of `open` promises that it makes
+        // the guest's ends only once.
         let (producer, consumer) = unsafe { (Producer::new(ring(own)), Consumer::new(ring(other))) };
-        let places = Places { mapping: Arc::clone(&mapping), own };
-        Self { producer, consumer, progress: ProgressWord(mapping), places }
+        let locations = Locations { mapping: Arc::clone(&mapping), own };
+        Self { producer, consumer, progress: ProgressWord(mapping), locations }
     }
 }
 

@@ -3,12 +3,12 @@
 use crate::park;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The word that says "the next frame begins at place 0". No frame has it, because its length would
+/// The word that means "the next frame begins at offset 0". No frame has it, because its length would
 /// exceed every ring.
 pub const END_OF_RING: u64 = u64::MAX;
 const WORD: u64 = 8;
-/// An empty ring begins again when so small a part of it was used: enough for several usual frames at a time, and little
-/// enough to stay in a core's cache.
+/// An empty ring continues at offset 0 when this fraction of it was used: enough for several usual frames at a time, and
+/// small enough to stay in a core's cache.
 const FRONT: u64 = 16;
 
 /// What the other side of a ring did wrong.
@@ -43,7 +43,7 @@ pub enum RingError {
     },
 }
 
-/// One cache line, so that the two sides do not invalidate each other's.
+/// One cache line, so that the two sides do not invalidate each other's lines.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Line<T>(pub(crate) T);
@@ -62,7 +62,7 @@ pub struct RingHeader {
     pub(crate) space_wait: Line<AtomicU32>,
 }
 
-/// Where a ring lives.
+/// The memory of a ring.
 ///
 /// # Safety
 /// `capacity` must be a power of two, at least 64 and the same for both sides; `load` and `store`
@@ -100,7 +100,7 @@ fn framed(length: usize) -> u64 {
     WORD + (length as u64).next_multiple_of(WORD)
 }
 
-/// Room for one frame, not yet published. Its producer can do nothing else as long as it lives.
+/// Space for one frame, not yet published. It borrows its producer.
 #[derive(Debug)]
 #[must_use = "an uncommitted grant publishes nothing"]
 pub struct Grant<'a, M> {
@@ -115,8 +115,8 @@ impl<M: Memory> Grant<'_, M> {
         self.length
     }
 
-    /// Where the frame's bytes go, as a place in the data.
-    pub(crate) fn place(&self) -> usize {
+    /// The offset of the frame's bytes in the data.
+    pub(crate) fn offset(&self) -> usize {
         (self.start % self.producer.memory.capacity() as u64) as usize + WORD as usize
     }
 
@@ -127,7 +127,7 @@ impl<M: Memory> Grant<'_, M> {
     pub fn fill(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.length, "{} bytes for a grant of {}", bytes.len(), self.length);
         // SAFETY: `reserve` made sure that the grant lies inside the data and is not published.
-        unsafe { self.producer.memory.store(self.place(), bytes) }
+        unsafe { self.producer.memory.store(self.offset(), bytes) }
     }
 
     /// Publishes the first `length` bytes of the grant as one frame, and wakes the consumer if it
@@ -140,8 +140,8 @@ impl<M: Memory> Grant<'_, M> {
         let Producer { memory, write, .. } = self.producer;
         let capacity = memory.capacity() as u64;
         let word = length as u64 | u64::from(tag) << 32;
-        // SAFETY: both words lie in the part of the data that `reserve` found free. The marker's does because positions
-        // are multiples of a word, and the ring was not full.
+        // SAFETY: both words lie in the part of the data that `reserve` found free; the marker's word too, because
+        // positions are multiples of a word and the ring was not full.
         unsafe {
             if self.start != *write {
                 memory.store_word((*write % capacity) as usize, END_OF_RING);
@@ -176,7 +176,7 @@ impl<M: Memory> Producer<M> {
         self.memory.capacity() / 2 - WORD as usize
     }
 
-    /// Room for a frame of at most `length` bytes, or `None` while the ring is too full.
+    /// Space for a frame of at most `length` bytes, or `None` while the ring is too full.
     ///
     /// # Errors
     /// [`RingError::TooLarge`] if the frame can never fit; [`RingError::Position`] if the consumer
@@ -188,8 +188,8 @@ impl<M: Memory> Producer<M> {
         let capacity = self.memory.capacity() as u64;
         let rest = capacity - self.write % capacity;
         let frame = framed(length);
-        // At place 0 the frame lies in memory that was just used, and is in the caches. Until the consumer has taken it
-        // there is room up to where the ring was written to last: for another frame, at least.
+        // The memory at offset 0 was used recently, so it is in the caches. Until the consumer releases the frame, there is
+        // space up to the last offset that was written: for at least one more frame.
         let back = (2 * frame).max(capacity / FRONT) <= self.write % capacity && self.is_empty()?;
         let skip = if back || rest < frame { rest } else { 0 };
         if capacity - (self.write - self.read_seen) < skip + frame {
@@ -201,7 +201,7 @@ impl<M: Memory> Producer<M> {
         Ok(Some(Grant { start: self.write + skip, producer: self, length }))
     }
 
-    /// Whether the consumer has taken all.
+    /// Whether the consumer has released all frames.
     ///
     /// # Errors
     /// As [`Producer::reserve`].
@@ -232,14 +232,14 @@ impl<M: Memory> Producer<M> {
         Ok(true)
     }
 
-    /// Whether the consumer has taken something since the last look (or stored nonsense, which the
-    /// next `reserve` reports).
+    /// Whether the consumer has released a frame since the last look (or stored an impossible position,
+    /// which the next `reserve` reports).
     pub(crate) fn has_news(&self) -> bool {
         self.memory.header().read.0.load(Ordering::Acquire) != self.read_seen
     }
 }
 
-/// A frame that was found sound.
+/// A frame whose position and length were checked.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     start: u64,
@@ -247,7 +247,7 @@ struct Found {
     tag: u32,
 }
 
-/// A published frame that has not been released yet: the oldest one. Dropping it leaves it where it is.
+/// The oldest published frame that has not been released. Dropping this leaves the frame in the ring.
 #[derive(Debug)]
 pub struct Frame<'a, M> {
     consumer: &'a mut Consumer<M>,
@@ -260,7 +260,7 @@ impl<M: Memory> Frame<'_, M> {
         self.found.length
     }
 
-    /// What the producer said the frame is.
+    /// What the producer stored beside the length: what the frame is.
     pub fn tag(&self) -> u32 {
         self.found.tag
     }
@@ -281,7 +281,7 @@ impl<M: Memory> Frame<'_, M> {
         let length = self.found.length;
         assert!(start <= length && out.len() <= length - start, "{} bytes of a frame of {length}", out.len());
         // SAFETY: `peek` made sure that the frame lies inside the data.
-        unsafe { self.consumer.memory.load(self.consumer.place(self.found) + start, out) }
+        unsafe { self.consumer.memory.load(self.consumer.offset(self.found) + start, out) }
     }
 
     /// Gives the frame's space back to the producer.
@@ -296,9 +296,9 @@ pub struct Consumer<M> {
     pub(crate) memory: M,
     read: u64,
     write_seen: u64,
-    /// The oldest frame, if it was looked at: the producer may be hostile, so its word is read once.
+    /// The oldest frame, once it was peeked: the producer may be hostile, so its word is read only once.
     found: Option<Found>,
-    /// Where the frames begin that [`Consumer::ahead`] has not looked at.
+    /// The position of the first frame that [`Consumer::ahead`] has not returned.
     ahead: u64,
 }
 
@@ -313,7 +313,7 @@ impl<M: Memory> Consumer<M> {
     /// The oldest frame, or `None` while the ring is empty. It stays the oldest until it is released.
     ///
     /// # Errors
-    /// [`RingError`] if the producer stored a position or a length that cannot be.
+    /// [`RingError`] if the producer stored an impossible position or length.
     pub fn peek(&mut self) -> Result<Option<Frame<'_, M>>, RingError> {
         if self.found.is_none() {
             self.found = self.find()?;
@@ -361,16 +361,15 @@ impl<M: Memory> Consumer<M> {
         Ok(Found { start, length: length as usize, tag: (word >> 32) as u32 })
     }
 
-    /// Looks at the next frame that was published, the oldest first, and not looked at in this way before: copies its
-    /// beginning, and gives its length. All frames stay where they are: this is for who wants to know what comes behind the
-    /// oldest.
+    /// Copies the beginning of the next published frame that this has not returned before, and returns its length.
+    /// The frames stay in the ring, so a caller can look at frames after the oldest one.
     ///
     /// # Errors
     /// As [`Consumer::peek`].
     pub fn ahead(&mut self, head: &mut [u8]) -> Result<Option<usize>, RingError> {
         self.ahead = self.ahead.max(self.read);
         let write = self.written()?;
-        // What was published before is more than what a hostile producer takes back.
+        // A hostile producer may store a position before one that it published earlier.
         if write <= self.ahead {
             return Ok(None);
         }
@@ -378,28 +377,28 @@ impl<M: Memory> Consumer<M> {
         self.ahead = found.start + framed(found.length);
         let copied = found.length.min(head.len());
         // SAFETY: `at` made sure that the frame lies inside the data.
-        unsafe { self.memory.load(self.place(found), &mut head[..copied]) }
+        unsafe { self.memory.load(self.offset(found), &mut head[..copied]) }
         Ok(Some(found.length))
     }
 
     fn word(&self, position: u64) -> u64 {
-        let place = (position % self.memory.capacity() as u64) as usize;
-        // SAFETY: positions and the capacity are multiples of eight, so a word fits at any place.
-        unsafe { self.memory.load_word(place) }
+        let offset = (position % self.memory.capacity() as u64) as usize;
+        // SAFETY: positions and the capacity are multiples of eight, so a word fits at each offset.
+        unsafe { self.memory.load_word(offset) }
     }
 
-    fn place(&self, found: Found) -> usize {
+    fn offset(&self, found: Found) -> usize {
         (found.start % self.memory.capacity() as u64) as usize + WORD as usize
     }
 
-    /// Place and length of the frame that was looked at and not released, in the data.
+    /// The offset and length of the peeked frame in the data.
     #[cfg(not(loom))]
     pub(crate) fn current(&self) -> Option<(usize, usize)> {
-        self.found.map(|found| (self.place(found), found.length))
+        self.found.map(|found| (self.offset(found), found.length))
     }
 
-    /// Gives the space of the frame that [`Consumer::peek`] found, and all before it, back to the producer. Without one
-    /// it does nothing.
+    /// Gives the space of the peeked frame, and all space before it, back to the producer. Does nothing without a peeked
+    /// frame.
     pub fn release(&mut self) {
         let Some(found) = self.found.take() else { return };
         self.read = found.start + framed(found.length);
@@ -421,21 +420,21 @@ impl<M: Memory> Consumer<M> {
         Ok(Some((tag, bytes)))
     }
 
-    /// Whether something was published that was not taken (or nonsense stored, which `peek`
-    /// reports).
+    /// Whether a frame was published that was not released (or an impossible position was stored,
+    /// which `peek` reports).
     #[inline]
     pub fn has_news(&self) -> bool {
         self.memory.header().write.0.load(Ordering::Acquire) != self.read
     }
 
-    /// Whether something was published that was neither taken nor looked at by [`Consumer::ahead`].
+    /// Whether a frame was published that was neither released nor returned by [`Consumer::ahead`].
     #[inline]
     pub fn has_more(&self) -> bool {
         self.memory.header().write.0.load(Ordering::Acquire) != self.ahead.max(self.read)
     }
 
-    /// What [`Consumer::has_more`] compares: a word, and what it is while there is nothing. For who looks in the midst of work
-    /// that cannot ask here.
+    /// What [`Consumer::has_more`] compares: a word, and its value while there is no such frame. For code that checks often
+    /// and cannot borrow the consumer.
     #[cfg(not(loom))]
     pub fn news(&self) -> (&AtomicU64, u64) {
         (&self.memory.header().write.0, self.ahead.max(self.read))
@@ -447,29 +446,29 @@ mod tests {
     use super::*;
     use crate::heap_ring;
 
-    fn place<M: Memory>(producer: &mut Producer<M>, length: usize) -> usize {
-        producer.reserve(length).unwrap().unwrap().place() - WORD as usize
+    fn offset<M: Memory>(producer: &mut Producer<M>, length: usize) -> usize {
+        producer.reserve(length).unwrap().unwrap().offset() - WORD as usize
     }
 
     #[test]
-    fn a_ring_that_is_empty_begins_again() {
+    fn an_empty_ring_continues_at_its_beginning() {
         let (mut producer, mut consumer) = heap_ring(1024);
-        let mut places = Vec::new();
+        let mut offsets = Vec::new();
         for _ in 0..6 {
-            places.push(place(&mut producer, 56));
+            offsets.push(offset(&mut producer, 56));
             assert!(producer.push(&[1; 56], 1).unwrap());
-            // As long as the consumer has not taken it, the next lies behind it.
-            assert_eq!(place(&mut producer, 56), places[places.len() - 1] + 64);
+            // While the consumer has not released it, the next frame lies behind it.
+            assert_eq!(offset(&mut producer, 56), offsets[offsets.len() - 1] + 64);
             assert_eq!(consumer.pop(), Ok(Some((1, vec![1; 56]))));
         }
-        assert_eq!(places, [0, 64, 0, 64, 0, 64]);
+        assert_eq!(offsets, [0, 64, 0, 64, 0, 64]);
     }
 
     #[test]
     fn frames_of_several_lengths_use_no_more_than_three_of_the_longest() {
         let (mut producer, mut consumer) = heap_ring(1024);
         for length in [8, 100, 16, 120, 0, 64, 120, 100].repeat(20) {
-            let end = place(&mut producer, length) as u64 + framed(length);
+            let end = offset(&mut producer, length) as u64 + framed(length);
             assert!(end <= 3 * framed(120), "a frame of {length} bytes ends at {end}");
             assert!(producer.push(&vec![2; length], 2).unwrap());
             assert_eq!(consumer.pop(), Ok(Some((2, vec![2; length]))));
@@ -477,10 +476,10 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_ahead_sees_each_frame_once_and_takes_none() {
+    fn looking_ahead_returns_each_frame_once_and_releases_none() {
         let (mut producer, mut consumer) = heap_ring(1024);
         let mut head = [0; 8];
-        // So that frames lie at the end of the ring, and at its beginning.
+        // Enough rounds for frames at the end of the ring and at its beginning.
         for round in 0..50u64 {
             assert_eq!(consumer.ahead(&mut head), Ok(None));
             for frame in 0..3u64 {
@@ -497,17 +496,17 @@ mod tests {
                 assert_eq!((tag, &bytes[..8]), (3, &(10 * round + frame).to_le_bytes()[..]));
                 assert!(!consumer.has_more());
             }
-            // What was taken before it was looked at is not looked at.
+            // A frame that was released first is not returned.
             assert!(producer.push(&[1; 64], 1).unwrap());
             assert_eq!(consumer.pop(), Ok(Some((1, vec![1; 64]))));
         }
-        // The frame is shorter than what is wanted of it.
+        // The frame is shorter than the buffer.
         assert!(producer.push(&[5; 4], 1).unwrap());
         assert_eq!((consumer.ahead(&mut head), head[..4] == [5; 4]), (Ok(Some(4)), true));
     }
 
     #[test]
-    fn a_producer_that_says_nonsense_of_frames_behind_the_oldest_is_found_out() {
+    fn impossible_frames_after_the_oldest_are_refused() {
         let (mut producer, mut consumer) = heap_ring(256);
         assert!(producer.push(&[1; 8], 1).unwrap() && producer.push(&[1; 8], 1).unwrap());
         let memory = consumer.memory.clone();
@@ -523,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_consumer_that_says_nonsense_of_an_empty_ring_is_found_out() {
+    fn an_impossible_read_position_of_an_empty_ring_is_refused() {
         let (mut producer, mut consumer) = heap_ring(256);
         assert!(producer.push(&[1; 40], 1).unwrap());
         consumer.pop().unwrap();
