@@ -4,7 +4,7 @@
 //! and, for each file in the environment variable `CROSSLANE_LOAD`, its functions. Each function becomes a
 //! scalar function whose callback hands DuckDB's vectors to [`crosslane::call`].
 //!
-//! No panic leaves a callback: [`crosslane_vectors::guard`] turns it into an error of the query.
+//! No panic leaves a callback: [`crosslane_vectors::callback`] turns it into an error of the query.
 
 #[path = "function/aggregate.rs"]
 mod aggregate;
@@ -26,7 +26,7 @@ mod signals;
 #[path = "command/command.rs"]
 mod table;
 
-use crosslane_vectors::guard;
+use crosslane_vectors::callback;
 use database::Database;
 use libduckdb_sys as ffi;
 use std::ffi::{CString, c_char};
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn crosslane_init_c_api(
     access: *const ffi::duckdb_extension_access,
 ) -> bool {
     // SAFETY: DuckDB passes valid pointers, and the database handle lives until this returns.
-    let outcome = guard::guard(|| unsafe {
+    let outcome = callback::guard(|| unsafe {
         match ffi::duckdb_rs_extension_api_init(info, access, API_VERSION) {
             Ok(true) => {}
             // DuckDB has set the error itself.

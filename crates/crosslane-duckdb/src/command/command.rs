@@ -4,7 +4,7 @@ use crate::connection::Connection;
 use crate::database::Database;
 use crate::signals::Asker;
 use crosslane::{DataType, Error};
-use crosslane_vectors::guard::{drop_box, error_text, guard};
+use crosslane_vectors::callback::{drop_box, error_text, guard};
 use crosslane_vectors::{Context, LogicalType};
 use libduckdb_sys as ffi;
 use std::ffi::{CStr, c_void};

@@ -12,8 +12,8 @@ use crosslane::call::{CallGroup, Caller, Map, MapInput, MapOptions, MapStep};
 use crosslane::stats::now;
 use crosslane::{DataType, Error, Field, Function, Kind};
 use crosslane_remote::AnyZygote;
-use crosslane_vectors::guard::{drop_box, error_text, guard};
-use crosslane_vectors::{Context, LogicalType, Portions, Projection, Source, query_for};
+use crosslane_vectors::callback::{drop_box, error_text, guard};
+use crosslane_vectors::{Context, LogicalType, PendingRows, Projection, StreamInput, query_for};
 use libduckdb_sys as ffi;
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -283,7 +283,7 @@ struct Scan {
     begun: u64,
     options: MapOptions,
     projection: Projection,
-    portions: Portions,
+    portions: PendingRows,
     state: State,
 }
 
@@ -315,7 +315,7 @@ impl Scan {
             begun,
             options: bound.options,
             projection,
-            portions: Portions::default(),
+            portions: PendingRows::default(),
             state: State::Begun(Map::new(current.library, current.function, bound.options)?),
         })
     }
@@ -441,7 +441,7 @@ fn run(own: &Own, query: &str, rows: Arc<DataType>, lanes: usize, sender: &SyncS
     let send = || -> Result<(), Error> {
         // SAFETY: the connection outlives the source, and this thread alone uses it. The query was made for these
         // columns.
-        let mut source = unsafe { Source::new(own.connection.raw(), query, rows.clone(), lanes)? };
+        let mut source = unsafe { StreamInput::new(own.connection.raw(), query, rows.clone(), lanes)? };
         while let Some(batch) = source.next_batch()? {
             if sender.send(Ok(Some(batch))).is_err() {
                 break;

@@ -1,7 +1,7 @@
 //! The values of arrays.
 
 use super::schema::{Encoding, Index, Node, Schema, Units};
-use crate::recoded;
+use crate::types::encoding;
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType};
 use libduckdb_sys as ffi;
@@ -311,9 +311,9 @@ impl<'a> Values<'a> {
                     let bytes = self.bytes(encoding, at)?;
                     let data_type = self.node.data_type.unwrap_or(&DataType::Bit);
                     let mut value = Vec::new();
-                    let most = recoded::longest(data_type, bytes.len());
+                    let most = encoding::longest(data_type, bytes.len());
                     value.try_reserve(most).map_err(|_| Overflow::NoMemory)?;
-                    recoded::decode(data_type, bytes, &mut value);
+                    encoding::decode(data_type, bytes, &mut value);
                     out.bytes(&value)?;
                 }
                 E::List { .. } | E::ListView { .. } | E::FixedList(_) => {

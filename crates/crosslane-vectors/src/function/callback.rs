@@ -1,7 +1,7 @@
 //! The last line before a C boundary: panics become errors.
 
 use crosslane::Error;
-use std::ffi::CString;
+use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs a callback's body; a panic becomes an error that names it.
@@ -14,6 +14,13 @@ pub fn guard<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
             .unwrap_or_default();
         Err(Error::Engine(format!("crosslane has a defect, please report it: {text}")))
     })
+}
+
+/// Runs a callback's body. Its error, or its panic as an error, goes to `set_error`.
+pub fn run(set_error: impl FnOnce(*const c_char), body: impl FnOnce() -> Result<(), Error>) {
+    if let Err(error) = guard(body) {
+        set_error(error_text(&error).as_ptr());
+    }
 }
 
 /// An error as a C string.

@@ -24,7 +24,7 @@ const SLOW: Duration = if cfg!(test) { Duration::from_millis(50) } else { Durati
 /// failure counts for its own alone. Elsewhere a run cannot be told from planning. There, failures are kept only where that
 /// spares a wait, and only until the first call that succeeds or has more rows: constant arguments have none such.
 #[derive(Debug, Default)]
-pub struct Attempts {
+pub struct RecentFailure {
     /// Whether the arguments are known not to be constant.
     varies: AtomicBool,
     /// Whether there is a failure, so that calls where none has failed take no lock.
@@ -40,7 +40,7 @@ struct Failed {
     error: Error,
 }
 
-impl Attempts {
+impl RecentFailure {
     /// Makes a call with these arguments, unless it has just failed. The statement is planned and run under this number, and
     /// run again under another one.
     ///
@@ -142,21 +142,21 @@ mod tests {
 
     #[test]
     fn a_failure_is_not_tried_again_at_once_and_a_success_is() {
-        let attempts = Attempts::default();
+        let attempts = RecentFailure::default();
         let one = Bytes(&[1]);
         let text = |outcome: Result<i32, Error>| outcome.unwrap_err().to_string();
         assert_eq!(attempts.once(Some(1), &one, || Ok(1)).unwrap(), 1);
         assert_eq!(text(attempts.once(Some(1), &one, failed)), "failed");
         assert_eq!(text(attempts.once(Some(1), &one, || Ok(2))), "failed");
         assert_eq!(text(attempts.once(Some(1), &Bytes(&[1, 1, 1]), || Ok(2))), "failed");
-        assert_eq!(Attempts::default().once(Some(1), &one, || Ok(2)).unwrap(), 2);
+        assert_eq!(RecentFailure::default().once(Some(1), &one, || Ok(2)).unwrap(), 2);
         attempts.forget();
         assert_eq!(attempts.once(Some(1), &one, || Ok(3)).unwrap(), 3);
     }
 
     #[test]
     fn calls_with_other_arguments_are_made() {
-        let attempts = Attempts::default();
+        let attempts = RecentFailure::default();
         attempts.once(Some(1), &Bytes(&[1]), failed).unwrap_err();
         assert_eq!(attempts.once(Some(1), &Bytes(&[2]), || Ok(2)).unwrap(), 2);
         assert_eq!(attempts.once(Some(1), &Bytes(&[2, 1]), || Ok(2)).unwrap(), 2);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn calls_of_the_next_run_are_made() {
-        let attempts = Attempts::default();
+        let attempts = RecentFailure::default();
         attempts.once(Some(1), &Bytes(&[1]), failed).unwrap_err();
         assert_eq!(attempts.once(Some(2), &Bytes(&[1]), || Ok(2)).unwrap(), 2);
     }
@@ -191,7 +191,7 @@ mod tests {
             std::thread::sleep(SLOW);
             raised(Duration::ZERO)
         };
-        let (attempts, one) = (Attempts::default(), Bytes(&[1]));
+        let (attempts, one) = (RecentFailure::default(), Bytes(&[1]));
         let kept = |outcome: &mut dyn FnMut() -> Result<i32, Error>| {
             attempts.forget();
             attempts.once(None, &one, outcome).unwrap_err();

@@ -1,16 +1,17 @@
 //! Functions as DuckDB's scalar functions: what all adapters do alike.
 
-use crate::attempts::Attempts;
-use crate::guard::{drop_box, error_text, guard};
+use super::callback::{drop_box, run};
+use super::callee::Callee;
+use super::context::Context;
+use super::failures::RecentFailure;
+use super::registration::{c_string, logical_types, registered};
 use crate::input::Arguments;
-use crate::interrupt::Client;
 use crate::output::Results;
-use crate::types::{LogicalType, data_type};
+use crate::types::LogicalType;
 use crosslane::call::Input;
-use crosslane::{DataType, Entry, Error, Function, Signature};
+use crosslane::{Entry, Error, Function};
 use libduckdb_sys as ffi;
-use std::cell::OnceCell;
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ pub trait Scalar: Send + Sync + 'static {
     /// If there is nothing that could call the function.
     fn begin(&self, context: Context) -> Result<Self::State, Error>;
 
-    /// The number of the statement ([`Attempts::once`]). DuckDB's C interface has none.
+    /// The number of the statement ([`RecentFailure::once`]). DuckDB's C interface has none.
     fn statement(_: &Self::State) -> Option<u64> {
         None
     }
@@ -51,7 +52,7 @@ pub trait Scalar: Send + Sync + 'static {
     ///
     /// # Errors
     /// If it failed.
-    fn settle(_: &Self::State, _: Option<&Attempts>, outcome: Result<(), Error>) -> Result<(), Error> {
+    fn settle(_: &Self::State, _: Option<&RecentFailure>, outcome: Result<(), Error>) -> Result<(), Error> {
         outcome
     }
 }
@@ -69,14 +70,10 @@ pub unsafe fn register_scalar<S: Scalar>(
     extra: S,
 ) -> Result<(), Error> {
     function.entry(Entry::Call)?;
-    let name = CString::new(function.name()).map_err(|error| Error::Engine(error.to_string()))?;
-    let returns = LogicalType::new(&function.signature.returns)?;
     let signature = &function.signature;
-    let parameters = signature
-        .fixed()
-        .iter()
-        .map(|parameter| LogicalType::new(&parameter.data_type))
-        .collect::<Result<Vec<_>, _>>()?;
+    let name = c_string(function.name())?;
+    let returns = LogicalType::new(&signature.returns)?;
+    let parameters = logical_types(signature.fixed())?;
     let rest = signature.rest().map(LogicalType::new).transpose()?;
     // SAFETY: all handles live across the calls; what is registered is freed by DuckDB through `drop_box`.
     unsafe {
@@ -104,29 +101,24 @@ pub unsafe fn register_scalar<S: Scalar>(
         ffi::duckdb_scalar_function_set_function(scalar, Some(execute::<S>));
         let state = ffi::duckdb_register_scalar_function(connection, scalar);
         ffi::duckdb_destroy_scalar_function(&raw mut scalar);
-        if state != ffi::duckdb_state_DuckDBSuccess {
-            return Err(Error::Engine(format!(
-                "DuckDB refused {signature}; a built-in function may have this name",
-            )));
-        }
+        registered(state, signature)
     }
-    Ok(())
 }
 
 /// Gives a call the memory of its attempts, which belongs to this place in this query. DuckDB would tell which arguments are
 /// constant, too, but copies them for that, and refuses the query if there is a subquery in one.
 unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
-    let attempts = Box::into_raw(Box::<Arc<Attempts>>::default()).cast();
+    let attempts = Box::into_raw(Box::<Arc<RecentFailure>>::default()).cast();
     // SAFETY: DuckDB passes its own info, and frees what it is given.
     unsafe {
-        ffi::duckdb_scalar_function_set_bind_data(info, attempts, Some(drop_box::<Arc<Attempts>>));
+        ffi::duckdb_scalar_function_set_bind_data(info, attempts, Some(drop_box::<Arc<RecentFailure>>));
         ffi::duckdb_scalar_function_set_bind_data_copy(info, Some(copy_attempts));
     }
 }
 
 unsafe extern "C" fn copy_attempts(attempts: *mut c_void) -> *mut c_void {
     // SAFETY: DuckDB passes what `bind` made.
-    let attempts = unsafe { attempts.cast::<Arc<Attempts>>().as_ref() };
+    let attempts = unsafe { attempts.cast::<Arc<RecentFailure>>().as_ref() };
     attempts.map_or(ptr::null_mut(), |attempts| Box::into_raw(Box::new(Arc::clone(attempts))).cast())
 }
 
@@ -134,24 +126,22 @@ unsafe extern "C" fn copy_attempts(attempts: *mut c_void) -> *mut c_void {
 struct Occurrence<S: Scalar> {
     state: S::State,
     /// If the function is deterministic.
-    attempts: Option<Arc<Attempts>>,
+    attempts: Option<Arc<RecentFailure>>,
 }
 
 unsafe extern "C" fn init<S: Scalar>(info: ffi::duckdb_init_info) {
+    // SAFETY: DuckDB copies the text.
+    let set_error = |text| unsafe { ffi::duckdb_scalar_function_init_set_error(info, text) };
     // SAFETY: DuckDB passes its own info, the extra info that was registered, and what `bind` made, if it was called.
-    let outcome = guard(|| unsafe {
+    run(set_error, || unsafe {
         let scalar = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<S>();
-        let attempts = ffi::duckdb_scalar_function_init_get_bind_data(info).cast::<Arc<Attempts>>();
+        let attempts = ffi::duckdb_scalar_function_init_get_bind_data(info).cast::<Arc<RecentFailure>>();
         let state = scalar.begin(Context::of_init(info))?;
         let occurrence = Occurrence::<S> { state, attempts: attempts.as_ref().cloned() };
         let occurrence = Box::into_raw(Box::new(occurrence)).cast();
         ffi::duckdb_scalar_function_init_set_state(info, occurrence, Some(drop_box::<Occurrence<S>>));
         Ok(())
     });
-    if let Err(error) = outcome {
-        // SAFETY: as above; DuckDB copies the text.
-        unsafe { ffi::duckdb_scalar_function_init_set_error(info, error_text(&error).as_ptr()) };
-    }
 }
 
 unsafe extern "C" fn execute<S: Scalar>(
@@ -159,9 +149,11 @@ unsafe extern "C" fn execute<S: Scalar>(
     input: ffi::duckdb_data_chunk,
     output: ffi::duckdb_vector,
 ) {
+    // SAFETY: DuckDB copies the text.
+    let set_error = |text| unsafe { ffi::duckdb_scalar_function_set_error(info, text) };
     // SAFETY: DuckDB passes its own info, what `init` made, and a chunk and a vector of the registered types that live
     // until this returns.
-    let outcome = guard(|| unsafe {
+    run(set_error, || unsafe {
         let occurrence = ffi::duckdb_scalar_function_get_state(info).cast::<Occurrence<S>>();
         let Some(Occurrence { state, attempts }) = occurrence.as_ref() else {
             return Err(Error::Engine("DuckDB lost the function's state".into()));
@@ -176,133 +168,6 @@ unsafe extern "C" fn execute<S: Scalar>(
         };
         S::settle(state, attempts.as_deref(), outcome)
     });
-    if let Err(error) = outcome {
-        // SAFETY: as above; DuckDB copies the text.
-        unsafe { ffi::duckdb_scalar_function_set_error(info, error_text(&error).as_ptr()) };
-    }
-}
-
-/// A function as one call in a query calls it, on one worker.
-#[derive(Debug)]
-pub struct Callee {
-    declared: Arc<Function>,
-    /// What it is for the arguments of this call, if it takes arguments of any type; their first chunk says which they have.
-    concrete: Option<OnceCell<Function>>,
-}
-
-impl Callee {
-    /// For a call of a function.
-    pub fn new(declared: Arc<Function>) -> Self {
-        let concrete = declared.signature.takes_any().then(OnceCell::new);
-        Self { declared, concrete }
-    }
-
-    /// The function for the arguments of the call, of which this is a chunk.
-    ///
-    /// # Errors
-    /// [`Error::Engine`] if an argument has a type that functions cannot have.
-    ///
-    /// # Safety
-    /// The chunk must have the columns that the function was registered with.
-    pub unsafe fn of_chunk(&self, chunk: ffi::duckdb_data_chunk) -> Result<&Function, Error> {
-        let Some(concrete) = &self.concrete else { return Ok(&self.declared) };
-        if let Some(known) = concrete.get() {
-            return Ok(known);
-        }
-        // SAFETY: as the caller says.
-        let types = unsafe { argument_types(&self.declared.signature, chunk)? };
-        let made = self.declared.for_arguments(types)?;
-        Ok(concrete.get_or_init(|| made))
-    }
-}
-
-/// The types with which a function is called: the declared ones, and where that is ANY the argument's own.
-///
-/// # Safety
-/// As [`Callee::of_chunk`].
-unsafe fn argument_types(
-    signature: &Signature,
-    chunk: ffi::duckdb_data_chunk,
-) -> Result<Vec<DataType>, Error> {
-    // SAFETY: as the caller says.
-    let count = unsafe { ffi::duckdb_data_chunk_get_column_count(chunk) } as usize;
-    let declared = signature.fixed().iter().map(|field| &field.data_type);
-    let declared = declared.chain(signature.rest().into_iter().cycle()).take(count);
-    let type_of = |(index, declared): (usize, &DataType)| {
-        if *declared != DataType::Any {
-            return Ok(declared.clone());
-        }
-        let refused = |what: String| Error::Engine(format!("{signature}: argument {}: {what}", index + 1));
-        // SAFETY: the chunk has this column, and the handle is alive.
-        let own = unsafe {
-            let vector = ffi::duckdb_data_chunk_get_vector(chunk, index as ffi::idx_t);
-            data_type(LogicalType::of(vector).raw())
-        };
-        let own = own.map_err(|error| refused(error.to_string()))?;
-        // Guests read the type as text.
-        if own.to_string().parse().as_ref() != Ok(&own) {
-            return Err(refused(format!(
-                "a function cannot have the type {own}; cast it to one whose fields have names"
-            )));
-        }
-        Ok(own)
-    };
-    declared.enumerate().map(type_of).collect()
-}
-
-/// What a query's connection says of itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Context {
-    /// The setting `threads`; 1 if it cannot be read.
-    pub threads: usize,
-    /// Which connection it is, and what tells whether it was interrupted.
-    pub client: Client,
-}
-
-impl Context {
-    /// Reads a context, and destroys it.
-    ///
-    /// # Safety
-    /// The context must be DuckDB's, given to the caller.
-    pub unsafe fn take(mut context: ffi::duckdb_client_context) -> Self {
-        // SAFETY: each handle is destroyed once, also if it is null.
-        unsafe {
-            let mut scope = 0;
-            let mut value =
-                ffi::duckdb_client_context_get_config_option(context, c"threads".as_ptr(), &raw mut scope);
-            let threads = if value.is_null() { 1 } else { ffi::duckdb_get_int64(value) };
-            ffi::duckdb_destroy_value(&raw mut value);
-            let client = Client::of(context);
-            ffi::duckdb_destroy_client_context(&raw mut context);
-            Self { threads: usize::try_from(threads).unwrap_or(1).max(1), client }
-        }
-    }
-
-    /// The context of a scalar function's init.
-    ///
-    /// # Safety
-    /// `info` must be DuckDB's.
-    pub unsafe fn of_init(info: ffi::duckdb_init_info) -> Self {
-        // SAFETY: as the caller says.
-        unsafe {
-            let mut context = std::ptr::null_mut();
-            ffi::duckdb_scalar_function_init_get_client_context(info, &raw mut context);
-            Self::take(context)
-        }
-    }
-
-    /// The context of a table function's bind.
-    ///
-    /// # Safety
-    /// `info` must be DuckDB's.
-    pub unsafe fn of_bind(info: ffi::duckdb_bind_info) -> Self {
-        // SAFETY: as the caller says.
-        unsafe {
-            let mut context = std::ptr::null_mut();
-            ffi::duckdb_table_function_get_client_context(info, &raw mut context);
-            Self::take(context)
-        }
-    }
 }
 
 #[cfg(test)]

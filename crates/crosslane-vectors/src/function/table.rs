@@ -4,19 +4,19 @@
 //! begins, the function's partitions are asked for, if it has some. Each worker then holds a lane as long as it scans one of them
 //! ([`Scan`]), and the next rows are made while DuckDB uses the last. A query that ends early drops its scans, which cancels them.
 
-use crate::guard::{drop_box, error_text, guard};
+use super::bind::arguments;
+use super::callback::{drop_box, run};
+use super::context::Context;
+use super::registration::c_string;
 use crate::input::Arguments;
-use crate::output::Results;
-use crate::projection::Projection;
-use crate::scalar::Context;
+use crate::output::{Projection, Results};
 use crate::types::LogicalType;
 use crosslane::batch::Column;
 use crosslane::call::{Asked, CallGroup, Caller, LARGEST_PARTITIONS, Output, Row, Scan};
 use crosslane::pool::Zygote;
 use crosslane::stats::now;
-use crosslane::{DataType, Entry, Error, Field, Function, Library};
+use crosslane::{DataType, Entry, Error, Function, Library};
 use libduckdb_sys as ffi;
-use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -140,13 +140,11 @@ pub unsafe fn register_table<T: Table>(
     Ok(())
 }
 
-fn c_string(name: &str) -> Result<CString, Error> {
-    CString::new(name).map_err(|error| Error::Engine(format!("{name:?}: {error}")))
-}
-
 unsafe extern "C" fn bind<T: Table>(info: ffi::duckdb_bind_info) {
+    // SAFETY: DuckDB copies the text.
+    let set_error = |text| unsafe { ffi::duckdb_bind_set_error(info, text) };
     // SAFETY: DuckDB passes its own info and the extra info that was registered, and copies what it is given.
-    let outcome = guard(|| unsafe {
+    run(set_error, || unsafe {
         let table = &*ffi::duckdb_bind_get_extra_info(info).cast::<T>();
         let function = table.function()?;
         let parameters = function.parameters();
@@ -168,121 +166,6 @@ unsafe extern "C" fn bind<T: Table>(info: ffi::duckdb_bind_info) {
         ffi::duckdb_bind_set_bind_data(info, bound, Some(drop_box::<Bound>));
         Ok(())
     });
-    if let Err(error) = outcome {
-        // SAFETY: as above; DuckDB copies the text.
-        unsafe { ffi::duckdb_bind_set_error(info, error_text(&error).as_ptr()) };
-    }
-}
-
-/// The arguments of one use of a table function as a chunk of one row. A parameter that SQL names and that was not given is
-/// NULL. Without parameters the chunk has a column that means nothing.
-///
-/// # Errors
-/// [`Error::Engine`] for a LIST that is none of the parameter's type, or if there is no memory.
-///
-/// # Safety
-/// The info must be that of a `bind` callback of a function that was registered with these parameters.
-unsafe fn arguments(
-    info: ffi::duckdb_bind_info,
-    parameters: &[Field],
-    named: &[bool],
-) -> Result<Chunk, Error> {
-    let filler = [DataType::Boolean];
-    let types = parameters.iter().map(|field| &field.data_type);
-    let types: Vec<_> = if parameters.is_empty() { filler.iter().collect() } else { types.collect() };
-    let logical = types.into_iter().map(LogicalType::new).collect::<Result<Vec<_>, _>>()?;
-    let chunk = Chunk::new(&logical)?;
-    let mut position = 0;
-    for (index, (parameter, named)) in parameters.iter().zip(named).enumerate() {
-        // SAFETY: as the caller says; the vector is new, and of the parameter's type.
-        unsafe {
-            let value = if *named {
-                ffi::duckdb_bind_get_named_parameter(info, c_string(&parameter.name)?.as_ptr())
-            } else {
-                position += 1;
-                ffi::duckdb_bind_get_parameter(info, position - 1)
-            };
-            let vector = ffi::duckdb_data_chunk_get_vector(chunk.0, index as ffi::idx_t);
-            put(Argument(value), parameter, vector)?;
-        }
-    }
-    // SAFETY: the chunk has room for a row.
-    unsafe { ffi::duckdb_data_chunk_set_size(chunk.0, 1) };
-    Ok(chunk)
-}
-
-/// A chunk of rows, destroyed when dropped.
-#[derive(Debug)]
-pub struct Chunk(pub ffi::duckdb_data_chunk);
-
-impl Chunk {
-    /// An empty one with columns of these types.
-    ///
-    /// # Errors
-    /// [`Error::Engine`] if there is no memory for it.
-    pub fn new(types: &[LogicalType]) -> Result<Self, Error> {
-        let mut raw: Vec<_> = types.iter().map(LogicalType::raw).collect();
-        // SAFETY: the types live across the call.
-        let chunk = unsafe { ffi::duckdb_create_data_chunk(raw.as_mut_ptr(), raw.len() as ffi::idx_t) };
-        if chunk.is_null() {
-            return Err(Error::Engine("out of memory: no room for a chunk".into()));
-        }
-        Ok(Self(chunk))
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        // SAFETY: ours, destroyed once.
-        unsafe { ffi::duckdb_destroy_data_chunk(&raw mut self.0) };
-    }
-}
-
-/// The value of a parameter, or null if it was not given.
-struct Argument(ffi::duckdb_value);
-
-impl Drop for Argument {
-    fn drop(&mut self) {
-        // SAFETY: ours, destroyed once.
-        unsafe { ffi::duckdb_destroy_value(&raw mut self.0) };
-    }
-}
-
-/// Puts an argument into the row of its column. DuckDB has cast it to the parameter's type, unless that is a LIST.
-///
-/// # Safety
-/// The vector must be of the parameter's type, and new.
-unsafe fn put(argument: Argument, parameter: &Field, vector: ffi::duckdb_vector) -> Result<(), Error> {
-    // SAFETY: as the caller says; what DuckDB allocates is destroyed, and it copies what it takes.
-    unsafe {
-        if argument.0.is_null() || ffi::duckdb_is_null_value(argument.0) {
-            Results::new(vector, &parameter.data_type, 1).null(0);
-            return Ok(());
-        }
-        let DataType::List(element) = &parameter.data_type else {
-            ffi::duckdb_vector_reference_value(vector, argument.0);
-            return Ok(());
-        };
-        let refused = || {
-            let (name, due) = (&parameter.name, &parameter.data_type);
-            Error::Engine(format!("the argument for {name} is no {due}; cast it: value::{due}"))
-        };
-        let given = ffi::duckdb_get_type_id(ffi::duckdb_get_value_type(argument.0));
-        if given != ffi::DUCKDB_TYPE_DUCKDB_TYPE_LIST {
-            return Err(refused());
-        }
-        let child = |index| Argument(ffi::duckdb_get_list_child(argument.0, index));
-        let elements: Vec<_> = (0..ffi::duckdb_get_list_size(argument.0)).map(child).collect();
-        let mut values: Vec<_> = elements.iter().map(|element| element.0).collect();
-        let element = LogicalType::new(element)?;
-        let count = values.len() as ffi::idx_t;
-        let list = Argument(ffi::duckdb_create_list_value(element.raw(), values.as_mut_ptr(), count));
-        if list.0.is_null() {
-            return Err(refused());
-        }
-        ffi::duckdb_vector_reference_value(vector, list.0);
-    }
-    Ok(())
 }
 
 /// A table function in a query that runs, for all its workers.
@@ -413,8 +296,10 @@ unsafe fn write(
 }
 
 unsafe extern "C" fn init<T: Table>(info: ffi::duckdb_init_info) {
+    // SAFETY: DuckDB copies the text.
+    let set_error = |text| unsafe { ffi::duckdb_init_set_error(info, text) };
     // SAFETY: DuckDB passes its own info, and what was registered and bound.
-    let outcome = guard(|| unsafe {
+    run(set_error, || unsafe {
         let table = &*ffi::duckdb_init_get_extra_info(info).cast::<T>();
         let bound = &*ffi::duckdb_init_get_bind_data(info).cast::<Bound>();
         let projection = Projection::of(info, &bound.rows)?;
@@ -425,10 +310,6 @@ unsafe extern "C" fn init<T: Table>(info: ffi::duckdb_init_info) {
         ffi::duckdb_init_set_max_threads(info, threads as ffi::idx_t);
         Ok(())
     });
-    if let Err(error) = outcome {
-        // SAFETY: as above; DuckDB copies the text.
-        unsafe { ffi::duckdb_init_set_error(info, error_text(&error).as_ptr()) };
-    }
 }
 
 unsafe extern "C" fn local_init<T: Table>(info: ffi::duckdb_init_info) {
@@ -438,19 +319,17 @@ unsafe extern "C" fn local_init<T: Table>(info: ffi::duckdb_init_info) {
 }
 
 unsafe extern "C" fn execute<T: Table>(info: ffi::duckdb_function_info, output: ffi::duckdb_data_chunk) {
+    // SAFETY: DuckDB copies the text.
+    let set_error = |text| unsafe { ffi::duckdb_function_set_error(info, text) };
     // SAFETY: DuckDB passes its own info, what `init` made, this worker's part (to one thread at a time), and a chunk of
     // the declared columns.
-    let outcome = guard(|| unsafe {
+    run(set_error, || unsafe {
         let running = &*ffi::duckdb_function_get_init_data(info).cast::<Running<T>>();
         let part = &mut *ffi::duckdb_function_get_local_init_data(info).cast::<Part<T>>();
         let rows = running.query.settle(part.next(running, output)).inspect_err(|_| *part = Part::Over)?;
         ffi::duckdb_data_chunk_set_size(output, rows as ffi::idx_t);
         Ok(())
     });
-    if let Err(error) = outcome {
-        // SAFETY: as above; DuckDB copies the text.
-        unsafe { ffi::duckdb_function_set_error(info, error_text(&error).as_ptr()) };
-    }
 }
 
 #[cfg(test)]

@@ -1,229 +1,17 @@
-//! DuckDB's vectors as the arguments of a call.
+//! The rows of a vector as a column of a batch.
 //!
-//! A [`VectorRows`] is a tree over the vectors of one column for some of its rows. It is measured when it
-//! is made and written once, straight into the lane's ring. Values of NULL rows are never looked at:
-//! DuckDB leaves anything there.
+//! A [`VectorRows`] is a tree over the vectors of one column, for some of its rows. It is measured when it
+//! is made and written once, straight into the lane's ring. The values of NULL rows are never read:
+//! DuckDB leaves any bytes there.
 
-use crate::recoded::{self, is_recoded};
-use crate::room;
-use crate::string::{DuckString, Texts};
-use crate::types::decimal_width;
-use crate::validity;
-use crosslane::batch::{self, Body, Encode, Frame, Plan};
-use crosslane::builder::Overflow;
-use crosslane::call::Input;
-use crosslane::{ColumnBuilder, DataType, Error, Function, Layout, code_width};
+use super::rows::{Rows, reserve};
+use crate::types::{decimal_width, encoding};
+use crate::vector::string::{DuckString, Texts};
+use crate::vector::{memory, validity};
+use crosslane::batch::{Body, Encode, Plan};
+use crosslane::{DataType, Error, Layout, code_width};
 use libduckdb_sys as ffi;
-use smallvec::SmallVec;
 use std::ops::Range;
-use std::sync::Arc;
-
-/// Those of a few columns without an allocation.
-type Types<'a> = SmallVec<[&'a DataType; FEW]>;
-
-/// Calls with up to so many arguments make no allocation.
-const FEW: usize = 4;
-
-/// The columns of a chunk: the arguments of a callback, or the rows of a result.
-#[derive(Debug)]
-pub struct Arguments<'a> {
-    chunk: ffi::duckdb_data_chunk,
-    types: Types<'a>,
-    rest: Option<Rest<'a>>,
-    /// The types as text, if calls carry them.
-    text: Option<&'a Arc<str>>,
-    rows: usize,
-}
-
-/// The columns behind those that have types of their own: they become one, of LISTs.
-#[derive(Debug)]
-struct Rest<'a> {
-    element: &'a DataType,
-    columns: usize,
-    /// Whether a NULL among the elements makes the whole row NULL.
-    skips: bool,
-}
-
-impl<'a> Arguments<'a> {
-    /// # Safety
-    /// The chunk must live as long as the result, and have columns of these types.
-    pub unsafe fn new(chunk: ffi::duckdb_data_chunk, types: impl IntoIterator<Item = &'a DataType>) -> Self {
-        // SAFETY: the caller vouches for the chunk.
-        let rows = unsafe { ffi::duckdb_data_chunk_get_size(chunk) } as usize;
-        Self { chunk, types: types.into_iter().collect(), rest: None, text: None, rows }
-    }
-
-    /// The arguments of a function's call.
-    ///
-    /// # Safety
-    /// The chunk must live as long as the result, and have the columns that the function was registered with.
-    pub unsafe fn of(chunk: ffi::duckdb_data_chunk, function: &'a Function) -> Self {
-        let signature = &function.signature;
-        let types: Types<'_> = signature.fixed().iter().map(|parameter| &parameter.data_type).collect();
-        // SAFETY: the caller vouches for the chunk.
-        let columns = unsafe { ffi::duckdb_data_chunk_get_column_count(chunk) } as usize;
-        let rest = signature.rest().map(|element| Rest {
-            element,
-            columns: columns.saturating_sub(types.len()),
-            skips: function.spec.admits_null.last() != Some(&true),
-        });
-        // SAFETY: as the caller says.
-        Self { rest, text: function.types.as_ref(), ..unsafe { Self::new(chunk, types) } }
-    }
-
-    /// The same for so many rows, which the columns have.
-    #[must_use]
-    pub(crate) fn with_rows(self, rows: usize) -> Self {
-        Self { rows, ..self }
-    }
-
-    /// Some rows of a column.
-    fn column(
-        &self,
-        index: usize,
-        data_type: &'a DataType,
-        rows: &Range<usize>,
-    ) -> Result<VectorRows<'a>, Error> {
-        // SAFETY: the chunk has a column of this type at this index, with these rows, and outlives self.
-        unsafe {
-            let vector = ffi::duckdb_data_chunk_get_vector(self.chunk, index as ffi::idx_t);
-            VectorRows::new(vector, data_type, Rows::Range(rows.clone()))
-        }
-    }
-}
-
-impl<'a> Rest<'a> {
-    /// The lists, if they are not too large for a batch.
-    fn lists(&self, columns: &Sources<'a>, rows: usize) -> Result<Option<ColumnBuilder>, Error> {
-        let mut plan = Plan::default();
-        columns.plan(&mut plan);
-        if plan.is_too_large() {
-            return Ok(None);
-        }
-        let frame = Frame::new(columns, rows)?;
-        let columns = batch::columns(frame.bytes(), std::iter::repeat_n(self.element, self.columns))?;
-        match ColumnBuilder::lists(self.element, &columns, rows, self.skips) {
-            Ok(lists) => Ok(Some(lists)),
-            Err(Overflow::TooLarge) => Ok(None),
-            Err(Overflow::NoMemory) => Err(Error::memory(frame.bytes().len())),
-        }
-    }
-}
-
-impl Input for Arguments<'_> {
-    fn rows(&self) -> usize {
-        self.rows
-    }
-
-    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
-        if rows.start > rows.end || rows.end > self.rows {
-            return Err(Error::Engine(format!("rows {rows:?} of a chunk of {}", self.rows)));
-        }
-        let types = self.types.iter().copied().enumerate();
-        let fixed = types.map(|(index, data_type)| self.column(index, data_type, &rows));
-        let fixed = Sources { columns: fixed.collect::<Result<_, _>>()?, text: self.text };
-        let Some(rest) = &self.rest else {
-            take(&fixed);
-            return Ok(());
-        };
-        let columns = (0..rest.columns).map(|at| self.column(self.types.len() + at, rest.element, &rows));
-        let columns = Sources { columns: columns.collect::<Result<_, _>>()?, text: None };
-        let lists = rest.lists(&columns, rows.len())?;
-        take(&WithRest { fixed, lists });
-        Ok(())
-    }
-}
-
-/// The arguments of a function that takes any number.
-struct WithRest<'a> {
-    fixed: Sources<'a>,
-    /// `None` if they are too large: then the batch is cut.
-    lists: Option<ColumnBuilder>,
-}
-
-impl Encode for WithRest<'_> {
-    fn plan(&self, plan: &mut Plan) {
-        self.fixed.plan(plan);
-        match &self.lists {
-            Some(lists) => lists.plan(plan),
-            None => plan.overflow(),
-        }
-    }
-    fn write(&self, body: &mut Body<'_>) {
-        self.fixed.write(body);
-        self.lists.iter().for_each(|lists| lists.write(body));
-    }
-}
-
-struct Sources<'a> {
-    columns: SmallVec<[VectorRows<'a>; FEW]>,
-    /// Their types as text, if the batch carries them.
-    text: Option<&'a Arc<str>>,
-}
-
-impl Encode for Sources<'_> {
-    fn plan(&self, plan: &mut Plan) {
-        self.text.into_iter().for_each(|text| plan.types(text));
-        self.columns.iter().for_each(|source| source.plan(plan));
-    }
-    fn write(&self, body: &mut Body<'_>) {
-        self.columns.iter().for_each(|source| source.write(body));
-    }
-}
-
-/// Rows of a vector: neighbours, or several such ranges in any order (the elements of lists). There are no more ranges
-/// than rows of the vector above, however long the lists are.
-pub(crate) enum Rows {
-    Range(Range<usize>),
-    Ranges(Vec<Range<usize>>),
-}
-
-impl Rows {
-    fn ranges(&self) -> &[Range<usize>] {
-        match self {
-            Rows::Range(range) => std::slice::from_ref(range),
-            Rows::Ranges(ranges) => ranges,
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.ranges().iter().map(Range::len).sum()
-    }
-
-    #[inline]
-    fn each(&self, mut visit: impl FnMut(usize, usize)) {
-        let mut to = 0;
-        for range in self.ranges() {
-            for from in range.clone() {
-                visit(to, from);
-                to += 1;
-            }
-        }
-    }
-
-    /// The rows of the elements of ARRAYs: so many for each row, which may be more than 32 bits count.
-    fn elements(&self, length: usize) -> Result<Self, Error> {
-        self.map(|range| range.start * length..range.end * length)
-    }
-
-    /// Each range made into another.
-    fn map(&self, map: impl Fn(&Range<usize>) -> Range<usize>) -> Result<Self, Error> {
-        Ok(match self {
-            Rows::Range(range) => Rows::Range(map(range)),
-            Rows::Ranges(ranges) => {
-                let mut mapped = Vec::new();
-                reserve(&mut mapped, ranges.len())?;
-                mapped.extend(ranges.iter().map(map));
-                Rows::Ranges(mapped)
-            }
-        })
-    }
-}
-
-/// Makes room, if there is memory.
-fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), Error> {
-    list.try_reserve(more).map_err(|_| Error::memory((list.len() + more).saturating_mul(size_of::<T>())))
-}
 
 /// Some rows of a vector and of the vectors below it.
 pub(crate) struct VectorRows<'a> {
@@ -236,7 +24,7 @@ pub(crate) struct VectorRows<'a> {
     /// Bytes of strings, elements of lists.
     total: usize,
     /// The bytes of the rows and where each ends, if they are not as DuckDB has them.
-    recoded: Option<(Vec<u8>, Vec<usize>)>,
+    decoded: Option<(Vec<u8>, Vec<usize>)>,
     children: Vec<VectorRows<'a>>,
 }
 
@@ -279,14 +67,14 @@ impl<'a> VectorRows<'a> {
         let mask = mask.cast_const();
         // SAFETY: a mask that is not null has a bit for each row of the vector, and lives as long.
         let mask = (!mask.is_null()).then(|| unsafe { std::slice::from_raw_parts(mask, end.div_ceil(64)) });
-        let (recoded, children) = (None, Vec::new());
-        let mut source = Self { data_type, data, mask, rows, nulls: 0, total: 0, recoded, children };
+        let (decoded, children) = (None, Vec::new());
+        let mut source = Self { data_type, data, mask, rows, nulls: 0, total: 0, decoded, children };
         source.nulls = source.count_nulls();
         // SAFETY: the layouts say which vectors lie below; the element rows come from DuckDB's entries.
         unsafe {
             match data_type.layout() {
                 Layout::Bits | Layout::Fixed(_) => {}
-                Layout::Bytes { .. } if is_recoded(data_type) => source.recode()?,
+                Layout::Bytes { .. } if encoding::is_encoded(data_type) => source.decode()?,
                 Layout::Bytes { .. } => source.total = source.total_bytes(),
                 Layout::List => {
                     let elements = source.elements()?;
@@ -346,7 +134,7 @@ impl<'a> VectorRows<'a> {
             Layout::List => {
                 // SAFETY: as the caller says.
                 let before = unsafe { ffi::duckdb_list_vector_get_size(vector) } as usize;
-                self.data_type.children().map(|child| room::list(child, before + self.total)).sum()
+                self.data_type.children().map(|child| memory::list(child, before + self.total)).sum()
             }
             _ => 0,
         };
@@ -378,7 +166,7 @@ impl<'a> VectorRows<'a> {
 
     /// # Safety
     /// The data must be strings.
-    unsafe fn recode(&mut self) -> Result<(), Error> {
+    unsafe fn decode(&mut self) -> Result<(), Error> {
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         reserve(&mut ends, self.rows.len())?;
         let mut outcome = Ok(());
@@ -386,16 +174,16 @@ impl<'a> VectorRows<'a> {
             if self.is_valid(row) && outcome.is_ok() {
                 // SAFETY: as the caller says, and the row is not NULL.
                 let value = unsafe { self.bytes(row) };
-                outcome = reserve(&mut bytes, recoded::longest(self.data_type, value.len()));
+                outcome = reserve(&mut bytes, encoding::longest(self.data_type, value.len()));
                 if outcome.is_ok() {
-                    recoded::decode(self.data_type, value, &mut bytes);
+                    encoding::decode(self.data_type, value, &mut bytes);
                 }
             }
             ends.push(bytes.len());
         });
         outcome?;
         self.total = bytes.len();
-        self.recoded = Some((bytes, ends));
+        self.decoded = Some((bytes, ends));
         Ok(())
     }
 
@@ -514,7 +302,7 @@ impl<'a> VectorRows<'a> {
     /// The data must be strings.
     unsafe fn write_bytes(&self, offsets: &mut [u8], out: &mut [u8]) {
         let mut texts = Texts::new(offsets, out);
-        if let Some((bytes, ends)) = &self.recoded {
+        if let Some((bytes, ends)) = &self.decoded {
             let mut start = 0;
             for end in ends {
                 texts.add(&bytes[start..*end]);
@@ -591,24 +379,5 @@ impl Encode for VectorRows<'_> {
             Layout::FixedList(_) | Layout::Struct => {}
         }
         self.children.iter().for_each(|child| child.write(body));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_elements_of_arrays_are_counted_beyond_32_bits() {
-        // DuckDB's longest ARRAY, in a list long enough.
-        let length = 100_000;
-        let elements = Rows::Range(50_000..50_001).elements(length).unwrap();
-        assert_eq!(elements.ranges()[0], 5_000_000_000..5_000_100_000);
-        let elements = Rows::Ranges(vec![50_000..50_001, 0..1, 42_949..42_950]).elements(length).unwrap();
-        assert_eq!(
-            elements.ranges(),
-            [5_000_000_000..5_000_100_000, 0..100_000, 4_294_900_000..4_295_000_000]
-        );
-        assert_eq!(elements.len(), 300_000);
     }
 }

@@ -1,10 +1,10 @@
 //! Batches of results that are longer than DuckDB's chunks, portion by portion.
 
-use crate::aggregate::Scratch;
-use crate::output::Results;
-use crate::projection::Projection;
-use crate::room;
+use super::projection::Projection;
+use super::results::Results;
+use crate::input::copy;
 use crate::types::LogicalType;
+use crate::vector::{Scratch, memory};
 use crosslane::batch::Column;
 use crosslane::call::Output;
 use crosslane::{DataType, Error};
@@ -12,14 +12,14 @@ use libduckdb_sys as ffi;
 
 /// The rows of a batch that are still to be given to DuckDB.
 #[derive(Debug, Default)]
-pub struct Portions {
+pub struct PendingRows {
     /// For each vector of a chunk, all rows of its column, and its type.
     columns: Vec<(Scratch, DataType)>,
     rows: usize,
     next: usize,
 }
 
-impl Portions {
+impl PendingRows {
     /// Puts the first of the rows from `first` on into a chunk, and keeps the others. Returns how many.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Portions {
         // SAFETY: the vectors are of the columns' types, as the caller says, and have room for so many rows.
         unsafe {
             let longest = ffi::duckdb_vector_size() as usize;
-            let columns = projection.places().map(|place| &batch.children[place]);
+            let columns = projection.columns().map(|column| &batch.children[column]);
             if first == 0 && batch.rows <= longest {
                 for (index, column) in (0..).zip(columns) {
                     let vector = ffi::duckdb_data_chunk_get_vector(output, index);
@@ -47,7 +47,7 @@ impl Portions {
                 return Ok(batch.rows);
             }
             for column in columns {
-                room::check_list(column.data_type, column.rows)?;
+                memory::check_list(column.data_type, column.rows)?;
                 let logical = LogicalType::new(column.data_type)?;
                 let kept = Scratch::new(logical.raw(), column.rows as ffi::idx_t);
                 if kept.vector.is_null() {
@@ -64,17 +64,17 @@ impl Portions {
     /// Puts the next of the rows into a chunk. Returns how many; 0 if there are no more.
     ///
     /// # Errors
-    /// As [`Portions::begin`].
+    /// As [`PendingRows::begin`].
     ///
     /// # Safety
-    /// As [`Portions::begin`].
+    /// As [`PendingRows::begin`].
     pub unsafe fn next(&mut self, output: ffi::duckdb_data_chunk) -> Result<usize, Error> {
         // SAFETY: the vectors have the rows, and those of the chunk are of the same types.
         unsafe {
             let end = self.rows.min(self.next + ffi::duckdb_vector_size() as usize);
             for (index, (kept, data_type)) in (0..).zip(&self.columns) {
                 let to = ffi::duckdb_data_chunk_get_vector(output, index);
-                room::copy(kept.vector, to, data_type, kept.all, self.next..end, 0)?;
+                copy(kept.vector, to, data_type, kept.all, self.next..end, 0)?;
             }
             let count = end - self.next;
             self.next = end;

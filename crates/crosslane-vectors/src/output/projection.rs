@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The columns that one scan makes.
 #[derive(Debug)]
 pub struct Projection {
-    /// Their places among all columns, ascending.
+    /// Their indices among all columns, ascending.
     pub(crate) wanted: Arc<[usize]>,
     /// A STRUCT of them.
     pub(crate) rows: DataType,
@@ -49,8 +49,8 @@ impl Projection {
         Ok(Self { wanted: wanted.into(), rows, vectors })
     }
 
-    /// For each vector of a chunk, the place of its column among all.
-    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
+    /// For each vector of a chunk, the index of its column among all columns.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
         self.vectors.iter().map(|column| self.wanted[*column])
     }
 
@@ -69,7 +69,7 @@ mod tests {
         let all: DataType = "STRUCT(a BIGINT, b VARCHAR, c DATE)".parse().unwrap();
         let projection = Projection::new(&[2, 0, 2], &all).unwrap();
         assert_eq!(projection.rows.to_string(), "STRUCT(a BIGINT, c DATE)");
-        assert_eq!(projection.places().collect::<Vec<_>>(), [2, 0, 2]);
+        assert_eq!(projection.columns().collect::<Vec<_>>(), [2, 0, 2]);
         assert_eq!((&*projection.wanted, projection.vectors), (&[0, 2][..], vec![1, 0, 1]));
         assert_eq!(Projection::new(&[], &all).unwrap().rows.children().len(), 0);
         assert!(Projection::new(&[0, usize::MAX], &all).is_err());

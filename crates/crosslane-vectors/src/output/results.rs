@@ -4,11 +4,9 @@
 //! can be written where there is no room for it. DuckDB reads what lies below a NULL when it sorts, hashes or copies
 //! rows: there must be NULLs too, down to the last child, and nothing that points anywhere.
 
-use crate::recoded::{self, is_recoded};
-use crate::room;
-use crate::string::{DuckString, INLINE};
-use crate::types::decimal_width;
-use crate::validity;
+use crate::types::{decimal_width, encoding};
+use crate::vector::string::{DuckString, INLINE};
+use crate::vector::{memory, validity};
 use crosslane::batch::{Column, bit};
 use crosslane::call::Output;
 use crosslane::{DataType, Error, Layout, Unread};
@@ -73,7 +71,7 @@ impl Output for Results<'_> {
 fn is_direct(column: &Column<'_>, values: usize) -> bool {
     let same = match column.data_type {
         DataType::Decimal { precision, .. } => decimal_width(*precision) == 16,
-        data_type => *data_type != DataType::Uuid && !is_recoded(data_type),
+        data_type => *data_type != DataType::Uuid && !encoding::is_encoded(data_type),
     };
     let lies = match column.data_type.layout() {
         Layout::Fixed(width) => values == column.rows * width,
@@ -207,7 +205,9 @@ unsafe fn write(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -
                 (0..column.rows).for_each(|row| data.add(row).write(bit(column.data, row)));
             }
             Layout::Fixed(_) => write_fixed(vector, first, column),
-            Layout::Bytes { .. } if is_recoded(column.data_type) => write_recoded(vector, first, column)?,
+            Layout::Bytes { .. } if encoding::is_encoded(column.data_type) => {
+                write_encoded(vector, first, column)?
+            }
             Layout::Bytes { .. } => write_bytes(vector, first, column)?,
             Layout::List => write_list(vector, first, column)?,
             Layout::FixedList(length) => {
@@ -336,7 +336,7 @@ unsafe fn assign(
     bytes: *const u8,
     length: usize,
 ) -> Result<*const u8, Error> {
-    room::check_strings(length)?;
+    memory::check_strings(length)?;
     // SAFETY: the row's string is assigned to get memory of the vector's own, whose address is then read back from it.
     unsafe {
         let index = row as ffi::idx_t;
@@ -368,14 +368,14 @@ unsafe fn point(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>, h
 
 /// # Safety
 /// As [`write`], for a column of bytes that DuckDB has in another form.
-unsafe fn write_recoded(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -> Result<(), Error> {
+unsafe fn write_encoded(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -> Result<(), Error> {
     let (mut bytes, mut offsets) = (Vec::new(), vec![0]);
     for row in 0..column.rows {
         let value = column.bytes(row);
-        let most = recoded::longest(column.data_type, value.len());
+        let most = encoding::longest(column.data_type, value.len());
         bytes.try_reserve(most).map_err(|_| Error::memory(bytes.len() + most))?;
         if column.is_valid(row) {
-            recoded::encode(column.data_type, value, &mut bytes);
+            encoding::encode(column.data_type, value, &mut bytes);
         }
         let end = i32::try_from(bytes.len()).map_err(|_| Error::memory(bytes.len()))?;
         offsets.push(end);
@@ -391,7 +391,7 @@ unsafe fn write_list(vector: ffi::duckdb_vector, first: usize, column: &Column<'
     unsafe {
         let before = ffi::duckdb_list_vector_get_size(vector) as usize;
         let elements = &column.children[0];
-        room::check_list(elements.data_type, before + elements.rows)?;
+        memory::check_list(elements.data_type, before + elements.rows)?;
         let size = (before + elements.rows) as ffi::idx_t;
         let reserved = ffi::duckdb_list_vector_reserve(vector, size) == ffi::duckdb_state_DuckDBSuccess;
         if !reserved || ffi::duckdb_list_vector_set_size(vector, size) != ffi::duckdb_state_DuckDBSuccess {

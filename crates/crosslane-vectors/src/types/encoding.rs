@@ -7,7 +7,7 @@
 use crosslane::{DataType, integer};
 
 /// Whether a type is one of these.
-pub(crate) fn is_recoded(data_type: &DataType) -> bool {
+pub(crate) fn is_encoded(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Bit | DataType::BigNum)
 }
 

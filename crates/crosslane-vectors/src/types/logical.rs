@@ -1,5 +1,6 @@
 //! SQL types as DuckDB's logical types.
 
+use crate::vector::owned_text;
 use crosslane::{DataType, Error, Field, MOST_LEVELS, MOST_MEMBERS};
 use libduckdb_sys as ffi;
 use std::ffi::{CStr, CString, c_char};
@@ -237,17 +238,6 @@ unsafe fn data_type_within(logical: ffi::duckdb_logical_type, levels: usize) -> 
                 )));
             }
         })
-    }
-}
-
-/// # Safety
-/// The text must be a C string that DuckDB allocated for its caller.
-unsafe fn owned_text(text: *mut c_char) -> String {
-    // SAFETY: as the caller says.
-    unsafe {
-        let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
-        ffi::duckdb_free(text.cast());
-        owned
     }
 }
 

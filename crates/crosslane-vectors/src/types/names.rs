@@ -1,9 +1,10 @@
 //! The types that a database has besides DuckDB's own (`CREATE TYPE`).
 
-use crate::types::{LogicalType, data_type};
+use super::logical::{LogicalType, data_type};
+use crate::vector::{owned_text, query};
 use crosslane::{DataType, Error, TypeNames};
 use libduckdb_sys as ffi;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString};
 
 /// The database, schema and name of each type, and whether it is in the database of statements that name none.
 const ALL: &CStr = c"\
@@ -20,7 +21,7 @@ const ALL: &CStr = c"\
 /// The connection must be open, and nobody else use it meanwhile.
 pub unsafe fn type_names(connection: ffi::duckdb_connection) -> Result<TypeNames, Error> {
     // SAFETY: as the caller says.
-    let all = unsafe { with_result(connection, ALL, rows)? };
+    let all = unsafe { query(connection, ALL, rows)? };
     // SAFETY: as the caller says.
     let types = unsafe { types(connection, &all) };
     let mut names = [const { Vec::new() }; 4];
@@ -55,13 +56,12 @@ unsafe fn types(connection: ffi::duckdb_connection, all: &[[String; 4]]) -> Vec<
             [database, schema, name].map(|part| format!("\"{}\"", part.replace('"', "\"\"")));
         format!("NULL::{database}.{schema}.{name}")
     };
-    let query = format!("SELECT {}", all.iter().map(value).collect::<Vec<_>>().join(", "));
+    let select = format!("SELECT {}", all.iter().map(value).collect::<Vec<_>>().join(", "));
     let read = |result: &mut ffi::duckdb_result| {
         (0..).zip(all).map(|(at, _)| column_type(result, at).ok()).collect()
     };
     // SAFETY: as the caller says.
-    let found =
-        CString::new(query).ok().and_then(|query| unsafe { with_result(connection, &query, read) }.ok());
+    let found = CString::new(select).ok().and_then(|select| unsafe { query(connection, &select, read) }.ok());
     match found {
         Some(found) => found,
         None if all.len() == 1 => vec![None],
@@ -74,41 +74,12 @@ unsafe fn types(connection: ffi::duckdb_connection, all: &[[String; 4]]) -> Vec<
     }
 }
 
-/// # Safety
-/// As [`type_names`].
-unsafe fn with_result<T>(
-    connection: ffi::duckdb_connection,
-    query: &CStr,
-    read: impl FnOnce(&mut ffi::duckdb_result) -> T,
-) -> Result<T, Error> {
-    // SAFETY: as the caller says; the result is destroyed on every way out.
-    unsafe {
-        let mut result = std::mem::zeroed();
-        let state = ffi::duckdb_query(connection, query.as_ptr(), &raw mut result);
-        let outcome = if state == ffi::duckdb_state_DuckDBSuccess {
-            Ok(read(&mut result))
-        } else {
-            let message = ffi::duckdb_result_error(&raw mut result);
-            let message = if message.is_null() { c"" } else { CStr::from_ptr(message) };
-            Err(Error::Engine(message.to_string_lossy().into_owned()))
-        };
-        ffi::duckdb_destroy_result(&raw mut result);
-        outcome
-    }
-}
-
 /// The rows of a result of four columns, as text.
 fn rows(result: &mut ffi::duckdb_result) -> Vec<[String; 4]> {
     // SAFETY: the result lives.
     let count = unsafe { ffi::duckdb_row_count(result) };
     // SAFETY: the result lives, and has these rows and columns; each text is freed once.
-    let mut text = |column, row| unsafe {
-        let text = ffi::duckdb_value_varchar(result, column, row);
-        let owned =
-            if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() };
-        ffi::duckdb_free(text.cast::<c_void>());
-        owned
-    };
+    let mut text = |column, row| unsafe { owned_text(ffi::duckdb_value_varchar(result, column, row)) };
     (0..count).map(|row| [0, 1, 2, 3].map(|column| text(column, row))).collect()
 }
 

@@ -4,11 +4,8 @@
 //! is not C++: the process would end. So what is large is allocated here first, and given back at once. Another thread
 //! may take it in between, which is as likely as that DuckDB itself runs out of memory at that moment.
 
-use crate::input::{Rows, VectorRows};
 use crate::types::decimal_width;
 use crosslane::{DataType, Error, Layout};
-use libduckdb_sys as ffi;
-use std::ops::Range;
 
 /// What is smaller is not asked for.
 const LARGE: usize = 1 << 20;
@@ -40,30 +37,6 @@ pub(crate) fn check_list(element: &DataType, elements: usize) -> Result<(), Erro
 pub(crate) fn list(element: &DataType, elements: usize) -> usize {
     let elements = elements.checked_next_power_of_two().unwrap_or(usize::MAX);
     elements.saturating_mul(width(element))
-}
-
-/// Copies rows of a vector to the end of another, behind so many of its own, if there is memory for what they hold.
-///
-/// # Errors
-/// [`Error::Engine`] if there is not.
-///
-/// # Safety
-/// Both vectors must be of the type, the first with the rows, which the selection names as well, and the second with room for them.
-pub(crate) unsafe fn copy(
-    from: ffi::duckdb_vector,
-    to: ffi::duckdb_vector,
-    data_type: &DataType,
-    selection: ffi::duckdb_selection_vector,
-    rows: Range<usize>,
-    before: usize,
-) -> Result<(), Error> {
-    // SAFETY: as the caller says.
-    unsafe {
-        check(VectorRows::new(from, data_type, Rows::Range(rows.clone()))?.bytes_added_to(to))?;
-        let (start, end) = (rows.start as ffi::idx_t, rows.end as ffi::idx_t);
-        ffi::duckdb_vector_copy_sel(from, to, selection, end, start, before as ffi::idx_t);
-    }
-    Ok(())
 }
 
 /// Bytes of a row in DuckDB's vectors, with its validity rounded up.

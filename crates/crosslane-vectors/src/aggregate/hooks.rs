@@ -1,0 +1,230 @@
+//! The C++ callbacks that are put in the place of DuckDB's own.
+
+use super::bind_data::{Use, join};
+use super::callbacks::CALLBACKS;
+use super::memory_map::MemoryMap;
+use super::seen::{SEEN, Seen, unknown};
+use crate::function::callback::guard;
+use crate::function::{Client, is_version};
+use crate::vector::Scratch;
+use crosslane::Error;
+use libduckdb_sys as ffi;
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+/// Ends what [`SEEN`] says, also if DuckDB's exception passes: a function may run a query of its own.
+struct Within(Option<Seen>);
+
+impl Within {
+    /// # Safety
+    /// The data must be what DuckDB passes to a callback of one of our aggregates.
+    unsafe fn new(data: *const usize, rows: ffi::idx_t) -> Self {
+        // SAFETY: as the caller says.
+        let seen = unsafe {
+            let bound = data.add(bind_data());
+            let keeps = *bound.add(2).cast::<u8>() != DESTRUCTIVE;
+            is_ours(*bound as *const usize).then_some(Seen { bound: *bound, keeps, rows: rows as usize })
+        };
+        Self(SEEN.replace(seen))
+    }
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        SEEN.set(self.0);
+    }
+}
+
+/// DuckDB's `AggregateCombineType::ALLOW_DESTRUCTIVE`: the sources are not used again.
+const DESTRUCTIVE: u8 = 2;
+
+/// Where in its callbacks' data DuckDB has the bind data. Behind it there are the allocator, and how to combine.
+fn bind_data() -> usize {
+    static PLACE: OnceLock<usize> = OnceLock::new();
+    *PLACE.get_or_init(|| usize::from(!is_version("v1.")))
+}
+
+type OwnUpdate =
+    unsafe extern "C-unwind" fn(*mut c_void, *mut usize, ffi::idx_t, ffi::duckdb_vector, ffi::idx_t);
+type OwnCombine = unsafe extern "C-unwind" fn(ffi::duckdb_vector, ffi::duckdb_vector, *mut usize, ffi::idx_t);
+type OwnFinalize =
+    unsafe extern "C-unwind" fn(ffi::duckdb_vector, *mut usize, ffi::duckdb_vector, ffi::idx_t, ffi::idx_t);
+
+/// DuckDB's own callbacks.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    update: OwnUpdate,
+    combine: OwnCombine,
+    finalize: OwnFinalize,
+    bind: OwnBind,
+}
+
+/// What it takes differs, and goes through. All of it is in registers; the first is where the new bind data goes.
+type OwnBind = unsafe extern "C-unwind" fn(*mut *mut usize, usize, usize, usize) -> *mut *mut usize;
+
+static OWN: OnceLock<Own> = OnceLock::new();
+
+/// How many words of DuckDB's object are looked at: it has more.
+const WORDS: usize = 40;
+
+/// Puts DuckDB's callbacks behind ours.
+///
+/// # Errors
+/// If they are not found.
+///
+/// # Safety
+/// The function must be new.
+pub(super) unsafe fn replace(function: ffi::duckdb_aggregate_function) -> Result<(), Error> {
+    if !is_version("v1.") && !is_version("v2.") {
+        return Err(unknown("the parts"));
+    }
+    // SAFETY: the handle is the object, which is longer, and begins with its table of functions.
+    unsafe {
+        let words = function.cast::<usize>();
+        let looked = std::slice::from_raw_parts(words, WORDS);
+        let code = MemoryMap::around(looked[0])?;
+        // Parts of other words may be of what was there before, and look like addresses; functions begin at multiples of 16.
+        let is_code = |at: usize| code.has_code(looked[at]) && looked[at].is_multiple_of(16);
+        let place = (1..WORDS - 5).find(|at| (*at..*at + 5).all(is_code));
+        let place = place.filter(|at| !is_code(*at - 1) && !is_code(*at + 5));
+        let place = place.ok_or_else(|| unknown("the callbacks"))?;
+        // Between them there are those that the C API does not have.
+        let bind = place + if is_version("v1.") { 8 } else { 10 };
+        if (place + 5..WORDS).find(|at| looked[*at] != 0) != Some(bind) || !is_code(bind) {
+            return Err(unknown("the callbacks"));
+        }
+        let own = OWN.get_or_init(|| Own {
+            bind: std::mem::transmute::<usize, OwnBind>(looked[bind]),
+            update: std::mem::transmute::<usize, OwnUpdate>(looked[place + 2]),
+            combine: std::mem::transmute::<usize, OwnCombine>(looked[place + 3]),
+            finalize: std::mem::transmute::<usize, OwnFinalize>(looked[place + 4]),
+        });
+        if own.update as usize != looked[place + 2] {
+            // Another DuckDB in the same process.
+            return Err(unknown("the callbacks"));
+        }
+        words.add(place + 2).write(own_update as *const () as usize);
+        words.add(place + 3).write(own_combine as *const () as usize);
+        words.add(place + 4).write(own_finalize as *const () as usize);
+        words.add(bind).write(own_bind as *const () as usize);
+    }
+    Ok(())
+}
+
+/// Takes the place of DuckDB's callback: the columns, its data, how many columns; a vector of states, and how many rows.
+unsafe extern "C-unwind" fn own_update(
+    columns: *mut c_void,
+    data: *mut usize,
+    count: ffi::idx_t,
+    states: ffi::duckdb_vector,
+    rows: ffi::idx_t,
+) {
+    let Some(own) = OWN.get() else { return };
+    // SAFETY: DuckDB passes what its own callback takes.
+    unsafe {
+        let _within = Within::new(data, rows);
+        if rows > 1 {
+            let each = Each::new(states, rows);
+            (own.update)(columns, data, count, each.states(), rows);
+        } else {
+            (own.update)(columns, data, count, states, rows);
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn own_combine(
+    sources: ffi::duckdb_vector,
+    targets: ffi::duckdb_vector,
+    data: *mut usize,
+    count: ffi::idx_t,
+) {
+    let Some(own) = OWN.get() else { return };
+    // SAFETY: as above.
+    unsafe {
+        let _within = Within::new(data, 0);
+        (own.combine)(sources, targets, data, count);
+    }
+}
+
+unsafe extern "C-unwind" fn own_finalize(
+    states: ffi::duckdb_vector,
+    data: *mut usize,
+    result: ffi::duckdb_vector,
+    count: ffi::idx_t,
+    offset: ffi::idx_t,
+) {
+    let Some(own) = OWN.get() else { return };
+    // SAFETY: as above.
+    unsafe {
+        let _within = Within::new(data, 0);
+        (own.finalize)(states, data, result, count, offset);
+    }
+}
+
+unsafe extern "C-unwind" fn own_bind(
+    bound: *mut *mut usize,
+    a: usize,
+    b: usize,
+    c: usize,
+) -> *mut *mut usize {
+    let Some(own) = OWN.get() else { return bound };
+    // SAFETY: DuckDB passes what its own callback takes, which makes bind data. What is wrong with that is said when it is used.
+    unsafe {
+        let bound = (own.bind)(bound, a, b, c);
+        let _ = guard(|| {
+            if !is_ours(*bound) {
+                return Ok(());
+            }
+            let client = Client::of_bind(a).ok_or_else(|| unknown("the clients"))?;
+            join(*bound as usize, Arc::new(Use::new(client)))
+        });
+        bound
+    }
+}
+
+/// Whether this is bind data of our aggregates.
+///
+/// # Safety
+/// It must be bind data of an aggregate of the C API: an object of two words at least, its table of functions and what the
+/// aggregate was made with. That begins with a table, too, and has the callbacks behind it.
+unsafe fn is_ours(bound: *const usize) -> bool {
+    // SAFETY: as the caller says.
+    unsafe {
+        let info = *bound.cast::<*const usize>().add(1);
+        std::slice::from_raw_parts(info.add(1), 5) == CALLBACKS.addresses()
+    }
+}
+
+thread_local! {
+    /// This thread's, between two calls.
+    static FLAT: Cell<Option<Scratch>> = const { Cell::new(None) };
+}
+
+/// A vector of as many states as rows, lent by the thread: a function may run a query whose aggregates need another.
+struct Each(Option<Scratch>);
+
+impl Each {
+    /// # Safety
+    /// The vector must be one of states, for so many rows.
+    unsafe fn new(states: ffi::duckdb_vector, rows: ffi::idx_t) -> Self {
+        let kept = FLAT.take().filter(|flat| flat.capacity >= rows);
+        // SAFETY: it takes nothing.
+        let flat = kept.unwrap_or_else(|| Scratch::of_states(rows.max(unsafe { ffi::duckdb_vector_size() })));
+        // SAFETY: all handles live, and have so many rows.
+        unsafe { ffi::duckdb_vector_copy_sel(states, flat.vector, flat.all, rows, 0, 0) };
+        Self(Some(flat))
+    }
+
+    fn states(&self) -> ffi::duckdb_vector {
+        self.0.as_ref().map_or(ptr::null_mut(), |flat| flat.vector)
+    }
+}
+
+impl Drop for Each {
+    fn drop(&mut self) {
+        // Where the thread is about to end, it is destroyed.
+        let _ = FLAT.try_with(|kept| kept.set(self.0.take()));
+    }
+}
