@@ -6,28 +6,14 @@
 //!
 //! No panic leaves a callback: [`crosslane_vectors::callback`] turns it into an error of the query.
 
-#[path = "function/aggregate.rs"]
-mod aggregate;
-#[path = "command/commands.rs"]
-mod commands;
-#[path = "database/connection.rs"]
-mod connection;
-#[path = "database/database.rs"]
+mod command;
 mod database;
-#[path = "function/map.rs"]
-mod map;
-#[path = "database/names.rs"]
-mod names;
-#[path = "function/scalar.rs"]
-mod scalar;
-#[path = "function/table.rs"]
-mod scan;
+mod function;
+mod install;
 mod signals;
-#[path = "command/command.rs"]
-mod table;
+mod stream;
 
 use crosslane_vectors::callback;
-use database::Database;
 use libduckdb_sys as ffi;
 use std::ffi::{CString, c_char};
 
@@ -56,7 +42,7 @@ pub unsafe extern "C" fn crosslane_init_c_api(
         if database.is_null() {
             return Ok(false);
         }
-        Database::install(*database)?;
+        install::install(*database)?;
         Ok(true)
     });
     outcome.unwrap_or_else(|error| {

@@ -18,7 +18,7 @@ pub(crate) use model::{wait, wait_any, wake};
 
 #[cfg(not(loom))]
 mod real {
-    use super::{BLIND, FEW};
+    use crate::futex::{BLIND, FEW};
     use crate::sync::AtomicU32;
     use smallvec::SmallVec;
     use std::time::Duration;

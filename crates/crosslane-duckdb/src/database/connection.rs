@@ -1,9 +1,10 @@
 //! A connection of the extension's own.
 
 use crosslane::Error;
+use crosslane_vectors::{QueryError, owned_text, query};
 use libduckdb_sys as ffi;
 use std::cell::Cell;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::ptr;
 
 /// An open connection. Not shared: DuckDB serialises its use, and re-entry hangs.
@@ -16,26 +17,6 @@ pub(crate) struct Connection {
 
 // SAFETY: a connection may be used by any thread, one at a time.
 unsafe impl Send for Connection {}
-
-/// What DuckDB said about a query that failed.
-#[derive(Debug)]
-pub(crate) struct Refusal {
-    kind: ffi::duckdb_error_type,
-    message: String,
-}
-
-impl Refusal {
-    /// Whether the database will never run a query again.
-    pub(crate) fn is_fatal(&self) -> bool {
-        self.kind == ffi::duckdb_error_type_DUCKDB_ERROR_FATAL
-    }
-}
-
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
-        Error::Engine(refusal.message)
-    }
-}
 
 impl Connection {
     /// # Safety
@@ -66,12 +47,12 @@ impl Connection {
     }
 
     /// Runs a statement for what it does.
-    pub(crate) fn run(&self, statement: &str) -> Result<(), Refusal> {
+    pub(crate) fn run(&self, statement: &str) -> Result<(), QueryError> {
         self.query(statement, |_| ())
     }
 
     /// The first value of a query's result, a BIGINT.
-    pub(crate) fn number(&self, query: &str) -> Result<i64, Refusal> {
+    pub(crate) fn number(&self, query: &str) -> Result<i64, QueryError> {
         let number = self.query(query, |result| {
             // SAFETY: the result lives, and its column is of integers.
             unsafe { ffi::duckdb_value_int64(result, 0, 0) }
@@ -80,19 +61,13 @@ impl Connection {
     }
 
     /// The first column of a query's result, a VARCHAR.
-    pub(crate) fn texts(&self, query: &str) -> Result<Vec<String>, Refusal> {
+    pub(crate) fn texts(&self, query: &str) -> Result<Vec<String>, QueryError> {
         self.query(query, |result| {
-            // SAFETY: the result lives; what DuckDB allocates for us is freed.
-            unsafe {
-                let rows = ffi::duckdb_row_count(result);
-                let mut text = |row| {
-                    let text = ffi::duckdb_value_varchar(result, 0, row);
-                    let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
-                    ffi::duckdb_free(text.cast());
-                    owned
-                };
-                (0..rows).map(&mut text).collect()
-            }
+            // SAFETY: the result lives.
+            let rows = unsafe { ffi::duckdb_row_count(result) };
+            // SAFETY: the result lives; the texts are given to the caller.
+            let text = |row| unsafe { owned_text(ffi::duckdb_value_varchar(result, 0, row)) };
+            (0..rows).map(text).collect()
         })
     }
 
@@ -127,26 +102,10 @@ impl Connection {
         outcome
     }
 
-    fn query<T>(&self, query: &str, read: impl FnOnce(&mut ffi::duckdb_result) -> T) -> Result<T, Refusal> {
-        let query = CString::new(query).map_err(|error| Refusal {
-            kind: ffi::duckdb_error_type_DUCKDB_ERROR_PARSER,
-            message: error.to_string(),
-        })?;
-        // SAFETY: the connection is open; the result is destroyed on every way out.
-        unsafe {
-            let mut result = std::mem::zeroed();
-            let state = ffi::duckdb_query(self.raw, query.as_ptr(), &raw mut result);
-            let outcome = if state == ffi::duckdb_state_DuckDBSuccess {
-                Ok(read(&mut result))
-            } else {
-                let message = ffi::duckdb_result_error(&raw mut result);
-                let message = if message.is_null() { c"" } else { CStr::from_ptr(message) };
-                let kind = ffi::duckdb_result_error_type(&raw mut result);
-                Err(Refusal { kind, message: message.to_string_lossy().into_owned() })
-            };
-            ffi::duckdb_destroy_result(&raw mut result);
-            outcome
-        }
+    fn query<T>(&self, text: &str, read: impl FnOnce(&mut ffi::duckdb_result) -> T) -> Result<T, QueryError> {
+        let text = CString::new(text).map_err(|error| QueryError::syntax(error.to_string()))?;
+        // SAFETY: the connection is open, and not shared.
+        unsafe { query(self.raw, &text, read) }
     }
 }
 

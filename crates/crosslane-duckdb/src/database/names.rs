@@ -3,7 +3,7 @@
 //! A function is registered for the whole database. One with the name of a built-in function would take the place of it
 //! in every query, and one with the name of a macro would never be called, because macros are found first.
 
-use crate::connection::Connection;
+use super::connection::Connection;
 use crosslane::catalog::Catalog;
 use crosslane::{Error, Function};
 use crosslane_remote::AnyZygote;

@@ -2,9 +2,9 @@
 //!
 //! DuckDB cannot replace one: a name that it knows stays what it is, with these types, as long as the database is open.
 
-use crate::connection::Connection;
-use crate::database::Entry;
-use crate::names::Names;
+use crate::database::Connection;
+use crate::database::library::Entry;
+use crate::database::names::Names;
 use crate::signals;
 use crosslane::call::CallGroups;
 use crosslane::catalog::Current;

@@ -3,8 +3,8 @@
 //! DuckDB cannot forget a registered function, so each registration holds an entry of the catalog, which
 //! says what the function is now.
 
-use crate::connection::Connection;
-use crate::database::{AnyLibrary, Entry};
+use crate::database::Connection;
+use crate::database::library::{AnyLibrary, Entry};
 use crate::signals;
 use crosslane::call::{CallGroup, CallGroups, Caller, call};
 use crosslane::catalog::Current;

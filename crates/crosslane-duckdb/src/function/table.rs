@@ -3,8 +3,8 @@
 //! DuckDB keeps the first table function of a name, and takes no other: neither in its place nor beside it. So a registration
 //! stands for whatever the catalog says, with any columns; only its parameters stay as they are.
 
-use crate::database::AnyLibrary;
-use crate::scalar::Registered;
+use super::scalar::Registered;
+use crate::database::library::AnyLibrary;
 use crate::signals;
 use crosslane::call::CallGroup;
 use crosslane::catalog::Current;

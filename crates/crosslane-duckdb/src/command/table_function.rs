@@ -1,13 +1,12 @@
 //! Commands as DuckDB's table functions: `CALL name(arguments)`, a few rows as the answer.
 
-use crate::connection::Connection;
-use crate::database::Database;
+use crate::database::{Connection, Database};
 use crate::signals::Asker;
 use crosslane::{DataType, Error};
-use crosslane_vectors::callback::{drop_box, error_text, guard};
-use crosslane_vectors::{Context, LogicalType};
+use crosslane_vectors::callback::{drop_box, run};
+use crosslane_vectors::{Context, LogicalType, Value};
 use libduckdb_sys as ffi;
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 use std::sync::Arc;
 
 /// What a command takes.
@@ -129,81 +128,61 @@ impl Command {
 }
 
 unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
+    // SAFETY: DuckDB copies the text.
+    let set_error = |text| unsafe { ffi::duckdb_bind_set_error(info, text) };
     // SAFETY: DuckDB passes its own info and the extra info that was registered.
-    let outcome = guard(|| unsafe {
+    run(set_error, || unsafe {
         let registered = &*ffi::duckdb_bind_get_extra_info(info).cast::<Registered>();
         for (name, data_type) in registered.command.columns {
             ffi::duckdb_bind_add_result_column(info, name.as_ptr(), LogicalType::new(data_type)?.raw());
         }
         let mut arguments = Vec::new();
         for (index, parameter) in registered.command.parameters.iter().enumerate() {
-            let mut value = match parameter {
+            let value = match parameter {
                 Parameter::Option(name) => ffi::duckdb_bind_get_named_parameter(info, name.as_ptr()),
                 _ => ffi::duckdb_bind_get_parameter(info, index as ffi::idx_t),
             };
-            let argument = argument(value, *parameter);
-            ffi::duckdb_destroy_value(&raw mut value);
-            arguments.push(argument?);
+            arguments.push(argument(&Value::owned(value), *parameter)?);
         }
         for flag in registered.command.flags {
-            let mut value = ffi::duckdb_bind_get_named_parameter(info, flag.as_ptr());
-            let said = !value.is_null() && !ffi::duckdb_is_null_value(value) && ffi::duckdb_get_bool(value);
-            ffi::duckdb_destroy_value(&raw mut value);
-            arguments.push(Argument::Flag(said));
+            let value = Value::owned(ffi::duckdb_bind_get_named_parameter(info, flag.as_ptr()));
+            arguments.push(Argument::Flag(!value.is_null() && ffi::duckdb_get_bool(value.raw())));
         }
         let said = Said { arguments, asker: Asker::of(Context::of_bind(info).client) };
         ffi::duckdb_bind_set_bind_data(info, Box::into_raw(Box::new(said)).cast(), Some(drop_box::<Said>));
         Ok(())
     });
-    if let Err(error) = outcome {
-        // SAFETY: as above; DuckDB copies the text.
-        unsafe { ffi::duckdb_bind_set_error(info, error_text(&error).as_ptr()) };
-    }
 }
 
 /// # Safety
-/// The value must be DuckDB's, of the parameter's type.
-unsafe fn argument(value: ffi::duckdb_value, parameter: Parameter) -> Result<Argument, Error> {
-    // SAFETY: what DuckDB allocates for us is freed by us.
+/// The value must be of the parameter's type.
+unsafe fn argument(value: &Value, parameter: Parameter) -> Result<Argument, Error> {
+    if value.is_null() {
+        return match parameter {
+            Parameter::Option(_) => Ok(Argument::Unsaid),
+            _ => Err(Error::Engine("an argument is NULL".into())),
+        };
+    }
+    // SAFETY: as the caller says; what DuckDB allocates for us is freed by us.
     unsafe {
-        if value.is_null() || ffi::duckdb_is_null_value(value) {
-            if let Parameter::Option(_) = parameter {
-                return Ok(Argument::Unsaid);
-            }
-            return Err(Error::Engine("an argument is NULL".into()));
-        }
         Ok(match parameter {
-            Parameter::Integer => Argument::Integer(ffi::duckdb_get_int64(value)),
+            Parameter::Integer => Argument::Integer(ffi::duckdb_get_int64(value.raw())),
             Parameter::Bytes => {
-                let blob = ffi::duckdb_get_blob(value);
+                let blob = ffi::duckdb_get_blob(value.raw());
                 let bytes = std::slice::from_raw_parts(blob.data.cast::<u8>(), blob.size as usize).to_vec();
                 ffi::duckdb_free(blob.data);
                 Argument::Bytes(bytes)
             }
             Parameter::Texts => {
-                let each = (0..ffi::duckdb_get_list_size(value)).map(|index| {
-                    let mut element = ffi::duckdb_get_list_child(value, index);
-                    let is_null = ffi::duckdb_is_null_value(element);
-                    let owned = if is_null { String::new() } else { text(element) };
-                    ffi::duckdb_destroy_value(&raw mut element);
-                    if is_null { Err(Error::Engine("an argument has a NULL".into())) } else { Ok(owned) }
-                });
+                let text = |index| Value::owned(ffi::duckdb_get_list_child(value.raw(), index)).text();
+                let each = (0..ffi::duckdb_get_list_size(value.raw()))
+                    .map(|index| text(index).ok_or_else(|| Error::Engine("an argument has a NULL".into())));
                 Argument::Texts(each.collect::<Result<_, _>>()?)
             }
-            Parameter::Text | Parameter::Any | Parameter::Option(_) => Argument::Text(text(value)),
+            Parameter::Text | Parameter::Any | Parameter::Option(_) => {
+                Argument::Text(value.text().unwrap_or_default())
+            }
         })
-    }
-}
-
-/// # Safety
-/// The value must be DuckDB's, and not NULL.
-unsafe fn text(value: ffi::duckdb_value) -> String {
-    // SAFETY: what DuckDB allocates for us is freed by us.
-    unsafe {
-        let text = ffi::duckdb_get_varchar(value);
-        let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
-        ffi::duckdb_free(text.cast::<c_void>());
-        owned
     }
 }
 
@@ -217,9 +196,11 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
 }
 
 unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckdb_data_chunk) {
+    // SAFETY: DuckDB copies the text.
+    let set_error = |text| unsafe { ffi::duckdb_function_set_error(info, text) };
     // SAFETY: DuckDB passes its own info, the data that bind and init set (the cursor to one thread
     // only), and a chunk of the declared columns.
-    let outcome = guard(|| unsafe {
+    run(set_error, || unsafe {
         let registered = &*ffi::duckdb_function_get_extra_info(info).cast::<Registered>();
         let cursor = &mut *ffi::duckdb_function_get_init_data(info).cast::<Cursor>();
         let rows = match &mut cursor.0 {
@@ -242,10 +223,6 @@ unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckd
         ffi::duckdb_data_chunk_set_size(output, count as ffi::idx_t);
         Ok(())
     });
-    if let Err(error) = outcome {
-        // SAFETY: as above; DuckDB copies the text.
-        unsafe { ffi::duckdb_function_set_error(info, error_text(&error).as_ptr()) };
-    }
 }
 
 /// # Safety

@@ -1,0 +1,163 @@
+//! The rows with which the commands answer.
+
+use super::table_function::Cell;
+use crate::database::Database;
+use crate::database::library::AnyLibrary;
+use crosslane::stats::{Counter, LaneStats};
+use crosslane::{Calling, Function, Kind, OnError};
+use crosslane_process::guests::language_of;
+use std::path::Path;
+use std::sync::Arc;
+
+pub(super) fn each_function(
+    database: &Arc<Database>,
+    row: impl Fn(&AnyLibrary, &Function) -> Vec<Cell>,
+) -> Vec<Vec<Cell>> {
+    let libraries = database.catalog.libraries();
+    let functions =
+        libraries.iter().flat_map(|library| library.functions.iter().map(move |it| (library, it)));
+    // Others were dropped, or their names taken by another library.
+    let current = functions.filter(|(library, function)| database.catalog.is_current(library, function));
+    current.map(|(library, function)| row(library, function)).collect()
+}
+
+pub(super) fn integer(value: u64) -> Cell {
+    Cell::Integer(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+fn basics(function: &Function) -> Vec<Cell> {
+    let name = function.name().to_owned();
+    let texts = [name, function.signature.to_string(), kind(function), options(function)];
+    texts.into_iter().map(Cell::Text).collect()
+}
+
+/// What a function is, and how it is called, as far as it is not called row by row.
+fn kind(function: &Function) -> String {
+    let calling = function.spec.calling;
+    match function.spec.kind {
+        Kind::Scalar => calling.name().to_owned(),
+        kind if calling == Calling::Row => kind.name().to_owned(),
+        kind => format!("{}, {}", kind.name(), calling.name()),
+    }
+}
+
+pub(super) fn loaded(library: &AnyLibrary) -> Vec<Vec<Cell>> {
+    library.functions.iter().map(|function| loaded_row(library, function)).collect()
+}
+
+pub(super) fn loaded_row(library: &AnyLibrary, function: &Function) -> Vec<Cell> {
+    let mut row = basics(function);
+    row.push(integer(library.version.into()));
+    row
+}
+
+pub(super) fn describe(library: &AnyLibrary, function: &Function) -> Vec<Cell> {
+    let description = &function.spec.description;
+    let mut row = basics(function);
+    row.extend([
+        Cell::Text(library.name.clone()),
+        integer(library.version.into()),
+        Cell::Text(function.spec.file.clone()),
+        integer(function.spec.line.into()),
+        Cell::Text(language_of(Path::new(&function.spec.file))),
+        Cell::Text(function.signature.declared()),
+        Cell::Text(function.signature.result()),
+        if description.is_empty() { Cell::Null } else { Cell::Text(description.clone()) },
+    ]);
+    row
+}
+
+/// The options that differ from their defaults, as the user wrote them.
+fn options(function: &Function) -> String {
+    let spec = &function.spec;
+    let mut options = Vec::new();
+    if function.admits_null() && spec.admits_null.iter().all(|admits| *admits) {
+        options.push("nulls=call".to_owned());
+    }
+    if !spec.deterministic {
+        options.push("deterministic=false".to_owned());
+    }
+    if spec.calling == Calling::Async {
+        options.push(format!("concurrency={}", spec.concurrency));
+    }
+    options.extend(spec.timeout.map(|seconds| format!("timeout={seconds}")));
+    options.extend(spec.memory_limit.map(|bytes| format!("memory_limit={bytes}")));
+    if spec.on_error == OnError::Null {
+        options.push("on_error=null".to_owned());
+    }
+    if spec.retries > 0 {
+        options.push(format!("retries={}", spec.retries));
+    }
+    if spec.overload {
+        options.push("overload=true".to_owned());
+    }
+    if spec.set_up {
+        options.push("set_up=true".to_owned());
+    }
+    let named = function.signature.parameters.iter().zip(&spec.named).filter(|(_, named)| **named);
+    let named: Vec<_> = named.map(|(parameter, _)| parameter.name.as_str()).collect();
+    if !named.is_empty() {
+        options.push(format!("named={}", named.join(" ")));
+    }
+    if spec.partitions {
+        options.push("partitions=true".to_owned());
+    }
+    options.extend(spec.cardinality.map(|rows| format!("cardinality={rows}")));
+    options.join(", ")
+}
+
+pub(super) fn statistics(function: &Function) -> Vec<Cell> {
+    let stats = function.stats.totals();
+    let calls = stats.calls.get();
+    let mean = |counter: &Counter| match calls {
+        0 => Cell::Null,
+        _ => Cell::Double(counter.get() as f64 / calls as f64 / 1e3),
+    };
+    let per_row = match stats.rows.get() {
+        0 => Cell::Null,
+        rows => Cell::Double(stats.guest.get() as f64 / rows as f64),
+    };
+    vec![
+        Cell::Text(function.name().into()),
+        integer(calls),
+        integer(stats.rows.get()),
+        integer(stats.errors.get()),
+        integer(stats.retries.get()),
+        integer(stats.deaths.get()),
+        integer(stats.fanned_out.get()),
+        Cell::Double(stats.guest.get() as f64 / 1e9),
+        per_row,
+        mean(&stats.copy_in),
+        mean(&stats.travel),
+        mean(&stats.copy_out),
+        Cell::Double(stats.bytes_out.get() as f64 / 1e6),
+    ]
+}
+
+pub(super) fn lanes(library: &AnyLibrary) -> Vec<Vec<Cell>> {
+    let row = |stats: &Arc<LaneStats>| {
+        vec![
+            Cell::Text(library.name.clone()),
+            integer(stats.id),
+            Cell::Integer(stats.process.into()),
+            Cell::Boolean(stats.is_busy()),
+            integer(stats.calls.get()),
+            integer(stats.rows.get()),
+            Cell::Double(stats.guest.get() as f64 / 1e9),
+            Cell::Double(stats.waited.get() as f64 / 1e9),
+        ]
+    };
+    library.pool.lanes().iter().map(row).collect()
+}
+
+pub(super) fn pool(library: &AnyLibrary) -> Vec<Cell> {
+    let stats = library.pool.stats();
+    vec![
+        Cell::Text(library.name.clone()),
+        integer(stats.idle as u64),
+        integer(stats.busy as u64),
+        integer(stats.booted),
+        integer(stats.discarded),
+        integer(stats.waited),
+    ]
+}

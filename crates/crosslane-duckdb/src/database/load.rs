@@ -1,0 +1,218 @@
+//! Loads functions: from files, from programs that hand them over, from threads of this process, and from servers.
+
+use super::library::AnyLibrary;
+use super::pickled::Pickled;
+use super::publish::{Permissions, Ready};
+use super::state::{Database, cores, lock, pool_options};
+use crate::signals::Asker;
+use crosslane::pool::Pool;
+use crosslane::stats::now;
+use crosslane::{Error, Function, TypeNames};
+use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, guests};
+use crosslane_remote::{AnyZygote, LaneOptions, Remote, RemoteZygote};
+use std::env;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The environment variable with what shows a server that this program may come.
+const TOKEN: &str = "CROSSLANE_TOKEN";
+
+/// The library of the functions that programs handed over.
+const REGISTERED: &str = "registered functions";
+
+impl Database {
+    pub(crate) fn load_file(
+        self: &Arc<Self>,
+        path: &Path,
+        permissions: Permissions,
+        asker: Asker,
+    ) -> Result<Arc<AnyLibrary>, Error> {
+        // Not even whether there is such a file.
+        self.may_load()?;
+        let source = file(path)?;
+        let origin = guests::origin(&source, &self.settings())?;
+        let ready = self.prepare(origin, source, self.known_types(), |begun| asker.should_end(begun))?;
+        let _one_at_a_time = lock(&self.loading);
+        self.publish(ready, permissions)
+    }
+
+    /// Loads files side by side, and registers their functions in the order of the files: of two functions with one name, that of the
+    /// last counts. If one cannot be loaded, none is; the error is that of the first such file.
+    pub(crate) fn load_files(
+        self: &Arc<Self>,
+        paths: &[PathBuf],
+        permissions: Permissions,
+        asker: Asker,
+    ) -> Result<Vec<Arc<AnyLibrary>>, Error> {
+        self.may_load()?;
+        let (settings, types) = (self.settings(), self.known_types());
+        let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
+        let results = Mutex::new(Vec::new());
+        let load = || loop {
+            let index = next.fetch_add(1, Relaxed);
+            let Some(path) = paths.get(index).filter(|_| index < failed.load(Relaxed)) else { return };
+            let ready = file(path).and_then(|source| {
+                let origin = guests::origin(&source, &settings)?;
+                // Nobody waits for those behind one that failed.
+                let should_end = |begun| asker.should_end(begun) || failed.load(Relaxed) < index;
+                self.prepare(origin, source, types.clone(), should_end)
+            });
+            if ready.is_err() {
+                failed.fetch_min(index, Relaxed);
+            }
+            lock(&results).push((index, ready));
+        };
+        std::thread::scope(|scope| {
+            // A guest reads its file, and compiles it: a few more than there are processors keep these busy.
+            for _ in 1..paths.len().min(2 * cores()) {
+                // Without it this thread loads all.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, load);
+            }
+            load();
+        });
+        let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        results.sort_by_key(|(index, _)| *index);
+        let ready = results.into_iter().map(|(_, ready)| ready).collect::<Result<Vec<_>, _>>()?;
+        let _one_at_a_time = lock(&self.loading);
+        ready.into_iter().map(|ready| self.publish(ready, permissions)).collect()
+    }
+
+    /// Registers a function that a program has serialised; those of the same name are replaced, but for overloads. All such
+    /// functions are one library.
+    pub(crate) fn load_pickle(
+        self: &Arc<Self>,
+        pickled: Pickled,
+        overload: bool,
+        permissions: Permissions,
+        asker: Asker,
+    ) -> Result<Arc<AnyLibrary>, Error> {
+        let mut registered = lock(&self.loading);
+        let libraries = self.catalog.libraries();
+        let library = libraries.iter().find(|library| library.name == REGISTERED);
+        // What a file has replaced since stays the file's.
+        let stays = |other: &Pickled| {
+            library.is_some_and(|library| {
+                let mut functions = library.functions.iter();
+                functions.any(|it| {
+                    other.signatures.contains(&it.signature) && self.catalog.is_current(library, it)
+                })
+            })
+        };
+        let mut pickles = registered.clone();
+        pickles.retain(|other| !other.is_replaced_by(&pickled, overload) && stays(other));
+        let before: usize = pickles.iter().map(|other| other.signatures.len()).sum();
+        pickles.push(pickled);
+        let sources = pickles.iter().map(|pickled| pickled.bytes.clone()).collect();
+        let source = Source::Pickle { name: REGISTERED.into(), pickles: sources, by_name: true };
+        self.may_load()?;
+        let origin = guests::origin(&source, &self.settings())?;
+        let mut ready = self.prepare(origin, source, self.known_types(), |begun| asker.should_end(begun))?;
+        let is_current =
+            |function: &Function| library.is_some_and(|old| self.catalog.is_current(old, function));
+        let mut functions = ready.functions.into_iter();
+        ready.functions = functions.by_ref().take(before).filter(|function| is_current(function)).collect();
+        ready.kept = ready.functions.len();
+        ready.functions.extend(functions);
+        let library = self.publish(ready, permissions)?;
+        *registered = pickles;
+        Ok(library)
+    }
+
+    /// Registers functions that threads of this very process run; the zygote is at the other end of the socket.
+    pub(crate) fn load_threads(
+        self: &Arc<Self>,
+        name: String,
+        socket: UnixStream,
+        permissions: Permissions,
+        asker: Asker,
+    ) -> Result<Arc<AnyLibrary>, Error> {
+        self.may_load()?;
+        let (origin, source) = (Origin::thread(socket), Source::Thread { name });
+        let ready = self.prepare(origin, source, self.known_types(), |begun| asker.should_end(begun))?;
+        let _one_at_a_time = lock(&self.loading);
+        self.publish(ready, permissions)
+    }
+
+    /// Registers the functions of a server. Without a token, that of the environment is used.
+    pub(crate) fn attach(
+        self: &Arc<Self>,
+        address: &str,
+        token: Option<String>,
+        permissions: Permissions,
+        asker: Asker,
+    ) -> Result<Arc<AnyLibrary>, Error> {
+        self.may_load()?;
+        let token = token.or_else(|| env::var(TOKEN).ok()).filter(|token| !token.is_empty());
+        let remote = Remote::new(address, token).map_err(|error| Error::Setting(error.to_string()))?;
+        let settings = self.settings();
+        let options = LaneOptions { largest: settings.largest_batch, stuck: settings.stuck() };
+        let name = remote.to_string();
+        let begun = now();
+        let (pool, functions) = Pool::start_unless(
+            pool_options(&settings),
+            Some(Arc::clone(&self.warmth)),
+            || asker.should_end(begun),
+            move |stop| {
+                let (zygote, functions) = RemoteZygote::attach(remote, options, stop)?;
+                Ok((AnyZygote::Remote(Box::new(zygote)), functions))
+            },
+        )?;
+        let _one_at_a_time = lock(&self.loading);
+        self.publish(Ready { name, functions, kept: 0, pool }, permissions)
+    }
+
+    /// Starts a zygote for a source, which loads its functions, unless what begins now should end.
+    fn prepare(
+        &self,
+        origin: Origin,
+        source: Source,
+        types: TypeNames,
+        should_end: impl Fn(u64) -> bool,
+    ) -> Result<Ready, Error> {
+        let settings = self.settings();
+        let name = source.name();
+        let groups = Arc::clone(&self.groups);
+        let options = ZygoteOptions {
+            origin,
+            source,
+            types,
+            load_timeout: settings.load_timeout,
+            stuck: settings.stuck(),
+            ring_size: settings.ring_size,
+            largest_batch: settings.largest_batch,
+            spin: settings.spin,
+            // The terminal's Ctrl-C is for the process as a whole, and so for all its connections.
+            on_interrupt: Arc::new(move |at| groups.cancel_all_before(at)),
+        };
+        let begun = now();
+        let (pool, functions) = Pool::start_unless(
+            pool_options(&settings),
+            Some(Arc::clone(&self.warmth)),
+            || should_end(begun),
+            move |stop| {
+                let (zygote, loaded) = Zygote::start(options, stop)?;
+                Ok((AnyZygote::Process(Box::new(zygote)), loaded.functions))
+            },
+        )?;
+        Ok(Ready { name, functions, kept: 0, pool })
+    }
+}
+
+/// The file of a path, which begins with `~` if it is below the user's home.
+fn file(path: &Path) -> Result<Source, Error> {
+    let path = match path.strip_prefix("~") {
+        Ok(rest) => env::home_dir().unwrap_or_default().join(rest),
+        Err(_) => path.to_owned(),
+    };
+    let path = path.canonicalize().map_err(|error| Error::Load {
+        library: path.display().to_string(),
+        failure: Box::new(crosslane::Failure {
+            class: "FileNotFoundError".into(),
+            message: error.to_string(),
+            ..crosslane::Failure::default()
+        }),
+    })?;
+    Ok(Source::File { path })
+}

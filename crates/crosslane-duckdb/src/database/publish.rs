@@ -1,0 +1,139 @@
+//! Gives the functions of a library to the catalog and to DuckDB, and takes them back.
+
+use super::connection::Connection;
+use super::library::AnyLibrary;
+use super::names::{self, Names};
+use super::state::{Database, lock};
+use crate::function::scalar::Registered;
+use crate::function::{aggregate, scalar};
+use crosslane::catalog::Registration;
+use crosslane::pool::Pool;
+use crosslane::{DataType, Error, Function, Kind, Signature};
+use crosslane_remote::AnyZygote;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// What a load may do beside loading.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Permissions {
+    /// Take the names of macros and built-in functions.
+    pub(crate) replace: bool,
+    /// Leave calls ambiguous for a moment: the caller makes DuckDB forget the outdated functions.
+    pub(crate) outdate: bool,
+}
+
+/// A library whose functions nobody knows yet.
+pub(super) struct Ready {
+    pub(super) name: String,
+    pub(super) functions: Vec<Arc<Function>>,
+    /// How many of the functions, the first, are those of the last version.
+    pub(super) kept: usize,
+    pub(super) pool: Pool<AnyZygote>,
+}
+
+impl Database {
+    /// Gives a library's functions to the catalog and to DuckDB; a library of the same name is replaced.
+    pub(super) fn publish(
+        self: &Arc<Self>,
+        Ready { name, functions, kept, pool }: Ready,
+        permissions: Permissions,
+    ) -> Result<Arc<AnyLibrary>, Error> {
+        let is_open = |stream: &&Arc<Function>| {
+            let Signature { parameters, returns, .. } = &stream.signature;
+            let mut tables = parameters.iter().map(|field| &field.data_type).chain([returns]);
+            stream.spec.kind == Kind::Stream && tables.any(|table| *table == DataType::Any)
+        };
+        if let Some(stream) = functions.iter().find(is_open) {
+            return Err(Error::Declaration(format!(
+                "function {}: SQL needs to know the columns of both tables: {0}(rows TABLE(...)) -> TABLE(...)",
+                stream.name()
+            )));
+        }
+        // Looked up before the catalog is locked. DuckDB is told nothing of stream functions.
+        let called = functions.iter().filter(|function| function.spec.kind != Kind::Stream);
+        let called: Vec<_> = called.cloned().collect();
+        let (tables, others): (Vec<_>, Vec<_>) =
+            called.iter().cloned().partition(|function| function.signature.table);
+        let ours: HashSet<_> = others.iter().map(|function| function.name().to_lowercase()).collect();
+        let ours: HashSet<_> = ours.into_iter().filter(|name| self.catalog.knows(name, false)).collect();
+        let tables: Vec<_> = tables.into_iter().map(|table| names::Table::of(&self.catalog, table)).collect();
+        let changed = functions.iter().filter(|function| self.catalog.changes_result(function));
+        let changed: Vec<_> = changed.map(|function| function.name().to_owned()).collect();
+        self.with_connection(|connection| {
+            self.catalog.publish(name, functions, kept, pool, |registrations| {
+                let shared = connection.transaction(|| {
+                    let names = Names::of(connection, called.iter())?;
+                    let is_ours = |name: &str| ours.contains(name);
+                    let shared = names::take(connection, &names, &others, is_ours, permissions.replace)?;
+                    names::take_tables(connection, &names, &tables, permissions.replace)?;
+                    self.register(connection, &names, registrations)?;
+                    if !permissions.outdate {
+                        names::tell_apart(connection, &changed)?;
+                    }
+                    Ok(shared)
+                })?;
+                lock(&self.shared_names).extend(shared);
+                Ok(())
+            })
+        })
+    }
+
+    fn register(
+        &self,
+        connection: &Connection,
+        names: &Names,
+        functions: &[Registration<AnyZygote>],
+    ) -> Result<(), Error> {
+        // DuckDB keeps the first table function of a name.
+        let unknown =
+            functions.iter().filter(|(function, entry)| !function.signature.table || entry.is_new());
+        unknown.into_iter().try_for_each(|(function, entry)| {
+            if function.spec.kind == Kind::Aggregate {
+                let (entry, mut known) = (Arc::clone(entry), lock(&self.aggregates));
+                // SAFETY: the connection is open.
+                return unsafe {
+                    aggregate::register(connection, names, function, entry, &self.groups, &mut known)
+                };
+            }
+            let registered = Registered { entry: Arc::clone(entry), groups: Arc::clone(&self.groups) };
+            // SAFETY: the connection is open.
+            unsafe { scalar::register(connection, function, registered) }
+        })
+    }
+
+    /// Ends the functions of a name. DuckDB itself keeps the name, and calls of it say why they fail.
+    pub(crate) fn drop_function(&self, name: &str) -> Result<Vec<Arc<Function>>, Error> {
+        let _one_at_a_time = lock(&self.loading);
+        // Nobody could bring it back.
+        self.may_load()?;
+        let dropped = self.catalog.forget(name);
+        if dropped.is_empty() {
+            return Err(self.with_connection(|connection| {
+                let otherwise = "FROM crosslane_functions() lists what can be dropped";
+                Ok(names::unknown(connection, "function", name, &self.catalog.names(), otherwise))
+            })?);
+        }
+        Ok(dropped)
+    }
+
+    /// Names of functions of which DuckDB should forget what was loaded before, and can.
+    pub(crate) fn outdated(&self) -> Vec<String> {
+        let mut names = self.catalog.outdated();
+        let (shared, aggregates) = (lock(&self.shared_names), lock(&self.aggregates));
+        names.retain(|name| !shared.contains(name) && !aggregates.contains_key(name));
+        names
+    }
+
+    /// Registers the functions of a name again, which DuckDB has forgotten.
+    pub(crate) fn renew(&self, name: &str) -> Result<(), Error> {
+        let _one_at_a_time = lock(&self.loading);
+        self.with_connection(|connection| {
+            self.catalog.renew(name, |functions| {
+                let all = functions.iter().map(|(function, _)| function);
+                let aggregates = all.filter(|function| function.spec.kind == Kind::Aggregate);
+                let names = Names::of(connection, aggregates)?;
+                connection.transaction(|| self.register(connection, &names, functions))
+            })
+        })
+    }
+}

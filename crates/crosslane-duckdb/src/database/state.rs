@@ -1,0 +1,184 @@
+//! The extension's part of one database, and its settings.
+
+use super::connection::{Connection, Instance};
+use super::library::AnyLibrary;
+use super::pickled::Pickled;
+use crate::function::aggregate::Known;
+use crosslane::call::CallGroups;
+use crosslane::catalog::Catalog;
+use crosslane::pool::PoolOptions;
+use crosslane::warmth::Warmth;
+use crosslane::{Error, Settings, TypeNames};
+use crosslane_remote::AnyZygote;
+use crosslane_vectors::type_names;
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The extension's part of one database.
+pub(crate) struct Database {
+    /// Gone when the database is being closed.
+    pub(super) connection: Mutex<Option<Connection>>,
+    /// What opens further ones, in a DuckDB that is known.
+    pub(super) instance: Option<Instance>,
+    pub(super) settings: Mutex<Settings>,
+    pub(crate) catalog: Catalog<AnyZygote>,
+    /// One at a time loads, so that versions and functions belong together. Holds what programs handed over.
+    pub(super) loading: Mutex<Vec<Pickled>>,
+    /// Names that others' functions have beside ours.
+    pub(super) shared_names: Mutex<HashSet<String>>,
+    pub(super) aggregates: Mutex<Known>,
+    /// Held while the libraries end.
+    pub(super) ending: Mutex<()>,
+    pub(crate) groups: Arc<CallGroups>,
+    /// The bound on the idle lanes of all libraries.
+    pub(super) warmth: Arc<Warmth>,
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database").finish_non_exhaustive()
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Database {
+    /// What the extension keeps for a database, before anything is loaded.
+    pub(crate) fn new(
+        connection: Option<Connection>,
+        instance: Option<Instance>,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            connection: Mutex::new(connection),
+            instance,
+            warmth: Arc::new(Warmth::new(most_warm(&settings))),
+            settings: Mutex::new(settings),
+            catalog: Catalog::default(),
+            loading: Mutex::default(),
+            shared_names: Mutex::default(),
+            aggregates: Mutex::default(),
+            ending: Mutex::default(),
+            groups: Arc::default(),
+        }
+    }
+
+    /// Lets go of the database and of the libraries.
+    pub(crate) fn close(&self) {
+        let last = lock(&self.connection).take();
+        self.end_libraries();
+        // This may destroy the database, which may wait for others: no lock is held.
+        drop(last);
+    }
+
+    fn end_libraries(&self) {
+        let _ending = lock(&self.ending);
+        self.catalog.clear();
+    }
+
+    /// Has workers end what they have set up, because the program ends. Other workers need nothing.
+    pub(super) fn tear_down(&self) {
+        let is_stateful = |library: &Arc<AnyLibrary>| library.functions.iter().any(|one| one.spec.set_up);
+        if self.catalog.libraries().iter().any(is_stateful) {
+            self.end_libraries();
+        }
+        // The watchdog may be at it.
+        drop(lock(&self.ending));
+    }
+
+    pub(crate) fn with_connection<T>(
+        &self,
+        body: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        match &*lock(&self.connection) {
+            Some(connection) => body(connection),
+            None => Err(Error::Engine("the database is being closed".into())),
+        }
+    }
+
+    /// Opens a connection for a query. It keeps the database open: who opens it closes it with the query.
+    pub(crate) fn further_connection(&self) -> Result<Connection, Error> {
+        let Some(instance) = &self.instance else {
+            return Err(Error::Engine(
+                "this version of DuckDB opens no connections for crosslane_map that crosslane knows of; use one that crosslane \
+                 was made for, such as 1.5.6 or 2.0.0"
+                    .into(),
+            ));
+        };
+        // SAFETY: the connection that is locked keeps the database open.
+        self.with_connection(|_| unsafe { instance.connect() })
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        lock(&self.settings).clone()
+    }
+
+    pub(crate) fn set(&self, name: &str, value: &str) -> Result<(), Error> {
+        if self.flag("lock_configuration")? {
+            return Err(Error::Setting(
+                "the configuration is locked (lock_configuration): set what you need before you lock it"
+                    .into(),
+            ));
+        }
+        if self.settings().is_program(name) {
+            self.may_load()?;
+        }
+        let settings = {
+            let mut settings = lock(&self.settings);
+            settings.set(name, value)?;
+            settings.clone()
+        };
+        self.groups.set_fan_out(settings.fan_out);
+        self.warmth.set_limit(most_warm(&settings));
+        for library in self.catalog.libraries() {
+            library.pool.configure(pool_options(&settings));
+        }
+        Ok(())
+    }
+
+    /// A setting of DuckDB's that is true or false, for the whole database.
+    fn flag(&self, name: &str) -> Result<bool, Error> {
+        let query = format!("SELECT current_setting('{name}')::BOOLEAN::BIGINT");
+        self.with_connection(|connection| Ok(connection.number(&query)? != 0))
+    }
+
+    /// Whether files may be read, and programs started: what DuckDB calls external access.
+    pub(super) fn may_load(&self) -> Result<(), Error> {
+        if self.flag("enable_external_access")? {
+            return Ok(());
+        }
+        Err(Error::Setting(
+            "this database may not load or drop functions: external access is off (enable_external_access). Load files and \
+             register functions before you turn it off; what is loaded stays callable"
+                .into(),
+        ))
+    }
+
+    /// The types that the database has besides DuckDB's own, as the extension's connection knows them.
+    pub(crate) fn types(&self) -> Result<TypeNames, Error> {
+        // SAFETY: the connection is open.
+        self.with_connection(|connection| unsafe { type_names(connection.raw()) })
+    }
+
+    /// Those that signatures may name. Most name none: a catalog that cannot be listed fails no load.
+    pub(super) fn known_types(&self) -> TypeNames {
+        self.types().unwrap_or_default()
+    }
+}
+
+pub(super) fn pool_options(settings: &Settings) -> PoolOptions {
+    let warm = if settings.warm_lanes == 0 { cores() } else { settings.warm_lanes };
+    PoolOptions { warm, idle_timeout: settings.idle_timeout }
+}
+
+pub(super) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How many idle lanes all libraries may have together: two queries keep all processors busy without a boot.
+fn most_warm(settings: &Settings) -> usize {
+    if settings.warm_lanes == 0 { 2 * cores() } else { settings.warm_lanes }
+}
