@@ -7,9 +7,7 @@ fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../..");
     let prefix = env::var_os("CROSSLANE_V8").map_or_else(|| root.join(".v8"), PathBuf::from);
     println!("cargo:rerun-if-env-changed=CROSSLANE_V8");
-    for file in ["shim/shim.h", "shim/shim.cc"] {
-        println!("cargo:rerun-if-changed={file}");
-    }
+    println!("cargo:rerun-if-changed=shim");
     let Ok(prefix) = prefix.canonicalize() else {
         panic!("there is no V8 in {}: run tools/v8, which fetches it", prefix.display());
     };

@@ -16,21 +16,16 @@
 //! call, the stack by V8, and memory by looking at the heap after each collection, by counting array buffers, and
 //! where V8 does neither by what the kernel gives to the lane's thread ([`lane`]).
 
-pub mod attention;
-mod columns;
 pub mod embed;
-mod ffi;
 pub mod guest;
 pub mod host;
 pub mod isolate;
-mod lane;
 pub mod library;
-mod loader;
-mod pages;
-mod results;
-mod rules;
-pub mod snapshot;
-mod source;
-#[cfg(feature = "typescript")]
-mod typescript;
-mod url;
+
+pub use host::attention;
+pub use isolate::Snapshot;
+
+/// Snapshots by the name that programs know.
+pub mod snapshot {
+    pub use crate::isolate::Snapshot;
+}

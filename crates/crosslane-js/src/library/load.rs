@@ -1,8 +1,7 @@
 //! A library: a JavaScript file and the modules that it imports, loaded into a snapshot.
 
-use crate::isolate::{Host, Isolate, Reason, Thrown};
-use crate::snapshot::{self, Builder, Snapshot};
-use crate::source;
+use crate::isolate::{self, Builder, Host, Isolate, Reason, Snapshot, Thrown};
+use crate::library::source;
 use crosslane::{DataType, Entry, Failure, Kind, Leniency, OnError, Signature};
 use crosslane_process::control;
 use serde::Deserialize;
@@ -243,7 +242,7 @@ pub fn load(
         control::text(files.iter().map(|(path, source)| (path.as_bytes(), &source[..])))
     };
     stage(Stage::Cold(&cold, &declared, &text));
-    let warm = snapshot::warmed(&cold, functions.len()).map_err(explain)?;
+    let warm = isolate::warmed(&cold, functions.len()).map_err(explain)?;
     Ok((warm, declared))
 }
 

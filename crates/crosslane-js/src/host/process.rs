@@ -5,17 +5,19 @@
 //! on its own thread. A lane that cannot be ended within [`STUBBORN`] takes the process with it: its
 //! other lanes' calls are made again elsewhere. See `docs/protocol.md` for the messages.
 
-use crate::attention::Attention;
+use super::bell::Bell;
+use super::lane::Lane;
+use super::watch::{Seen, Watched};
+use crate::host::attention::Attention;
+use crate::host::loader;
 use crate::isolate;
-use crate::lane::{Lane, Seen, Watched};
 use crate::library::Library;
-use crate::loader;
 use crosslane::{Failure, Kind};
 use crosslane_process::Source;
 use crosslane_process::control::{ControlSocket, Report, Request};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::{Value, json};
-use std::io::{self, Write};
+use std::io::{self};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -32,28 +34,6 @@ const STUBBORN: Duration = Duration::from_secs(2);
 const STACK: usize = isolate::STACK + (4 << 20);
 /// Lanes give way before the database does when the system runs out of memory.
 const OOM_SCORE: &str = "800";
-
-/// What wakes the main thread.
-#[derive(Debug)]
-pub(crate) struct Bell {
-    attention: Attention,
-    end: UnixStream,
-}
-
-impl Bell {
-    /// Something has happened that it must see.
-    fn ring(&self) -> io::Result<()> {
-        (&self.end).write_all(b"l")
-    }
-
-    /// A call is at work, and may take too long or too much.
-    pub(crate) fn call(&self) {
-        if self.attention.begin() {
-            // It fails if the main thread is gone, and with it the process.
-            let _ = self.ring();
-        }
-    }
-}
 
 /// A lane, as the main thread sees it.
 struct Thread {

@@ -1,6 +1,6 @@
 //! TypeScript as JavaScript: its types become blanks, so that lines and columns stay where they are.
 
-use crate::source::Unreadable;
+use super::unreadable::Unreadable;
 use std::sync::{Arc, Mutex};
 use swc_common::errors::{DiagnosticBuilder, Emitter, Handler};
 use swc_common::sync::Lrc;

@@ -8,9 +8,9 @@
 //! Isolates of different snapshots cannot live in one process at once, and a process that has run V8 must not
 //! be forked and go on using it: both are refused here.
 
-use crate::ffi::{self, ClHost, ClIsolate, ClOutcome, ClText};
+use crate::isolate::ffi::{self, ClHost, ClIsolate, ClOutcome, ClText};
 use crate::isolate::{self, Handle, LARGEST_OBJECTS, Reason, STACK, Tenant, Thrown};
-use crate::snapshot::{SMALL_PRELUDE, Snapshot};
+use crate::isolate::{SMALL_PRELUDE, Snapshot};
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;

@@ -4,9 +4,9 @@
 //! warming up kills the child, the snapshot from before is used. The child gives the snapshots in two memory
 //! files, and says in a pipe, a line of JSON each, what it has put there.
 
+use crate::isolate::Snapshot;
 use crate::isolate::{Host, Reason};
 use crate::library::{self, Library, Stage};
-use crate::snapshot::Snapshot;
 use crosslane::Failure;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};

@@ -1,18 +1,12 @@
 //! What V8 gets of a file: an ES module, whatever the file is. Lines stay where they are, for messages.
 
 #[cfg(feature = "typescript")]
-use crate::typescript::strip_types;
+use super::unreadable::Unreadable;
+use crate::library::typescript::strip_types;
 use std::path::Path;
 
 /// The endings of files that are modules, for advice.
 pub(crate) const ENDINGS: [&str; 5] = ["js", "mjs", "cjs", "ts", "json"];
-
-/// Why a file is no module: a message, and the line and column if they are known.
-#[derive(Debug)]
-pub(crate) struct Unreadable {
-    pub(crate) message: String,
-    pub(crate) place: Option<(usize, usize)>,
-}
 
 /// The module that a file is, by its ending.
 ///

@@ -1,10 +1,10 @@
 //! A guest: an isolate that answers calls of its library's functions.
 
-use crate::columns;
+use crate::guest::columns;
+use crate::guest::results::Results;
+use crate::isolate::rules;
 use crate::isolate::{Argument, Handle, Host, Isolate, Part, Reason, Thrown, Value};
 use crate::library::{Function, Library};
-use crate::results::Results;
-use crate::rules;
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{DataType, Entry, Failure, Instances, Kind, Leniency, Verdict};

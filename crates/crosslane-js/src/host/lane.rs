@@ -1,56 +1,20 @@
 //! A lane: a thread with an isolate, which answers the calls of one ring.
-//!
-//! The host's main thread watches it ([`Watched::look`]), for time and for memory.
-//!
-//! V8 counts its heap and its array buffers, and checks them itself. It counts nothing of what its parsers, its
-//! compilers and ICU take besides (`JSON.parse`, `split`, `normalize`, a regular expression of 10 MB), nor a
-//! single large string before it is filled. Such work comes to no check, so the watch finds it by that: it asks the call for a
-//! sign, and if there is none at the next look, counts the pages that the kernel has given to the lane's thread since it asked.
-//! They are this call's, whatever the other lanes do. What V8 keeps without working on it, it counts.
-//!
-//! | the pages exceed | what follows |
-//! |---|---|
-//! | 1.5 times the function's limit, as V8's own limit for such code, and [`ROOM`] | the call is to end at its next check; if there is none within [`GREEDY`], the process ends |
-//! | that and the limit once more | the process ends at once |
-//!
-//! Pages that were given back count, too; so what counts is at most what the process holds. Before the process ends, the
-//! caller of this call is told why. Calls of other lanes are made again elsewhere.
 
+use super::watch::{Watched, Words, lock};
 use crate::guest::{Answer, Guest, MEMORY, News, Step};
-use crate::host::Bell;
-use crate::isolate::{Handle, Host, Reason};
+use crate::host::bell::Bell;
+use crate::isolate::{Host, Reason};
 use crate::library::{Function, Library};
-use crate::pages;
-use crosslane::lane::{COUNT, WRITING};
-use crosslane::stats::now;
+use crosslane::lane::COUNT;
 use crosslane::{DataType, Entry, Failure, Instances};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next};
-use crosslane_ring::ProgressWord;
-use rustix::process::Pid;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-/// How long V8 gets to note where it is before it is stopped wherever that is.
-const NOTE: Duration = Duration::from_millis(100);
-
-/// For how long a call may go on after it used up its memory. Where V8 does not come to a check, it may fill a table for
-/// minutes. This is time in which its thread runs: where the machine has more to do than it can, a call that comes to a
-/// check at once has to wait for a processor.
-const GREEDY: Duration = Duration::from_millis(500);
-
-/// The same for a thread that does not run: it may wait for something that never happens.
-const WAITING: Duration = Duration::from_secs(60);
-
-/// What a call may fill beside: garbage that V8 has not collected yet, compiled code, room to unwind in.
-const ROOM: u64 = 64 << 20;
 
 /// How long the end of a generator that has more rows may take, and a tear-down, in seconds. The engine ends the lane after two.
 const CLOSING: f64 = 1.0;
@@ -58,194 +22,6 @@ const CLOSING: f64 = 1.0;
 /// The most rows of a scan's batch, and of its first.
 const MOST_ROWS: usize = 2048;
 const FIRST: usize = 8;
-
-/// How long the end of a process waits for an engine that is slow to take its replies. The host's watch waits for nothing
-/// longer: it is there for all lanes.
-const WORDS: Duration = Duration::from_secs(1);
-
-/// What the host's watch knows of a lane.
-#[derive(Debug)]
-pub(crate) struct Watched {
-    progress: ProgressWord,
-    thread: Pid,
-    /// Of the isolate at work; a lane whose memory was used up gets a fresh one.
-    handle: Mutex<Option<Arc<Handle>>>,
-    /// The progress at which a row was found to be late.
-    late: AtomicU64,
-    /// How long a row may take, in nanoseconds, while a call runs that has a limit; else 0.
-    limit: AtomicU64,
-    /// How often the isolate has begun to work. A set-up and the call that it is for may be on the same row.
-    works: AtomicU64,
-    /// How much memory the call at work, or the last one, may use, in bytes.
-    memory: AtomicU64,
-    closed: AtomicBool,
-    pub(crate) ended: AtomicBool,
-    /// The right to answer the call at work.
-    words: Mutex<Option<Words>>,
-}
-
-/// What the watch saw of a lane when it last looked.
-#[derive(Debug, Default)]
-pub(crate) struct Seen {
-    works: u64,
-    progress: (u32, u32),
-    attempt: Option<u64>,
-    since: u64,
-    noting: bool,
-    /// When the call at work had used up its memory, and for how long its thread had run then.
-    greedy_since: Option<(Instant, Duration)>,
-    /// What the lane's thread had been given when the call at work was asked for a sign.
-    given: Option<u64>,
-}
-
-/// Whoever takes this answers the call: the lane when it is done, or someone else whose next act is to
-/// end the process.
-#[derive(Debug)]
-struct Words {
-    lane: *mut GuestLane,
-    call: Call,
-}
-
-// SAFETY: the pointer is used once, by whoever took the words out of their mutex; the lane's own thread uses
-// the lane only if it took them itself.
-unsafe impl Send for Words {}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Watched {
-    /// Of the thread that this is called on.
-    fn new(progress: ProgressWord) -> Self {
-        Self {
-            progress,
-            thread: rustix::thread::gettid(),
-            handle: Mutex::new(None),
-            late: AtomicU64::new(0),
-            limit: AtomicU64::new(0),
-            works: AtomicU64::new(0),
-            memory: AtomicU64::new(0),
-            closed: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-            words: Mutex::new(None),
-        }
-    }
-
-    /// The isolate begins to work, within `limit` seconds and `memory` bytes.
-    fn begin(&self, words: Words, limit: Option<f64>, memory: u64) {
-        *lock(&self.words) = Some(words);
-        self.memory.store(memory, Relaxed);
-        // Released with the limit, so that a watch that sees the limit sees that this is another work.
-        self.works.fetch_add(1, Relaxed);
-        self.limit.store(limit.map_or(0, |seconds| (seconds * 1e9) as u64), Release);
-    }
-
-    fn end(&self, reason: Reason, stack: bool) {
-        if let Some(handle) = &*lock(&self.handle) {
-            handle.end(reason, stack);
-        }
-    }
-
-    /// Ends a row that takes too long, and a process whose call takes too much.
-    pub(crate) fn look(&self, seen: &mut Seen) {
-        let handle = lock(&self.handle).clone();
-        let too_much = handle.as_ref().is_some_and(|handle| self.look_at_pages(handle, seen));
-        let pending = handle.as_ref().and_then(|handle| handle.pending());
-        let attempt = handle.as_ref().and_then(|handle| handle.attempt());
-        if pending != Some(Reason::Memory) {
-            seen.greedy_since = None;
-        } else if too_much || self.is_greedy_for_long(seen) {
-            if self.speak(Reason::Memory, "a call used up its memory and could not be ended") {
-                std::process::abort();
-            }
-            seen.greedy_since = None;
-        }
-        let word = self.progress.word().load(Relaxed);
-        let (now, limit, progress) = (now(), self.limit.load(Acquire), self.progress.get());
-        let works = self.works.load(Relaxed);
-        let same = (works, progress, attempt) == (seen.works, seen.progress, seen.attempt);
-        if limit == 0 || attempt.is_none() || !same {
-            (seen.works, seen.progress, seen.attempt) = (works, progress, attempt);
-            (seen.since, seen.noting) = (now, false);
-            return;
-        }
-        let late = if seen.noting { NOTE.as_nanos() as u64 } else { limit };
-        if now.saturating_sub(seen.since) >= late {
-            self.late.store(word, Relaxed);
-            self.end(Reason::Timeout, !seen.noting);
-            // After this it is either over, or V8 does not come to a check.
-            (seen.since, seen.noting) = (now, !seen.noting);
-        }
-    }
-
-    /// Whether a call has not ended in the time that it has for that.
-    fn is_greedy_for_long(&self, seen: &mut Seen) -> bool {
-        let worked = pages::worked_by(self.thread);
-        let (since, before) = *seen.greedy_since.get_or_insert_with(|| (Instant::now(), worked));
-        worked.saturating_sub(before) > GREEDY || since.elapsed() > WAITING
-    }
-
-    /// Ends a call that fills more memory than it may and comes to no check. Whether it is too much to wait for that.
-    fn look_at_pages(&self, handle: &Handle, seen: &mut Seen) -> bool {
-        match handle.sign() {
-            Some(false) => {}
-            Some(true) => {
-                seen.given = Some(pages::given_to(self.thread));
-                return false;
-            }
-            None => {
-                seen.given = None;
-                return false;
-            }
-        }
-        // V8 may have asked by itself.
-        let Some(given) = seen.given else { return false };
-        let filled = pages::given_to(self.thread).saturating_sub(given);
-        let limit = self.memory.load(Relaxed);
-        let most = limit.saturating_add(limit / 2).saturating_add(ROOM);
-        if filled <= most {
-            return false;
-        }
-        let filled = filled.min(pages::held());
-        if filled > most {
-            handle.end(Reason::Memory, true);
-        }
-        filled > most.saturating_add(limit)
-    }
-
-    /// Whether a call is at work, rather than the lane waiting, booting or going away.
-    pub(crate) fn is_at_work(&self) -> bool {
-        lock(&self.words).is_some()
-    }
-
-    /// Ends the lane, whatever it does.
-    pub(crate) fn close(&self) {
-        self.closed.store(true, Relaxed);
-        self.end(Reason::Closed, false);
-    }
-
-    /// Tells the caller of the call at work why the process ends, which must follow. False if there is none.
-    fn speak(&self, reason: Reason, what: &str) -> bool {
-        let Some(Words { lane, call }) = lock(&self.words).take() else { return false };
-        let row = self.progress.get().1;
-        let mut message = format!("its process had to be ended: {what}");
-        if reason == Reason::Memory {
-            message += ". A lower memory_limit ends such calls earlier";
-        }
-        let failure = Failure { class: "RangeError".into(), message, ended: true, ..Failure::default() };
-        // SAFETY: the words are the right to answer, and the lane lives as long as a call is at work in it.
-        // Its thread is in V8, and will not touch it again.
-        let lane = unsafe { &mut *lane };
-        let row = (row & COUNT == 0).then_some((row & !WRITING) as usize);
-        let end = Instant::now() + WORDS;
-        // An engine that is not told sees that the process has ended.
-        let _ = lane.fail_after(call, &failure, row, |lane, size| {
-            let has_room = lane.wait_for_room_or(size, || Instant::now() >= end)?;
-            has_room.then_some(()).ok_or(io::Error::from(io::ErrorKind::TimedOut))
-        });
-        true
-    }
-}
 
 /// Where a lane's `console` goes, and its last words.
 struct Console {
@@ -659,6 +435,8 @@ fn boot(library: &Arc<Library>, log: &Arc<File>, watched: &Arc<Watched>) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::watch::Seen;
+    use crate::isolate::Handle;
     use crosslane::Address;
     use crosslane::batch::BATCH;
     use crosslane::lane::Lane as _;

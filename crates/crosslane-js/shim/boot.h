@@ -1,0 +1,79 @@
+// Boots isolates and makes their contexts.
+// A part of shim.cc, which includes all parts in one translation unit: V8's headers are slow to compile.
+#pragma once
+
+#include "values.h"
+
+namespace {
+
+// What V8 reserves for the code of an isolate, if its constraints name no other size; and what more an
+// isolate takes of the address space until it has booted.
+constexpr size_t kCode = 128u << 20;
+constexpr size_t kBoot = 24u << 20;
+
+// Held from the look for room until the isolate has booted: else the boot of another thread finds the same
+// room.
+std::mutex one_boots;
+
+// Whether there is room for one more isolate. V8 ends the process where it finds none.
+bool IsRoomToBoot(size_t code, ClOutcome* outcome) {
+  *outcome = {};
+  if (IsThere((code ? code : kCode) + kBoot, PROT_NONE)) return true;
+  outcome->status = CL_TERMINATED;
+  outcome->reason = CL_NO_HEAP;
+  return false;
+}
+
+ClIsolate* Allocate(ClText blob, const ClHost* host) {
+  auto* self = new ClIsolate;
+  self->host = *host;
+  self->blob = {reinterpret_cast<const char*>(blob.data), static_cast<int>(blob.length)};
+  self->isolate = v8::Isolate::Allocate();
+  self->isolate->SetData(0, self);
+  return self;
+}
+
+// Makes the context: the snapshot's, or a new one in which the prelude is run.
+ClIsolate* Furnish(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
+  v8::Isolate* isolate = self->isolate;
+  Begin(self, outcome);
+  v8::HandleScope scope(isolate);
+  v8::Local<v8::Context> context = v8::Context::New(isolate);
+  v8::Context::Scope context_scope(context);
+  self->context.Reset(isolate, context);
+  if (self->blob.raw_size) {
+    self->guest.Reset(isolate, context->GetDataFromSnapshotOnce<v8::Object>(0).ToLocalChecked());
+    return self;
+  }
+  v8::TryCatch caught(isolate);
+  v8::ScriptOrigin origin(isolate, Text(isolate, "crosslane:guest", 15));
+  v8::Local<v8::Script> script;
+  v8::Local<v8::Value> make, guest;
+  v8::Local<v8::Value> arguments[] = {v8::Function::New(context, Print).ToLocalChecked(),
+                                      v8::Function::New(context, UrlParts).ToLocalChecked()};
+  if (!v8::Script::Compile(context, Text(isolate, prelude), &origin).ToLocal(&script) ||
+      !script->Run(context).ToLocal(&make) ||
+      !make.As<v8::Function>()->Call(context, context->Global(), 2, arguments).ToLocal(&guest)) {
+    Failed(self, context, caught, outcome);
+    guest = v8::Object::New(isolate);
+  }
+  self->guest.Reset(isolate, guest.As<v8::Object>());
+  return self;
+}
+
+// The lanes' isolates are entered for a call only, so that several can be used on one thread.
+struct Scopes {
+  explicit Scopes(ClIsolate* self)
+      : lock(self->shared ? std::optional<v8::Locker>(std::in_place, self->isolate) : std::nullopt),
+        isolate_scope(self->isolate),
+        handle_scope(self->isolate),
+        context(self->context.Get(self->isolate)),
+        context_scope(context) {}
+  std::optional<v8::Locker> lock;
+  v8::Isolate::Scope isolate_scope;
+  v8::HandleScope handle_scope;
+  v8::Local<v8::Context> context;
+  v8::Context::Scope context_scope;
+};
+
+}  // namespace

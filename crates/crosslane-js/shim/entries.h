@@ -1,0 +1,200 @@
+// Calls by a program that embeds V8, and calls of its functions.
+// A part of shim.cc, which includes all parts in one translation unit: V8's headers are slow to compile.
+#pragma once
+
+#include "encoding.h"
+
+namespace {
+
+// Has V8 come to a check, where it does what it was asked to. Its loops come to one after thousands of rounds
+// only, and each may wait for the program. False if the call at work is to end.
+bool Check(v8::Isolate* isolate, v8::Local<v8::Context> context) {
+  v8::Local<v8::Script> nothing;
+  return v8::Script::Compile(context, v8::String::Empty(isolate)).ToLocal(&nothing) &&
+         !nothing->Run(context).IsEmpty();
+}
+
+// Throws what a function of the program failed with: an error of one of JavaScript's classes, or one that has
+// this name.
+void Fail(ClIsolate* self, v8::Local<v8::Context> context, ClText text) {
+  static const std::map<std::string_view, v8::Local<v8::Value> (*)(v8::Local<v8::String>)> classes = {
+      {"RangeError", v8::Exception::RangeError},
+      {"ReferenceError", v8::Exception::ReferenceError},
+      {"SyntaxError", v8::Exception::SyntaxError},
+      {"TypeError", v8::Exception::TypeError}};
+  v8::Isolate* isolate = self->isolate;
+  std::string_view message(reinterpret_cast<const char*>(text.data), text.length);
+  std::string_view name = message.substr(0, message.find('\n'));
+  message.remove_prefix(std::min(name.size() + 1, message.size()));
+  auto known = classes.find(name);
+  v8::Local<v8::Value> error =
+      (known == classes.end() ? v8::Exception::Error : known->second)(Text(isolate, message));
+  self->failed_with.Reset(isolate, error);
+  if (known == classes.end() && name != "Error") Define(isolate, context, error, "name", Text(isolate, name));
+  isolate->ThrowException(error);
+}
+
+// A function of the program: its number is the function's data.
+void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
+  v8::Isolate* isolate = info.GetIsolate();
+  v8::Local<v8::Context> context = isolate->GetCurrentContext();
+  ClIsolate* self = Self(isolate);
+  // At the first check it is asked whether the call is to end, and at the second it ends.
+  for (int check = 0; check < 2 && self->reason != 0; check++) {
+    if (!Check(isolate, context)) return;
+  }
+  Encoded arguments;
+  arguments.Put<uint32_t>(info.Length());
+  for (int index = 0; index < info.Length(); index++) {
+    if (!Encode(isolate, context, info[index], &arguments)) return;
+  }
+  ClText result{};
+  uint32_t number = info.Data().As<v8::Uint32>()->Value();
+  bool called;
+  {
+    Away away(self);
+    called = self->host.call(self->host.host, number, arguments.View(), &result);
+  }
+  arguments = Encoded();
+  LeaveIfGivenUp(self);
+  if (!called) {
+    Fail(self, context, result);
+    return;
+  }
+  v8::Local<v8::Value> value;
+  if (Decoder(isolate, context, result).Value().ToLocal(&value)) info.GetReturnValue().Set(value);
+}
+
+const intptr_t external_references[] = {reinterpret_cast<intptr_t>(Print),
+                                        reinterpret_cast<intptr_t>(CallProgram),
+                                        reinterpret_cast<intptr_t>(UrlParts), 0};
+
+// Lets go of what was made for calls.
+void Forget(ClIsolate* self) {
+  self->results.Reset();
+  self->failed_with.Reset();
+  self->lent.clear();
+  self->kept.clear();
+  self->reused.clear();
+  self->word.Reset();
+  self->word_at = nullptr;
+  self->methods.clear();
+  self->modules.clear();
+}
+
+// What a call by the program needs around it.
+struct Entry {
+  Entry(ClIsolate* self, size_t stack, ClOutcome* outcome)
+      : scopes(self), caught(self->isolate), outer(self->entry), away(std::exchange(self->away, false)) {
+    self->entry = this;
+    self->isolate->SetStackLimit(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) - stack);
+    Begin(self, outcome);
+    // An inner call ends with the outer one.
+    if (self->depth++ == 0) Spare(self);
+  }
+
+  void Leave(ClIsolate* self, bool done, v8::Local<v8::Value> value, ClOutcome* outcome) {
+    v8::Isolate* isolate = self->isolate;
+    self->depth--;
+    Encoded encoded;
+    if (done && self->depth == 0) {
+      isolate->PerformMicrotaskCheckpoint();
+      done = !isolate->IsExecutionTerminating() && !caught.HasCaught();
+    }
+    // A promise that is settled is its value: nothing else will happen to it before the next call.
+    if (done && value->IsPromise()) {
+      auto promise = value.As<v8::Promise>();
+      if (promise->State() == v8::Promise::kRejected) {
+        promise->MarkAsHandled();
+        isolate->ThrowException(promise->Result());
+        done = false;
+      } else if (promise->State() == v8::Promise::kFulfilled) {
+        value = promise->Result();
+      }
+    }
+    done = done && Encode(isolate, scopes.context, value, &encoded);
+    while (v8::platform::PumpMessageLoop(platform, isolate)) {
+    }
+    if (!done) {
+      Failed(self, scopes.context, caught, outcome);
+      return;
+    }
+    if (self->depth == 0 && self->reason.exchange(0)) isolate->CancelTerminateExecution();
+    self->given = std::move(encoded);
+    outcome->value = self->given.View();
+  }
+
+  Scopes scopes;
+  v8::TryCatch caught;
+  Entry* outer;
+  // Whether the host makes the call.
+  bool away;
+  // Where a call continues that is given up.
+  jmp_buf exit;
+};
+
+// Leaves what the isolate does where it is, for ever: its frames are left behind with the isolate and its
+// memory. The call that is under way ends, and then those around it, of which none may touch the isolate.
+// What no call by a program is under way for (a lane's) goes on instead.
+void GiveUp(ClIsolate* self, uint32_t reason) {
+  if (!self->entry) return;
+  self->given_up = reason;
+  longjmp(self->entry->exit, 1);
+}
+
+void GivenUp(ClIsolate* self, ClOutcome* outcome) {
+  *outcome = {};
+  outcome->status = CL_TERMINATED;
+  outcome->reason = self->given_up;
+}
+
+// Makes a call by the program.
+template <typename Work>
+[[gnu::noinline]] void Run(ClIsolate* self, size_t stack, ClOutcome* outcome, Work work) {
+  std::optional<v8::Locker> lock;
+  if (self->shared) lock.emplace(self->isolate);
+  if (self->given_up) return GivenUp(self, outcome);
+  // Not destroyed if the call is given up.
+  alignas(Entry) char room[sizeof(Entry)];
+  auto* entry = new (room) Entry(self, stack, outcome);
+  if (setjmp(entry->exit) == 0) {
+    work(*entry);
+    self->entry = entry->outer;
+    self->away = entry->away;
+    entry->~Entry();
+  } else {
+    self->entry = entry->outer;
+    self->away = entry->away;
+    self->isolate->Exit();
+    GivenUp(self, outcome);
+  }
+}
+
+// The object that holds the last name of a path (`a.b.c`), and that name. With `make`, objects that are
+// missing on the way are made.
+bool Holder(v8::Isolate* isolate, v8::Local<v8::Context> context, ClText path, bool make,
+            v8::Local<v8::Object>* holder, v8::Local<v8::String>* name) {
+  std::string_view text(reinterpret_cast<const char*>(path.data), path.length);
+  *holder = context->Global();
+  size_t start = 0;
+  for (size_t dot; (dot = text.find('.', start)) != std::string_view::npos; start = dot + 1) {
+    v8::Local<v8::String> key = Text(isolate, text.substr(start, dot - start));
+    v8::Local<v8::Value> next;
+    if (!(*holder)->Get(context, key).ToLocal(&next)) return false;
+    if (make && next->IsNullOrUndefined()) {
+      next = v8::Object::New(isolate);
+      if (!(*holder)->Set(context, key, next).FromMaybe(false)) return false;
+    }
+    if (!next->IsObject()) {
+      // A long one is cut: there may be no memory for it.
+      std::string shown(text.substr(0, std::min<size_t>(dot, 200)));
+      Throw(isolate, (shown + " is no object").c_str());
+      return false;
+    }
+    *holder = next.As<v8::Object>();
+  }
+  *name = Text(isolate, text.substr(start));
+  return true;
+}
+
+}  // namespace

@@ -1,0 +1,263 @@
+// An isolate with its array buffers, and texts that pass between V8 and the program.
+// A part of shim.cc, which includes all parts in one translation unit: V8's headers are slow to compile.
+#pragma once
+
+#include <libplatform/libplatform.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unwind.h>
+#include <v8-array-buffer.h>
+#include <v8-container.h>
+#include <v8-context.h>
+#include <v8-date.h>
+#include <v8-exception.h>
+#include <v8-function.h>
+#include <v8-initialization.h>
+#include <v8-isolate.h>
+#include <v8-locker.h>
+#include <v8-message.h>
+#include <v8-microtask-queue.h>
+#include <v8-primitive.h>
+#include <v8-promise.h>
+#include <v8-script.h>
+#include <v8-snapshot.h>
+#include <v8-statistics.h>
+#include <v8-template.h>
+#include <v8-typed-array.h>
+#include <v8-version.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shim.h"
+
+// Not in V8's headers: sets what is called before V8 ends the process where a check failed.
+namespace v8::base {
+void SetPrintStackTrace(void (*)());
+}
+
+namespace {
+
+struct Entry;
+
+v8::Platform* platform = nullptr;
+
+// Counts the bytes of array buffers, and refuses what exceeds the isolate's limit.
+class CappedAllocator final : public v8::ArrayBuffer::Allocator {
+ public:
+  void* Allocate(size_t length) override {
+    return Take(length) ? Checked(calloc(length, 1), length) : nullptr;
+  }
+  void* AllocateUninitialized(size_t length) override {
+    return Take(length) ? Checked(malloc(length), length) : nullptr;
+  }
+  void Free(void* data, size_t length) override {
+    free(data);
+    used_.fetch_sub(length, std::memory_order_relaxed);
+  }
+  // Memory for what the host passes. It counts, but is not refused for the limit's sake.
+  std::unique_ptr<v8::BackingStore> Room(size_t length) {
+    void* data = malloc(std::max<size_t>(length, 1));
+    if (data == nullptr) return nullptr;
+    used_.fetch_add(length, std::memory_order_relaxed);
+    auto release = [](void* data, size_t length, void* self) {
+      static_cast<CappedAllocator*>(self)->Free(data, length);
+    };
+    return v8::ArrayBuffer::NewBackingStore(data, length, release, this);
+  }
+  size_t used() const { return used_.load(std::memory_order_relaxed); }
+  std::atomic<size_t> limit{SIZE_MAX};
+  // Whether anything was refused since the call at work began.
+  std::atomic<bool> refused{false};
+
+ private:
+  bool Take(size_t length) {
+    size_t before = used_.fetch_add(length, std::memory_order_relaxed);
+    size_t most = limit.load(std::memory_order_relaxed);
+    if (before <= most && length <= most - before) return true;
+    used_.fetch_sub(length, std::memory_order_relaxed);
+    refused.store(true, std::memory_order_relaxed);
+    return false;
+  }
+  void* Checked(void* data, size_t length) {
+    if (data == nullptr) used_.fetch_sub(length, std::memory_order_relaxed);
+    return data;
+  }
+  std::atomic<size_t> used_{0};
+};
+
+// What V8 throws, as a RangeError, where that refuses memory.
+constexpr char kRefused[] = "Array buffer allocation failed";
+
+struct Freed {
+  void operator()(void* data) const { free(data); }
+};
+// A list, or nothing if there is no memory for it. (C++'s own `new` asks `NoMemory` first.)
+template <typename T>
+using List = std::unique_ptr<T[], Freed>;
+template <typename T>
+List<T> ListOf(uint32_t count) {
+  return List<T>(static_cast<T*>(calloc(std::max(count, 1u), sizeof(T))));
+}
+
+// Bytes for the program, written one after the other. What there is no memory for is left out, and noted.
+class Encoded {
+ public:
+  Encoded() = default;
+  Encoded(Encoded&& other) { *this = std::move(other); }
+  Encoded& operator=(Encoded&& other) {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(room_, other.room_);
+    std::swap(lacks_, other.lacks_);
+    return *this;
+  }
+  ~Encoded() { free(data_); }
+  size_t size() const { return size_; }
+  // Whether something is left out.
+  bool lacks() const { return lacks_; }
+  ClText View() const { return {data_, size_}; }
+  // The place of as many more bytes, or null.
+  uint8_t* Add(size_t length) {
+    if (length > room_ - size_ && !Grow(size_ + length)) return nullptr;
+    size_ += length;
+    return data_ + size_ - length;
+  }
+  template <typename T>
+  void Put(T value) {
+    if (uint8_t* place = Add(sizeof value)) memcpy(place, &value, sizeof value);
+  }
+
+ private:
+  bool Grow(size_t least) {
+    // Twice as much as there was, if there is memory for that.
+    for (size_t room : {std::max(least, 2 * room_), least}) {
+      if (void* data = realloc(data_, room)) {
+        data_ = static_cast<uint8_t*>(data);
+        room_ = room;
+        return true;
+      }
+    }
+    lacks_ = true;
+    return false;
+  }
+  uint8_t* data_ = nullptr;
+  size_t size_ = 0, room_ = 0;
+  bool lacks_ = false;
+};
+
+std::string ToString(v8::Isolate* isolate, v8::Local<v8::Value> value) {
+  v8::String::Utf8Value text(isolate, value);
+  return *text ? std::string(*text, text.length()) : std::string();
+}
+
+ClText View(const std::string& text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
+
+// Empty if it is beyond V8's longest.
+v8::MaybeLocal<v8::String> MaybeText(v8::Isolate* isolate, const char* data, size_t length) {
+  if (length > INT32_MAX) return {};
+  return v8::String::NewFromUtf8(isolate, data, v8::NewStringType::kNormal, static_cast<int>(length));
+}
+
+v8::Local<v8::String> Text(v8::Isolate* isolate, const char* data, size_t length) {
+  v8::Local<v8::String> text;
+  return MaybeText(isolate, data, length).ToLocal(&text) ? text : v8::String::Empty(isolate);
+}
+
+v8::Local<v8::String> Text(v8::Isolate* isolate, ClText text) {
+  return Text(isolate, reinterpret_cast<const char*>(text.data), text.length);
+}
+
+v8::Local<v8::String> Text(v8::Isolate* isolate, std::string_view text) {
+  return Text(isolate, text.data(), text.size());
+}
+
+}  // namespace
+
+struct ClIsolate {
+  ClHost host{};
+  // V8 keeps a pointer to this.
+  v8::StartupData blob{nullptr, 0};
+  CappedAllocator allocator;
+  std::unique_ptr<v8::SnapshotCreator> creator;
+  v8::Isolate* isolate = nullptr;
+  v8::Global<v8::Context> context;
+  // The prelude's methods.
+  v8::Global<v8::Object> guest;
+  std::map<std::string, v8::Global<v8::Function>> methods;
+  v8::Global<v8::Array> results;
+  // The memory that the call at work was lent, and that of the last one, in which its results may lie.
+  std::vector<v8::Global<v8::ArrayBuffer>> lent;
+  // What one call after the other is passed in, if only the prelude sees it; and the host's word.
+  std::map<size_t, v8::Global<v8::ArrayBuffer>> reused;
+  v8::Global<v8::Uint32Array> word;
+  const uint8_t* word_at = nullptr;
+  std::vector<std::shared_ptr<v8::BackingStore>> kept;
+  // Modules of a load by their paths.
+  std::map<std::string, v8::Global<v8::Module>> modules;
+
+  // Whether several threads use it, in turns.
+  bool shared = false;
+  // Whether it was booted to run functions whose code a snapshot is to keep.
+  bool warming = false;
+  // Whether the call at work is to end for its memory at the next check.
+  bool asked = false;
+  // Whether V8 was given more than its hard limit.
+  bool unwinding = false;
+  size_t memory_limit = SIZE_MAX;
+  // What the heap may hold until it is looked at again.
+  size_t look_at = SIZE_MAX;
+  std::atomic<uint32_t> reason{0};
+  // When V8 was asked for a sign that it comes to checks, in nanoseconds of the steady clock; 0 if it has
+  // given it.
+  std::atomic<int64_t> unheard_since{0};
+  // The last sign that was asked for as far as the isolate's thread knows, and for how long it had run then.
+  int64_t counted_for = 0;
+  int64_t worked_before = 0;
+  // Whether a method of the prelude runs.
+  std::atomic<bool> at_work{false};
+  // Whether more memory is in use than may be, where V8 does not come to a check.
+  std::atomic<bool> greedy{false};
+  // Whether the host's code runs, and not V8's or this.
+  bool away = false;
+  // Calls by the program that are under way, one inside of the other, and the innermost.
+  int depth = 0;
+  Entry* entry = nullptr;
+  // Why a call was left where it was (`GiveUp`), or 0: nothing can be done with the isolate any more.
+  std::atomic<uint32_t> given_up{0};
+  // The last error that a function of the program failed with.
+  v8::Global<v8::Value> failed_with;
+  // Values that were encoded, and what the last call has given.
+  uint32_t encoded = 0;
+  Encoded given;
+  // All that V8 counts without anybody reading it.
+  alignas(64) int counter = 0;
+  std::string name, message, stack, value, interrupted_at;
+};
+
+namespace {
+
+ClIsolate* Self(v8::Isolate* isolate) { return static_cast<ClIsolate*>(isolate->GetData(0)); }
+
+// What the host does, it does outside of V8.
+struct Away {
+  explicit Away(ClIsolate* self) : self(self) { self->away = true; }
+  ~Away() { self->away = false; }
+  ClIsolate* self;
+};
+
+}  // namespace

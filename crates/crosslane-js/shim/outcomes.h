@@ -1,0 +1,160 @@
+// The functions that the prelude can call, and the outcomes of calls.
+// A part of shim.cc, which includes all parts in one translation unit: V8's headers are slow to compile.
+#pragma once
+
+#include "limits.h"
+
+namespace {
+
+void Print(const v8::FunctionCallbackInfo<v8::Value>& info) {
+  ClIsolate* self = Self(info.GetIsolate());
+  {
+    v8::String::Utf8Value text(info.GetIsolate(), info[1]);
+    ClText view{reinterpret_cast<const uint8_t*>(*text), static_cast<size_t>(text.length())};
+    Away away(self);
+    self->host.print(self->host.host, info[0].As<v8::Int32>()->Value(), view);
+  }
+  LeaveIfGivenUp(self);
+}
+
+// Gives the list of a URL's parts, or undefined.
+void UrlParts(const v8::FunctionCallbackInfo<v8::Value>& info) {
+  v8::Isolate* isolate = info.GetIsolate();
+  ClIsolate* self = Self(isolate);
+  std::string operation = ToString(isolate, info[0]);
+  std::string first = ToString(isolate, info[1]);
+  std::string second = ToString(isolate, info[2]);
+  ClText result;
+  {
+    Away away(self);
+    if (!self->host.url(self->host.host, View(operation), View(first), View(second), &result)) return;
+  }
+  std::vector<v8::Local<v8::Value>> parts;
+  auto* data = reinterpret_cast<const char*>(result.data);
+  const char* end = data + result.length;
+  for (;;) {
+    auto* line = static_cast<const char*>(memchr(data, '\n', end - data));
+    parts.push_back(Text(isolate, data, (line ? line : end) - data));
+    if (!line) break;
+    data = line + 1;
+  }
+  info.GetReturnValue().Set(v8::Array::New(isolate, parts.data(), parts.size()));
+}
+
+extern const intptr_t external_references[];
+
+// ---- outcomes
+
+void Begin(ClIsolate* self, ClOutcome* outcome) {
+  *outcome = {};
+  self->results.Reset();
+  self->kept.clear();
+  self->given = Encoded();
+  self->interrupted_at.clear();
+  self->asked = false;
+  self->unheard_since = 0;
+  self->greedy = false;
+  if (self->look_at == SIZE_MAX) self->look_at = self->memory_limit;
+  self->unwinding = false;
+}
+
+v8::MaybeLocal<v8::Value> Method(ClIsolate* self, v8::Local<v8::Context> context, const char* name, int count,
+                                 v8::Local<v8::Value>* arguments) {
+  v8::Isolate* isolate = self->isolate;
+  v8::Local<v8::Object> guest = self->guest.Get(isolate);
+  v8::Global<v8::Function>& method = self->methods[name];
+  if (method.IsEmpty()) {
+    v8::Local<v8::Value> found;
+    if (!guest->Get(context, Text(isolate, name, strlen(name))).ToLocal(&found) || !found->IsFunction()) {
+      FatalError(name, "no such method of the prelude");
+    }
+    method.Reset(isolate, found.As<v8::Function>());
+  }
+  return method.Get(isolate)->Call(context, guest, count, arguments);
+}
+
+// The place and the line of the source that V8 blames, with a mark below.
+std::string Blame(ClIsolate* self, v8::Local<v8::Context> context, v8::Local<v8::Message> message) {
+  v8::Isolate* isolate = self->isolate;
+  std::string script = ToString(isolate, message->GetScriptResourceName());
+  if (script.empty() || script == "undefined") return "";
+  int column = message->GetStartColumn(context).FromMaybe(0);
+  int line = message->GetLineNumber(context).FromMaybe(0);
+  std::string text =
+      "    at " + script + ":" + std::to_string(line) + ":" + std::to_string(column + 1) + "\n";
+  v8::Local<v8::String> source;
+  if (message->GetSourceLine(context).ToLocal(&source) && source->Length() <= 200) {
+    int end = message->GetEndColumn(context).FromMaybe(column + 1);
+    text += "      " + ToString(isolate, source) + "\n      " + std::string(column, ' ') +
+            std::string(std::max(1, end - column), '^') + "\n";
+  }
+  return text;
+}
+
+void Ended(ClIsolate* self, ClOutcome* outcome) {
+  self->isolate->CancelTerminateExecution();
+  outcome->status = CL_TERMINATED;
+  outcome->reason = self->reason.exchange(0);
+  self->stack = self->interrupted_at;
+  outcome->stack = View(self->stack);
+}
+
+void Failed(ClIsolate* self, v8::Local<v8::Context> context, v8::TryCatch& caught, ClOutcome* outcome) {
+  v8::Isolate* isolate = self->isolate;
+  self->name.clear();
+  self->message.clear();
+  self->stack.clear();
+  bool terminated = caught.HasTerminated() || isolate->IsExecutionTerminating();
+  v8::Local<v8::Value> exception = caught.Exception();
+  v8::Local<v8::Message> message = caught.Message();
+  caught.Reset();
+  if (terminated) {
+    return Ended(self, outcome);
+  }
+  outcome->status = CL_EXCEPTION;
+  v8::TryCatch describing(isolate);
+  v8::Local<v8::Value> described;
+  if (!self->guest.IsEmpty() && Method(self, context, "describe", 1, &exception).ToLocal(&described) &&
+      described->IsArray()) {
+    v8::Local<v8::Array> parts = described.As<v8::Array>();
+    std::string* targets[] = {&self->name, &self->message, &self->stack};
+    for (uint32_t index = 0; index < 3; index++) {
+      v8::Local<v8::Value> part;
+      if (parts->Get(context, index).ToLocal(&part)) *targets[index] = ToString(isolate, part);
+    }
+  } else if (describing.HasTerminated()) {
+    // The end came while the exception was looked at.
+    return Ended(self, outcome);
+  } else {
+    self->name = "Error";
+    self->message = ToString(isolate, exception);
+  }
+  // Syntax errors and thrown values that are no errors know no stack; V8 knows the place.
+  if (self->stack.empty() && !message.IsEmpty()) {
+    v8::Local<v8::StackTrace> trace = message->GetStackTrace();
+    if (trace.IsEmpty() || trace->GetFrameCount() == 0) {
+      self->stack = Blame(self, context, message);
+    } else {
+      self->stack = Frames(isolate, trace);
+    }
+  }
+  if (!exception.IsEmpty() && exception == self->failed_with) outcome->reason = CL_PROGRAM;
+  // JavaScript may have caught that, and thrown something else.
+  if (self->allocator.refused && self->name == "RangeError" && self->message == kRefused) {
+    outcome->reason = CL_MEMORY;
+  }
+  outcome->name = View(self->name);
+  outcome->message = View(self->message);
+  outcome->stack = View(self->stack);
+}
+
+// Gives an error a property of its own. What the user's code made of errors does not matter.
+void Define(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value> error,
+            const char* name, v8::Local<v8::String> value) {
+  // That fails only if the call is being ended.
+  error.As<v8::Object>()
+      ->CreateDataProperty(context, Text(isolate, name, strlen(name)), value)
+      .FromMaybe(false);
+}
+
+}  // namespace

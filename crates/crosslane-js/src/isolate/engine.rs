@@ -1,0 +1,142 @@
+//! V8 itself: its start, what it asks of the program, and how a call in it ends.
+
+use super::ffi::{self, ClOutcome, ClText};
+use crosslane::Failure;
+use std::ffi::CStr;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Once;
+
+/// How much of the C++ stack JavaScript may use; the thread must have some more.
+pub const STACK: usize = 4 << 20;
+/// Twice the most that V8 allocates at once: a string of 2^29 characters of two bytes, an array of 2^27
+/// elements. V8 plans a heap that has room for such; the limit that it keeps is `HardLimit` in `shim/shim.cc`.
+pub(crate) const LARGEST_OBJECTS: usize = 2 << 30;
+
+/// Why a call was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reason {
+    /// It used more memory than it may.
+    Memory = 1,
+    /// It took too long.
+    Timeout = 2,
+    /// Nobody waits for it any more.
+    Closed = 3,
+    /// The process has no memory for a value that it passes. (4 is [`ffi::PROGRAM`].)
+    NoMemory = 5,
+    /// V8 found no memory for its heap, and its own limit is not why.
+    NoHeap = 6,
+    /// V8 cannot go on, as with a value beyond its largest.
+    Stuck = 7,
+}
+
+impl Reason {
+    pub(crate) fn of(number: u32) -> Self {
+        match number {
+            1 => Reason::Memory,
+            2 => Reason::Timeout,
+            5 => Reason::NoMemory,
+            6 => Reason::NoHeap,
+            7 => Reason::Stuck,
+            _ => Reason::Closed,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::Memory => "the script used more memory than it may",
+            Reason::Timeout => "the script took too long",
+            Reason::Closed => "the script was ended",
+            Reason::NoMemory => {
+                "the process has no memory for a value that passes into JavaScript or out of it"
+            }
+            Reason::NoHeap => "V8 found no memory for its heap: the system gives the process no more",
+            Reason::Stuck => "V8 cannot go on: a value may exceed its largest size",
+        })
+    }
+}
+
+/// How a call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Thrown {
+    /// It threw. With a ticket, if a function of the program has failed with that.
+    #[error("{0}")]
+    Exception(Failure),
+    /// It was ended; with the stack at that moment, if it is known.
+    #[error("{}", format!("{_0}\n{_1}").trim_end())]
+    Ended(Reason, String),
+}
+
+/// What an isolate asks of the program around it. Called on the isolate's own thread.
+pub trait Host {
+    /// Takes what `console` printed; `error` for its errors and warnings.
+    fn print(&mut self, error: bool, text: &str);
+    /// Whether the call that [`Handle::end`] was to end is still the one that runs; asked when V8 has come to
+    /// a check.
+    fn confirm(&mut self, _reason: Reason) -> bool {
+        true
+    }
+    /// V8 cannot go on, and the process ends when this returns.
+    fn fatal(&mut self, reason: Reason, what: &str);
+    /// The path and source of a module as seen from another.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn resolve(&mut self, specifier: &str, referrer: &str) -> Result<(String, Vec<u8>), String> {
+        Err(format!("cannot import {specifier} from {referrer} here"))
+    }
+}
+
+/// Starts V8, once per process.
+pub(crate) fn initialize() {
+    static ONCE: Once = Once::new();
+    // WebAssembly and shared memory are ways to use memory that no limit sees. Collectors with threads of
+    // their own take the cores from the other lanes (a tenth of the throughput of text functions). What V8
+    // would add where an isolate boots from a snapshot is in the snapshot (`js/language/missing.js`).
+    const FLAGS: &[u8] = b"--no-expose-wasm --no-harmony-sharedarraybuffer --no-harmony-atomics \
+        --no-harmony-object-has-own --no-harmony-relative-indexing-methods --no-harmony-array-find-last \
+        --stack-size=3900 --single-threaded-gc --no-verify-snapshot-checksum";
+    // SAFETY: called once, before any other call.
+    ONCE.call_once(|| unsafe { ffi::cl_initialize(ClText::new(FLAGS)) });
+}
+
+/// V8's version.
+pub fn version() -> String {
+    // SAFETY: a static text.
+    unsafe { CStr::from_ptr(ffi::cl_version()) }.to_string_lossy().into_owned()
+}
+
+/// What the shim has booted.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) fn booted(
+    raw: *mut ffi::ClIsolate,
+    outcome: &ClOutcome,
+) -> Result<NonNull<ffi::ClIsolate>, Thrown> {
+    NonNull::new(raw).ok_or_else(|| Thrown::Ended(Reason::of(outcome.reason), String::new()))
+}
+
+/// # Safety
+/// The outcome's texts must be alive.
+pub(crate) unsafe fn check(outcome: &ClOutcome) -> Result<(), Thrown> {
+    // SAFETY: the caller vouches for the texts.
+    let text = |text: ClText| unsafe { text.to_text() };
+    match outcome.status {
+        ffi::OK => Ok(()),
+        ffi::EXCEPTION if outcome.reason == Reason::Memory as u32 => {
+            Err(Thrown::Ended(Reason::Memory, text(outcome.stack)))
+        }
+        ffi::EXCEPTION => Err(Thrown::Exception(Failure {
+            class: text(outcome.name),
+            message: text(outcome.message),
+            traceback: text(outcome.stack),
+            ticket: u64::from(outcome.reason == ffi::PROGRAM),
+            ..Failure::default()
+        })),
+        _ => Err(Thrown::Ended(Reason::of(outcome.reason), text(outcome.stack))),
+    }
+}

@@ -1,0 +1,115 @@
+//! What ends a call of an isolate, from any thread.
+
+use super::engine::Reason;
+use super::ffi;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Ends what an isolate does, from any thread.
+pub struct Handle {
+    state: Mutex<State>,
+    ended: Condvar,
+    /// Counts up when a call is made again, and before the pause that precedes that: odd in the pause.
+    tries: AtomicU64,
+}
+
+pub(super) struct State {
+    /// Gone when the isolate is.
+    pub(super) isolate: Option<NonNull<ffi::ClIsolate>>,
+    /// Why a wait is to end that is not in V8.
+    reason: Option<Reason>,
+}
+
+// SAFETY: the pointer is only used for `cl_terminate`, which any thread may call while the isolate lives;
+// the mutex keeps it alive.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// The isolate is no more.
+    pub(crate) fn forget(&self) {
+        self.lock().isolate = None;
+    }
+
+    pub(crate) fn new(isolate: NonNull<ffi::ClIsolate>) -> Arc<Self> {
+        let state = State { isolate: Some(isolate), reason: None };
+        Arc::new(Self { state: Mutex::new(state), ended: Condvar::new(), tries: AtomicU64::new(0) })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the call that runs now, or, if there is none, nothing. `stack` has V8 note the place first,
+    /// which needs the code to come to a check: follow up without it.
+    pub fn end(&self, reason: Reason, stack: bool) {
+        let mut state = self.lock();
+        state.reason = Some(reason);
+        self.ended.notify_all();
+        if let Some(isolate) = state.isolate {
+            // SAFETY: it lives as long as the lock is held.
+            unsafe { ffi::cl_terminate(isolate.as_ptr(), reason as u32, stack) };
+        }
+    }
+
+    /// Why the call that runs now is to end, if it is.
+    pub fn pending(&self) -> Option<Reason> {
+        let state = self.lock();
+        // SAFETY: the isolate lives as long as the lock is held.
+        match state.isolate.map_or(0, |isolate| unsafe { ffi::cl_pending(isolate.as_ptr()) }) {
+            0 => None,
+            number => Some(Reason::of(number)),
+        }
+    }
+
+    /// Whether the call that runs now has come to a check since this was last asked; `None` without a call.
+    pub(crate) fn sign(&self) -> Option<bool> {
+        let state = self.lock();
+        // SAFETY: the isolate lives as long as the lock is held.
+        match state.isolate.map_or(ffi::IDLE, |isolate| unsafe { ffi::cl_sign(isolate.as_ptr()) }) {
+            ffi::IDLE => None,
+            sign => Some(sign == ffi::HEARD),
+        }
+    }
+
+    /// Distinguishes the tries at a row; `None` in the pause between two.
+    pub(crate) fn attempt(&self) -> Option<u64> {
+        let tries = self.tries.load(Relaxed);
+        tries.is_multiple_of(2).then_some(tries)
+    }
+
+    /// Waits between two tries, which no timeout is for. False if nobody waits for the call any more.
+    pub(crate) fn rest(&self, time: Duration) -> bool {
+        self.tries.fetch_add(1, Relaxed);
+        let ended = self.pause(time);
+        self.tries.fetch_add(1, Relaxed);
+        ended != Err(Reason::Closed)
+    }
+
+    /// Waits outside of V8.
+    ///
+    /// # Errors
+    /// Why the wait was ended.
+    pub(crate) fn pause(&self, time: Duration) -> Result<(), Reason> {
+        let state = self.lock();
+        let (mut state, _) = self
+            .ended
+            .wait_timeout_while(state, time, |state| state.reason.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        state.reason.take().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn begin(&self) {
+        self.lock().reason = None;
+    }
+}

@@ -1,0 +1,187 @@
+//! An isolate: boots from a snapshot, and runs calls.
+
+use super::callbacks::HostBox;
+use super::engine::{Host, LARGEST_OBJECTS, STACK, Thrown, booted, check, initialize};
+use super::ffi::{self, ClOutcome, ClText, ClValue};
+use super::handle::Handle;
+use super::prelude::PRELUDE;
+use super::snapshot::{Snapshot, Tenant};
+use super::values::{Argument, Reply, Value};
+use std::ffi::CStr;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// An isolate that was booted from a snapshot, or builds one.
+///
+/// It belongs to the thread that made it.
+pub struct Isolate {
+    raw: NonNull<ffi::ClIsolate>,
+    handle: Arc<Handle>,
+    /// V8 reads from it as long as the isolate lives.
+    snapshot: Option<Arc<Snapshot>>,
+    /// What V8 calls back into.
+    host: Box<HostBox>,
+    /// The parts of the last call's result.
+    parts: Vec<ClValue>,
+    tenant: Tenant,
+}
+
+impl fmt::Debug for Isolate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Isolate").field("host", &std::ptr::from_ref(&*self.host)).finish_non_exhaustive()
+    }
+}
+
+impl Isolate {
+    /// Boots from a snapshot. `memory` is the limit for the heap and array buffers together, in bytes;
+    /// `most` the highest that [`Isolate::limit_memory`] will set.
+    ///
+    /// # Errors
+    /// If the process has no room for it.
+    pub fn boot(
+        snapshot: &Arc<Snapshot>,
+        host: Box<dyn Host>,
+        memory: usize,
+        most: usize,
+    ) -> Result<Self, Thrown> {
+        Self::start(Some(Arc::clone(snapshot)), host, memory, most)
+    }
+
+    /// Boots without a library.
+    pub(crate) fn start(
+        snapshot: Option<Arc<Snapshot>>,
+        host: Box<dyn Host>,
+        memory: usize,
+        most: usize,
+    ) -> Result<Self, Thrown> {
+        initialize();
+        let mut host = HostBox::new(host);
+        let most = most.max(memory);
+        let hard = most.saturating_add(most / 2).saturating_add(LARGEST_OBJECTS);
+        let blob = snapshot.as_ref().map_or(ClText::EMPTY, |snapshot| snapshot.text());
+        let prelude = ClText::new(PRELUDE.as_bytes());
+        let mut outcome = ClOutcome::EMPTY;
+        let tenant = Tenant::new(blob);
+        // SAFETY: the snapshot lives as long as the isolate, and so does the host.
+        let raw =
+            unsafe { ffi::cl_boot(false, blob, prelude, &host.table(), memory, hard, STACK, &mut outcome) };
+        let this = Self::new(booted(raw, &outcome)?, snapshot, host, tenant);
+        // SAFETY: nothing was called since.
+        unsafe { check(&outcome)? };
+        Ok(this)
+    }
+
+    pub(crate) fn new(
+        raw: NonNull<ffi::ClIsolate>,
+        snapshot: Option<Arc<Snapshot>>,
+        host: Box<HostBox>,
+        tenant: Tenant,
+    ) -> Self {
+        Self { raw, handle: Handle::new(raw), snapshot, host, parts: Vec::new(), tenant }
+    }
+
+    /// What ends its calls.
+    pub fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    /// Bytes of the heap and of array buffers, the dead among them.
+    pub fn memory(&self) -> usize {
+        // SAFETY: the isolate lives.
+        unsafe { ffi::cl_memory_used(self.raw.as_ptr()) }
+    }
+
+    /// Bytes of the heap and of array buffers that are alive: what is dead is collected.
+    pub(crate) fn memory_kept(&mut self) -> usize {
+        // SAFETY: the isolate lives, and nothing runs in it.
+        unsafe { ffi::cl_memory_kept(self.raw.as_ptr()) }
+    }
+
+    /// Changes the limit for the heap and array buffers together, in bytes.
+    pub fn limit_memory(&mut self, bytes: usize) {
+        // SAFETY: the isolate lives, and nothing runs in it.
+        unsafe { ffi::cl_set_memory_limit(self.raw.as_ptr(), bytes) };
+    }
+
+    pub(crate) fn load(&mut self, path: &str, source: &[u8]) -> Result<(), Thrown> {
+        let mut outcome = ClOutcome::EMPTY;
+        self.handle.begin();
+        // SAFETY: the isolate lives, as do the texts.
+        unsafe {
+            let raw = self.raw.as_ptr();
+            ffi::cl_load(raw, ClText::new(path.as_bytes()), ClText::new(source), &mut outcome);
+            check(&outcome)
+        }
+    }
+
+    /// Calls a method of the prelude.
+    pub(crate) fn call(
+        &mut self,
+        method: &CStr,
+        numbers: &[f64],
+        arguments: &[Argument<'_>],
+    ) -> Result<Value, Thrown> {
+        let values: Vec<ClValue> = arguments.iter().map(Argument::raw).collect();
+        let mut outcome = ClOutcome::EMPTY;
+        self.parts.clear();
+        self.handle.begin();
+        // SAFETY: the isolate lives, as do the arguments, of which JavaScript gets copies; the word, which it
+        // does not, outlives the last call.
+        unsafe {
+            let raw = self.raw.as_ptr();
+            let count = ffi::cl_call(
+                raw,
+                method.as_ptr(),
+                numbers.as_ptr(),
+                numbers.len(),
+                values.as_ptr(),
+                values.len(),
+                &mut outcome,
+            );
+            // What ended this call is not to end the next wait.
+            self.handle.begin();
+            check(&outcome)?;
+            self.parts.resize(count, ClValue::NONE);
+            if count > 0 {
+                ffi::cl_results(raw, self.parts.as_mut_ptr(), count);
+            }
+            Ok(Value { array: count > 0, text: outcome.value.to_text(), number: outcome.number })
+        }
+    }
+
+    /// The array that the last call gave.
+    pub(crate) fn reply(&self) -> Reply<'_> {
+        Reply::new(self.raw, &self.parts)
+    }
+
+    /// Takes the bytes that were passed last away from JavaScript; results stay.
+    pub(crate) fn detach(&self) {
+        // SAFETY: the isolate lives, and nothing runs in it.
+        unsafe { ffi::cl_detach(self.raw.as_ptr()) };
+    }
+
+    /// Makes a snapshot of a builder.
+    pub(crate) fn into_snapshot(self) -> ClText {
+        self.handle.lock().isolate = None;
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the isolate lives, and is consumed; the host is dropped after it.
+        unsafe {
+            let blob = ffi::cl_snapshot(this.raw.as_ptr());
+            drop(std::ptr::read(&this.host));
+            drop(std::ptr::read(&this.handle));
+            drop(std::ptr::read(&this.snapshot));
+            drop(std::ptr::read(&this.parts));
+            drop(std::ptr::read(&this.tenant));
+            blob
+        }
+    }
+}
+
+impl Drop for Isolate {
+    fn drop(&mut self) {
+        self.handle.lock().isolate = None;
+        // SAFETY: nobody else has the pointer any more.
+        unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
+    }
+}

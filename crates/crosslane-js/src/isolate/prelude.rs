@@ -1,0 +1,50 @@
+//! The JavaScript side of the guest, as one text.
+
+use super::rules;
+use std::sync::LazyLock;
+
+/// The JavaScript side of the guest.
+pub(crate) static PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("print, urlParts", FULL));
+
+const FULL: &str = concat!(
+    include_str!("../js/language/primordials.js"),
+    include_str!("../js/language/values.js"),
+    include_str!("../js/language/missing.js"),
+    include_str!("../js/language/json.js"),
+    include_str!("../js/loops/columns.js"),
+    include_str!("../js/web/intl.js"),
+    include_str!("../js/web/encoding.js"),
+    include_str!("../js/web/url.js"),
+    include_str!("../js/web/timers.js"),
+    include_str!("../js/loops/stateful.js"),
+    include_str!("../js/loops/compile.js"),
+    include_str!("../js/loops/run.js"),
+    include_str!("../js/web/clone.js"),
+    include_str!("../js/loops/saved.js"),
+    include_str!("../js/loops/sink.js"),
+    include_str!("../js/loops/scan.js"),
+    include_str!("../js/loops/aggregate.js"),
+    include_str!("../js/web/console.js"),
+    include_str!("../js/library/declare.js"),
+    include_str!("../js/loops/warm.js"),
+    include_str!("../js/library/describe.js"),
+    include_str!("../js/library/guest.js"),
+    "return methods;"
+);
+
+/// The little that a program's own contexts need ([`crate::embed::context`]).
+pub(crate) static SMALL_PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("print", SMALL));
+
+const SMALL: &str = concat!(
+    include_str!("../js/language/primordials.js"),
+    include_str!("../js/language/values.js"),
+    include_str!("../js/language/missing.js"),
+    include_str!("../js/web/console.js"),
+    include_str!("../js/library/describe.js"),
+    "return { describe };"
+);
+
+/// A function of these parameters with this body, which knows the rules.
+fn prelude(parameters: &str, body: &str) -> String {
+    format!("(function ({parameters}) {{ 'use strict';\n{}{body} }})", rules::source())
+}

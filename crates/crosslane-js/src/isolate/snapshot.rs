@@ -1,0 +1,109 @@
+//! A snapshot's bytes, and the rule that a process has isolates of one snapshot only.
+
+use super::engine::initialize;
+use super::ffi::{self, ClText};
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+/// What isolates boot from.
+pub struct Snapshot {
+    blob: ClText,
+    owner: Owner,
+}
+
+/// Whose memory a snapshot is.
+enum Owner {
+    /// V8's, to be freed.
+    V8,
+    /// Ours.
+    Bytes(#[allow(dead_code, reason = "the blob points into it")] Box<[u8]>),
+    /// Of the whole process.
+    Nobody,
+}
+
+// SAFETY: the blob is memory that nobody writes.
+unsafe impl Send for Snapshot {}
+// SAFETY: as above.
+unsafe impl Sync for Snapshot {}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("bytes", &self.blob.length).finish()
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        if matches!(self.owner, Owner::V8) {
+            // SAFETY: the shim made it, and isolates that boot from it keep it alive.
+            unsafe { ffi::cl_free_blob(self.blob) }
+        }
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn text(&self) -> ClText {
+        self.blob
+    }
+
+    /// What V8 has made.
+    pub(crate) fn made(blob: ClText) -> Self {
+        Self { blob, owner: Owner::V8 }
+    }
+
+    /// A snapshot that was read from somewhere.
+    ///
+    /// # Safety
+    /// As [`Snapshot::from_bytes`].
+    pub(crate) unsafe fn owned(bytes: Box<[u8]>) -> Self {
+        Self { blob: ClText::new(&bytes), owner: Owner::Bytes(bytes) }
+    }
+
+    /// A snapshot that was made elsewhere.
+    ///
+    /// # Safety
+    /// The bytes must be those of a snapshot of this very build, which nobody has changed: V8 trusts them.
+    pub unsafe fn from_bytes(bytes: &'static [u8]) -> Self {
+        initialize();
+        Self { blob: ClText::new(bytes), owner: Owner::Nobody }
+    }
+
+    /// The bytes, to make the same snapshot elsewhere.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the blob lives as long as self, and has this length.
+        unsafe { std::slice::from_raw_parts(self.blob.data, self.blob.length) }
+    }
+}
+
+/// The snapshot of the isolates that live in this process, and their number. V8 shares what is read-only in a
+/// snapshot between all isolates, and crashes if they have different ones.
+static TENANTS: Mutex<(usize, usize)> = Mutex::new((0, 0));
+
+/// An isolate's part of [`TENANTS`].
+#[derive(Debug)]
+pub(crate) struct Tenant;
+
+impl Tenant {
+    /// # Panics
+    /// If isolates of another snapshot live in this process.
+    pub(crate) fn new(snapshot: ClText) -> Self {
+        Self::try_new(snapshot).expect("isolates of two snapshots cannot live in one process at once")
+    }
+
+    /// `None` if isolates of another snapshot live in this process.
+    pub(crate) fn try_new(snapshot: ClText) -> Option<Self> {
+        let mut tenants = TENANTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = snapshot.data.addr();
+        if tenants.1 > 0 && tenants.0 != snapshot {
+            return None;
+        }
+        *tenants = (snapshot, tenants.1 + 1);
+        Some(Self)
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        TENANTS.lock().unwrap_or_else(PoisonError::into_inner).1 -= 1;
+    }
+}

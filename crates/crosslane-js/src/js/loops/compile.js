@@ -1,0 +1,297 @@
+// Makes the loops that call functions, as source for V8's compiler: one for each function's types.
+
+const globals = {
+  Int8Array,
+  Int16Array,
+  Int32Array,
+  Uint8Array,
+  Uint16Array,
+  Uint32Array,
+  Float32Array,
+  Float64Array,
+  BigInt64Array,
+  BigUint64Array,
+};
+
+// What is known of a batch: all that it will ever have is its own.
+class Batch {
+  promise;
+  rest;
+  nulls = 0;
+  valid;
+  out;
+  writing = false;
+  tried;
+  // Of several rows at once.
+  next = 0;
+  concurrency = 0;
+  open;
+  again;
+  failed;
+  settledCount = 0;
+  blamed = false;
+  // Of a vectorized function.
+  chosen;
+  pending;
+
+  constructor(rows, prepared) {
+    this.rows = rows;
+    this.prepared = prepared;
+  }
+}
+setPrototypeOf(Batch.prototype, null);
+
+// The batch at work; there is one at a time. Neither it nor its memory is ever a property of something.
+let batch, buffers, progress;
+
+function nullRow(i) {
+  batch.valid = without(batch.valid, i);
+  batch.nulls++;
+}
+
+// Notes that a row returned a promise: the batch goes on the asynchronous way.
+function promised(promise) {
+  batch.promise = promise;
+  return 0;
+}
+
+// What a row function returned for a column of numbers if it is not the type's kind of number. Gives the number.
+function otherNumber(r, i, type) {
+  if (r === null || r === undefined) {
+    nullRow(i);
+    return 0;
+  }
+  if (r instanceof Promise) return promised(r);
+  if (typeof r === "bigint") return toDouble(r, type);
+  throw wrong(r, type);
+}
+
+// The same for 64-bit integers: a BigInt of any kind of integer.
+function otherBig(r, i, bits, type) {
+  if (r === null || r === undefined) {
+    nullRow(i);
+    return 0n;
+  }
+  if (r instanceof Promise) return BigInt(promised(r));
+  return bits(r, 64, type);
+}
+
+// The source that stores a result `r` of row `i`, for types whose column can be filled row by row.
+const STORES = {
+  __proto__: null,
+  FLOAT: {
+    array: "Float32Array",
+    per: 1,
+    setup: "",
+    code: `if (typeof r !== 'number') r = otherNumber(r, i, 'FLOAT');
+      out[i] = r; if (isFinite(r) && !isFinite(out[i])) throw unfit(r, 'FLOAT');`,
+  },
+  DOUBLE: {
+    array: "Float64Array",
+    per: 1,
+    setup: "",
+    code: `out[i] = typeof r === 'number' ? r : otherNumber(r, i, 'DOUBLE');`,
+  },
+  BIGINT: {
+    array: "Int32Array",
+    per: 2,
+    setup: "const wideOut = new BigInt64Array(bufferOf(out));",
+    code: `if (typeof r === 'number' && isSafeInteger(r)) { out[2 * i] = r; out[2 * i + 1] = floor(r * ${1 / TWO_32}); }
+      else wideOut[i] = otherBig(r, i, toSigned, 'BIGINT');`,
+  },
+  UBIGINT: {
+    array: "Uint32Array",
+    per: 2,
+    setup: "const wideOut = new BigUint64Array(bufferOf(out));",
+    code: `if (typeof r === 'number' && isSafeInteger(r) && r >= 0) { out[2 * i] = r; out[2 * i + 1] = floor(r * ${1 / TWO_32}); }
+      else wideOut[i] = otherBig(r, i, toUnsigned, 'UBIGINT');`,
+  },
+};
+// What has no results.
+STORES.NOTHING = { array: "Uint8Array", per: 1, setup: "", code: "" };
+for (const [kind, array] of Object.entries(PLAIN)) {
+  STORES[kind] ??= {
+    array,
+    per: 1,
+    setup: "",
+    code: `if (typeof r !== 'number') r = otherNumber(r, i, '${kind}'); out[i] = r; if (out[i] !== r) throw unfit(r, '${kind}');`,
+  };
+}
+
+// The source of all that a function's code starts with: its columns.
+function columns(spec, source) {
+  return mapped(spec.parameters, (type, index) => ({
+    ...reader(type, source),
+    admits: spec.admits[index],
+    type,
+  }));
+}
+
+const compile = (source, result) =>
+  new Function(
+    "constants",
+    "help",
+    `'use strict'; const { ${join(keys(help), ", ")} } = help; return ${result};\n//# sourceURL=crosslane:loop`,
+  )(source.constants, help);
+
+// The condition under which a row is skipped, or nothing if none is.
+const skips = (read) =>
+  join(
+    mapped(
+      chosenOf(read, (column) => !column.admits),
+      (column) => `!${column.valid("i")}`,
+    ),
+    " || ",
+  );
+const passed = (column) =>
+  column.admits ? `(${column.valid("i")} ? ${column.value("i")} : null)` : column.value("i");
+
+// The arguments with those of a list behind them.
+function spread(fixed, rest) {
+  return addAll(addAll(list(), fixed), rest);
+}
+
+// The last element of a list, which it loses.
+function withoutLast(list) {
+  const last = list[list.length - 1];
+  list.length--;
+  return last;
+}
+
+// The source of a call of `f` with a row.
+function called(spec, read) {
+  const values = mapped(read, passed);
+  const callee = spec.stateful ? "f.call" : "f";
+  if (!spec.variadic) return `${callee}(${join(values, ", ")})`;
+  const rest = withoutLast(values);
+  const itself = spec.stateful ? "f" : "undefined";
+  return `apply(${callee}, ${itself}, ${values.length === 0 ? rest : `spread([${join(values, ", ")}], ${rest})`})`;
+}
+
+// The loop that calls a row function. `kept` makes it keep the results, for types of variable length.
+function rowLoop(spec, before = () => "", call = called) {
+  const source = new Source(spec);
+  const read = columns(spec, source);
+  const store = STORES[spec.returns.kind];
+  const skip = skips(read);
+  const keep = store === undefined;
+  return compile(
+    source,
+    `function loop(f, b, batch, progress, first, end) {
+      const out = batch.out; ${keep ? "" : store.setup}
+      ${join(source.lines, "\n")}
+      for (let i = first; i < end; i++) {
+        ${skip ? `if (${skip}) { ${keep ? "out[i] = null;" : "nullRow(i);"} continue; }` : ""}
+        progress[0] = i;
+        ${before(read)}
+        let r = ${call(spec, read)};
+        ${keep ? `if (typeof r === 'object' && r instanceof Promise) promised(r); else out[i] = r;` : store.code}
+        if (batch.promise !== undefined) return i;
+      }
+      return end;
+    }`,
+  );
+}
+
+// The loop that starts calls of rows until as many run as may.
+function asyncLoop(spec) {
+  const source = new Source(spec);
+  const read = columns(spec, source);
+  const skip = skips(read);
+  return compile(
+    source,
+    `function loop(f, b, batch, progress, first, end, launch) {
+      const out = batch.out;
+      ${join(source.lines, "\n")}
+      let i = first;
+      for (; i < end && sizeOfMap(batch.open) < batch.concurrency; i++) {
+        ${skip ? `if (${skip}) { out[i] = null; continue; }` : ""}
+        progress[0] = i;
+        launch(i, () => ${called(spec, read)});
+      }
+      return i;
+    }`,
+  );
+}
+
+// The source of a column as a vectorized function takes it: a typed array where it admits no NULL, over the batch's own
+// memory if that may be written to; of the rows in `chosen` if not all.
+function vector(column, spec, own) {
+  const wide = WIDE[column.type.kind] !== undefined;
+  const direct = !column.admits && (PLAIN[column.type.kind] !== undefined || (wide && spec.bigint));
+  const doubles = wide && !spec.bigint && !column.admits;
+  const array = direct ? column.array : "Float64Array";
+  const plain = !direct && !doubles;
+  const copy = `(() => { const r = ${plain ? "blank(count)" : `new ${array}(count)`};
+    for (let k = 0; k < count; k++) { const i = chosen === undefined ? k : chosen[k]; r[k] = ${passed(column)}; }
+    return ${plain ? "asArray(r)" : "r"}; })()`;
+  return direct && own ? `chosen === undefined ? ${column.view} : ${copy}` : copy;
+}
+
+// Gives a vectorized function's arguments.
+function vectors(spec) {
+  const source = new Source(spec);
+  const read = columns(spec, source);
+  // What a try has written is not for the next one to read.
+  const arrays = mapped(read, (column) => vector(column, spec, spec.retries === 0));
+  const skip = skips(read);
+  const rest = spec.variadic ? `columnsOf(${withoutLast(arrays)}, ${columnKind(spec)})` : "[]";
+  return compile(
+    source,
+    `function vectors(b, batch) {
+      const rows = batch.rows;
+      ${join(source.lines, "\n")}
+      let chosen;
+      ${
+        skip
+          ? `let left = 0; for (let i = 0; i < rows; i++) if (${skip}) left++;
+      if (left > 0) { chosen = new Int32Array(rows - left); let k = 0; for (let i = 0; i < rows; i++) if (!(${skip})) chosen[k++] = i; }`
+          : ""
+      }
+      batch.chosen = chosen;
+      const count = chosen === undefined ? rows : lengthOf(chosen);
+      return spread([${join(arrays, ", ")}], ${rest});
+    }`,
+  );
+}
+
+// The name of the arrays that a vectorized function gets for any number of arguments.
+function columnKind(spec) {
+  const index = spec.parameters.length - 1;
+  const { kind } = spec.parameters[index].child;
+  if (spec.admits[index]) return "Array";
+  const wide = WIDE[kind];
+  return wide === undefined ? PLAIN[kind] || "Array" : spec.bigint ? wide : "Float64Array";
+}
+
+// The columns of rows of equally many values.
+function columnsOf(lists, Kind) {
+  const columns = list();
+  for (let k = 0; lists.length > 0 && k < lists[0].length; k++) {
+    const column = Kind === Array ? blank(lists.length) : new Kind(lists.length);
+    for (let i = 0; i < lists.length; i++) column[i] = lists[i][k];
+    columns[k] = Kind === Array ? asArray(column) : column;
+  }
+  return columns;
+}
+
+// Says of a row in the progress that its result is being written.
+const WRITING = 0x40000000;
+// Says that it counts something else than rows: what it counts makes progress.
+const COUNT = 0x80000000;
+// Stands for the batch as a whole.
+const ALL = 0xffffffff;
+
+// Writes results, of any type, as the buffers of a column.
+function columnWriter(spec) {
+  const source = new Source(spec);
+  const root = writer(spec.returns, source);
+  return compile(
+    source,
+    `function write(results, rows, progress) {
+      ${join(source.lines, "\n")}
+      for (let i = 0; i < rows; i++) { progress[0] = ${WRITING} | i; ${root.call}(results[i]); }
+      return flat([${join(root.outputs, ", ")}]);
+    }`,
+  );
+}
