@@ -28,7 +28,7 @@ from typing import Any
 from rich.table import Table
 
 import crosslane
-from crosslane import _load
+from crosslane._cli.load_test import measure
 
 from ..figures import RESULTS, ROOT, Line, machine
 from ..report import in_turn, ratio, say_written, shown, table_of, targets, wide_console
@@ -212,8 +212,8 @@ class Bench:
         """A run of calls at the port."""
         plan = {
             "address": self._port,
-            "light": _load.Call.parse(light).told(),
-            "heavy": [_load.Call.parse(heavy).told()] if heavy else [],
+            "light": measure.Call.parse(light).told(),
+            "heavy": [measure.Call.parse(heavy).told()] if heavy else [],
             "heavy_share": HEAVY,
             "rates": [rate],
             "seconds": self._seconds,
@@ -222,8 +222,8 @@ class Bench:
             "connections": CONNECTIONS,
         }
         try:
-            (report,) = _load.measure(plan, lambda _step, _part: None)
-        except _load.Failed as error:
+            (report,) = measure.measure(plan, lambda _step, _part: None)
+        except measure.Failed as error:
             sys.exit(f"{light}: {error}")
         if report["failed"]:
             sys.exit(f"{light}: {report['first_failure']}")

@@ -19,12 +19,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from crosslane._udf import DeclarationError, udaf, udf, udtf
+from crosslane._declare.decorators import DeclarationError, udaf, udf, udtf
 from crosslane.types import Interval, Tagged, TimeNs, TimestampNs
 
 if TYPE_CHECKING:
-    from crosslane._client import AsyncClient, Client
-    from crosslane._duckdb import (
+    from crosslane._client.client import AsyncClient, Client
+    from crosslane._client.map import map
+    from crosslane._engines.duckdb import (
         cancel,
         connect,
         cursor,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
         ruby_path,
         unregister,
     )
-    from crosslane._map import map
 
 __all__ = [
     "AsyncClient",
@@ -66,8 +66,8 @@ def __getattr__(name: str) -> Any:
     # Lanes import this package too, and need no DuckDB.
     if name in __all__:
         # Streams and clients need no DuckDB either.
-        homes = {"map": "_map", "Client": "_client", "AsyncClient": "_client"}
-        return getattr(import_module(f"crosslane.{homes.get(name, '_duckdb')}"), name)
+        homes = {"map": "_client.map", "Client": "_client.client", "AsyncClient": "_client.client"}
+        return getattr(import_module(f"crosslane.{homes.get(name, '_engines.duckdb')}"), name)
     raise AttributeError(f"module 'crosslane' has no attribute {name!r}")
 
 

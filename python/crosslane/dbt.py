@@ -17,7 +17,7 @@ import duckdb
 from dbt.adapters.duckdb.credentials import DuckDBCredentials
 from dbt.adapters.duckdb.plugins import BasePlugin
 
-from crosslane._duckdb import load
+from crosslane._engines.duckdb import load
 
 _UNSIGNED = "allow_unsigned_extensions"
 

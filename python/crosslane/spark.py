@@ -17,8 +17,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from crosslane._programs import of_program
-from crosslane._udf import DeclarationError, Options
+from crosslane._declare.decorators import DeclarationError, Options
+from crosslane._declare.programs import of_program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,7 +123,7 @@ def register(
         DeclarationError: if its types are missing or cannot work, or if something that it refers to cannot be pickled.
         RuntimeError: if the session has no plugin.
     """
-    from crosslane._pickles import dump
+    from crosslane._declare.pickles import dump
 
     plugin = _plugin(spark)
     declaration, declared = of_program(function, signature, options)

@@ -149,7 +149,7 @@ fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'st
         }
         Language::Python => {
             // -P: what lies in the working directory must not take the place of a module.
-            let command = [&python(settings)?.display().to_string(), "-P", "-m", "crosslane._zygote"];
+            let command = [&python(settings)?.display().to_string(), "-P", "-m", "crosslane._worker.zygote"];
             let advice =
                 "is the package crosslane installed for this interpreter (`crosslane doctor` tells)?";
             Ok((command.map(String::from).to_vec(), advice))

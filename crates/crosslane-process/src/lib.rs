@@ -2,7 +2,7 @@
 //!
 //! | who | what |
 //! |---|---|
-//! | engine | [`Zygote`] starts `interpreter -m crosslane._zygote` for one library and asks it for lanes |
+//! | engine | [`Zygote`] starts `interpreter -m crosslane._worker.zygote` for one library and asks it for lanes |
 //! | zygote | loads the library once, forks a child per lane, reaps the children and reports how they ended |
 //! | lane | the child: [`guest::GuestLane`] takes calls from the ring and answers them |
 //!

@@ -19,8 +19,8 @@ const GLANCE: Duration = Duration::from_millis(5);
 const MOST: usize = 20;
 /// What stands before the frames of a thread.
 const HEAD: &str = "(most recent call first):";
-/// The file of a guest's package that is the outermost of its frames.
-const OUTERMOST: [&str; 2] = ["/_zygote.py", "/zygote.rb"];
+/// The outermost frame of a guest is in one of these files, which are named from the guest's package on.
+const OUTERMOST: [&str; 2] = ["/_worker/zygote.py", "/zygote.rb"];
 
 /// The lines of a guest's stack, as errors show them, the innermost last. Empty if it tells none.
 pub(crate) fn of(process: &Process, record: &LaneRecord) -> String {
@@ -58,8 +58,9 @@ fn frame(line: &str) -> Option<(&str, u32, &str)> {
 fn frames(text: &str) -> String {
     let Some(first) = text.split(HEAD).nth(1) else { return String::new() };
     let all: Vec<_> = first.lines().filter_map(frame).collect();
-    let outermost = |(file, ..): &&(&str, u32, &str)| OUTERMOST.iter().any(|name| file.ends_with(name));
-    let ours = all.iter().rev().find(outermost).and_then(|(file, ..)| Path::new(file).parent());
+    let mut outermost_first = all.iter().rev();
+    let ours =
+        outermost_first.find_map(|(file, ..)| OUTERMOST.iter().find_map(|name| file.strip_suffix(name)));
     let is_ours = |file: &str| ours.is_some_and(|folder| Path::new(file).starts_with(folder));
     let theirs = all.iter().filter(|(file, ..)| !is_ours(file) && !file.starts_with("<frozen "));
     let mut shown: Vec<_> =
@@ -76,8 +77,8 @@ mod tests {
     fn frames_are_shown_as_in_errors_and_the_guests_own_are_not() {
         let text = "  File \"/printed/before.py\", line 1 in it\nStack (most recent call first):\n  \
                     File \"/shop/a b/f.py\", line 12 in inner\n  File \"/logged.py\", line 3, in traceback\n  \
-                    File \"/shop/crosslane/_jobs.py\", line 20 in outer\n  File \"/lib/crosslane/_vectors.py\", line 9 in __call__\n  \
-                    File \"/lib/crosslane/_zygote.py\", line 3 in main\n  File \"<frozen runpy>\", line 88 in _run_code\n\
+                    File \"/shop/crosslane/_jobs.py\", line 20 in outer\n  File \"/lib/crosslane/_declare/classes.py\", line 9 in __call__\n  \
+                    File \"/lib/crosslane/_worker/zygote.py\", line 3 in main\n  File \"<frozen runpy>\", line 88 in _run_code\n\
                     Stack of another (most recent call first):\n  File \"/shop/g.py\", line 1 in other\n";
         assert_eq!(
             frames(text),

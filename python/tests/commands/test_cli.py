@@ -288,7 +288,7 @@ BROKEN: dict[str, tuple[str, str, Callable[[Path], None]]] = {
     "no extension": ("extension", "bad", lambda folder: remove(folder, "crosslane/*.duckdb_extension")),
     "not an extension": ("extension", "bad", lambda folder: spoil(folder, "crosslane/*.duckdb_extension")),
     "a host that may not run": ("JavaScript", "bad", lambda folder: spoil(folder, "crosslane/crosslane-js")),
-    "not a zygote": ("a function", "bad", lambda folder: spoil(folder, "crosslane/_zygote.py")),
+    "not a zygote": ("a function", "bad", lambda folder: spoil(folder, "crosslane/_worker/zygote.py")),
     "no Lua": ("Lua", "optional", lambda folder: remove(folder, "crosslane/guests/lua/crosslane-lua")),
 }
 

@@ -18,8 +18,10 @@ import duckdb
 import pytest
 
 import crosslane
-from crosslane import _inline, _loop, _signature, udf
-from crosslane._udf import DeclarationError, declare
+from crosslane import udf
+from crosslane._declare.decorators import DeclarationError, declare
+from crosslane._declare.signature import annotations
+from crosslane._worker import inlining, loops
 
 from ..conftest import Load, error, value
 
@@ -96,7 +98,7 @@ class Looped:
 
 def inlined(function: Callable[..., Any], count: int = 1) -> Looped | None:
     cells = CellType(), [CellType() for _ in range(count - 1)]
-    loop = _inline.loop(function, *cells)
+    loop = inlining.loop(function, *cells)
     return loop and Looped(loop, *cells)
 
 
@@ -257,8 +259,8 @@ def test_a_wrapper_is_what_is_called() -> None:
 
 
 def each_of(function: Callable[..., Any], **options: Any) -> Looped:
-    (declared,) = _signature.resolve(declare(function, **options))
-    return Looped(*_loop.make(declared, len(declared.shapes)))
+    (declared,) = annotations.resolve(declare(function, **options))
+    return Looped(*loops.make(declared, len(declared.shapes)))
 
 
 def frames(values: list[int]) -> list[str]:
@@ -329,22 +331,22 @@ def test_what_cannot_be_parsed_is_called(monkeypatch: pytest.MonkeyPatch) -> Non
         raise SystemError("AST constructor recursion depth mismatch")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_inline.ast, "parse", parse)
+        patch.setattr(inlining.ast, "parse", parse)
         assert inlined(function) is None
-    assert not _inline._reading.locked()
+    assert not inlining._reading.locked()
 
 
 def test_lanes_in_threads_compile_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     def function(x: int) -> int:
         return x - 2
 
-    compiled = _inline._compiled
+    compiled = inlining._compiled
 
     def locked(*arguments: Any) -> Any:
-        assert _inline._reading.locked()
+        assert inlining._reading.locked()
         return compiled(*arguments)
 
-    monkeypatch.setattr(_inline, "_compiled", locked)
+    monkeypatch.setattr(inlining, "_compiled", locked)
     assert inlined(function) is not None
 
 

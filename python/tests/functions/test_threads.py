@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pytest
 
 import crosslane
-from crosslane._threads import Host, _Lane, _this_process
+from crosslane._engines.host_lanes import Host, _Lane, _this_process
 
 from ..conftest import error, eventually, value
 

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 import crosslane
-from crosslane import _doctor
 from crosslane._cli import main
-from crosslane._languages import guests
+from crosslane._cli.doctor import examine
+from crosslane._runtime.languages import guests
 
 from ..conftest import Load, error, eventually, kill, printed, value
 
@@ -368,9 +368,9 @@ def test_the_command_line_and_the_doctor_read_the_manifest(
     assert checked.exit_code == 1
     # What else it looks at, test_cli.py has.
     for look in ("_function", "_javascript", "_ruby", "_descriptors"):
-        monkeypatch.setattr(_doctor, look, _doctor._platform)
-    monkeypatch.setattr(_doctor, "_optional", lambda *_: _doctor._platform())
-    monkeypatch.setattr(_doctor, "_spark", lambda: [])
+        monkeypatch.setattr(examine, look, examine._platform)
+    monkeypatch.setattr(examine, "_optional", lambda *_: examine._platform())
+    monkeypatch.setattr(examine, "_spark", lambda: [])
     findings = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).stdout)["findings"]
     assert [(finding["state"], finding["text"]) for finding in findings if finding["what"] == "Lua"] == [
         ("good", "Lua 5.4; a function ran in a worker")

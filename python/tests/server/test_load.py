@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from crosslane import _cli, _load
+from crosslane import _cli
+from crosslane._cli.load_test import measure
 
 from ..conftest import Library, eventually
 from ..servers import Server, unix
@@ -71,7 +72,7 @@ def bench(*arguments: str | Path, **environment: str) -> subprocess.CompletedPro
 
 def test_a_short_run(server: Server, tmp_path: Path) -> None:
     figures, picture = tmp_path / "figures.json", tmp_path / "picture.svg"
-    drawn = ("--picture", picture) if _load.can_draw() else ()
+    drawn = ("--picture", picture) if measure.can_draw() else ()
     calls = ("--function", "nothing(1)", "--heavy", "nap(0.001)", "--heavy-share", "0.2")
     times = ("--qps", "200,400", "--seconds", "0.5", "--warm-up", "0.1", "--connections", "2")
     done = bench(server.address, *calls, *times, "--json", figures, *drawn)
@@ -166,7 +167,7 @@ def test_ctrl_c_shows_what_was_measured_until_then(server: Server, tmp_path: Pat
 
 
 def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_load, "can_draw", lambda: False)
+    monkeypatch.setattr(measure, "can_draw", lambda: False)
     arguments = ["crosslane://127.0.0.1:1", "--function", "f", "--picture", str(tmp_path / "a.png")]
     done = CliRunner().invoke(_cli.main, ["bench", "serve", *arguments])
     assert done.exit_code == 1
@@ -184,21 +185,21 @@ def test_the_documentation_is_followed(server: Server) -> None:
 
 
 def test_texts_and_pictures_of_steps(tmp_path: Path) -> None:
-    assert doctest.testmod(_load).failed == 0
+    assert doctest.testmod(measure).failed == 0
 
     def step(rate: int, **more: Any) -> dict[str, Any]:
-        samples = {f"{name}_us": rate / 10 for name in (*_load.PERCENTILES, "max")}
+        samples = {f"{name}_us": rate / 10 for name in (*measure.PERCENTILES, "max")}
         about = {"rate": rate, "qps": rate, "failed": 0, "lost": 0, "late": samples}
         return {**about, "latency": samples, "light": samples, "heavy": None, **more}
 
     # A step of which nothing was answered has no latencies.
     nothing = step(3000, latency=None, light=None, late=None, failed=5, lost=6)
-    table = _load.table([step(1000), nothing])
+    table = measure.table([step(1000), nothing])
     assert table.row_count == 2
     assert [len(column._cells) for column in table.columns] == [2] * 10
-    assert _load.table([step(1000, heavy=step(1)["light"])]).row_count == 2
-    if _load.can_draw():
+    assert measure.table([step(1000, heavy=step(1)["light"])]).row_count == 2
+    if measure.can_draw():
         for steps in ([step(1000), step(2000), nothing], [nothing]):
             picture = tmp_path / "picture.png"
-            _load.draw(steps, "a title", picture)
+            measure.draw(steps, "a title", picture)
             assert picture.read_bytes().startswith(b"\x89PNG")

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 import crosslane
-from crosslane import DeclarationError, _library
+from crosslane import DeclarationError
+from crosslane._declare.library import load_file
 
 from ..conftest import Library, Load, error, value
 
@@ -207,7 +208,7 @@ def test_what_cannot_be_declared(
     library: Library, script: Load, ruby: Load, subtests: pytest.Subtests
 ) -> None:
     def python(text: str) -> None:
-        _library.load_file(library(text))
+        load_file(library(text))
 
     for loads, text, message in (
         (python, "@udf\ndef f(*x) -> int: return 1", r"variable number of arguments \(\*x\) of no type"),

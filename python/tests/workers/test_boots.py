@@ -17,7 +17,7 @@ import duckdb
 import pytest
 
 import crosslane
-from crosslane._control import Control
+from crosslane._engines.control import Control
 
 from ..conftest import Library, Load, error, value
 
@@ -174,7 +174,7 @@ def test_hooks_of_forks_may_run_programs(request: pytest.FixtureRequest, languag
 def loaded(path: Path) -> Iterator[Control]:
     """The engine's end of the control socket of a zygote that has loaded a file."""
     command = {
-        ".py": f"{sys.executable} -P -m crosslane._zygote",
+        ".py": f"{sys.executable} -P -m crosslane._worker.zygote",
         ".rb": f"ruby -I{crosslane.ruby_path()} -rcrosslane/zygote -e Crosslane::Zygote.run",
     }[path.suffix]
     ours, theirs = socket.socketpair()

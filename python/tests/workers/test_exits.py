@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 
 import crosslane
-from crosslane._errors import describe
+from crosslane._runtime.errors import describe
 
 from ..conftest import Load, eventually
 

@@ -1,4 +1,4 @@
-//! An iterator over the rows of a batch, for the loops of [`crosslane/_loop.py`].
+//! An iterator over the rows of a batch, for the loops of [`crosslane/_worker/loops.py`].
 //!
 //! It is a raw type, because it is in the guest's hottest loop. Its `tp_iternext` takes the result
 //! of the last row out of its cell, makes the values of the next row, and tells the engine the

@@ -1,0 +1,1 @@
+"""Conversions between Arrow arrays and SQL types, for both ends of a lane."""

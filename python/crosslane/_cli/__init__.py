@@ -1,0 +1,5 @@
+"""The command line: ``crosslane sql``, ``check``, ``doctor``, ``serve`` and ``bench``."""
+
+from crosslane._cli.sql.command import main
+
+__all__ = ["main"]

@@ -1,0 +1,1 @@
+"""Programs without an engine: clients of a server, and streams through functions."""

@@ -1,0 +1,1 @@
+"""How functions are declared: decorators, types, and how a process gets the functions that it runs."""

@@ -1,0 +1,46 @@
+"""Functions that a program hands over, whatever the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from crosslane._declare.decorators import Declaration, DeclarationError, declaration_of, declare
+from crosslane._worker.aggregates import is_aggregate
+
+if TYPE_CHECKING:
+    from crosslane._declare.signature.annotations import Declared
+
+
+def of_program(
+    function: Callable[..., Any], signature: str | None, options: Mapping[str, Any]
+) -> tuple[Declaration, list[Declared]]:
+    """The declaration of a function, decorated or not, and what it says with its types.
+
+    Raises:
+        DeclarationError: if it is none, its types are missing, or it cannot work.
+    """
+    # It needs the native half, which who only declares functions does not.
+    from crosslane._declare.signature.annotations import resolve
+
+    if not callable(function):
+        raise DeclarationError(f"register takes a function, not {function!r}")
+    declaration = declaration_of(function)
+    if declaration:
+        given = declaration.given.copy()
+        if signature is not None:
+            # It says the name, too.
+            given["name"] = None if signature.split("(")[0].strip() else declaration.name
+        options = {**given, **options}
+        signature = signature if signature is not None else declaration.signature
+    kind = (
+        "table" if "->TABLE(" in _packed(signature) else "aggregate" if is_aggregate(function) else "scalar"
+    )
+    kind = declaration.kind if declaration else kind
+    declaration = declare(function, signature, kind=kind, **options)
+    return declaration, resolve(declaration)
+
+
+def _packed(signature: str | None) -> str:
+    """A signature without blanks, in upper case."""
+    return "".join((signature or "").split()).upper()

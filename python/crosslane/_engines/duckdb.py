@@ -1,0 +1,325 @@
+"""DuckDB with Crosslane's functions, from Python."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, Unpack
+from weakref import WeakKeyDictionary
+
+import duckdb
+
+from crosslane import _guest
+from crosslane._declare.decorators import Declaration, DeclarationError, Options
+from crosslane._declare.library import refuse_while_loading
+from crosslane._declare.programs import of_program
+from crosslane._declare.signature.annotations import Declared
+from crosslane._runtime.children import end_with_this_process
+from crosslane._runtime.languages import JAVASCRIPT, RUBY
+
+#: A file of functions, or a function.
+Functions = str | PathLike[str] | Callable[..., Any]
+
+
+def extension_path() -> Path:
+    """The DuckDB extension that comes with this package, to ``LOAD`` it from any client."""
+    return Path(__file__).parent.with_name("crosslane.duckdb_extension")
+
+
+def javascript_path() -> Path:
+    """The JavaScript host that comes with this package; it does not exist if V8 was missing when it was built."""
+    return JAVASCRIPT
+
+
+def ruby_path() -> Path:
+    """The Ruby files that come with this package; they do not exist if Ruby was missing when it was built."""
+    return RUBY
+
+
+def connect(
+    database: str | PathLike[str] = ":memory:",
+    functions: Functions | Iterable[Functions] = (),
+    *,
+    read_only: bool = False,
+    config: dict[str, Any] | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """A DuckDB connection with Crosslane loaded, and with the given files and functions.
+
+    If the configuration turns external access off or locks the configuration, that is done when all is loaded.
+
+    Args:
+        database: the database file; by default a database in memory.
+        functions: files of functions, functions, or several of both.
+        read_only: whether to open the file for reading only.
+        config: DuckDB's own settings.
+
+    Raises:
+        duckdb.Error: if DuckDB cannot open the file, or a file of functions cannot be loaded.
+        DeclarationError: if a function is declared in a way that cannot work.
+
+    """
+    refuse_while_loading()
+    config = {"allow_unsigned_extensions": "true", **(config or {})}
+    # With these, nothing could be loaded.
+    last = [
+        (name, config.pop(name))
+        for name in ("enable_external_access", "lock_configuration")
+        if name in config
+    ]
+    con = duckdb.connect(str(database), read_only=read_only, config=config)
+    try:
+        _prepare(con)
+        if isinstance(functions, (str, PathLike)) or callable(functions):
+            functions = [functions]
+        for is_file, items in groupby(functions, lambda item: isinstance(item, (str, PathLike))):
+            if is_file:
+                # Side by side: most of the time they wait for their interpreters.
+                _load(con, "crosslane_load_files", [list(map(str, items))])
+            else:
+                for item in items:
+                    register(con, item)
+        for name, setting in last:
+            con.execute(f"SET {name} = '{setting}'")
+    except BaseException:
+        con.close()
+        raise
+    return con
+
+
+def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, replace: bool = False) -> list[str]:
+    """Loads a file of functions, or loads it again if it changed; returns the signatures.
+
+    Args:
+        con: the connection; Crosslane is loaded into it if necessary. Its results and its transaction are left alone:
+            a transaction that has run queries already sees the functions after its end.
+        path: the file.
+        replace: whether the functions may take the names of macros, which are dropped, and of built-in functions,
+            which change for the whole database.
+
+    Raises:
+        duckdb.Error: if the file cannot be loaded, with the error and its place in the file.
+    """
+    _prepare(con)
+    return [row[1] for row in _load(con, "crosslane_load", [str(path)], replace=replace)]
+
+
+def register(
+    con: duckdb.DuckDBPyConnection,
+    function: Callable[..., Any],
+    signature: str | None = None,
+    *,
+    lane: Literal["process", "thread"] = "process",
+    replace: bool = False,
+    **options: Unpack[Options],
+) -> str:
+    """Makes one function callable from SQL, from a notebook or a script; returns its signature.
+
+    The function is pickled, and runs in worker processes: it cannot change this program's variables. Modules that a
+    worker finds where this program does are imported there. What it refers to in ``__main__`` and in all other modules
+    is pickled by value (closures and lambdas too). With ``lane="thread"``
+    it runs in this very process instead, on threads of its own: it sees the program's variables, open
+    files, models and sockets. Such functions share the interpreter's lock, so what waits runs side by side,
+    and what computes takes turns. It replaces a function of the same name, or with ``overload=True`` only one that takes
+    the same types.
+
+    Args:
+        con: the connection; Crosslane is loaded into it if necessary.
+        function: any callable, such as a function, plain or decorated with :func:`crosslane.udf`, a bound method, a
+            class, or a built-in function. Nothing is changed about it. It is a table function if it is decorated with
+            :func:`crosslane.udtf` or its signature says so, and a class may be an aggregate (:func:`crosslane.udaf`).
+        signature: the types, if annotations do not tell; a lambda needs one.
+        lane: ``"process"`` or ``"thread"``. All functions in processes share them; each registration starts them anew.
+        replace: whether it may take the name of a macro, which is dropped, or of a built-in function, which changes
+            for the whole database.
+        options: those of :func:`crosslane.udf`, or of :func:`crosslane.udtf`. A decorated function keeps its own, except for what is said here.
+
+    Raises:
+        DeclarationError: if its types are missing or cannot work, or if something that it refers to cannot be pickled.
+        duckdb.Error: if it cannot be loaded in a worker.
+
+    >>> con = connect()
+    >>> register(con, lambda x: x + 1, "increment(x BIGINT) -> BIGINT")
+    'increment(x BIGINT) -> BIGINT'
+    >>> con.execute("SELECT increment(41)").fetchall()
+    [(42,)]
+    """
+    if lane not in ("process", "thread"):
+        raise DeclarationError(f"lane is 'process' or 'thread', not {lane!r}")
+    _prepare(con)
+
+    def declare() -> tuple[Declaration, list[Declared]]:
+        return of_program(function, signature, options)
+
+    try:
+        declaration, declared = declare()
+    except DeclarationError:
+        # It may name types of the database.
+        with con.cursor() as cursor:
+            types = dict(cursor.execute("FROM crosslane_types()").fetchall())
+        if not types:
+            raise
+        declaration, declared = _guest.with_types(types, declare)
+    if lane == "process":
+        from crosslane._declare.pickles import dump
+
+        arguments = [[one.signature for one in declared], dump(declaration, declared)]
+        flags = {"replace": replace, "overload": declaration.overload}
+        return _load(con, "crosslane_load_pickle", arguments, **flags)[0][1]
+    if declaration.memory_limit is not None:
+        raise declaration.error("memory_limit is for worker processes, not for threads of this one")
+    from crosslane._engines.host_lanes import Host
+
+    engine = Host(declared).engine
+    # The engine takes a copy of the socket.
+    with engine:
+        library = f"{getattr(function, '__module__', '') or '__main__'}.{declared[0].name}"
+        if declaration.overload:
+            # Overloads live side by side: each is a library.
+            _, parameters, _, variadic = _guest.parse_signature(declared[0].signature)
+            library += f"({', '.join(kind for _, kind in parameters)}{', ...' * variadic})"
+        return _load(con, "crosslane_load_threads", [library, str(engine.fileno())], replace=replace)[0][1]
+
+
+def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
+    """Makes SQL forget a function that was registered or loaded from a file, whatever its parameters.
+
+    Queries that run already finish. A file's other functions stay; when none is left, its processes or threads end. The
+    name can be registered or loaded again, with any types; that of a table function with the same parameters. If the function had replaced one of DuckDB's own, that is
+    back when the database is opened again, and until then calls of the name are an error that says so.
+
+    Args:
+        con: the connection; the function goes for all connections to the database.
+        name: the name in SQL.
+
+    Raises:
+        duckdb.Error: if Crosslane has no function of this name; it suggests those with a similar one.
+
+    >>> con = connect()
+    >>> _ = register(con, lambda x: x + 1, "increment(x BIGINT) -> BIGINT")
+    >>> unregister(con, "increment")
+    >>> con.execute("FROM duckdb_functions() WHERE function_name = 'increment'").fetchall()
+    []
+    """
+    _prepare(con)
+    with _one_at_a_time, con.cursor() as cursor:
+        cursor.execute("FROM crosslane_drop(?)", [name]).fetchall()
+        _renew(cursor)
+
+
+#: DuckDB's numbers of the connections that were seen while they were idle.
+_numbers: WeakKeyDictionary[duckdb.DuckDBPyConnection, int] = WeakKeyDictionary()
+
+
+def cursor(con: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """A further connection to the same database, as ``con.cursor()`` makes it, that :func:`cancel` knows."""
+    made = con.cursor()
+    _know(made)
+    return made
+
+
+def cancel(con: duckdb.DuckDBPyConnection) -> None:
+    """Ends the query that runs on this connection at once, also inside a function; from another thread.
+
+    Queries of other connections go on.
+
+    Args:
+        con: a connection that :func:`connect` or :func:`cursor` gave, or that functions were loaded on before it ran
+            any query.
+
+    Raises:
+        ValueError: for any other connection, whose number only it could tell, and not while it is busy. Its query is
+            told to stop, which it does when its functions are done with the rows that they have.
+    """
+    con.interrupt()
+    number = _numbers.get(con)
+    if number is None:
+        raise ValueError(
+            "crosslane.cancel does not know this connection; make it with crosslane.connect(...) or crosslane.cursor(con), or "
+            "ask it for its number before (SELECT current_connection_id()) and run CALL crosslane_cancel_connection(number)"
+        )
+    with con.cursor() as other:
+        other.execute("FROM crosslane_cancel_connection(?)", [number]).fetchall()
+
+
+def _know(con: duckdb.DuckDBPyConnection) -> None:
+    """Asks a connection that has no result pending for its number."""
+    if con not in _numbers and con.description is None:
+        ((_numbers[con],),) = con.execute("SELECT current_connection_id()").fetchall()
+
+
+def _prepare(con: duckdb.DuckDBPyConnection) -> None:
+    """Loads the extension, unless the database has it, and lets functions run in this interpreter."""
+    refuse_while_loading()
+    end_with_this_process()
+    _know(con)
+    with con.cursor() as cursor:
+        try:
+            cursor.execute("FROM crosslane_settings() LIMIT 1").fetchall()
+        except duckdb.CatalogException:
+            path = extension_path()
+            if not path.exists():
+                raise DeclarationError(
+                    f"{path} is missing: the package was not built; run `pip install .` again"
+                ) from None
+            try:
+                cursor.execute(f"LOAD '{str(path).replace(chr(39), chr(39) * 2)}'")
+                cursor.execute("FROM crosslane_set('python', ?)", [sys.executable]).fetchall()
+            except duckdb.Error as error:
+                if "allow_unsigned_extensions" in str(error):
+                    raise duckdb.PermissionException(
+                        "this connection allows no unsigned extensions, and Crosslane is one: open the database with"
+                        " crosslane.connect(...), or with duckdb.connect(...,"
+                        ' config={"allow_unsigned_extensions": "true"})'
+                    ) from error
+                if not _locked(cursor):
+                    raise
+                raise duckdb.PermissionException(
+                    f"{error}\nThis database is locked down. Load Crosslane and the functions first, then lock it:"
+                    " crosslane.connect(..., functions, config={...}) does it in this order"
+                ) from error
+
+
+def _locked(cursor: duckdb.DuckDBPyConnection) -> bool:
+    query = "SELECT current_setting('lock_configuration') OR NOT current_setting('enable_external_access')"
+    return bool(cursor.execute(query).fetchall()[0][0])
+
+
+#: What one thread makes DuckDB forget, another must not add at that moment.
+_one_at_a_time = threading.Lock()
+
+
+def _load(
+    con: duckdb.DuckDBPyConnection, command: str, arguments: list[Any], **flags: bool
+) -> list[tuple[Any, ...]]:
+    """Runs a command that loads functions, apart from the connection's own results and transaction."""
+    with _one_at_a_time, con.cursor() as cursor:
+        marks = "?, " * len(arguments) + "".join(f"{flag} := ?, " for flag in flags)
+        query = f"FROM {command}({marks}outdate := true)"
+        rows = cursor.execute(query, [*arguments, *flags.values()]).fetchall()
+        _renew(cursor)
+    return rows
+
+
+def _renew(cursor: duckdb.DuckDBPyConnection) -> None:
+    """Makes DuckDB know of each name what it stands for now, and no more."""
+    for (name,) in cursor.execute("FROM crosslane_outdated()").fetchall():
+        _forget(cursor, name)
+        cursor.execute("FROM crosslane_renew(?)", [name]).fetchall()
+
+
+def _forget(cursor: duckdb.DuckDBPyConnection, name: str) -> None:
+    """Makes DuckDB forget all functions of a name.
+
+    It would choose one of other types that was loaded before, and has no command to drop it. But this client can
+    remove a function that it has added, and then removes all of the name.
+    """
+    cursor.create_function(name, lambda _: True, [_UNUSED], "BOOLEAN")  # type: ignore[arg-type, list-item]
+    cursor.remove_function(name)
+
+
+#: A type that no function has.
+_UNUSED = "STRUCT(crosslane_unused BOOLEAN)"

@@ -1,0 +1,281 @@
+"""Host lanes: threads of this very process that run a function for DuckDB's workers.
+
+One thread serves a control socket as a zygote does (``docs/protocol.md``): it makes a thread for each lane that
+is asked for, and ends those whose lane was dropped. Lanes wait without the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from crosslane import _guest
+from crosslane._engines.control import Control, EndOfFile
+from crosslane._runtime.errors import LaneEnded
+
+if TYPE_CHECKING:
+    from crosslane._declare.signature.annotations import Declared
+
+
+class _Process:
+    """What the hosts of this process share: Ctrl-C, and the end.
+
+    The main thread runs no handler while it is in a query. But Python writes the numbers of the signals that it handles
+    to a descriptor at once. The first host that sees Ctrl-C there tells the engines of all.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._hosts: set[Host] = set()
+        self.ready, self._written = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def add(self, host: Host) -> None:
+        with self._lock:
+            if not self._hosts:
+                # What nobody was there to hear is over.
+                self._heard()
+            self._hosts.add(host)
+        # No other thread may ask for it.
+        if threading.current_thread() is threading.main_thread():
+            self._listen(self._written)
+
+    def discard(self, host: Host) -> None:
+        with self._lock:
+            self._hosts.discard(host)
+
+    def tell(self) -> None:
+        """Tells the engines of all hosts of a Ctrl-C of which they were not told yet."""
+        with self._lock:
+            if self._heard():
+                at = time.monotonic_ns()
+                for host in self._hosts:
+                    with contextlib.suppress(OSError):
+                        host.send(op="interrupted", at=at)
+
+    def end_calls(self) -> None:
+        """Ends what lanes run, before the interpreter does: it leaves a thread from within, and where Rust is below
+        it, that aborts the process. What sleeps outside of the interpreter is not waited for long: it stays there.
+        """
+        with self._lock:
+            lanes = [lane for host in self._hosts for lane in host.lanes()]
+        for lane in lanes:
+            if lane.is_busy():
+                lane.end()
+        latest = time.monotonic() + 0.5
+        while any(lane.is_busy() for lane in lanes) and time.monotonic() < latest:
+            time.sleep(0.001)
+
+    def close(self) -> None:
+        self._listen(-1)
+        os.close(self.ready)
+        os.close(self._written)
+
+    def _heard(self) -> bool:
+        try:
+            return signal.SIGINT in os.read(self.ready, 4096)
+        except BlockingIOError:
+            return False
+
+    def _listen(self, descriptor: int) -> None:
+        """Says where the numbers are written, unless the program itself needs them (an event loop with handlers)."""
+        before = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+        if before not in (-1, self._written):
+            signal.set_wakeup_fd(before)
+
+
+_process: _Process | None = None
+
+
+def _this_process() -> _Process:
+    global _process
+    if _process is None:
+        _process = _Process()
+    return _process
+
+
+def _forget_process() -> None:
+    """A fork's signals are not its parent's."""
+    global _process
+    if _process:
+        _process.close()
+    _process = None
+
+
+os.register_at_fork(after_in_child=_forget_process)
+atexit.register(lambda: _process and _process.end_calls())
+
+
+class Host:
+    """Makes host lanes for one function, in all ways that it can be called."""
+
+    def __init__(self, functions: list[Declared]) -> None:
+        self._functions = functions
+        ours, self.engine = socket.socketpair()
+        self._control = Control(ours)
+        self._sending = threading.Lock()
+        #: Living lanes by the descriptor that tells of their engine's end.
+        self._lanes: dict[int, _Lane] = {}
+        self._ended: list[_Lane] = []
+        self._wakeup, self._bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._process = _this_process()
+        self._process.add(self)
+        threading.Thread(target=self._serve, name="crosslane-host", daemon=True).start()
+
+    def send(self, **message: Any) -> None:
+        """Tells the engine something, by any thread."""
+        with self._sending:
+            self._control.send(**message)
+
+    def lanes(self) -> list[_Lane]:
+        return list(self._lanes.values())
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                self._turn()
+        except (EndOfFile, OSError):
+            pass
+        finally:
+            self._control.connection.close()
+            for lane in self._lanes.values():
+                lane.end()
+            for lane in self._lanes.values():
+                lane.close()
+            os.close(self._wakeup)
+            os.close(self._bell)
+            self._process.discard(self)
+
+    def _turn(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._control.connection, select.POLLIN)
+        waiting.register(self._wakeup, select.POLLIN)
+        waiting.register(self._process.ready, select.POLLIN)
+        for watch, lane in self._lanes.items():
+            # The end of one that was told already is no news, until its thread says so itself.
+            if not lane.told:
+                waiting.register(watch, select.POLLRDHUP)
+        for ready, _ in waiting.poll():
+            if ready == self._wakeup:
+                self._sweep()
+            elif ready == self._process.ready:
+                self._process.tell()
+            elif ready == self._control.connection.fileno():
+                self._answer(*self._control.receive())
+            elif ready in self._lanes:
+                # Nobody waits for what this thread does.
+                self._lanes[ready].end()
+
+    def _answer(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        if message["op"] == "load":
+            functions = [function.message() for function in self._functions]
+            version = ".".join(map(str, sys.version_info[:3]))
+            self.send(op="loaded", functions=functions, runtime=f"Python {version}")
+            return
+        if message["op"] == "unfork":
+            # Its socket is closed, which ends a thread.
+            return
+        number, spin = message["lane"], message["spin_microseconds"]
+        held = list(descriptors)
+        try:
+            if len(descriptors) < 3:
+                raise OSError("the process has too few descriptors left")
+            memory, connection, log = descriptors
+            lane = _Lane(number, os.dup(connection), (memory, connection))
+            held.append(lane.watch)
+            lane.thread = threading.Thread(
+                target=self._live,
+                args=(lane, spin),
+                name=f"crosslane-lane-{number}",
+                daemon=True,
+            )
+            lane.thread.start()
+        except (OSError, RuntimeError) as error:
+            for descriptor in held:
+                os.close(descriptor)
+            self.send(op="unforked", lane=number, message=str(error))
+            return
+        os.close(log)
+        self._lanes[lane.watch] = lane
+        self.send(op="forked", lane=number)
+
+    def _live(self, lane: _Lane, spin: int) -> None:
+        """The life of a lane's thread."""
+        try:
+            # What ends a call ends the lane: there is nothing to be said that its caller was not told.
+            with contextlib.suppress(BaseException):
+                lane.entered = True
+                if not lane.told:
+                    memory, connection = lane.descriptors
+                    # They are the guest's from here on: Python raises nothing between this line and the next.
+                    lane.descriptors = ()
+                    _guest.serve(memory, connection, self._functions, spin)
+            self._tell(lane)
+        except LaneEnded:
+            # It was ended just when it had come to its end.
+            self._tell(lane)
+
+    def _tell(self, lane: _Lane) -> None:
+        self._ended.append(lane)
+        with contextlib.suppress(OSError):
+            os.write(self._bell, b".")
+
+    def _sweep(self) -> None:
+        """Closes what lanes leave whose threads have come to their end."""
+        os.read(self._wakeup, 4096)
+        while self._ended:
+            lane = self._ended.pop()
+            if self._lanes.get(lane.watch) is not lane:
+                continue
+            del self._lanes[lane.watch]
+            lane.close()
+            with contextlib.suppress(OSError):
+                self.send(op="exited", lane=lane.number, code=0, signal=None)
+
+
+class _Lane:
+    def __init__(self, number: int, watch: int, descriptors: tuple[int, ...]) -> None:
+        self.number = number
+        self.watch = watch
+        #: The lane's memory and connection, until the guest takes them.
+        self.descriptors = descriptors
+        self.thread: threading.Thread | None = None
+        #: Whether the thread is where it takes LaneEnded; before, it looks whether it was told.
+        self.entered = False
+        self.told = False
+
+    def is_busy(self) -> bool:
+        """Whether its thread runs a function, or is about to end."""
+        if not self.thread or not self.thread.is_alive():
+            return False
+        frame = sys._current_frames().get(self.thread.ident or 0)
+        # Between calls it waits right there, in native code.
+        return frame is not None and frame.f_code is not Host._live.__code__
+
+    def end(self) -> None:
+        """Raises LaneEnded in the thread, at its next line of Python."""
+        if self.told:
+            return
+        self.told = True
+        # The number of a thread that has ended may be another's.
+        if self.entered and self.thread and self.thread.is_alive():
+            identity = ctypes.c_ulong(self.thread.ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(LaneEnded))
+
+    def close(self) -> None:
+        """Waits for the end of the thread, and closes what the lane leaves."""
+        if self.thread:
+            # After that, it does not write to the bell any more.
+            self.thread.join()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        with contextlib.suppress(OSError), socket.socket(fileno=self.watch) as connection:
+            connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,1 @@
+"""Functions that PySpark has pickled."""

@@ -1,0 +1,270 @@
+"""Aggregates: classes whose instances hold what was accumulated of a group."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from copyreg import __newobj__  # type: ignore[attr-defined]
+from typing import TYPE_CHECKING, Any
+
+from crosslane._worker.states import needed, sql_name
+
+if TYPE_CHECKING:
+    from crosslane._declare.signature.annotations import Declared
+    from crosslane._worker.groups import Part
+
+_METHODS = {
+    "update": "update(self, x, ...) adds a row",
+    "merge": "merge(self, other) adds what another instance holds",
+    "finish": "finish(self) gives the result",
+}
+
+
+def is_aggregate(function: object) -> bool:
+    """Whether it is a class with the methods of an aggregate."""
+    return isinstance(function, type) and all(callable(getattr(function, name, None)) for name in _METHODS)
+
+
+class Aggregate:
+    """An aggregate function that is a class.
+
+    It looks like its ``update`` to those who ask for parameters and annotations.
+    """
+
+    def __init__(self, made_by: type) -> None:
+        self.made_by = made_by
+        self.__name__ = sql_name(made_by)
+        self.__doc__ = inspect.getdoc(made_by)
+        update = getattr(made_by, "update", None)
+        if inspect.isfunction(update):
+            self.__wrapped__ = update
+            parameters = list(inspect.signature(update).parameters.values())
+            self.__signature__ = inspect.signature(update).replace(parameters=parameters[1:])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Aggregate, (self.made_by,)
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise TypeError(f"{self.__name__} is an aggregate: SQL gives it the rows of a group")
+
+    def wrong(self) -> str | None:
+        """Why this class can be no aggregate, if it cannot."""
+        for name, meaning in _METHODS.items():
+            method = inspect.getattr_static(self.made_by, name, None)
+            if method is None:
+                return f"an aggregate's class has a method {name}: {meaning}"
+            if not inspect.isfunction(method):
+                return f"{name} is a plain method, as in: {meaning}"
+            if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
+                return f"{name} is a plain method, neither async nor a generator"
+        for name, arguments in (("merge", "so"), ("finish", "s")):
+            try:
+                inspect.signature(getattr(self.made_by, name)).bind(*arguments)
+            except TypeError as error:
+                return f"{_METHODS[name]}; this one cannot be called so: {error}"
+        missing = needed(self.made_by)
+        if missing:
+            return f"each group makes an instance without arguments; this class needs {missing}"
+        return None
+
+    def takes_any(self) -> bool:
+        """Whether its update has parameters beside the instance."""
+        return len(inspect.signature(self.made_by.update).parameters) > 1
+
+
+class States:
+    """What a lane does with the instances of an aggregate beside their methods."""
+
+    def __init__(self, declared: Declared) -> None:
+        aggregate = declared.callable
+        assert isinstance(aggregate, Aggregate)
+        self._class = aggregate.made_by
+        self._declared = declared
+        own = [base for base in self._class.__mro__ if base is not object]
+        special = (
+            "__reduce__",
+            "__reduce_ex__",
+            "__getstate__",
+            "__setstate__",
+            "__getnewargs__",
+            "__getnewargs_ex__",
+        )
+        #: Whether all that an instance holds is in its ``__dict__``.
+        self._is_plain = self._class.__new__ is object.__new__ and not any(
+            name in vars(base) or "__slots__" in vars(base) for base in own for name in special
+        )
+        self.new: Callable[[], Any] = self._class
+        #: Makes an instance of a class that holds nothing, if instances say nothing themselves of how they are saved.
+        self.blank: Callable[[type], Any] | None = object.__new__ if self._is_plain else None
+        self.of = self._class
+
+    def blame(self, error: BaseException, names: list[str], values: list[Any]) -> None:
+        """Says with which values an exception was raised, for a row that had waited: nobody else knows that any more."""
+        shown = ", ".join(f"{name} = {value!r}" for name, value in zip(names, values))
+        error.add_note(f"in a row that waited, with {shown}")
+
+    def sorted(self, chunks: list[list[Any]], order: bytes) -> list[Part]:
+        """The columns of these arrays, with their rows in this order, which is of 32-bit numbers."""
+        import pyarrow as pa
+
+        from crosslane._worker.groups import parts
+
+        places = pa.Array.from_buffers(pa.uint32(), len(order) // 4, [None, pa.py_buffer(order)])
+        return parts(self._declared, [pa.concat_arrays(arrays).take(places) for arrays in zip(*chunks)])
+
+    def run(self, parts: list[Part], groups: Iterator[tuple[Any, int, int]]) -> None:
+        """Gives each group, which has so many rows from one on, its part of the columns."""
+        for state, begin, count in groups:
+            state.update(*[part(begin, count) for part in parts])
+
+    def save(self, state: Any) -> bytes:
+        """An instance as bytes, for :meth:`load` on any lane."""
+        try:
+            if self._is_plain and type(state) is self._class:
+                return b"p" + _held(state, state.__dict__)
+            reduced = state.__reduce_ex__(4)
+            if (
+                type(state) is self._class
+                and reduced[:2] == (__newobj__, (self._class,))
+                and not any(reduced[3:])
+            ):
+                # Nearly all: what the instance holds. Its class is known, and need not be found by its name.
+                return b"s" + _held(state, reduced[2] if len(reduced) > 2 else None)
+            return b"w" + _pickled(_Pickler, state)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            # Of classes that cannot be found by name.
+            import cloudpickle
+
+            class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+                def persistent_id(self, thing: Any) -> int | None:
+                    return 0 if thing is known else None
+
+                def reducer_override(self, thing: Any) -> Any:
+                    reduced = _compact(thing)
+                    return super().reducer_override(thing) if reduced is NotImplemented else reduced
+
+            known = self._class
+            return b"v" + _pickled(Pickler, state)
+
+    def copy(self, state: Any) -> Any:
+        """A copy of an instance that shares nothing with it that may change."""
+        return self.load(self.save(state))
+
+    def load(self, saved: bytes) -> Any:
+        """A new instance from bytes that :meth:`save` gave."""
+        if saved[0] == ord("p"):
+            state = self._class.__new__(self._class)
+            state.__dict__.update(_into(state, saved))
+            return state
+        how, content = saved[:1], io.BytesIO(saved[1:])
+        if how == b"w":
+            return pickle.load(content)
+        if how == b"v":
+            unpickler = _Unpickler(content)
+            unpickler.known = self._class
+            return unpickler.load()
+        state = self._class.__new__(self._class)
+        held = _into(state, saved)
+        if held is None:
+            return state
+        if hasattr(state, "__setstate__"):
+            state.__setstate__(held)
+            return state
+        held, slots = held if isinstance(held, tuple) else (held, None)
+        if held:
+            state.__dict__.update(held)
+        for name, value in (slots or {}).items():
+            setattr(state, name, value)
+        return state
+
+
+class _Pickler(pickle.Pickler):
+    """Writes what an instance holds."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        return _compact(thing)
+
+
+class _OwnPickler(_Pickler):
+    """The same, where it may refer to the instance."""
+
+    state: Any
+
+    def reducer_override(self, thing: Any) -> Any:
+        return (_itself, ()) if thing is self.state else _compact(thing)
+
+
+def _compact(thing: Any) -> Any:
+    """How arrays of pyarrow are pickled: by themselves they are with all that they were cut off from."""
+    pyarrow = sys.modules.get("pyarrow")
+    if pyarrow is None or not isinstance(thing, pyarrow.Array):
+        return NotImplemented
+    return pyarrow.concat_arrays([thing]).__reduce__()
+
+
+def _pickled(pickler: Callable[[io.BytesIO, int], Any], thing: Any) -> bytes:
+    buffer = io.BytesIO()
+    pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(thing)
+    return buffer.getvalue()
+
+
+#: The instance that is loaded by a thread.
+_loading = threading.local()
+
+
+def _itself() -> Any:
+    return _loading.state
+
+
+def _held(state: Any, held: Any) -> bytes:
+    buffer = io.BytesIO()
+    pickler = _OwnPickler(buffer, pickle.HIGHEST_PROTOCOL)
+    pickler.state = state
+    pickler.dump(held)
+    return buffer.getvalue()
+
+
+def _into(state: Any, saved: bytes) -> Any:
+    """What was held by an instance that becomes this one."""
+    # What is loaded may load other things so.
+    around = getattr(_loading, "state", None)
+    _loading.state = state
+    try:
+        return pickle.loads(memoryview(saved)[1:])
+    finally:
+        _loading.state = around
+
+
+class _Unpickler(pickle.Unpickler):
+    known: type
+
+    def persistent_load(self, _: Any) -> type:
+        return self.known
+
+
+_SOURCE = """\
+def around({variables}):
+    def called(states):
+        nonlocal result
+        for state in states:
+            state.update({names})
+            result = None
+    return called
+"""
+
+
+def loop(count: int) -> tuple[Any, Any, list[Any]]:
+    """A new loop over rows of so many arguments, as those of :mod:`crosslane._worker.loops`: its iterator gives the instance that a row
+    is for, and puts the arguments into their cells."""
+    names = [f"value_{number}" for number in range(count)]
+    variables = [*names, "result"]
+    source = _SOURCE.format(variables=", ".join(variables), names=", ".join(names))
+    namespace: dict[str, Any] = {}
+    exec(compile(source, __file__, "exec"), namespace)
+    called = namespace["around"](*variables)
+    cells = dict(zip(called.__code__.co_freevars, called.__closure__))
+    return called, cells["result"], [cells[name] for name in names]

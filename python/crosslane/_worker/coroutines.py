@@ -1,0 +1,133 @@
+"""``async`` functions: many rows of a batch at once, on one event loop that the lane keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from crosslane import _guest
+from crosslane._runtime.errors import LaneEnded
+
+if TYPE_CHECKING:
+    from crosslane._declare.signature.annotations import Declared
+
+
+class Runner:
+    """Runs an ``async`` function over the rows of a batch, ``concurrency`` of them at once.
+
+    As many tasks as that take the next row each, so that a row costs no task of its own. The loop
+    lives as long as the lane: connections that the function keeps stay open from batch to batch.
+    """
+
+    def __init__(self, declared: Declared) -> None:
+        self._function = declared.callee()
+        self._concurrency = declared.concurrency
+        self._timeout = declared.timeout
+        self._retries = declared.retries
+        self._null_on_error = declared.on_error == "null"
+        #: Whether the lane has ended in the midst of a batch.
+        self._is_abandoned = False
+        #: The tasks of the batch.
+        self._workers: list[asyncio.Task[None]] = []
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+
+    def __call__(
+        self, rows: list[tuple[Any, ...] | None], progress: Callable[[int], None], spent: int = 0
+    ) -> tuple[list[Any], int, dict[int, int], tuple[int, BaseException] | None]:
+        """The results, the number of rows that failed and became None, the tries after the first, by row, and the row
+        that ends the batch with its exception, if one does.
+
+        A row of None is not called. ``spent`` tries of each row were made before.
+        """
+        batch = self._loop.create_task(self._run(rows, progress, spent))
+        while True:
+            try:
+                return self._loop.run_until_complete(batch)
+            except LaneEnded:
+                self._abandon()
+                raise
+            except (SystemExit, KeyboardInterrupt):
+                # A task of the function's own raised it, out of the loop; who waits for that task gets it, too.
+                if batch.done():
+                    raise
+
+    def _abandon(self) -> None:
+        """Closes what the loop has begun. It runs no more, so that nothing would end, and Python would complain of each task."""
+        self._is_abandoned = True
+        for task in asyncio.all_tasks(self._loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            # The function's own code may run, and raise anything. The lane has ended all the same.
+            with contextlib.suppress(BaseException):
+                task.get_coro().close()  # type: ignore[union-attr]
+        for worker in self._workers:
+            if worker.done() and not worker.cancelled():
+                # It has ended with the lane, and is asked why, so that Python does not tell it.
+                worker.exception()
+        self._loop.close()
+
+    async def _run(
+        self, rows: list[tuple[Any, ...] | None], progress: Callable[[int], None], spent: int
+    ) -> tuple[list[Any], int, dict[int, int], tuple[int, BaseException] | None]:
+        results: list[Any] = [None] * len(rows)
+        pending = iter([index for index, row in enumerate(rows) if row is not None])
+        done = errors = 0
+        again: dict[int, int] = {}
+        failed: asyncio.Future[tuple[int, BaseException]] = self._loop.create_future()
+        call = self._function if self._timeout is None else self._call_in_time
+
+        async def work() -> None:
+            nonlocal done, errors
+            for index in pending:
+                arguments = rows[index]
+                tries = spent
+                while True:
+                    try:
+                        results[index] = await call(*arguments)  # type: ignore[misc]
+                    except LaneEnded:
+                        raise
+                    except BaseException as error:
+                        if self._is_abandoned:
+                            raise
+                        if failed.done():
+                            # The batch is at its end, and this may be what cancels its rows.
+                            return
+                        if tries < self._retries:
+                            await asyncio.sleep(_guest.backoff(tries))
+                            tries += 1
+                            again[index] = tries - spent
+                            continue
+                        if not self._null_on_error:
+                            failed.set_result((index, error))
+                            return
+                        errors += 1
+                    break
+                done += 1
+                progress(done)
+
+        workers = [self._loop.create_task(work()) for _ in range(min(self._concurrency, len(rows)))]
+        self._workers = workers
+        working = asyncio.gather(*workers)
+        try:
+            await asyncio.wait([working, failed], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not self._is_abandoned:
+                if not failed.done():
+                    failed.cancel()
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+        if failed.cancelled():
+            await working
+        return results, errors, again, None if failed.cancelled() else failed.result()
+
+    async def _call_in_time(self, *arguments: Any) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout) as limit:
+                return await self._function(*arguments)
+        except TimeoutError:
+            if limit.expired():
+                raise TimeoutError(f"timed out after {self._timeout:g} s") from None
+            raise

@@ -1,0 +1,63 @@
+"""The loops over a batch, in Python: inside them CPython calls without leaving its own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import CellType
+from typing import TYPE_CHECKING, Any
+
+from crosslane._worker import inlining
+
+if TYPE_CHECKING:
+    from crosslane._declare.signature.annotations import Declared
+
+_SOURCE = """\
+def around({variables}):
+    def called(function, values):
+        nonlocal result
+        for {first} in values:
+            result = function({names})
+    return called
+"""
+
+#: Calls a function for each row of an iterator, which gives the first argument, puts the others into their cells, and
+#: takes the result of the row before from its cell. So no list of all results is needed, and those before an
+#: exception are not lost.
+Each = Callable[[Iterator[Any]], None]
+
+
+def make(declared: Declared, count: int) -> tuple[Each, CellType, list[CellType]]:
+    """A new loop over a function of so many parameters, the cell of its result, and those of all arguments but the first.
+
+    Every library function gets its own, because CPython remembers at the place of a call what was called
+    there last.
+    """
+    function = declared.callee()
+    first, *others = names = [f"value_{number}" for number in range(count)]
+    variables = [*others, "result"]
+    source = _SOURCE.format(variables=", ".join(variables), first=first, names=", ".join(names))
+    namespace: dict[str, Any] = {}
+    exec(compile(source, __file__, "exec"), namespace)
+    called = namespace["around"](*variables)
+    cells = dict(zip(called.__code__.co_freevars, called.__closure__))
+    result, arguments = cells["result"], [cells[name] for name in others]
+    inlined = inlining.loop(function, result, arguments) if declared.inline else None
+    code = inlined and function.__code__
+
+    def each(values: Iterator[Any]) -> None:
+        # Only what is called is seen by a debugger, and only a call sees that the code was replaced.
+        if inlined and function.__code__ is code and not inlining.is_watched():
+            inlined(values)
+        else:
+            called(function, values)
+
+    return each, result, arguments
+
+
+def prepare(functions: list[Declared]) -> None:
+    """Does once what all lanes of a library need."""
+    inlining.prepare(
+        (function.callable, len(function.shapes))
+        for function in functions
+        if function.kind == "row" and function.inline and not function.variadic
+    )
