@@ -19,11 +19,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from crosslane._declare.decorators import DeclarationError, udaf, udf, udtf
+from crosslane._declare.declaration import DeclarationError
+from crosslane._declare.decorators import udaf, udf, udtf
 from crosslane.types import Interval, Tagged, TimeNs, TimestampNs
 
 if TYPE_CHECKING:
-    from crosslane._client.client import AsyncClient, Client
+    from crosslane._client.async_client import AsyncClient
+    from crosslane._client.client import Client
     from crosslane._client.map import map
     from crosslane._engines.duckdb import (
         cancel,
@@ -66,7 +68,7 @@ def __getattr__(name: str) -> Any:
     # Lanes import this package too, and need no DuckDB.
     if name in __all__:
         # Streams and clients need no DuckDB either.
-        homes = {"map": "_client.map", "Client": "_client.client", "AsyncClient": "_client.client"}
+        homes = {"map": "_client.map", "Client": "_client.client", "AsyncClient": "_client.async_client"}
         return getattr(import_module(f"crosslane.{homes.get(name, '_engines.duckdb')}"), name)
     raise AttributeError(f"module 'crosslane' has no attribute {name!r}")
 

@@ -17,7 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from crosslane._declare.decorators import DeclarationError, Options
+from crosslane._declare.declaration import DeclarationError, Options
 from crosslane._declare.programs import of_program
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """The command line: ``crosslane sql``, ``check``, ``doctor``, ``serve`` and ``bench``."""
 
-from crosslane._cli.sql.command import main
+from crosslane._cli.program import main
 
 __all__ = ["main"]

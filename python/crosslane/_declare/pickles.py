@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 if TYPE_CHECKING:
-    from crosslane._declare.decorators import Declaration
-    from crosslane._declare.signature.annotations import Declared
+    from crosslane._declare.declaration import Declaration
+    from crosslane._declare.signature.declared import Declared
 
 _Cached = type(functools.lru_cache(len))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from crosslane._declare.decorators import Declaration, DeclarationError, declaration_of, declare
-from crosslane._worker.aggregates import is_aggregate
+from crosslane._declare.classes import is_aggregate
+from crosslane._declare.declaration import Declaration, DeclarationError, declare
+from crosslane._declare.decorators import declaration_of
 
 if TYPE_CHECKING:
-    from crosslane._declare.signature.annotations import Declared
+    from crosslane._declare.signature.declared import Declared
 
 
 def of_program(
@@ -21,7 +22,7 @@ def of_program(
         DeclarationError: if it is none, its types are missing, or it cannot work.
     """
     # It needs the native half, which who only declares functions does not.
-    from crosslane._declare.signature.annotations import resolve
+    from crosslane._declare.signature.resolve import resolve
 
     if not callable(function):
         raise DeclarationError(f"register takes a function, not {function!r}")

@@ -14,12 +14,12 @@ from weakref import WeakKeyDictionary
 import duckdb
 
 from crosslane import _guest
-from crosslane._declare.decorators import Declaration, DeclarationError, Options
+from crosslane._declare.declaration import Declaration, DeclarationError, Options
 from crosslane._declare.library import refuse_while_loading
 from crosslane._declare.programs import of_program
-from crosslane._declare.signature.annotations import Declared
+from crosslane._declare.signature.declared import Declared
 from crosslane._runtime.children import end_with_this_process
-from crosslane._runtime.languages import JAVASCRIPT, RUBY
+from crosslane._runtime.languages import JAVASCRIPT, PACKAGE, RUBY
 
 #: A file of functions, or a function.
 Functions = str | PathLike[str] | Callable[..., Any]
@@ -27,7 +27,7 @@ Functions = str | PathLike[str] | Callable[..., Any]
 
 def extension_path() -> Path:
     """The DuckDB extension that comes with this package, to ``LOAD`` it from any client."""
-    return Path(__file__).parent.with_name("crosslane.duckdb_extension")
+    return PACKAGE / "crosslane.duckdb_extension"
 
 
 def javascript_path() -> Path:

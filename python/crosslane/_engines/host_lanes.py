@@ -23,7 +23,7 @@ from crosslane._engines.control import Control, EndOfFile
 from crosslane._runtime.errors import LaneEnded
 
 if TYPE_CHECKING:
-    from crosslane._declare.signature.annotations import Declared
+    from crosslane._declare.signature.declared import Declared
 
 
 class _Process:

@@ -7,13 +7,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-_HERE = Path(__file__).parent.parent
+#: The folder of this package, which has the native programs.
+PACKAGE = Path(__file__).parent.parent
 #: The program that runs JavaScript functions, which lies beside the extension; missing if V8 could not be built in.
-JAVASCRIPT = _HERE / "crosslane-js"
+JAVASCRIPT = PACKAGE / "crosslane-js"
 #: The program that offers functions to other machines, which lies beside the extension.
-SERVER = _HERE / "crosslane-server"
+SERVER = PACKAGE / "crosslane-server"
 #: The gem's Ruby files, which lie beside the extension; missing if there was no Ruby to build it with.
-RUBY = _HERE / "ruby"
+RUBY = PACKAGE / "ruby"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Guest:
 def guests() -> list[Guest]:
     """The languages that came with this package, or were put beside them."""
     found = []
-    for file in sorted(_HERE.glob("guests/*/guest.json")):
+    for file in sorted(PACKAGE.glob("guests/*/guest.json")):
         manifest = json.loads(file.read_text())
         found.append(
             Guest(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import pickle
 import sys
@@ -11,69 +10,11 @@ from collections.abc import Callable, Iterator
 from copyreg import __newobj__  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any
 
-from crosslane._worker.states import needed, sql_name
+from crosslane._declare.classes import Aggregate
 
 if TYPE_CHECKING:
-    from crosslane._declare.signature.annotations import Declared
+    from crosslane._declare.signature.declared import Declared
     from crosslane._worker.groups import Part
-
-_METHODS = {
-    "update": "update(self, x, ...) adds a row",
-    "merge": "merge(self, other) adds what another instance holds",
-    "finish": "finish(self) gives the result",
-}
-
-
-def is_aggregate(function: object) -> bool:
-    """Whether it is a class with the methods of an aggregate."""
-    return isinstance(function, type) and all(callable(getattr(function, name, None)) for name in _METHODS)
-
-
-class Aggregate:
-    """An aggregate function that is a class.
-
-    It looks like its ``update`` to those who ask for parameters and annotations.
-    """
-
-    def __init__(self, made_by: type) -> None:
-        self.made_by = made_by
-        self.__name__ = sql_name(made_by)
-        self.__doc__ = inspect.getdoc(made_by)
-        update = getattr(made_by, "update", None)
-        if inspect.isfunction(update):
-            self.__wrapped__ = update
-            parameters = list(inspect.signature(update).parameters.values())
-            self.__signature__ = inspect.signature(update).replace(parameters=parameters[1:])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Aggregate, (self.made_by,)
-
-    def __call__(self, *arguments: Any) -> Any:
-        raise TypeError(f"{self.__name__} is an aggregate: SQL gives it the rows of a group")
-
-    def wrong(self) -> str | None:
-        """Why this class can be no aggregate, if it cannot."""
-        for name, meaning in _METHODS.items():
-            method = inspect.getattr_static(self.made_by, name, None)
-            if method is None:
-                return f"an aggregate's class has a method {name}: {meaning}"
-            if not inspect.isfunction(method):
-                return f"{name} is a plain method, as in: {meaning}"
-            if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
-                return f"{name} is a plain method, neither async nor a generator"
-        for name, arguments in (("merge", "so"), ("finish", "s")):
-            try:
-                inspect.signature(getattr(self.made_by, name)).bind(*arguments)
-            except TypeError as error:
-                return f"{_METHODS[name]}; this one cannot be called so: {error}"
-        missing = needed(self.made_by)
-        if missing:
-            return f"each group makes an instance without arguments; this class needs {missing}"
-        return None
-
-    def takes_any(self) -> bool:
-        """Whether its update has parameters beside the instance."""
-        return len(inspect.signature(self.made_by.update).parameters) > 1
 
 
 class States:

@@ -11,7 +11,7 @@ from crosslane import _guest
 from crosslane._runtime.errors import LaneEnded
 
 if TYPE_CHECKING:
-    from crosslane._declare.signature.annotations import Declared
+    from crosslane._declare.signature.declared import Declared
 
 
 class Runner:

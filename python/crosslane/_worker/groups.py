@@ -17,7 +17,7 @@ import pyarrow as pa
 from crosslane._worker.vectors import into
 
 if TYPE_CHECKING:
-    from crosslane._declare.signature.annotations import Declared
+    from crosslane._declare.signature.declared import Declared
 
 #: Parts of fewer rows are cut off from blocks of so many.
 _BLOCK = 256

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from crosslane._worker import inlining
 
 if TYPE_CHECKING:
-    from crosslane._declare.signature.annotations import Declared
+    from crosslane._declare.signature.declared import Declared
 
 _SOURCE = """\
 def around({variables}):

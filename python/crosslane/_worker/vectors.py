@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from crosslane._arrow.convert import fitting
 
 if TYPE_CHECKING:
-    from crosslane._declare.signature.annotations import Declared
+    from crosslane._declare.signature.declared import Declared
 
 
 def _to_numpy(array: pa.Array, nullable: bool) -> Any:

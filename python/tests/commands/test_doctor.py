@@ -24,9 +24,9 @@ PROGRAM = """if True:
     import dataclasses, json, sys
     # An editable installation would bring back what is gone.
     sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
-    from crosslane._cli.doctor import examine
+    from crosslane._cli.doctor import spark
     {patch}
-    print(json.dumps([dataclasses.asdict(finding) for finding in examine._spark()]))
+    print(json.dumps([dataclasses.asdict(finding) for finding in spark.examine_spark()]))
 """
 
 
@@ -148,7 +148,7 @@ def test_what_is_missing_or_broken(folder: Path, matter: str) -> None:
     make_it_so(folder)
     said = findings(
         folder,
-        patch=f"examine._native_version = lambda path: {crosslane.__version__!r}",
+        patch=f"spark._native_version = lambda path: {crosslane.__version__!r}",
         JAVA_HOME=str(folder),
     )
     assert said[what][0] == state
@@ -157,7 +157,7 @@ def test_what_is_missing_or_broken(folder: Path, matter: str) -> None:
 
 
 def test_the_version_of_the_library_is_known_from_java_only(folder: Path) -> None:
-    patch = "examine._native_version = lambda path: '0.0.9'"
+    patch = "spark._native_version = lambda path: '0.0.9'"
     assert findings(folder, patch=patch, JAVA_HOME=str(folder))["Spark's library"][0] == "bad"
     (folder / "bin" / "java").unlink()
     state, text = findings(folder, patch=patch, JAVA_HOME=str(folder))["Spark's library"]

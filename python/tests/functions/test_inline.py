@@ -19,7 +19,7 @@ import pytest
 
 import crosslane
 from crosslane import udf
-from crosslane._declare.decorators import DeclarationError, declare
+from crosslane._declare.declaration import DeclarationError, declare
 from crosslane._declare.signature import annotations
 from crosslane._worker import inlining, loops
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import crosslane
 from crosslane._cli import main
-from crosslane._cli.doctor import examine
+from crosslane._cli.doctor import examine, languages
 from crosslane._runtime.languages import guests
 
 from ..conftest import Load, error, eventually, kill, printed, value
@@ -367,10 +367,11 @@ def test_the_command_line_and_the_doctor_read_the_manifest(
     checked = CliRunner().invoke(main, ["check", str(file)])
     assert checked.exit_code == 1
     # What else it looks at, test_cli.py has.
-    for look in ("_function", "_javascript", "_ruby", "_descriptors"):
-        monkeypatch.setattr(examine, look, examine._platform)
-    monkeypatch.setattr(examine, "_optional", lambda *_: examine._platform())
-    monkeypatch.setattr(examine, "_spark", lambda: [])
+    for look in ("run_python", "run_javascript", "run_ruby"):
+        monkeypatch.setattr(languages, look, examine._platform)
+    monkeypatch.setattr(examine, "_descriptors", examine._platform)
+    monkeypatch.setattr(examine, "optional", lambda *_: examine._platform())
+    monkeypatch.setattr(examine, "examine_spark", lambda: [])
     findings = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).stdout)["findings"]
     assert [(finding["state"], finding["text"]) for finding in findings if finding["what"] == "Lua"] == [
         ("good", "Lua 5.4; a function ran in a worker")

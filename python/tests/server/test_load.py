@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from crosslane import _cli
-from crosslane._cli.load_test import measure
+from crosslane._cli.load_test import measure, report
 
 from ..conftest import Library, eventually
 from ..servers import Server, unix
@@ -72,18 +72,18 @@ def bench(*arguments: str | Path, **environment: str) -> subprocess.CompletedPro
 
 def test_a_short_run(server: Server, tmp_path: Path) -> None:
     figures, picture = tmp_path / "figures.json", tmp_path / "picture.svg"
-    drawn = ("--picture", picture) if measure.can_draw() else ()
+    drawn = ("--picture", picture) if report.can_draw() else ()
     calls = ("--function", "nothing(1)", "--heavy", "nap(0.001)", "--heavy-share", "0.2")
     times = ("--qps", "200,400", "--seconds", "0.5", "--warm-up", "0.1", "--connections", "2")
     done = bench(server.address, *calls, *times, "--json", figures, *drawn)
     assert (done.returncode, done.stderr) == (0, "")
     for word in ("p50", "p99.9", "light", "heavy", "200", "400", "failed"):
         assert word in done.stdout
-    report = json.loads(figures.read_text())
-    assert (report["address"], report["connections"]) == (server.address, 2)
-    assert report["light"] == {"function": "nothing", "arguments": [1]}
-    assert "token" not in report
-    for step, rate in zip(report["steps"], (200, 400), strict=True):
+    measured = json.loads(figures.read_text())
+    assert (measured["address"], measured["connections"]) == (server.address, 2)
+    assert measured["light"] == {"function": "nothing", "arguments": [1]}
+    assert "token" not in measured
+    for step, rate in zip(measured["steps"], (200, 400), strict=True):
         assert step["rate"] == rate
         assert (step["answers"], step["failed"], step["lost"]) == (rate // 2, 0, 0)
         assert step["light"]["count"] + step["heavy"]["count"] == rate // 2
@@ -167,7 +167,7 @@ def test_ctrl_c_shows_what_was_measured_until_then(server: Server, tmp_path: Pat
 
 
 def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(measure, "can_draw", lambda: False)
+    monkeypatch.setattr(report, "can_draw", lambda: False)
     arguments = ["crosslane://127.0.0.1:1", "--function", "f", "--picture", str(tmp_path / "a.png")]
     done = CliRunner().invoke(_cli.main, ["bench", "serve", *arguments])
     assert done.exit_code == 1
@@ -185,21 +185,21 @@ def test_the_documentation_is_followed(server: Server) -> None:
 
 
 def test_texts_and_pictures_of_steps(tmp_path: Path) -> None:
-    assert doctest.testmod(measure).failed == 0
+    assert all(doctest.testmod(module).failed == 0 for module in (measure, report))
 
     def step(rate: int, **more: Any) -> dict[str, Any]:
-        samples = {f"{name}_us": rate / 10 for name in (*measure.PERCENTILES, "max")}
+        samples = {f"{name}_us": rate / 10 for name in (*report.PERCENTILES, "max")}
         about = {"rate": rate, "qps": rate, "failed": 0, "lost": 0, "late": samples}
         return {**about, "latency": samples, "light": samples, "heavy": None, **more}
 
     # A step of which nothing was answered has no latencies.
     nothing = step(3000, latency=None, light=None, late=None, failed=5, lost=6)
-    table = measure.table([step(1000), nothing])
+    table = report.table([step(1000), nothing])
     assert table.row_count == 2
     assert [len(column._cells) for column in table.columns] == [2] * 10
-    assert measure.table([step(1000, heavy=step(1)["light"])]).row_count == 2
-    if measure.can_draw():
+    assert report.table([step(1000, heavy=step(1)["light"])]).row_count == 2
+    if report.can_draw():
         for steps in ([step(1000), step(2000), nothing], [nothing]):
             picture = tmp_path / "picture.png"
-            measure.draw(steps, "a title", picture)
+            report.draw(steps, "a title", picture)
             assert picture.read_bytes().startswith(b"\x89PNG")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import crosslane
-from crosslane._client.map import MappedStream
+from crosslane._client.stream import MappedStream
 
 from ..conftest import Load, printed
 from ..languages.test_ruby import why_refused

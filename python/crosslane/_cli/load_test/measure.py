@@ -1,4 +1,4 @@
-"""What ``crosslane bench serve`` measures: a server's latencies under calls at planned times."""
+"""A load test of a server: the latencies of calls at planned times."""
 
 from __future__ import annotations
 
@@ -9,19 +9,12 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
-
-from rich.table import Table
 
 from crosslane._runtime.languages import SERVER
 
 #: What the server's program has measured of a step, as `load.rs` says it.
 Step = dict[str, Any]
-PERCENTILES = ("p50", "p90", "p99", "p99.9")
-#: Colours of the percentiles in the picture, from the lowest.
-_COLOURS = ("#2a9d8f", "#e9a03b", "#e76f51", "#264653")
 _CALL = re.compile(r"\s*([^\s(]+)\s*(?:\((.*)\)\s*)?", re.DOTALL)
 
 
@@ -101,83 +94,3 @@ def measure(plan: dict[str, Any], progress: Callable[[int, float], None]) -> Ite
             raise Failed(
                 said.read().decode(errors="replace").strip() or f"the load generator ended with {code}"
             )
-
-
-def duration(us: float) -> str:
-    """A time with three digits.
-
-    >>> duration(7.25), duration(71.04), duration(123456.7), duration(2.5e6)
-    ('7.25 us', '71.0 us', '123 ms', '2.50 s')
-    """
-    unit, size = next(((unit, size) for unit, size in (("s", 1e6), ("ms", 1e3)) if us >= size), ("us", 1.0))
-    value = us / size
-    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"
-
-
-def table(steps: list[Step]) -> Table:
-    """A line for each step; two if there are heavy calls."""
-    drawn = Table(header_style="bold")
-    mixed = any(step["heavy"] for step in steps)
-    drawn.add_column("calls/s", justify="right")
-    if mixed:
-        drawn.add_column("calls")
-    for head in ("answers/s", *PERCENTILES, "max", "failed", "lost", "late p99"):
-        drawn.add_column(head, justify="right")
-    for step in steps:
-        counts = [f"[red]{step[name]:,}[/]" if step[name] else "0" for name in ("failed", "lost")]
-        late = duration(step["late"]["p99_us"]) if step["late"] else "-"
-        for which in ("light", "heavy") if mixed else ("latency",):
-            samples = step[which]
-            first = which != "heavy"
-            drawn.add_row(
-                f"{step['rate']:,}" if first else "",
-                *([which] if mixed else []),
-                f"{step['qps']:,.0f}" if first else "",
-                *(duration(samples[f"{name}_us"]) if samples else "-" for name in (*PERCENTILES, "max")),
-                *(counts if first else ["", ""]),
-                late if first else "",
-            )
-    return drawn
-
-
-def can_draw() -> bool:
-    """Whether there is what draws pictures."""
-    return find_spec("matplotlib") is not None
-
-
-def draw(steps: list[Step], title: str, path: Path) -> None:
-    """Draws percentiles over the calls per second; those of heavy calls with dashes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    figure, axes = plt.subplots(figsize=(9, 4.8), layout="constrained")
-    mixed = any(step["heavy"] for step in steps)
-    for which, style in (("light", "-"), ("heavy", (0, (4, 2)))):
-        for percentile, colour in zip(PERCENTILES, _COLOURS):
-            points = sorted((step["rate"], step[which][f"{percentile}_us"]) for step in steps if step[which])
-            if points:
-                label = f"{percentile}, {which} calls" if mixed else percentile
-                axes.plot(
-                    *zip(*points), color=colour, linestyle=style, linewidth=1.8, marker="o", markersize=4,
-                    label=label,
-                )  # fmt: skip
-    rates = sorted({step["rate"] for step in steps})
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xticks(rates, [f"{rate:,}" for rate in rates])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda us, _: duration(us)))
-    axes.grid(axis="y", which="both", color="#e8ecee", linewidth=0.7)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.set_xlabel("calls per second")
-    axes.set_title(title, loc="left", fontsize=11)
-    if axes.get_lines():
-        axes.legend(frameon=False, fontsize=9)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)

@@ -1,0 +1,154 @@
+"""The command ``crosslane check``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from crosslane._cli.output import EXIT_CODES, complain, err, print_table
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+def check(files: tuple[str, ...]) -> None:
+    """Lists the functions of FILEs as SQL will see them, or says what is wrong and where."""
+    table = Table(header_style="bold")
+    for head in ("line", "signature", "kind"):
+        table.add_column(head, justify="right" if head == "line" else "left", overflow="fold")
+    failed = False
+    checks = _checks()
+    for file in files:
+        examine = checks.get(Path(file).suffix, _check_python)
+        try:
+            _check_path(file)
+            declared = examine(file)
+        except _Unloadable as error:
+            failed = True
+            name, message, traceback = error.args
+            complain(f"{name}: {message}", f" in {escape(file)}")
+            if traceback:
+                err.print(escape(traceback), highlight=False, soft_wrap=True)
+            continue
+        for place, signature, kind in declared:
+            table.add_row(escape(place), escape(_plain_signature(signature)), kind)
+    if table.row_count:
+        print_table(table)
+    if failed:
+        sys.exit(1)
+
+
+#: What tells the place, signature and kind of each function of a file.
+_Check = Callable[[str], list[tuple[str, str, str]]]
+
+
+def _checks() -> dict[str, _Check]:
+    """How to check a file that is not Python's, by its suffix."""
+    from crosslane._runtime.languages import guests
+
+    checks: dict[str, _Check] = dict.fromkeys((".js", ".mjs", ".cjs", ".ts"), _check_guest)
+    # Ruby looks for a relative path in its own folders.
+    checks[".rb"] = lambda file: _check_guest(str(Path(file).resolve()))
+    return checks | {suffix: _check_guest for guest in guests() for suffix in guest.suffixes}
+
+
+class _Unloadable(Exception):
+    """A file that cannot be loaded: its exception's class, message and traceback."""
+
+
+def _check_path(file: str) -> None:
+    """No engine loads a file whose path is no text."""
+    try:
+        str(Path(file).resolve()).encode()
+    except UnicodeEncodeError:
+        raise _Unloadable("ValueError", "its path is not UTF-8; rename it", "") from None
+
+
+def _check_python(file: str) -> list[tuple[str, str, str]]:
+    """The place, signature and kind of each function."""
+    from crosslane._declare import library
+    from crosslane._runtime import errors, forks
+
+    try:
+        declared = library.load_file(file)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _Unloadable(*errors.describe(error)) from None
+    _warn(file, forks.lost_threads())
+    return _listed(file, [item.message() for item in declared])
+
+
+def _check_guest(file: str) -> list[tuple[str, str, str]]:
+    from crosslane._runtime.languages import command
+
+    try:
+        program = command(Path(file))
+    except FileNotFoundError as error:
+        raise _Unloadable("Error", str(error), "") from None
+    return _checked(file, [*program, "check", file])
+
+
+def _warn(file: str, lost: list[str]) -> None:
+    """Says what threads of a file a fork would miss, if there are any."""
+    from crosslane import _guest
+
+    if lost:
+        err.print(f"[yellow]note[/] on {escape(file)}: {escape(_guest.note(lost))}", highlight=False)
+
+
+def _checked(file: str, command: list[str]) -> list[tuple[str, str, str]]:
+    """What a guest says of a file, as JSON on its last line."""
+    try:
+        run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise _Unloadable("Error", f"{command[0]}: {error.strerror}", "") from None
+    if not run.stdout:
+        raise _Unloadable("Error", f"{command[0]} gave up ({run.returncode}); see above", "")
+    answer = json.loads(run.stdout.splitlines()[-1])
+    if "failure" in answer:
+        failure = answer["failure"]
+        raise _Unloadable(failure["class"], failure["message"], failure["traceback"])
+    _warn(file, answer.get("lost", []))
+    return _listed(file, answer["functions"])
+
+
+def _listed(file: str, functions: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """The place, signature and kind of each function, if an engine would load them all."""
+    from crosslane import _guest
+
+    wrong = _guest.wrong_functions(file, json.dumps(functions))
+    if wrong:
+        raise _Unloadable(*wrong)
+    return [_declared(function) for function in functions]
+
+
+def _declared(function: dict[str, Any]) -> tuple[str, str, str]:
+    """The place, signature and kind of a function, of which this is what the engine is told."""
+    kind, calling = function.get("kind", "scalar"), function["calling"]
+    said = ([kind] if kind != "scalar" else []) + ([calling] if kind == "scalar" or calling != "row" else [])
+    return f"{_relative(function['file'])}:{function['line']}", function["signature"], ", ".join(said)
+
+
+def _plain_signature(signature: str) -> str:
+    from crosslane import _guest
+
+    name, parameters, returns, variadic = _guest.parse_signature(signature)
+    shown = [f"{parameter} {kind}" for parameter, kind in parameters]
+    if variadic:
+        shown[-1] = f"*{shown[-1]}"
+    return f"{name}({', '.join(shown)}) -> {returns}"
+
+
+def _relative(path: str) -> str:
+    with contextlib.suppress(ValueError):
+        return str(Path(path).relative_to(Path.cwd()))
+    return path

@@ -1,0 +1,167 @@
+"""Runs statements on a thread of their own, and gives their results as text."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, NoReturn
+
+from crosslane._cli.output import INTERRUPTED, err, progress
+from crosslane._cli.sql.results import Columns, Row
+
+#: A query that takes longer gets a progress bar.
+_PATIENCE = 1.0
+_FETCH = 10_000
+#: A column without its values, for its type.
+_TYPED = "CASE WHEN false THEN COLUMNS(*) END"
+_PRINTED = "CAST(COLUMNS(*) AS VARCHAR)"
+#: `to_json` knows all types, but has no short text for a FLOAT, and drops zeros of a DECIMAL.
+_JSON = f"""CASE WHEN typeof(COLUMNS(*)) IN ('FLOAT', 'DOUBLE') OR typeof(COLUMNS(*)) LIKE 'DECIMAL(%)'
+    THEN {_PRINTED} ELSE CAST(to_json(COLUMNS(*)) AS VARCHAR) END"""
+#: The whole result of a statement that has none.
+_NOTHING = ([("Count", "BIGINT")], [("Success", "BOOLEAN")])
+
+
+def _with_texts(statements: list[Any]) -> Iterator[tuple[Any, str]]:
+    """Each statement with its text, if it can be put into another one."""
+    import duckdb
+
+    whole = True
+    for statement in statements:
+        if statement.type == duckdb.StatementType.SELECT:
+            yield statement, _without_end(statement.query) if whole else ""
+            whole = True
+        else:
+            # DuckDB 1.5 makes several statements of a PIVOT: the first has no text, and the last another one.
+            whole = whole and statement.query != ""
+            yield statement, ""
+
+
+def _without_end(statement: str) -> str:
+    """A statement up to its semicolon."""
+    import duckdb
+
+    text = statement.encode()
+    ends = (place for place, _ in duckdb.tokenize(statement) if text[place : place + 1] == b";")
+    return text[: next(ends, None)].decode().strip()
+
+
+class Run:
+    """Statements on a thread of their own, so that this one can draw, and listen to Ctrl-C."""
+
+    def __init__(self, con: Any, statements: list[Any], *, json: bool) -> None:
+        self._con = con
+        self._statements = statements
+        self._values = _JSON if json else _PRINTED
+        self._cancel = con.cursor()
+        self._before = dict(self._cancel.execute("SELECT function, rows FROM crosslane_stats()").fetchall())
+        self._stopped = False
+        #: For each result its columns, its rows in batches, and an empty batch. None or an error is the last item.
+        self._made: queue.Queue[Any] = queue.Queue(maxsize=2)
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            for statement, text in _with_texts(self._statements):
+                if self._stopped:
+                    break
+                for item in self._execute(statement, text) if text else self._execute_alone(statement):
+                    self._made.put(item)
+            self._made.put(None)
+        except BaseException as error:
+            self._made.put(error)
+
+    def _execute(self, statement: Any, text: str) -> Iterator[Columns | list[Row]]:
+        """Runs a statement inside one that makes text of its values."""
+        import duckdb
+
+        try:
+            result = self._con.execute(f"SELECT {_TYPED}, {self._values} FROM (\n{text}\n)")
+        except (duckdb.BinderException, duckdb.CatalogException):
+            # Says the same about the text that was given.
+            self._con.sql(statement)
+            raise
+        half = len(result.description) // 2
+        yield [(name, str(kind)) for name, kind, *_ in result.description[:half]]
+        while rows := result.fetchmany(_FETCH):
+            yield [row[half:] for row in rows]
+        yield []
+
+    def _execute_alone(self, statement: Any) -> Iterator[Columns | list[Row]]:
+        """Runs a statement that cannot stand in another."""
+        result = self._con.sql(statement)
+        if result is None:
+            return
+        kinds = [str(kind) for kind in result.types]
+        if list(zip(result.columns, kinds)) in _NOTHING:
+            return
+        values = result.project(self._values)
+        yield list(zip(values.columns, kinds))
+        if rows := values.fetchall():
+            yield rows
+        yield []
+
+    def results(self) -> Iterator[tuple[Columns, Iterator[Row]]]:
+        """The columns and the rows of each result, as they come."""
+        while columns := self._take():
+            yield columns, chain.from_iterable(iter(self._take, []))
+
+    def _take(self) -> Any:
+        """Waits for the next item of the thread; draws progress if that takes long; raises the query's error."""
+        item = self._wait_at_terminal() if err.is_terminal else self._made.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def _wait_at_terminal(self) -> Any:
+        with contextlib.suppress(queue.Empty):
+            return self._made.get(timeout=_PATIENCE)
+        bar = progress()
+        task = bar.add_task("running", total=None)
+        try:
+            while True:
+                with contextlib.suppress(queue.Empty):
+                    return self._made.get(timeout=0.1)
+                percentage = self._con.query_progress()
+                # DuckDB does not know it for all queries, and what it has counted is not always the whole work.
+                if 0 < percentage < 100:
+                    bar.start()
+                    bar.update(task, description="running", total=100, completed=percentage)
+                elif rows := self._rows_so_far():
+                    bar.start()
+                    bar.update(task, description=f"running, {rows}", total=None)
+        finally:
+            bar.stop()
+
+    def _rows_so_far(self) -> str:
+        """The rows of the functions that the statements have used, as text; empty if there are none yet."""
+        stats = self._cancel.execute("SELECT function, rows FROM crosslane_stats()").fetchall()
+        more = ((name, rows - self._before.get(name, 0)) for name, rows in stats)
+        return ", ".join(f"{name}: {count:,} rows" for name, count in more if count)
+
+    def stop(self) -> None:
+        """Ends what still runs."""
+        self._stopped = True
+        if self._thread.is_alive():
+            self._cancel.execute("FROM crosslane_cancel()").fetchall()
+        while self._thread.is_alive():
+            # Once more, in case that it came just before a statement began.
+            self._con.interrupt()
+            with contextlib.suppress(queue.Empty):
+                self._made.get(timeout=0.05)
+
+    def interrupt(self) -> NoReturn:
+        """Ends the query and the program; at once if Ctrl-C comes again."""
+        try:
+            self.stop()
+            err.print("interrupted")
+            sys.stdout.flush()
+        finally:
+            # Nothing of the query is wanted any more, and its workers end with this process.
+            os._exit(INTERRUPTED)

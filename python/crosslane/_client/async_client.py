@@ -1,0 +1,141 @@
+"""A server's functions for tasks of an event loop: :class:`AsyncClient`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+import pyarrow as pa
+
+from crosslane import _guest
+from crosslane._client.client import Client, count_lanes
+from crosslane._client.served import ServedFunction
+from crosslane._client.stream import MappedStream
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class AsyncClient:
+    """A :class:`Client` for tasks of one event loop: ``async with AsyncClient(...) as client``.
+
+    A call that is cancelled ends on the server, too.
+    """
+
+    def __init__(self, address: str, *, token: str | None = None, lanes: int | None = None) -> None:
+        self._connect = partial(Client, address, token=token, lanes=lanes)
+        self._client: Client | None = None
+        # Each call at work waits in a thread; those beyond wait in the executor's line.
+        self._threads = ThreadPoolExecutor(count_lanes(lanes), "crosslane-client")
+
+    @property
+    def _open(self) -> Client:
+        if self._client is None:
+            raise RuntimeError("the client is not connected yet: async with AsyncClient(...) as client")
+        return self._client
+
+    @property
+    def functions(self) -> Mapping[str, ServedFunction]:
+        """As :attr:`Client.functions`."""
+        return self._open.functions
+
+    async def _run(self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            waits = asyncio.get_running_loop().run_in_executor(
+                self._threads, partial(function, *arguments, **named)
+            )
+        except RuntimeError:  # by the executor after its shutdown
+            raise ValueError("the client is closed") from None
+        return await waits
+
+    async def _cancellable(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        cancellation = _guest.Cancellation()
+        try:
+            return await self._run(function, cancellation, *arguments)
+        except asyncio.CancelledError:
+            cancellation.cancel()
+            raise
+
+    async def call(self, function: str, /, *arguments: Any, **named: Any) -> Any:
+        """As :meth:`Client.call`."""
+        return await self._cancellable(self._open._call, function, arguments, named)
+
+    async def call_batch(self, function: str, /, *columns: Any, **named: Any) -> pa.Array:
+        """As :meth:`Client.call_batch`."""
+        return await self._cancellable(self._open._call_batch, function, columns, named)
+
+    async def aggregate(self, function: str, /, *columns: Any, by: Any = None, **named: Any) -> Any:
+        """As :meth:`Client.aggregate`."""
+        return await self._cancellable(self._open._aggregate, function, columns, by, named)
+
+    def scan(self, function: str, /, *arguments: Any, **named: Any) -> AsyncStream:
+        """As :meth:`Client.scan`, for ``async for``."""
+        return AsyncStream(self._open.scan(function, *arguments, **named))
+
+    def map(
+        self, reader: Any, function: str, *, ordered: bool = True, depth: int = 2, lanes: int | None = None
+    ) -> AsyncStream:
+        """As :meth:`Client.map`, for ``async for``. The reader is read by another thread."""
+        return AsyncStream(self._open.map(reader, function, ordered=ordered, depth=depth, lanes=lanes))
+
+    async def aclose(self) -> None:
+        """Ends the connections. Calls that wait end with a ValueError. It may be called twice."""
+        if self._client is not None:
+            self._client.close()
+        await asyncio.to_thread(self._threads.shutdown)
+
+    async def __aenter__(self) -> AsyncClient:
+        self._client = await self._run(self._connect)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class AsyncStream:
+    """A stream of batches for ``async for``, to be read once by one task."""
+
+    def __init__(self, stream: MappedStream) -> None:
+        self._stream = stream
+        self._thread = ThreadPoolExecutor(1, "crosslane-stream")
+        self._closed = False
+
+    def __aiter__(self) -> AsyncStream:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        if self._closed:
+            raise ValueError("the stream was closed")
+        loop = asyncio.get_running_loop()
+        try:
+            batch = await loop.run_in_executor(self._thread, partial(next, self._stream, None))
+        except asyncio.CancelledError:
+            # What the thread reads at this moment would be lost.
+            self._end()
+            raise
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+    def _end(self) -> None:
+        self._closed = True
+        self._stream.close()
+        self._thread.shutdown(wait=False)
+
+    async def aclose(self) -> None:
+        """Ends the stream and its workers. It may be called twice."""
+        await asyncio.to_thread(self._end)
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,140 @@
+"""Classes that are declared as functions: stateful functions, and aggregates."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from crosslane._runtime.errors import LaneEnded
+
+
+def is_stateful(function: object) -> bool:
+    """Whether it is a class whose instances are called."""
+    return isinstance(function, type) and any("__call__" in vars(base) for base in function.__mro__)
+
+
+class Stateful:
+    """A function that is a class: to make an instance is its set-up, its ``close`` is its tear-down.
+
+    It looks like its ``__call__`` to those who ask for parameters and annotations.
+    """
+
+    def __init__(self, made_by: type) -> None:
+        call = inspect.getattr_static(made_by, "__call__")
+        self.made_by = made_by
+        self.__wrapped__ = call
+        self.__name__ = sql_name(made_by)
+        self.__doc__ = inspect.getdoc(made_by)
+        parameters = list(inspect.signature(call).parameters.values())
+        self.__signature__ = inspect.signature(call).replace(parameters=parameters[1:])
+        # Each lane is a thread, if it is no process.
+        self._lane = threading.local()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stateful, (self.made_by,)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.callee()(*arguments)
+
+    def callee(self) -> Callable[..., Any]:
+        """The method of this lane's instance, which is made now if there is none."""
+        if not hasattr(self._lane, "instance"):
+            try:
+                self._lane.instance = self.made_by()
+            except LaneEnded:
+                raise
+            except BaseException as error:
+                error.add_note(f"in the set-up of {self.__name__}, before its first row on this lane")
+                raise
+        return self._lane.instance.__call__  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Ends what this lane's instance has prepared, if there is one."""
+        instance = self._lane.__dict__.pop("instance", None)
+        close = getattr(instance, "close", None)
+        if close is not None:
+            close()
+
+
+_METHODS = {
+    "update": "update(self, x, ...) adds a row",
+    "merge": "merge(self, other) adds what another instance holds",
+    "finish": "finish(self) gives the result",
+}
+
+
+def is_aggregate(function: object) -> bool:
+    """Whether it is a class with the methods of an aggregate."""
+    return isinstance(function, type) and all(callable(getattr(function, name, None)) for name in _METHODS)
+
+
+class Aggregate:
+    """An aggregate function that is a class.
+
+    It looks like its ``update`` to those who ask for parameters and annotations.
+    """
+
+    def __init__(self, made_by: type) -> None:
+        self.made_by = made_by
+        self.__name__ = sql_name(made_by)
+        self.__doc__ = inspect.getdoc(made_by)
+        update = getattr(made_by, "update", None)
+        if inspect.isfunction(update):
+            self.__wrapped__ = update
+            parameters = list(inspect.signature(update).parameters.values())
+            self.__signature__ = inspect.signature(update).replace(parameters=parameters[1:])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Aggregate, (self.made_by,)
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise TypeError(f"{self.__name__} is an aggregate: SQL gives it the rows of a group")
+
+    def wrong(self) -> str | None:
+        """Why this class can be no aggregate, if it cannot."""
+        for name, meaning in _METHODS.items():
+            method = inspect.getattr_static(self.made_by, name, None)
+            if method is None:
+                return f"an aggregate's class has a method {name}: {meaning}"
+            if not inspect.isfunction(method):
+                return f"{name} is a plain method, as in: {meaning}"
+            if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
+                return f"{name} is a plain method, neither async nor a generator"
+        for name, arguments in (("merge", "so"), ("finish", "s")):
+            try:
+                inspect.signature(getattr(self.made_by, name)).bind(*arguments)
+            except TypeError as error:
+                return f"{_METHODS[name]}; this one cannot be called so: {error}"
+        missing = needed(self.made_by)
+        if missing:
+            return f"each group makes an instance without arguments; this class needs {missing}"
+        return None
+
+    def takes_any(self) -> bool:
+        """Whether its update has parameters beside the instance."""
+        return len(inspect.signature(self.made_by.update).parameters) > 1
+
+
+def needed(made_by: type) -> str:
+    """The parameters that an instance of a class cannot be made without."""
+    try:
+        parameters = inspect.signature(made_by).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    by_itself = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return ", ".join(
+        item.name for item in parameters if item.default is item.empty and item.kind not in by_itself
+    )
+
+
+def sql_name(made_by: type) -> str:
+    """What SQL calls a class.
+
+    >>> class HTTPStatus2Text: ...
+    >>> sql_name(HTTPStatus2Text)
+    'http_status2_text'
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", made_by.__name__).lower()

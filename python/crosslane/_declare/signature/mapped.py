@@ -1,0 +1,92 @@
+"""A function of :func:`crosslane.map` that is not declared, as workers call it and as the engine needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from crosslane._arrow.batches import WISHES, batches, is_batch
+from crosslane._arrow.encode import Encoder
+from crosslane._arrow.sql_types import struct_type
+from crosslane._declare.classes import Stateful
+from crosslane._runtime.sql import quoted
+
+
+@dataclass
+class Stream:
+    """A stream function as the guest's loop and the engine need it."""
+
+    name: str
+    callable: Callable[..., Any]
+    #: One of `WISHES`.
+    wish: str
+    #: The columns of its results, if they are declared.
+    schema: pa.Schema | None
+    deterministic: bool
+    timeout: float | None
+    memory_limit: int | None
+    on_error: str
+    retries: int
+    file: str
+    line: int
+    kind = "stream"
+    table = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The libraries that its lanes need."""
+        return ["pyarrow", self.wish.split(".")[0]]
+
+    def message(self) -> dict[str, Any]:
+        """What the engine is told, as JSON."""
+        declared = "" if self.schema is None else struct_type(self.schema).removeprefix("STRUCT")
+        return {
+            "signature": f"{quoted(self.name)}(rows TABLE) -> TABLE{declared}",
+            "kind": self.kind,
+            "admits_null": [True],
+            "calling": "vectorized",
+            "deterministic": self.deterministic,
+            "timeout": self.timeout,
+            "memory_limit": self.memory_limit,
+            "on_error": self.on_error,
+            "retries": self.retries,
+            "set_up": isinstance(self.callable, Stateful),
+            "file": self.file,
+            "line": self.line,
+        }
+
+    def set_up(self) -> None:
+        """Prepares what the function needs before its first batch. Called by the native guest, before each."""
+        if isinstance(self.callable, Stateful):
+            self.callable.callee()
+
+    def answers(
+        self, array: pa.StructArray, most: int
+    ) -> list[tuple[str, pa.StructArray]] | Iterator[tuple[str, pa.StructArray]]:
+        """What the function gives for a batch: a list, if it has given all. Called by the native guest."""
+        function = self.callable.callee() if isinstance(self.callable, Stateful) else self.callable
+        result = function(WISHES[self.wish](pa.RecordBatch.from_struct_array(array)))
+        if result is None:
+            return []
+        encoder = self._encoder()
+        if is_batch(result):
+            return [encoded for batch in batches(result) for encoded in encoder.encode(batch, most)]
+        if not hasattr(result, "__iter__"):
+            raise TypeError(
+                f"{self.name} gives a batch, yields batches, or gives None, and gave {type(result).__name__}"
+            )
+        return self._each(result, most)
+
+    def _each(self, results: Iterable[Any], most: int) -> Iterator[tuple[str, pa.StructArray]]:
+        encoder = self._encoder()
+        for result in results:
+            for batch in batches(result):
+                yield from encoder.encode(batch, most)
+
+    def _encoder(self) -> Encoder:
+        if not hasattr(self, "_known"):
+            self._known = Encoder(self.schema)
+        return self._known
