@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 def is_batch(thing: object) -> bool:
-    """Whether a thing is a batch, or several, and no iterable of them."""
+    """Whether a thing is one or more batches itself, and no iterable of batches."""
     return (
         isinstance(thing, (pa.RecordBatch, pa.Table, dict))
         or hasattr(thing, "__arrow_c_stream__")
@@ -19,10 +19,10 @@ def is_batch(thing: object) -> bool:
 
 
 def batches(thing: Any) -> Iterator[pa.RecordBatch]:
-    """The batches that a thing is.
+    """The batches of a thing that is one or more batches.
 
     Raises:
-        TypeError: if it is none.
+        TypeError: if it is no batch.
     """
     if isinstance(thing, pa.RecordBatch):
         yield thing
@@ -61,8 +61,8 @@ def _to_table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
-#: What a function may want, by its parameter's annotation.
-WISHES: dict[str, Callable[[pa.RecordBatch], Any]] = {
+#: The classes of batches that a function may take, by the annotation of its parameter.
+FRAMES: dict[str, Callable[[pa.RecordBatch], Any]] = {
     "pyarrow": lambda batch: batch,
     "pyarrow.Table": _to_table,
     "pandas": _to_pandas,

@@ -1,4 +1,4 @@
-"""What vectorized functions return, as pyarrow arrays of the declared type."""
+"""Results of vectorized functions, converted to pyarrow arrays of the declared type."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import pyarrow.compute as pc
 from crosslane.types import decimal_of
 
 _DAY = 86_400_000_000
-#: Enough digits for any number that fits a DECIMAL, and to see of any other that it does not.
+#: Has enough digits for any DECIMAL, and to tell that a larger number does not fit.
 _DIGITS = decimal.Context(prec=400)
 
 
 def fitting(result: Any, kind: pa.DataType) -> pa.Array | list[Any]:
-    """A column of any library as an array of a type; or what it holds as a list, if these are Python's objects, which
-    are results like those of a row function.
+    """A column of any library as an array of a type.
+
+    A column of Python's objects is returned as a list: they are converted like the results of a row function.
 
     Raises:
         TypeError, ValueError, OverflowError: if it is no column, or has values that the type does not have.
@@ -46,7 +47,7 @@ def _column(result: Any, kind: pa.DataType) -> pa.Array | list[Any]:
     if library == "numpy" and getattr(result, "ndim", 0) == 1:
         return result.tolist() if result.dtype == object else _from_numpy(result, kind)
     if isinstance(result, (list, tuple)):
-        # The function may change its own while values are computed.
+        # A copy, because the function may change its own list later.
         return list(result)
     raise TypeError(
         f"returned {type(result).__name__} where a column is due: a pyarrow array, or a numpy, pandas or polars one"
@@ -57,12 +58,12 @@ def _from_numpy(result: Any, kind: pa.DataType) -> pa.Array:
     import numpy
 
     if result.dtype.kind in "mM":
-        # pyarrow knows four units, and no multiples of them.
+        # pyarrow has four units of time, and no multiples of them.
         unit, _ = numpy.datetime_data(result.dtype)
         if not (unit in ("s", "ms", "us", "ns") or (unit == "D" and result.dtype.kind == "M")):
             unit = "ns" if unit in ("ps", "fs", "as") else "s"
         result = result.astype(f"{result.dtype.kind}8[{unit}]", copy=False)
-    # NaN is no value of any other type: it stands for NULL.
+    # NaN stands for NULL in all types but floats.
     return pa.array(result, from_pandas=not pa.types.is_floating(kind))
 
 
@@ -97,7 +98,7 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _infinite(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Infinite floats as dates or moments; no other float is one, and NaN is NULL."""
+    """Floats as dates or timestamps: infinities, and NaN, which is NULL. Any other float is an error."""
     most = 2 ** (kind.bit_width - 1) - 1
     numbers = {math.inf: most, -math.inf: -most}
 
@@ -119,7 +120,7 @@ def _rounded(array: pa.Array, scale: int) -> pa.Array:
 
 
 def _decimals(values: Iterable[float | None], kind: pa.DataType) -> pa.Array:
-    """Floats as DECIMAL, rounded as a row function's; or as HUGEINT, which are not rounded."""
+    """Floats as DECIMAL, rounded as results of row functions are; or as HUGEINT, where a fraction is an error."""
     unit = decimal.Decimal(1).scaleb(-kind.scale)
     whole = pa.types.is_decimal256(kind)
     name = "HUGEINT" if whole else f"DECIMAL({kind.precision},{kind.scale})"
@@ -141,6 +142,7 @@ def _decimals(values: Iterable[float | None], kind: pa.DataType) -> pa.Array:
 
 
 def _has_views(kind: pa.DataType) -> bool:
+    """Whether a type has list views, at any depth."""
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         return True
     return any(_has_views(kind.field(index).type) for index in range(kind.num_fields))
@@ -162,8 +164,11 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
 
 
 def _check(array: pa.Array, kind: pa.DataType) -> None:
-    """Refuses, at any depth, what pyarrow's casts would change: they make infinity of what is too large for FLOAT and true
-    of any number, take integers for times and times for integers, cut moments to days and times, and forget zones."""
+    """Refuses, at any depth, values that a cast of pyarrow would change silently.
+
+    pyarrow's casts make infinity of a number that is too large for FLOAT, and true of any number. They take integers for
+    times and times for integers. They cut timestamps to dates and times, and drop time zones.
+    """
     given = array.type
     if pa.types.is_float32(kind):
         if pa.types.is_float64(given):
@@ -171,7 +176,7 @@ def _check(array: pa.Array, kind: pa.DataType) -> None:
             if len(large):
                 raise OverflowError(f"returned {large[0].as_py()!r}, which does not fit FLOAT")
     elif pa.types.is_boolean(kind):
-        _check_kept(array, kind)
+        _check_same(array, kind)
     elif pa.types.is_temporal(kind):
         if pa.types.is_integer(given) or (pa.types.is_time(kind) and pa.types.is_timestamp(given)):
             raise TypeError(f"returned {given} where {_name(kind)} is due")
@@ -180,7 +185,7 @@ def _check(array: pa.Array, kind: pa.DataType) -> None:
                 f"returned {given} where TIMESTAMP is due; declare TIMESTAMPTZ, or return moments without a zone"
             )
         if pa.types.is_date(kind) and pa.types.is_timestamp(given):
-            _check_kept(array, kind)
+            _check_same(array, kind)
     elif pa.types.is_integer(kind) and pa.types.is_temporal(given):
         raise TypeError(f"returned {given} where {kind} is due")
     elif pa.types.is_struct(kind) and pa.types.is_struct(array.type):
@@ -195,14 +200,14 @@ def _check(array: pa.Array, kind: pa.DataType) -> None:
         _check(array.flatten(), kind.value_type)
 
 
-def _check_kept(array: pa.Array, kind: pa.DataType) -> None:
-    """Refuses values that a cast to the type and back would change."""
+def _check_same(array: pa.Array, kind: pa.DataType) -> None:
+    """Refuses values that differ after a cast to the type and back."""
     changed = array.filter(pc.not_equal(array.cast(kind).cast(array.type), array)).drop_null()
     if len(changed):
         raise TypeError(f"returned {changed[0]} where {_name(kind)} is due")
 
 
 def _name(kind: pa.DataType) -> str:
-    """A type by its name in SQL, as far as there is one name for it."""
+    """The name of a type in SQL, or else in Arrow."""
     names = {"bool": "BOOLEAN", "date": "DATE", "time": "TIME", "timestamp": "TIMESTAMP"}
     return next((name for start, name in reversed(names.items()) if str(kind).startswith(start)), str(kind))

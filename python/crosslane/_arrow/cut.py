@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: The most rows of a batch, either way.
+#: The largest number of rows of a batch, in both directions.
 MOST_ROWS = 65_536
 
 
 def cut_batch(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """A batch, cut into parts that have about so many bytes at most when they travel, if one row has no more."""
+    """A batch in parts of about ``most`` bytes at most as they travel. A part of one row may be longer."""
     weighers = [_weigher(column) for column in batch.columns]
 
     def cut(start: int, rows: int) -> Iterator[pa.RecordBatch]:
@@ -29,7 +29,10 @@ def cut_batch(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 
 
 def _compact(part: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows. A cast of a part of lists makes the elements of all rows longer, also of those that are not in it."""
+    """The same rows, without the elements of other rows.
+
+    A cast of a slice of lists would decode the dictionaries in the elements of all rows of the batch.
+    """
     if not any(map(_has_nested_dictionary, part.schema.types)):
         return part
     rows = pa.array(range(part.num_rows), pa.int32())
@@ -40,7 +43,7 @@ def _compact(part: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def cut_array(array: pa.StructArray, most: int) -> Iterator[pa.StructArray]:
-    """What a cast has made longer than so many bytes, cut again."""
+    """An array in pieces of ``most`` bytes at most: a cast may have made it longer. A piece of one row may be longer."""
     if array.nbytes <= most or len(array) <= 1:
         yield array
         return
@@ -50,7 +53,10 @@ def cut_array(array: pa.StructArray, most: int) -> Iterator[pa.StructArray]:
 
 
 def _weigher(column: pa.Array) -> Callable[[int, int], int]:
-    """Says how many bytes so many rows of a column from one on have, with their values in the place of a dictionary's codes."""
+    """A function that returns the bytes of a slice of a column, with values instead of a dictionary's indices.
+
+    It takes the first row and the number of rows.
+    """
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if isinstance(column, pa.DictionaryArray) and _has_lengths(column.type.value_type):
@@ -60,6 +66,7 @@ def _weigher(column: pa.Array) -> Callable[[int, int], int]:
 
 
 def _weight(column: pa.Array) -> int:
+    """About how many bytes a column has, with values instead of a dictionary's indices."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if isinstance(column, pa.DictionaryArray):

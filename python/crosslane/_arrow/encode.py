@@ -12,12 +12,12 @@ from crosslane._arrow.convert import fitting
 from crosslane._arrow.cut import cut_array, cut_batch
 from crosslane._arrow.sql_types import sql_type, struct_type
 
-#: Arrow's type of a UUID.
+#: The Arrow type of a UUID.
 _UUID = pa.binary(16)
 
 
 class Columns:
-    """The columns of a table as they travel."""
+    """The columns of batches, and the types with which they travel."""
 
     def __init__(self, schema: pa.Schema) -> None:
         if not schema.names:
@@ -29,15 +29,14 @@ class Columns:
                 raise TypeError(f"column {field.name}: {error}") from None
         self.given = schema
         self.type: pa.StructType = _guest.table_type(struct_type(schema))
-        #: What a lane is told of them.
+        #: The columns as a lane is told of them.
         self.text = f"({_guest.parse_type(struct_type(schema))})"
         self.schema = pa.schema(list(self.type))
 
     def array(self, batch: pa.RecordBatch) -> pa.StructArray:
-        """A batch with these columns as it travels.
+        """A batch with these columns, as it travels.
 
         Raises:
-            KeyError: if it has not all columns.
             pyarrow.ArrowInvalid: if a value does not fit.
         """
         columns = [
@@ -54,15 +53,15 @@ def _cast(column: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 class Encoder:
-    """Makes batches what travels: of bounded length, with their types."""
+    """Prepares batches for a lane: cut, and with their own types."""
 
     def __init__(self, schema: pa.Schema | None = None) -> None:
-        #: The columns that are declared, if they are.
+        #: The declared columns, if there are any.
         self._declared = Columns(schema) if schema is not None else None
         self._last: Columns | None = None
 
     def encode(self, batch: pa.RecordBatch, most: int) -> Iterator[tuple[str, pa.StructArray]]:
-        """A batch as those that travel, with their types, each of at most so many bytes, if one row has no more."""
+        """Parts of a batch, each with its types and of at most ``most`` bytes. A part of one row may be longer."""
         if self._declared:
             table, batch = self._declared, _chosen(batch, self._declared.given.names)
         elif self._last is None or self._last.given != batch.schema:
@@ -75,7 +74,7 @@ class Encoder:
 
 
 class Chooser:
-    """Makes batches what travels to a function that declares the columns of its input: these, of just their types."""
+    """Prepares batches for a function that declares the columns of its input: takes these, and casts them."""
 
     def __init__(self, columns: str) -> None:
         self._text = f"({columns})"
@@ -87,32 +86,37 @@ class Chooser:
 
         Raises:
             ValueError: if a column is missing.
-            TypeError, ValueError, OverflowError: if a column cannot become what is declared; it names the column.
+            TypeError, ValueError, OverflowError: if a column cannot be cast; it names the column.
         """
-        places = self._places(batch.schema.names)
-        for part in cut_batch(batch.select(places), most):
+        indices = self._indices(batch.schema.names)
+        for part in cut_batch(batch.select(indices), most):
             columns = [fit_column(column, field) for column, field in zip(part.columns, self._type)]
             fitted = pa.RecordBatch.from_arrays(columns, schema=self._schema)
             for piece in cut_array(fitted.to_struct_array(), most):
                 yield self._text, piece
 
-    def _places(self, names: list[str]) -> list[int]:
-        """Where the declared columns are, as SQL finds them: whatever their case."""
+    def _indices(self, names: list[str]) -> list[int]:
+        """The indices of the declared columns. As in SQL, the case of names does not matter."""
         lower = [name.lower() for name in names]
-        places, missing = [], []
+        indices, missing = [], []
         for field in self._type:
-            found = [place for place, name in enumerate(names) if name == field.name]
-            found = found or [place for place, name in enumerate(lower) if name == field.name.lower()]
+            found = [index for index, name in enumerate(names) if name == field.name]
+            found = found or [index for index, name in enumerate(lower) if name == field.name.lower()]
             if len(found) > 1:
                 raise ValueError(f"the input has {len(found)} columns {field.name}")
-            places += found
+            indices += found
             missing += [] if found else [field.name]
         if missing:
             raise ValueError(f"the input has no column {', '.join(missing)}; it has {', '.join(names)}")
-        return places
+        return indices
 
 
 def fit_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    """A column as an array of a field's type.
+
+    Raises:
+        TypeError, ValueError, OverflowError: if it cannot be cast; it names the column.
+    """
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if column.type == field.type:

@@ -32,10 +32,10 @@ _PLAIN = {
     pa.timestamp("us"): "TIMESTAMP",
     pa.timestamp("ns"): "TIMESTAMP_NS",
     pa.month_day_nano_interval(): "INTERVAL",
-    # A column of NULLs alone, as DuckDB has it.
+    # A column of NULLs only; DuckDB gives it this type, too.
     pa.null(): "INTEGER",
 }
-#: Digits of a DECIMAL.
+#: The most digits of a DECIMAL.
 _MOST_DIGITS = 38
 
 
@@ -43,7 +43,7 @@ def sql_type(data_type: pa.DataType) -> str:
     """The SQL type of an Arrow type.
 
     Raises:
-        TypeError: if SQL has none.
+        TypeError: if SQL has no such type.
 
     >>> sql_type(pa.list_(pa.large_string()))
     'VARCHAR[]'
@@ -82,4 +82,5 @@ def sql_type(data_type: pa.DataType) -> str:
 
 
 def struct_type(fields: Iterable[pa.Field]) -> str:
+    """The STRUCT with these fields."""
     return f"STRUCT({', '.join(f'{quoted(field.name)} {sql_type(field.type)}' for field in fields)})"

@@ -19,7 +19,7 @@ from crosslane._declare.library import refuse_while_loading
 from crosslane._declare.pickles import dump
 from crosslane._declare.signature.mapped import Stream
 from crosslane._declare.signature.resolve import resolve
-from crosslane._declare.signature.resolve_stream import wish_of
+from crosslane._declare.signature.resolve_stream import frame_of
 from crosslane._runtime.children import end_with_this_process
 from crosslane._runtime.languages import command
 from crosslane._runtime.sql import takes_table
@@ -127,7 +127,7 @@ def map(
     stream = Stream(
         name=declaration.name,
         callable=declaration.function,
-        wish=wish_of(declaration),
+        frame=frame_of(declaration),
         schema=schema,
         deterministic=declaration.deterministic,
         timeout=declaration.timeout,

@@ -11,7 +11,7 @@ from crosslane._declare.classes import Stateful
 
 
 def underlying(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that a callable calls: it has its code and its annotations, if it is written in Python."""
+    """The function that a callable calls in the end. If it is written in Python, it has the code and the annotations."""
     while function is not (inner := _inner(function)):
         function = inner
     if isinstance(function, type):
@@ -29,11 +29,16 @@ def defined_at(function: Callable[..., Any]) -> tuple[str, int]:
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What a partial calls, or what a decorator wraps, which raises ValueError if that is itself in the end."""
+    """The function that a partial calls or a decorator wraps.
+
+    Raises:
+        ValueError: if wrappers wrap each other in a circle.
+    """
     return function.func if isinstance(function, functools.partial) else inspect.unwrap(function)
 
 
 def name_of(function: Callable[..., Any]) -> str:
+    """A function's own name, or the name of its class if it has none."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__name__", None)
@@ -46,7 +51,10 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether a call of the function gives a generator. What a decorator wraps may give one, and the decorator something else."""
+    """Whether a call of the function gives a generator.
+
+    A decorated function counts as it is: its wrapper need not give what the wrapped function gives.
+    """
     if isinstance(function, Stateful):
         return is_generator(function.made_by.__call__)
     called = inspect.isroutine(function) or isinstance(function, functools.partial)

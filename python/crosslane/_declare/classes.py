@@ -12,14 +12,14 @@ from crosslane._runtime.errors import LaneEnded
 
 
 def is_stateful(function: object) -> bool:
-    """Whether it is a class whose instances are called."""
+    """Whether a function is a class whose instances can be called."""
     return isinstance(function, type) and any("__call__" in vars(base) for base in function.__mro__)
 
 
 class Stateful:
-    """A function that is a class: to make an instance is its set-up, its ``close`` is its tear-down.
+    """A class as a function: making an instance is its set-up, and the method ``close`` is its tear-down.
 
-    It looks like its ``__call__`` to those who ask for parameters and annotations.
+    ``inspect`` sees the parameters and annotations of the method ``__call__``.
     """
 
     def __init__(self, made_by: type) -> None:
@@ -30,7 +30,7 @@ class Stateful:
         self.__doc__ = inspect.getdoc(made_by)
         parameters = list(inspect.signature(call).parameters.values())
         self.__signature__ = inspect.signature(call).replace(parameters=parameters[1:])
-        # Each lane is a thread, if it is no process.
+        # A host lane is a thread of this process, and has an instance of its own.
         self._lane = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -40,7 +40,7 @@ class Stateful:
         return self.callee()(*arguments)
 
     def callee(self) -> Callable[..., Any]:
-        """The method of this lane's instance, which is made now if there is none."""
+        """The method ``__call__`` of this lane's instance. The first call makes the instance."""
         if not hasattr(self._lane, "instance"):
             try:
                 self._lane.instance = self.made_by()
@@ -52,7 +52,7 @@ class Stateful:
         return self._lane.instance.__call__  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Ends what this lane's instance has prepared, if there is one."""
+        """Closes this lane's instance, if there is one."""
         instance = self._lane.__dict__.pop("instance", None)
         close = getattr(instance, "close", None)
         if close is not None:
@@ -67,14 +67,14 @@ _METHODS = {
 
 
 def is_aggregate(function: object) -> bool:
-    """Whether it is a class with the methods of an aggregate."""
+    """Whether a function is a class with the methods of an aggregate."""
     return isinstance(function, type) and all(callable(getattr(function, name, None)) for name in _METHODS)
 
 
 class Aggregate:
-    """An aggregate function that is a class.
+    """A class as an aggregate function.
 
-    It looks like its ``update`` to those who ask for parameters and annotations.
+    ``inspect`` sees the parameters and annotations of the method ``update``.
     """
 
     def __init__(self, made_by: type) -> None:
@@ -94,7 +94,7 @@ class Aggregate:
         raise TypeError(f"{self.__name__} is an aggregate: SQL gives it the rows of a group")
 
     def wrong(self) -> str | None:
-        """Why this class can be no aggregate, if it cannot."""
+        """Why this class cannot be an aggregate; None if it can."""
         for name, meaning in _METHODS.items():
             method = inspect.getattr_static(self.made_by, name, None)
             if method is None:
@@ -114,12 +114,12 @@ class Aggregate:
         return None
 
     def takes_any(self) -> bool:
-        """Whether its update has parameters beside the instance."""
+        """Whether ``update`` has a parameter besides ``self``."""
         return len(inspect.signature(self.made_by.update).parameters) > 1
 
 
 def needed(made_by: type) -> str:
-    """The parameters that an instance of a class cannot be made without."""
+    """The parameters without a default that making an instance of a class needs, with commas between them."""
     try:
         parameters = inspect.signature(made_by).parameters.values()
     except (TypeError, ValueError):
@@ -131,7 +131,7 @@ def needed(made_by: type) -> str:
 
 
 def sql_name(made_by: type) -> str:
-    """What SQL calls a class.
+    """The name of a class in SQL, in snake case.
 
     >>> class HTTPStatus2Text: ...
     >>> sql_name(HTTPStatus2Text)

@@ -12,15 +12,15 @@ from crosslane._declare.callables import defined_at, is_async, name_of
 from crosslane._declare.classes import Aggregate, Stateful, is_stateful, needed
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-#: Rows of a batch that an ``async`` function works on at once, unless it says otherwise.
+#: How many rows of a batch an ``async`` function works on at once by default.
 DEFAULT_CONCURRENCY = 16
-#: What the engine takes.
+#: The largest values that the engine takes.
 _MOST_CONCURRENCY = 65_536
 _MOST_RETRIES = 1_000_000
 _LONGEST_TIMEOUT = 1_000_000_000
 _LARGEST_MEMORY_LIMIT = 1 << 50
 _MOST_ROWS = (1 << 63) - 1
-#: A signature of no parameters, with a name or without.
+#: A signature without parameters, with a name or without.
 _NO_PARAMETERS = re.compile(r'\s*("([^"]|"")*"|[^"(]*)\s*\(\s*\)')
 
 
@@ -28,47 +28,33 @@ class DeclarationError(Exception):
     """A function was declared in a way that cannot work; the message says where."""
 
 
-class Options(TypedDict, total=False):
-    """The options of a function; :func:`udf` says what they mean."""
+class AggregateOptions(TypedDict, total=False):
+    """The options of an aggregate, which all functions have; :func:`udaf` says what they mean."""
 
     name: str | None
     nulls: Literal["skip", "call"]
-    deterministic: bool
     vectorized: bool
-    concurrency: int | None
     timeout: float | None
     memory_limit: int | str | None
     on_error: Literal["fail", "null"]
     retries: int
+
+
+class Options(AggregateOptions, total=False):
+    """The options of a function; :func:`udf` says what they mean."""
+
+    deterministic: bool
+    concurrency: int | None
     inline: bool
     overload: bool
 
 
-class TableOptions(TypedDict, total=False):
+class TableOptions(AggregateOptions, total=False):
     """The options of a table function; :func:`udtf` says what they mean."""
 
-    name: str | None
-    nulls: Literal["skip", "call"]
     deterministic: bool
-    vectorized: bool
-    timeout: float | None
-    memory_limit: int | str | None
-    on_error: Literal["fail", "null"]
-    retries: int
     partitions: Callable[..., Iterable[Any]] | None
     cardinality: int | None
-
-
-class AggregateOptions(TypedDict, total=False):
-    """The options of an aggregate; :func:`udaf` says what they mean."""
-
-    name: str | None
-    nulls: Literal["skip", "call"]
-    vectorized: bool
-    timeout: float | None
-    memory_limit: int | str | None
-    on_error: Literal["fail", "null"]
-    retries: int
 
 
 @dataclass
@@ -90,7 +76,7 @@ class Declaration:
     overload: bool
     #: The options as they were given.
     given: Options
-    #: What it is: ``"scalar"`` or ``"table"``.
+    #: ``"scalar"``, ``"table"`` or ``"aggregate"``.
     kind: str = "scalar"
     partitions: Callable[..., Any] | None = None
     cardinality: int | None = None
@@ -101,7 +87,7 @@ class Declaration:
         self.file, self.line = defined_at(self.function)
 
     def error(self, message: str) -> DeclarationError:
-        """An error that names the function and where it is defined."""
+        """An error that names the function and the line where it is defined."""
         place = f"{self.file}:{self.line}: " if self.line else ""
         return DeclarationError(f"{place}function {self.name}: {message}")
 
@@ -130,15 +116,15 @@ def declare(
     given = {key: value for key, value in locals().items() if key in known.__annotations__}
     if kind == "scalar" and is_stateful(function):
         function = Stateful(function)  # type: ignore[arg-type]
-    of_plain_table = False
+    is_plain_class = False
     if kind == "table" and isinstance(function, type):
         from crosslane._runtime.sql import takes_table
 
         if takes_table(signature):
             function = Stateful(function) if is_stateful(function) else function
         else:
-            # Its instances are the rows, if they can be.
-            of_plain_table = not hasattr(function, "__iter__")
+            # A class whose instances can be iterated over is called, and gives an iterator of rows.
+            is_plain_class = not hasattr(function, "__iter__")
     if kind == "aggregate":
         if not isinstance(function, type):
             raise DeclarationError(f"udaf decorates a class, not {function!r}")
@@ -161,7 +147,7 @@ def declare(
         kind=kind,
         partitions=partitions,
     )
-    if of_plain_table:
+    if is_plain_class:
         raise declaration.error(
             "a table function is a generator; a class is for udf, and for a udtf whose parameter is a TABLE"
         )
@@ -217,7 +203,7 @@ def _name_in(signature: str | None) -> str | None:
 
 
 def _is_number(value: object, kind: type) -> bool:
-    """Whether a value is a number, of the kind; True and False are none."""
+    """Whether a value is a number of a kind; True and False are not."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 

@@ -31,8 +31,9 @@ def udf(signature: str | None = None, /, **options: Unpack[Options]) -> Callable
 def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
     """Declares a function for SQL. The function itself stays as it is, and can be called as before.
 
-    A class whose instances are called is a stateful function: each lane makes an instance, without arguments, before its
-    first row, calls its ``__call__`` for the rows, and its ``close``, if it has one, when the lane is not needed any more.
+    A class whose instances can be called is a stateful function. Each lane makes an instance without arguments before its
+    first row, and calls the instance for each row. When the lane is not needed any more, it calls the instance's ``close``,
+    if there is one.
 
     Use it bare, ``@udf``, with options, ``@udf(timeout=10)``, or with a signature in SQL's types,
     ``@udf("slug(title VARCHAR) -> VARCHAR")``. Without a signature the types come from the
@@ -45,8 +46,8 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
         deterministic: equal arguments give equal results, so that the engine may call once for
             many rows; ``False`` for functions such as a random number.
         vectorized: the function takes and returns whole columns: pyarrow arrays, or numpy, pandas
-            or polars by annotation. A generator is called once per worker: with an iterator of batches, each a column, or a tuple of
-            them; it yields a column for each before it asks for the next.
+            or polars by annotation. A generator is called once per worker, with an iterator of batches: each is a column, or
+            a tuple of columns. It yields a column for each batch before it asks for the next.
         concurrency: rows that an ``async`` function works on at once in each worker; 16 by default.
         timeout: seconds after which a call is ended (a row's; a vectorized function's batch).
         memory_limit: bytes that the function may allocate, as a number or text such as ``"500 MB"``.
@@ -54,23 +55,13 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
         retries: how often a failed call is tried again, with growing pauses.
         inline: a row function that is one expression is compiled into the loop over the rows;
             ``False``: it is called for each.
-        overload: whether functions of the name that take other types stay beside it. A file may then declare several under
-            one name, also with one ``def`` after the other.
+        overload: whether functions of the same name that take other types stay. A file may then declare several functions
+            under one name, also with several ``def`` of that name.
 
     Raises:
         DeclarationError: if an option cannot have the value that it was given.
     """
-    if function is None or isinstance(function, str):
-
-        def decorate(decorated: F) -> F:
-            _mark(declare(decorated, function, **options))
-            return decorated
-
-        return decorate
-    if not callable(function):
-        raise DeclarationError(f"udf decorates a function, not {function!r}")
-    _mark(declare(function, **options))
-    return function
+    return _decorate("udf", function, "scalar", options)
 
 
 @overload
@@ -84,20 +75,20 @@ def udtf(signature: str | None = None, /, **options: Unpack[TableOptions]) -> Ca
 def udtf(function: Any = None, /, **options: Unpack[TableOptions]) -> Any:
     """Declares a table function for SQL: a generator of rows. The function itself stays as it is.
 
-    Its columns come from a signature, ``@udtf("numbers(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)")``, or from its result's
-    annotation: an ``Iterator`` of a dataclass, a NamedTuple or a TypedDict. It yields tuples or lists of the columns' values,
-    dicts, or objects with attributes of the columns' names; for one column also the value itself. An exception that it yields
-    is the error of one row.
+    Its columns come from a signature, ``@udtf("numbers(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)")``, or from the annotation of
+    its result: an ``Iterator`` of a dataclass, a NamedTuple or a TypedDict. A row that it yields is a tuple, a list or a dict
+    of the columns' values, or an object with attributes of the columns' names. If there is one column, a row may be the value
+    itself. An exception that it yields is the error of one row.
 
     SQL passes parameters without a default by position, and may pass those with a default by name
     (``numbers(5, step := 2)``). A function with a keyword-only parameter ``wanted`` is told the names of the columns that the
-    query wants; its rows may have these alone.
+    query wants; its rows may have only these.
 
     A function whose one parameter is a table, ``@udtf("late(flights TABLE(id BIGINT)) -> TABLE(id BIGINT)")``, is a stream
-    function, for :func:`crosslane.map`. It is called with each batch of its input: with a list of rows, which are named tuples, or
-    with ``vectorized=True`` with a pyarrow RecordBatch (by annotation a pyarrow Table, or a DataFrame of pandas or polars). It yields
-    rows or batches as other table functions do, or returns None for none. A class whose instances are called is a stateful one, as for
-    :func:`udf`.
+    function, for :func:`crosslane.map`. It is called with each batch of its input: a list of rows, which are named tuples, or
+    with ``vectorized=True`` a pyarrow RecordBatch (by annotation a pyarrow Table, or a DataFrame of pandas or polars). It
+    yields rows or batches as other table functions do, or returns None for no rows. A class whose instances can be called is
+    a stateful stream function, as for :func:`udf`.
 
     Args:
         name: what SQL calls it; by default the function's own name.
@@ -106,29 +97,19 @@ def udtf(function: Any = None, /, **options: Unpack[TableOptions]) -> Any:
         deterministic: equal arguments give the same rows in the same order, so that the engine may do a scan again.
         vectorized: the function yields batches: pyarrow RecordBatches or Tables, polars or pandas frames, whatever has the
             Arrow PyCapsule interface, or a tuple or dict of columns.
-        timeout: seconds after which a function is ended that makes no row.
+        timeout: seconds after which a function that makes no row is ended.
         memory_limit: bytes that the function may allocate, as a number or text such as ``"500 MB"``.
         on_error: ``"fail"``: an exception ends the query; ``"null"``: a row that is an error is NULL, and an exception ends
             the table.
-        retries: how often a scan that failed is done again, with growing pauses.
-        partitions: a function of the same parameters, as far as it has them, that returns a list. The table function gets
-            one of its elements as its first argument, and several workers scan at once.
-        cardinality: how many rows there are, about: a hint for the optimizer.
+        retries: how often a failed scan is tried again, with growing pauses.
+        partitions: a function that returns a list. It may have the same parameters as the table function, or some of them.
+            The table function gets one element of the list as its first argument, and several workers scan at once.
+        cardinality: about how many rows there are: a hint for the optimizer.
 
     Raises:
         DeclarationError: if an option cannot have the value that it was given.
     """
-    if function is None or isinstance(function, str):
-
-        def decorate(decorated: F) -> F:
-            _mark(declare(decorated, function, kind="table", **options))
-            return decorated
-
-        return decorate
-    if not callable(function):
-        raise DeclarationError(f"udtf decorates a function, not {function!r}")
-    _mark(declare(function, kind="table", **options))
-    return function
+    return _decorate("udtf", function, "table", options)
 
 
 @overload
@@ -142,9 +123,9 @@ def udaf(signature: str | None = None, /, **options: Unpack[AggregateOptions]) -
 def udaf(made_by: Any = None, /, **options: Unpack[AggregateOptions]) -> Any:
     """Declares a class as an aggregate for SQL. The class itself stays as it is.
 
-    Each group has an instance, which is made without arguments. ``update(self, x, ...)`` adds a row to it, ``merge(self, other)``
-    what another instance holds, and ``finish(self)`` gives the result. What ``other`` holds may become a part of the instance: nobody
-    else uses it afterwards. ``finish`` changes nothing, because it may be called more than once.
+    Each group has an instance, which is made without arguments. ``update(self, x, ...)`` adds a row, ``merge(self, other)``
+    adds what another instance holds, and ``finish(self)`` gives the result. The objects of ``other`` may become a part of the
+    instance: nothing else uses them afterwards. ``finish`` changes nothing, because it may be called more than once.
 
     Use it bare, ``@udaf``, with options, ``@udaf(timeout=10)``, or with a signature in SQL's types,
     ``@udaf("total(x BIGINT) -> BIGINT")``. Without a signature the types come from the annotations of ``update`` and ``finish``.
@@ -164,29 +145,36 @@ def udaf(made_by: Any = None, /, **options: Unpack[AggregateOptions]) -> Any:
     Raises:
         DeclarationError: if the class can be no aggregate, or an option cannot have the value that it was given.
     """
-    if made_by is None or isinstance(made_by, str):
+    return _decorate("udaf", made_by, "aggregate", options)
 
-        def decorate(decorated: C) -> C:
-            _mark(declare(decorated, made_by, kind="aggregate", **options))
+
+#: What was declared since this process began to load a file, also functions whose variable has another value by now.
+#: None before that: a program that only declares functions keeps no list.
+declarations: list[Declaration] | None = None
+
+
+def _decorate(decorator: str, given: Any, kind: str, options: Any) -> Any:
+    """What a decorator returns: the function or class that it was given, or a decorator if it was given a signature."""
+    if given is None or isinstance(given, str):
+
+        def decorate(decorated: Any) -> Any:
+            _mark(declare(decorated, given, kind=kind, **options))
             return decorated
 
         return decorate
-    _mark(declare(made_by, kind="aggregate", **options))
-    return made_by
-
-
-#: What was declared since this process has loaded a file: a variable keeps only the last function that it was given. None before.
-declarations: list[Declaration] | None = None
+    if not callable(given) and kind != "aggregate":
+        raise DeclarationError(f"{decorator} decorates a function, not {given!r}")
+    _mark(declare(given, kind=kind, **options))
+    return given
 
 
 def _mark(declaration: Declaration) -> None:
     if declarations is not None:
         declarations.append(declaration)
     function = declaration.function
+    marked: Any = function.made_by if isinstance(function, (Stateful, Aggregate)) else function
     try:
-        (
-            function.made_by if isinstance(function, (Stateful, Aggregate)) else function
-        ).__crosslane__ = declaration  # type: ignore[attr-defined]
+        marked.__crosslane__ = declaration
     except (AttributeError, TypeError):
         raise declaration.error(
             "nothing can be noted on it; wrap it in a function, or give it to crosslane.register"
@@ -194,12 +182,15 @@ def _mark(declaration: Declaration) -> None:
 
 
 def declaration_of(function: object) -> Declaration | None:
-    """What a function was declared as. It may be a method or a wrapper of what was declared, and is called as such."""
+    """What a function was declared as; None if it was not.
+
+    A method or a wrapper of a declared function counts as declared, and is called itself.
+    """
     declaration = getattr(function, "__crosslane__", None) if callable(function) else None
     if not isinstance(declaration, Declaration):
         return None
     declared = declaration.function
     if isinstance(declared, (Stateful, Aggregate)):
-        # What inherits from a declared class is not declared, nor are instances.
+        # Subclasses of a declared class are not declared, and neither are its instances.
         return declaration if function is declared.made_by else None
     return declaration if declared is function else replace(declaration, function=function)

@@ -12,12 +12,12 @@ from typing import Any
 
 from crosslane._declare.declaration import DeclarationError
 
-#: Paths and contents of files that were run.
+#: The paths and contents of files that were run.
 Files = list[tuple[bytes, bytes]]
 
 
 class _Reader(SourceFileLoader):
-    """Runs the very text that it notes: what is cached of a file may be of an older text."""
+    """Notes the text of a file, and compiles that very text: a cached compilation may be of an older text."""
 
     def __init__(self, name: str, path: str, files: Files) -> None:
         super().__init__(name, path)
@@ -31,13 +31,13 @@ class _Reader(SourceFileLoader):
 
 
 class _Finder:
-    """Has the modules of a folder read by a :class:`_Reader`."""
+    """Finds modules as Python does, and has a :class:`_Reader` load those of a folder."""
 
     def __init__(self, folder: str, files: Files) -> None:
         self._folder = folder
         self._files = files
         installed = map(os.path.normpath, sysconfig.get_paths().values())
-        #: Where packages are installed in the folder.
+        #: Folders inside it in which packages are installed, such as those of a virtual environment.
         self._foreign = [place for place in installed if place != folder and _lies_in(place, folder)]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -52,12 +52,12 @@ class _Finder:
 
 
 def _lies_in(path: str, folder: str) -> bool:
-    """Whether a path is a folder, or begins with it."""
+    """Whether a path is a folder, or is inside it."""
     return path == folder or path.startswith(os.path.join(folder, ""))
 
 
 class _Spec(ModuleSpec):
-    """That of a file which has its own name only, and may yet lie in a package, for relative imports."""
+    """The spec of a file that has no package in its name, and resolves relative imports in its package."""
 
     def __init__(self, name: str, loader: SourceFileLoader, path: str, package: str) -> None:
         super().__init__(name, loader, origin=path)
@@ -70,7 +70,7 @@ class _Spec(ModuleSpec):
 
 
 def _packages(folder: str) -> tuple[list[str], str]:
-    """The packages that the files of a folder lie in, the outermost first, and the folder where they are found."""
+    """The packages around the files of a folder, the outermost first, and the folder that has the outermost."""
     packages: list[str] = []
     while os.path.basename(folder).isidentifier() and os.path.isfile(os.path.join(folder, "__init__.py")):
         folder, package = os.path.split(folder)
@@ -79,7 +79,7 @@ def _packages(folder: str) -> tuple[list[str], str]:
 
 
 def import_file(path: str, files: Files) -> ModuleType:
-    """Imports a file under its own name, unless another module has it."""
+    """Imports a file under its own name, unless another module has that name already."""
     folder, file = os.path.split(path)
     stem, suffix = os.path.splitext(file)
     if suffix != ".py":
@@ -93,7 +93,7 @@ def import_file(path: str, files: Files) -> ModuleType:
     module = module_from_spec(_Spec(name, loader, path, ".".join(packages)))
     sys.modules[name] = module
     finder = _Finder(os.path.join(root, *packages[:1]), files)
-    # Behind the finders of what is built in.
+    # Before the finder of files, and behind those of built-in and frozen modules.
     before = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
     sys.meta_path.insert(before, finder)
     try:

@@ -20,13 +20,13 @@ _loading = False
 
 
 def load_file(path: str | os.PathLike[str], files: Files | None = None) -> list[Declared]:
-    """Runs a file and collects the functions that it declares, in the order of their lines.
+    """Runs a file, and collects the functions that it declares in the order of its variables.
 
-    ``files`` gets the path and the content of each file that was run: this one, and those of its folder
-    that it imported.
+    Adds to ``files`` the path and the content of each file that was run: this one, and the files of its folder that it
+    has imported.
 
     Raises:
-        DeclarationError: if it declares none, or one that cannot work.
+        DeclarationError: if it declares no function, or one that cannot work.
         Exception: whatever the file itself raises.
     """
     path = os.path.normpath(path)
@@ -37,7 +37,7 @@ def load_file(path: str | os.PathLike[str], files: Files | None = None) -> list[
     decorators.declarations = [other for other in decorators.declarations or [] if other.file != real]
     with _is_loading():
         module = import_file(real, [] if files is None else files)
-    # By identity: what is callable may not be hashable.
+    # By identity: a callable need not be hashable.
     unique = {id(value): declaration_of(value) for value in vars(module).values()}
     declarations = _with_overloads([declaration for declaration in unique.values() if declaration])
     if not declarations:
@@ -48,11 +48,11 @@ def load_file(path: str | os.PathLike[str], files: Files | None = None) -> list[
 
 
 def load_pickles(descriptor: int) -> list[Declared]:
-    """The functions that :func:`crosslane.register` pickled, with their declarations; reads the file from its beginning."""
+    """The functions that :func:`crosslane.register` has pickled into the file of a descriptor, read from its beginning."""
     functions: list[Declared] = []
     with open(f"/proc/self/fd/{descriptor}", "rb") as file, _is_loading():
         while file.peek(1):
-            # In the program's order, so that names mean the same modules.
+            # In the program's order, so that a name means the same module here and there.
             folders = pickle.load(file)
             sys.path[:] = folders + [folder for folder in sys.path if folder not in folders]
             functions += pickle.load(file)
@@ -60,10 +60,10 @@ def load_pickles(descriptor: int) -> list[Declared]:
 
 
 def refuse_while_loading() -> None:
-    """Keeps a library from loading itself: each of its processes would start the next, without end.
+    """Refuses to connect or to register while a file is loaded: each process would start the next, without end.
 
     Raises:
-        DeclarationError: if a library is being loaded; it names the place that asked.
+        DeclarationError: if a library is being loaded; it names the line that asked.
     """
     if not _loading:
         return
@@ -87,18 +87,19 @@ def _is_loading() -> Iterator[None]:
 
 
 def _with_overloads(found: list[Declaration]) -> list[Declaration]:
-    """What a file's variables hold, and the overloads of it whose variables hold a later one now.
+    """The declarations that a file's variables hold, and their overloads.
 
-    Those of one name stand together, in the order in which they were declared.
+    Several ``def`` of one name leave only the last in the variable; the others are known from the decorator. Overloads
+    of one name stand together, in the order in which they were declared.
     """
     groups: dict[tuple[str, str], list[Declaration]] = {}
     for declaration in decorators.declarations or []:
-        groups.setdefault(_place(declaration), []).append(declaration)
-    # A wrapper of a function shares its options, and is called in place of it.
+        groups.setdefault(_file_and_name(declaration), []).append(declaration)
+    # A wrapper shares the options of the function that it wraps, and is called in its place.
     by_options = {id(declaration.given): declaration for declaration in found}
     result: dict[int, Declaration] = {}
     for declaration in found:
-        group = groups.get(_place(declaration), [])
+        group = groups.get(_file_and_name(declaration), [])
         if any(other.overload for other in group):
             group = [by_options.get(id(other.given), other) for other in group]
         else:
@@ -107,6 +108,6 @@ def _with_overloads(found: list[Declaration]) -> list[Declaration]:
     return list(result.values())
 
 
-def _place(declaration: Declaration) -> tuple[str, str]:
-    """The file and the name, by which overloads belong together."""
+def _file_and_name(declaration: Declaration) -> tuple[str, str]:
+    """The file and the name that overloads have in common."""
     return declaration.file, declaration.name.lower()

@@ -1,4 +1,4 @@
-"""Functions that a program hands over, pickled: what a worker can import by name, and all else by value."""
+"""Pickles functions that a program hands over: by name what a worker can import, and by value all else."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
 _Cached = type(functools.lru_cache(len))
 
-#: What is pickled by value is noted for the whole process.
+#: cloudpickle's list of modules to pickle by value is for the whole process.
 _one_at_a_time = threading.Lock()
 
 
 def dump(declaration: Declaration, declared: list[Declared]) -> bytes:
-    """A function for :func:`crosslane._declare.library.load_pickles`, and where its program finds modules.
+    """The bytes of a function, and of the folders in which its program finds modules.
 
-    Its types are worked out here, where all names have their meaning that annotations may have as text.
+    :func:`crosslane._declare.library.load_pickles` reads them. The types are known already, because the names in annotations
+    may be unknown in a worker.
 
     Raises:
-        DeclarationError: if something that it refers to cannot be pickled; names it.
+        DeclarationError: if something that it refers to cannot be pickled; it names the thing.
     """
     folders = pickle.dumps([os.path.abspath(folder) for folder in sys.path])
     try:
@@ -65,19 +66,20 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, ModuleType):
-            self._look(obj.__name__)
+            self._note(obj.__name__)
         elif isinstance(obj, (FunctionType, type)):
-            self._look(obj.__module__)
+            self._note(obj.__module__)
         elif isinstance(obj, _Cached):
-            # It would pickle itself as a name, which nobody finds in a worker if it is of `__main__`.
+            # By itself, it is pickled by name, which a worker does not find if it is a name of `__main__`.
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         elif isinstance(obj, CodeType):
-            # cloudpickle leaves out the file, which errors are to name.
+            # cloudpickle leaves out the file, which errors name.
             make, parts = self.dispatch_table[CodeType](obj)
             return _of_file, (obj.co_filename, make, parts)
         return super().reducer_override(obj)
 
-    def _look(self, name: str) -> None:
+    def _note(self, name: str) -> None:
+        """Has a module pickled by value if a worker cannot import it."""
         module = sys.modules.get(name)
         if name in self._seen or name == "__main__" or not isinstance(module, ModuleType):
             return
@@ -87,6 +89,7 @@ class _Pickler(cloudpickle.Pickler):
             self._by_value.append(module)
 
     def close(self) -> None:
+        """Takes back what was set for the whole process."""
         for module in self._by_value:
             cloudpickle.unregister_pickle_by_value(module)
 
@@ -100,7 +103,7 @@ def _of_file(file: str, make: Callable[..., CodeType], parts: tuple[Any, ...]) -
 
 
 def _is_importable(module: ModuleType, name: str) -> bool:
-    """Whether a new process that looks where this one does finds this very module under its name."""
+    """Whether a new process with the same folders finds this very module by its name."""
     place = getattr(module.__spec__, "origin", None) or getattr(module, "__file__", None)
     if place is not None and not place.endswith(".py"):
         # Compiled code cannot be pickled.
@@ -137,7 +140,7 @@ def _culprit(thing: Any, seen: set[int]) -> str | None:
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
-    """What is pickled with a thing, and what to call it."""
+    """The things that are pickled with a thing, each with its name for users."""
     if isinstance(thing, MethodType):
         yield f"the object {type(thing.__self__).__name__}", thing.__self__
         yield f"the function {thing.__func__.__name__}", thing.__func__
@@ -164,7 +167,7 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names of a function, and of those inside it."""
+    """The global names that a function and the functions inside it use."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,4 +1,4 @@
-"""Functions that a program hands over, whatever the engine."""
+"""Functions that a program hands over to an engine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def of_program(
     function: Callable[..., Any], signature: str | None, options: Mapping[str, Any]
 ) -> tuple[Declaration, list[Declared]]:
-    """The declaration of a function, decorated or not, and what it says with its types.
+    """The declaration of a function, decorated or not, and its functions for SQL.
 
     Raises:
-        DeclarationError: if it is none, its types are missing, or it cannot work.
+        DeclarationError: if it is not callable, its types are missing, or it cannot work.
     """
-    # It needs the native half, which who only declares functions does not.
+    # The native half, which programs that only declare functions do not need.
     from crosslane._declare.signature.resolve import resolve
 
     if not callable(function):
@@ -30,7 +30,7 @@ def of_program(
     if declaration:
         given = declaration.given.copy()
         if signature is not None:
-            # It says the name, too.
+            # The signature may have a name; a name in the decorator does not count then.
             given["name"] = None if signature.split("(")[0].strip() else declaration.name
         options = {**given, **options}
         signature = signature if signature is not None else declaration.signature
@@ -43,5 +43,5 @@ def of_program(
 
 
 def _packed(signature: str | None) -> str:
-    """A signature without blanks, in upper case."""
+    """A signature in upper case, without blanks."""
     return "".join((signature or "").split()).upper()

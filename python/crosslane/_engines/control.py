@@ -1,4 +1,4 @@
-"""A control socket of ``docs/protocol.md``: JSON messages behind their length, some with descriptors."""
+"""The control socket of ``docs/protocol.md``: JSON messages after their lengths, some with descriptors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class EndOfFile(Exception):
 
 
 class Control:
-    """The control socket."""
+    """The end of a control socket on the side of the guest."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection

@@ -49,7 +49,7 @@ def connect(
 ) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with Crosslane loaded, and with the given files and functions.
 
-    If the configuration turns external access off or locks the configuration, that is done when all is loaded.
+    If the configuration turns off external access or locks the configuration, that is done after all is loaded.
 
     Args:
         database: the database file; by default a database in memory.
@@ -60,11 +60,10 @@ def connect(
     Raises:
         duckdb.Error: if DuckDB cannot open the file, or a file of functions cannot be loaded.
         DeclarationError: if a function is declared in a way that cannot work.
-
     """
     refuse_while_loading()
     config = {"allow_unsigned_extensions": "true", **(config or {})}
-    # With these, nothing could be loaded.
+    # With these settings, nothing could be loaded.
     last = [
         (name, config.pop(name))
         for name in ("enable_external_access", "lock_configuration")
@@ -77,7 +76,7 @@ def connect(
             functions = [functions]
         for is_file, items in groupby(functions, lambda item: isinstance(item, (str, PathLike))):
             if is_file:
-                # Side by side: most of the time they wait for their interpreters.
+                # All files at once, because most of the time is spent waiting for interpreters to start.
                 _load(con, "crosslane_load_files", [list(map(str, items))])
             else:
                 for item in items:
@@ -118,13 +117,13 @@ def register(
 ) -> str:
     """Makes one function callable from SQL, from a notebook or a script; returns its signature.
 
-    The function is pickled, and runs in worker processes: it cannot change this program's variables. Modules that a
-    worker finds where this program does are imported there. What it refers to in ``__main__`` and in all other modules
-    is pickled by value (closures and lambdas too). With ``lane="thread"``
-    it runs in this very process instead, on threads of its own: it sees the program's variables, open
-    files, models and sockets. Such functions share the interpreter's lock, so what waits runs side by side,
-    and what computes takes turns. It replaces a function of the same name, or with ``overload=True`` only one that takes
-    the same types.
+    The function is pickled, and runs in worker processes: it cannot change this program's variables. Workers import the
+    modules that they find in the folders where this program finds them. Objects of ``__main__`` and of all other modules are
+    pickled by value, also closures and lambdas. With ``lane="thread"`` the function runs in this process instead, on threads
+    of its own: it sees the program's variables, open files, models and sockets. Such functions share the interpreter's lock:
+    calls that wait run side by side, and calls that compute take turns.
+
+    It replaces a function of the same name; with ``overload=True`` only a function that takes the same types.
 
     Args:
         con: the connection; Crosslane is loaded into it if necessary.
@@ -132,10 +131,11 @@ def register(
             class, or a built-in function. Nothing is changed about it. It is a table function if it is decorated with
             :func:`crosslane.udtf` or its signature says so, and a class may be an aggregate (:func:`crosslane.udaf`).
         signature: the types, if annotations do not tell; a lambda needs one.
-        lane: ``"process"`` or ``"thread"``. All functions in processes share them; each registration starts them anew.
+        lane: ``"process"`` or ``"thread"``. All functions with process lanes share their processes. Each registration
+            starts the processes anew.
         replace: whether it may take the name of a macro, which is dropped, or of a built-in function, which changes
             for the whole database.
-        options: those of :func:`crosslane.udf`, or of :func:`crosslane.udtf`. A decorated function keeps its own, except for what is said here.
+        options: those of :func:`crosslane.udf` or :func:`crosslane.udtf`. They replace options of a decorated function.
 
     Raises:
         DeclarationError: if its types are missing or cannot work, or if something that it refers to cannot be pickled.
@@ -157,7 +157,7 @@ def register(
     try:
         declaration, declared = declare()
     except DeclarationError:
-        # It may name types of the database.
+        # It may name types that were created in the database.
         with con.cursor() as cursor:
             types = dict(cursor.execute("FROM crosslane_types()").fetchall())
         if not types:
@@ -174,22 +174,23 @@ def register(
     from crosslane._engines.host_lanes import Host
 
     engine = Host(declared).engine
-    # The engine takes a copy of the socket.
+    # The engine makes a copy of the socket.
     with engine:
         library = f"{getattr(function, '__module__', '') or '__main__'}.{declared[0].name}"
         if declaration.overload:
-            # Overloads live side by side: each is a library.
+            # Each overload is a library of its own.
             _, parameters, _, variadic = _guest.parse_signature(declared[0].signature)
             library += f"({', '.join(kind for _, kind in parameters)}{', ...' * variadic})"
         return _load(con, "crosslane_load_threads", [library, str(engine.fileno())], replace=replace)[0][1]
 
 
 def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Makes SQL forget a function that was registered or loaded from a file, whatever its parameters.
+    """Removes a function from SQL that was registered or loaded from a file, with all its overloads.
 
-    Queries that run already finish. A file's other functions stay; when none is left, its processes or threads end. The
-    name can be registered or loaded again, with any types; that of a table function with the same parameters. If the function had replaced one of DuckDB's own, that is
-    back when the database is opened again, and until then calls of the name are an error that says so.
+    Queries that run already finish. The other functions of a file stay; when none is left, its processes or threads end. The
+    name can be registered or loaded again with any types; the name of a table function only with the same parameters. If the
+    function had replaced a built-in function of DuckDB, that function is back when the database is opened again. Until then,
+    calls of the name are an error that says so.
 
     Args:
         con: the connection; the function goes for all connections to the database.
@@ -210,12 +211,12 @@ def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
         _renew(cursor)
 
 
-#: DuckDB's numbers of the connections that were seen while they were idle.
+#: DuckDB's numbers of connections, which only idle connections can be asked for.
 _numbers: WeakKeyDictionary[duckdb.DuckDBPyConnection, int] = WeakKeyDictionary()
 
 
 def cursor(con: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """A further connection to the same database, as ``con.cursor()`` makes it, that :func:`cancel` knows."""
+    """Another connection to the same database, as ``con.cursor()`` makes it, that :func:`cancel` knows."""
     made = con.cursor()
     _know(made)
     return made
@@ -231,8 +232,8 @@ def cancel(con: duckdb.DuckDBPyConnection) -> None:
             any query.
 
     Raises:
-        ValueError: for any other connection, whose number only it could tell, and not while it is busy. Its query is
-            told to stop, which it does when its functions are done with the rows that they have.
+        ValueError: for any other connection: only the connection knows its number, and it is busy. Its query is told to
+            stop, and stops when its functions are done with the rows that they have.
     """
     con.interrupt()
     number = _numbers.get(con)
@@ -246,13 +247,13 @@ def cancel(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def _know(con: duckdb.DuckDBPyConnection) -> None:
-    """Asks a connection that has no result pending for its number."""
+    """Notes the number of a connection, unless it has a pending result."""
     if con not in _numbers and con.description is None:
         ((_numbers[con],),) = con.execute("SELECT current_connection_id()").fetchall()
 
 
 def _prepare(con: duckdb.DuckDBPyConnection) -> None:
-    """Loads the extension, unless the database has it, and lets functions run in this interpreter."""
+    """Loads the extension unless the database has it, and sets this interpreter for workers."""
     refuse_while_loading()
     end_with_this_process()
     _know(con)
@@ -288,14 +289,14 @@ def _locked(cursor: duckdb.DuckDBPyConnection) -> bool:
     return bool(cursor.execute(query).fetchall()[0][0])
 
 
-#: What one thread makes DuckDB forget, another must not add at that moment.
+#: Held while names change, so that one thread does not add a function that another makes DuckDB forget.
 _one_at_a_time = threading.Lock()
 
 
 def _load(
     con: duckdb.DuckDBPyConnection, command: str, arguments: list[Any], **flags: bool
 ) -> list[tuple[Any, ...]]:
-    """Runs a command that loads functions, apart from the connection's own results and transaction."""
+    """Runs a command that loads functions, without touching the connection's results and transaction."""
     with _one_at_a_time, con.cursor() as cursor:
         marks = "?, " * len(arguments) + "".join(f"{flag} := ?, " for flag in flags)
         query = f"FROM {command}({marks}outdate := true)"
@@ -305,7 +306,7 @@ def _load(
 
 
 def _renew(cursor: duckdb.DuckDBPyConnection) -> None:
-    """Makes DuckDB know of each name what it stands for now, and no more."""
+    """Registers outdated names anew, so that DuckDB knows only the functions that they have now."""
     for (name,) in cursor.execute("FROM crosslane_outdated()").fetchall():
         _forget(cursor, name)
         cursor.execute("FROM crosslane_renew(?)", [name]).fetchall()
@@ -314,8 +315,8 @@ def _renew(cursor: duckdb.DuckDBPyConnection) -> None:
 def _forget(cursor: duckdb.DuckDBPyConnection, name: str) -> None:
     """Makes DuckDB forget all functions of a name.
 
-    It would choose one of other types that was loaded before, and has no command to drop it. But this client can
-    remove a function that it has added, and then removes all of the name.
+    DuckDB would still call functions of the name that were loaded before with other types, and has no command to drop
+    them. But when its Python client removes a function that it has added, all functions of that name go.
     """
     cursor.create_function(name, lambda _: True, [_UNUSED], "BOOLEAN")  # type: ignore[arg-type, list-item]
     cursor.remove_function(name)

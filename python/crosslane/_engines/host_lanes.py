@@ -1,7 +1,7 @@
-"""Host lanes: threads of this very process that run a function for DuckDB's workers.
+"""Host lanes: threads of this process that run a function for the threads of DuckDB.
 
-One thread serves a control socket as a zygote does (``docs/protocol.md``): it makes a thread for each lane that
-is asked for, and ends those whose lane was dropped. Lanes wait without the interpreter's lock.
+One thread serves a control socket as a zygote does (``docs/protocol.md``). It starts a thread for each lane that the engine
+asks for, and ends the threads of dropped lanes. Lanes wait without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class _Process:
-    """What the hosts of this process share: Ctrl-C, and the end.
+    """What the hosts of this process share: Ctrl-C, and the end of the process.
 
-    The main thread runs no handler while it is in a query. But Python writes the numbers of the signals that it handles
-    to a descriptor at once. The first host that sees Ctrl-C there tells the engines of all.
+    The main thread runs no signal handler during a query. But Python writes the number of each signal that it handles to a
+    descriptor at once. The first host that sees Ctrl-C there tells the engines of all hosts.
     """
 
     def __init__(self) -> None:
@@ -41,10 +41,10 @@ class _Process:
     def add(self, host: Host) -> None:
         with self._lock:
             if not self._hosts:
-                # What nobody was there to hear is over.
-                self._heard()
+                # A signal from the time without hosts is over.
+                self._take_interrupt()
             self._hosts.add(host)
-        # No other thread may ask for it.
+        # Only the main thread may set the descriptor.
         if threading.current_thread() is threading.main_thread():
             self._listen(self._written)
 
@@ -53,17 +53,19 @@ class _Process:
             self._hosts.discard(host)
 
     def tell(self) -> None:
-        """Tells the engines of all hosts of a Ctrl-C of which they were not told yet."""
+        """Tells the engines of all hosts about a new Ctrl-C."""
         with self._lock:
-            if self._heard():
+            if self._take_interrupt():
                 at = time.monotonic_ns()
                 for host in self._hosts:
                     with contextlib.suppress(OSError):
                         host.send(op="interrupted", at=at)
 
     def end_calls(self) -> None:
-        """Ends what lanes run, before the interpreter does: it leaves a thread from within, and where Rust is below
-        it, that aborts the process. What sleeps outside of the interpreter is not waited for long: it stays there.
+        """Ends the calls of all lanes before the interpreter ends.
+
+        The interpreter unwinds the stacks of threads at its end, which aborts the process if they have frames of Rust. This
+        waits half a second at most: a call that sleeps in native code stays there.
         """
         with self._lock:
             lanes = [lane for host in self._hosts for lane in host.lanes()]
@@ -79,14 +81,15 @@ class _Process:
         os.close(self.ready)
         os.close(self._written)
 
-    def _heard(self) -> bool:
+    def _take_interrupt(self) -> bool:
+        """Whether there was a Ctrl-C since the last call."""
         try:
             return signal.SIGINT in os.read(self.ready, 4096)
         except BlockingIOError:
             return False
 
     def _listen(self, descriptor: int) -> None:
-        """Says where the numbers are written, unless the program itself needs them (an event loop with handlers)."""
+        """Sets where signal numbers are written, unless the program needs them itself (an event loop with handlers)."""
         before = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
         if before not in (-1, self._written):
             signal.set_wakeup_fd(before)
@@ -103,7 +106,7 @@ def _this_process() -> _Process:
 
 
 def _forget_process() -> None:
-    """A fork's signals are not its parent's."""
+    """A fork does not share the signals of its parent."""
     global _process
     if _process:
         _process.close()
@@ -115,14 +118,14 @@ atexit.register(lambda: _process and _process.end_calls())
 
 
 class Host:
-    """Makes host lanes for one function, in all ways that it can be called."""
+    """Makes host lanes for one function, with all its signatures."""
 
     def __init__(self, functions: list[Declared]) -> None:
         self._functions = functions
         ours, self.engine = socket.socketpair()
         self._control = Control(ours)
         self._sending = threading.Lock()
-        #: Living lanes by the descriptor that tells of their engine's end.
+        #: The living lanes, by the descriptor that tells when the engine drops them.
         self._lanes: dict[int, _Lane] = {}
         self._ended: list[_Lane] = []
         self._wakeup, self._bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -131,7 +134,7 @@ class Host:
         threading.Thread(target=self._serve, name="crosslane-host", daemon=True).start()
 
     def send(self, **message: Any) -> None:
-        """Tells the engine something, by any thread."""
+        """Sends the engine a message. Any thread may call this."""
         with self._sending:
             self._control.send(**message)
 
@@ -160,7 +163,7 @@ class Host:
         waiting.register(self._wakeup, select.POLLIN)
         waiting.register(self._process.ready, select.POLLIN)
         for watch, lane in self._lanes.items():
-            # The end of one that was told already is no news, until its thread says so itself.
+            # A lane that was told to end needs no watch: its thread says when it is done.
             if not lane.told:
                 waiting.register(watch, select.POLLRDHUP)
         for ready, _ in waiting.poll():
@@ -171,7 +174,7 @@ class Host:
             elif ready == self._control.connection.fileno():
                 self._answer(*self._control.receive())
             elif ready in self._lanes:
-                # Nobody waits for what this thread does.
+                # The engine has dropped the lane, and does not wait for the call.
                 self._lanes[ready].end()
 
     def _answer(self, message: dict[str, Any], descriptors: list[int]) -> None:
@@ -181,7 +184,7 @@ class Host:
             self.send(op="loaded", functions=functions, runtime=f"Python {version}")
             return
         if message["op"] == "unfork":
-            # Its socket is closed, which ends a thread.
+            # The engine has closed the socket of the lane, which ends its thread.
             return
         number, spin = message["lane"], message["spin_microseconds"]
         held = list(descriptors)
@@ -210,26 +213,27 @@ class Host:
     def _live(self, lane: _Lane, spin: int) -> None:
         """The life of a lane's thread."""
         try:
-            # What ends a call ends the lane: there is nothing to be said that its caller was not told.
+            # An exception here ends the lane. Its caller was told of it already.
             with contextlib.suppress(BaseException):
                 lane.entered = True
                 if not lane.told:
                     memory, connection = lane.descriptors
-                    # They are the guest's from here on: Python raises nothing between this line and the next.
+                    # The guest owns them from here on: Python raises nothing between this line and the next.
                     lane.descriptors = ()
                     _guest.serve(memory, connection, self._functions, spin)
             self._tell(lane)
         except LaneEnded:
-            # It was ended just when it had come to its end.
+            # LaneEnded came just when the lane had ended by itself.
             self._tell(lane)
 
     def _tell(self, lane: _Lane) -> None:
+        """Tells the host's thread that the thread of a lane is done."""
         self._ended.append(lane)
         with contextlib.suppress(OSError):
             os.write(self._bell, b".")
 
     def _sweep(self) -> None:
-        """Closes what lanes leave whose threads have come to their end."""
+        """Closes the lanes whose threads are done."""
         os.read(self._wakeup, 4096)
         while self._ended:
             lane = self._ended.pop()
@@ -245,19 +249,20 @@ class _Lane:
     def __init__(self, number: int, watch: int, descriptors: tuple[int, ...]) -> None:
         self.number = number
         self.watch = watch
-        #: The lane's memory and connection, until the guest takes them.
+        #: The lane's memory and connection, until the guest owns them.
         self.descriptors = descriptors
         self.thread: threading.Thread | None = None
-        #: Whether the thread is where it takes LaneEnded; before, it looks whether it was told.
+        #: Whether the thread can catch LaneEnded. Before that, it looks at `told`.
         self.entered = False
+        #: Whether the thread was told to end.
         self.told = False
 
     def is_busy(self) -> bool:
-        """Whether its thread runs a function, or is about to end."""
+        """Whether the thread runs a function, or is about to end."""
         if not self.thread or not self.thread.is_alive():
             return False
         frame = sys._current_frames().get(self.thread.ident or 0)
-        # Between calls it waits right there, in native code.
+        # Between calls, the thread waits in native code that this function has called.
         return frame is not None and frame.f_code is not Host._live.__code__
 
     def end(self) -> None:
@@ -265,15 +270,15 @@ class _Lane:
         if self.told:
             return
         self.told = True
-        # The number of a thread that has ended may be another's.
+        # The number of a thread that has ended may belong to another thread by now.
         if self.entered and self.thread and self.thread.is_alive():
             identity = ctypes.c_ulong(self.thread.ident or 0)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(LaneEnded))
 
     def close(self) -> None:
-        """Waits for the end of the thread, and closes what the lane leaves."""
+        """Waits for the end of the thread, and closes the descriptors of the lane."""
         if self.thread:
-            # After that, it does not write to the bell any more.
+            # A thread that has ended does not write to the bell any more.
             self.thread.join()
         for descriptor in self.descriptors:
             os.close(descriptor)

@@ -8,28 +8,28 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
-#: How the paths of this package's files begin.
+#: The paths of all files of this package begin with this.
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
-#: How many bytes of the beginning and of the end of a long text are shown; the engine shows as many.
+#: How many bytes of the beginning and of the end of a long text are shown. The engine has the same limits.
 _FIRST, _LAST = 64 << 10, 16 << 10
 
 
 class LaneEnded(SystemExit):
-    """Ends the thread of a lane that was dropped. All else that comes out of a function is a failed call."""
+    """Raised in the thread of a lane that was dropped, to end it. Any other exception is a failed call."""
 
 
 def describe(error: BaseException) -> tuple[str, str, str]:
     """The class, the message and the traceback of an exception, from the user's file on.
 
-    Frames of this package are left out; those of libraries below the user's code are kept, because
-    they tell what went wrong. Each text can be encoded, and is cut if it is long. An exception is the user's object, and
-    may do anything when it is looked at: what fails then is left out.
+    Frames of this package are left out. Frames of libraries that the user's code calls stay, because they tell what went
+    wrong. Each text can be encoded, and is cut if it is long. An exception is an object of the user, and its methods may do
+    anything: a part that cannot be shown is left out.
     """
     name, message, shown = _describe(error)
-    return _shown(name), _shown(message), _shown(shown)
+    return _cut(name), _cut(message), _cut(shown)
 
 
-def _shown(text: str) -> str:
+def _cut(text: str) -> str:
     encoded = text.encode(errors="replace")
     if len(encoded) <= _FIRST + _LAST:
         return encoded.decode()
@@ -45,21 +45,21 @@ def _describe(error: BaseException) -> tuple[str, str, str]:
         else f"{kind.__module__}.{kind.__qualname__}"
     )
     if isinstance(error, SyntaxError):
-        shown = _text(lambda: "".join(traceback.format_exception_only(error)[:-1]))
-        return name, _text(lambda: error.msg or ""), shown
+        shown = _text_of(lambda: "".join(traceback.format_exception_only(error)[:-1]))
+        return name, _text_of(lambda: error.msg or ""), shown
     lines = _frames(error.__traceback__)
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None and cause is not error:
-        lines.append(f"  caused by {type(cause).__qualname__}: {_text(lambda: str(cause))}")
+        lines.append(f"  caused by {type(cause).__qualname__}: {_text_of(lambda: str(cause))}")
         lines += _frames(cause.__traceback__)
-    notes = _text(lambda: "\n".join(f"  {note}" for note in getattr(error, "__notes__", [])))
-    return name, _text(lambda: str(error)), "\n".join(filter(None, [notes, *lines]))
+    notes = _text_of(lambda: "\n".join(f"  {note}" for note in getattr(error, "__notes__", [])))
+    return name, _text_of(lambda: str(error)), "\n".join(filter(None, [notes, *lines]))
 
 
-def _text(show: Callable[[], str]) -> str:
-    """What the user's object shows of itself."""
+def _text_of(show: Callable[[], str]) -> str:
+    """The text that an object of the user gives."""
     try:
-        # Its own class of text may do anything, too.
+        # It may be of a subclass of str, whose methods may do anything, too.
         return str.__str__(show())
     except LaneEnded:
         raise

@@ -1,4 +1,4 @@
-"""What a fork of this process would miss: the threads of the library that it has loaded."""
+"""Forks, and the threads that a fork of this process would lose."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ import threading
 import time
 import warnings
 
-#: Threads that a fork can do without: jemalloc starts its own again there, and polars' only tidies up.
+#: Threads that a fork does not need: jemalloc starts its thread again, and the thread of polars only cleans up.
 _DISPENSABLE = {"jemalloc_bg_thd", "polars-ooc-clea"}
-#: So often, and so many seconds apart, threads are looked for that are about to end.
-_LOOKS, _APART = 5, 0.01
+#: How often threads are counted until those that are about to end have ended, and the seconds between two counts.
+_ATTEMPTS, _PAUSE = 5, 0.01
 
 
 def fork() -> int:
-    """``os.fork``, without the warning about threads of Python 3.12 and later: :func:`lost_threads` looks after them."""
+    """``os.fork`` without the warning of Python 3.12 about threads: :func:`lost_threads` takes care of them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()
 
 
 def lost_threads() -> list[str]:
-    """The names of the threads that a fork would miss.
+    """The names of the threads that a fork would lose.
 
-    Some libraries (OpenBLAS) end their threads before each fork and start them again when they need them. So one fork
-    is made, and the threads that are left are those whose library does not expect it.
+    Some libraries (OpenBLAS) end their threads before a fork, and start them again when they need them. So this function
+    forks once. The threads that are left belong to libraries that do not expect forks.
     """
     if not _threads():
         return []
     pid = fork()
     if pid == 0:
         os._exit(0)
-    # Where SIGCHLD is ignored, the kernel has reaped it.
+    # If SIGCHLD is ignored, the kernel has reaped the fork.
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
-    for _ in range(_LOOKS):
+    for _ in range(_ATTEMPTS):
         if not (lost := _threads()):
             break
-        time.sleep(_APART)
+        time.sleep(_PAUSE)
     return lost
 
 
 def _threads() -> list[str]:
-    """The names of all threads but the first, and those that are dispensable."""
+    """The names of all threads but the first and those that a fork does not need."""
     ours = {thread.native_id: thread.name for thread in threading.enumerate()}
     first = os.getpid()
     unnamed = _name(first)
@@ -60,5 +60,5 @@ def _name(task: int) -> str | None:
         with open(f"/proc/self/task/{task}/comm") as file:
             return file.read().strip()
     except OSError:
-        # It has just ended.
+        # The thread has just ended.
         return None

@@ -1,4 +1,4 @@
-"""Languages, and the guest of each. Further ones have a folder with a guest and its manifest (``docs/protocol.md``)."""
+"""The guest program of each language. Languages beyond the first three have manifests (``docs/protocol.md``)."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from pathlib import Path
 
 #: The folder of this package, which has the native programs.
 PACKAGE = Path(__file__).parent.parent
-#: The program that runs JavaScript functions, which lies beside the extension; missing if V8 could not be built in.
+#: The program that runs JavaScript functions; missing if V8 could not be built in.
 JAVASCRIPT = PACKAGE / "crosslane-js"
-#: The program that offers functions to other machines, which lies beside the extension.
+#: The program that serves functions to other machines.
 SERVER = PACKAGE / "crosslane-server"
-#: The gem's Ruby files, which lie beside the extension; missing if there was no Ruby to build it with.
+#: The Ruby files of the gem; missing if there was no Ruby when the package was built.
 RUBY = PACKAGE / "ruby"
 
 
 @dataclass(frozen=True)
 class Guest:
-    """What a manifest says of a language."""
+    """The guest of a language, by its manifest."""
 
     language: str
-    #: Of the files that are loaded in the language, with their dots.
+    #: The suffixes of files in the language, with dots.
     suffixes: tuple[str, ...]
-    #: The guest; it may be missing.
+    #: The guest program; it may be missing.
     program: Path
-    #: Why it may be, and what to do.
+    #: Why the program may be missing, and what to do.
     missing: str
-    #: A file with a function ``crosslane_doctor_guest`` without parameters.
+    #: The text of a file with a function ``crosslane_doctor_guest`` without parameters.
     example: str
 
 
 def guests() -> list[Guest]:
-    """The languages that came with this package, or were put beside them."""
+    """The languages with manifests that are in this package."""
     found = []
     for file in sorted(PACKAGE.glob("guests/*/guest.json")):
         manifest = json.loads(file.read_text())
@@ -50,10 +50,12 @@ def guests() -> list[Guest]:
 
 
 def command(file: Path) -> list[str]:
-    """The guest for a file: without further words it is a zygote, with ``check`` and a file it says what that declares.
+    """The command of the guest for a file.
+
+    As it is, the command is a zygote. With the arguments ``check`` and a file, it prints the functions of the file.
 
     Raises:
-        FileNotFoundError: if it is not there; says why.
+        FileNotFoundError: if the guest is missing; says why.
     """
     suffix = file.suffix
     if suffix in (".js", ".mjs", ".cjs", ".ts"):

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 
 def quoted(name: str) -> str:
+    """A name in double quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def with_name(text: str, name: str) -> str:
+    """A signature with this name, if it begins with its parameters."""
     return quoted(name) + text.lstrip() if text.lstrip().startswith("(") else text
 
 
 def takes_table(signature: str | None) -> bool:
-    """Whether a signature says that the function takes a table. What is wrong with it is said where it is resolved.
+    """Whether a function takes a table by its signature. False if the signature is wrong, which ``resolve`` reports.
 
     >>> takes_table("late(flights TABLE(id BIGINT)) -> TABLE(id BIGINT)")
     True
     """
-    # The native half, which no decorator needs.
+    # Programs that only use decorators do not need the native half.
     from crosslane import _guest
 
     try:

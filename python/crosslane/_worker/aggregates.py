@@ -1,4 +1,4 @@
-"""Aggregates: classes whose instances hold what was accumulated of a group."""
+"""Aggregates: each group has an instance of the aggregate's class, which holds its state."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from crosslane._declare.classes import Aggregate
 
 if TYPE_CHECKING:
     from crosslane._declare.signature.declared import Declared
-    from crosslane._worker.groups import Part
+    from crosslane._worker.groups import Slicer
 
 
 class States:
-    """What a lane does with the instances of an aggregate beside their methods."""
+    """What the native guest needs of an aggregate's instances besides their methods."""
 
     def __init__(self, declared: Declared) -> None:
         aggregate = declared.callable
@@ -34,36 +34,36 @@ class States:
             "__getnewargs__",
             "__getnewargs_ex__",
         )
-        #: Whether all that an instance holds is in its ``__dict__``.
+        #: Whether an instance holds everything in its ``__dict__``.
         self._is_plain = self._class.__new__ is object.__new__ and not any(
             name in vars(base) or "__slots__" in vars(base) for base in own for name in special
         )
         self.new: Callable[[], Any] = self._class
-        #: Makes an instance of a class that holds nothing, if instances say nothing themselves of how they are saved.
+        #: Makes an empty instance, if the class has no methods of its own for saving instances.
         self.blank: Callable[[type], Any] | None = object.__new__ if self._is_plain else None
         self.of = self._class
 
     def blame(self, error: BaseException, names: list[str], values: list[Any]) -> None:
-        """Says with which values an exception was raised, for a row that had waited: nobody else knows that any more."""
+        """Adds the arguments to the exception of a row that had waited: the caller does not have them any more."""
         shown = ", ".join(f"{name} = {value!r}" for name, value in zip(names, values))
         error.add_note(f"in a row that waited, with {shown}")
 
-    def sorted(self, chunks: list[list[Any]], order: bytes) -> list[Part]:
-        """The columns of these arrays, with their rows in this order, which is of 32-bit numbers."""
+    def sorted(self, chunks: list[list[Any]], order: bytes) -> list[Slicer]:
+        """The columns of these arrays, with their rows in an order of 32-bit row numbers."""
         import pyarrow as pa
 
-        from crosslane._worker.groups import parts
+        from crosslane._worker.groups import slicers
 
         places = pa.Array.from_buffers(pa.uint32(), len(order) // 4, [None, pa.py_buffer(order)])
-        return parts(self._declared, [pa.concat_arrays(arrays).take(places) for arrays in zip(*chunks)])
+        return slicers(self._declared, [pa.concat_arrays(arrays).take(places) for arrays in zip(*chunks)])
 
-    def run(self, parts: list[Part], groups: Iterator[tuple[Any, int, int]]) -> None:
-        """Gives each group, which has so many rows from one on, its part of the columns."""
+    def run(self, slicers: list[Slicer], groups: Iterator[tuple[Any, int, int]]) -> None:
+        """Updates each group with its slice of the columns: its state, its first row and its number of rows."""
         for state, begin, count in groups:
-            state.update(*[part(begin, count) for part in parts])
+            state.update(*[rows(begin, count) for rows in slicers])
 
     def save(self, state: Any) -> bytes:
-        """An instance as bytes, for :meth:`load` on any lane."""
+        """An instance as bytes, for :meth:`load` on any lane. The first byte says how it was saved."""
         try:
             if self._is_plain and type(state) is self._class:
                 return b"p" + _held(state, state.__dict__)
@@ -73,11 +73,11 @@ class States:
                 and reduced[:2] == (__newobj__, (self._class,))
                 and not any(reduced[3:])
             ):
-                # Nearly all: what the instance holds. Its class is known, and need not be found by its name.
+                # Nearly all classes. Only what the instance holds is saved, because the class is known to all lanes.
                 return b"s" + _held(state, reduced[2] if len(reduced) > 2 else None)
             return b"w" + _pickled(_Pickler, state)
         except (pickle.PicklingError, AttributeError, TypeError):
-            # Of classes that cannot be found by name.
+            # The instance has objects of classes that cannot be imported by name.
             import cloudpickle
 
             class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -92,11 +92,11 @@ class States:
             return b"v" + _pickled(Pickler, state)
 
     def copy(self, state: Any) -> Any:
-        """A copy of an instance that shares nothing with it that may change."""
+        """A deep copy of an instance."""
         return self.load(self.save(state))
 
     def load(self, saved: bytes) -> Any:
-        """A new instance from bytes that :meth:`save` gave."""
+        """A new instance from the bytes of :meth:`save`."""
         if saved[0] == ord("p"):
             state = self._class.__new__(self._class)
             state.__dict__.update(_into(state, saved))
@@ -124,14 +124,14 @@ class States:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes what an instance holds."""
+    """Pickles an instance, with arrays of pyarrow copied to their own length."""
 
     def reducer_override(self, thing: Any) -> Any:
         return _compact(thing)
 
 
 class _OwnPickler(_Pickler):
-    """The same, where it may refer to the instance."""
+    """Pickles what an instance holds, with references to the instance itself."""
 
     state: Any
 
@@ -140,7 +140,7 @@ class _OwnPickler(_Pickler):
 
 
 def _compact(thing: Any) -> Any:
-    """How arrays of pyarrow are pickled: by themselves they are with all that they were cut off from."""
+    """How arrays of pyarrow are pickled. By itself, a slice is pickled with the whole array that it was cut from."""
     pyarrow = sys.modules.get("pyarrow")
     if pyarrow is None or not isinstance(thing, pyarrow.Array):
         return NotImplemented
@@ -153,7 +153,7 @@ def _pickled(pickler: Callable[[io.BytesIO, int], Any], thing: Any) -> bytes:
     return buffer.getvalue()
 
 
-#: The instance that is loaded by a thread.
+#: The instance that a thread is loading, as its attribute ``state``.
 _loading = threading.local()
 
 
@@ -170,8 +170,8 @@ def _held(state: Any, held: Any) -> bytes:
 
 
 def _into(state: Any, saved: bytes) -> Any:
-    """What was held by an instance that becomes this one."""
-    # What is loaded may load other things so.
+    """What a saved instance held. References to that instance become references to ``state``."""
+    # Loading may call code of the user that loads other instances.
     around = getattr(_loading, "state", None)
     _loading.state = state
     try:
@@ -199,8 +199,11 @@ def around({variables}):
 
 
 def loop(count: int) -> tuple[Any, Any, list[Any]]:
-    """A new loop over rows of so many arguments, as those of :mod:`crosslane._worker.loops`: its iterator gives the instance that a row
-    is for, and puts the arguments into their cells."""
+    """A new loop over rows with ``count`` arguments, as the loops of :mod:`crosslane._worker.loops`.
+
+    Its iterator gives the instance that a row is for, and puts the arguments into their cells. Returns the loop, the cell of
+    its result, and the cells of the arguments.
+    """
     names = [f"value_{number}" for number in range(count)]
     variables = [*names, "result"]
     source = _SOURCE.format(variables=", ".join(variables), names=", ".join(names))

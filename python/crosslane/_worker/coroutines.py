@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Runner:
     """Runs an ``async`` function over the rows of a batch, ``concurrency`` of them at once.
 
-    As many tasks as that take the next row each, so that a row costs no task of its own. The loop
-    lives as long as the lane: connections that the function keeps stay open from batch to batch.
+    That many tasks take rows one after the other, so that a row costs no task of its own. The event loop lives as long as
+    the lane: connections that the function keeps stay open from batch to batch.
     """
 
     def __init__(self, declared: Declared) -> None:
@@ -27,9 +27,9 @@ class Runner:
         self._timeout = declared.timeout
         self._retries = declared.retries
         self._null_on_error = declared.on_error == "null"
-        #: Whether the lane has ended in the midst of a batch.
+        #: Whether the lane has ended before its batch was done.
         self._is_abandoned = False
-        #: The tasks of the batch.
+        #: The tasks that run the rows of a batch.
         self._workers: list[asyncio.Task[None]] = []
         self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
@@ -37,10 +37,10 @@ class Runner:
     def __call__(
         self, rows: list[tuple[Any, ...] | None], progress: Callable[[int], None], spent: int = 0
     ) -> tuple[list[Any], int, dict[int, int], tuple[int, BaseException] | None]:
-        """The results, the number of rows that failed and became None, the tries after the first, by row, and the row
-        that ends the batch with its exception, if one does.
+        """Calls the function for the rows; for a row of None there is no call. ``spent`` tries of each were made before.
 
-        A row of None is not called. ``spent`` tries of each row were made before.
+        Returns the results, the number of rows that failed and became None, and the number of further tries by row. The
+        last item is the row that ends the batch with its exception; None if no row does.
         """
         batch = self._loop.create_task(self._run(rows, progress, spent))
         while True:
@@ -50,12 +50,12 @@ class Runner:
                 self._abandon()
                 raise
             except (SystemExit, KeyboardInterrupt):
-                # A task of the function's own raised it, out of the loop; who waits for that task gets it, too.
+                # A task that the function has made raised it out of the loop. The code that waits for the task gets it, too.
                 if batch.done():
                     raise
 
     def _abandon(self) -> None:
-        """Closes what the loop has begun. It runs no more, so that nothing would end, and Python would complain of each task."""
+        """Closes the coroutines of all tasks. The loop runs no more, and Python would complain of tasks that never end."""
         self._is_abandoned = True
         for task in asyncio.all_tasks(self._loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]

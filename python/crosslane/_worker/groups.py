@@ -1,46 +1,38 @@
-"""Columns whose rows are sorted by groups, in parts: what vectorized aggregates are given.
+"""Slices of columns whose rows are sorted by groups, for vectorized aggregates.
 
-A state may keep its part. So no part keeps the whole column, and its labels, where it has some, begin at 0. Parts are copies, or, where
-one costs more to make than to cut off, cut off from a block of 256 rows.
+The state of a group may keep its slice. So a slice does not keep the whole column alive, and its labels begin at 0. A slice
+is a copy. Where a copy costs more than a cut, small slices are cut from copies of 256 rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from crosslane._worker.vectors import into
+from crosslane._worker.vectors import FROM_ARROW
 
 if TYPE_CHECKING:
     from crosslane._declare.signature.declared import Declared
 
-#: Parts of fewer rows are cut off from blocks of so many.
+#: How many rows a block has. Slices of fewer rows are cut from blocks.
 _BLOCK = 256
 
-#: Gives so many rows of a column, from one on.
-Part = Callable[[int, int], Any]
+#: Gives a slice of a column, by its first row and its number of rows.
+Slicer = Callable[[int, int], Any]
 
 
-def parts(declared: Declared, arrays: list[pa.Array]) -> list[Part]:
-    """What gives the parts of each column. They are to be asked for in their order."""
-    wishes = zip(declared.columns, declared.admits_null, arrays)
-    return [
-        _parts(replace(declared, columns=[library], admits_null=[nullable]), array)
-        for library, nullable, array in wishes
-    ]
+def slicers(declared: Declared, arrays: list[pa.Array]) -> list[Slicer]:
+    """A slicer for each column. Slices must be taken in the order of their rows."""
+    return list(map(_slicer, declared.columns, declared.admits_null, arrays))
 
 
-def _parts(declared: Declared, array: pa.Array) -> Part:
-    (library,) = declared.columns
-
+def _slicer(library: str, nullable: bool, array: pa.Array) -> Slicer:
     def made(array: pa.Array) -> Any:
-        (column,) = into(declared, [array])
-        return column
+        return FROM_ARROW[library](array, nullable)
 
     if library == "numpy":
         return _of_numpy(made(array))
@@ -56,24 +48,24 @@ def _parts(declared: Declared, array: pa.Array) -> Part:
     return _in_blocks(array, made, attrgetter("slice"))
 
 
-def _in_blocks(array: pa.Array, made: Callable[[pa.Array], Any], cutter: Callable[[Any], Part]) -> Part:
+def _in_blocks(array: pa.Array, made: Callable[[pa.Array], Any], cutter: Callable[[Any], Slicer]) -> Slicer:
     first = end = 0
-    cut: Part
+    cut: Slicer
 
-    def part(begin: int, count: int) -> Any:
+    def rows(begin: int, count: int) -> Any:
         nonlocal first, end, cut
         if count >= _BLOCK:
             return made(pa.concat_arrays([array.slice(begin, count)]))
         if begin + count > end:
-            # A copy, too, if it is of one.
+            # concat_arrays copies even a single array.
             block = pa.concat_arrays([array.slice(begin, _BLOCK)])
             first, end, cut = begin, begin + len(block), cutter(made(block))
         return cut(begin - first, count)
 
-    return part
+    return rows
 
 
-def _of_numpy(column: Any) -> Part:
+def _of_numpy(column: Any) -> Slicer:
     import numpy
 
     if isinstance(column, numpy.ma.MaskedArray):
@@ -83,10 +75,10 @@ def _of_numpy(column: Any) -> Part:
     return lambda begin, count: column[begin : begin + count].copy()
 
 
-def _of_pandas(column: Any) -> Part:
+def _of_pandas(column: Any) -> Slicer:
     import pandas
 
     values = column.array
-    # Without this pandas would look for another one.
+    # Without it, pandas would infer another dtype from the objects.
     dtype = column.dtype if column.dtype == object else None
     return lambda begin, count: pandas.Series(values[begin : begin + count], dtype=dtype)

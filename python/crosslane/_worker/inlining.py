@@ -1,8 +1,8 @@
-"""Functions of one expression, compiled into the loop over a batch: a call costs more than most of them do.
+"""Functions of one expression, compiled into the loop over a batch, because a call costs more than most expressions.
 
-It starts from the source, because the compiler of any version of Python can then make the loop. The source is used only
-if it compiles to the very code that the function has. What changes the meaning inside a loop is left to the call: what
-binds names, makes functions, or looks at its own frame.
+The loop is made from the function's source, so that the compiler of any version of Python can make it. The source counts
+only if it compiles to the very code of the function. A function is called as usual if the loop would change its meaning:
+if it binds names, makes functions, or looks at its own frame.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-#: The parameter of a loop, and the variable around it that gets the results; no name of the user can be one of these.
+#: The parameter of a loop, and the variable around it that gets the results. No identifier can have these names.
 _VALUES, _RESULT = ".values", ".result"
-#: What looks at, or into, the frame that it is called in.
+#: Functions that look at the frame in which they are called.
 _INTROSPECTIVE = frozenset(
     {
         "__class__", "_getframe", "breakpoint", "currentframe", "dir", "eval", "exec", "extract_stack", "locals",
@@ -29,7 +29,7 @@ _INTROSPECTIVE = frozenset(
     }
 )  # fmt: skip
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-#: Of varargs, keywords, generators and coroutines.
+#: The flags of *args, **kwargs, generators and coroutines.
 _UNUSUAL = 0x04 | 0x08 | 0x20 | 0x80 | 0x200
 _NESTED = 0x10
 _MAKES_FUNCTIONS_OR_BINDS = (
@@ -38,21 +38,21 @@ _MAKES_FUNCTIONS_OR_BINDS = (
 )  # fmt: skip
 
 Node = ast.FunctionDef | ast.Lambda
-#: The functions of files by the lines where they begin, as code knows them.
+#: The functions of each file, by the first line of their code.
 Sources = dict[str, dict[int, list[Node]]]
 
 
-#: Held while a function's source is read and compiled: CPython's parser counts its depth for all threads together, and
-#: may find that another has changed it.
+#: Held while a function's source is read and compiled. CPython's parser has one counter of its depth for all threads, and
+#: fails if another thread changes it.
 _reading = threading.Lock()
 os.register_at_fork(after_in_child=_reading._at_fork_reinit)  # type: ignore[attr-defined]
 
-#: The code of the loops, by that of the function: a lane finds what its zygote has made.
+#: The file and the loop's code, by the function's code. A lane finds the loops that its zygote has made.
 _made: WeakKeyDictionary[CodeType, tuple[str, CodeType | None]] = WeakKeyDictionary()
 
 
 def prepare(functions: Iterable[tuple[Any, int]]) -> None:
-    """Makes the loops of functions of so many parameters; each file is read once for all of them."""
+    """Makes the loops of functions, which come with their numbers of parameters. Reads each file once."""
     sources: Sources = {}
     for function, count in functions:
         _loop(function, count, sources)
@@ -61,10 +61,10 @@ def prepare(functions: Iterable[tuple[Any, int]]) -> None:
 def loop(
     function: Any, result: CellType, arguments: list[CellType]
 ) -> Callable[[Iterator[Any]], None] | None:
-    """The loop of a function. None if it has to be called.
+    """The loop of a function; None if the function must be called.
 
-    It takes the first argument from an iterator and the others from their cells, and puts the result into its cell
-    before it asks the iterator again.
+    The loop takes the first argument from an iterator and the others from their cells. It puts the result into its cell
+    before it asks the iterator for the next row.
     """
     code = _loop(function, 1 + len(arguments), {})
     if code is None:
@@ -77,7 +77,7 @@ def loop(
 
 
 def is_watched() -> bool:
-    """Whether a debugger, a profiler or the like wants to hear of calls in this thread."""
+    """Whether a debugger, a profiler or a similar tool watches the calls of this thread."""
     if sys.gettrace() is not None or sys.getprofile() is not None:
         return True
     monitoring = getattr(sys, "monitoring", None)
@@ -88,25 +88,25 @@ def _loop(function: Any, count: int, sources: Sources) -> CodeType | None:
     if type(function) is not FunctionType:
         return None
     code = function.__code__
-    # Equal code of two files makes different tracebacks.
+    # Code of two files may be equal, but its tracebacks are not.
     file, made = _made.get(code, (None, None))
     if file != code.co_filename:
         made = None
         if _may_loop(code):
-            # What the compiler finds too large, or what is no Python, is called. SystemError: the program's own threads
-            # may parse something just then.
+            # The function is called if its file is no valid Python, or too large for the compiler. SystemError comes if
+            # another thread of the program parses something at the same time.
             with (
                 _reading,
                 contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError, SystemError),
             ):
                 made = _compiled(code, sources)
         _made[code] = code.co_filename, made
-    # What is not passed has a default, which a loop does not know.
+    # A parameter that is not passed has a default, which the loop does not have.
     return made if count == code.co_argcount else None
 
 
 def _may_loop(code: CodeType) -> bool:
-    """Whether a look at the source is worth it."""
+    """Whether a function may be inlined, by its code alone."""
     names = {*code.co_names, *code.co_freevars}
     return not (
         code.co_argcount == 0
@@ -152,7 +152,7 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _expression(body: list[ast.stmt]) -> ast.expr | None:
-    """The one expression that statements are; None if they are more than conditions and returns."""
+    """Statements as one expression; None if they have other statements than `if` and `return`."""
     match body:
         case [ast.Return(value=ast.expr() as value), *_]:
             return value
@@ -165,7 +165,7 @@ def _expression(body: list[ast.stmt]) -> ast.expr | None:
 
 
 def _is_source_of(node: Node, code: CodeType) -> bool:
-    """Whether this is what the code was compiled from, as far as the code can tell."""
+    """Whether the code was compiled from this source, as far as the code tells."""
     statement = ast.copy_location(ast.Expr(node), node) if isinstance(node, ast.Lambda) else node
     for made in _within(statement, code, code.co_freevars):
         same = made.replace(co_flags=made.co_flags & ~_NESTED | code.co_flags & _NESTED)
@@ -188,14 +188,14 @@ def _made_of(expression: ast.expr, code: CodeType) -> CodeType:
 
 
 def _within(statement: ast.stmt, code: CodeType, variables: tuple[str, ...]) -> list[CodeType]:
-    """The codes of the functions of a statement, compiled in the place of a code, with these variables around it."""
+    """The code of the functions in a statement, compiled as if in a code's file, inside a function with these variables."""
     module = ast.parse("def around(): pass")
     (around,) = module.body
     assert isinstance(around, ast.FunctionDef)
     around.args.args = [ast.copy_location(ast.arg(name), around) for name in variables]
     around.body = [statement]
     if isinstance(statement, ast.FunctionDef) and statement.name not in variables:
-        # It is no variable of the function around it, even if it calls itself.
+        # The function's own name is a global variable, also if the function calls itself.
         around.body.insert(0, ast.copy_location(ast.Global([statement.name]), statement))
     compiled = compile(module, code.co_filename, "exec", code.co_flags & _FUTURE, dont_inherit=True)
     (inside,) = (constant for constant in compiled.co_consts if isinstance(constant, CodeType))

@@ -1,4 +1,4 @@
-"""The loops over a batch, in Python: inside them CPython calls without leaving its own loop."""
+"""The loops over the rows of a batch, in Python: from there CPython calls a function without leaving its interpreter loop."""
 
 from __future__ import annotations
 
@@ -20,17 +20,15 @@ def around({variables}):
     return called
 """
 
-#: Calls a function for each row of an iterator, which gives the first argument, puts the others into their cells, and
-#: takes the result of the row before from its cell. So no list of all results is needed, and those before an
-#: exception are not lost.
+#: Calls a function for each row of an iterator. The iterator gives the first argument, puts the others into their cells, and
+#: takes the result of the previous row from its cell. So there is no list of results, and an exception loses none of them.
 Each = Callable[[Iterator[Any]], None]
 
 
 def make(declared: Declared, count: int) -> tuple[Each, CellType, list[CellType]]:
-    """A new loop over a function of so many parameters, the cell of its result, and those of all arguments but the first.
+    """A new loop over a function of ``count`` parameters, the cell of its result, and the cells of all arguments but the first.
 
-    Every library function gets its own, because CPython remembers at the place of a call what was called
-    there last.
+    Each function gets its own loop, because CPython specializes a call for the function that it has called there.
     """
     function = declared.callee()
     first, *others = names = [f"value_{number}" for number in range(count)]
@@ -45,7 +43,7 @@ def make(declared: Declared, count: int) -> tuple[Each, CellType, list[CellType]
     code = inlined and function.__code__
 
     def each(values: Iterator[Any]) -> None:
-        # Only what is called is seen by a debugger, and only a call sees that the code was replaced.
+        # A debugger sees only calls, and only a call runs code that has replaced the function's.
         if inlined and function.__code__ is code and not inlining.is_watched():
             inlined(values)
         else:
@@ -55,7 +53,7 @@ def make(declared: Declared, count: int) -> tuple[Each, CellType, list[CellType]
 
 
 def prepare(functions: list[Declared]) -> None:
-    """Does once what all lanes of a library need."""
+    """Compiles in the zygote what all lanes of a library need."""
     inlining.prepare(
         (function.callable, len(function.shapes))
         for function in functions

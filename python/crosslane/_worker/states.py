@@ -1,4 +1,4 @@
-"""Stateful functions: classes whose instance is made once on each lane, before it is called for the first time."""
+"""Sets up and tears down the stateful functions of a library on a lane."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def set_up(functions: Iterable[Declared]) -> None:
-    """Prepares all functions of a library that need it, on this lane.
+    """Makes the instances of all stateful functions of a library on this lane.
 
     Raises:
-        BaseException: what the first of them raised, after all were prepared. A call tries it again.
+        BaseException: the first that a set-up raised, after all were tried. A call of that function tries it again.
     """
     failures = _each(functions, Stateful.callee)
     if failures:
@@ -26,10 +26,10 @@ def set_up(functions: Iterable[Declared]) -> None:
 
 
 def tear_down(functions: Iterable[Declared]) -> None:
-    """Ends what they have prepared on this lane, in the opposite order.
+    """Closes the instances on this lane, in the opposite order.
 
     Raises:
-        BaseException: what the first of them raised, after all were ended. The log has all of it: who ends a lane waits for it alone.
+        BaseException: the first that a ``close`` raised, after all were closed. The log has every one of them.
     """
     failures = _each(reversed(list(functions)), _close)
     if failures:
@@ -43,7 +43,7 @@ def _close(function: Stateful) -> None:
         raise
     except BaseException as error:
         kind, message, shown = describe(error)
-        # The function may have put anything in the place of the log.
+        # A file may have replaced the stream of the log by anything.
         with contextlib.suppress(Exception):
             print(
                 f"{function.__name__}: {kind}: {message}\n  in the tear-down\n{shown}",
@@ -55,7 +55,7 @@ def _close(function: Stateful) -> None:
 
 def _each(functions: Iterable[Declared], do: Callable[[Stateful], Any]) -> list[BaseException]:
     failures: list[BaseException] = []
-    # A function with defaults is declared in several ways.
+    # A function with defaults has several signatures, but one instance.
     stateful = {id(item.callable): item.callable for item in functions if isinstance(item.callable, Stateful)}
     for function in stateful.values():
         try:

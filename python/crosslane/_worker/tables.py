@@ -18,8 +18,9 @@ class Batches:
         self._kinds = kinds
 
     def parts(self, yielded: Any) -> Iterator[tuple[int, list[Any]]]:
-        """The number of rows and the wanted columns of what was yielded, which may have several parts: pyarrow arrays of the
-        declared types, or lists of Python's objects.
+        """The number of rows and the wanted columns of each batch in what a function has yielded.
+
+        Columns are pyarrow arrays of the declared types, or lists of Python's objects.
 
         Raises:
             TypeError, ValueError, OverflowError: if it is no batch of the table's columns.
@@ -28,7 +29,7 @@ class Batches:
 
         from crosslane._arrow.convert import fitting
 
-        for rows, columns in self._parts(yielded, pa):
+        for rows, columns in self._batches(yielded, pa):
             fit = [fitting(column, kind) for column, kind in zip(columns, self._kinds)]
             lengths = {len(column) for column in fit}
             if lengths - {rows}:
@@ -37,7 +38,7 @@ class Batches:
                 )
             yield rows, fit
 
-    def _parts(self, yielded: Any, pa: Any) -> Iterator[tuple[int, list[Any]]]:
+    def _batches(self, yielded: Any, pa: Any) -> Iterator[tuple[int, list[Any]]]:
         if isinstance(yielded, dict):
             columns = self._chosen(list(yielded), list(yielded.values()))
             yield (len(next(iter(yielded.values()))) if yielded else 0), columns
@@ -60,17 +61,17 @@ class Batches:
                 "frame, or a tuple or dict of columns"
             )
         for batch in batches:
-            # It may come from anywhere.
+            # Nothing has checked it yet: it may come from any library.
             batch.validate()
             yield batch.num_rows, self._chosen(batch.schema.names, batch.columns)
 
     def _chosen(self, names: list[str] | None, columns: list[Any]) -> list[Any]:
-        """The wanted columns, by their names or else by their places."""
-        wanted = [self._names[place] for place in self._wanted]
+        """The wanted columns, by their names or else by their order."""
+        wanted = [self._names[index] for index in self._wanted]
         if names is not None and all(names.count(name) == 1 for name in wanted):
             return [columns[names.index(name)] for name in wanted]
         if len(columns) == len(self._names):
-            return [columns[place] for place in self._wanted]
+            return [columns[index] for index in self._wanted]
         if names is None and len(columns) == len(wanted):
             return columns
         said = (

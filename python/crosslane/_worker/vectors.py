@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _to_numpy(array: pa.Array, nullable: bool) -> Any:
-    """The dtype is that of the SQL type, whether there are NULLs or not: those are masked."""
+    """A numpy array. Its dtype depends on the SQL type only: NULLs are masked."""
     if not nullable:
         return array.to_numpy(zero_copy_only=False)
     import numpy
@@ -32,7 +32,7 @@ def _to_numpy(array: pa.Array, nullable: bool) -> Any:
 
 
 def _to_pandas(array: pa.Array, nullable: bool) -> Any:
-    """As numpy's, with pandas' own dtypes for what may be NULL and has no NaN."""
+    """A pandas Series. Types without NaN have the nullable dtypes of pandas, if the column may have NULLs."""
     if not nullable:
         return array.to_pandas()
     import pandas
@@ -43,7 +43,7 @@ def _to_pandas(array: pa.Array, nullable: bool) -> Any:
     return array.to_pandas(types_mapper=dtype)
 
 
-#: pandas' dtypes with a NULL of their own, for types whose plain one has none. NaN is that of floats.
+#: The dtypes of pandas with a NULL of their own. Floats need none, because NaN is their NULL.
 _NULLABLE = {
     pa.bool_(): "boolean",
     pa.int8(): "Int8",
@@ -63,34 +63,26 @@ def _to_polars(array: pa.Array, nullable: bool) -> Any:
     return polars.from_arrow(array)
 
 
-_INTO: dict[str, Callable[[pa.Array, bool], Any] | None] = {
-    "pyarrow": None,
+#: For each library, what makes a column of an array; it is told whether the column may have NULLs.
+FROM_ARROW: dict[str, Callable[[pa.Array, bool], Any]] = {
+    "pyarrow": lambda array, _: array,
     "numpy": _to_numpy,
     "pandas": _to_pandas,
     "polars": _to_polars,
 }
 
 
-def into(declared: Declared, arrays: list[pa.Array]) -> list[Any]:
-    """Arrays in the libraries that a function's parameters are written for."""
-    made = [_INTO[column] for column in declared.columns]
-    return [
-        make(array, nullable) if make else array
-        for make, array, nullable in zip(made, arrays, declared.admits_null)
-    ]
-
-
 class Steps:
-    """A generator of columns, called batch by batch: it begins with the first, and goes on with each further one."""
+    """A generator of columns, called batch by batch: each call gives it a batch, and takes the column for it."""
 
     def __init__(self, function: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
         self._function = function
         self._results: Iterator[Any] | None = None
-        #: The batch that it has not taken.
+        #: The batch that the generator has not taken yet.
         self._batch: Any = None
 
     def __call__(self, *columns: Any) -> Any:
-        """What it yields for a batch. After an exception it begins anew.
+        """The column that the generator yields for a batch. After an exception, the next call starts a new generator.
 
         Raises:
             RuntimeError: if it ends, or does not yield one column for each batch.
@@ -118,8 +110,8 @@ class Steps:
             yield batch
 
 
-def _fills_places(kind: pa.DataType) -> bool:
-    """Whether pyarrow itself puts values of a type into the places that a mask has. It does so for all but nested ones."""
+def _can_replace(kind: pa.DataType) -> bool:
+    """Whether pyarrow can replace values of a type by a mask, as it can for all types but nested ones."""
     none = pa.nulls(0, kind)
     try:
         pc.replace_with_mask(none, pa.nulls(0, pa.bool_()), none)
@@ -129,60 +121,60 @@ def _fills_places(kind: pa.DataType) -> bool:
 
 
 class Caller:
-    """Calls a vectorized function with pyarrow arrays, whatever library it is written for."""
+    """Calls a vectorized function with the columns of pyarrow arrays in the libraries that it is written for."""
 
     def __init__(self, declared: Declared, result: pa.DataType) -> None:
         function = declared.callee()
         self._function = Steps(function) if declared.iterates else function
-        self._into = [_INTO[column] for column in declared.columns]
+        self._convert = [FROM_ARROW[library] for library in declared.columns]
         self._admits_null = declared.admits_null
         self._variadic = declared.variadic
         self._result = result
-        self._fills_places = _fills_places(result)
+        self._replaces = _can_replace(result)
 
     def __call__(self, arrays: list[pa.Array], rows: int) -> pa.Array | list[Any]:
         """The function's result as an array of the declared type, or as a list of objects.
 
-        The function does not get the rows that have NULL in a parameter that admits none; they are NULL.
+        Rows that have NULL in a parameter that does not admit it are left out of the call; their results are NULL.
 
         Raises:
             TypeError, ValueError, OverflowError: if the result is no column, has another length, or does not fit.
         """
-        kept = self._kept(arrays)
-        if kept is None:
+        valid = self._valid(arrays)
+        if valid is None:
             return self._call(arrays, rows)
-        if kept.true_count == 0:
+        if valid.true_count == 0:
             return pa.nulls(rows, self._result)
-        results = self._call([array.filter(kept) for array in arrays], kept.true_count)
+        results = self._call([array.filter(valid) for array in arrays], valid.true_count)
         if isinstance(results, list):
             rest = iter(results)
-            return [next(rest) if called else None for called in kept.to_pylist()]
-        if self._fills_places:
-            return pc.replace_with_mask(pa.nulls(rows, self._result), kept, results)
-        places = pc.subtract(pc.cumulative_sum(kept.cast(pa.int64())), 1)
-        return results.take(pc.if_else(kept, places, None))
+            return [next(rest) if called else None for called in valid.to_pylist()]
+        if self._replaces:
+            return pc.replace_with_mask(pa.nulls(rows, self._result), valid, results)
+        indices = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)
+        return results.take(pc.if_else(valid, indices, None))
 
-    def _kept(self, arrays: list[pa.Array]) -> pa.BooleanArray | None:
-        """Which rows the function gets, if not all."""
-        kept = None
+    def _valid(self, arrays: list[pa.Array]) -> pa.BooleanArray | None:
+        """A mask of the rows that the function gets; None if it gets all."""
+        valid = None
         for array, admits_null in zip(arrays, self._admits_null):
             if not admits_null and array.null_count:
-                valid = array.is_valid()
-                kept = valid if kept is None else pc.and_(kept, valid)
-        return kept
+                mask = array.is_valid()
+                valid = mask if valid is None else pc.and_(valid, mask)
+        return valid
 
     def _call(self, arrays: list[pa.Array], rows: int) -> pa.Array | list[Any]:
-        into, admits_null = self._into, self._admits_null
+        converters, admits_null = self._convert, self._admits_null
         if self._variadic:
-            # All lists of a batch are of one length: so many columns more.
+            # All lists of a batch have the same length, and each of their places becomes a column.
             values = arrays[-1].flatten()
             count = len(values) // rows
             rest = [values.take(pa.array(range(at, len(values), count))) for at in range(count)]
             arrays = arrays[:-1] + rest
-            into, admits_null = into + into[-1:] * count, admits_null + admits_null[-1:] * count
+            converters = converters + converters[-1:] * count
+            admits_null = admits_null + admits_null[-1:] * count
         columns = [
-            into(array, nullable) if into else array
-            for into, array, nullable in zip(into, arrays, admits_null)
+            convert(array, nullable) for convert, array, nullable in zip(converters, arrays, admits_null)
         ]
         results = fitting(self._function(*columns), self._result)
         if len(results) != rows:

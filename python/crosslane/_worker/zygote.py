@@ -1,4 +1,7 @@
-"""The zygote: what Python does of it. All else (the control socket, lanes, their ends) is native (``crosslane-guest``)."""
+"""The zygote: the part that is written in Python.
+
+The native part (``crosslane-guest``) has the control socket, and starts and ends lanes.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,25 @@ from typing import Any
 
 from crosslane import _guest
 
-# What only the zygote needs is imported by its methods: its parent, the reaper, keeps what is imported here.
+# Modules that only the zygote needs are imported by its methods, because its parent, the reaper, keeps what is imported here.
 
 
 class Guest:
-    """What the native half calls, in this order, but for ``flush`` and ``explain``."""
+    """The methods that the native half calls, in this order. It may call ``flush`` and ``explain`` at any time."""
 
     def __init__(self) -> None:
         self.functions: list[Any] = []
-        #: The process that has loaded them: the zygote, or the lane itself.
+        #: The process that has loaded the functions: the zygote, or the lane itself.
         self.loader = 0
 
     def command(self) -> list[str]:
-        """What starts this program."""
+        """The command that starts this program."""
         return [sys.executable, *sys.orig_argv[1:]]
 
     def load(self, name: str, pickles: int | None) -> tuple[str, str | None]:
         """Loads a file, or functions that were pickled into the file of a descriptor.
 
-        What the engine is told of them, and what tells the text of their files from any other.
+        Returns what the engine is told of the functions, and a hash of the text of their files.
         """
         from crosslane._declare import library
 
@@ -48,7 +51,7 @@ class Guest:
         return declared, _guest.text(files) if files else None
 
     def open_streams(self) -> None:
-        """Opens the streams again that a file has closed. What it has put in their place stays."""
+        """Opens the standard streams again that a file has closed. A stream that it has put in their place stays."""
         for number, name in ((1, "stdout"), (2, "stderr")):
             stream = getattr(sys, name, None)
             if stream is None or getattr(stream, "closed", False):
@@ -56,15 +59,16 @@ class Guest:
                 setattr(sys, name, open(number, "w", closefd=False, **encoding))  # noqa: SIM115
 
     def lost_threads(self) -> list[str]:
+        """The threads that a fork would lose."""
         from crosslane._runtime import forks
 
         return forks.lost_threads()
 
     def settle(self, bell: int) -> None:
-        """Lanes share what was imported; a collection would touch, and so copy, all of it."""
+        """Prepares for forks. A garbage collection in a lane would write to all shared objects, and so copy their memory."""
         gc.collect()
         gc.freeze()
-        # The zygote runs the file's own handlers of signals at once.
+        # Wakes the zygote, so that it runs handlers of signals that the file has set.
         signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
 
     def fork(self) -> int:
@@ -76,25 +80,25 @@ class Guest:
         return pid
 
     def begin(self) -> bool:
-        """Makes a fork a lane of its own. Whether it writes its stack when it gets SIGQUIT."""
+        """Prepares a fork to be a lane. Returns whether it writes its stack when it gets SIGQUIT."""
         if self.loader == os.getpid() and "random" in sys.modules:
-            # A fork of a loaded library has it reseeded.
+            # Without a fork, Python has not seeded it anew after the file was loaded.
             sys.modules["random"].seed()
         if "numpy" in sys.modules:
-            # Python reseeds its own generator after a fork; numpy's would repeat itself in every lane.
+            # Python seeds its own generator anew after a fork. That of numpy would give the same numbers in every lane.
             sys.modules["numpy"].random.seed()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(line_buffering=True)
         faulthandler.enable(2)
-        # The engine asks so what a call does that makes no progress. A handler of the file's own stays.
+        # The engine sends SIGQUIT to see where a call hangs. A handler that the file has set stays.
         is_free = not _is_caught(signal.SIGQUIT)
         if is_free:
             faulthandler.register(signal.SIGQUIT, 2, all_threads=False)
         return is_free
 
     def explain(self, error: BaseException) -> int:
-        """Says why a lane ends, and which exit code it ends with."""
+        """Prints why a lane ends, and returns its exit code."""
         if isinstance(error, SystemExit):
             return error.code if isinstance(error.code, int) else 1
         import traceback
@@ -103,21 +107,21 @@ class Guest:
         return 1
 
     def flush(self) -> None:
-        """Flushes what the streams hold, whatever they are by now."""
+        """Flushes the standard streams, whatever objects they are by now."""
         for name in ("stdout", "stderr"):
             with contextlib.suppress(Exception):
                 getattr(sys, name).flush()
 
 
 def _is_caught(number: int) -> bool:
-    """Whether this process has a handler of a signal, in whatever language."""
+    """Whether this process has a handler of a signal, in any language."""
     with open("/proc/self/status") as status:
         caught = next((line.split()[1] for line in status if line.startswith("SigCgt:")), "0")
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _warm_up(functions: list[Any]) -> None:
-    """Imports what lanes would import at their first call, and compiles what they all need."""
+    """Imports the modules that lanes would import at their first call, and compiles what all lanes need."""
     from crosslane._worker import loops
 
     modules = {
@@ -139,7 +143,7 @@ def _warm_up(functions: list[Any]) -> None:
 
 
 def main() -> None:
-    # Files see the same words in each process that loads them.
+    # A file sees the same `sys.argv` in each process that loads it.
     arguments = sys.argv[1:]
     del sys.argv[1:]
     _guest.zygote(Guest(), arguments)

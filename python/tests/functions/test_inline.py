@@ -20,7 +20,7 @@ import pytest
 import crosslane
 from crosslane import udf
 from crosslane._declare.declaration import DeclarationError, declare
-from crosslane._declare.signature import annotations
+from crosslane._declare.signature.resolve import resolve
 from crosslane._worker import inlining, loops
 
 from ..conftest import Load, error, value
@@ -259,7 +259,7 @@ def test_a_wrapper_is_what_is_called() -> None:
 
 
 def each_of(function: Callable[..., Any], **options: Any) -> Looped:
-    (declared,) = annotations.resolve(declare(function, **options))
+    (declared,) = resolve(declare(function, **options))
     return Looped(*loops.make(declared, len(declared.shapes)))
 
 

@@ -33,7 +33,7 @@ _PLAIN: dict[Any, str] = {
     datetime.timedelta: "INTERVAL",
     Interval: "INTERVAL",
 }
-#: UUIDs, numpy's scalar types and pyarrow's array types, by name: none of these modules is imported for this.
+#: UUIDs, numpy's scalar types and pyarrow's array types. They are found by name, so that no module is imported for them.
 _BY_NAME = {
     "uuid.UUID": "UUID",
     "numpy.bool": "BOOLEAN",
@@ -77,7 +77,7 @@ Shape = tuple[Any, ...] | None
 
 
 class Typed(NamedTuple):
-    """What an annotation means."""
+    """The meaning of an annotation."""
 
     sql: str
     shape: Shape = None
@@ -86,6 +86,7 @@ class Typed(NamedTuple):
 
 
 def hints_of(declaration: Declaration) -> dict[str, Any]:
+    """The annotations of a function's parameters, and of its result as "return"."""
     function = declaration.function
     try:
         hints = typing.get_type_hints(underlying(function), include_extras=True)
@@ -100,6 +101,7 @@ def hints_of(declaration: Declaration) -> dict[str, Any]:
 
 
 def normal(sql: str) -> str:
+    """A SQL type as the engine writes it."""
     try:
         return _guest.parse_type(sql)
     except ValueError:
@@ -107,6 +109,7 @@ def normal(sql: str) -> str:
 
 
 def from_hint(declaration: Declaration, what: str, hint: Any, kind: str) -> Typed:
+    """As :func:`from_annotation`; an error names the function, and what the annotation is for."""
     if hint is None:
         raise declaration.error(f"{what} has no type; annotate it, or give udf a signature")
     try:
@@ -116,7 +119,7 @@ def from_hint(declaration: Declaration, what: str, hint: Any, kind: str) -> Type
 
 
 def any_type(hint: Any) -> Typed | None:
-    """What the annotation of a parameter means that takes arguments of any type; None if it does not."""
+    """The meaning of the annotation of a parameter that takes arguments of any type; None for other annotations."""
     if hint is Any or hint is object:
         return Typed("ANY")
     arguments = get_args(hint)
@@ -168,6 +171,7 @@ def is_optional(hint: Any) -> bool:
 
 
 def is_union(hint: Any) -> bool:
+    """Whether an annotation is a union, also one of a type and None."""
     return get_origin(hint) in (Union, types.UnionType)
 
 
@@ -188,7 +192,7 @@ def _annotated(hint: Any, arguments: tuple[Any, ...], kind: str) -> Typed:
         members = get_args(inner) if is_union(inner) else (inner,)
         column = next(filter(None, map(column_kind, members)), "pyarrow")
         return Typed(declared, admits_null=type(None) in members, column=column)
-    # A shape is made for the annotation's own type, and fits no other.
+    # The shape belongs to the annotation's own type.
     shape = typed.shape if normal(typed.sql).split("(")[0] == declared.split("(")[0] else None
     return typed._replace(sql=declared, shape=shape)
 
@@ -233,7 +237,7 @@ def _value(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Typed:
 
 
 def fields_of(hint: type) -> dict[str, Any]:
-    """The fields of a dataclass, NamedTuple or TypedDict; empty for other classes."""
+    """The fields of a dataclass, a NamedTuple or a TypedDict; none for other classes."""
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint, include_extras=True)
         return {item.name: hints[item.name] for item in dataclasses.fields(hint) if item.init}
@@ -244,7 +248,7 @@ def fields_of(hint: type) -> dict[str, Any]:
 
 
 def _without_presence(field: Any) -> Any:
-    """The type of a TypedDict's key, without what is said of whether the key must be there."""
+    """The type of a TypedDict's key, without `Required` or `NotRequired` around it."""
     return get_args(field)[0] if get_origin(field) in (Required, NotRequired) else field
 
 
@@ -258,11 +262,11 @@ def _struct(hint: type, fields: dict[str, Any]) -> Typed:
 
 
 def _not_required(hint: type) -> set[str]:
-    """The keys that a TypedDict may lack: by its ``total=False``, or by ``NotRequired``."""
+    """The keys that a TypedDict may lack, by its ``total=False`` or by ``NotRequired``."""
     if not typing.is_typeddict(hint):
         return set()
     hints = typing.get_type_hints(hint, include_extras=True)
-    # Where annotations are texts, Python itself does not find what they say of single keys.
+    # If annotations are strings, Python itself does not see `Required` and `NotRequired` in them.
     return {
         name
         for name, field in hints.items()
@@ -291,6 +295,7 @@ def _column(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Typed:
 
 
 def column_kind(hint: Any) -> str | None:
+    """The library of columns that an annotation is from; None if it is no column."""
     hint = get_args(hint)[0] if get_origin(hint) is Annotated else get_origin(hint) or hint
     return _COLUMN_KINDS.get((getattr(hint, "__module__", "") or "").split(".")[0])
 

@@ -3,62 +3,85 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from crosslane import _guest
+from crosslane._declare.callables import underlying
 from crosslane._declare.classes import Aggregate, Stateful
+from crosslane._declare.declaration import Declaration
 
 if TYPE_CHECKING:
     from crosslane._declare.signature.annotations import Shape
     from crosslane._declare.signature.tables import StreamTable, Table
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class Declared:
     """A function as the guest's loop and the engine need it."""
 
     name: str
     signature: str
     callable: Callable[..., Any]
+    #: ``"row"``, ``"async"`` or ``"vectorized"``.
     kind: str
-    #: Whether the last parameter stands for any number of arguments. Its shape is that of their list.
-    variadic: bool
+    #: Whether the last parameter stands for any number of arguments. Its shape is that of a list of them.
+    variadic: bool = False
     shapes: list[Shape]
-    result_shape: Shape
+    result_shape: Shape = None
     admits_null: list[bool]
+    #: For each parameter, the library whose arrays the function takes.
     columns: list[str]
     deterministic: bool
-    concurrency: int
-    timeout: float | None
-    memory_limit: int | None
-    on_error: str
-    retries: int
-    inline: bool
+    concurrency: int = 1
+    timeout: float | None = None
+    memory_limit: int | None = None
+    on_error: str = "fail"
+    retries: int = 0
+    inline: bool = False
     file: str
     line: int
     description: str
-    #: Of a table function, or a stream function.
+    #: Only table functions and stream functions have one.
     table: Table | StreamTable | None = None
     #: For each parameter of a table function, whether SQL names it and may leave it out.
     named: list[bool] = dataclasses.field(default_factory=list)
     cardinality: int | None = None
     #: Whether it is a generator, which is called once with an iterator of batches.
     iterates: bool = False
-    #: Whether what it makes of a row may depend on the others, so that the engine does not cut a batch.
+    #: Whether the result of a row may depend on other rows of its batch, so that the engine does not cut batches.
     whole_batches: bool = False
-    #: Whether it stays beside functions of its name that take other types.
+    #: Whether functions of its name that take other types stay.
     overload: bool = False
 
+    @classmethod
+    def of(cls, declaration: Declaration, **types: Any) -> Declared:
+        """A declaration with its types, which are the other fields of this class."""
+        options: dict[str, Any] = {
+            "callable": declaration.function,
+            "kind": "vectorized" if declaration.vectorized else "row",
+            "deterministic": declaration.deterministic,
+            "timeout": declaration.timeout,
+            "memory_limit": declaration.memory_limit,
+            "on_error": declaration.on_error,
+            "retries": declaration.retries,
+            "overload": declaration.overload,
+            "file": declaration.file,
+            "line": declaration.line,
+            "description": inspect.getdoc(underlying(declaration.function)) or "",
+        }
+        return cls(**options | types)
+
     def callee(self) -> Callable[..., Any]:
-        """What is called with the arguments, on the lane that asks."""
+        """What this lane calls with the arguments."""
         return self.callable.callee() if isinstance(self.callable, Stateful) else self.callable
 
     def for_types(self, types: str) -> Declared:
-        """What it is for arguments of these types, such as "(BIGINT, VARCHAR[])", if it takes arguments of any.
+        """This function for arguments of these types, such as "(BIGINT, VARCHAR[])", if it takes arguments of any type.
 
         Raises:
-            ValueError: if it takes no such arguments.
+            ValueError: if it does not take such arguments.
         """
         signature, count = _guest.for_types(self.signature, types)
         shapes = self.shapes
@@ -80,7 +103,7 @@ class Declared:
         )
 
     def message(self) -> dict[str, Any]:
-        """What the engine is told, as JSON."""
+        """What the engine is told of the function, for JSON."""
         return {
             "signature": self.signature,
             "admits_null": self.admits_null,
@@ -99,11 +122,13 @@ class Declared:
             "file": self.file,
             "line": self.line,
             "description": self.description,
-            **(self.table_message() if self.table else {}),
+            **self._table_message(),
         }
 
-    def table_message(self) -> dict[str, Any]:
-        """What the engine is told of a table function, or a stream function, beside what it is told of any."""
+    def _table_message(self) -> dict[str, Any]:
+        """What the engine is told only of table functions and stream functions."""
+        if self.table is None:
+            return {}
         if self.table.kind == "stream":
             return {"kind": "stream"}
         return {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from crosslane._arrow.batches import WISHES, batches, is_batch
+from crosslane._arrow.batches import FRAMES, batches, is_batch
 from crosslane._arrow.encode import Encoder
 from crosslane._arrow.sql_types import struct_type
 from crosslane._declare.classes import Stateful
@@ -17,12 +17,12 @@ from crosslane._runtime.sql import quoted
 
 @dataclass
 class Stream:
-    """A stream function as the guest's loop and the engine need it."""
+    """A function of batches as the guest's loop and the engine need it."""
 
     name: str
     callable: Callable[..., Any]
-    #: One of `WISHES`.
-    wish: str
+    #: The class of the batches that it takes: a key of `FRAMES`.
+    frame: str
     #: The columns of its results, if they are declared.
     schema: pa.Schema | None
     deterministic: bool
@@ -37,11 +37,11 @@ class Stream:
 
     @property
     def columns(self) -> list[str]:
-        """The libraries that its lanes need."""
-        return ["pyarrow", self.wish.split(".")[0]]
+        """The libraries that its lanes import before the first batch."""
+        return ["pyarrow", self.frame.split(".")[0]]
 
     def message(self) -> dict[str, Any]:
-        """What the engine is told, as JSON."""
+        """What the engine is told of the function, for JSON."""
         declared = "" if self.schema is None else struct_type(self.schema).removeprefix("STRUCT")
         return {
             "signature": f"{quoted(self.name)}(rows TABLE) -> TABLE{declared}",
@@ -59,16 +59,19 @@ class Stream:
         }
 
     def set_up(self) -> None:
-        """Prepares what the function needs before its first batch. Called by the native guest, before each."""
+        """Makes the instance of a stateful function. Called by the native guest before each batch."""
         if isinstance(self.callable, Stateful):
             self.callable.callee()
 
     def answers(
         self, array: pa.StructArray, most: int
     ) -> list[tuple[str, pa.StructArray]] | Iterator[tuple[str, pa.StructArray]]:
-        """What the function gives for a batch: a list, if it has given all. Called by the native guest."""
+        """The batches that the function gives for a batch: a list of all, or an iterator if the function yields them.
+
+        Called by the native guest.
+        """
         function = self.callable.callee() if isinstance(self.callable, Stateful) else self.callable
-        result = function(WISHES[self.wish](pa.RecordBatch.from_struct_array(array)))
+        result = function(FRAMES[self.frame](pa.RecordBatch.from_struct_array(array)))
         if result is None:
             return []
         encoder = self._encoder()

@@ -29,12 +29,7 @@ _BY_POSITION = (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def resolve_scalar(declaration: Declaration) -> list[Declared]:
-    """Works out a function's types. What has defaults can be called with less: each way is a function for SQL, the one
-    with all parameters first.
-
-    Raises:
-        DeclarationError: if a type is missing, cannot be read, or contradicts the function.
-    """
+    """As :func:`crosslane._declare.signature.resolve.resolve`, for scalar functions and aggregates."""
     function = declaration.function
     asynchronous = is_async(function)
     kind = "vectorized" if declaration.vectorized else "async" if asynchronous else "row"
@@ -69,34 +64,26 @@ def resolve_scalar(declaration: Declaration) -> list[Declared]:
         except ValueError as error:
             raise declaration.error(str(error)) from None
         items = typed[:count]
-        return Declared(
+        return Declared.of(
+            declaration,
             name=name,
             signature=text,
-            callable=function,
             kind=kind,
             variadic=any_number,
             shapes=[item.shape for item in items],
             result_shape=result.shape,
             admits_null=[declaration.nulls == "call" or item.admits_null for item in items],
             columns=[item.column for item in items],
-            deterministic=declaration.deterministic,
             concurrency=declaration.concurrency if asynchronous else 1,
-            timeout=declaration.timeout,
-            memory_limit=declaration.memory_limit,
-            on_error=declaration.on_error,
-            retries=declaration.retries,
             inline=declaration.inline and not isinstance(function, (Stateful, Aggregate)),
             iterates=iterates,
-            overload=declaration.overload,
-            file=declaration.file,
-            line=declaration.line,
             description=_description(function),
         )
 
     if declaration.kind == "aggregate":
         # DuckDB takes one aggregate of a name.
         return [declared(len(typed))]
-    # Any number of arguments behind the fixed ones may be none.
+    # "Any number" of arguments may be none, so that the variadic parameter can be left out, too.
     fewer = range(len(typed) - 1 - variadic, required - 1, -1)
     return [declared(count) for count in (len(typed), *fewer)]
 
@@ -115,7 +102,7 @@ def _text(name: str, parameters: list[tuple[str, str]], returns: str, variadic: 
 
 
 def _parameters(declaration: Declaration, hints: dict[str, Any]) -> tuple[list[str], int, bool]:
-    """The names of what SQL can pass, how many it must, and whether the last one stands for any number."""
+    """The parameters that SQL can pass, how many it must pass, and whether the last stands for any number of arguments."""
     try:
         signature = inspect.signature(declaration.function)
     except (TypeError, ValueError):
@@ -132,7 +119,7 @@ def _parameters(declaration: Declaration, hints: dict[str, Any]) -> tuple[list[s
             raise declaration.error(f"the parameter {parameter.name} is keyword-only; SQL passes by position")
     rest = _rest(signature)
     parameters = [item for item in signature.parameters.values() if item.kind in _BY_POSITION]
-    # What has a default and no type at the end is for Python's callers only.
+    # The last parameters are for callers in Python only, if they have a default and no type.
     while (
         not rest
         and parameters
@@ -145,14 +132,14 @@ def _parameters(declaration: Declaration, hints: dict[str, Any]) -> tuple[list[s
 
 
 def _rest(signature: inspect.Signature) -> list[str]:
-    """The name of ``*args``, if there are any."""
+    """The name of the parameter ``*args``, if there is one."""
     return [item.name for item in signature.parameters.values() if item.kind is item.VAR_POSITIONAL]
 
 
 def _explicit(
     declaration: Declaration, hints: dict[str, Any], kind: str, result_kind: str, iterates: bool
 ) -> tuple[str, list[tuple[str, str]], str, list[Typed], Typed, bool]:
-    """What a signature says, and what the annotations add to it."""
+    """The name, parameters, result type, their annotated types, and whether it is variadic, by a signature."""
     text = declaration.signature or ""
     if "(" not in text.split("->")[0]:
         raise declaration.error(f"{text!r} is no signature such as 'slug(title VARCHAR) -> VARCHAR'")
@@ -165,7 +152,7 @@ def _explicit(
         raise declaration.error(str(error)) from None
 
     def shaped(sql: str, hint: Any, kind: str) -> Typed:
-        # The annotation only says how values look in Python, and only if it means the same type.
+        # The annotation tells how values look in Python, but only if it means the same SQL type.
         try:
             typed = from_annotation(hint, kind)
         except TypeError:
@@ -183,7 +170,7 @@ def _explicit(
                 "a generator of columns takes at least one, and no variable number of them"
             )
         if len(names) == 1:
-            # They are not annotated one by one.
+            # One annotation is for all columns.
             names *= len(declared)
         elif len(names) != len(declared):
             raise declaration.error(
@@ -197,7 +184,7 @@ def _explicit(
 
 
 def _of_batches(declaration: Declaration, hints: dict[str, Any]) -> dict[str, Any]:
-    """The annotations of a generator of columns by its parameter: those of each column of a batch, and of the result, the last."""
+    """The annotations of a generator of columns: one for each column of a batch, and the result's, which is the last."""
     signature = inspect.signature(declaration.function)
     parameters = [item for item in signature.parameters.values() if item.kind in _BY_POSITION]
     names = [item.name for item in parameters if item.default is _Parameter.empty]
@@ -227,8 +214,10 @@ def _of_batches(declaration: Declaration, hints: dict[str, Any]) -> dict[str, An
 
 
 def _called_with(declaration: Declaration, count: int, variadic: bool) -> list[str]:
-    """The names of the parameters that so many arguments are for, the last of them for any number if it is variadic; none
-    that a function knows if it does not tell."""
+    """The names of the first ``count`` parameters; empty names where a function does not tell them.
+
+    If it is variadic, the last one is the name of ``*args``.
+    """
     try:
         signature = inspect.signature(declaration.function)
     except (TypeError, ValueError):

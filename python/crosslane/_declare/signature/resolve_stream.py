@@ -6,7 +6,6 @@ import inspect
 import keyword
 
 from crosslane import _guest
-from crosslane._declare.callables import underlying
 from crosslane._declare.declaration import Declaration
 from crosslane._declare.signature.annotations import hints_of
 from crosslane._declare.signature.declared import Declared
@@ -18,12 +17,7 @@ _ONE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWO
 
 
 def resolve_stream(declaration: Declaration) -> Declared:
-    """As :func:`crosslane._declare.signature.resolve.resolve`, for a table function whose parameter is a table.
-
-    Raises:
-        DeclarationError: if the function or an option contradicts that.
-    """
-    function = declaration.function
+    """As :func:`crosslane._declare.signature.resolve.resolve`, for a table function whose parameter is a table."""
     for option, given in (
         ("partitions", declaration.partitions),
         ("cardinality", declaration.cardinality),
@@ -42,42 +36,26 @@ def resolve_stream(declaration: Declaration) -> Declared:
     returns = ", ".join(f"{quoted(column)} {one.sql}" for column, one in typed)
     vectorized = declaration.vectorized
     named = parameter.isidentifier() and not keyword.iskeyword(parameter) and not parameter.startswith("_")
-    wish = wish_of(declaration) if vectorized else "pyarrow"
+    frame = frame_of(declaration) if vectorized else "pyarrow"
     table = StreamTable(
-        function=function,
+        function=declaration.function,
         parameter=parameter if named else "row",
         given=[column for column, _ in given],
         columns=[column for column, _ in typed],
         types=[one.sql for _, one in typed],
         shapes=[one.shape for _, one in typed],
         vectorized=vectorized,
-        wish=wish,
+        frame=frame,
     )
-    return [
-        Declared(
-            name=name,
-            signature=f"{quoted(name)}({quoted(parameter)} TABLE({arguments})) -> TABLE({returns})",
-            callable=function,
-            kind="vectorized" if vectorized else "row",
-            variadic=False,
-            shapes=[None for _ in given],
-            result_shape=None,
-            admits_null=[True],
-            columns=["pyarrow", wish.split(".")[0]] if vectorized else [],
-            deterministic=declaration.deterministic,
-            concurrency=1,
-            timeout=declaration.timeout,
-            memory_limit=declaration.memory_limit,
-            on_error=declaration.on_error,
-            retries=declaration.retries,
-            inline=False,
-            overload=declaration.overload,
-            file=declaration.file,
-            line=declaration.line,
-            description=inspect.getdoc(underlying(function)) or "",
-            table=table,
-        )
-    ]
+    return Declared.of(
+        declaration,
+        name=name,
+        signature=f"{quoted(name)}({quoted(parameter)} TABLE({arguments})) -> TABLE({returns})",
+        shapes=[None for _ in given],
+        admits_null=[True],
+        columns=["pyarrow", frame.split(".")[0]] if vectorized else [],
+        table=table,
+    )
 
 
 def _check_parameter(declaration: Declaration) -> None:
@@ -96,8 +74,8 @@ def _check_parameter(declaration: Declaration) -> None:
         )
 
 
-def wish_of(declaration: Declaration) -> str:
-    """What the first parameter of a function of batches is to be: a key of `crosslane._arrow.batches.WISHES`."""
+def frame_of(declaration: Declaration) -> str:
+    """The class of batches that the first parameter is annotated with: a key of `crosslane._arrow.batches.FRAMES`."""
     hints = [hint for name, hint in hints_of(declaration).items() if name != "return"]
     library = getattr(hints[0], "__module__", "").split(".")[0] if hints else ""
     if library == "pyarrow" and getattr(hints[0], "__name__", "") == "Table":

@@ -7,7 +7,6 @@ import inspect
 from typing import Any, get_args, get_origin
 
 from crosslane import _guest
-from crosslane._declare.callables import underlying
 from crosslane._declare.declaration import Declaration
 from crosslane._declare.signature.annotations import (
     Typed,
@@ -35,12 +34,7 @@ _INSTEAD = "give udtf a signature, such as 'f(n BIGINT) -> TABLE(i BIGINT, s VAR
 
 
 def resolve_table(declaration: Declaration) -> Declared:
-    """As :func:`crosslane._declare.signature.resolve.resolve`, for a table function: it is one function for SQL.
-
-    Raises:
-        DeclarationError: if a type is missing, cannot be read, or contradicts the function.
-    """
-    function = declaration.function
+    """As :func:`crosslane._declare.signature.resolve.resolve`, for a table function, which SQL calls in one way."""
     parameters, projects = _parameters(declaration)
     hints = hints_of(declaration)
     if declaration.signature is None:
@@ -69,7 +63,7 @@ def resolve_table(declaration: Declaration) -> Declared:
     except ValueError as error:
         raise declaration.error(str(error)) from None
     table = Table(
-        function=function,
+        function=declaration.function,
         parameters=parameters,
         columns=[column for column, _ in columns],
         types=[one.sql for _, one in columns],
@@ -78,37 +72,21 @@ def resolve_table(declaration: Declaration) -> Declared:
         projects=projects,
         partition=declaration.partitions,
     )
-    return [
-        Declared(
-            name=name,
-            signature=text,
-            callable=function,
-            kind="vectorized" if declaration.vectorized else "row",
-            variadic=False,
-            shapes=[one.shape for one in typed],
-            result_shape=None,
-            admits_null=[declaration.nulls == "call" or one.admits_null for one in typed],
-            columns=["pyarrow"] if declaration.vectorized else [],
-            deterministic=declaration.deterministic,
-            concurrency=1,
-            timeout=declaration.timeout,
-            memory_limit=declaration.memory_limit,
-            on_error=declaration.on_error,
-            retries=declaration.retries,
-            inline=False,
-            overload=declaration.overload,
-            file=declaration.file,
-            line=declaration.line,
-            description=inspect.getdoc(underlying(function)) or "",
-            table=table,
-            named=[item.named for item in parameters],
-            cardinality=declaration.cardinality,
-        )
-    ]
+    return Declared.of(
+        declaration,
+        name=name,
+        signature=text,
+        shapes=[one.shape for one in typed],
+        admits_null=[declaration.nulls == "call" or one.admits_null for one in typed],
+        columns=["pyarrow"] if declaration.vectorized else [],
+        table=table,
+        named=[item.named for item in parameters],
+        cardinality=declaration.cardinality,
+    )
 
 
 def _parameters(declaration: Declaration) -> tuple[list[Parameter], bool]:
-    """What SQL can pass, those that it must first; and whether the function wants to know which columns are wanted."""
+    """The parameters that SQL can pass, required ones first, and whether the function takes the names of wanted columns."""
     try:
         signature = inspect.signature(declaration.function)
     except (TypeError, ValueError):
@@ -142,7 +120,7 @@ def _parameters(declaration: Declaration) -> tuple[list[Parameter], bool]:
 
 
 def result_columns(hints: dict[str, Any], columns: list[tuple[str, str]]) -> list[tuple[str, Typed]]:
-    """The columns that a signature says, with what the annotation of the result adds to them."""
+    """The columns of a signature, with the shapes that the annotation of the result says."""
     row = _row(hints.get("return"))
     if row is not None and list(fields_of(row)) == [column for column, _ in columns]:
         return [(column, _shaped(sql, hint)) for (column, sql), hint in zip(columns, fields_of(row).values())]
@@ -150,7 +128,7 @@ def result_columns(hints: dict[str, Any], columns: list[tuple[str, str]]) -> lis
 
 
 def explicit(declaration: Declaration) -> tuple[str, list[tuple[str, str]], list[tuple[str, str]]]:
-    """The name, the parameters and the columns that a signature says."""
+    """The name, the parameters and the columns of a signature."""
     text = with_name(declaration.signature or "", declaration.name)
     try:
         name, parameters, _, variadic = _guest.parse_signature(text)
@@ -167,7 +145,7 @@ def explicit(declaration: Declaration) -> tuple[str, list[tuple[str, str]], list
 
 
 def _row(hint: Any) -> type | None:
-    """The class of the rows that an annotation of an iterable says; None if it says none."""
+    """The class of the rows of an annotated iterable; None if the annotation does not say it."""
     if get_origin(hint) not in _ITERABLES or not get_args(hint):
         return None
     row = get_args(hint)[0]
@@ -175,7 +153,7 @@ def _row(hint: Any) -> type | None:
 
 
 def _annotated(declaration: Declaration, hint: Any) -> list[tuple[str, Typed]]:
-    """The columns that the annotation of the result says."""
+    """The columns of the class of rows that the annotation of the result names."""
     row = _row(hint)
     if row is None:
         said = "is not annotated" if hint is None else f"is annotated with {getattr(hint, '__name__', hint)}"
@@ -190,7 +168,7 @@ def _annotated(declaration: Declaration, hint: Any) -> list[tuple[str, Typed]]:
 
 
 def _shaped(sql: str, hint: Any) -> Typed:
-    """A type of a signature, and how its values look in Python, if an annotation says so of the same type."""
+    """A type of a signature, with the shape that an annotation of the same type gives its values in Python."""
     try:
         typed = from_annotation(hint, "row")
     except TypeError:

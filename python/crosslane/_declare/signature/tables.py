@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Parameter:
-    """What SQL can pass."""
+    """A parameter of a table function that SQL can pass."""
 
-    #: In the function.
+    #: Its name in the function.
     name: str
-    #: Whether SQL names it, and may leave it out.
+    #: Whether SQL passes it by name, and may leave it out.
     named: bool
 
 
 @dataclass
 class Table:
-    """What a lane needs to know of a table function."""
+    """What a lane needs to call a table function."""
 
     kind: ClassVar[str] = "table"
 
@@ -40,24 +40,27 @@ class Table:
     types: list[str]
     shapes: list[Shape]
     vectorized: bool
-    #: Whether it wants to know which columns the query wants.
+    #: Whether it takes the names of the columns that the query wants.
     projects: bool
     partition: Callable[..., Any] | None
 
     def scan(self, values: list[Any], partition: bytes | None, wanted: list[int] | None) -> Iterator[Any]:
-        """The rows, as the function makes them; of its columns those at the places ``wanted`` are, or all."""
+        """The rows that the function makes.
+
+        It is told the columns with the indices ``wanted``, or all columns, if it asks for them.
+        """
         leading = () if partition is None else (pickle.loads(partition),)
         positional, named = self._arguments(values)
         if self.projects:
-            places = range(len(self.columns)) if wanted is None else wanted
-            named["wanted"] = tuple(self.columns[place] for place in places)
+            indices = range(len(self.columns)) if wanted is None else wanted
+            named["wanted"] = tuple(self.columns[index] for index in indices)
         made = self.function(*leading, *positional, **named)
         if self.vectorized and (hasattr(made, "__arrow_c_array__") or hasattr(made, "__arrow_c_stream__")):
             return iter([made])
         return iterated(made)
 
     def partitions(self, values: list[Any]) -> list[bytes]:
-        """The partitions for these arguments, as bytes each."""
+        """The partitions for these arguments, each pickled."""
         assert self.partition is not None
         positional, named = self._arguments(values)
         names = [parameter.name for parameter in self.parameters if not parameter.named]
@@ -73,16 +76,16 @@ class Table:
     def _arguments(self, values: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         pairs = list(zip(self.parameters, values))
         positional = [value for parameter, value in pairs if not parameter.named]
-        # What SQL left out came as NULL, and the function's own default counts.
+        # A parameter that SQL left out comes as NULL; then the default of the function counts.
         named = {item.name: value for item, value in pairs if item.named and value is not None}
         return positional, named
 
 
 def iterated(made: Any) -> Iterator[Any]:
-    """The rows (or batches) that a function has returned, if it did not yield them.
+    """An iterator over the rows or batches that a function has returned or yields.
 
     Raises:
-        TypeError: if it returned something else.
+        TypeError: if it returned something that has no rows.
     """
     if isinstance(made, (str, bytes, dict)) or not hasattr(made, "__iter__"):
         raise TypeError(
@@ -93,38 +96,38 @@ def iterated(made: Any) -> Iterator[Any]:
 
 @dataclass
 class StreamTable:
-    """What a lane needs to know of a stream function."""
+    """What a lane needs to call a stream function."""
 
     kind: ClassVar[str] = "stream"
 
     function: Callable[..., Any]
-    #: Of the parameter, and of the columns of its table.
+    #: The name of its parameter, and the names of the columns of its input.
     parameter: str
     given: list[str]
-    #: Those of the result.
+    #: The names of the columns of the result.
     columns: list[str]
     types: list[str]
     shapes: list[Shape]
     vectorized: bool
-    #: What a vectorized one gets: a key of `crosslane._arrow.batches.WISHES`.
-    wish: str
+    #: The class of the batches that a vectorized function takes: a key of `crosslane._arrow.batches.FRAMES`.
+    frame: str
 
     def set_up(self) -> None:
-        """Prepares what the function needs before its first batch. Called before each."""
+        """Makes the instance of a stateful function. Called before each batch."""
         if isinstance(self.function, Stateful):
             self.function.callee()
 
     def rows(self, columns: list[list[Any]]) -> Iterator[Any]:
-        """The rows that the function makes of a batch, which is the values of its columns."""
+        """The rows that the function makes of a batch, which comes as the values of each column."""
         return self._made(list(map(self._row, zip(*columns))))
 
     def batches(self, array: pa.StructArray) -> Iterator[Any]:
         """The batches that the function makes of a batch."""
         import pyarrow as pa
 
-        from crosslane._arrow.batches import WISHES
+        from crosslane._arrow.batches import FRAMES
 
-        return self._made(WISHES[self.wish](pa.RecordBatch.from_struct_array(array)))
+        return self._made(FRAMES[self.frame](pa.RecordBatch.from_struct_array(array)))
 
     def _made(self, batch: Any) -> Iterator[Any]:
         function = self.function.callee() if isinstance(self.function, Stateful) else self.function
@@ -140,7 +143,7 @@ class StreamTable:
 
     @cached_property
     def _row(self) -> Callable[[tuple[Any, ...]], Any]:
-        # A name that Python cannot have becomes that of its place: _0.
+        # A column whose name Python cannot have is named by its index, such as _0.
         row: Any = collections.namedtuple(self.parameter, self.given, rename=True)  # type: ignore[misc]
         return row._make  # type: ignore[no-any-return]
 
