@@ -14,6 +14,17 @@ Declare functions with :func:`udf` in a file, load the file, call them from SQL:
 [('hello-wide-world',)]
 """
 
+# Modules without an underscore are public: `crosslane`, `crosslane.types`, `crosslane.spark` and `crosslane.dbt`. A folder
+# with an underscore is private; the modules in it have none. python/pyproject.toml says which folder may import which:
+#
+#   _cli       the program `crosslane`, with a module or a folder for each command
+#   _engines   what runs in the program of an engine: DuckDB, host lanes, functions of PySpark
+#   _client    clients of a server, and `crosslane.map`
+#   _worker    what runs in worker processes: the zygote, and what the native loops call
+#   _declare   decorators, declarations, signatures, libraries and pickles of functions
+#   _arrow     Arrow arrays and their SQL types
+#   _runtime   errors, forks, child processes, the native programs, names in SQL
+
 from __future__ import annotations
 
 from importlib import import_module
@@ -65,9 +76,8 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    # Lanes import this package too, and need no DuckDB.
+    # Imported at its first use: lanes import this package without DuckDB, and streams and clients do not need it either.
     if name in __all__:
-        # Streams and clients need no DuckDB either.
         homes = {"map": "_client.map", "Client": "_client.client", "AsyncClient": "_client.async_client"}
         return getattr(import_module(f"crosslane.{homes.get(name, '_engines.duckdb')}"), name)
     raise AttributeError(f"module 'crosslane' has no attribute {name!r}")

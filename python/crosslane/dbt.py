@@ -23,7 +23,7 @@ _UNSIGNED = "allow_unsigned_extensions"
 
 
 class Refused(RuntimeError):
-    """The profile or one of its files is wrong; dbt shows why, and ends."""
+    """The profile or one of its files is wrong. dbt shows the message, and ends."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"plugin crosslane.dbt in profiles.yml: {reason}")
@@ -36,7 +36,7 @@ class Plugin(BasePlugin):
 
     - ``files``: a path, or a list of paths. Relative ones start in the folder that dbt runs in.
     - ``replace``: whether the functions may take the names of macros and of built-in functions, as in
-      :func:`crosslane.load`; if it is not given, they may not.
+      :func:`crosslane.load`; by default they may not.
 
     Raises:
         Refused: if an option is missing, unknown or of another type, if the profile forbids unsigned extensions, or if
@@ -63,7 +63,7 @@ class Plugin(BasePlugin):
             raise Refused(f"config.replace must be true or false, not {self._replace!r}")
 
     def update_connection_config(self, creds: DuckDBCredentials, config: dict[str, Any]) -> None:
-        """Allows unsigned extensions, which can only be done when the database is opened."""
+        """Allows unsigned extensions, which DuckDB allows only while it opens a database."""
         if str(config.setdefault(_UNSIGNED, True)).lower() not in ("true", "1"):
             raise Refused(f"config_options.{_UNSIGNED} of the profile must be true, or be left out")
 

@@ -28,10 +28,10 @@ EXTENSIONS = "dev.crosslane.spark.CrosslaneExtensions"
 
 
 def jar_path() -> Path:
-    """The plugin, for `spark.jars` where a session is not made in Python.
+    """The path of the plugin, for `spark.jars` of sessions that are not made in Python.
 
     Raises:
-        FileNotFoundError: if this package was built without it.
+        FileNotFoundError: if this package was built without the plugin.
     """
     path = Path(__file__).with_name("crosslane-spark.jar")
     if not path.is_file():
@@ -44,24 +44,25 @@ def jar_path() -> Path:
 def enable(
     builder: SparkSession.Builder, *functions: str | PathLike[str], **settings: object
 ) -> SparkSession.Builder:
-    """Prepares a session in which functions run over lanes: with the plugin, and the functions of these files.
+    """Prepares a session with the plugin, which runs the functions of these files over lanes.
 
-    The files may be in any language. Spark sends them to the executors; what they import must be there
+    The files may be in any language. Spark sends them to the executors; modules that they import must be there
     (docs/spark.md). With a local master, workers run in this program's interpreter, unless `PYSPARK_PYTHON`,
-    `spark.pyspark.python` or the setting `python` names another; on a cluster, in the one that PySpark's workers have.
+    `spark.pyspark.python` or the setting `python` names another. On a cluster, they run in the interpreter of PySpark's
+    workers.
 
     Args:
-        builder: the builder of a session, which must not have begun: Spark reads all this at its start.
+        builder: the builder of a session. Spark must not run yet, because it reads all this at its start.
         functions: files of functions.
-        settings: what else `spark.crosslane.<name>` is set to, such as ``batchRows=1000`` or ``idle_timeout=10``;
-            docs/spark.md lists them. ``pyspark=True`` is `spark.crosslane.pyspark.enabled`.
+        settings: values of other settings `spark.crosslane.<name>`, such as ``batchRows=1000`` or ``idle_timeout=10``;
+            docs/spark.md lists them. ``pyspark=True`` sets `spark.crosslane.pyspark.enabled`.
 
     Returns:
         The same builder.
 
     Raises:
         FileNotFoundError: if there is no such file, or no plugin.
-        RuntimeError: if Spark runs already in this program.
+        RuntimeError: if Spark runs in this program already.
     """
     from pyspark import SparkContext
 
@@ -80,7 +81,7 @@ def enable(
     for path in paths:
         _append(options, "spark.crosslane.functions", str(path))
     if _is_here(options) and "spark.pyspark.python" not in options and "PYSPARK_PYTHON" not in os.environ:
-        # PySpark's own workers have it from the environment.
+        # PySpark's own workers take the interpreter from the environment.
         options["spark.pyspark.python"] = os.environ["PYSPARK_PYTHON"] = sys.executable
     for name, value in settings.items():
         key = "pyspark.enabled" if name == "pyspark" else name
@@ -110,13 +111,13 @@ def register(
 ) -> str:
     """Makes one Python function callable in a session, from a notebook or a script; returns its signature.
 
-    It is pickled as :func:`crosslane.register` does, and runs in workers of the executors. One of the same name is replaced, for
-    queries that begin afterwards.
+    It is pickled as by :func:`crosslane.register`, and runs in workers of the executors. Queries that begin afterwards call it
+    in place of an earlier function of the same name.
 
     Args:
         spark: a session that :func:`enable` has prepared.
         function: any callable, as for :func:`crosslane.register`.
-        signature: the types, if annotations do not tell; a lambda needs one.
+        signature: the types, if annotations do not tell them; a lambda needs one.
         options: those of :func:`crosslane.udf`.
 
     Raises:
@@ -134,11 +135,11 @@ def register(
 
 
 def map(table: DataFrame, function: str) -> DataFrame:
-    """What a stream function makes of a table: batches in, any number of rows out, one stream for each partition.
+    """The rows that a stream function makes of a table, with a stream for each partition.
 
     Args:
-        table: has the columns of the function's input, by their names; each is cast to its type.
-        function: the name of a stream function of the session's files, or of one that was registered.
+        table: a table with the columns of the function's input, by name. Each is cast to its type.
+        function: the name of a stream function of the session's files, or of a registered one.
 
     Raises:
         pyspark.errors.AnalysisException: if the table lacks a column, or has one of a type that cannot be cast.
@@ -150,7 +151,7 @@ def map(table: DataFrame, function: str) -> DataFrame:
 
 
 def _plugin(spark: SparkSession) -> Any:
-    """The JVM's side of the plugin."""
+    """The object of the plugin in the JVM."""
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         raise RuntimeError(

@@ -26,16 +26,16 @@ class Tagged(NamedTuple):
 
 
 class _Nanoseconds:
-    """What a ``datetime`` and a ``time`` with nanoseconds have in common."""
+    """The common part of :class:`TimeNs` and :class:`TimestampNs`."""
 
     nanosecond: int
-    #: The class without nanoseconds, with whose objects this one's can be compared.
+    #: The class without nanoseconds. Objects of both classes can be compared.
     _plain: type
-    #: The characters up to the microseconds.
+    #: The length of the ISO text up to the microseconds.
     _length: int
 
     def __new__(cls, *parts: Any, nanosecond: int = 0, **named: Any) -> Any:
-        """Raises ValueError if a part is out of its range."""
+        """Raises ValueError if an argument is out of its range."""
         if not 0 <= nanosecond <= 999:
             raise ValueError(f"nanosecond must be in 0..999, not {nanosecond}")
         self = super().__new__(cls, *parts, **named)
@@ -75,7 +75,7 @@ class _Nanoseconds:
         return getattr(super(), f"__{order.__name__}__")(other)
 
     def __hash__(self) -> int:
-        # What equals an object without nanoseconds has its hash.
+        # Without nanoseconds, it equals an object of the plain class, and must have its hash.
         return hash((super().__hash__(), self.nanosecond)) if self.nanosecond else super().__hash__()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -88,14 +88,14 @@ class _Nanoseconds:
 class TimeNs(_Nanoseconds, time):
     """A TIME_NS: a ``datetime.time`` with a ``nanosecond`` of 0 to 999.
 
-    It takes what ``time`` takes, and ``nanosecond``.
+    It takes the arguments of ``time``, and ``nanosecond``.
     """
 
     _plain = time
     _length = len("00:00:00.000000")
 
     def replace(self, *parts: Any, nanosecond: int | None = None, **named: Any) -> TimeNs:
-        """As ``time.replace``, and of the nanoseconds too."""
+        """As ``time.replace``, also for nanoseconds."""
         given = self.nanosecond if nanosecond is None else nanosecond
         own = super().replace(*parts, **named)
         return type(self)(
@@ -103,15 +103,15 @@ class TimeNs(_Nanoseconds, time):
         )
 
     def isoformat(self, timespec: str = "auto") -> str:
-        """As ``time.isoformat``; ``timespec`` may be ``"nanoseconds"``, which "auto" is if there are any."""
+        """As ``time.isoformat``; ``timespec`` may also be ``"nanoseconds"``, which "auto" means if there are any."""
         return self._iso(timespec, super().isoformat)
 
 
 class TimestampNs(_Nanoseconds, datetime):
     """A TIMESTAMP_NS: a datetime with a ``nanosecond`` of 0 to 999, as pandas.Timestamp has it.
 
-    It takes what ``datetime`` takes, and ``nanosecond``. Arithmetic with a ``timedelta`` keeps the nanoseconds; the
-    difference of two moments is a ``timedelta``, rounded down to microseconds.
+    It takes the arguments of ``datetime``, and ``nanosecond``. Arithmetic with a ``timedelta`` keeps the nanoseconds. The
+    difference of two timestamps is a ``timedelta``, rounded down to microseconds.
     """
 
     _plain = datetime
@@ -123,19 +123,17 @@ class TimestampNs(_Nanoseconds, datetime):
         return result
 
     def replace(self, *parts: Any, nanosecond: int | None = None, **named: Any) -> TimestampNs:
-        """As ``datetime.replace``, and of the nanoseconds too."""
+        """As ``datetime.replace``, also for nanoseconds."""
         given = self.nanosecond if nanosecond is None else nanosecond
-        moment = super().replace(*parts, **named)
-        return type(self)(
-            *moment.timetuple()[:6], moment.microsecond, moment.tzinfo, fold=moment.fold, nanosecond=given
-        )
+        own = super().replace(*parts, **named)
+        return type(self)(*own.timetuple()[:6], own.microsecond, own.tzinfo, fold=own.fold, nanosecond=given)
 
     def astimezone(self, tz: Any = None) -> TimestampNs:
         """As ``datetime.astimezone``."""
         return self._keep(super().astimezone(tz))
 
     def isoformat(self, sep: str = "T", timespec: str = "auto") -> str:
-        """As ``datetime.isoformat``; ``timespec`` may be ``"nanoseconds"``, which "auto" is if there are any."""
+        """As ``datetime.isoformat``; ``timespec`` may also be ``"nanoseconds"``, which "auto" means if there are any."""
         plain = super().isoformat
         return self._iso(timespec, lambda timespec: plain(sep, timespec))
 
@@ -156,20 +154,20 @@ class TimestampNs(_Nanoseconds, datetime):
         return datetime.__sub__(other, self) - timedelta(microseconds=_nanosecond(other) < self.nanosecond)
 
 
-def _nanosecond(moment: Any) -> int:
-    return getattr(moment, "nanosecond", 0)
+def _nanosecond(value: Any) -> int:
+    return getattr(value, "nanosecond", 0)
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON text; NaN and infinities, which JSON lacks, raise ValueError."""
+    """A value as JSON text. Raises ValueError for NaN and infinities, which JSON does not have."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def decimal_of(value: Any) -> Decimal:
-    """A number as a Decimal; a float, also numpy's, is the number that it shows.
+    """A number as a Decimal. A float, also of numpy, becomes the number that its shortest text shows.
 
     Raises:
-        TypeError: if it is no number.
+        TypeError: if the value is no number.
     """
     if isinstance(value, Decimal):
         return value
@@ -181,7 +179,7 @@ def decimal_of(value: Any) -> Decimal:
 
 
 def instant_of(value: Any) -> tuple[int, int]:
-    """A ``numpy.datetime64`` or ``timedelta64`` as whole seconds and nanoseconds, of either sign."""
+    """The whole seconds and the nanoseconds of a ``numpy.datetime64`` or ``timedelta64``; both may be negative."""
     whole = value.astype(f"{value.dtype.kind}8[s]")
     rest = (value - whole).astype("m8[ns]")
     return int(whole.astype("i8")), int(rest.astype("i8"))

@@ -46,26 +46,26 @@ def check(files: tuple[str, ...]) -> None:
         sys.exit(1)
 
 
-#: What tells the place, signature and kind of each function of a file.
+#: Returns the place, the signature and the kind of each function of a file.
 _Check = Callable[[str], list[tuple[str, str, str]]]
 
 
 def _checks() -> dict[str, _Check]:
-    """How to check a file that is not Python's, by its suffix."""
+    """The checks of languages other than Python, by the suffix of the file."""
     from crosslane._runtime.languages import guests
 
     checks: dict[str, _Check] = dict.fromkeys((".js", ".mjs", ".cjs", ".ts"), _check_guest)
-    # Ruby looks for a relative path in its own folders.
+    # Ruby would look for a relative path in its own folders.
     checks[".rb"] = lambda file: _check_guest(str(Path(file).resolve()))
     return checks | {suffix: _check_guest for guest in guests() for suffix in guest.suffixes}
 
 
 class _Unloadable(Exception):
-    """A file that cannot be loaded: its exception's class, message and traceback."""
+    """A file cannot be loaded. The arguments are the class, the message and the traceback of its exception."""
 
 
 def _check_path(file: str) -> None:
-    """No engine loads a file whose path is no text."""
+    """Refuses a path that is not UTF-8, which engines refuse, too."""
     try:
         str(Path(file).resolve()).encode()
     except UnicodeEncodeError:
@@ -73,7 +73,7 @@ def _check_path(file: str) -> None:
 
 
 def _check_python(file: str) -> list[tuple[str, str, str]]:
-    """The place, signature and kind of each function."""
+    """The place, the signature and the kind of each function of a file in Python."""
     from crosslane._declare import library
     from crosslane._runtime import errors, forks
 
@@ -88,6 +88,7 @@ def _check_python(file: str) -> list[tuple[str, str, str]]:
 
 
 def _check_guest(file: str) -> list[tuple[str, str, str]]:
+    """As :func:`_check_python`, by the guest of another language."""
     from crosslane._runtime.languages import command
 
     try:
@@ -98,7 +99,7 @@ def _check_guest(file: str) -> list[tuple[str, str, str]]:
 
 
 def _warn(file: str, lost: list[str]) -> None:
-    """Says what threads of a file a fork would miss, if there are any."""
+    """Prints which threads of a file a fork would lose, if there are any."""
     from crosslane import _guest
 
     if lost:
@@ -106,7 +107,7 @@ def _warn(file: str, lost: list[str]) -> None:
 
 
 def _checked(file: str, command: list[str]) -> list[tuple[str, str, str]]:
-    """What a guest says of a file, as JSON on its last line."""
+    """The functions of a file, which a guest prints as JSON on its last line."""
     try:
         run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     except OSError as error:
@@ -122,7 +123,7 @@ def _checked(file: str, command: list[str]) -> list[tuple[str, str, str]]:
 
 
 def _listed(file: str, functions: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """The place, signature and kind of each function, if an engine would load them all."""
+    """The place, the signature and the kind of each function, if an engine would load all of them."""
     from crosslane import _guest
 
     wrong = _guest.wrong_functions(file, json.dumps(functions))
@@ -132,7 +133,7 @@ def _listed(file: str, functions: list[dict[str, Any]]) -> list[tuple[str, str, 
 
 
 def _declared(function: dict[str, Any]) -> tuple[str, str, str]:
-    """The place, signature and kind of a function, of which this is what the engine is told."""
+    """The place, the signature and the kind of a function, by what the engine is told of it."""
     kind, calling = function.get("kind", "scalar"), function["calling"]
     said = ([kind] if kind != "scalar" else []) + ([calling] if kind == "scalar" or calling != "row" else [])
     return f"{_relative(function['file'])}:{function['line']}", function["signature"], ", ".join(said)

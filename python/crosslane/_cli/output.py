@@ -22,7 +22,7 @@ failed, or something is missing; 2 if the command was used wrongly; 130 after Ct
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        # `_Group` says what happens then.
+        # The group of commands catches it.
         raise BrokenPipeError
 
 
@@ -31,17 +31,17 @@ err = _Console(stderr=True)
 
 
 def discard_output() -> None:
-    # What is still in Python's buffer would fail again.
+    """Sends the rest of the output nowhere, because writing what is still in Python's buffer would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def complain(text: str, where: str = "") -> None:
-    # A path is never cut by the end of a line.
+    """Prints an error. It may be longer than a line, so that paths are not broken."""
     err.print(f"[red]error[/]{where}: {escape(text)}", highlight=False, soft_wrap=True)
 
 
 def print_table(table: Table) -> None:
-    """Prints a table; what is no terminal has lines of any length."""
+    """Prints a table. Lines have any length if the output is no terminal."""
     if out.is_terminal:
         out.print(table)
         return
@@ -50,7 +50,7 @@ def print_table(table: Table) -> None:
 
 
 def progress() -> Progress:
-    """A bar on stderr that goes when it is done; nothing if stderr is no terminal."""
+    """A progress bar on stderr that disappears at its end; no bar if stderr is no terminal."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns = [TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()]

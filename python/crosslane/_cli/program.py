@@ -17,7 +17,7 @@ from crosslane._cli.sql.command import sql
 
 
 class _Group(click.Group):
-    """Ends quietly when the reader of the output went away, and says what else is wrong with the output."""
+    """Ends quietly when the reader of the output has gone, and reports other errors of the output."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -26,7 +26,7 @@ class _Group(click.Group):
             finally:
                 sys.stdout.flush()
         except (KeyboardInterrupt, RuntimeError) as error:
-            # What DuckDB makes of a KeyboardInterrupt is a RuntimeError.
+            # DuckDB raises RuntimeError for a KeyboardInterrupt.
             if isinstance(error, RuntimeError) and str(error) != "Query interrupted":
                 raise
             err.print("interrupted")
@@ -46,5 +46,5 @@ def main() -> None:
     """Functions written in Python, JavaScript, Ruby and Lua, called from SQL, on every core."""
 
 
-for command in (sql, check, doctor, serve, bench):
-    main.add_command(command)
+for _command in (sql, check, doctor, serve, bench):
+    main.add_command(_command)

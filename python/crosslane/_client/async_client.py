@@ -12,7 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 import pyarrow as pa
 
 from crosslane import _guest
-from crosslane._client.client import Client, count_lanes
+from crosslane._client.client import Client
+from crosslane._client.limits import check_lanes
 from crosslane._client.served import ServedFunction
 from crosslane._client.stream import MappedStream
 
@@ -23,14 +24,14 @@ _T = TypeVar("_T")
 class AsyncClient:
     """A :class:`Client` for tasks of one event loop: ``async with AsyncClient(...) as client``.
 
-    A call that is cancelled ends on the server, too.
+    If a call is cancelled, it ends on the server, too.
     """
 
     def __init__(self, address: str, *, token: str | None = None, lanes: int | None = None) -> None:
         self._connect = partial(Client, address, token=token, lanes=lanes)
         self._client: Client | None = None
-        # Each call at work waits in a thread; those beyond wait in the executor's line.
-        self._threads = ThreadPoolExecutor(count_lanes(lanes), "crosslane-client")
+        # Each running call waits in a thread. Further calls wait in the queue of the executor.
+        self._threads = ThreadPoolExecutor(check_lanes(lanes), "crosslane-client")
 
     @property
     def _open(self) -> Client:
@@ -79,11 +80,11 @@ class AsyncClient:
     def map(
         self, reader: Any, function: str, *, ordered: bool = True, depth: int = 2, lanes: int | None = None
     ) -> AsyncStream:
-        """As :meth:`Client.map`, for ``async for``. The reader is read by another thread."""
+        """As :meth:`Client.map`, for ``async for``. Another thread reads the reader."""
         return AsyncStream(self._open.map(reader, function, ordered=ordered, depth=depth, lanes=lanes))
 
     async def aclose(self) -> None:
-        """Ends the connections. Calls that wait end with a ValueError. It may be called twice."""
+        """Ends the connections. Waiting calls raise ValueError. May be called more than once."""
         if self._client is not None:
             self._client.close()
         await asyncio.to_thread(self._threads.shutdown)
@@ -99,7 +100,7 @@ class AsyncClient:
 
 
 class AsyncStream:
-    """A stream of batches for ``async for``, to be read once by one task."""
+    """A stream of batches for ``async for``, which one task can read once."""
 
     def __init__(self, stream: MappedStream) -> None:
         self._stream = stream
@@ -116,7 +117,7 @@ class AsyncStream:
         try:
             batch = await loop.run_in_executor(self._thread, partial(next, self._stream, None))
         except asyncio.CancelledError:
-            # What the thread reads at this moment would be lost.
+            # The stream cannot go on: the batch that the thread reads now is lost.
             self._end()
             raise
         if batch is None:
@@ -129,7 +130,7 @@ class AsyncStream:
         self._thread.shutdown(wait=False)
 
     async def aclose(self) -> None:
-        """Ends the stream and its workers. It may be called twice."""
+        """Ends the stream and its workers. May be called more than once."""
         await asyncio.to_thread(self._end)
 
     async def __aenter__(self) -> AsyncStream:

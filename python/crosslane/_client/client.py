@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from crosslane import _guest
+from crosslane._client.limits import check_depth, check_lanes
 from crosslane._client.served import (
     ServedFunction,
     columns_of,
@@ -20,47 +21,33 @@ from crosslane._client.served import (
 )
 from crosslane._client.stream import MappedStream, input_batches
 
-#: The variable with the token, as for engines.
+#: The environment variable with the token. Engines use it, too.
 _TOKEN = "CROSSLANE_TOKEN"
-_MOST_LANES = 1024
-_MOST_DEPTH = 64
-#: How functions of each kind are used.
+#: The methods for each kind of function.
 _USES = {"scalar": "call or call_batch", "table": "scan", "aggregate": "aggregate", "stream": "map"}
-
-
-def _checked(option: str, value: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ValueError(f"{option} is a whole number from 1 to {most}, not {value!r}")
-    return value
-
-
-def count_lanes(given: int | None) -> int:
-    """How many calls go side by side."""
-    count = min(len(os.sched_getaffinity(0)), _MOST_LANES) if given is None else given
-    return _checked("lanes", count, _MOST_LANES)
 
 
 class Client:
     """A server's functions, for any number of threads.
 
-    Calls go side by side; those beyond ``lanes`` wait in line, in their order. A function's time limit, retries and errors are
-    those of a local one. A lost connection is made anew by the next call.
+    Up to ``lanes`` calls run at a time; further calls wait in their order. Time limits, retries and errors of a function are
+    those of a local one. The next call restores a lost connection.
 
     Args:
-        address: such as ``crosslane://host:7411``, ``crosslane+tls://host`` or ``crosslane+unix:///path``; several, with commas
-            between them, are servers with the same functions.
-        token: what the server asks for; by default that of the variable ``CROSSLANE_TOKEN``.
-        lanes: how many calls are at work at a time; by default one per processor that this process may use. Each has a
-            connection of its own.
+        address: such as ``crosslane://host:7411``, ``crosslane+tls://host`` or ``crosslane+unix:///path``. Several addresses
+            with commas between them are servers with the same functions.
+        token: the server's token; by default that of the variable ``CROSSLANE_TOKEN``.
+        lanes: how many calls run at a time; by default one per processor that this process may use. Each has a connection of
+            its own.
 
     Raises:
-        ConnectionError: if no server can be reached, or it refuses; later calls raise it, too.
-        ValueError: if the address is none.
+        ConnectionError: if no server can be reached, or a server refuses. Later calls may raise it, too.
+        ValueError: if the address is not valid.
     """
 
     def __init__(self, address: str, *, token: str | None = None, lanes: int | None = None) -> None:
         token = (os.environ.get(_TOKEN) if token is None else token) or None
-        self._lanes = count_lanes(lanes)
+        self._lanes = check_lanes(lanes)
         self._address = address
         self._native = _guest.Client(address, token, self._lanes)
         said = enumerate(self._native.functions())
@@ -85,10 +72,10 @@ class Client:
         """The result of a scalar function for one row of arguments.
 
         Raises:
-            RuntimeError: with the exception that the function raised, or what became of its worker.
+            RuntimeError: with the exception of the function, or if its worker ended.
             TimeoutError: if it took longer than its ``timeout``.
             ConnectionError: if the server cannot be reached any more, or has other functions now.
-            TypeError, ValueError, OverflowError: if the arguments are not what it takes.
+            TypeError, ValueError, OverflowError: if the function does not take the arguments.
         """
         return self._call(None, function, arguments, named)
 
@@ -101,8 +88,8 @@ class Client:
     def call_batch(self, function: str, /, *columns: Any, **named: Any) -> pa.Array:
         """The results of a scalar function for columns of arguments, over all lanes if that pays.
 
-        A column is a list, or any library's: a pyarrow array, a Series of pandas or polars, a numpy array, or anything else with
-        Arrow's C interface. The result has that interface, too.
+        A column is a list, a pyarrow array, a Series of pandas or polars, a numpy array, or any object with Arrow's C
+        interface. The result has that interface, too.
 
         Raises:
             What :meth:`call` raises. Rows are counted from 1.
@@ -120,10 +107,9 @@ class Client:
         return self._native.call_batch(function._index, arrays, count_rows(arrays), types, cancellation)
 
     def aggregate(self, function: str, /, *columns: Any, by: Any = None, **named: Any) -> Any:
-        """The result of an aggregate for all rows of columns; or with ``by``, a column of keys, a dict of each key's result.
+        """The result of an aggregate for all rows of columns. With ``by``, a column of keys: a dict of the result of each key.
 
-        Columns are those of :meth:`call_batch`. Keys are in the order in which they come first. All rows of a call go to one
-        worker.
+        Columns are as in :meth:`call_batch`. Keys are in the order of their first rows. All rows of a call go to one worker.
 
         Raises:
             What :meth:`call` raises. Rows are counted from 1.
@@ -144,9 +130,9 @@ class Client:
         return results[0] if by is None else dict(zip(keys, results))
 
     def scan(self, function: str, /, *arguments: Any, **named: Any) -> MappedStream:
-        """The rows of a table function, as a stream of batches to be read once. It has the Arrow C stream interface itself.
+        """The rows of a table function, as a stream of batches that can be read once. It has the Arrow C stream interface.
 
-        It has a worker for itself until it is read, or closed.
+        The stream has a worker for itself until it is read to its end or closed.
         """
         found = self._find(function, "table")
         values = [value for *_, value in found._bind(arguments, named)]
@@ -155,15 +141,15 @@ class Client:
     def map(
         self, reader: Any, function: str, *, ordered: bool = True, depth: int = 2, lanes: int | None = None
     ) -> MappedStream:
-        """A stream through a stream function, as :func:`crosslane.map` with the server's workers."""
+        """As :func:`crosslane.map`, with a stream function and workers of the server."""
         found = self._find(function, "stream")
-        lanes = count_lanes(self._lanes if lanes is None else lanes)
-        depth = _checked("depth", depth, _MOST_DEPTH)
+        lanes = check_lanes(self._lanes if lanes is None else lanes)
+        depth = check_depth(depth)
         source = input_batches(reader)
         return MappedStream(self._native.map(found._index, lanes, depth, bool(ordered)), source)
 
     def close(self) -> None:
-        """Ends the connections. Calls that wait end with a ValueError. It may be called twice."""
+        """Ends the connections. Waiting calls raise ValueError. May be called more than once."""
         self._native.close()
 
     def __enter__(self) -> Client:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from crosslane import _guest
 from crosslane._arrow.encode import Encoder
+from crosslane._client.limits import check_depth, check_lanes
 from crosslane._client.stream import MappedStream, input_batches
 from crosslane._declare.declaration import DeclarationError, declare
 from crosslane._declare.decorators import declaration_of
@@ -46,35 +47,37 @@ def map(
     schema: Any = None,
     **options: Unpack[MapOptions],
 ) -> MappedStream:
-    """Calls a function with each batch of a stream, in worker processes on all cores, and gives the stream of its results.
+    """Calls a function with each batch of a stream, in worker processes on all cores, and returns the stream of its results.
 
     The function gets a pyarrow RecordBatch (by annotation a pyarrow Table, or a DataFrame of pandas or polars) of at most
-    65,536 rows. It returns a batch of any number of rows, yields batches, or returns None for none. A class whose
-    instances are called is a stateful function: each worker makes an instance, before its first batch.
+    65,536 rows. It returns a batch of any number of rows, yields batches, or returns None for no rows. A class whose
+    instances can be called is a stateful function: each worker makes an instance before its first batch.
 
-    Memory is constant, however long the stream is: who takes results slowly slows down the workers, and they the reader.
+    Memory is constant, whatever the length of the stream: the workers read no further than the program takes results.
 
     Args:
-        reader: anything with the Arrow C stream interface (a DuckDB relation, a polars or pandas DataFrame, a pyarrow Table
-            or RecordBatchReader, an ADBC result), or an iterable of batches. It is read while results are taken, by the
-            thread that takes them.
-        function: any callable; it is pickled, with what it refers to. Or a stream function of a file in any language, such as
-            ``"functions.js:late"`` (``"functions.js"`` for the only one), or one that is declared with :func:`crosslane.udtf`: then its
-            declaration says the columns and the options. It gets its columns by name, cast to their types.
-        ordered: whether results come in the order of the input; else they come as they are ready.
-        depth: how many batches a worker has at most: with 2 it finds the next when it is done with one.
-        lanes: how many workers there are; by default one per processor that this process may use.
-        schema: the columns of the results, as a pyarrow schema; by default those of the first batch that the function gives. The
-            function's batches are cast to it.
+        reader: any object with the Arrow C stream interface (a DuckDB relation, a polars or pandas DataFrame, a pyarrow
+            Table or RecordBatchReader, an ADBC result), or an iterable of batches. The thread that takes results also reads
+            it.
+        function: any callable, which is pickled with all that it refers to. Or a stream function of a file in any language,
+            such as ``"functions.js:late"`` (``"functions.js"`` if the file has only one). Or a stream function that is
+            declared with :func:`crosslane.udtf`. A declaration says the columns and the options. The function gets its
+            columns by name, cast to their types.
+        ordered: whether results come in the order of the input, or else as they are ready.
+        depth: how many batches a worker has at most. With 2, a worker has its next batch when it is done with one.
+        lanes: the number of workers; by default one per processor that this process may use.
+        schema: the columns of the results, as a pyarrow schema; by default those of the first batch that the function
+            returns. Its batches are cast to the schema.
         name: what errors call the function; by default its own name.
-        deterministic: equal batches give equal results, so that a batch whose results were partly taken may be tried again.
-        timeout: seconds after which a batch for which nothing came is given up.
+        deterministic: equal batches give equal results, so that a batch may be tried again after some of its results were
+            taken.
+        timeout: seconds without a result after which a batch has failed.
         memory_limit: bytes that the function may allocate, as a number or text such as ``"500 MB"``.
         on_error: ``"fail"``: an exception ends the stream; ``"null"``: it ends the results of its batch.
-        retries: how often a batch is tried again that failed, or whose worker died.
+        retries: how often a batch is tried again if it failed or its worker died.
 
     Returns:
-        A stream: it has the Arrow C stream interface itself, can be iterated over, and is a context manager.
+        A stream with the Arrow C stream interface. It is an iterator and a context manager, too.
 
     Raises:
         DeclarationError: if an option cannot have its value, the function cannot be sent to workers, or the file has no such
@@ -94,17 +97,16 @@ def map(
     for option in options:
         if option not in known:
             raise TypeError(f"map has no option {option}; the function's are {', '.join(known)}")
-    lanes = len(os.sched_getaffinity(0)) if lanes is None else lanes
-    for option, value, most in (("depth", depth, 64), ("lanes", lanes, 1024)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise DeclarationError(f"{option} is a whole number from 1 to {most}, not {value!r}")
+    try:
+        workers = (check_lanes(lanes), check_depth(depth), bool(ordered))
+    except ValueError as error:
+        raise DeclarationError(str(error)) from None
     declared = isinstance(function, (str, os.PathLike)) or _is_declared(function)
     if declared and (options or schema is not None):
         given = next(iter(options), "schema")
         raise DeclarationError(
             f"the option {given} belongs to the function's declaration; map takes it of other functions"
         )
-    workers = (lanes, depth, bool(ordered))
     if isinstance(function, (str, os.PathLike)):
         source = input_batches(reader)
         return MappedStream(_of_file(os.fspath(function), *workers), source)
@@ -142,13 +144,13 @@ def map(
 
 
 def _is_declared(function: object) -> bool:
-    """Whether a function is declared as a stream function."""
+    """Whether a function was declared as a stream function."""
     declaration = declaration_of(function)
     return declaration is not None and declaration.kind == "table" and takes_table(declaration.signature)
 
 
 def _of_file(text: str, *workers: int) -> Any:
-    """A stream through a function of a file, such as ``functions.py:late``."""
+    """The native stream through a function of a file, such as ``functions.py:late``."""
     path, name = Path(text), None
     if not path.is_file() and ":" in text:
         path, _, name = text.rpartition(":")

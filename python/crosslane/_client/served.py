@@ -17,9 +17,9 @@ from crosslane._arrow.sql_types import sql_type
 
 @dataclass(frozen=True)
 class ServedFunction:
-    """What a server says about one of its functions."""
+    """A function of a server, as the server describes it."""
 
-    #: As SQL calls it.
+    #: Its name in SQL.
     name: str
     #: Such as ``initials(name VARCHAR) -> VARCHAR``.
     signature: str
@@ -32,7 +32,7 @@ class ServedFunction:
     #: The line there, from 1.
     line: int
     _index: int = field(repr=False)
-    #: Names and types; of the last one those of an argument if it stands for any number.
+    #: Names and types. The last may stand for any number of arguments of its type.
     _parameters: tuple[tuple[str, str], ...] = field(repr=False)
     _variadic: bool = field(repr=False)
     #: For each parameter, whether it may be left out.
@@ -57,7 +57,7 @@ class ServedFunction:
         )
 
     def _bind(self, values: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[str, str, Any]]:
-        """The arguments, each with its name and its type."""
+        """The arguments of a call, each with its name and its type."""
         fixed = self._parameters[:-1] if self._variadic else self._parameters
         names = [name for name, _ in fixed]
         wrong = next((name for name in named if name not in names[len(values) :]), None)
@@ -77,22 +77,23 @@ class ServedFunction:
 
 
 def types_of(bound: list[tuple[str, str, Any]], known: Callable[[Any], str]) -> tuple[list[str], str | None]:
-    """The types of arguments, and all as text if it depends on the arguments which they are."""
+    """The types of arguments; and these as text, if some depend on the arguments (``ANY``)."""
     types = [known(value) if kind == "ANY" else kind for _, kind, value in bound]
     return types, f"({', '.join(types)})" if any(kind == "ANY" for _, kind, _ in bound) else None
 
 
 def _array_type(sql: str) -> pa.DataType:
-    """The type of an array that goes to a server."""
+    """The Arrow type of a column on its way to a server."""
     return _guest.table_type(f"STRUCT(x {sql})", sent=True).field(0).type
 
 
 def type_of_value(value: Any) -> str:
+    """The SQL type of a value of Python."""
     return sql_type(pa.array([value]).type)
 
 
 def _array(column: Any) -> pa.Array | None:
-    """What has Arrow's interfaces, as an array; None for anything else."""
+    """An object with an Arrow interface as an array; None for any other object."""
     if isinstance(column, pa.Array):
         return column
     if not isinstance(column, pa.ChunkedArray):
@@ -123,7 +124,7 @@ def _column(name: str, column: Any, sql: str) -> pa.Array | list[Any]:
 
 
 def columns_of(bound: list[tuple[str, str, Any]]) -> tuple[list[Any], str | None]:
-    """Columns as the native client takes them, and all their types as text if it depends on the columns which they are."""
+    """Columns as the native client takes them; and their types as text, if some depend on the columns (``ANY``)."""
     known = [
         (parameter, kind, pa.array(value) if kind == "ANY" and _array(value) is None else value)
         for parameter, kind, value in bound
@@ -133,6 +134,7 @@ def columns_of(bound: list[tuple[str, str, Any]]) -> tuple[list[Any], str | None
 
 
 def count_rows(columns: Sequence[Any]) -> int:
+    """The number of rows of columns, which must have the same length."""
     rows = {len(column) for column in columns}
     if len(rows) > 1:
         raise ValueError(f"columns of {' and '.join(map(str, sorted(rows)))} rows")
@@ -140,7 +142,7 @@ def count_rows(columns: Sequence[Any]) -> int:
 
 
 def group_keys(keys: Any) -> tuple[list[Any], list[int]]:
-    """The different keys, in the order in which they come first, and the place of each row's key among them."""
+    """The distinct keys in the order of their first rows, and for each row the index of its key."""
     if isinstance(keys, (str, bytes, bytearray)):
         raise TypeError(f"by is a column of keys, not {type(keys).__name__}")
     array = _array(keys)
@@ -148,6 +150,6 @@ def group_keys(keys: Any) -> tuple[list[Any], list[int]]:
         keys = array.to_pylist()
     elif hasattr(keys, "tolist"):
         keys = keys.tolist()
-    places: dict[Any, int] = {}
-    groups = [places.setdefault(key, len(places)) for key in keys]
-    return list(places), groups
+    indices: dict[Any, int] = {}
+    groups = [indices.setdefault(key, len(indices)) for key in keys]
+    return list(indices), groups

@@ -15,6 +15,7 @@ from crosslane._arrow.encode import Chooser, Encoder
 
 
 def input_batches(reader: Any) -> Iterator[pa.RecordBatch]:
+    """The batches of a reader, or of an iterable of batches."""
     if is_batch(reader):
         return batches(reader)
     if not isinstance(reader, Iterable):
@@ -26,13 +27,13 @@ def input_batches(reader: Any) -> Iterator[pa.RecordBatch]:
 
 
 class MappedStream:
-    """The results of :func:`map`: a stream of batches, to be read once."""
+    """The results of :func:`crosslane.map`: a stream of batches that can be read once."""
 
     def __init__(self, native: Any, source: Iterator[pa.RecordBatch]) -> None:
         self._native = native
         self._input = self._encoded(source)
         self._ahead: pa.RecordBatch | None = None
-        #: What ended it.
+        #: The exception that has ended the stream.
         self._error: BaseException | None = None
 
     def _encoded(self, source: Iterator[pa.RecordBatch]) -> Generator[tuple[str, pa.StructArray], None, None]:
@@ -47,10 +48,10 @@ class MappedStream:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the results. If they are not declared, the first of the results are waited for.
+        """The columns of the results. If they are not declared, this waits for the first batch.
 
         Raises:
-            ValueError: if the function gave no batch from which they could be known.
+            ValueError: if the columns are not declared, and the function gave no batch.
         """
         if self._native.columns() is None and self._ahead is None:
             self._ahead = next(self, None)
@@ -69,12 +70,12 @@ class MappedStream:
             batch, self._ahead = self._ahead, None
             return batch
         if self._error is not None:
-            # Another end would look like that of the results.
+            # A StopIteration would look like the regular end of the results.
             raise self._error
         try:
             array = self._native.next(self._pull)
         except BaseException as error:
-            # It is not over if another thread reads it, or if this is a fork.
+            # The stream goes on if another thread reads it, or if this process is a fork.
             if self._native.is_over:
                 self._error = error
                 self._input.close()
@@ -89,10 +90,10 @@ class MappedStream:
         return reader.__arrow_c_stream__(requested_schema)
 
     def close(self) -> None:
-        """Ends the stream and its workers. It may be called twice, and by another thread than the one that reads."""
+        """Ends the stream and its workers. May be called more than once, and by any thread."""
         self._ahead = None
         self._native.close()
-        # Whoever keeps the stream keeps no input. Another thread that reads it at this moment ends it by itself.
+        # So that the stream keeps no input alive. If another thread reads the input now, that thread closes it.
         with contextlib.suppress(ValueError):
             self._input.close()
 
@@ -106,11 +107,11 @@ class MappedStream:
 
 
 class _Reading:
-    """Who reads a stream through the C interface. When that is released, the stream ends."""
+    """The reader of a stream behind its C interface. When the reader is released, the stream ends."""
 
     def __init__(self, stream: MappedStream) -> None:
         self._stream = stream
-        #: Some ask for the schema by an interface that they release unread.
+        #: Whether a batch was read. Some libraries release an interface after they have read its schema.
         self._begun = False
 
     def __iter__(self) -> _Reading:

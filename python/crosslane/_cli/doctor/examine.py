@@ -19,7 +19,7 @@ OLDEST_PYTHON = (3, 11)
 
 
 def examine() -> Iterator[Finding]:
-    """Looks at everything, in the order in which one thing needs the other; nothing that is broken ends it."""
+    """Looks at everything; a thing comes after the things that it needs. An exception is a finding, too."""
     yield _platform()
     yield _python()
     yield tried("guest", _guest)
@@ -72,7 +72,7 @@ def _guest() -> Finding:
 
 def _descriptors() -> Finding:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # A lane takes three or four in the engine, and a machine may have many cores.
+    # A lane takes three or four descriptors in the engine, and there may be a lane for each core.
     wanted = 64 + 8 * (os.cpu_count() or 1)
     if soft >= wanted:
         return Finding("good", "open files", f"{soft} allowed")

@@ -1,4 +1,4 @@
-"""One line of the doctor's report, and looks that anything may break."""
+"""The lines of the doctor's report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Finding:
-    """One line of the report: ``state`` is ``good``, ``bad``, or ``optional`` (missing, but only some need it)."""
+    """A line of the report. Its ``state`` is ``good``, ``bad``, or ``optional`` (missing, but not needed by all)."""
 
     state: str
     what: str
@@ -18,7 +18,7 @@ class Finding:
 
 
 def tried(what: str, look: Callable[[], Finding]) -> Finding:
-    """What a look at something finds, or what it failed with."""
+    """The finding of a look, or its exception as a finding."""
     try:
         return look()
     except Exception as error:
@@ -26,6 +26,7 @@ def tried(what: str, look: Callable[[], Finding]) -> Finding:
 
 
 def described(error: Exception) -> str:
+    """An exception as text; errors of DuckDB have the name of their class in their message."""
     return (
         str(error)
         if type(error).__module__.lstrip("_").startswith("duckdb")
@@ -34,6 +35,7 @@ def described(error: Exception) -> str:
 
 
 def optional(name: str, purpose: str, advice: str) -> Finding:
+    """Looks for a Python module that only some need."""
     from crosslane._runtime.forks import lost_threads
 
     before = lost_threads()

@@ -81,7 +81,7 @@ def run_further(guest: Guest) -> Finding:
 
 
 def _ran(language: str, suffix: str, text: str, found: Callable[[object], str]) -> Finding:
-    """Runs a function of a file in that language."""
+    """Runs a function of a file in a language."""
     import crosslane
 
     with tempfile.TemporaryDirectory() as folder:

@@ -16,12 +16,12 @@ from crosslane._cli.doctor.finding import Finding, optional, tried
 from crosslane._runtime.languages import PACKAGE
 
 OLDEST_JAVA = 17
-#: The first and the last version of Spark that the plugin is tried with.
+#: The first and the last version of Spark that the plugin is tested with.
 SPARKS = ((4, 0), (4, 3))
 
 
 def examine_spark() -> Iterator[Finding]:
-    """Spark and what its plugin needs; one line where there is no Spark."""
+    """Looks for Spark and what its plugin needs. Without Spark, there is only one finding."""
     advice = "pip install 'pyspark>=4.0,<4.4'"
     spark = optional("pyspark", "functions in Spark", advice)
     if spark.state != "good":
@@ -79,7 +79,7 @@ def _plugin() -> Finding:
 
 
 def _native_half(runs: bool) -> Finding:
-    """Loads the library as Spark does, if there is what that takes."""
+    """Looks for the native library; loads it as Spark does, if ``runs`` says that Java and the plugin are here."""
     from crosslane import __version__
 
     what, advice = "Spark's library", "pip install . again"

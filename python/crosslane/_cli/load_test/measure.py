@@ -13,18 +13,18 @@ from typing import Any
 
 from crosslane._runtime.languages import SERVER
 
-#: What the server's program has measured of a step, as `load.rs` says it.
+#: The figures of a step, as the server's program prints them (`load.rs`).
 Step = dict[str, Any]
 _CALL = re.compile(r"\s*([^\s(]+)\s*(?:\((.*)\)\s*)?", re.DOTALL)
 
 
 class Failed(Exception):
-    """What could not be measured, and why."""
+    """The load test has failed; the message says why."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function and its arguments, as the user has written them."""
+    """A call that the user has written: a function and its arguments."""
 
     text: str
     function: str
@@ -49,23 +49,23 @@ class Call:
         return cls(text, found[1], arguments)
 
     def told(self) -> dict[str, Any]:
-        """The call, as the server's program wants it."""
+        """The call as the server's program takes it."""
         return {"function": self.function, "arguments": self.arguments}
 
 
 def measure(plan: dict[str, Any], progress: Callable[[int, float], None]) -> Iterator[Step]:
-    """The steps of a measurement, as they end. ``progress`` hears how far which step is.
+    """The steps of a load test, as they end. Calls ``progress`` with the index of a step and the part of it that is done.
 
-    KeyboardInterrupt ends the measurement with the step that was begun; raised again behind it.
+    Ctrl-C ends the load test: the step that was begun is the last one, and KeyboardInterrupt is raised after it.
     """
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [SERVER, "bench"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
+            [SERVER, "bench"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         )
         interrupts = 0
 
         def interrupt(_signal: int, _frame: object) -> None:
-            # It may have heard of it by itself. Who does not want to wait presses the keys again.
+            # The program may have received the signal itself. A second Ctrl-C ends it at once.
             nonlocal interrupts
             interrupts += 1
             process.send_signal(signal.SIGINT if interrupts == 1 else signal.SIGKILL)
@@ -90,7 +90,7 @@ def measure(plan: dict[str, Any], progress: Callable[[int, float], None]) -> Ite
         if interrupts:
             raise KeyboardInterrupt
         if code:
-            said.seek(0)
+            errors.seek(0)
             raise Failed(
-                said.read().decode(errors="replace").strip() or f"the load generator ended with {code}"
+                errors.read().decode(errors="replace").strip() or f"the load generator ended with {code}"
             )

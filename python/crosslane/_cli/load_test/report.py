@@ -10,12 +10,12 @@ from rich.table import Table
 from crosslane._cli.load_test.measure import Step
 
 PERCENTILES = ("p50", "p90", "p99", "p99.9")
-#: Colours of the percentiles in the picture, from the lowest.
+#: The colours of the percentiles in the picture, from the lowest percentile on.
 _COLOURS = ("#2a9d8f", "#e9a03b", "#e76f51", "#264653")
 
 
 def duration(us: float) -> str:
-    """A time with three digits.
+    """A time with three significant digits.
 
     >>> duration(7.25), duration(71.04), duration(123456.7), duration(2.5e6)
     ('7.25 us', '71.0 us', '123 ms', '2.50 s')
@@ -26,7 +26,7 @@ def duration(us: float) -> str:
 
 
 def table(steps: list[Step]) -> Table:
-    """A line for each step; two if there are heavy calls."""
+    """A table with a line for each step, or two if there are heavy calls."""
     drawn = Table(header_style="bold")
     mixed = any(step["heavy"] for step in steps)
     drawn.add_column("calls/s", justify="right")
@@ -52,12 +52,12 @@ def table(steps: list[Step]) -> Table:
 
 
 def can_draw() -> bool:
-    """Whether there is what draws pictures."""
+    """Whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
 def draw(steps: list[Step], title: str, path: Path) -> None:
-    """Draws percentiles over the calls per second; those of heavy calls with dashes."""
+    """Draws the percentiles over the calls per second. Heavy calls have dashed lines."""
     import matplotlib
 
     matplotlib.use("Agg")

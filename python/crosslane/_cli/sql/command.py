@@ -81,7 +81,7 @@ def sql(
 
     started = time.perf_counter()
     with _shown_errors():
-        # Tables are the database's, and never variables of this program.
+        # A name of a table never means a variable of this program.
         config: dict[str, Any] = {"python_enable_replacements": "false"}
         if threads:
             config["threads"] = threads
@@ -92,7 +92,7 @@ def sql(
         statements = con.extract_statements(query)
         if not statements:
             raise click.UsageError("the query is empty")
-        # DuckDB measures the progress; its own bar would go to the output, between the rows.
+        # DuckDB measures the progress, but must not print its own bar between the rows.
         con.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
         run = Run(con, statements, json=style in ("json", "jsonl"))
         count = 0
@@ -114,7 +114,7 @@ def sql(
 
 @contextlib.contextmanager
 def _shown_errors() -> Iterator[None]:
-    """Errors of the database and of functions as text, without Python's traceback."""
+    """Prints errors of the database and of functions without a traceback of Python."""
     import duckdb
 
     from crosslane import DeclarationError

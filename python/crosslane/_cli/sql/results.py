@@ -14,18 +14,18 @@ from rich.text import Text
 
 from crosslane._cli.output import out, print_table
 
-#: A column that is this wide is still readable when its values are folded.
+#: A column of this width is readable even if its values are folded.
 _READABLE = 20
-#: The columns of a result: names and types.
+#: The names and the types of the columns of a result.
 Columns = list[tuple[str, str]]
-#: A row of a result, as DuckDB prints its values.
+#: A row of a result, with its values as DuckDB prints them.
 Row = tuple[str | None, ...]
-#: Strings, which are left alone, and the numbers that JSON does not have.
+#: Matches strings, which stay as they are, and numbers that JSON does not have.
 _NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|(-?)(nan|inf)(?:inity)?', re.IGNORECASE)
 
 
 def _json(value: str | None) -> str:
-    """What DuckDB's `to_json` gave, as valid JSON."""
+    """A value of DuckDB's `to_json` as valid JSON."""
     if value is None:
         return "null"
     return _NO_JSON.sub(lambda found: f'"{found[1]}{found[2].lower()}"' if found[2] else found[0], value)
@@ -105,7 +105,7 @@ def _print_table(columns: Columns, rows: Iterator[Row], most: int) -> int:
 
 
 def _fits(table: Table) -> bool:
-    """Whether the terminal has room for all columns, though some values may be folded."""
+    """Whether all columns fit the terminal, even if values must be folded."""
     wide = out.options.update(max_width=sys.maxsize)
     widths = (
         max(Measurement.get(out, wide, cell).maximum for cell in [column.header, *column.cells])
@@ -115,7 +115,7 @@ def _fits(table: Table) -> bool:
 
 
 def _print_records(columns: Columns, rows: list[list[Text]]) -> None:
-    """One line per value, under the number of the row."""
+    """Prints a line for each value, under the number of its row."""
     for number, row in enumerate(rows, 1):
         record = Table(show_header=False, title=f"row {number}", title_justify="left", title_style="bold")
         record.add_column(overflow="fold")

@@ -14,21 +14,21 @@ from typing import Any, NoReturn
 from crosslane._cli.output import INTERRUPTED, err, progress
 from crosslane._cli.sql.results import Columns, Row
 
-#: A query that takes longer gets a progress bar.
+#: Seconds after which a query gets a progress bar.
 _PATIENCE = 1.0
 _FETCH = 10_000
-#: A column without its values, for its type.
+#: All columns without their values: only the types are of interest.
 _TYPED = "CASE WHEN false THEN COLUMNS(*) END"
 _PRINTED = "CAST(COLUMNS(*) AS VARCHAR)"
-#: `to_json` knows all types, but has no short text for a FLOAT, and drops zeros of a DECIMAL.
+#: `to_json` converts all types, but writes a FLOAT with too many digits, and drops trailing zeros of a DECIMAL.
 _JSON = f"""CASE WHEN typeof(COLUMNS(*)) IN ('FLOAT', 'DOUBLE') OR typeof(COLUMNS(*)) LIKE 'DECIMAL(%)'
     THEN {_PRINTED} ELSE CAST(to_json(COLUMNS(*)) AS VARCHAR) END"""
-#: The whole result of a statement that has none.
+#: The columns that DuckDB returns for statements without a result.
 _NOTHING = ([("Count", "BIGINT")], [("Success", "BOOLEAN")])
 
 
 def _with_texts(statements: list[Any]) -> Iterator[tuple[Any, str]]:
-    """Each statement with its text, if it can be put into another one."""
+    """Each statement, with its text if it can stand inside another statement, or else with an empty text."""
     import duckdb
 
     whole = True
@@ -37,7 +37,7 @@ def _with_texts(statements: list[Any]) -> Iterator[tuple[Any, str]]:
             yield statement, _without_end(statement.query) if whole else ""
             whole = True
         else:
-            # DuckDB 1.5 makes several statements of a PIVOT: the first has no text, and the last another one.
+            # DuckDB 1.5 makes several statements of a PIVOT. The first has no text, and the text of the last is not its own.
             whole = whole and statement.query != ""
             yield statement, ""
 
@@ -52,7 +52,7 @@ def _without_end(statement: str) -> str:
 
 
 class Run:
-    """Statements on a thread of their own, so that this one can draw, and listen to Ctrl-C."""
+    """Runs statements on a thread of its own, so that the main thread can draw progress and receive Ctrl-C."""
 
     def __init__(self, con: Any, statements: list[Any], *, json: bool) -> None:
         self._con = con
@@ -61,8 +61,8 @@ class Run:
         self._cancel = con.cursor()
         self._before = dict(self._cancel.execute("SELECT function, rows FROM crosslane_stats()").fetchall())
         self._stopped = False
-        #: For each result its columns, its rows in batches, and an empty batch. None or an error is the last item.
-        self._made: queue.Queue[Any] = queue.Queue(maxsize=2)
+        #: For each result: its columns, its rows in batches, and an empty batch. The last item is None or an exception.
+        self._items: queue.Queue[Any] = queue.Queue(maxsize=2)
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
@@ -72,19 +72,19 @@ class Run:
                 if self._stopped:
                     break
                 for item in self._execute(statement, text) if text else self._execute_alone(statement):
-                    self._made.put(item)
-            self._made.put(None)
+                    self._items.put(item)
+            self._items.put(None)
         except BaseException as error:
-            self._made.put(error)
+            self._items.put(error)
 
     def _execute(self, statement: Any, text: str) -> Iterator[Columns | list[Row]]:
-        """Runs a statement inside one that makes text of its values."""
+        """Runs a statement inside another that converts its values to text."""
         import duckdb
 
         try:
             result = self._con.execute(f"SELECT {_TYPED}, {self._values} FROM (\n{text}\n)")
         except (duckdb.BinderException, duckdb.CatalogException):
-            # Says the same about the text that was given.
+            # Raises the same error, with the position in the text that the user has given.
             self._con.sql(statement)
             raise
         half = len(result.description) // 2
@@ -94,7 +94,7 @@ class Run:
         yield []
 
     def _execute_alone(self, statement: Any) -> Iterator[Columns | list[Row]]:
-        """Runs a statement that cannot stand in another."""
+        """Runs a statement that cannot stand inside another."""
         result = self._con.sql(statement)
         if result is None:
             return
@@ -113,23 +113,23 @@ class Run:
             yield columns, chain.from_iterable(iter(self._take, []))
 
     def _take(self) -> Any:
-        """Waits for the next item of the thread; draws progress if that takes long; raises the query's error."""
-        item = self._wait_at_terminal() if err.is_terminal else self._made.get()
+        """The next item of the thread. Draws progress if it takes long, and raises the error of the query."""
+        item = self._wait_at_terminal() if err.is_terminal else self._items.get()
         if isinstance(item, BaseException):
             raise item
         return item
 
     def _wait_at_terminal(self) -> Any:
         with contextlib.suppress(queue.Empty):
-            return self._made.get(timeout=_PATIENCE)
+            return self._items.get(timeout=_PATIENCE)
         bar = progress()
         task = bar.add_task("running", total=None)
         try:
             while True:
                 with contextlib.suppress(queue.Empty):
-                    return self._made.get(timeout=0.1)
+                    return self._items.get(timeout=0.1)
                 percentage = self._con.query_progress()
-                # DuckDB does not know it for all queries, and what it has counted is not always the whole work.
+                # DuckDB does not know the progress of all queries, and may be at 100 % before the query ends.
                 if 0 < percentage < 100:
                     bar.start()
                     bar.update(task, description="running", total=100, completed=percentage)
@@ -140,28 +140,28 @@ class Run:
             bar.stop()
 
     def _rows_so_far(self) -> str:
-        """The rows of the functions that the statements have used, as text; empty if there are none yet."""
+        """The numbers of rows that functions have been called for, as text; empty if there are none yet."""
         stats = self._cancel.execute("SELECT function, rows FROM crosslane_stats()").fetchall()
         more = ((name, rows - self._before.get(name, 0)) for name, rows in stats)
         return ", ".join(f"{name}: {count:,} rows" for name, count in more if count)
 
     def stop(self) -> None:
-        """Ends what still runs."""
+        """Ends the statement that still runs."""
         self._stopped = True
         if self._thread.is_alive():
             self._cancel.execute("FROM crosslane_cancel()").fetchall()
         while self._thread.is_alive():
-            # Once more, in case that it came just before a statement began.
+            # Repeated, because an interrupt just before a statement begins is lost.
             self._con.interrupt()
             with contextlib.suppress(queue.Empty):
-                self._made.get(timeout=0.05)
+                self._items.get(timeout=0.05)
 
     def interrupt(self) -> NoReturn:
-        """Ends the query and the program; at once if Ctrl-C comes again."""
+        """Ends the query and the program. A second Ctrl-C ends the program at once."""
         try:
             self.stop()
             err.print("interrupted")
             sys.stdout.flush()
         finally:
-            # Nothing of the query is wanted any more, and its workers end with this process.
+            # Does not wait for the query: its workers end with this process.
             os._exit(INTERRUPTED)

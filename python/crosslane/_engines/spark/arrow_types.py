@@ -1,4 +1,4 @@
-"""Arrow's types, as Spark's JVM sends and reads them."""
+"""The Arrow types that Spark's JVM sends and reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cast(array: Any, kind: Any) -> Any:
     return array if array.type == kind else array.cast(kind)
 
 
-#: How Arrow stores what Spark's JVM reads as one of its types, by the names of these types.
+#: How Arrow stores the values that Spark's JVM reads, by the names of Spark's types.
 _STORED = {
     "boolean": "bool", "byte": "int8", "short": "int16", "integer": "int32", "date": "int32", "long": "int64",
     "timestamp": "int64", "timestamp_ntz": "int64", "float": "float", "double": "double", "decimal": "decimal",
@@ -34,8 +34,10 @@ _STORED = {
 
 
 def read(column: Any, field: Any) -> Any:
-    """A column of Arrow as Spark's JVM (``ArrowColumnVector``) reads it: it casts nothing, and takes the fields of a
-    struct by their places. A TypeError says which columns it cannot read.
+    """A column as Spark's JVM (``ArrowColumnVector``) reads it: without casts, and with a struct's fields by their order.
+
+    Raises:
+        TypeError: if the JVM cannot read it.
     """
     read_as = _read_as(column.type, field.dataType)
     if read_as is None:
@@ -45,7 +47,7 @@ def read(column: Any, field: Any) -> Any:
 
 
 def _read_as(given: Any, declared: Any) -> Any:
-    """The type of Arrow as which Spark's JVM reads a column of another that is stored alike; None if it cannot."""
+    """The Arrow type as which Spark's JVM reads a column of a type that is stored alike; None if it cannot."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
@@ -62,12 +64,12 @@ def _read_as(given: Any, declared: Any) -> Any:
             return None
         return pa.map_(given.key_field.with_type(key), given.item_field.with_type(item))
     if name == "struct" and kinds.is_struct(given) and given.num_fields >= len(declared):
-        fields = [given.field(place) for place in range(given.num_fields)]
+        fields = [given.field(index) for index in range(given.num_fields)]
         read = [_read_as(field.type, within.dataType) for field, within in zip(fields, declared)]
         if None in read:
             return None
         known = [pa.field(within.name, kind) for within, kind in zip(declared, read)]
-        # More fields than declared are not read, whatever their names.
+        # Fields beyond the declared ones are not read, so that their names do not matter.
         return pa.struct(known + [field.with_name("") for field in fields[len(known) :]])
     if _stored(given) != _STORED.get(name):
         return None
@@ -79,7 +81,7 @@ def _read_as(given: Any, declared: Any) -> Any:
 
 
 def _stored(given: Any) -> str | None:
-    """How Arrow stores a type, as far as Spark's JVM makes a difference."""
+    """How Arrow stores a type, as far as it matters to Spark's JVM."""
     import pyarrow.types as kinds
 
     if kinds.is_string(given) or kinds.is_large_string(given):

@@ -14,7 +14,7 @@ from crosslane._engines.spark.worker import of_worker
 def column_function(
     function: Callable[..., Any], eval_type: int, types: list[Any], returns: Any, conf: dict[str, str]
 ) -> Callable[..., Any]:
-    """What is called with the arrays of a batch and gives one."""
+    """A function that is called with the arrays of a batch, and returns one array."""
     import pandas  # noqa: F401  A lane should find it imported.
     import pyarrow as pa
 
@@ -29,7 +29,7 @@ def column_function(
 
     if eval_type != ARROW_BATCHED or not Shortcut.is_one(types, conf):
         return called
-    # Spark's own code takes the results of the shortcut's calls that are unusual.
+    # Spark's own code converts the results of the shortcut's calls that are not of the usual class.
     replay = _Replay()
     evaluate = of_worker(replay, eval_type, types, returns, conf)
     shortcut = Shortcut(function, len(types), returns, conf)
@@ -46,7 +46,7 @@ def column_function(
 
 
 class _Replay:
-    """In the place of a function that was called already."""
+    """Stands in for a function that was called already, and returns its results."""
 
     results: Iterator[Any] = iter(())
 

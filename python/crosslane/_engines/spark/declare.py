@@ -1,4 +1,4 @@
-"""What a lane needs to run a function that PySpark has pickled. The plugin's JVM names this module."""
+"""Makes a function that PySpark has pickled a function of a lane. The plugin's Scala code names this module."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def declare(
     return_type: str,
     conf: dict[str, str],
 ) -> list[Declared | Iterated]:
-    """What a lane needs to run a function of PySpark, for :func:`crosslane._declare.library.load_pickles`.
+    """A function of PySpark as a lane needs it, for :func:`crosslane._declare.library.load_pickles`.
 
     Args:
-        name: what the function is called here.
+        name: the name of the function in errors.
         signature: its types in SQL, such as ``f(a BIGINT) -> BIGINT``.
-        command: what PySpark pickled: the function and the type of its result.
+        command: the bytes of PySpark: the pickled function and the type of its result.
         eval_type: a number of ``pyspark.util.PythonEvalType``.
         argument_types: Spark's types as JSON.
         return_type: the same for the result.
         conf: the settings of the query that concern Python, with ``spark.sql.session.timeZone``.
 
     Raises:
-        Unsupported: if Spark has to run it itself.
-        Exception: whatever is raised when the function is unpickled.
+        Unsupported: if Spark has to run the function itself.
+        Exception: any exception of unpickling the function.
     """
     reason = reason_against(eval_type, argument_types, return_type, conf)
     if reason:
@@ -76,23 +76,16 @@ def _declared(
         signature=f"{quoted(name)}({inner}) -> {returns}",
         callable=called,
         kind=kind,
-        variadic=False,
         shapes=[None] * count,
-        result_shape=None,
         admits_null=[True] * count,
         columns=["pyarrow"] * count,
-        # Spark calls it for each row.
+        # Spark calls a function for each row, even if it is deterministic.
         deterministic=False,
-        concurrency=1,
-        timeout=None,
-        memory_limit=None,
-        on_error="fail",
-        retries=0,
         inline=called is function,
         file=file,
         line=line,
         description=inspect.getdoc(function) or "",
-        # Of columns, Spark gives it these batches, too.
+        # A function of columns gets the batches that Spark would give it.
         whole_batches=kind == "vectorized",
     )
 

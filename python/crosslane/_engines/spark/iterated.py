@@ -1,4 +1,4 @@
-"""Functions of iterators, which see all batches of a task."""
+"""Functions of iterators, which get all batches of a task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crosslane._runtime.sql import quoted
 
 
 class Iterated:
-    """A function that is called once for a task, with an iterator of its batches, as the guest's loop and the engine need it."""
+    """A function of an iterator as the guest's loop and the engine need it. It is called once for a task."""
 
     kind = "stream"
     table = None
@@ -46,19 +46,19 @@ class Iterated:
         columns, sql = _guest.parse_type(columns), _guest.parse_type(sql)
         tables = (text.removeprefix("STRUCT") for text in (columns, sql))
         self._signature = "{}(rows TABLE{}) -> TABLE{}".format(quoted(name), *tables)
-        #: The types of the batches that it takes, as they travel.
+        #: The types of the columns of its input, as they travel.
         self.takes = f"({columns})"
         self._result = Chooser(sql)
         self._names = [field.name for field in _guest.table_type(sql)]
         self._types = [arrow_type(kind, conf) for kind in types]
-        #: What each column of a batch has to be, where nothing else has made it so.
+        #: The fields of the result, if Spark's code does not convert its columns.
         self._declared = list(returns) if eval_type == MAP_ARROW_ITER else []
         self._evaluate = of_worker(function, eval_type, types, returns, conf)
         self._file, self._line = defined_at(function)
         self._description = inspect.getdoc(function) or ""
 
     def message(self) -> dict[str, Any]:
-        """What the engine is told, as JSON."""
+        """What the engine is told of the function, for JSON."""
         return {
             "signature": self._signature,
             "kind": self.kind,
@@ -72,10 +72,10 @@ class Iterated:
         }
 
     def set_up(self) -> None:
-        """There is nothing to prepare. Called by the native guest."""
+        """Does nothing: there is no instance. Called by the native guest."""
 
     def iterate(self, arrays: Iterator[Any], most: int) -> Iterator[tuple[str, Any]]:
-        """What the function gives for all batches, which are pyarrow StructArrays. Called by the native guest."""
+        """The results of the function for all batches, which are pyarrow StructArrays. Called by the native guest."""
         import pyarrow as pa
 
         for batch in self._evaluate(map(self._given, arrays)):

@@ -16,7 +16,7 @@ def java_text(value: Any) -> str | None:
     '[true, 1.0E10, {b=null}]'
 
     Raises:
-        TypeError: if only Java knows.
+        TypeError: if the text of such a value depends on Java.
     """
     return None if value is None else _java_text(value)
 
@@ -52,7 +52,7 @@ def _java_text(value: Any) -> str:
 
 
 def _java_decimal(value: decimal.Decimal) -> str:
-    """BigDecimal knows no negative zero."""
+    """A decimal as BigDecimal writes it, which has no negative zero."""
     return str(value.copy_abs() if value.is_zero() else value)
 
 
@@ -72,7 +72,7 @@ def _java_double(value: float) -> str:
     text = "".join(map(str, digits))
     point = len(text) + int(exponent)
     if len(text) == 1:
-        # Java shows two digits, which may come closer than one and a zero.
+        # Java writes two digits, and the second need not be a zero.
         closest, _, power = f"{abs(value):.1e}".partition("e")
         text, point = closest.replace(".", "").rstrip("0"), int(power) + 1
     minus = "-" if sign else ""
@@ -84,29 +84,31 @@ def _java_double(value: float) -> str:
 
 
 def _hashed(keys: Iterable[Any]) -> list[Any]:
-    """Keys as a `HashMap` or `HashSet` of Java has them that has got them from a stack, the last one first."""
+    """Keys in the order of a Java `HashMap` or `HashSet` to which they were added from a stack, the last first."""
     keys = list(keys)[::-1]
     size = 16
     while len(keys) > size * 3 // 4:
         size *= 2
-    return sorted(keys, key=lambda key: _place(key) & (size - 1))
+    return sorted(keys, key=lambda key: _spread_hash(key) & (size - 1))
 
 
 def _put(keys: Iterable[Any]) -> list[Any]:
-    """Keys as a `HashMap` of Java 17 has them that has got all those of another at once."""
+    """Keys in the order of a `HashMap` of Java 17 to which all keys of another were added at once."""
     keys = _hashed(keys)
     size = 1
     while size < len(keys) * 4 // 3 + 1:
         size *= 2
-    return sorted(keys, key=lambda key: _place(key) & (size - 1))
+    return sorted(keys, key=lambda key: _spread_hash(key) & (size - 1))
 
 
-def _place(key: Any) -> int:
+def _spread_hash(key: Any) -> int:
+    """The hash of a key as `HashMap.hash` spreads it."""
     number = _java_hash(key) & 0xFFFFFFFF
     return number ^ number >> 16
 
 
 def _java_hash(key: Any) -> int:
+    """A key's `hashCode`."""
     kind = type(key)
     if key is None:
         return 0

@@ -1,4 +1,4 @@
-"""Values that Spark's JVM makes of Python's."""
+"""The values that Spark's JVM makes of values of Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crosslane._engines.spark.java_text import java_text
 BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-#: What Java has of Python's classes, beside containers: None is what its objects are to a type that has no place for them.
+#: Python's classes that Java can unpickle, besides containers. A value of a class that does not fit the type becomes NULL.
 _KNOWN = (
     type(None), bool, int, float, complex, str, bytes, bytearray, decimal.Decimal, datetime.date, datetime.datetime,
     datetime.time, datetime.timedelta,
@@ -24,7 +24,7 @@ _KNOWN = (
 
 
 def check_sent(value: Any) -> None:
-    """Refuses what the JVM cannot unpickle."""
+    """Refuses values that the JVM cannot unpickle."""
     kind = type(value)
     if kind in (list, tuple, set, frozenset):
         for item in value:
@@ -35,7 +35,7 @@ def check_sent(value: Any) -> None:
     elif kind is decimal.Decimal and value.is_infinite():
         raise ValueError(f"Spark takes no {value!r}")
     elif kind not in _KNOWN:
-        # What Python cannot pickle is told as in Spark.
+        # If Python cannot pickle the value, the error is that of Spark.
         pickle.dumps(value)
         raise TypeError(
             f"returned a {kind.__module__}.{kind.__qualname__}, which Spark takes only as a plain value of Python: "
@@ -44,7 +44,7 @@ def check_sent(value: Any) -> None:
 
 
 def from_java(returns: Any) -> Callable[[Any], Any]:
-    """What `EvaluatePython.makeFromJava` makes of what was unpickled, in the guest's form: None where nothing matches."""
+    """Converts an unpickled value as `EvaluatePython.makeFromJava` does. The result is None if the value does not fit."""
     name = returns.typeName()
     if name == "boolean":
         return lambda value: value if type(value) is bool else None
@@ -63,10 +63,10 @@ def from_java(returns: Any) -> Callable[[Any], Any]:
     if name in ("timestamp", "timestamp_ntz"):
         start = _EPOCH_UTC if name == "timestamp" else _EPOCH
 
-        def moment(value: Any) -> datetime.datetime | None:
+        def timestamp(value: Any) -> datetime.datetime | None:
             return start + datetime.timedelta(microseconds=value) if type(value) is int else None
 
-        return moment
+        return timestamp
     if name == "decimal":
         return lambda value: value if type(value) is decimal.Decimal and value.is_finite() else None
     element = from_java(returns.elementType)
@@ -80,7 +80,7 @@ def from_java(returns: Any) -> Callable[[Any], Any]:
 
 
 def _integer(bits: int, value: Any) -> int | None:
-    """An int, without the bits that do not fit; None beyond 64 bits."""
+    """An int without the bits that do not fit; None if it has more than 64 bits."""
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
         return None
     half = 1 << bits - 1
@@ -90,7 +90,7 @@ def _integer(bits: int, value: Any) -> int | None:
 def _double(value: Any) -> float | None:
     if type(value) is float:
         return value
-    # Java's decimals have no NaN, which becomes a double.
+    # A NaN of Decimal becomes a double, because Java's BigDecimal has none.
     return math.nan if type(value) is decimal.Decimal and value.is_nan() else None
 
 

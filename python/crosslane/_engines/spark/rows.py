@@ -16,7 +16,7 @@ _LARGEST_FLOAT = 3.4028234663852886e38
 def row_function(
     function: Callable[..., Any], types: list[Any], returns: Any, conf: dict[str, str]
 ) -> Callable[..., Any]:
-    """What is called with a row's values, and makes a value of the column of any result."""
+    """A function that is called with a row's values, and converts any result to a value of the column."""
     as_bytes = _gets_bytes(conf)
     inputs = [_from_lane(kind, as_bytes) for kind in types]
     usual = _USUAL.get(returns.typeName(), "False")
@@ -24,12 +24,12 @@ def row_function(
 
 
 def _gets_bytes(conf: dict[str, str]) -> bool:
-    """Whether a function sees a BINARY as bytes, or as a bytearray as in Spark 4.0."""
+    """Whether a BINARY argument is bytes; in Spark 4.0 it is a bytearray."""
     return version() >= (4, 1) and is_true(conf, _BINARY_AS_BYTES, "true")
 
 
 def _from_lane(kind: Any, as_bytes: bool) -> Callable[[Any], Any] | None:
-    """What makes Spark's value of one that the guest reads and that is not NULL; None if they are the same."""
+    """Converts a value of the guest that is not NULL to the value that Spark gives a function. None if they are equal."""
     name = kind.typeName()
     if name == "timestamp":
         return _local
@@ -42,12 +42,12 @@ def _from_lane(kind: Any, as_bytes: bool) -> Callable[[Any], Any] | None:
     return None
 
 
-def _local(moment: datetime.datetime) -> datetime.datetime:
-    """The moment on a clock of this process's zone, as `TimestampType.fromInternal` has it."""
-    return moment.astimezone().replace(tzinfo=None)
+def _local(value: datetime.datetime) -> datetime.datetime:
+    """A timestamp without a zone, in the time zone of this process, as by `TimestampType.fromInternal`."""
+    return value.astimezone().replace(tzinfo=None)
 
 
-#: Whether a result is what the guest's loop takes at once, by the names of types.
+#: For each type of result, an expression that is true if the guest's loop takes the result as it is.
 _USUAL = {
     "boolean": "result is True or result is False",
     **{
@@ -100,14 +100,14 @@ def _around(
 
 
 def stopped(error: StopIteration) -> Exception:
-    """What `pyspark.util.fail_on_stopiteration` raises."""
+    """The exception of `pyspark.util.fail_on_stopiteration`."""
     from pyspark.errors import PySparkRuntimeError
 
     return PySparkRuntimeError(errorClass="STOP_ITERATION_OCCURRED", messageParameters={"exc": str(error)})
 
 
 def _converter(returns: Any) -> Callable[[Any], Any]:
-    """What makes a value that the guest takes of any result that Spark's workers send, or raises what is wrong with it."""
+    """Converts any result that Spark accepts to a value that the guest accepts. Raises an error for other results."""
     make = from_java(returns)
     to_internal = returns.toInternal if returns.needConversion() else None
     usual = _USUAL.get(returns.typeName())

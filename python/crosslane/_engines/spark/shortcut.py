@@ -11,18 +11,18 @@ from crosslane._engines.spark.rows import stopped
 from crosslane._engines.spark.support import is_true, version
 
 _LEGACY = "spark.sql.legacy.execution.pythonUDF.pandas.conversion.enabled"
-#: Floats of fewer bits than integers have: those beyond are not exact.
+#: Integers beyond this number are not exact as floats.
 _EXACT = 2**53
 
 
 class Shortcut:
-    """Rows of a function that Arrow carries (101), where Spark's code would come to the same in more steps."""
+    """Calls a function of rows whose batches are Arrow's (101), with the same results as Spark's code in fewer steps."""
 
-    #: Types whose columns are the same lists, by the shortest way.
+    #: Types whose columns are the same lists by `to_pylist` as by Spark's code.
     _LISTED = frozenset({"boolean", "byte", "short", "integer", "long", "float", "double", "string", "date"})
 
     def __init__(self, function: Callable[..., Any], count: int, returns: Any, conf: dict[str, str]) -> None:
-        #: Whether Spark goes by way of pandas.
+        #: Whether Spark converts columns by pandas.
         self._pandas = version() < (4, 1)
         self._returns = returns.typeName()
         self._kind = arrow_type(returns, conf) if self._returns in self._LISTED else None
@@ -30,12 +30,12 @@ class Shortcut:
 
     @classmethod
     def is_one(cls, types: list[Any], conf: dict[str, str]) -> bool:
-        """Whether there is one for arguments of these types."""
+        """Whether there is a shortcut for arguments of these types."""
         legacy = version() >= (4, 1) and is_true(conf, _LEGACY, "false")
         return not legacy and all(kind.typeName() in cls._LISTED for kind in types)
 
     def results(self, arrays: tuple[Any, ...]) -> list[Any]:
-        """What the function gives for the rows."""
+        """The results of the function for the rows."""
         try:
             return self._each(*map(self._listed, arrays))  # type: ignore[no-any-return]
         except StopIteration as error:
@@ -49,12 +49,12 @@ class Shortcut:
             and array.null_count
             and (kinds.is_integer(array.type) or kinds.is_floating(array.type))
         ):
-            # In pandas they are floats, and NULL is NaN.
+            # In pandas, numbers with NULLs are floats, and NULL is NaN.
             return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
         return array.to_pylist()  # type: ignore[no-any-return]
 
     def array(self, results: list[Any]) -> Any:
-        """The results as an array; None if it takes Spark to know what becomes of them."""
+        """The results as an array; None if only Spark's code can convert them."""
         import pyarrow as pa
 
         if self._kind is None:
@@ -77,7 +77,7 @@ class Shortcut:
         return made
 
 
-#: The class that results of a type nearly always have.
+#: The usual class of results, by their type.
 _CLASSES = {
     "boolean": bool, "byte": int, "short": int, "integer": int, "long": int, "float": float, "double": float,
     "string": str, "date": datetime.date,
@@ -85,7 +85,7 @@ _CLASSES = {
 
 
 def _is_exact(array: Any) -> bool:
-    """Whether integers are the same as floats, which they are in pandas beside NULLs."""
+    """Whether integers are exact as floats: in pandas, integers with NULLs are floats."""
     import pyarrow.compute as pc
 
     most = pc.min_max(array).as_py()
@@ -93,7 +93,7 @@ def _is_exact(array: Any) -> bool:
 
 
 def _each(function: Callable[..., Any], count: int) -> Callable[..., list[Any]]:
-    """A loop over columns, with a place of its own for the call, which CPython makes faster for the function that it finds."""
+    """A loop over columns. Each function gets its own, because CPython specializes a call for the function called there."""
     names = [f"value_{number}" for number in range(count)]
     columns = [f"column_{number}" for number in range(count)]
     values = columns[0] if count == 1 else f"zip({', '.join(columns)})"

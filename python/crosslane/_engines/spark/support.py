@@ -1,4 +1,4 @@
-"""What of PySpark is supported: kinds of functions, types of Spark, and settings."""
+"""The kinds of functions, types and settings of PySpark that are supported."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import json
 import re
 from typing import Any
 
-#: Eval types of ``pyspark.util.PythonEvalType``.
+#: The supported numbers of ``pyspark.util.PythonEvalType``.
 BATCHED, ARROW_BATCHED, SCALAR_PANDAS, SCALAR_ARROW = 100, 101, 200, 250
 SCALAR_PANDAS_ITER, SCALAR_ARROW_ITER, MAP_PANDAS_ITER, MAP_ARROW_ITER = 204, 251, 205, 207
-#: What sees the batches of a whole task, as an iterator.
+#: Functions that get the batches of a whole task, as an iterator.
 ITERATORS = frozenset({SCALAR_PANDAS_ITER, SCALAR_ARROW_ITER, MAP_PANDAS_ITER, MAP_ARROW_ITER})
-#: What makes rows of rows, each of which has one value: a struct.
+#: Functions of rows to rows. Their batches have one column, a struct.
 MAPS = frozenset({MAP_PANDAS_ITER, MAP_ARROW_ITER})
 _KNOWN_TYPES = ITERATORS | {BATCHED, ARROW_BATCHED, SCALAR_PANDAS, SCALAR_ARROW}
-#: The Spark types that functions take and give, by their names in Spark's JSON. ``decimal(p,s)`` is one, too.
+#: The supported Spark types by their names in Spark's JSON. ``decimal(p,s)`` is supported, too.
 _ATOMS = frozenset(
     {
         "boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary", "date", "timestamp",
@@ -28,7 +28,7 @@ _THREADS = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 
 
 class Unsupported(Exception):
-    """Spark has to run the function itself."""
+    """A lane cannot run the function, so that Spark has to."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -38,7 +38,7 @@ class Unsupported(Exception):
 def reason_against(
     eval_type: int, argument_types: list[str], return_type: str, conf: dict[str, str]
 ) -> str | None:
-    """Why Spark has to run such a function itself; None if a lane can. PySpark is not imported for this.
+    """Why Spark has to run such a function itself; None if a lane can run it. Does not import PySpark.
 
     Args:
         eval_type: a number of ``pyspark.util.PythonEvalType``.
@@ -64,13 +64,13 @@ def reason_against(
 
 
 def parsed(text: str) -> Any:
-    """A type's JSON; a bare name is one, too."""
+    """The JSON of a type. A name without quotes stands for itself."""
     text = text.strip()
     return json.loads(text) if text[:1] in ('"', "{") else text
 
 
 def _wrong(kind: Any, by_row: bool, is_result: bool) -> str | None:
-    """The part of a type that is not supported, in words."""
+    """The name of the part of a type that is not supported; None if all is supported."""
     if isinstance(kind, str):
         return None if kind in _ATOMS or _DECIMAL.fullmatch(kind) else kind
     name = kind.get("type")

@@ -1,4 +1,4 @@
-"""PySpark's own worker, run in this process on batches that are here already."""
+"""Runs the code of PySpark's own worker in this process, on batches that are in memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from crosslane._engines.spark.support import ARROW_BATCHED, MAPS, Unsupported, v
 def of_worker(
     function: Callable[..., Any], eval_type: int, types: list[Any], returns: Any, conf: dict[str, str]
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """What PySpark's own worker makes of batches, which have the arguments in their order: batches of one column.
+    """A function from batches of arguments to batches of one column, which does what PySpark's own worker does.
 
-    A worker reads batches from a stream and writes others into one; what it does between is the same here. Only the streams are none:
-    :class:`_Stream` gives the batches, and takes them.
+    A worker of PySpark reads batches from a stream, and writes the results into another. Here, :class:`_Stream` takes the
+    place of these streams, and the code between them is the same.
     """
     from pyspark import worker
 
@@ -42,18 +42,18 @@ def of_worker(
 
 
 class _Stream:
-    """In the place of a stream of PySpark's serializers: batches, which nobody writes or reads."""
+    """Stands in for a stream of PySpark's serializers, and has the batches themselves."""
 
     def __init__(self, batches: Iterator[Any] | None = None) -> None:
         self.batches = batches
 
     def write(self, _: bytes) -> None:
-        """Takes what is written beside batches."""
+        """Drops bytes that a serializer writes between batches."""
 
     @classmethod
     @functools.cache
     def prepare(cls) -> None:
-        """Has the serializers know such streams."""
+        """Makes PySpark's serializers accept such streams."""
         from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
         load, dump = ArrowStreamSerializer.load_stream, ArrowStreamSerializer.dump_stream
@@ -71,7 +71,7 @@ class _Stream:
 
 
 class _Given:
-    """In the place of the pickler of a worker: what is to be unpickled is there already."""
+    """Stands in for the pickler of a worker, and has the unpickled function already."""
 
     def __init__(self, command: tuple[Any, Any]) -> None:
         self._command = command
@@ -95,7 +95,7 @@ def _schema(types: list[Any]) -> str:
 def _read_objects(
     worker: Any, function: Any, eval_type: int, types: list[Any], returns: Any, conf: dict[str, str]
 ) -> Any:
-    """What `worker.read_udfs` gives in Spark 4.3."""
+    """Calls `worker.read_udfs` of Spark 4.3."""
     from pyspark.worker_message import UDFInfo
 
     info = UDFInfo(udfs=[memoryview(b"")], args=list(range(len(types))), kwargs={}, result_id=0)
@@ -106,7 +106,7 @@ def _read_objects(
 def _read_functions_of_stream(
     worker: Any, function: Any, eval_type: int, types: list[Any], returns: Any, conf: dict[str, str]
 ) -> Any:
-    """The same in Spark 4.2, whose worker is told of functions in a stream."""
+    """Calls `worker.read_udfs` of Spark 4.2, which reads the functions from a stream."""
     from pyspark.serializers import write_int, write_long
 
     told = io.BytesIO()
@@ -124,7 +124,7 @@ def _read_functions_of_stream(
 def _read_all_of_stream(
     worker: Any, function: Any, eval_type: int, types: list[Any], returns: Any, conf: dict[str, str]
 ) -> Any:
-    """The same in Spark 4.0 and 4.1, whose workers are told of settings there, too."""
+    """Calls `worker.read_udfs` of Spark 4.0 and 4.1, which reads functions and settings from a stream."""
     from pyspark.serializers import write_int, write_with_length
 
     told = io.BytesIO()
@@ -143,7 +143,7 @@ def _read_all_of_stream(
 
 
 def _tell_arguments(count: int, with_names: bool, told: io.BytesIO) -> None:
-    """Which columns are the arguments: all, none of which has a name."""
+    """Writes which columns are the arguments: all columns, without names."""
     from pyspark.serializers import write_int
 
     write_int(count, told)
