@@ -14,8 +14,9 @@ Declare functions with :func:`udf` in a file, load the file, call them from SQL:
 [('hello-wide-world',)]
 """
 
-# Modules without an underscore are public: `crosslane`, `crosslane.types`, `crosslane.spark` and `crosslane.dbt`. A folder
-# with an underscore is private; the modules in it have none. python/pyproject.toml says which folder may import which:
+# Modules without an underscore are public: `crosslane`, `crosslane.types`, `crosslane.spark` and
+# `crosslane.dbt`. A folder with an underscore is private; the modules in it have none.
+# python/pyproject.toml says which folder may import which:
 #
 #   _cli       the program `crosslane`, with a module or a folder for each command
 #   _engines   what runs in the program of an engine: DuckDB, host lanes, functions of PySpark
@@ -76,7 +77,8 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    # Imported at its first use: lanes import this package without DuckDB, and streams and clients do not need it either.
+    # Imported at its first use: lanes import this package without DuckDB, and streams and clients
+    # do not need it either.
     if name in __all__:
         homes = {"map": "_client.map", "Client": "_client.client", "AsyncClient": "_client.async_client"}
         return getattr(import_module(f"crosslane.{homes.get(name, '_engines.duckdb')}"), name)

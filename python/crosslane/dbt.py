@@ -35,12 +35,12 @@ class Plugin(BasePlugin):
     Its options, under ``config``:
 
     - ``files``: a path, or a list of paths. Relative ones start in the folder that dbt runs in.
-    - ``replace``: whether the functions may take the names of macros and of built-in functions, as in
-      :func:`crosslane.load`; by default they may not.
+    - ``replace``: whether the functions may take the names of macros and of built-in functions, as
+      in :func:`crosslane.load`; by default they may not.
 
     Raises:
-        Refused: if an option is missing, unknown or of another type, if the profile forbids unsigned extensions, or if
-            a file cannot be loaded.
+        Refused: if an option is missing, unknown or of another type, if the profile forbids
+            unsigned extensions, or if a file cannot be loaded.
     """
 
     def initialize(self, plugin_config: dict[str, Any]) -> None:

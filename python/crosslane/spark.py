@@ -46,16 +46,18 @@ def enable(
 ) -> SparkSession.Builder:
     """Prepares a session with the plugin, which runs the functions of these files over lanes.
 
-    The files may be in any language. Spark sends them to the executors; modules that they import must be there
-    (docs/spark.md). With a local master, workers run in this program's interpreter, unless `PYSPARK_PYTHON`,
-    `spark.pyspark.python` or the setting `python` names another. On a cluster, they run in the interpreter of PySpark's
-    workers.
+    The files may be in any language. Spark sends them to the executors; modules that they import
+    must be there (docs/spark.md). With a local master, workers run in this program's interpreter,
+    unless `PYSPARK_PYTHON`, `spark.pyspark.python` or the setting `python` names another. On a
+    cluster, they run in the interpreter of PySpark's workers.
 
     Args:
-        builder: the builder of a session. Spark must not run yet, because it reads all this at its start.
+        builder: the builder of a session. Spark must not run yet, because it reads all this at its
+            start.
         functions: files of functions.
-        settings: values of other settings `spark.crosslane.<name>`, such as ``batchRows=1000`` or ``idle_timeout=10``;
-            docs/spark.md lists them. ``pyspark=True`` sets `spark.crosslane.pyspark.enabled`.
+        settings: values of other settings `spark.crosslane.<name>`, such as ``batchRows=1000`` or
+            ``idle_timeout=10``; docs/spark.md lists them. ``pyspark=True`` sets
+            `spark.crosslane.pyspark.enabled`.
 
     Returns:
         The same builder.
@@ -109,10 +111,11 @@ def register(
     signature: str | None = None,
     **options: Unpack[Options],
 ) -> str:
-    """Makes one Python function callable in a session, from a notebook or a script; returns its signature.
+    """Makes one Python function callable in a session, from a notebook or a script; returns its
+    signature.
 
-    It is pickled as by :func:`crosslane.register`, and runs in workers of the executors. Queries that begin afterwards call it
-    in place of an earlier function of the same name.
+    It is pickled as by :func:`crosslane.register`, and runs in workers of the executors. Queries
+    that begin afterwards call it in place of an earlier function of the same name.
 
     Args:
         spark: a session that :func:`enable` has prepared.
@@ -121,7 +124,8 @@ def register(
         options: those of :func:`crosslane.udf`.
 
     Raises:
-        DeclarationError: if its types are missing or cannot work, or if something that it refers to cannot be pickled.
+        DeclarationError: if its types are missing or cannot work, or if something that it refers to
+            cannot be pickled.
         RuntimeError: if the session has no plugin.
     """
     from crosslane._declare.pickles import dump
@@ -142,7 +146,8 @@ def map(table: DataFrame, function: str) -> DataFrame:
         function: the name of a stream function of the session's files, or of a registered one.
 
     Raises:
-        pyspark.errors.AnalysisException: if the table lacks a column, or has one of a type that cannot be cast.
+        pyspark.errors.AnalysisException: if the table lacks a column, or has one of a type that
+            cannot be cast.
         RuntimeError: if the session has no plugin.
     """
     from pyspark.sql import DataFrame

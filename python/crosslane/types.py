@@ -103,15 +103,18 @@ class TimeNs(_Nanoseconds, time):
         )
 
     def isoformat(self, timespec: str = "auto") -> str:
-        """As ``time.isoformat``; ``timespec`` may also be ``"nanoseconds"``, which "auto" means if there are any."""
+        """As ``time.isoformat``; ``timespec`` may also be ``"nanoseconds"``, which "auto" means if
+        there are any.
+        """
         return self._iso(timespec, super().isoformat)
 
 
 class TimestampNs(_Nanoseconds, datetime):
     """A TIMESTAMP_NS: a datetime with a ``nanosecond`` of 0 to 999, as pandas.Timestamp has it.
 
-    It takes the arguments of ``datetime``, and ``nanosecond``. Arithmetic with a ``timedelta`` keeps the nanoseconds. The
-    difference of two timestamps is a ``timedelta``, rounded down to microseconds.
+    It takes the arguments of ``datetime``, and ``nanosecond``. Arithmetic with a ``timedelta``
+    keeps the nanoseconds. The difference of two timestamps is a ``timedelta``, rounded down to
+    microseconds.
     """
 
     _plain = datetime
@@ -133,7 +136,9 @@ class TimestampNs(_Nanoseconds, datetime):
         return self._keep(super().astimezone(tz))
 
     def isoformat(self, sep: str = "T", timespec: str = "auto") -> str:
-        """As ``datetime.isoformat``; ``timespec`` may also be ``"nanoseconds"``, which "auto" means if there are any."""
+        """As ``datetime.isoformat``; ``timespec`` may also be ``"nanoseconds"``, which "auto" means
+        if there are any.
+        """
         plain = super().isoformat
         return self._iso(timespec, lambda timespec: plain(sep, timespec))
 
@@ -164,7 +169,8 @@ def json_text(value: Any) -> str:
 
 
 def decimal_of(value: Any) -> Decimal:
-    """A number as a Decimal. A float, also of numpy, becomes the number that its shortest text shows.
+    """A number as a Decimal. A float, also of numpy, becomes the number that its shortest text
+    shows.
 
     Raises:
         TypeError: if the value is no number.
@@ -179,7 +185,9 @@ def decimal_of(value: Any) -> Decimal:
 
 
 def instant_of(value: Any) -> tuple[int, int]:
-    """The whole seconds and the nanoseconds of a ``numpy.datetime64`` or ``timedelta64``; both may be negative."""
+    """The whole seconds and the nanoseconds of a ``numpy.datetime64`` or ``timedelta64``; both may
+    be negative.
+    """
     whole = value.astype(f"{value.dtype.kind}8[s]")
     rest = (value - whole).astype("m8[ns]")
     return int(whole.astype("i8")), int(rest.astype("i8"))

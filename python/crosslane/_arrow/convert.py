@@ -20,10 +20,12 @@ _DIGITS = decimal.Context(prec=400)
 def fitting(result: Any, kind: pa.DataType) -> pa.Array | list[Any]:
     """A column of any library as an array of a type.
 
-    A column of Python's objects is returned as a list: they are converted like the results of a row function.
+    A column of Python's objects is returned as a list: they are converted like the results of a row
+    function.
 
     Raises:
-        TypeError, ValueError, OverflowError: if it is no column, or has values that the type does not have.
+        TypeError, ValueError, OverflowError: if it is no column, or has values that the type does
+            not have.
     """
     column = _column(result, kind)
     return column if isinstance(column, list) else _cast(column, kind)
@@ -98,7 +100,9 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _infinite(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Floats as dates or timestamps: infinities, and NaN, which is NULL. Any other float is an error."""
+    """Floats as dates or timestamps: infinities, and NaN, which is NULL. Any other float is an
+    error.
+    """
     most = 2 ** (kind.bit_width - 1) - 1
     numbers = {math.inf: most, -math.inf: -most}
 
@@ -120,7 +124,9 @@ def _rounded(array: pa.Array, scale: int) -> pa.Array:
 
 
 def _decimals(values: Iterable[float | None], kind: pa.DataType) -> pa.Array:
-    """Floats as DECIMAL, rounded as results of row functions are; or as HUGEINT, where a fraction is an error."""
+    """Floats as DECIMAL, rounded as results of row functions are; or as HUGEINT, where a fraction
+    is an error.
+    """
     unit = decimal.Decimal(1).scaleb(-kind.scale)
     whole = pa.types.is_decimal256(kind)
     name = "HUGEINT" if whole else f"DECIMAL({kind.precision},{kind.scale})"
@@ -166,8 +172,9 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
 def _check(array: pa.Array, kind: pa.DataType) -> None:
     """Refuses, at any depth, values that a cast of pyarrow would change silently.
 
-    pyarrow's casts make infinity of a number that is too large for FLOAT, and true of any number. They take integers for
-    times and times for integers. They cut timestamps to dates and times, and drop time zones.
+    pyarrow's casts make infinity of a number that is too large for FLOAT, and true of any number.
+    They take integers for times and times for integers. They cut timestamps to dates and times, and
+    drop time zones.
     """
     given = array.type
     if pa.types.is_float32(kind):

@@ -12,7 +12,9 @@ MOST_ROWS = 65_536
 
 
 def cut_batch(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """A batch in parts of about ``most`` bytes at most as they travel. A part of one row may be longer."""
+    """A batch in parts of about ``most`` bytes at most as they travel. A part of one row may be
+    longer.
+    """
     weighers = [_weigher(column) for column in batch.columns]
 
     def cut(start: int, rows: int) -> Iterator[pa.RecordBatch]:
@@ -31,7 +33,8 @@ def cut_batch(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 def _compact(part: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows, without the elements of other rows.
 
-    A cast of a slice of lists would decode the dictionaries in the elements of all rows of the batch.
+    A cast of a slice of lists would decode the dictionaries in the elements of all rows of the
+    batch.
     """
     if not any(map(_has_nested_dictionary, part.schema.types)):
         return part
@@ -43,7 +46,9 @@ def _compact(part: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def cut_array(array: pa.StructArray, most: int) -> Iterator[pa.StructArray]:
-    """An array in pieces of ``most`` bytes at most: a cast may have made it longer. A piece of one row may be longer."""
+    """An array in pieces of ``most`` bytes at most: a cast may have made it longer. A piece of one
+    row may be longer.
+    """
     if array.nbytes <= most or len(array) <= 1:
         yield array
         return
@@ -53,7 +58,8 @@ def cut_array(array: pa.StructArray, most: int) -> Iterator[pa.StructArray]:
 
 
 def _weigher(column: pa.Array) -> Callable[[int, int], int]:
-    """A function that returns the bytes of a slice of a column, with values instead of a dictionary's indices.
+    """A function that returns the bytes of a slice of a column, with values instead of a
+    dictionary's indices.
 
     It takes the first row and the number of rows.
     """

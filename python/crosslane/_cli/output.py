@@ -31,7 +31,9 @@ err = _Console(stderr=True)
 
 
 def discard_output() -> None:
-    """Sends the rest of the output nowhere, because writing what is still in Python's buffer would fail again."""
+    """Sends the rest of the output nowhere, because writing what is still in Python's buffer would
+    fail again.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

@@ -127,7 +127,9 @@ def serve(
     settings: dict[str, str],
     **options: Any,
 ) -> None:
-    """Offers the functions of FILEs to engines on this machine and others: CALL crosslane_attach('ADDRESS')."""
+    """Offers the functions of FILEs to engines on this machine and others: CALL
+    crosslane_attach('ADDRESS').
+    """
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key belong together")
     if http is None and (http_public or http_token is not None):
@@ -143,7 +145,8 @@ def serve(
         "tls": [tls_cert, tls_key] if tls_cert else None,
         "http": http and {"address": http, "token": http_token, "public": http_public},
     }
-    # The options go in a file without a name, because other users of this machine see a program's arguments.
+    # The options go in a file without a name, because other users of this machine see a program's
+    # arguments.
     descriptor = os.memfd_create("crosslane-serve")
     os.write(descriptor, json.dumps(told).encode())
     os.lseek(descriptor, 0, os.SEEK_SET)

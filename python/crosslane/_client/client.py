@@ -30,18 +30,20 @@ _USES = {"scalar": "call or call_batch", "table": "scan", "aggregate": "aggregat
 class Client:
     """A server's functions, for any number of threads.
 
-    Up to ``lanes`` calls run at a time; further calls wait in their order. Time limits, retries and errors of a function are
-    those of a local one. The next call restores a lost connection.
+    Up to ``lanes`` calls run at a time; further calls wait in their order. Time limits, retries and
+    errors of a function are those of a local one. The next call restores a lost connection.
 
     Args:
-        address: such as ``crosslane://host:7411``, ``crosslane+tls://host`` or ``crosslane+unix:///path``. Several addresses
-            with commas between them are servers with the same functions.
+        address: such as ``crosslane://host:7411``, ``crosslane+tls://host`` or
+            ``crosslane+unix:///path``. Several addresses with commas between them are servers with
+            the same functions.
         token: the server's token; by default that of the variable ``CROSSLANE_TOKEN``.
-        lanes: how many calls run at a time; by default one per processor that this process may use. Each has a connection of
-            its own.
+        lanes: how many calls run at a time; by default one per processor that this process may use.
+            Each has a connection of its own.
 
     Raises:
-        ConnectionError: if no server can be reached, or a server refuses. Later calls may raise it, too.
+        ConnectionError: if no server can be reached, or a server refuses. Later calls may raise it,
+            too.
         ValueError: if the address is not valid.
     """
 
@@ -88,8 +90,8 @@ class Client:
     def call_batch(self, function: str, /, *columns: Any, **named: Any) -> pa.Array:
         """The results of a scalar function for columns of arguments, over all lanes if that pays.
 
-        A column is a list, a pyarrow array, a Series of pandas or polars, a numpy array, or any object with Arrow's C
-        interface. The result has that interface, too.
+        A column is a list, a pyarrow array, a Series of pandas or polars, a numpy array, or any
+        object with Arrow's C interface. The result has that interface, too.
 
         Raises:
             What :meth:`call` raises. Rows are counted from 1.
@@ -107,9 +109,11 @@ class Client:
         return self._native.call_batch(function._index, arrays, count_rows(arrays), types, cancellation)
 
     def aggregate(self, function: str, /, *columns: Any, by: Any = None, **named: Any) -> Any:
-        """The result of an aggregate for all rows of columns. With ``by``, a column of keys: a dict of the result of each key.
+        """The result of an aggregate for all rows of columns. With ``by``, a column of keys: a dict
+        of the result of each key.
 
-        Columns are as in :meth:`call_batch`. Keys are in the order of their first rows. All rows of a call go to one worker.
+        Columns are as in :meth:`call_batch`. Keys are in the order of their first rows. All rows of
+        a call go to one worker.
 
         Raises:
             What :meth:`call` raises. Rows are counted from 1.
@@ -130,7 +134,8 @@ class Client:
         return results[0] if by is None else dict(zip(keys, results))
 
     def scan(self, function: str, /, *arguments: Any, **named: Any) -> MappedStream:
-        """The rows of a table function, as a stream of batches that can be read once. It has the Arrow C stream interface.
+        """The rows of a table function, as a stream of batches that can be read once. It has the
+        Arrow C stream interface.
 
         The stream has a worker for itself until it is read to its end or closed.
         """

@@ -47,41 +47,48 @@ def map(
     schema: Any = None,
     **options: Unpack[MapOptions],
 ) -> MappedStream:
-    """Calls a function with each batch of a stream, in worker processes on all cores, and returns the stream of its results.
+    """Calls a function with each batch of a stream, in worker processes on all cores, and returns
+    the stream of its results.
 
-    The function gets a pyarrow RecordBatch (by annotation a pyarrow Table, or a DataFrame of pandas or polars) of at most
-    65,536 rows. It returns a batch of any number of rows, yields batches, or returns None for no rows. A class whose
-    instances can be called is a stateful function: each worker makes an instance before its first batch.
+    The function gets a pyarrow RecordBatch (by annotation a pyarrow Table, or a DataFrame of pandas
+    or polars) of at most 65,536 rows. It returns a batch of any number of rows, yields batches, or
+    returns None for no rows. A class whose instances can be called is a stateful function: each
+    worker makes an instance before its first batch.
 
-    Memory is constant, whatever the length of the stream: the workers read no further than the program takes results.
+    Memory is constant, whatever the length of the stream: the workers read no further than the
+    program takes results.
 
     Args:
-        reader: any object with the Arrow C stream interface (a DuckDB relation, a polars or pandas DataFrame, a pyarrow
-            Table or RecordBatchReader, an ADBC result), or an iterable of batches. The thread that takes results also reads
-            it.
-        function: any callable, which is pickled with all that it refers to. Or a stream function of a file in any language,
-            such as ``"functions.js:late"`` (``"functions.js"`` if the file has only one). Or a stream function that is
-            declared with :func:`crosslane.udtf`. A declaration says the columns and the options. The function gets its
-            columns by name, cast to their types.
+        reader: any object with the Arrow C stream interface (a DuckDB relation, a polars or pandas
+            DataFrame, a pyarrow Table or RecordBatchReader, an ADBC result), or an iterable of
+            batches. The thread that takes results also reads it.
+        function: any callable, which is pickled with all that it refers to. Or a stream function of
+            a file in any language, such as ``"functions.js:late"`` (``"functions.js"`` if the file
+            has only one). Or a stream function that is declared with :func:`crosslane.udtf`. A
+            declaration says the columns and the options. The function gets its columns by name,
+            cast to their types.
         ordered: whether results come in the order of the input, or else as they are ready.
-        depth: how many batches a worker has at most. With 2, a worker has its next batch when it is done with one.
+        depth: how many batches a worker has at most. With 2, a worker has its next batch when it is
+            done with one.
         lanes: the number of workers; by default one per processor that this process may use.
-        schema: the columns of the results, as a pyarrow schema; by default those of the first batch that the function
-            returns. Its batches are cast to the schema.
+        schema: the columns of the results, as a pyarrow schema; by default those of the first batch
+            that the function returns. Its batches are cast to the schema.
         name: what errors call the function; by default its own name.
-        deterministic: equal batches give equal results, so that a batch may be tried again after some of its results were
-            taken.
+        deterministic: equal batches give equal results, so that a batch may be tried again after
+            some of its results were taken.
         timeout: seconds without a result after which a batch has failed.
-        memory_limit: bytes that the function may allocate, as a number or text such as ``"500 MB"``.
-        on_error: ``"fail"``: an exception ends the stream; ``"null"``: it ends the results of its batch.
+        memory_limit: bytes that the function may allocate, as a number or text such as ``"500
+            MB"``.
+        on_error: ``"fail"``: an exception ends the stream; ``"null"``: it ends the results of its
+            batch.
         retries: how often a batch is tried again if it failed or its worker died.
 
     Returns:
         A stream with the Arrow C stream interface. It is an iterator and a context manager, too.
 
     Raises:
-        DeclarationError: if an option cannot have its value, the function cannot be sent to workers, or the file has no such
-            function.
+        DeclarationError: if an option cannot have its value, the function cannot be sent to
+            workers, or the file has no such function.
         FileNotFoundError: if there is no such file, or no guest for its language.
 
     >>> import pyarrow as pa

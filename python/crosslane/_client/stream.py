@@ -93,7 +93,8 @@ class MappedStream:
         """Ends the stream and its workers. May be called more than once, and by any thread."""
         self._ahead = None
         self._native.close()
-        # So that the stream keeps no input alive. If another thread reads the input now, that thread closes it.
+        # So that the stream keeps no input alive. If another thread reads the input now, that
+        # thread closes it.
         with contextlib.suppress(ValueError):
             self._input.close()
 
@@ -111,7 +112,8 @@ class _Reading:
 
     def __init__(self, stream: MappedStream) -> None:
         self._stream = stream
-        #: Whether a batch was read. Some libraries release an interface after they have read its schema.
+        #: Whether a batch was read. Some libraries release an interface after they have read its
+        #: schema.
         self._begun = False
 
     def __iter__(self) -> _Reading:

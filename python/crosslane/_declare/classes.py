@@ -17,7 +17,8 @@ def is_stateful(function: object) -> bool:
 
 
 class Stateful:
-    """A class as a function: making an instance is its set-up, and the method ``close`` is its tear-down.
+    """A class as a function: making an instance is its set-up, and the method ``close`` is its
+    tear-down.
 
     ``inspect`` sees the parameters and annotations of the method ``__call__``.
     """
@@ -119,7 +120,9 @@ class Aggregate:
 
 
 def needed(made_by: type) -> str:
-    """The parameters without a default that making an instance of a class needs, with commas between them."""
+    """The parameters without a default that making an instance of a class needs, with commas
+    between them.
+    """
     try:
         parameters = inspect.signature(made_by).parameters.values()
     except (TypeError, ValueError):

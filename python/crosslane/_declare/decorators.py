@@ -1,4 +1,6 @@
-"""The decorators :func:`udf`, :func:`udtf` and :func:`udaf`, and how a decorated function is known again."""
+"""The decorators :func:`udf`, :func:`udtf` and :func:`udaf`, and how a decorated function is known
+again.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,9 @@ def udf(signature: str | None = None, /, **options: Unpack[Options]) -> Callable
 def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
     """Declares a function for SQL. The function itself stays as it is, and can be called as before.
 
-    A class whose instances can be called is a stateful function. Each lane makes an instance without arguments before its
-    first row, and calls the instance for each row. When the lane is not needed any more, it calls the instance's ``close``,
-    if there is one.
+    A class whose instances can be called is a stateful function. Each lane makes an instance
+    without arguments before its first row, and calls the instance for each row. When the lane is
+    not needed any more, it calls the instance's ``close``, if there is one.
 
     Use it bare, ``@udf``, with options, ``@udf(timeout=10)``, or with a signature in SQL's types,
     ``@udf("slug(title VARCHAR) -> VARCHAR")``. Without a signature the types come from the
@@ -46,17 +48,19 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
         deterministic: equal arguments give equal results, so that the engine may call once for
             many rows; ``False`` for functions such as a random number.
         vectorized: the function takes and returns whole columns: pyarrow arrays, or numpy, pandas
-            or polars by annotation. A generator is called once per worker, with an iterator of batches: each is a column, or
-            a tuple of columns. It yields a column for each batch before it asks for the next.
+            or polars by annotation. A generator is called once per worker, with an iterator of
+            batches: each is a column, or a tuple of columns. It yields a column for each batch
+            before it asks for the next.
         concurrency: rows that an ``async`` function works on at once in each worker; 16 by default.
         timeout: seconds after which a call is ended (a row's; a vectorized function's batch).
-        memory_limit: bytes that the function may allocate, as a number or text such as ``"500 MB"``.
+        memory_limit: bytes that the function may allocate, as a number or text such as ``"500
+            MB"``.
         on_error: ``"fail"``: an exception ends the query; ``"null"``: it makes the row NULL.
         retries: how often a failed call is tried again, with growing pauses.
         inline: a row function that is one expression is compiled into the loop over the rows;
             ``False``: it is called for each.
-        overload: whether functions of the same name that take other types stay. A file may then declare several functions
-            under one name, also with several ``def`` of that name.
+        overload: whether functions of the same name that take other types stay. A file may then
+            declare several functions under one name, also with several ``def`` of that name.
 
     Raises:
         DeclarationError: if an option cannot have the value that it was given.
@@ -75,35 +79,41 @@ def udtf(signature: str | None = None, /, **options: Unpack[TableOptions]) -> Ca
 def udtf(function: Any = None, /, **options: Unpack[TableOptions]) -> Any:
     """Declares a table function for SQL: a generator of rows. The function itself stays as it is.
 
-    Its columns come from a signature, ``@udtf("numbers(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)")``, or from the annotation of
-    its result: an ``Iterator`` of a dataclass, a NamedTuple or a TypedDict. A row that it yields is a tuple, a list or a dict
-    of the columns' values, or an object with attributes of the columns' names. If there is one column, a row may be the value
+    Its columns come from a signature, ``@udtf("numbers(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)")``,
+    or from the annotation of its result: an ``Iterator`` of a dataclass, a NamedTuple or a
+    TypedDict. A row that it yields is a tuple, a list or a dict of the columns' values, or an
+    object with attributes of the columns' names. If there is one column, a row may be the value
     itself. An exception that it yields is the error of one row.
 
     SQL passes parameters without a default by position, and may pass those with a default by name
-    (``numbers(5, step := 2)``). A function with a keyword-only parameter ``wanted`` is told the names of the columns that the
-    query wants; its rows may have only these.
+    (``numbers(5, step := 2)``). A function with a keyword-only parameter ``wanted`` is told the
+    names of the columns that the query wants; its rows may have only these.
 
-    A function whose one parameter is a table, ``@udtf("late(flights TABLE(id BIGINT)) -> TABLE(id BIGINT)")``, is a stream
-    function, for :func:`crosslane.map`. It is called with each batch of its input: a list of rows, which are named tuples, or
-    with ``vectorized=True`` a pyarrow RecordBatch (by annotation a pyarrow Table, or a DataFrame of pandas or polars). It
-    yields rows or batches as other table functions do, or returns None for no rows. A class whose instances can be called is
-    a stateful stream function, as for :func:`udf`.
+    A function whose one parameter is a table, ``@udtf("late(flights TABLE(id BIGINT)) -> TABLE(id
+    BIGINT)")``, is a stream function, for :func:`crosslane.map`. It is called with each batch of
+    its input: a list of rows, which are named tuples, or with ``vectorized=True`` a pyarrow
+    RecordBatch (by annotation a pyarrow Table, or a DataFrame of pandas or polars). It yields rows
+    or batches as other table functions do, or returns None for no rows. A class whose instances can
+    be called is a stateful stream function, as for :func:`udf`.
 
     Args:
         name: what SQL calls it; by default the function's own name.
-        nulls: ``"skip"``: a NULL argument gives an empty table without a call, except for parameters whose annotation
-            admits None; ``"call"``: the function sees every NULL as None.
-        deterministic: equal arguments give the same rows in the same order, so that the engine may do a scan again.
-        vectorized: the function yields batches: pyarrow RecordBatches or Tables, polars or pandas frames, whatever has the
-            Arrow PyCapsule interface, or a tuple or dict of columns.
+        nulls: ``"skip"``: a NULL argument gives an empty table without a call, except for
+            parameters whose annotation admits None; ``"call"``: the function sees every NULL as
+            None.
+        deterministic: equal arguments give the same rows in the same order, so that the engine may
+            do a scan again.
+        vectorized: the function yields batches: pyarrow RecordBatches or Tables, polars or pandas
+            frames, whatever has the Arrow PyCapsule interface, or a tuple or dict of columns.
         timeout: seconds after which a function that makes no row is ended.
-        memory_limit: bytes that the function may allocate, as a number or text such as ``"500 MB"``.
-        on_error: ``"fail"``: an exception ends the query; ``"null"``: a row that is an error is NULL, and an exception ends
-            the table.
+        memory_limit: bytes that the function may allocate, as a number or text such as ``"500
+            MB"``.
+        on_error: ``"fail"``: an exception ends the query; ``"null"``: a row that is an error is
+            NULL, and an exception ends the table.
         retries: how often a failed scan is tried again, with growing pauses.
-        partitions: a function that returns a list. It may have the same parameters as the table function, or some of them.
-            The table function gets one element of the list as its first argument, and several workers scan at once.
+        partitions: a function that returns a list. It may have the same parameters as the table
+            function, or some of them. The table function gets one element of the list as its first
+            argument, and several workers scan at once.
         cardinality: about how many rows there are: a hint for the optimizer.
 
     Raises:
@@ -123,38 +133,47 @@ def udaf(signature: str | None = None, /, **options: Unpack[AggregateOptions]) -
 def udaf(made_by: Any = None, /, **options: Unpack[AggregateOptions]) -> Any:
     """Declares a class as an aggregate for SQL. The class itself stays as it is.
 
-    Each group has an instance, which is made without arguments. ``update(self, x, ...)`` adds a row, ``merge(self, other)``
-    adds what another instance holds, and ``finish(self)`` gives the result. The objects of ``other`` may become a part of the
-    instance: nothing else uses them afterwards. ``finish`` changes nothing, because it may be called more than once.
+    Each group has an instance, which is made without arguments. ``update(self, x, ...)`` adds a
+    row, ``merge(self, other)`` adds what another instance holds, and ``finish(self)`` gives the
+    result. The objects of ``other`` may become a part of the
+    instance: nothing else uses them afterwards. ``finish`` changes nothing, because it may be
+        called more than once.
 
     Use it bare, ``@udaf``, with options, ``@udaf(timeout=10)``, or with a signature in SQL's types,
-    ``@udaf("total(x BIGINT) -> BIGINT")``. Without a signature the types come from the annotations of ``update`` and ``finish``.
+    ``@udaf("total(x BIGINT) -> BIGINT")``. Without a signature the types come from the annotations
+    of ``update`` and ``finish``.
 
     Args:
         name: what SQL calls it; by default the class's name, in snake case.
-        nulls: ``"skip"``: rows with a NULL are left out, except for parameters whose annotation admits None; ``"call"``:
-            ``update`` sees every NULL as None.
-        vectorized: ``update`` takes columns, with many rows of a group at once: pyarrow arrays, or numpy, pandas or polars by
-            annotation.
+        nulls: ``"skip"``: rows with a NULL are left out, except for parameters whose annotation
+            admits None; ``"call"``: ``update`` sees every NULL as None.
+        vectorized: ``update`` takes columns, with many rows of a group at once: pyarrow arrays, or
+            numpy, pandas or polars by annotation.
         timeout: seconds after which a call is ended (a row's; vectorized, that of a group's rows).
-        memory_limit: bytes that all instances of a worker may take together, as a number or text such as ``"500 MB"``.
-        on_error: ``"fail"``: an exception ends the query; ``"null"``: a row whose ``update`` raises is left out, and a group
-            whose ``finish`` raises is NULL. A ``merge`` that raises always ends the query.
-        retries: how often ``update`` and ``finish`` are tried again when they raise, with growing pauses.
+        memory_limit: bytes that all instances of a worker may take together, as a number or text
+            such as ``"500 MB"``.
+        on_error: ``"fail"``: an exception ends the query; ``"null"``: a row whose ``update`` raises
+            is left out, and a group whose ``finish`` raises is NULL. A ``merge`` that raises always
+            ends the query.
+        retries: how often ``update`` and ``finish`` are tried again when they raise, with growing
+            pauses.
 
     Raises:
-        DeclarationError: if the class can be no aggregate, or an option cannot have the value that it was given.
+        DeclarationError: if the class can be no aggregate, or an option cannot have the value that
+            it was given.
     """
     return _decorate("udaf", made_by, "aggregate", options)
 
 
-#: What was declared since this process began to load a file, also functions whose variable has another value by now.
-#: None before that: a program that only declares functions keeps no list.
+#: What was declared since this process began to load a file, also functions whose variable has
+#: another value by now. None before that: a program that only declares functions keeps no list.
 declarations: list[Declaration] | None = None
 
 
 def _decorate(decorator: str, given: Any, kind: str, options: Any) -> Any:
-    """What a decorator returns: the function or class that it was given, or a decorator if it was given a signature."""
+    """What a decorator returns: the function or class that it was given, or a decorator if it was
+    given a signature.
+    """
     if given is None or isinstance(given, str):
 
         def decorate(decorated: Any) -> Any:

@@ -17,7 +17,9 @@ Files = list[tuple[bytes, bytes]]
 
 
 class _Reader(SourceFileLoader):
-    """Notes the text of a file, and compiles that very text: a cached compilation may be of an older text."""
+    """Notes the text of a file, and compiles that very text: a cached compilation may be of an
+    older text.
+    """
 
     def __init__(self, name: str, path: str, files: Files) -> None:
         super().__init__(name, path)
@@ -37,7 +39,8 @@ class _Finder:
         self._folder = folder
         self._files = files
         installed = map(os.path.normpath, sysconfig.get_paths().values())
-        #: Folders inside it in which packages are installed, such as those of a virtual environment.
+        #: Folders inside it in which packages are installed, such as those of a virtual
+        #: environment.
         self._foreign = [place for place in installed if place != folder and _lies_in(place, folder)]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -57,7 +60,9 @@ def _lies_in(path: str, folder: str) -> bool:
 
 
 class _Spec(ModuleSpec):
-    """The spec of a file that has no package in its name, and resolves relative imports in its package."""
+    """The spec of a file that has no package in its name, and resolves relative imports in its
+    package.
+    """
 
     def __init__(self, name: str, loader: SourceFileLoader, path: str, package: str) -> None:
         super().__init__(name, loader, origin=path)
@@ -70,7 +75,9 @@ class _Spec(ModuleSpec):
 
 
 def _packages(folder: str) -> tuple[list[str], str]:
-    """The packages around the files of a folder, the outermost first, and the folder that has the outermost."""
+    """The packages around the files of a folder, the outermost first, and the folder that has the
+    outermost.
+    """
     packages: list[str] = []
     while os.path.basename(folder).isidentifier() and os.path.isfile(os.path.join(folder, "__init__.py")):
         folder, package = os.path.split(folder)

@@ -22,8 +22,8 @@ _loading = False
 def load_file(path: str | os.PathLike[str], files: Files | None = None) -> list[Declared]:
     """Runs a file, and collects the functions that it declares in the order of its variables.
 
-    Adds to ``files`` the path and the content of each file that was run: this one, and the files of its folder that it
-    has imported.
+    Adds to ``files`` the path and the content of each file that was run: this one, and the files of
+    its folder that it has imported.
 
     Raises:
         DeclarationError: if it declares no function, or one that cannot work.
@@ -48,7 +48,9 @@ def load_file(path: str | os.PathLike[str], files: Files | None = None) -> list[
 
 
 def load_pickles(descriptor: int) -> list[Declared]:
-    """The functions that :func:`crosslane.register` has pickled into the file of a descriptor, read from its beginning."""
+    """The functions that :func:`crosslane.register` has pickled into the file of a descriptor, read
+    from its beginning.
+    """
     functions: list[Declared] = []
     with open(f"/proc/self/fd/{descriptor}", "rb") as file, _is_loading():
         while file.peek(1):
@@ -60,7 +62,8 @@ def load_pickles(descriptor: int) -> list[Declared]:
 
 
 def refuse_while_loading() -> None:
-    """Refuses to connect or to register while a file is loaded: each process would start the next, without end.
+    """Refuses to connect or to register while a file is loaded: each process would start the next,
+    without end.
 
     Raises:
         DeclarationError: if a library is being loaded; it names the line that asked.
@@ -89,8 +92,8 @@ def _is_loading() -> Iterator[None]:
 def _with_overloads(found: list[Declaration]) -> list[Declaration]:
     """The declarations that a file's variables hold, and their overloads.
 
-    Several ``def`` of one name leave only the last in the variable; the others are known from the decorator. Overloads
-    of one name stand together, in the order in which they were declared.
+    Several ``def`` of one name leave only the last in the variable; the others are known from the
+    decorator. Overloads of one name stand together, in the order in which they were declared.
     """
     groups: dict[tuple[str, str], list[Declaration]] = {}
     for declaration in decorators.declarations or []:

@@ -1,4 +1,6 @@
-"""Pickles functions that a program hands over: by name what a worker can import, and by value all else."""
+"""Pickles functions that a program hands over: by name what a worker can import, and by value all
+else.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ _one_at_a_time = threading.Lock()
 def dump(declaration: Declaration, declared: list[Declared]) -> bytes:
     """The bytes of a function, and of the folders in which its program finds modules.
 
-    :func:`crosslane._declare.library.load_pickles` reads them. The types are known already, because the names in annotations
-    may be unknown in a worker.
+    :func:`crosslane._declare.library.load_pickles` reads them. The types are known already, because
+    the names in annotations may be unknown in a worker.
 
     Raises:
         DeclarationError: if something that it refers to cannot be pickled; it names the thing.
@@ -57,7 +59,9 @@ def _pickled(thing: object) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles functions and classes by value whose module a worker cannot import, as cloudpickle does with `__main__`'s."""
+    """Pickles functions and classes by value whose module a worker cannot import, as cloudpickle
+    does with `__main__`'s.
+    """
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -70,7 +74,8 @@ class _Pickler(cloudpickle.Pickler):
         elif isinstance(obj, (FunctionType, type)):
             self._note(obj.__module__)
         elif isinstance(obj, _Cached):
-            # By itself, it is pickled by name, which a worker does not find if it is a name of `__main__`.
+            # By itself, it is pickled by name, which a worker does not find if it is a name of
+            # `__main__`.
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         elif isinstance(obj, CodeType):
             # cloudpickle leaves out the file, which errors name.

@@ -31,12 +31,16 @@ def extension_path() -> Path:
 
 
 def javascript_path() -> Path:
-    """The JavaScript host that comes with this package; it does not exist if V8 was missing when it was built."""
+    """The JavaScript host that comes with this package; it does not exist if V8 was missing when it
+    was built.
+    """
     return JAVASCRIPT
 
 
 def ruby_path() -> Path:
-    """The Ruby files that come with this package; they do not exist if Ruby was missing when it was built."""
+    """The Ruby files that come with this package; they do not exist if Ruby was missing when it was
+    built.
+    """
     return RUBY
 
 
@@ -49,7 +53,8 @@ def connect(
 ) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with Crosslane loaded, and with the given files and functions.
 
-    If the configuration turns off external access or locks the configuration, that is done after all is loaded.
+    If the configuration turns off external access or locks the configuration, that is done after
+    all is loaded.
 
     Args:
         database: the database file; by default a database in memory.
@@ -76,7 +81,8 @@ def connect(
             functions = [functions]
         for is_file, items in groupby(functions, lambda item: isinstance(item, (str, PathLike))):
             if is_file:
-                # All files at once, because most of the time is spent waiting for interpreters to start.
+                # All files at once, because most of the time is spent waiting for interpreters to
+                # start.
                 _load(con, "crosslane_load_files", [list(map(str, items))])
             else:
                 for item in items:
@@ -93,11 +99,12 @@ def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, replace: 
     """Loads a file of functions, or loads it again if it changed; returns the signatures.
 
     Args:
-        con: the connection; Crosslane is loaded into it if necessary. Its results and its transaction are left alone:
-            a transaction that has run queries already sees the functions after its end.
+        con: the connection; Crosslane is loaded into it if necessary. Its results and its
+            transaction are left alone: a transaction that has run queries already sees the
+            functions after its end.
         path: the file.
-        replace: whether the functions may take the names of macros, which are dropped, and of built-in functions,
-            which change for the whole database.
+        replace: whether the functions may take the names of macros, which are dropped, and of
+            built-in functions, which change for the whole database.
 
     Raises:
         duckdb.Error: if the file cannot be loaded, with the error and its place in the file.
@@ -117,28 +124,34 @@ def register(
 ) -> str:
     """Makes one function callable from SQL, from a notebook or a script; returns its signature.
 
-    The function is pickled, and runs in worker processes: it cannot change this program's variables. Workers import the
-    modules that they find in the folders where this program finds them. Objects of ``__main__`` and of all other modules are
-    pickled by value, also closures and lambdas. With ``lane="thread"`` the function runs in this process instead, on threads
-    of its own: it sees the program's variables, open files, models and sockets. Such functions share the interpreter's lock:
+    The function is pickled, and runs in worker processes: it cannot change this program's
+    variables. Workers import the modules that they find in the folders where this program finds
+    them. Objects of ``__main__`` and of all other modules are pickled by value, also closures and
+    lambdas. With ``lane="thread"`` the function runs in this process instead, on threads of its
+    own: it sees the program's variables, open files, models and sockets. Such functions share the
+    interpreter's lock:
     calls that wait run side by side, and calls that compute take turns.
 
-    It replaces a function of the same name; with ``overload=True`` only a function that takes the same types.
+    It replaces a function of the same name; with ``overload=True`` only a function that takes the
+    same types.
 
     Args:
         con: the connection; Crosslane is loaded into it if necessary.
-        function: any callable, such as a function, plain or decorated with :func:`crosslane.udf`, a bound method, a
-            class, or a built-in function. Nothing is changed about it. It is a table function if it is decorated with
-            :func:`crosslane.udtf` or its signature says so, and a class may be an aggregate (:func:`crosslane.udaf`).
+        function: any callable, such as a function, plain or decorated with :func:`crosslane.udf`, a
+            bound method, a class, or a built-in function. Nothing is changed about it. It is a
+            table function if it is decorated with :func:`crosslane.udtf` or its signature says so,
+            and a class may be an aggregate (:func:`crosslane.udaf`).
         signature: the types, if annotations do not tell; a lambda needs one.
-        lane: ``"process"`` or ``"thread"``. All functions with process lanes share their processes. Each registration
-            starts the processes anew.
-        replace: whether it may take the name of a macro, which is dropped, or of a built-in function, which changes
-            for the whole database.
-        options: those of :func:`crosslane.udf` or :func:`crosslane.udtf`. They replace options of a decorated function.
+        lane: ``"process"`` or ``"thread"``. All functions with process lanes share their processes.
+            Each registration starts the processes anew.
+        replace: whether it may take the name of a macro, which is dropped, or of a built-in
+            function, which changes for the whole database.
+        options: those of :func:`crosslane.udf` or :func:`crosslane.udtf`. They replace options of a
+            decorated function.
 
     Raises:
-        DeclarationError: if its types are missing or cannot work, or if something that it refers to cannot be pickled.
+        DeclarationError: if its types are missing or cannot work, or if something that it refers to
+            cannot be pickled.
         duckdb.Error: if it cannot be loaded in a worker.
 
     >>> con = connect()
@@ -185,19 +198,22 @@ def register(
 
 
 def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Removes a function from SQL that was registered or loaded from a file, with all its overloads.
+    """Removes a function from SQL that was registered or loaded from a file, with all its
+    overloads.
 
-    Queries that run already finish. The other functions of a file stay; when none is left, its processes or threads end. The
-    name can be registered or loaded again with any types; the name of a table function only with the same parameters. If the
-    function had replaced a built-in function of DuckDB, that function is back when the database is opened again. Until then,
-    calls of the name are an error that says so.
+    Queries that run already finish. The other functions of a file stay; when none is left, its
+    processes or threads end. The name can be registered or loaded again with any types; the name of
+    a table function only with the same parameters. If the function had replaced a built-in function
+    of DuckDB, that function is back when the database is opened again. Until then, calls of the
+    name are an error that says so.
 
     Args:
         con: the connection; the function goes for all connections to the database.
         name: the name in SQL.
 
     Raises:
-        duckdb.Error: if Crosslane has no function of this name; it suggests those with a similar one.
+        duckdb.Error: if Crosslane has no function of this name; it suggests those with a similar
+            one.
 
     >>> con = connect()
     >>> _ = register(con, lambda x: x + 1, "increment(x BIGINT) -> BIGINT")
@@ -216,24 +232,28 @@ _numbers: WeakKeyDictionary[duckdb.DuckDBPyConnection, int] = WeakKeyDictionary(
 
 
 def cursor(con: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """Another connection to the same database, as ``con.cursor()`` makes it, that :func:`cancel` knows."""
+    """Another connection to the same database, as ``con.cursor()`` makes it, that :func:`cancel`
+    knows.
+    """
     made = con.cursor()
     _know(made)
     return made
 
 
 def cancel(con: duckdb.DuckDBPyConnection) -> None:
-    """Ends the query that runs on this connection at once, also inside a function; from another thread.
+    """Ends the query that runs on this connection at once, also inside a function; from another
+    thread.
 
     Queries of other connections go on.
 
     Args:
-        con: a connection that :func:`connect` or :func:`cursor` gave, or that functions were loaded on before it ran
-            any query.
+        con: a connection that :func:`connect` or :func:`cursor` gave, or that functions were loaded
+            on before it ran any query.
 
     Raises:
-        ValueError: for any other connection: only the connection knows its number, and it is busy. Its query is told to
-            stop, and stops when its functions are done with the rows that they have.
+        ValueError: for any other connection: only the connection knows its number, and it is busy.
+            Its query is told to stop, and stops when its functions are done with the rows that they
+            have.
     """
     con.interrupt()
     number = _numbers.get(con)
@@ -289,14 +309,17 @@ def _locked(cursor: duckdb.DuckDBPyConnection) -> bool:
     return bool(cursor.execute(query).fetchall()[0][0])
 
 
-#: Held while names change, so that one thread does not add a function that another makes DuckDB forget.
+#: Held while names change, so that one thread does not add a function that another makes DuckDB
+#: forget.
 _one_at_a_time = threading.Lock()
 
 
 def _load(
     con: duckdb.DuckDBPyConnection, command: str, arguments: list[Any], **flags: bool
 ) -> list[tuple[Any, ...]]:
-    """Runs a command that loads functions, without touching the connection's results and transaction."""
+    """Runs a command that loads functions, without touching the connection's results and
+    transaction.
+    """
     with _one_at_a_time, con.cursor() as cursor:
         marks = "?, " * len(arguments) + "".join(f"{flag} := ?, " for flag in flags)
         query = f"FROM {command}({marks}outdate := true)"
@@ -315,8 +338,9 @@ def _renew(cursor: duckdb.DuckDBPyConnection) -> None:
 def _forget(cursor: duckdb.DuckDBPyConnection, name: str) -> None:
     """Makes DuckDB forget all functions of a name.
 
-    DuckDB would still call functions of the name that were loaded before with other types, and has no command to drop
-    them. But when its Python client removes a function that it has added, all functions of that name go.
+    DuckDB would still call functions of the name that were loaded before with other types, and has
+    no command to drop them. But when its Python client removes a function that it has added, all
+    functions of that name go.
     """
     cursor.create_function(name, lambda _: True, [_UNUSED], "BOOLEAN")  # type: ignore[arg-type, list-item]
     cursor.remove_function(name)

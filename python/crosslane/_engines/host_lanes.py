@@ -1,7 +1,8 @@
 """Host lanes: threads of this process that run a function for the threads of DuckDB.
 
-One thread serves a control socket as a zygote does (``docs/protocol.md``). It starts a thread for each lane that the engine
-asks for, and ends the threads of dropped lanes. Lanes wait without the interpreter's lock.
+One thread serves a control socket as a zygote does (``docs/protocol.md``). It starts a thread for
+each lane that the engine asks for, and ends the threads of dropped lanes. Lanes wait without the
+interpreter's lock.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 class _Process:
     """What the hosts of this process share: Ctrl-C, and the end of the process.
 
-    The main thread runs no signal handler during a query. But Python writes the number of each signal that it handles to a
-    descriptor at once. The first host that sees Ctrl-C there tells the engines of all hosts.
+    The main thread runs no signal handler during a query. But Python writes the number of each
+    signal that it handles to a descriptor at once. The first host that sees Ctrl-C there tells the
+    engines of all hosts.
     """
 
     def __init__(self) -> None:
@@ -64,8 +66,9 @@ class _Process:
     def end_calls(self) -> None:
         """Ends the calls of all lanes before the interpreter ends.
 
-        The interpreter unwinds the stacks of threads at its end, which aborts the process if they have frames of Rust. This
-        waits half a second at most: a call that sleeps in native code stays there.
+        The interpreter unwinds the stacks of threads at its end, which aborts the process if they
+        have frames of Rust. This waits half a second at most: a call that sleeps in native code
+        stays there.
         """
         with self._lock:
             lanes = [lane for host in self._hosts for lane in host.lanes()]
@@ -89,7 +92,9 @@ class _Process:
             return False
 
     def _listen(self, descriptor: int) -> None:
-        """Sets where signal numbers are written, unless the program needs them itself (an event loop with handlers)."""
+        """Sets where signal numbers are written, unless the program needs them itself (an event
+        loop with handlers).
+        """
         before = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
         if before not in (-1, self._written):
             signal.set_wakeup_fd(before)
@@ -218,7 +223,8 @@ class Host:
                 lane.entered = True
                 if not lane.told:
                     memory, connection = lane.descriptors
-                    # The guest owns them from here on: Python raises nothing between this line and the next.
+                    # The guest owns them from here on: Python raises nothing between this line and
+                    # the next.
                     lane.descriptors = ()
                     _guest.serve(memory, connection, self._functions, spin)
             self._tell(lane)

@@ -1,10 +1,11 @@
 """Ends the processes that ``multiprocessing`` has forked from an engine, if the engine is killed.
 
-Such a process has copies of its parent's memory and sockets, also those of lanes and of the database. ``multiprocessing``
-ends its processes when a program ends, but a killed program runs nothing any more. So each of these processes opens a pipe
-of which only the engine has the other end, and asks the kernel for SIGKILL when that end closes. This takes no thread in a
-process that is not ours. Unlike ``PR_SET_PDEATHSIG``, it depends neither on the thread that has forked the process, nor on
-the process that becomes its parent later.
+Such a process has copies of its parent's memory and sockets, also those of lanes and of the
+database. ``multiprocessing`` ends its processes when a program ends, but a killed program runs
+nothing any more. So each of these processes opens a pipe of which only the engine has the other
+end, and asks the kernel for SIGKILL when that end closes. This takes no thread in a process that is
+not ours. Unlike ``PR_SET_PDEATHSIG``, it depends neither on the thread that has forked the process,
+nor on the process that becomes its parent later.
 
 Other forks (``os.fork``) belong to the program: it may want them to live on.
 """
@@ -40,7 +41,8 @@ class _Life:
 
     def follow(self) -> None:
         """Has the kernel end this process when the process of the pipe ends."""
-        # Opened anew, because signals belong to an open file, and a fork shares those of its parent.
+        # Opened anew, because signals belong to an open file, and a fork shares those of its
+        # parent.
         end = os.open(f"/proc/self/fd/{self.end}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)

@@ -10,19 +10,23 @@ from types import TracebackType
 
 #: The paths of all files of this package begin with this.
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
-#: How many bytes of the beginning and of the end of a long text are shown. The engine has the same limits.
+#: How many bytes of the beginning and of the end of a long text are shown. The engine has the same
+#: limits.
 _FIRST, _LAST = 64 << 10, 16 << 10
 
 
 class LaneEnded(SystemExit):
-    """Raised in the thread of a lane that was dropped, to end it. Any other exception is a failed call."""
+    """Raised in the thread of a lane that was dropped, to end it. Any other exception is a failed
+    call.
+    """
 
 
 def describe(error: BaseException) -> tuple[str, str, str]:
     """The class, the message and the traceback of an exception, from the user's file on.
 
-    Frames of this package are left out. Frames of libraries that the user's code calls stay, because they tell what went
-    wrong. Each text can be encoded, and is cut if it is long. An exception is an object of the user, and its methods may do
+    Frames of this package are left out. Frames of libraries that the user's code calls stay,
+    because they tell what went wrong. Each text can be encoded, and is cut if it is long. An
+    exception is an object of the user, and its methods may do
     anything: a part that cannot be shown is left out.
     """
     name, message, shown = _describe(error)

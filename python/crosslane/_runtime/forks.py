@@ -8,14 +8,18 @@ import threading
 import time
 import warnings
 
-#: Threads that a fork does not need: jemalloc starts its thread again, and the thread of polars only cleans up.
+#: Threads that a fork does not need: jemalloc starts its thread again, and the thread of polars
+#: only cleans up.
 _DISPENSABLE = {"jemalloc_bg_thd", "polars-ooc-clea"}
-#: How often threads are counted until those that are about to end have ended, and the seconds between two counts.
+#: How often threads are counted until those that are about to end have ended, and the seconds
+#: between two counts.
 _ATTEMPTS, _PAUSE = 5, 0.01
 
 
 def fork() -> int:
-    """``os.fork`` without the warning of Python 3.12 about threads: :func:`lost_threads` takes care of them."""
+    """``os.fork`` without the warning of Python 3.12 about threads: :func:`lost_threads` takes care
+    of them.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()
@@ -24,8 +28,9 @@ def fork() -> int:
 def lost_threads() -> list[str]:
     """The names of the threads that a fork would lose.
 
-    Some libraries (OpenBLAS) end their threads before a fork, and start them again when they need them. So this function
-    forks once. The threads that are left belong to libraries that do not expect forks.
+    Some libraries (OpenBLAS) end their threads before a fork, and start them again when they need
+    them. So this function forks once. The threads that are left belong to libraries that do not
+    expect forks.
     """
     if not _threads():
         return []

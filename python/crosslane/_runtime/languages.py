@@ -1,4 +1,6 @@
-"""The guest program of each language. Languages beyond the first three have manifests (``docs/protocol.md``)."""
+"""The guest program of each language. Languages beyond the first three have manifests
+(``docs/protocol.md``).
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ def guests() -> list[Guest]:
 def command(file: Path) -> list[str]:
     """The command of the guest for a file.
 
-    As it is, the command is a zygote. With the arguments ``check`` and a file, it prints the functions of the file.
+    As it is, the command is a zygote. With the arguments ``check`` and a file, it prints the
+    functions of the file.
 
     Raises:
         FileNotFoundError: if the guest is missing; says why.

@@ -14,7 +14,8 @@ def with_name(text: str, name: str) -> str:
 
 
 def takes_table(signature: str | None) -> bool:
-    """Whether a function takes a table by its signature. False if the signature is wrong, which ``resolve`` reports.
+    """Whether a function takes a table by its signature. False if the signature is wrong, which
+    ``resolve`` reports.
 
     >>> takes_table("late(flights TABLE(id BIGINT)) -> TABLE(id BIGINT)")
     True

@@ -44,7 +44,9 @@ class States:
         self.of = self._class
 
     def blame(self, error: BaseException, names: list[str], values: list[Any]) -> None:
-        """Adds the arguments to the exception of a row that had waited: the caller does not have them any more."""
+        """Adds the arguments to the exception of a row that had waited: the caller does not have
+        them any more.
+        """
         shown = ", ".join(f"{name} = {value!r}" for name, value in zip(names, values))
         error.add_note(f"in a row that waited, with {shown}")
 
@@ -58,7 +60,9 @@ class States:
         return slicers(self._declared, [pa.concat_arrays(arrays).take(places) for arrays in zip(*chunks)])
 
     def run(self, slicers: list[Slicer], groups: Iterator[tuple[Any, int, int]]) -> None:
-        """Updates each group with its slice of the columns: its state, its first row and its number of rows."""
+        """Updates each group with its slice of the columns: its state, its first row and its number
+        of rows.
+        """
         for state, begin, count in groups:
             state.update(*[rows(begin, count) for rows in slicers])
 
@@ -73,7 +77,8 @@ class States:
                 and reduced[:2] == (__newobj__, (self._class,))
                 and not any(reduced[3:])
             ):
-                # Nearly all classes. Only what the instance holds is saved, because the class is known to all lanes.
+                # Nearly all classes. Only what the instance holds is saved, because the class is
+                # known to all lanes.
                 return b"s" + _held(state, reduced[2] if len(reduced) > 2 else None)
             return b"w" + _pickled(_Pickler, state)
         except (pickle.PicklingError, AttributeError, TypeError):
@@ -140,7 +145,9 @@ class _OwnPickler(_Pickler):
 
 
 def _compact(thing: Any) -> Any:
-    """How arrays of pyarrow are pickled. By itself, a slice is pickled with the whole array that it was cut from."""
+    """How arrays of pyarrow are pickled. By itself, a slice is pickled with the whole array that it
+    was cut from.
+    """
     pyarrow = sys.modules.get("pyarrow")
     if pyarrow is None or not isinstance(thing, pyarrow.Array):
         return NotImplemented
@@ -199,10 +206,11 @@ def around({variables}):
 
 
 def loop(count: int) -> tuple[Any, Any, list[Any]]:
-    """A new loop over rows with ``count`` arguments, as the loops of :mod:`crosslane._worker.loops`.
+    """A new loop over rows with ``count`` arguments, as the loops of
+    :mod:`crosslane._worker.loops`.
 
-    Its iterator gives the instance that a row is for, and puts the arguments into their cells. Returns the loop, the cell of
-    its result, and the cells of the arguments.
+    Its iterator gives the instance that a row is for, and puts the arguments into their cells.
+    Returns the loop, the cell of its result, and the cells of the arguments.
     """
     names = [f"value_{number}" for number in range(count)]
     variables = [*names, "result"]

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Runner:
     """Runs an ``async`` function over the rows of a batch, ``concurrency`` of them at once.
 
-    That many tasks take rows one after the other, so that a row costs no task of its own. The event loop lives as long as
-    the lane: connections that the function keeps stay open from batch to batch.
+    That many tasks take rows one after the other, so that a row costs no task of its own. The event
+    loop lives as long as the lane: connections that the function keeps stay open from batch to
+    batch.
     """
 
     def __init__(self, declared: Declared) -> None:
@@ -37,10 +38,12 @@ class Runner:
     def __call__(
         self, rows: list[tuple[Any, ...] | None], progress: Callable[[int], None], spent: int = 0
     ) -> tuple[list[Any], int, dict[int, int], tuple[int, BaseException] | None]:
-        """Calls the function for the rows; for a row of None there is no call. ``spent`` tries of each were made before.
+        """Calls the function for the rows; for a row of None there is no call. ``spent`` tries of
+        each were made before.
 
-        Returns the results, the number of rows that failed and became None, and the number of further tries by row. The
-        last item is the row that ends the batch with its exception; None if no row does.
+        Returns the results, the number of rows that failed and became None, and the number of
+        further tries by row. The last item is the row that ends the batch with its exception; None
+        if no row does.
         """
         batch = self._loop.create_task(self._run(rows, progress, spent))
         while True:
@@ -50,12 +53,15 @@ class Runner:
                 self._abandon()
                 raise
             except (SystemExit, KeyboardInterrupt):
-                # A task that the function has made raised it out of the loop. The code that waits for the task gets it, too.
+                # A task that the function has made raised it out of the loop. The code that waits
+                # for the task gets it, too.
                 if batch.done():
                     raise
 
     def _abandon(self) -> None:
-        """Closes the coroutines of all tasks. The loop runs no more, and Python would complain of tasks that never end."""
+        """Closes the coroutines of all tasks. The loop runs no more, and Python would complain of
+        tasks that never end.
+        """
         self._is_abandoned = True
         for task in asyncio.all_tasks(self._loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
 """Slices of columns whose rows are sorted by groups, for vectorized aggregates.
 
-The state of a group may keep its slice. So a slice does not keep the whole column alive, and its labels begin at 0. A slice
-is a copy. Where a copy costs more than a cut, small slices are cut from copies of 256 rows.
+The state of a group may keep its slice. So a slice does not keep the whole column alive, and its
+labels begin at 0. A slice is a copy. Where a copy costs more than a cut, small slices are cut from
+copies of 256 rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Functions of one expression, compiled into the loop over a batch, because a call costs more than most expressions.
+"""Functions of one expression, compiled into the loop over a batch, because a call costs more than
+most expressions.
 
-The loop is made from the function's source, so that the compiler of any version of Python can make it. The source counts
-only if it compiles to the very code of the function. A function is called as usual if the loop would change its meaning:
+The loop is made from the function's source, so that the compiler of any version of Python can make
+it. The source counts only if it compiles to the very code of the function. A function is called as
+usual if the loop would change its meaning:
 if it binds names, makes functions, or looks at its own frame.
 """
 
@@ -19,7 +21,8 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-#: The parameter of a loop, and the variable around it that gets the results. No identifier can have these names.
+#: The parameter of a loop, and the variable around it that gets the results. No identifier can have
+#: these names.
 _VALUES, _RESULT = ".values", ".result"
 #: Functions that look at the frame in which they are called.
 _INTROSPECTIVE = frozenset(
@@ -42,17 +45,20 @@ Node = ast.FunctionDef | ast.Lambda
 Sources = dict[str, dict[int, list[Node]]]
 
 
-#: Held while a function's source is read and compiled. CPython's parser has one counter of its depth for all threads, and
-#: fails if another thread changes it.
+#: Held while a function's source is read and compiled. CPython's parser has one counter of its
+#: depth for all threads, and fails if another thread changes it.
 _reading = threading.Lock()
 os.register_at_fork(after_in_child=_reading._at_fork_reinit)  # type: ignore[attr-defined]
 
-#: The file and the loop's code, by the function's code. A lane finds the loops that its zygote has made.
+#: The file and the loop's code, by the function's code. A lane finds the loops that its zygote has
+#: made.
 _made: WeakKeyDictionary[CodeType, tuple[str, CodeType | None]] = WeakKeyDictionary()
 
 
 def prepare(functions: Iterable[tuple[Any, int]]) -> None:
-    """Makes the loops of functions, which come with their numbers of parameters. Reads each file once."""
+    """Makes the loops of functions, which come with their numbers of parameters. Reads each file
+    once.
+    """
     sources: Sources = {}
     for function, count in functions:
         _loop(function, count, sources)
@@ -63,8 +69,8 @@ def loop(
 ) -> Callable[[Iterator[Any]], None] | None:
     """The loop of a function; None if the function must be called.
 
-    The loop takes the first argument from an iterator and the others from their cells. It puts the result into its cell
-    before it asks the iterator for the next row.
+    The loop takes the first argument from an iterator and the others from their cells. It puts the
+    result into its cell before it asks the iterator for the next row.
     """
     code = _loop(function, 1 + len(arguments), {})
     if code is None:
@@ -93,8 +99,8 @@ def _loop(function: Any, count: int, sources: Sources) -> CodeType | None:
     if file != code.co_filename:
         made = None
         if _may_loop(code):
-            # The function is called if its file is no valid Python, or too large for the compiler. SystemError comes if
-            # another thread of the program parses something at the same time.
+            # The function is called if its file is no valid Python, or too large for the compiler.
+            # SystemError comes if another thread of the program parses something at the same time.
             with (
                 _reading,
                 contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError, SystemError),
@@ -188,7 +194,9 @@ def _made_of(expression: ast.expr, code: CodeType) -> CodeType:
 
 
 def _within(statement: ast.stmt, code: CodeType, variables: tuple[str, ...]) -> list[CodeType]:
-    """The code of the functions in a statement, compiled as if in a code's file, inside a function with these variables."""
+    """The code of the functions in a statement, compiled as if in a code's file, inside a function
+    with these variables.
+    """
     module = ast.parse("def around(): pass")
     (around,) = module.body
     assert isinstance(around, ast.FunctionDef)

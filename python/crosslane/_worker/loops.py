@@ -1,4 +1,6 @@
-"""The loops over the rows of a batch, in Python: from there CPython calls a function without leaving its interpreter loop."""
+"""The loops over the rows of a batch, in Python: from there CPython calls a function without
+leaving its interpreter loop.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,18 @@ def around({variables}):
     return called
 """
 
-#: Calls a function for each row of an iterator. The iterator gives the first argument, puts the others into their cells, and
-#: takes the result of the previous row from its cell. So there is no list of results, and an exception loses none of them.
+#: Calls a function for each row of an iterator. The iterator gives the first argument, puts the
+#: others into their cells, and takes the result of the previous row from its cell. So there is no
+#: list of results, and an exception loses none of them.
 Each = Callable[[Iterator[Any]], None]
 
 
 def make(declared: Declared, count: int) -> tuple[Each, CellType, list[CellType]]:
-    """A new loop over a function of ``count`` parameters, the cell of its result, and the cells of all arguments but the first.
+    """A new loop over a function of ``count`` parameters, the cell of its result, and the cells of
+    all arguments but the first.
 
-    Each function gets its own loop, because CPython specializes a call for the function that it has called there.
+    Each function gets its own loop, because CPython specializes a call for the function that it has
+    called there.
     """
     function = declared.callee()
     first, *others = names = [f"value_{number}" for number in range(count)]

@@ -18,7 +18,8 @@ def set_up(functions: Iterable[Declared]) -> None:
     """Makes the instances of all stateful functions of a library on this lane.
 
     Raises:
-        BaseException: the first that a set-up raised, after all were tried. A call of that function tries it again.
+        BaseException: the first that a set-up raised, after all were tried. A call of that function
+            tries it again.
     """
     failures = _each(functions, Stateful.callee)
     if failures:
@@ -29,7 +30,8 @@ def tear_down(functions: Iterable[Declared]) -> None:
     """Closes the instances on this lane, in the opposite order.
 
     Raises:
-        BaseException: the first that a ``close`` raised, after all were closed. The log has every one of them.
+        BaseException: the first that a ``close`` raised, after all were closed. The log has every
+            one of them.
     """
     failures = _each(reversed(list(functions)), _close)
     if failures:

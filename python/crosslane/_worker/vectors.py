@@ -32,7 +32,9 @@ def _to_numpy(array: pa.Array, nullable: bool) -> Any:
 
 
 def _to_pandas(array: pa.Array, nullable: bool) -> Any:
-    """A pandas Series. Types without NaN have the nullable dtypes of pandas, if the column may have NULLs."""
+    """A pandas Series. Types without NaN have the nullable dtypes of pandas, if the column may have
+    NULLs.
+    """
     if not nullable:
         return array.to_pandas()
     import pandas
@@ -73,7 +75,9 @@ FROM_ARROW: dict[str, Callable[[pa.Array, bool], Any]] = {
 
 
 class Steps:
-    """A generator of columns, called batch by batch: each call gives it a batch, and takes the column for it."""
+    """A generator of columns, called batch by batch: each call gives it a batch, and takes the
+    column for it.
+    """
 
     def __init__(self, function: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
         self._function = function
@@ -82,7 +86,8 @@ class Steps:
         self._batch: Any = None
 
     def __call__(self, *columns: Any) -> Any:
-        """The column that the generator yields for a batch. After an exception, the next call starts a new generator.
+        """The column that the generator yields for a batch. After an exception, the next call
+        starts a new generator.
 
         Raises:
             RuntimeError: if it ends, or does not yield one column for each batch.
@@ -111,7 +116,9 @@ class Steps:
 
 
 def _can_replace(kind: pa.DataType) -> bool:
-    """Whether pyarrow can replace values of a type by a mask, as it can for all types but nested ones."""
+    """Whether pyarrow can replace values of a type by a mask, as it can for all types but nested
+    ones.
+    """
     none = pa.nulls(0, kind)
     try:
         pc.replace_with_mask(none, pa.nulls(0, pa.bool_()), none)
@@ -121,7 +128,9 @@ def _can_replace(kind: pa.DataType) -> bool:
 
 
 class Caller:
-    """Calls a vectorized function with the columns of pyarrow arrays in the libraries that it is written for."""
+    """Calls a vectorized function with the columns of pyarrow arrays in the libraries that it is
+    written for.
+    """
 
     def __init__(self, declared: Declared, result: pa.DataType) -> None:
         function = declared.callee()
@@ -135,10 +144,12 @@ class Caller:
     def __call__(self, arrays: list[pa.Array], rows: int) -> pa.Array | list[Any]:
         """The function's result as an array of the declared type, or as a list of objects.
 
-        Rows that have NULL in a parameter that does not admit it are left out of the call; their results are NULL.
+        Rows that have NULL in a parameter that does not admit it are left out of the call; their
+        results are NULL.
 
         Raises:
-            TypeError, ValueError, OverflowError: if the result is no column, has another length, or does not fit.
+            TypeError, ValueError, OverflowError: if the result is no column, has another length, or
+                does not fit.
         """
         valid = self._valid(arrays)
         if valid is None:

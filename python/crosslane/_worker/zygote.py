@@ -18,11 +18,14 @@ from typing import Any
 
 from crosslane import _guest
 
-# Modules that only the zygote needs are imported by its methods, because its parent, the reaper, keeps what is imported here.
+# Modules that only the zygote needs are imported by its methods, because its parent, the reaper,
+# keeps what is imported here.
 
 
 class Guest:
-    """The methods that the native half calls, in this order. It may call ``flush`` and ``explain`` at any time."""
+    """The methods that the native half calls, in this order. It may call ``flush`` and ``explain``
+    at any time.
+    """
 
     def __init__(self) -> None:
         self.functions: list[Any] = []
@@ -51,7 +54,9 @@ class Guest:
         return declared, _guest.text(files) if files else None
 
     def open_streams(self) -> None:
-        """Opens the standard streams again that a file has closed. A stream that it has put in their place stays."""
+        """Opens the standard streams again that a file has closed. A stream that it has put in
+        their place stays.
+        """
         for number, name in ((1, "stdout"), (2, "stderr")):
             stream = getattr(sys, name, None)
             if stream is None or getattr(stream, "closed", False):
@@ -65,7 +70,9 @@ class Guest:
         return forks.lost_threads()
 
     def settle(self, bell: int) -> None:
-        """Prepares for forks. A garbage collection in a lane would write to all shared objects, and so copy their memory."""
+        """Prepares for forks. A garbage collection in a lane would write to all shared objects, and
+        so copy their memory.
+        """
         gc.collect()
         gc.freeze()
         # Wakes the zygote, so that it runs handlers of signals that the file has set.
@@ -85,7 +92,8 @@ class Guest:
             # Without a fork, Python has not seeded it anew after the file was loaded.
             sys.modules["random"].seed()
         if "numpy" in sys.modules:
-            # Python seeds its own generator anew after a fork. That of numpy would give the same numbers in every lane.
+            # Python seeds its own generator anew after a fork. That of numpy would give the same
+            # numbers in every lane.
             sys.modules["numpy"].random.seed()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -121,7 +129,9 @@ def _is_caught(number: int) -> bool:
 
 
 def _warm_up(functions: list[Any]) -> None:
-    """Imports the modules that lanes would import at their first call, and compiles what all lanes need."""
+    """Imports the modules that lanes would import at their first call, and compiles what all lanes
+    need.
+    """
     from crosslane._worker import loops
 
     modules = {

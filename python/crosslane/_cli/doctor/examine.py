@@ -19,7 +19,9 @@ OLDEST_PYTHON = (3, 11)
 
 
 def examine() -> Iterator[Finding]:
-    """Looks at everything; a thing comes after the things that it needs. An exception is a finding, too."""
+    """Looks at everything; a thing comes after the things that it needs. An exception is a finding,
+    too.
+    """
     yield _platform()
     yield _python()
     yield tried("guest", _guest)

@@ -115,11 +115,12 @@ def bench_serve(
     picture: str | None,
     **options: Any,
 ) -> None:
-    """Measures how long calls of the server at ADDRESS take. Several servers have commas between them.
+    """Measures how long calls of the server at ADDRESS take. Several servers have commas between
+    them.
 
-    Calls have one row each. Their times are planned before the first one, and latencies count from these times, so that a slow
-    answer hides nothing of what would have waited for it. Calls that failed have no part in the latencies. Ctrl-C
-    shows what was measured until then.
+    Calls have one row each. Their times are planned before the first one, and latencies count from
+    these times, so that a slow answer hides nothing of what would have waited for it. Calls that
+    failed have no part in the latencies. Ctrl-C shows what was measured until then.
     """
     if picture is not None:
         if Path(picture).suffix not in (".svg", ".png"):

@@ -54,9 +54,11 @@ class Call:
 
 
 def measure(plan: dict[str, Any], progress: Callable[[int, float], None]) -> Iterator[Step]:
-    """The steps of a load test, as they end. Calls ``progress`` with the index of a step and the part of it that is done.
+    """The steps of a load test, as they end. Calls ``progress`` with the index of a step and the
+    part of it that is done.
 
-    Ctrl-C ends the load test: the step that was begun is the last one, and KeyboardInterrupt is raised after it.
+    Ctrl-C ends the load test: the step that was begun is the last one, and KeyboardInterrupt is
+    raised after it.
     """
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

@@ -62,12 +62,14 @@ def sql(
     threads: int | None,
     stats: bool,
 ) -> None:
-    """Runs QUERY on DuckDB, with the functions of the given files. Without QUERY it is read from the input.
+    """Runs QUERY on DuckDB, with the functions of the given files. Without QUERY it is read from
+    the input.
 
-    QUERY may be several statements; the result of each is printed. Values look as in DuckDB's own command line. In CSV a
-    NULL is nothing and an empty string is "". In JSON, numbers are numbers, and those that JSON does not have are the
-    strings "nan", "inf" and "-inf". Of columns with equal names, the later ones are called a_1, a_2, and so on. A
-    table that does not fit the terminal is shown as a list of records.
+    QUERY may be several statements; the result of each is printed. Values look as in DuckDB's own
+    command line. In CSV a NULL is nothing and an empty string is "". In JSON, numbers are numbers,
+    and those that JSON does not have are the strings "nan", "inf" and "-inf". Of columns with equal
+    names, the later ones are called a_1, a_2, and so on. A table that does not fit the terminal is
+    shown as a list of records.
     """
     if query is None:
         if sys.stdin.isatty():

@@ -20,7 +20,8 @@ _FETCH = 10_000
 #: All columns without their values: only the types are of interest.
 _TYPED = "CASE WHEN false THEN COLUMNS(*) END"
 _PRINTED = "CAST(COLUMNS(*) AS VARCHAR)"
-#: `to_json` converts all types, but writes a FLOAT with too many digits, and drops trailing zeros of a DECIMAL.
+#: `to_json` converts all types, but writes a FLOAT with too many digits, and drops trailing zeros
+#: of a DECIMAL.
 _JSON = f"""CASE WHEN typeof(COLUMNS(*)) IN ('FLOAT', 'DOUBLE') OR typeof(COLUMNS(*)) LIKE 'DECIMAL(%)'
     THEN {_PRINTED} ELSE CAST(to_json(COLUMNS(*)) AS VARCHAR) END"""
 #: The columns that DuckDB returns for statements without a result.
@@ -28,7 +29,9 @@ _NOTHING = ([("Count", "BIGINT")], [("Success", "BOOLEAN")])
 
 
 def _with_texts(statements: list[Any]) -> Iterator[tuple[Any, str]]:
-    """Each statement, with its text if it can stand inside another statement, or else with an empty text."""
+    """Each statement, with its text if it can stand inside another statement, or else with an empty
+    text.
+    """
     import duckdb
 
     whole = True
@@ -37,7 +40,8 @@ def _with_texts(statements: list[Any]) -> Iterator[tuple[Any, str]]:
             yield statement, _without_end(statement.query) if whole else ""
             whole = True
         else:
-            # DuckDB 1.5 makes several statements of a PIVOT. The first has no text, and the text of the last is not its own.
+            # DuckDB 1.5 makes several statements of a PIVOT. The first has no text, and the text of
+            # the last is not its own.
             whole = whole and statement.query != ""
             yield statement, ""
 
@@ -52,7 +56,9 @@ def _without_end(statement: str) -> str:
 
 
 class Run:
-    """Runs statements on a thread of its own, so that the main thread can draw progress and receive Ctrl-C."""
+    """Runs statements on a thread of its own, so that the main thread can draw progress and receive
+    Ctrl-C.
+    """
 
     def __init__(self, con: Any, statements: list[Any], *, json: bool) -> None:
         self._con = con
@@ -61,7 +67,8 @@ class Run:
         self._cancel = con.cursor()
         self._before = dict(self._cancel.execute("SELECT function, rows FROM crosslane_stats()").fetchall())
         self._stopped = False
-        #: For each result: its columns, its rows in batches, and an empty batch. The last item is None or an exception.
+        #: For each result: its columns, its rows in batches, and an empty batch. The last item is
+        #: None or an exception.
         self._items: queue.Queue[Any] = queue.Queue(maxsize=2)
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -113,7 +120,9 @@ class Run:
             yield columns, chain.from_iterable(iter(self._take, []))
 
     def _take(self) -> Any:
-        """The next item of the thread. Draws progress if it takes long, and raises the error of the query."""
+        """The next item of the thread. Draws progress if it takes long, and raises the error of the
+        query.
+        """
         item = self._wait_at_terminal() if err.is_terminal else self._items.get()
         if isinstance(item, BaseException):
             raise item
@@ -129,7 +138,8 @@ class Run:
                 with contextlib.suppress(queue.Empty):
                     return self._items.get(timeout=0.1)
                 percentage = self._con.query_progress()
-                # DuckDB does not know the progress of all queries, and may be at 100 % before the query ends.
+                # DuckDB does not know the progress of all queries, and may be at 100 % before the
+                # query ends.
                 if 0 < percentage < 100:
                     bar.start()
                     bar.update(task, description="running", total=100, completed=percentage)
@@ -140,7 +150,9 @@ class Run:
             bar.stop()
 
     def _rows_so_far(self) -> str:
-        """The numbers of rows that functions have been called for, as text; empty if there are none yet."""
+        """The numbers of rows that functions have been called for, as text; empty if there are none
+        yet.
+        """
         stats = self._cancel.execute("SELECT function, rows FROM crosslane_stats()").fetchall()
         more = ((name, rows - self._before.get(name, 0)) for name, rows in stats)
         return ", ".join(f"{name}: {count:,} rows" for name, count in more if count)

@@ -1,1 +1,3 @@
-"""SQL signatures of declared functions: types from annotations, and one module for each kind of function."""
+"""SQL signatures of declared functions: types from annotations, and one module for each kind of
+function.
+"""

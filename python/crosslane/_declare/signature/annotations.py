@@ -33,7 +33,8 @@ _PLAIN: dict[Any, str] = {
     datetime.timedelta: "INTERVAL",
     Interval: "INTERVAL",
 }
-#: UUIDs, numpy's scalar types and pyarrow's array types. They are found by name, so that no module is imported for them.
+#: UUIDs, numpy's scalar types and pyarrow's array types. They are found by name, so that no module
+#: is imported for them.
 _BY_NAME = {
     "uuid.UUID": "UUID",
     "numpy.bool": "BOOLEAN",
@@ -119,7 +120,9 @@ def from_hint(declaration: Declaration, what: str, hint: Any, kind: str) -> Type
 
 
 def any_type(hint: Any) -> Typed | None:
-    """The meaning of the annotation of a parameter that takes arguments of any type; None for other annotations."""
+    """The meaning of the annotation of a parameter that takes arguments of any type; None for other
+    annotations.
+    """
     if hint is Any or hint is object:
         return Typed("ANY")
     arguments = get_args(hint)

@@ -26,7 +26,8 @@ class Declared:
     callable: Callable[..., Any]
     #: ``"row"``, ``"async"`` or ``"vectorized"``.
     kind: str
-    #: Whether the last parameter stands for any number of arguments. Its shape is that of a list of them.
+    #: Whether the last parameter stands for any number of arguments. Its shape is that of a list of
+    #: them.
     variadic: bool = False
     shapes: list[Shape]
     result_shape: Shape = None
@@ -50,7 +51,8 @@ class Declared:
     cardinality: int | None = None
     #: Whether it is a generator, which is called once with an iterator of batches.
     iterates: bool = False
-    #: Whether the result of a row may depend on other rows of its batch, so that the engine does not cut batches.
+    #: Whether the result of a row may depend on other rows of its batch, so that the engine does
+    #: not cut batches.
     whole_batches: bool = False
     #: Whether functions of its name that take other types stay.
     overload: bool = False
@@ -78,7 +80,8 @@ class Declared:
         return self.callable.callee() if isinstance(self.callable, Stateful) else self.callable
 
     def for_types(self, types: str) -> Declared:
-        """This function for arguments of these types, such as "(BIGINT, VARCHAR[])", if it takes arguments of any type.
+        """This function for arguments of these types, such as "(BIGINT, VARCHAR[])", if it takes
+        arguments of any type.
 
         Raises:
             ValueError: if it does not take such arguments.

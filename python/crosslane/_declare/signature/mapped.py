@@ -1,4 +1,6 @@
-"""A function of :func:`crosslane.map` that is not declared, as workers call it and as the engine needs it."""
+"""A function of :func:`crosslane.map` that is not declared, as workers call it and as the engine
+needs it.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ class Stream:
     def answers(
         self, array: pa.StructArray, most: int
     ) -> list[tuple[str, pa.StructArray]] | Iterator[tuple[str, pa.StructArray]]:
-        """The batches that the function gives for a batch: a list of all, or an iterator if the function yields them.
+        """The batches that the function gives for a batch: a list of all, or an iterator if the
+        function yields them.
 
         Called by the native guest.
         """

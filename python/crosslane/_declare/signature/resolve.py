@@ -14,8 +14,8 @@ from crosslane._runtime.sql import takes_table
 def resolve(declaration: Declaration) -> list[Declared]:
     """Works out a function's types.
 
-    A function whose parameters have defaults can be called with fewer arguments. Each way to call it is a function for
-    SQL; the one with all parameters comes first.
+    A function whose parameters have defaults can be called with fewer arguments. Each way to call
+    it is a function for SQL; the one with all parameters comes first.
 
     Raises:
         DeclarationError: if a type is missing, cannot be read, or contradicts the function.

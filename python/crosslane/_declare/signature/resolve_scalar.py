@@ -102,7 +102,9 @@ def _text(name: str, parameters: list[tuple[str, str]], returns: str, variadic: 
 
 
 def _parameters(declaration: Declaration, hints: dict[str, Any]) -> tuple[list[str], int, bool]:
-    """The parameters that SQL can pass, how many it must pass, and whether the last stands for any number of arguments."""
+    """The parameters that SQL can pass, how many it must pass, and whether the last stands for any
+    number of arguments.
+    """
     try:
         signature = inspect.signature(declaration.function)
     except (TypeError, ValueError):
@@ -139,7 +141,9 @@ def _rest(signature: inspect.Signature) -> list[str]:
 def _explicit(
     declaration: Declaration, hints: dict[str, Any], kind: str, result_kind: str, iterates: bool
 ) -> tuple[str, list[tuple[str, str]], str, list[Typed], Typed, bool]:
-    """The name, parameters, result type, their annotated types, and whether it is variadic, by a signature."""
+    """The name, parameters, result type, their annotated types, and whether it is variadic, by a
+    signature.
+    """
     text = declaration.signature or ""
     if "(" not in text.split("->")[0]:
         raise declaration.error(f"{text!r} is no signature such as 'slug(title VARCHAR) -> VARCHAR'")
@@ -184,7 +188,9 @@ def _explicit(
 
 
 def _of_batches(declaration: Declaration, hints: dict[str, Any]) -> dict[str, Any]:
-    """The annotations of a generator of columns: one for each column of a batch, and the result's, which is the last."""
+    """The annotations of a generator of columns: one for each column of a batch, and the result's,
+    which is the last.
+    """
     signature = inspect.signature(declaration.function)
     parameters = [item for item in signature.parameters.values() if item.kind in _BY_POSITION]
     names = [item.name for item in parameters if item.default is _Parameter.empty]

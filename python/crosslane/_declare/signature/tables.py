@@ -109,7 +109,8 @@ class StreamTable:
     types: list[str]
     shapes: list[Shape]
     vectorized: bool
-    #: The class of the batches that a vectorized function takes: a key of `crosslane._arrow.batches.FRAMES`.
+    #: The class of the batches that a vectorized function takes: a key of
+    #: `crosslane._arrow.batches.FRAMES`.
     frame: str
 
     def set_up(self) -> None:

@@ -34,7 +34,8 @@ _STORED = {
 
 
 def read(column: Any, field: Any) -> Any:
-    """A column as Spark's JVM (``ArrowColumnVector``) reads it: without casts, and with a struct's fields by their order.
+    """A column as Spark's JVM (``ArrowColumnVector``) reads it: without casts, and with a struct's
+    fields by their order.
 
     Raises:
         TypeError: if the JVM cannot read it.
@@ -47,7 +48,9 @@ def read(column: Any, field: Any) -> Any:
 
 
 def _read_as(given: Any, declared: Any) -> Any:
-    """The Arrow type as which Spark's JVM reads a column of a type that is stored alike; None if it cannot."""
+    """The Arrow type as which Spark's JVM reads a column of a type that is stored alike; None if it
+    cannot.
+    """
     import pyarrow as pa
     import pyarrow.types as kinds
 

@@ -1,4 +1,6 @@
-"""Makes a function that PySpark has pickled a function of a lane. The plugin's Scala code names this module."""
+"""Makes a function that PySpark has pickled a function of a lane. The plugin's Scala code names
+this module.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def declare(
     return_type: str,
     conf: dict[str, str],
 ) -> list[Declared | Iterated]:
-    """A function of PySpark as a lane needs it, for :func:`crosslane._declare.library.load_pickles`.
+    """A function of PySpark as a lane needs it, for
+    :func:`crosslane._declare.library.load_pickles`.
 
     Args:
         name: the name of the function in errors.

@@ -16,7 +16,8 @@ from crosslane._engines.spark.java_text import java_text
 BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-#: Python's classes that Java can unpickle, besides containers. A value of a class that does not fit the type becomes NULL.
+#: Python's classes that Java can unpickle, besides containers. A value of a class that does not fit
+#: the type becomes NULL.
 _KNOWN = (
     type(None), bool, int, float, complex, str, bytes, bytearray, decimal.Decimal, datetime.date, datetime.datetime,
     datetime.time, datetime.timedelta,
@@ -44,7 +45,9 @@ def check_sent(value: Any) -> None:
 
 
 def from_java(returns: Any) -> Callable[[Any], Any]:
-    """Converts an unpickled value as `EvaluatePython.makeFromJava` does. The result is None if the value does not fit."""
+    """Converts an unpickled value as `EvaluatePython.makeFromJava` does. The result is None if the
+    value does not fit.
+    """
     name = returns.typeName()
     if name == "boolean":
         return lambda value: value if type(value) is bool else None

@@ -38,7 +38,8 @@ class Unsupported(Exception):
 def reason_against(
     eval_type: int, argument_types: list[str], return_type: str, conf: dict[str, str]
 ) -> str | None:
-    """Why Spark has to run such a function itself; None if a lane can run it. Does not import PySpark.
+    """Why Spark has to run such a function itself; None if a lane can run it. Does not import
+    PySpark.
 
     Args:
         eval_type: a number of ``pyspark.util.PythonEvalType``.

@@ -14,10 +14,11 @@ from crosslane._engines.spark.support import ARROW_BATCHED, MAPS, Unsupported, v
 def of_worker(
     function: Callable[..., Any], eval_type: int, types: list[Any], returns: Any, conf: dict[str, str]
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A function from batches of arguments to batches of one column, which does what PySpark's own worker does.
+    """A function from batches of arguments to batches of one column, which does what PySpark's own
+    worker does.
 
-    A worker of PySpark reads batches from a stream, and writes the results into another. Here, :class:`_Stream` takes the
-    place of these streams, and the code between them is the same.
+    A worker of PySpark reads batches from a stream, and writes the results into another. Here,
+    :class:`_Stream` takes the place of these streams, and the code between them is the same.
     """
     from pyspark import worker
 
@@ -124,7 +125,9 @@ def _read_functions_of_stream(
 def _read_all_of_stream(
     worker: Any, function: Any, eval_type: int, types: list[Any], returns: Any, conf: dict[str, str]
 ) -> Any:
-    """Calls `worker.read_udfs` of Spark 4.0 and 4.1, which reads functions and settings from a stream."""
+    """Calls `worker.read_udfs` of Spark 4.0 and 4.1, which reads functions and settings from a
+    stream.
+    """
     from pyspark.serializers import write_int, write_with_length
 
     told = io.BytesIO()
