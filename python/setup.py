@@ -1,7 +1,9 @@
-"""Builds the native parts with cargo: the guests of all languages, the DuckDB extension, the server, and the native half of Spark's plugin.
+"""Builds the native parts with cargo.
 
-`CROSSLANE_PARTS=demo` in the environment leaves out what `make demo` does not need and takes long to build. `CROSSLANE_PARTS=tests` adds what
-the tests in Rust would otherwise compile again.
+The native parts are the guests of all languages, the DuckDB extension, the server, and the native
+half of Spark's plugin. `CROSSLANE_PARTS=demo` in the environment leaves out parts that take long to
+build and that `make demo` does not need. `CROSSLANE_PARTS=tests` adds a feature of the server that
+the tests in Rust need, so that cargo does not compile the server twice.
 """
 
 import json
@@ -19,31 +21,31 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "v0.1.0"
-#: The C API that the extension asks for: the oldest DuckDB that can load it.
+#: The version of the C API that the extension asks for. It is the oldest DuckDB that can load it.
 API_VERSION = "v1.5.6"
 PLATFORMS = {"x86_64": "linux_amd64", "aarch64": "linux_arm64"}
 
-#: What a build needs, in folders or alone.
+#: The files and folders that a build needs.
 SOURCES = [
     *("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "bench/echo", "crates"),
     *(f"python/{name}" for name in ("README.md", "crosslane", "guest", "pyproject.toml", "setup.py")),
     *("ruby/ext", "ruby/lib", "spark/pom.xml", "spark/src"),
     *(f"tools/{name}" for name in ("features", "packaging", "spark", "v8")),
 ]
-#: What builds leave in these folders, and what is built by itself.
+#: The files that builds leave in these folders, and the parts that are no source of a build.
 UNNEEDED = shutil.ignore_patterns(
     ".*", "__pycache__", "*.so", "*.duckdb_extension", "*.jar", "fuzz", "guests"
 )
 
 
 def footer() -> bytes:
-    """What DuckDB reads from the end of an extension: eight fields, the last first, and no signature."""
+    """The end of an extension, which DuckDB reads: eight fields, the last first, and no signature."""
     fields = ["", "", "", "C_STRUCT", VERSION, API_VERSION, PLATFORMS[platform.machine()], "4"]
     return b"".join(field.encode().ljust(32, b"\0") for field in fields) + bytes(256)
 
 
 def has_ruby() -> bool:
-    """Whether there is a Ruby to build for."""
+    """Whether there is a Ruby with headers."""
     script = "exit File.exist?(File.join(RbConfig::CONFIG['rubyhdrdir'], 'ruby.h'))"
     return (
         shutil.which("ruby") is not None
@@ -52,7 +54,7 @@ def has_ruby() -> bool:
 
 
 def can_build(guest: dict[str, Any]) -> bool:
-    """Whether there is what a language's manifest says that its guest needs."""
+    """Whether this machine has what a guest needs for its build, by its manifest."""
     needs = guest["build"]["needs"]
     return (
         shutil.which(needs[0]) is not None
@@ -61,7 +63,7 @@ def can_build(guest: dict[str, Any]) -> bool:
 
 
 class CargoBuild(build_ext):
-    """Runs cargo and puts what it built into the package."""
+    """Runs cargo, and puts the built files into the package."""
 
     def run(self) -> None:
         if sys.platform != "linux" or platform.machine() not in PLATFORMS:
@@ -70,7 +72,7 @@ class CargoBuild(build_ext):
             )
         if shutil.which("cargo") is None:
             sys.exit("crosslane needs Rust to build: install rustup (https://rustup.rs), then try again")
-        # A wheel is built once and runs often; in a source tree somebody waits for the build.
+        # A wheel is built once and runs often. In a source tree, a developer waits for the build.
         profile = os.environ.get("CROSSLANE_PROFILE", "release" if self.inplace else "dist")
         # Without Spark, Arrow Flight and TypeScript, the build takes two thirds of the time.
         parts = os.environ.get("CROSSLANE_PARTS")
@@ -78,13 +80,13 @@ class CargoBuild(build_ext):
         crates = ["crosslane-python", "crosslane-duckdb", "crosslane-server"]
         if not small:
             crates.append("crosslane-jni")
-        # Without V8 everything but JavaScript works.
+        # Without V8, all languages but JavaScript work.
         javascript = subprocess.run([ROOT / "tools" / "v8"]).returncode == 0
         if javascript:
             crates.append("crosslane-js")
         else:
             print("crosslane: building without JavaScript functions", file=sys.stderr)
-        # So it does without Ruby.
+        # Without Ruby, all other languages work.
         ruby = has_ruby()
         if ruby:
             crates.append("crosslane-ruby")
@@ -92,7 +94,7 @@ class CargoBuild(build_ext):
                 crates.append("crosslane-ruby-v8")
         else:
             print("crosslane: building without Ruby functions (no ruby with headers here)", file=sys.stderr)
-        # And without the languages that have manifests.
+        # The languages with manifests can be missing, too.
         guests = {file: json.loads(file.read_text()) for file in ROOT.glob("crates/*/guest.json")}
         for guest in guests.values():
             if can_build(guest):
@@ -106,14 +108,14 @@ class CargoBuild(build_ext):
             command += ["--no-default-features"]
         if parts == "tests":
             command += ["--features", "crosslane-server/testing"]
-        # The guest is the same for every Python, so that another one is no reason to build it again.
+        # The guest is the same for every Python: another one must not make cargo build it again.
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_NO_PYTHON": "1"})
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         built = target / ("debug" if profile == "dev" else profile)
         package = Path(__file__).parent / "crosslane" if self.inplace else Path(self.build_lib) / "crosslane"
         package.mkdir(parents=True, exist_ok=True)
         guest = Path(self.get_ext_fullpath("crosslane._guest"))
-        # Python would take one for its version alone, from an earlier build, before the one for all.
+        # Python would prefer a guest for its version only, which an earlier build may have left.
         for stale in guest.parent.glob("_guest.cpython-*.so"):
             stale.unlink()
         self._place((built / "lib_guest.so").read_bytes(), guest)
@@ -139,13 +141,13 @@ class CargoBuild(build_ext):
 
     @staticmethod
     def _place(content: bytes, path: Path, mode: int = 0o644) -> None:
-        # A new file, so that processes that have the old one mapped are not hurt.
+        # A new file, because running processes may have the old one mapped into their memory.
         path.unlink(missing_ok=True)
         path.write_bytes(content)
         path.chmod(mode)
 
     def _place_gem(self, built: Path, package: Path, javascript: bool) -> None:
-        """Puts the gem's files where the extension looks for them: a copy, or a link if this is the source tree."""
+        """Puts the gem's files where the extension looks for them; in the source tree, a link."""
         gem = ROOT / "ruby" / "lib"
         libraries = {"crosslane_ruby": "native"} | ({"crosslane_ruby_v8": "v8_native"} if javascript else {})
         for library, name in libraries.items():
@@ -155,12 +157,12 @@ class CargoBuild(build_ext):
             folder.unlink()
         shutil.rmtree(folder, ignore_errors=True)
         if not self.inplace:
-            # A worker needs no more than this.
+            # Workers do not need the other files.
             unneeded = shutil.ignore_patterns("libduckdb.so", "*.duckdb_extension", "crosslane-js", "v8*")
             shutil.copytree(gem, folder, ignore=unneeded)
             return
         folder.symlink_to(gem)
-        # What a Ruby program embeds lies in this tree.
+        # The files that a Ruby program with an embedded DuckDB loads.
         for name, target in {
             "libduckdb.so": ROOT / ".duckdb" / "libduckdb.so",
             "crosslane.duckdb_extension": package / "crosslane.duckdb_extension",
@@ -170,7 +172,7 @@ class CargoBuild(build_ext):
             link.symlink_to(target)
 
     def _place_v8(self, folder: Path) -> None:
-        """Puts V8 where the JavaScript host looks for it, if this is the source tree; `bundle.py` copies it."""
+        """Links V8 where the JavaScript host looks for it in the source tree. For wheels, `bundle.py` copies it."""
         if folder.is_symlink():
             folder.unlink()
         shutil.rmtree(folder, ignore_errors=True)
@@ -178,7 +180,7 @@ class CargoBuild(build_ext):
             folder.symlink_to(ROOT / ".v8" / "lib")
 
     def _place_plugin(self, package: Path) -> None:
-        """Puts Spark's plugin into a wheel, if it can be built. In the source tree, `tools/spark` does that when asked."""
+        """Puts Spark's plugin into a wheel, if it can be built. In the source tree, `tools/spark` does it."""
         if subprocess.run([ROOT / "tools" / "spark"]).returncode == 0:
             plugin = ROOT / "spark" / "target" / "crosslane-spark.jar"
             self._place(plugin.read_bytes(), package / plugin.name)
@@ -190,7 +192,7 @@ class CargoBuild(build_ext):
 
 
 class SourceArchive(sdist):
-    """An archive with the repository's layout, because the crates lie beside `python/`. Its root builds the wheel."""
+    """An archive with the layout of the repository, because the crates are not in `python/`."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         for name in SOURCES:
@@ -214,7 +216,7 @@ class SourceArchive(sdist):
 
 
 setup(
-    # The wheel's tag names the oldest CPython; `abi3-py311` in guest/Cargo.toml is the same one.
+    # The tag of the wheel names the oldest CPython, as `abi3-py311` in guest/Cargo.toml does.
     ext_modules=[Extension("crosslane._guest", sources=[], py_limited_api=True)],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
     cmdclass={"build_ext": CargoBuild, "sdist": SourceArchive},

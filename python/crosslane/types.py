@@ -103,9 +103,7 @@ class TimeNs(_Nanoseconds, time):
         )
 
     def isoformat(self, timespec: str = "auto") -> str:
-        """As ``time.isoformat``; ``timespec`` may also be ``"nanoseconds"``, which "auto" means if
-        there are any.
-        """
+        """As ``time.isoformat``; "auto" means ``"nanoseconds"`` if there are any."""
         return self._iso(timespec, super().isoformat)
 
 
@@ -136,9 +134,7 @@ class TimestampNs(_Nanoseconds, datetime):
         return self._keep(super().astimezone(tz))
 
     def isoformat(self, sep: str = "T", timespec: str = "auto") -> str:
-        """As ``datetime.isoformat``; ``timespec`` may also be ``"nanoseconds"``, which "auto" means
-        if there are any.
-        """
+        """As ``datetime.isoformat``; "auto" means ``"nanoseconds"`` if there are any."""
         plain = super().isoformat
         return self._iso(timespec, lambda timespec: plain(sep, timespec))
 
@@ -185,9 +181,7 @@ def decimal_of(value: Any) -> Decimal:
 
 
 def instant_of(value: Any) -> tuple[int, int]:
-    """The whole seconds and the nanoseconds of a ``numpy.datetime64`` or ``timedelta64``; both may
-    be negative.
-    """
+    """The seconds and nanoseconds of a ``datetime64`` or ``timedelta64``, of either sign."""
     whole = value.astype(f"{value.dtype.kind}8[s]")
     rest = (value - whole).astype("m8[ns]")
     return int(whole.astype("i8")), int(rest.astype("i8"))

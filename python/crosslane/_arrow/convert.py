@@ -100,9 +100,7 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _infinite(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Floats as dates or timestamps: infinities, and NaN, which is NULL. Any other float is an
-    error.
-    """
+    """Infinite floats as dates or timestamps. NaN is NULL, and any other float is an error."""
     most = 2 ** (kind.bit_width - 1) - 1
     numbers = {math.inf: most, -math.inf: -most}
 
@@ -124,9 +122,7 @@ def _rounded(array: pa.Array, scale: int) -> pa.Array:
 
 
 def _decimals(values: Iterable[float | None], kind: pa.DataType) -> pa.Array:
-    """Floats as DECIMAL, rounded as results of row functions are; or as HUGEINT, where a fraction
-    is an error.
-    """
+    """Floats as DECIMAL, rounded as by row functions; or as HUGEINT, without a fraction."""
     unit = decimal.Decimal(1).scaleb(-kind.scale)
     whole = pa.types.is_decimal256(kind)
     name = "HUGEINT" if whole else f"DECIMAL({kind.precision},{kind.scale})"

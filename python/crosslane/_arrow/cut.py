@@ -12,9 +12,7 @@ MOST_ROWS = 65_536
 
 
 def cut_batch(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """A batch in parts of about ``most`` bytes at most as they travel. A part of one row may be
-    longer.
-    """
+    """A batch in parts of about ``most`` bytes, or of one row if it is longer."""
     weighers = [_weigher(column) for column in batch.columns]
 
     def cut(start: int, rows: int) -> Iterator[pa.RecordBatch]:
@@ -46,9 +44,7 @@ def _compact(part: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def cut_array(array: pa.StructArray, most: int) -> Iterator[pa.StructArray]:
-    """An array in pieces of ``most`` bytes at most: a cast may have made it longer. A piece of one
-    row may be longer.
-    """
+    """An array in pieces of ``most`` bytes, because a cast may have made it longer."""
     if array.nbytes <= most or len(array) <= 1:
         yield array
         return

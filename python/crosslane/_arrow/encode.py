@@ -61,9 +61,7 @@ class Encoder:
         self._last: Columns | None = None
 
     def encode(self, batch: pa.RecordBatch, most: int) -> Iterator[tuple[str, pa.StructArray]]:
-        """Parts of a batch, each with its types and of at most ``most`` bytes. A part of one row
-        may be longer.
-        """
+        """Parts of a batch with their types, of ``most`` bytes or of one longer row."""
         if self._declared:
             table, batch = self._declared, _chosen(batch, self._declared.given.names)
         elif self._last is None or self._last.given != batch.schema:
@@ -76,9 +74,7 @@ class Encoder:
 
 
 class Chooser:
-    """Prepares batches for a function that declares the columns of its input: takes these, and
-    casts them.
-    """
+    """Prepares batches for a function that declares its input: chooses and casts columns."""
 
     def __init__(self, columns: str) -> None:
         self._text = f"({columns})"

@@ -61,9 +61,7 @@ def _checks() -> dict[str, _Check]:
 
 
 class _Unloadable(Exception):
-    """A file cannot be loaded. The arguments are the class, the message and the traceback of its
-    exception.
-    """
+    """A file cannot be loaded: the class, the message and the traceback of its exception."""
 
 
 def _check_path(file: str) -> None:

@@ -31,9 +31,7 @@ err = _Console(stderr=True)
 
 
 def discard_output() -> None:
-    """Sends the rest of the output nowhere, because writing what is still in Python's buffer would
-    fail again.
-    """
+    """Drops the rest of the output, which Python would try to write again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

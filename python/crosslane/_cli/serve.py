@@ -31,6 +31,7 @@ def _settings(_context: click.Context, _parameter: click.Parameter, given: tuple
     multiple=True,
     metavar="ADDRESS",
     default=("crosslane://127.0.0.1",),
+    show_default=False,
     help="crosslane://host:port, crosslane+tls://host:port or crosslane+unix:///path; may be given often. By default"
     " crosslane://127.0.0.1:7411.",
 )
@@ -54,16 +55,14 @@ def _settings(_context: click.Context, _parameter: click.Parameter, given: tuple
     "--workers",
     type=click.IntRange(min=1),
     default=os.cpu_count() or 1,
+    show_default=False,
     help="Worker processes of each file at most; by default one per core.",
 )
-@click.option(
-    "--connections", type=click.IntRange(min=1), default=1024, show_default=True, help="Connections at most."
-)
+@click.option("--connections", type=click.IntRange(min=1), default=1024, help="Connections at most.")
 @click.option(
     "--largest-batch",
     type=click.IntRange(1 << 16, 1 << 31),
     default=256 << 20,
-    show_default=True,
     help="The most bytes of a batch, either way.",
 )
 @click.option(
@@ -76,7 +75,6 @@ def _settings(_context: click.Context, _parameter: click.Parameter, given: tuple
     "--drain",
     type=click.FloatRange(min=0),
     default=30.0,
-    show_default=True,
     help="Seconds that calls have to end after SIGTERM or Ctrl-C.",
 )
 @click.option(
@@ -100,14 +98,12 @@ def _settings(_context: click.Context, _parameter: click.Parameter, given: tuple
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
-    show_default=True,
     help="How to write the lines of the log, which goes to stderr.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["error", "warn", "info", "debug"]),
     default="info",
-    show_default=True,
     help="What to log; debug also logs each connection.",
 )
 @click.option(

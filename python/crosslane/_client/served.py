@@ -124,9 +124,7 @@ def _column(name: str, column: Any, sql: str) -> pa.Array | list[Any]:
 
 
 def columns_of(bound: list[tuple[str, str, Any]]) -> tuple[list[Any], str | None]:
-    """Columns as the native client takes them; and their types as text, if some depend on the
-    columns (``ANY``).
-    """
+    """Columns for the native client; and their types as text, if some depend on the columns."""
     known = [
         (parameter, kind, pa.array(value) if kind == "ANY" and _array(value) is None else value)
         for parameter, kind, value in bound

@@ -11,9 +11,7 @@ from crosslane._declare.classes import Stateful
 
 
 def underlying(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that a callable calls in the end. If it is written in Python, it has the code
-    and the annotations.
-    """
+    """The function that a callable calls in the end; it has the code and the annotations."""
     while function is not (inner := _inner(function)):
         function = inner
     if isinstance(function, type):
@@ -25,9 +23,7 @@ def underlying(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def defined_at(function: Callable[..., Any]) -> tuple[str, int]:
-    """The file and the line where a function is defined; ``("<unknown>", 0)`` if it is not written
-    in Python.
-    """
+    """The file and line of a function; ``("<unknown>", 0)`` if it is not in Python."""
     code = getattr(underlying(function), "__code__", None)
     return (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 0)
 

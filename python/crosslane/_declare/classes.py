@@ -120,9 +120,7 @@ class Aggregate:
 
 
 def needed(made_by: type) -> str:
-    """The parameters without a default that making an instance of a class needs, with commas
-    between them.
-    """
+    """The required parameters for an instance of a class, with commas between them."""
     try:
         parameters = inspect.signature(made_by).parameters.values()
     except (TypeError, ValueError):

@@ -111,9 +111,7 @@ def declare(
     cardinality: int | None = None,
     kind: str = "scalar",
 ) -> Declaration:
-    """The declaration of a function; the options are those of :func:`udf`, :func:`udtf` or
-    :func:`udaf`.
-    """
+    """The declaration of a function, with the options of one of the decorators."""
     known = {"table": TableOptions, "aggregate": AggregateOptions}.get(kind, Options)
     given = {key: value for key, value in locals().items() if key in known.__annotations__}
     if kind == "scalar" and is_stateful(function):

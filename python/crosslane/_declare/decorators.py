@@ -1,6 +1,4 @@
-"""The decorators :func:`udf`, :func:`udtf` and :func:`udaf`, and how a decorated function is known
-again.
-"""
+"""The decorators :func:`udf`, :func:`udtf` and :func:`udaf`, and what they note on a function."""
 
 from __future__ import annotations
 
@@ -171,9 +169,7 @@ declarations: list[Declaration] | None = None
 
 
 def _decorate(decorator: str, given: Any, kind: str, options: Any) -> Any:
-    """What a decorator returns: the function or class that it was given, or a decorator if it was
-    given a signature.
-    """
+    """Returns the decorated function, or a decorator if it was given a signature."""
     if given is None or isinstance(given, str):
 
         def decorate(decorated: Any) -> Any:

@@ -17,9 +17,7 @@ Files = list[tuple[bytes, bytes]]
 
 
 class _Reader(SourceFileLoader):
-    """Notes the text of a file, and compiles that very text: a cached compilation may be of an
-    older text.
-    """
+    """Compiles the text that it notes: a cached compilation may be of an older text."""
 
     def __init__(self, name: str, path: str, files: Files) -> None:
         super().__init__(name, path)
@@ -60,9 +58,7 @@ def _lies_in(path: str, folder: str) -> bool:
 
 
 class _Spec(ModuleSpec):
-    """The spec of a file that has no package in its name, and resolves relative imports in its
-    package.
-    """
+    """The spec of a file without a package in its name, which still has relative imports."""
 
     def __init__(self, name: str, loader: SourceFileLoader, path: str, package: str) -> None:
         super().__init__(name, loader, origin=path)
@@ -75,9 +71,7 @@ class _Spec(ModuleSpec):
 
 
 def _packages(folder: str) -> tuple[list[str], str]:
-    """The packages around the files of a folder, the outermost first, and the folder that has the
-    outermost.
-    """
+    """The packages around a folder, the outermost first, and the folder that has that one."""
     packages: list[str] = []
     while os.path.basename(folder).isidentifier() and os.path.isfile(os.path.join(folder, "__init__.py")):
         folder, package = os.path.split(folder)

@@ -48,9 +48,7 @@ def load_file(path: str | os.PathLike[str], files: Files | None = None) -> list[
 
 
 def load_pickles(descriptor: int) -> list[Declared]:
-    """The functions that :func:`crosslane.register` has pickled into the file of a descriptor, read
-    from its beginning.
-    """
+    """The functions that :func:`crosslane.register` has pickled into a file."""
     functions: list[Declared] = []
     with open(f"/proc/self/fd/{descriptor}", "rb") as file, _is_loading():
         while file.peek(1):

@@ -1,6 +1,4 @@
-"""Pickles functions that a program hands over: by name what a worker can import, and by value all
-else.
-"""
+"""Pickles functions for workers: by name what they can import, and by value all else."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ def _pickled(thing: object) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles functions and classes by value whose module a worker cannot import, as cloudpickle
-    does with `__main__`'s.
-    """
+    """Pickles functions and classes by value if a worker cannot import their module."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)

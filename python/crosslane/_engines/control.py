@@ -1,6 +1,4 @@
-"""The control socket of ``docs/protocol.md``: JSON messages after their lengths, some with
-descriptors.
-"""
+"""The control socket of ``docs/protocol.md``: JSON messages, some with descriptors."""
 
 from __future__ import annotations
 

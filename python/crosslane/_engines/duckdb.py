@@ -31,16 +31,12 @@ def extension_path() -> Path:
 
 
 def javascript_path() -> Path:
-    """The JavaScript host that comes with this package; it does not exist if V8 was missing when it
-    was built.
-    """
+    """The JavaScript host of this package; it is missing if the build had no V8."""
     return JAVASCRIPT
 
 
 def ruby_path() -> Path:
-    """The Ruby files that come with this package; they do not exist if Ruby was missing when it was
-    built.
-    """
+    """The Ruby files of this package; they are missing if the build had no Ruby."""
     return RUBY
 
 
@@ -232,9 +228,7 @@ _numbers: WeakKeyDictionary[duckdb.DuckDBPyConnection, int] = WeakKeyDictionary(
 
 
 def cursor(con: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """Another connection to the same database, as ``con.cursor()`` makes it, that :func:`cancel`
-    knows.
-    """
+    """Another connection to the same database, as by ``con.cursor()``, for :func:`cancel`."""
     made = con.cursor()
     _know(made)
     return made
@@ -317,9 +311,7 @@ _one_at_a_time = threading.Lock()
 def _load(
     con: duckdb.DuckDBPyConnection, command: str, arguments: list[Any], **flags: bool
 ) -> list[tuple[Any, ...]]:
-    """Runs a command that loads functions, without touching the connection's results and
-    transaction.
-    """
+    """Runs a command that loads functions, outside the connection's results and transaction."""
     with _one_at_a_time, con.cursor() as cursor:
         marks = "?, " * len(arguments) + "".join(f"{flag} := ?, " for flag in flags)
         query = f"FROM {command}({marks}outdate := true)"

@@ -92,9 +92,7 @@ class _Process:
             return False
 
     def _listen(self, descriptor: int) -> None:
-        """Sets where signal numbers are written, unless the program needs them itself (an event
-        loop with handlers).
-        """
+        """Sets where signal numbers go, unless the program needs them (an event loop)."""
         before = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
         if before not in (-1, self._written):
             signal.set_wakeup_fd(before)

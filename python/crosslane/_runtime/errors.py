@@ -16,9 +16,7 @@ _FIRST, _LAST = 64 << 10, 16 << 10
 
 
 class LaneEnded(SystemExit):
-    """Raised in the thread of a lane that was dropped, to end it. Any other exception is a failed
-    call.
-    """
+    """Ends the thread of a lane that was dropped. Any other exception is a failed call."""
 
 
 def describe(error: BaseException) -> tuple[str, str, str]:

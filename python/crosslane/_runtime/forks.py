@@ -17,9 +17,7 @@ _ATTEMPTS, _PAUSE = 5, 0.01
 
 
 def fork() -> int:
-    """``os.fork`` without the warning of Python 3.12 about threads: :func:`lost_threads` takes care
-    of them.
-    """
+    """``os.fork`` without Python's warning about threads, which :func:`lost_threads` replaces."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()

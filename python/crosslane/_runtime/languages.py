@@ -1,6 +1,4 @@
-"""The guest program of each language. Languages beyond the first three have manifests
-(``docs/protocol.md``).
-"""
+"""The guest program of each language. Further languages have manifests (docs/protocol.md)."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""What runs in worker processes: the zygote, and the calls of functions that the native guest
-makes.
-"""
+"""The part that runs in worker processes: the zygote, and what native loops call."""

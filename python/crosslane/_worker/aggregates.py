@@ -11,6 +11,7 @@ from copyreg import __newobj__  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any
 
 from crosslane._declare.classes import Aggregate
+from crosslane._worker.loops import compile_loop
 
 if TYPE_CHECKING:
     from crosslane._declare.signature.declared import Declared
@@ -44,9 +45,7 @@ class States:
         self.of = self._class
 
     def blame(self, error: BaseException, names: list[str], values: list[Any]) -> None:
-        """Adds the arguments to the exception of a row that had waited: the caller does not have
-        them any more.
-        """
+        """Adds the arguments to the exception of a row that had waited for its call."""
         shown = ", ".join(f"{name} = {value!r}" for name, value in zip(names, values))
         error.add_note(f"in a row that waited, with {shown}")
 
@@ -60,9 +59,7 @@ class States:
         return slicers(self._declared, [pa.concat_arrays(arrays).take(places) for arrays in zip(*chunks)])
 
     def run(self, slicers: list[Slicer], groups: Iterator[tuple[Any, int, int]]) -> None:
-        """Updates each group with its slice of the columns: its state, its first row and its number
-        of rows.
-        """
+        """Updates the state of each group with its slice: first row and number of rows."""
         for state, begin, count in groups:
             state.update(*[rows(begin, count) for rows in slicers])
 
@@ -145,9 +142,7 @@ class _OwnPickler(_Pickler):
 
 
 def _compact(thing: Any) -> Any:
-    """How arrays of pyarrow are pickled. By itself, a slice is pickled with the whole array that it
-    was cut from.
-    """
+    """Pickles a slice of an array without the rest of that array."""
     pyarrow = sys.modules.get("pyarrow")
     if pyarrow is None or not isinstance(thing, pyarrow.Array):
         return NotImplemented
@@ -213,10 +208,4 @@ def loop(count: int) -> tuple[Any, Any, list[Any]]:
     Returns the loop, the cell of its result, and the cells of the arguments.
     """
     names = [f"value_{number}" for number in range(count)]
-    variables = [*names, "result"]
-    source = _SOURCE.format(variables=", ".join(variables), names=", ".join(names))
-    namespace: dict[str, Any] = {}
-    exec(compile(source, __file__, "exec"), namespace)
-    called = namespace["around"](*variables)
-    cells = dict(zip(called.__code__.co_freevars, called.__closure__))
-    return called, cells["result"], [cells[name] for name in names]
+    return compile_loop(_SOURCE, names, names=", ".join(names))

@@ -59,9 +59,7 @@ class Runner:
                     raise
 
     def _abandon(self) -> None:
-        """Closes the coroutines of all tasks. The loop runs no more, and Python would complain of
-        tasks that never end.
-        """
+        """Closes all coroutines, because Python complains of tasks that never end."""
         self._is_abandoned = True
         for task in asyncio.all_tasks(self._loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]

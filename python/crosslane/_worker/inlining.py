@@ -56,9 +56,7 @@ _made: WeakKeyDictionary[CodeType, tuple[str, CodeType | None]] = WeakKeyDiction
 
 
 def prepare(functions: Iterable[tuple[Any, int]]) -> None:
-    """Makes the loops of functions, which come with their numbers of parameters. Reads each file
-    once.
-    """
+    """Makes loops for functions and numbers of parameters. Reads each file once."""
     sources: Sources = {}
     for function, count in functions:
         _loop(function, count, sources)
@@ -194,9 +192,7 @@ def _made_of(expression: ast.expr, code: CodeType) -> CodeType:
 
 
 def _within(statement: ast.stmt, code: CodeType, variables: tuple[str, ...]) -> list[CodeType]:
-    """The code of the functions in a statement, compiled as if in a code's file, inside a function
-    with these variables.
-    """
+    """The functions in a statement, compiled inside a function with these variables."""
     module = ast.parse("def around(): pass")
     (around,) = module.body
     assert isinstance(around, ast.FunctionDef)

@@ -1,6 +1,4 @@
-"""The loops over the rows of a batch, in Python: from there CPython calls a function without
-leaving its interpreter loop.
-"""
+"""Loops over the rows of a batch, from which CPython calls functions at the least cost."""
 
 from __future__ import annotations
 
@@ -28,6 +26,22 @@ def around({variables}):
 Each = Callable[[Iterator[Any]], None]
 
 
+def compile_loop(
+    source: str, arguments: list[str], **texts: str
+) -> tuple[Callable[..., None], CellType, list[CellType]]:
+    """A loop from its source, the cell of its variable ``result``, and the cells of its arguments.
+
+    The source has a function ``around`` of ``{variables}`` that returns the loop.
+    """
+    variables = [*arguments, "result"]
+    namespace: dict[str, Any] = {}
+    text = source.format(variables=", ".join(variables), **texts)
+    exec(compile(text, __file__, "exec"), namespace)
+    called = namespace["around"](*variables)
+    cells = dict(zip(called.__code__.co_freevars, called.__closure__))
+    return called, cells["result"], [cells[name] for name in arguments]
+
+
 def make(declared: Declared, count: int) -> tuple[Each, CellType, list[CellType]]:
     """A new loop over a function of ``count`` parameters, the cell of its result, and the cells of
     all arguments but the first.
@@ -37,13 +51,7 @@ def make(declared: Declared, count: int) -> tuple[Each, CellType, list[CellType]
     """
     function = declared.callee()
     first, *others = names = [f"value_{number}" for number in range(count)]
-    variables = [*others, "result"]
-    source = _SOURCE.format(variables=", ".join(variables), first=first, names=", ".join(names))
-    namespace: dict[str, Any] = {}
-    exec(compile(source, __file__, "exec"), namespace)
-    called = namespace["around"](*variables)
-    cells = dict(zip(called.__code__.co_freevars, called.__closure__))
-    result, arguments = cells["result"], [cells[name] for name in others]
+    called, result, arguments = compile_loop(_SOURCE, others, first=first, names=", ".join(names))
     inlined = inlining.loop(function, result, arguments) if declared.inline else None
     code = inlined and function.__code__
 

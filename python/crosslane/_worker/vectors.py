@@ -32,9 +32,7 @@ def _to_numpy(array: pa.Array, nullable: bool) -> Any:
 
 
 def _to_pandas(array: pa.Array, nullable: bool) -> Any:
-    """A pandas Series. Types without NaN have the nullable dtypes of pandas, if the column may have
-    NULLs.
-    """
+    """A pandas Series. If it may have NULLs, types without NaN get nullable dtypes."""
     if not nullable:
         return array.to_pandas()
     import pandas
@@ -75,9 +73,7 @@ FROM_ARROW: dict[str, Callable[[pa.Array, bool], Any]] = {
 
 
 class Steps:
-    """A generator of columns, called batch by batch: each call gives it a batch, and takes the
-    column for it.
-    """
+    """A generator of columns. Each call gives it a batch, and takes the column for it."""
 
     def __init__(self, function: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
         self._function = function
@@ -116,9 +112,7 @@ class Steps:
 
 
 def _can_replace(kind: pa.DataType) -> bool:
-    """Whether pyarrow can replace values of a type by a mask, as it can for all types but nested
-    ones.
-    """
+    """Whether pyarrow can replace values of a type by a mask: not for nested types."""
     none = pa.nulls(0, kind)
     try:
         pc.replace_with_mask(none, pa.nulls(0, pa.bool_()), none)
@@ -128,9 +122,7 @@ def _can_replace(kind: pa.DataType) -> bool:
 
 
 class Caller:
-    """Calls a vectorized function with the columns of pyarrow arrays in the libraries that it is
-    written for.
-    """
+    """Calls a vectorized function with columns of the libraries that it is written for."""
 
     def __init__(self, declared: Declared, result: pa.DataType) -> None:
         function = declared.callee()

@@ -23,9 +23,7 @@ from crosslane import _guest
 
 
 class Guest:
-    """The methods that the native half calls, in this order. It may call ``flush`` and ``explain``
-    at any time.
-    """
+    """The methods that the native half calls, in this order; the last two at any time."""
 
     def __init__(self) -> None:
         self.functions: list[Any] = []
@@ -54,9 +52,7 @@ class Guest:
         return declared, _guest.text(files) if files else None
 
     def open_streams(self) -> None:
-        """Opens the standard streams again that a file has closed. A stream that it has put in
-        their place stays.
-        """
+        """Opens standard streams that a file has closed. A replaced stream stays."""
         for number, name in ((1, "stdout"), (2, "stderr")):
             stream = getattr(sys, name, None)
             if stream is None or getattr(stream, "closed", False):
@@ -70,9 +66,7 @@ class Guest:
         return forks.lost_threads()
 
     def settle(self, bell: int) -> None:
-        """Prepares for forks. A garbage collection in a lane would write to all shared objects, and
-        so copy their memory.
-        """
+        """Prepares for forks: a collection in a lane would write to all shared objects."""
         gc.collect()
         gc.freeze()
         # Wakes the zygote, so that it runs handlers of signals that the file has set.
@@ -129,9 +123,7 @@ def _is_caught(number: int) -> bool:
 
 
 def _warm_up(functions: list[Any]) -> None:
-    """Imports the modules that lanes would import at their first call, and compiles what all lanes
-    need.
-    """
+    """Imports modules for the first calls of lanes, and compiles what lanes need."""
     from crosslane._worker import loops
 
     modules = {

@@ -19,9 +19,7 @@ OLDEST_PYTHON = (3, 11)
 
 
 def examine() -> Iterator[Finding]:
-    """Looks at everything; a thing comes after the things that it needs. An exception is a finding,
-    too.
-    """
+    """Looks at everything; a thing comes after the things that it needs."""
     yield _platform()
     yield _python()
     yield tried("guest", _guest)

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Finding:
-    """A line of the report. Its ``state`` is ``good``, ``bad``, or ``optional`` (missing, but not
-    needed by all).
-    """
+    """A line of the report. Its ``state`` is ``good``, ``bad`` or ``optional`` (may be missing)."""
 
     state: str
     what: str

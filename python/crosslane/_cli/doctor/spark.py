@@ -79,9 +79,7 @@ def _plugin() -> Finding:
 
 
 def _native_half(runs: bool) -> Finding:
-    """Looks for the native library; loads it as Spark does, if ``runs`` says that Java and the
-    plugin are here.
-    """
+    """Looks for the native library, and loads it in Java if ``runs`` says that it can."""
     from crosslane import __version__
 
     what, advice = "Spark's library", "pip install . again"

@@ -57,14 +57,12 @@ def _rates(_context: click.Context, _parameter: click.Parameter, given: str) -> 
     "--heavy-share",
     type=click.FloatRange(0, 1),
     default=0.1,
-    show_default=True,
     help="The share of all heavy calls together.",
 )
 @click.option(
     "--qps",
     "rates",
     default="1000",
-    show_default=True,
     metavar="N[,N...]",
     callback=_rates,
     help="Calls per second; several are measured one after the other.",
@@ -73,21 +71,18 @@ def _rates(_context: click.Context, _parameter: click.Parameter, given: str) -> 
     "--seconds",
     type=click.FloatRange(0.1),
     default=10.0,
-    show_default=True,
     help="The measured time for each of --qps.",
 )
 @click.option(
     "--warm-up",
     type=click.FloatRange(0),
     default=1.0,
-    show_default=True,
     help="Seconds before it, with the same load.",
 )
 @click.option(
     "--connections",
     type=click.IntRange(1),
     default=4,
-    show_default=True,
     help="Connections, over which the calls are spread.",
 )
 @click.option("--poisson", is_flag=True, help="Calls come at random, and not at equal distances.")

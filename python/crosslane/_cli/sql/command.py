@@ -31,6 +31,7 @@ from crosslane._cli.sql.stats import print_stats
     "--db",
     "database",
     default=":memory:",
+    show_default=False,
     metavar="FILE",
     help="The database file; by default one in memory.",
 )
@@ -40,14 +41,12 @@ from crosslane._cli.sql.stats import print_stats
     "style",
     type=click.Choice(["table", "csv", "json", "jsonl", "markdown"]),
     default="table",
-    show_default=True,
     help="How to print each result.",
 )
 @click.option(
     "--rows",
     type=click.IntRange(min=0),
     default=40,
-    show_default=True,
     help="Rows of a table to show; 0: all.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine; by default one per core.")

@@ -29,9 +29,7 @@ _NOTHING = ([("Count", "BIGINT")], [("Success", "BOOLEAN")])
 
 
 def _with_texts(statements: list[Any]) -> Iterator[tuple[Any, str]]:
-    """Each statement, with its text if it can stand inside another statement, or else with an empty
-    text.
-    """
+    """Each statement, with its text, or an empty text if it cannot stand inside another."""
     import duckdb
 
     whole = True
@@ -56,9 +54,7 @@ def _without_end(statement: str) -> str:
 
 
 class Run:
-    """Runs statements on a thread of its own, so that the main thread can draw progress and receive
-    Ctrl-C.
-    """
+    """Runs statements on a thread of its own: the main thread draws, and receives Ctrl-C."""
 
     def __init__(self, con: Any, statements: list[Any], *, json: bool) -> None:
         self._con = con
@@ -120,9 +116,7 @@ class Run:
             yield columns, chain.from_iterable(iter(self._take, []))
 
     def _take(self) -> Any:
-        """The next item of the thread. Draws progress if it takes long, and raises the error of the
-        query.
-        """
+        """The next item of the thread, or the error of the query. Draws progress."""
         item = self._wait_at_terminal() if err.is_terminal else self._items.get()
         if isinstance(item, BaseException):
             raise item
@@ -150,9 +144,7 @@ class Run:
             bar.stop()
 
     def _rows_so_far(self) -> str:
-        """The numbers of rows that functions have been called for, as text; empty if there are none
-        yet.
-        """
+        """The numbers of rows of functions so far, as text; empty if there are none."""
         stats = self._cancel.execute("SELECT function, rows FROM crosslane_stats()").fetchall()
         more = ((name, rows - self._before.get(name, 0)) for name, rows in stats)
         return ", ".join(f"{name}: {count:,} rows" for name, count in more if count)

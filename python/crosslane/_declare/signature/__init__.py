@@ -1,3 +1,1 @@
-"""SQL signatures of declared functions: types from annotations, and one module for each kind of
-function.
-"""
+"""Signatures of declared functions: types from annotations, and a module for each kind."""

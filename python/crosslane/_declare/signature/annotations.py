@@ -120,9 +120,7 @@ def from_hint(declaration: Declaration, what: str, hint: Any, kind: str) -> Type
 
 
 def any_type(hint: Any) -> Typed | None:
-    """The meaning of the annotation of a parameter that takes arguments of any type; None for other
-    annotations.
-    """
+    """The meaning of an annotation for arguments of any type; None for other annotations."""
     if hint is Any or hint is object:
         return Typed("ANY")
     arguments = get_args(hint)

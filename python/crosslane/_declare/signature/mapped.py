@@ -1,6 +1,4 @@
-"""A function of :func:`crosslane.map` that is not declared, as workers call it and as the engine
-needs it.
-"""
+"""A function of :func:`crosslane.map` without a declaration."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _BY_POSITION = (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def resolve_scalar(declaration: Declaration) -> list[Declared]:
-    """As :func:`crosslane._declare.signature.resolve.resolve`, for scalar functions and aggregates."""
+    """As ``resolve``, for scalar functions and aggregates."""
     function = declaration.function
     asynchronous = is_async(function)
     kind = "vectorized" if declaration.vectorized else "async" if asynchronous else "row"
@@ -102,9 +102,7 @@ def _text(name: str, parameters: list[tuple[str, str]], returns: str, variadic: 
 
 
 def _parameters(declaration: Declaration, hints: dict[str, Any]) -> tuple[list[str], int, bool]:
-    """The parameters that SQL can pass, how many it must pass, and whether the last stands for any
-    number of arguments.
-    """
+    """The parameters for SQL, the number of required ones, and whether it is variadic."""
     try:
         signature = inspect.signature(declaration.function)
     except (TypeError, ValueError):
@@ -141,9 +139,7 @@ def _rest(signature: inspect.Signature) -> list[str]:
 def _explicit(
     declaration: Declaration, hints: dict[str, Any], kind: str, result_kind: str, iterates: bool
 ) -> tuple[str, list[tuple[str, str]], str, list[Typed], Typed, bool]:
-    """The name, parameters, result type, their annotated types, and whether it is variadic, by a
-    signature.
-    """
+    """The name and the types of a signature, and what the annotations add to them."""
     text = declaration.signature or ""
     if "(" not in text.split("->")[0]:
         raise declaration.error(f"{text!r} is no signature such as 'slug(title VARCHAR) -> VARCHAR'")
@@ -188,9 +184,7 @@ def _explicit(
 
 
 def _of_batches(declaration: Declaration, hints: dict[str, Any]) -> dict[str, Any]:
-    """The annotations of a generator of columns: one for each column of a batch, and the result's,
-    which is the last.
-    """
+    """The annotations of a generator: one for each column of a batch, then the result's."""
     signature = inspect.signature(declaration.function)
     parameters = [item for item in signature.parameters.values() if item.kind in _BY_POSITION]
     names = [item.name for item in parameters if item.default is _Parameter.empty]

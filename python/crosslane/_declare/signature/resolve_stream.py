@@ -17,9 +17,7 @@ _ONE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWO
 
 
 def resolve_stream(declaration: Declaration) -> Declared:
-    """As :func:`crosslane._declare.signature.resolve.resolve`, for a table function whose parameter
-    is a table.
-    """
+    """As ``resolve``, for a table function whose parameter is a table."""
     for option, given in (
         ("partitions", declaration.partitions),
         ("cardinality", declaration.cardinality),
@@ -77,9 +75,7 @@ def _check_parameter(declaration: Declaration) -> None:
 
 
 def frame_of(declaration: Declaration) -> str:
-    """The class of batches that the first parameter is annotated with: a key of
-    `crosslane._arrow.batches.FRAMES`.
-    """
+    """The class of batches that a function takes: a key of `_arrow.batches.FRAMES`."""
     hints = [hint for name, hint in hints_of(declaration).items() if name != "return"]
     library = getattr(hints[0], "__module__", "").split(".")[0] if hints else ""
     if library == "pyarrow" and getattr(hints[0], "__name__", "") == "Table":

@@ -34,9 +34,7 @@ _INSTEAD = "give udtf a signature, such as 'f(n BIGINT) -> TABLE(i BIGINT, s VAR
 
 
 def resolve_table(declaration: Declaration) -> Declared:
-    """As :func:`crosslane._declare.signature.resolve.resolve`, for a table function, which SQL
-    calls in one way.
-    """
+    """As ``resolve``, for a table function, which SQL calls in one way."""
     parameters, projects = _parameters(declaration)
     hints = hints_of(declaration)
     if declaration.signature is None:
@@ -88,9 +86,7 @@ def resolve_table(declaration: Declaration) -> Declared:
 
 
 def _parameters(declaration: Declaration) -> tuple[list[Parameter], bool]:
-    """The parameters that SQL can pass, required ones first, and whether the function takes the
-    names of wanted columns.
-    """
+    """The parameters for SQL, required ones first, and whether it takes ``wanted``."""
     try:
         signature = inspect.signature(declaration.function)
     except (TypeError, ValueError):
@@ -172,9 +168,7 @@ def _annotated(declaration: Declaration, hint: Any) -> list[tuple[str, Typed]]:
 
 
 def _shaped(sql: str, hint: Any) -> Typed:
-    """A type of a signature, with the shape that an annotation of the same type gives its values in
-    Python.
-    """
+    """A type of a signature, with the shape of an annotation of the same type."""
     try:
         typed = from_annotation(hint, "row")
     except TypeError:

@@ -48,9 +48,7 @@ def read(column: Any, field: Any) -> Any:
 
 
 def _read_as(given: Any, declared: Any) -> Any:
-    """The Arrow type as which Spark's JVM reads a column of a type that is stored alike; None if it
-    cannot.
-    """
+    """The Arrow type as which Spark's JVM reads a column; None if it cannot."""
     import pyarrow as pa
     import pyarrow.types as kinds
 

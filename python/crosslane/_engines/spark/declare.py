@@ -1,6 +1,4 @@
-"""Makes a function that PySpark has pickled a function of a lane. The plugin's Scala code names
-this module.
-"""
+"""Functions of PySpark as a lane needs them. The plugin's Scala code names this module."""
 
 from __future__ import annotations
 

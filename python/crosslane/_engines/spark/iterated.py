@@ -15,9 +15,7 @@ from crosslane._runtime.sql import quoted
 
 
 class Iterated:
-    """A function of an iterator as the guest's loop and the engine need it. It is called once for a
-    task.
-    """
+    """A function of an iterator, which is called once for a task."""
 
     kind = "stream"
     table = None
@@ -77,9 +75,7 @@ class Iterated:
         """Does nothing: there is no instance. Called by the native guest."""
 
     def iterate(self, arrays: Iterator[Any], most: int) -> Iterator[tuple[str, Any]]:
-        """The results of the function for all batches, which are pyarrow StructArrays. Called by
-        the native guest.
-        """
+        """The results for all batches (StructArrays). Called by the native guest."""
         import pyarrow as pa
 
         for batch in self._evaluate(map(self._given, arrays)):

@@ -84,9 +84,7 @@ def _java_double(value: float) -> str:
 
 
 def _hashed(keys: Iterable[Any]) -> list[Any]:
-    """Keys in the order of a Java `HashMap` or `HashSet` to which they were added from a stack, the
-    last first.
-    """
+    """Keys in the order of a Java `HashMap` to which they were added, the last key first."""
     keys = list(keys)[::-1]
     size = 16
     while len(keys) > size * 3 // 4:

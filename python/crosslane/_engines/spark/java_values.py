@@ -45,9 +45,7 @@ def check_sent(value: Any) -> None:
 
 
 def from_java(returns: Any) -> Callable[[Any], Any]:
-    """Converts an unpickled value as `EvaluatePython.makeFromJava` does. The result is None if the
-    value does not fit.
-    """
+    """Converts a value as `EvaluatePython.makeFromJava` does. None if it does not fit."""
     name = returns.typeName()
     if name == "boolean":
         return lambda value: value if type(value) is bool else None

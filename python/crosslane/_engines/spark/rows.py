@@ -16,9 +16,7 @@ _LARGEST_FLOAT = 3.4028234663852886e38
 def row_function(
     function: Callable[..., Any], types: list[Any], returns: Any, conf: dict[str, str]
 ) -> Callable[..., Any]:
-    """A function that is called with a row's values, and converts any result to a value of the
-    column.
-    """
+    """A function from the values of a row to a value of the column."""
     as_bytes = _gets_bytes(conf)
     inputs = [_from_lane(kind, as_bytes) for kind in types]
     usual = _USUAL.get(returns.typeName(), "False")
@@ -31,9 +29,7 @@ def _gets_bytes(conf: dict[str, str]) -> bool:
 
 
 def _from_lane(kind: Any, as_bytes: bool) -> Callable[[Any], Any] | None:
-    """Converts a value of the guest that is not NULL to the value that Spark gives a function. None
-    if they are equal.
-    """
+    """Converts a value of the guest to the value that Spark gives. None if they are equal."""
     name = kind.typeName()
     if name == "timestamp":
         return _local
@@ -47,9 +43,7 @@ def _from_lane(kind: Any, as_bytes: bool) -> Callable[[Any], Any] | None:
 
 
 def _local(value: datetime.datetime) -> datetime.datetime:
-    """A timestamp without a zone, in the time zone of this process, as by
-    `TimestampType.fromInternal`.
-    """
+    """A timestamp in the time zone of this process, as by `TimestampType.fromInternal`."""
     return value.astimezone().replace(tzinfo=None)
 
 
@@ -114,9 +108,7 @@ def stopped(error: StopIteration) -> Exception:
 
 
 def _converter(returns: Any) -> Callable[[Any], Any]:
-    """Converts any result that Spark accepts to a value that the guest accepts. Raises an error for
-    other results.
-    """
+    """Converts any result that Spark accepts to a value that the guest accepts."""
     make = from_java(returns)
     to_internal = returns.toInternal if returns.needConversion() else None
     usual = _USUAL.get(returns.typeName())

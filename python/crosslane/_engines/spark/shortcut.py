@@ -16,9 +16,7 @@ _EXACT = 2**53
 
 
 class Shortcut:
-    """Calls a function of rows whose batches are Arrow's (101), with the same results as Spark's
-    code in fewer steps.
-    """
+    """Calls a function of rows in Arrow's batches (101), in fewer steps than Spark's code."""
 
     #: Types whose columns are the same lists by `to_pylist` as by Spark's code.
     _LISTED = frozenset({"boolean", "byte", "short", "integer", "long", "float", "double", "string", "date"})
@@ -95,9 +93,7 @@ def _is_exact(array: Any) -> bool:
 
 
 def _each(function: Callable[..., Any], count: int) -> Callable[..., list[Any]]:
-    """A loop over columns. Each function gets its own, because CPython specializes a call for the
-    function called there.
-    """
+    """A loop over columns. CPython specializes the call in it for this one function."""
     names = [f"value_{number}" for number in range(count)]
     columns = [f"column_{number}" for number in range(count)]
     values = columns[0] if count == 1 else f"zip({', '.join(columns)})"

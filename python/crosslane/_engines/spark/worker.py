@@ -125,9 +125,7 @@ def _read_functions_of_stream(
 def _read_all_of_stream(
     worker: Any, function: Any, eval_type: int, types: list[Any], returns: Any, conf: dict[str, str]
 ) -> Any:
-    """Calls `worker.read_udfs` of Spark 4.0 and 4.1, which reads functions and settings from a
-    stream.
-    """
+    """Calls `worker.read_udfs` of Spark 4.0 and 4.1: functions and settings in a stream."""
     from pyspark.serializers import write_int, write_with_length
 
     told = io.BytesIO()
