@@ -87,13 +87,13 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _infinite(array, kind)
     if pa.types.is_decimal(kind):
         if pa.types.is_floating(array.type):
-            # A float32 is the number that it shows; as a float it would show another.
+            # A float32 stands for the number of its shortest text. As a float64, it has another text.
             texts = array.cast(pa.string()).to_pylist()
             return _decimals((None if text is None else float(text) for text in texts), kind)
         if pa.types.is_decimal(array.type) and not pa.types.is_decimal256(kind):
             array = _rounded(array, kind.scale)
         elif pa.types.is_integer(array.type):
-            # Straight into a narrow DECIMAL, pyarrow casts no integers, however small.
+            # pyarrow does not cast integers to a narrow DECIMAL directly, even if they fit.
             array = array.cast(pa.decimal256(76, kind.scale))
     _check(array, kind)
     return array.cast(kind)

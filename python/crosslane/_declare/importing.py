@@ -37,8 +37,7 @@ class _Finder:
         self._folder = folder
         self._files = files
         installed = map(os.path.normpath, sysconfig.get_paths().values())
-        #: Folders inside it in which packages are installed, such as those of a virtual
-        #: environment.
+        #: Folders of installed packages inside it, such as those of a virtual environment.
         self._foreign = [place for place in installed if place != folder and _lies_in(place, folder)]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:

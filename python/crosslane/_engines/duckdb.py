@@ -77,8 +77,7 @@ def connect(
             functions = [functions]
         for is_file, items in groupby(functions, lambda item: isinstance(item, (str, PathLike))):
             if is_file:
-                # All files at once, because most of the time is spent waiting for interpreters to
-                # start.
+                # All files at once, because most of the time is spent on starting interpreters.
                 _load(con, "crosslane_load_files", [list(map(str, items))])
             else:
                 for item in items:

@@ -63,12 +63,12 @@ class Runner:
         self._is_abandoned = True
         for task in asyncio.all_tasks(self._loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            # The function's own code may run, and raise anything. The lane has ended all the same.
+            # Closing runs code of the function, which may raise anything. The lane ends all the same.
             with contextlib.suppress(BaseException):
                 task.get_coro().close()  # type: ignore[union-attr]
         for worker in self._workers:
             if worker.done() and not worker.cancelled():
-                # It has ended with the lane, and is asked why, so that Python does not tell it.
+                # Reading the exception of the batch keeps Python from printing it.
                 worker.exception()
         self._loop.close()
 
@@ -96,7 +96,7 @@ class Runner:
                         if self._is_abandoned:
                             raise
                         if failed.done():
-                            # The batch is at its end, and this may be what cancels its rows.
+                            # The batch has failed, and the error may come from the cancellation of its rows.
                             return
                         if tries < self._retries:
                             await asyncio.sleep(_guest.backoff(tries))

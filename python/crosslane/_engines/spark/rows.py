@@ -47,8 +47,7 @@ def _local(value: datetime.datetime) -> datetime.datetime:
     return value.astimezone().replace(tzinfo=None)
 
 
-#: For each type of result, an expression that is true if the guest's loop takes the result as it
-#: is.
+#: For each type, an expression that is true if the guest's loop takes the result as it is.
 _USUAL = {
     "boolean": "result is True or result is False",
     **{
