@@ -77,27 +77,20 @@ def enable(
     for path in paths:
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}")
-    options = _options(builder)
+    options = dict(getattr(builder, "_options", {}))
     _append(options, "spark.jars", str(jar_path()))
     _append(options, "spark.sql.extensions", EXTENSIONS)
     for path in paths:
         _append(options, "spark.crosslane.functions", str(path))
-    if _is_here(options) and "spark.pyspark.python" not in options and "PYSPARK_PYTHON" not in os.environ:
+    # Only on this machine do executors find this interpreter.
+    is_local = str(options.get("spark.master", "")).startswith("local")
+    if is_local and "spark.pyspark.python" not in options and "PYSPARK_PYTHON" not in os.environ:
         # PySpark's own workers take the interpreter from the environment.
         options["spark.pyspark.python"] = os.environ["PYSPARK_PYTHON"] = sys.executable
     for name, value in settings.items():
         key = "pyspark.enabled" if name == "pyspark" else name
         options[f"spark.crosslane.{key}"] = str(value).lower() if isinstance(value, bool) else str(value)
     return builder.config(map=options)
-
-
-def _options(builder: SparkSession.Builder) -> dict[str, Any]:
-    return dict(getattr(builder, "_options", {}))
-
-
-def _is_here(options: dict[str, Any]) -> bool:
-    """Whether the executors are on this machine, where this interpreter is."""
-    return str(options.get("spark.master", "")).startswith("local")
 
 
 def _append(options: dict[str, Any], name: str, value: str) -> None:

@@ -47,24 +47,16 @@ def _is_pandas(thing: object) -> bool:
     return type(thing).__module__.split(".")[0] == "pandas" and hasattr(thing, "columns")
 
 
-def _to_pandas(batch: pa.RecordBatch) -> Any:
-    return batch.to_pandas()
-
-
 def _to_polars(batch: pa.RecordBatch) -> Any:
     import polars
 
     return polars.from_arrow(batch)
 
 
-def _to_table(batch: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([batch])
-
-
 #: The classes of batches that a function may take, by the annotation of its parameter.
 FRAMES: dict[str, Callable[[pa.RecordBatch], Any]] = {
     "pyarrow": lambda batch: batch,
-    "pyarrow.Table": _to_table,
-    "pandas": _to_pandas,
+    "pyarrow.Table": lambda batch: pa.Table.from_batches([batch]),
+    "pandas": lambda batch: batch.to_pandas(),
     "polars": _to_polars,
 }

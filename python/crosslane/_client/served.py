@@ -82,11 +82,6 @@ def types_of(bound: list[tuple[str, str, Any]], known: Callable[[Any], str]) -> 
     return types, f"({', '.join(types)})" if any(kind == "ANY" for _, kind, _ in bound) else None
 
 
-def _array_type(sql: str) -> pa.DataType:
-    """The Arrow type of a column on its way to a server."""
-    return _guest.table_type(f"STRUCT(x {sql})", sent=True).field(0).type
-
-
 def type_of_value(value: Any) -> str:
     """The SQL type of a value of Python."""
     return sql_type(pa.array([value]).type)
@@ -110,7 +105,7 @@ def _array(column: Any) -> pa.Array | None:
 
 def _column(name: str, column: Any, sql: str) -> pa.Array | list[Any]:
     """A column of any library as an array of a type, or as a list of values."""
-    kind = _array_type(sql)
+    kind = _guest.table_type(f"STRUCT(x {sql})", sent=True).field(0).type
     array = _array(column)
     if array is not None:
         return fit_column(array, pa.field(name, kind))

@@ -34,14 +34,10 @@ def of_program(
             given["name"] = None if signature.split("(")[0].strip() else declaration.name
         options = {**given, **options}
         signature = signature if signature is not None else declaration.signature
-    kind = (
-        "table" if "->TABLE(" in _packed(signature) else "aggregate" if is_aggregate(function) else "scalar"
-    )
-    kind = declaration.kind if declaration else kind
+        kind = declaration.kind
+    elif "->TABLE(" in "".join((signature or "").split()).upper():
+        kind = "table"
+    else:
+        kind = "aggregate" if is_aggregate(function) else "scalar"
     declaration = declare(function, signature, kind=kind, **options)
     return declaration, resolve(declaration)
-
-
-def _packed(signature: str | None) -> str:
-    """A signature in upper case, without blanks."""
-    return "".join((signature or "").split()).upper()

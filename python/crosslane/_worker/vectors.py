@@ -46,14 +46,11 @@ def _to_pandas(array: pa.Array, nullable: bool) -> Any:
 #: The dtypes of pandas with a NULL of their own. Floats need none, because NaN is their NULL.
 _NULLABLE = {
     pa.bool_(): "boolean",
-    pa.int8(): "Int8",
-    pa.int16(): "Int16",
-    pa.int32(): "Int32",
-    pa.int64(): "Int64",
-    pa.uint8(): "UInt8",
-    pa.uint16(): "UInt16",
-    pa.uint32(): "UInt32",
-    pa.uint64(): "UInt64",
+    **{
+        getattr(pa, f"{sign}int{bits}")(): f"{sign.upper()}Int{bits}"
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
 }
 
 

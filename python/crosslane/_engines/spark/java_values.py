@@ -60,7 +60,8 @@ def from_java(returns: Any) -> Callable[[Any], Any]:
     if name == "binary":
         return _binary
     if name == "date":
-        return lambda value: _date(value) if type(value) is int else None
+        start = _EPOCH.toordinal()
+        return lambda value: datetime.date.fromordinal(start + value) if type(value) is int else None
     if name in ("timestamp", "timestamp_ntz"):
         start = _EPOCH_UTC if name == "timestamp" else _EPOCH
 
@@ -110,7 +111,3 @@ def _binary(value: Any) -> bytes | None:
     if type(value) is str:
         return value.encode(errors="replace")
     return bytes(value) if type(value) in (bytes, bytearray) else None
-
-
-def _date(days: int) -> datetime.date:
-    return datetime.date.fromordinal(days + 719_163)

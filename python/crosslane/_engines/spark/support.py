@@ -28,11 +28,7 @@ _THREADS = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 
 
 class Unsupported(Exception):
-    """A lane cannot run the function, so that Spark has to."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """A lane cannot run the function, so that Spark has to; the message says why."""
 
 
 def reason_against(
