@@ -212,8 +212,8 @@ class Bench:
         """A run of calls at the port."""
         plan = {
             "address": self._port,
-            "light": measure.Call.parse(light).told(),
-            "heavy": [measure.Call.parse(heavy).told()] if heavy else [],
+            "light": measure.Call.parse(light).message(),
+            "heavy": [measure.Call.parse(heavy).message()] if heavy else [],
             "heavy_share": HEAVY,
             "rates": [rate],
             "seconds": self._seconds,

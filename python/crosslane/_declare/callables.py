@@ -56,6 +56,6 @@ def is_generator(function: Callable[..., Any]) -> bool:
     A decorated function counts as it is: its wrapper need not give what the wrapped function gives.
     """
     if isinstance(function, Stateful):
-        return is_generator(function.made_by.__call__)
+        return is_generator(function.class_.__call__)
     called = inspect.isroutine(function) or isinstance(function, functools.partial)
     return inspect.isgeneratorfunction(function if called else type(function).__call__)

@@ -23,19 +23,19 @@ class Stateful:
     ``inspect`` sees the parameters and annotations of the method ``__call__``.
     """
 
-    def __init__(self, made_by: type) -> None:
-        call = inspect.getattr_static(made_by, "__call__")
-        self.made_by = made_by
+    def __init__(self, class_: type) -> None:
+        call = inspect.getattr_static(class_, "__call__")
+        self.class_ = class_
         self.__wrapped__ = call
-        self.__name__ = sql_name(made_by)
-        self.__doc__ = inspect.getdoc(made_by)
+        self.__name__ = sql_name(class_)
+        self.__doc__ = inspect.getdoc(class_)
         parameters = list(inspect.signature(call).parameters.values())
         self.__signature__ = inspect.signature(call).replace(parameters=parameters[1:])
         # A host lane is a thread of this process, and has an instance of its own.
         self._lane = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Stateful, (self.made_by,)
+        return Stateful, (self.class_,)
 
     def __call__(self, *arguments: Any) -> Any:
         return self.callee()(*arguments)
@@ -44,7 +44,7 @@ class Stateful:
         """The method ``__call__`` of this lane's instance. The first call makes the instance."""
         if not hasattr(self._lane, "instance"):
             try:
-                self._lane.instance = self.made_by()
+                self._lane.instance = self.class_()
             except LaneEnded:
                 raise
             except BaseException as error:
@@ -78,18 +78,18 @@ class Aggregate:
     ``inspect`` sees the parameters and annotations of the method ``update``.
     """
 
-    def __init__(self, made_by: type) -> None:
-        self.made_by = made_by
-        self.__name__ = sql_name(made_by)
-        self.__doc__ = inspect.getdoc(made_by)
-        update = getattr(made_by, "update", None)
+    def __init__(self, class_: type) -> None:
+        self.class_ = class_
+        self.__name__ = sql_name(class_)
+        self.__doc__ = inspect.getdoc(class_)
+        update = getattr(class_, "update", None)
         if inspect.isfunction(update):
             self.__wrapped__ = update
             parameters = list(inspect.signature(update).parameters.values())
             self.__signature__ = inspect.signature(update).replace(parameters=parameters[1:])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Aggregate, (self.made_by,)
+        return Aggregate, (self.class_,)
 
     def __call__(self, *arguments: Any) -> Any:
         raise TypeError(f"{self.__name__} is an aggregate: SQL gives it the rows of a group")
@@ -97,7 +97,7 @@ class Aggregate:
     def wrong(self) -> str | None:
         """Why this class cannot be an aggregate; None if it can."""
         for name, meaning in _METHODS.items():
-            method = inspect.getattr_static(self.made_by, name, None)
+            method = inspect.getattr_static(self.class_, name, None)
             if method is None:
                 return f"an aggregate's class has a method {name}: {meaning}"
             if not inspect.isfunction(method):
@@ -106,23 +106,23 @@ class Aggregate:
                 return f"{name} is a plain method, neither async nor a generator"
         for name, arguments in (("merge", "so"), ("finish", "s")):
             try:
-                inspect.signature(getattr(self.made_by, name)).bind(*arguments)
+                inspect.signature(getattr(self.class_, name)).bind(*arguments)
             except TypeError as error:
                 return f"{_METHODS[name]}; this one cannot be called so: {error}"
-        missing = needed(self.made_by)
+        missing = needed(self.class_)
         if missing:
             return f"each group makes an instance without arguments; this class needs {missing}"
         return None
 
     def takes_any(self) -> bool:
         """Whether ``update`` has a parameter besides ``self``."""
-        return len(inspect.signature(self.made_by.update).parameters) > 1
+        return len(inspect.signature(self.class_.update).parameters) > 1
 
 
-def needed(made_by: type) -> str:
+def needed(class_: type) -> str:
     """The required parameters for an instance of a class, with commas between them."""
     try:
-        parameters = inspect.signature(made_by).parameters.values()
+        parameters = inspect.signature(class_).parameters.values()
     except (TypeError, ValueError):
         return ""
     by_itself = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -131,11 +131,11 @@ def needed(made_by: type) -> str:
     )
 
 
-def sql_name(made_by: type) -> str:
+def sql_name(class_: type) -> str:
     """The name of a class in SQL, in snake case.
 
     >>> class HTTPStatus2Text: ...
     >>> sql_name(HTTPStatus2Text)
     'http_status2_text'
     """
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", made_by.__name__).lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_.__name__).lower()

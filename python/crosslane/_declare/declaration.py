@@ -163,7 +163,7 @@ def declare(
     ):
         if not (isinstance(value, type(choices[0])) and value in choices):
             raise declaration.error(f"{option} is {choices[0]!r} or {choices[1]!r}, not {value!r}")
-    if isinstance(function, Stateful) and (missing := needed(function.made_by)):
+    if isinstance(function, Stateful) and (missing := needed(function.class_)):
         raise declaration.error(f"each lane makes an instance without arguments; this class needs {missing}")
     if isinstance(function, Aggregate) and (wrong := function.wrong()):
         raise declaration.error(wrong)

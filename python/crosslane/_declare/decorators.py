@@ -121,14 +121,14 @@ def udtf(function: Any = None, /, **options: Unpack[TableOptions]) -> Any:
 
 
 @overload
-def udaf(made_by: C, /) -> C: ...
+def udaf(class_: C, /) -> C: ...
 
 
 @overload
 def udaf(signature: str | None = None, /, **options: Unpack[AggregateOptions]) -> Callable[[C], C]: ...
 
 
-def udaf(made_by: Any = None, /, **options: Unpack[AggregateOptions]) -> Any:
+def udaf(class_: Any = None, /, **options: Unpack[AggregateOptions]) -> Any:
     """Declares a class as an aggregate for SQL. The class itself stays as it is.
 
     Each group has an instance, which is made without arguments. ``update(self, x, ...)`` adds a
@@ -160,7 +160,7 @@ def udaf(made_by: Any = None, /, **options: Unpack[AggregateOptions]) -> Any:
         DeclarationError: if the class can be no aggregate, or an option cannot have the value that
             it was given.
     """
-    return _decorate("udaf", made_by, "aggregate", options)
+    return _decorate("udaf", class_, "aggregate", options)
 
 
 #: What was declared since this process began to load a file, also functions whose variable has
@@ -187,7 +187,7 @@ def _mark(declaration: Declaration) -> None:
     if declarations is not None:
         declarations.append(declaration)
     function = declaration.function
-    marked: Any = function.made_by if isinstance(function, (Stateful, Aggregate)) else function
+    marked: Any = function.class_ if isinstance(function, (Stateful, Aggregate)) else function
     try:
         marked.__crosslane__ = declaration
     except (AttributeError, TypeError):
@@ -207,5 +207,5 @@ def declaration_of(function: object) -> Declaration | None:
     declared = declaration.function
     if isinstance(declared, (Stateful, Aggregate)):
         # Subclasses of a declared class are not declared, and neither are its instances.
-        return declaration if function is declared.made_by else None
+        return declaration if function is declared.class_ else None
     return declaration if declared is function else replace(declaration, function=function)

@@ -131,7 +131,7 @@ class Host:
         #: The living lanes, by the descriptor that tells when the engine drops them.
         self._lanes: dict[int, _Lane] = {}
         self._ended: list[_Lane] = []
-        self._wakeup, self._bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._wakeup, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._process = _this_process()
         self._process.add(self)
         threading.Thread(target=self._serve, name="crosslane-host", daemon=True).start()
@@ -157,7 +157,7 @@ class Host:
             for lane in self._lanes.values():
                 lane.close()
             os.close(self._wakeup)
-            os.close(self._bell)
+            os.close(self._waker)
             self._process.discard(self)
 
     def _turn(self) -> None:
@@ -234,7 +234,7 @@ class Host:
         """Tells the host's thread that the thread of a lane is done."""
         self._ended.append(lane)
         with contextlib.suppress(OSError):
-            os.write(self._bell, b".")
+            os.write(self._waker, b".")
 
     def _sweep(self) -> None:
         """Closes the lanes whose threads are done."""
@@ -282,7 +282,7 @@ class _Lane:
     def close(self) -> None:
         """Waits for the end of the thread, and closes the descriptors of the lane."""
         if self.thread:
-            # A thread that has ended does not write to the bell any more.
+            # A thread that has ended does not write to the pipe any more.
             self.thread.join()
         for descriptor in self.descriptors:
             os.close(descriptor)

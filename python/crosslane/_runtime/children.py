@@ -19,31 +19,31 @@ import signal
 import sys
 
 
-class _Life:
+class _LifetimePipe:
     """The pipe of a process, which the kernel closes when the process ends."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self.end, self._life = os.pipe2(os.O_CLOEXEC)
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC)
         self._is_known = False
 
     def before_fork(self) -> None:
-        """Has `multiprocessing` call `follow` in its children, if the program has imported it."""
+        """Has `multiprocessing` call `end_with_parent` in its children, if the program has imported it."""
         if not self._is_known and (util := sys.modules.get("multiprocessing.util")):
-            util.register_after_fork(self, _Life.follow)
+            util.register_after_fork(self, _LifetimePipe.end_with_parent)
             self._is_known = True
 
-    def leave(self) -> None:
+    def after_fork(self) -> None:
         """Closes the copy of the pipe's writing end in a fork: only the parent may have it."""
-        if self.process != os.getpid() and self._life >= 0:
-            os.close(self._life)
-            self._life = -1
+        if self.process != os.getpid() and self._writer >= 0:
+            os.close(self._writer)
+            self._writer = -1
 
-    def follow(self) -> None:
+    def end_with_parent(self) -> None:
         """Has the kernel end this process when the process of the pipe ends."""
         # Opened anew, because signals belong to an open file, and a fork shares those of its
         # parent.
-        end = os.open(f"/proc/self/fd/{self.end}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        end = os.open(f"/proc/self/fd/{self._reader}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(end, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
@@ -54,16 +54,16 @@ class _Life:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-_life: _Life | None = None
+_pipe: _LifetimePipe | None = None
 
 
 def end_with_this_process() -> None:
     """Has processes that `multiprocessing` forks from now on end when this process is killed."""
-    global _life
-    if _life is None or _life.process != os.getpid():
-        _life = _Life()
+    global _pipe
+    if _pipe is None or _pipe.process != os.getpid():
+        _pipe = _LifetimePipe()
 
 
 os.register_at_fork(
-    before=lambda: _life and _life.before_fork(), after_in_child=lambda: _life and _life.leave()
+    before=lambda: _pipe and _pipe.before_fork(), after_in_child=lambda: _pipe and _pipe.after_fork()
 )

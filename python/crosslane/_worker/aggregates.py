@@ -24,7 +24,7 @@ class States:
     def __init__(self, declared: Declared) -> None:
         aggregate = declared.callable
         assert isinstance(aggregate, Aggregate)
-        self._class = aggregate.made_by
+        self._class = aggregate.class_
         self._declared = declared
         own = [base for base in self._class.__mro__ if base is not object]
         special = (

@@ -69,7 +69,7 @@ FROM_ARROW: dict[str, Callable[[pa.Array, bool], Any]] = {
 }
 
 
-class Steps:
+class ColumnGenerator:
     """A generator of columns. Each call gives it a batch, and takes the column for it."""
 
     def __init__(self, function: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
@@ -123,7 +123,7 @@ class Caller:
 
     def __init__(self, declared: Declared, result: pa.DataType) -> None:
         function = declared.callee()
-        self._function = Steps(function) if declared.iterates else function
+        self._function = ColumnGenerator(function) if declared.iterates else function
         self._convert = [FROM_ARROW[library] for library in declared.columns]
         self._admits_null = declared.admits_null
         self._variadic = declared.variadic

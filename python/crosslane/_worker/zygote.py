@@ -65,12 +65,12 @@ class Guest:
 
         return forks.lost_threads()
 
-    def settle(self, bell: int) -> None:
+    def settle(self, wakeup: int) -> None:
         """Prepares for forks: a collection in a lane would write to all shared objects."""
         gc.collect()
         gc.freeze()
         # Wakes the zygote, so that it runs handlers of signals that the file has set.
-        signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
 
     def fork(self) -> int:
         from crosslane._runtime import forks

@@ -116,7 +116,7 @@ def test_a_host_rests_while_a_call_goes_on_that_nobody_waits_for(
         pass
     # It turns again, and does not find what it has found before, at which it would turn for ever.
     for _ in range(3):
-        os.write(host._bell, b".")
+        os.write(host._waker, b".")
         while swept.get(timeout=30) is not host:
             pass
     assert lane not in [ended.get() for _ in range(ended.qsize())]

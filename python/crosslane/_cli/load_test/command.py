@@ -126,8 +126,8 @@ def bench_serve(
     # The server's program knows the other options by their names.
     plan = {
         "address": address,
-        "light": light.told(),
-        "heavy": [call.told() for call in heavy],
+        "light": light.message(),
+        "heavy": [call.message() for call in heavy],
         "rates": rates,
         **options,
         "patience": 5.0,

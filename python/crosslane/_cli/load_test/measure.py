@@ -48,7 +48,7 @@ class Call:
             raise ValueError(f"the arguments of {text!r} are not JSON: {error}") from None
         return cls(text, found[1], arguments)
 
-    def told(self) -> dict[str, Any]:
+    def message(self) -> dict[str, Any]:
         """The call as the server's program takes it."""
         return {"function": self.function, "arguments": self.arguments}
 

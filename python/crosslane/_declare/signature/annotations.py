@@ -92,7 +92,7 @@ def hints_of(declaration: Declaration) -> dict[str, Any]:
     try:
         hints = typing.get_type_hints(underlying(function), include_extras=True)
         if isinstance(function, Aggregate):
-            finish = typing.get_type_hints(function.made_by.finish, include_extras=True)
+            finish = typing.get_type_hints(function.class_.finish, include_extras=True)
             hints["return"] = finish.get("return")
     except Exception as error:
         if declaration.signature is not None:
