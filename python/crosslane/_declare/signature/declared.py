@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from crosslane._declare.signature.tables import StreamTable, Table
 
 
+#: The fields that a declaration and a declared function have in common.
+_OPTIONS = ("deterministic", "timeout", "memory_limit", "on_error", "retries", "overload", "file", "line")
+
+
 @dataclasses.dataclass(kw_only=True)
 class Declared:
     """A function as the guest's loop and the engine need it."""
@@ -60,19 +64,10 @@ class Declared:
     @classmethod
     def of(cls, declaration: Declaration, **types: Any) -> Declared:
         """A declaration with its types, which are the other fields of this class."""
-        options: dict[str, Any] = {
-            "callable": declaration.function,
-            "kind": "vectorized" if declaration.vectorized else "row",
-            "deterministic": declaration.deterministic,
-            "timeout": declaration.timeout,
-            "memory_limit": declaration.memory_limit,
-            "on_error": declaration.on_error,
-            "retries": declaration.retries,
-            "overload": declaration.overload,
-            "file": declaration.file,
-            "line": declaration.line,
-            "description": inspect.getdoc(underlying(declaration.function)) or "",
-        }
+        options: dict[str, Any] = {name: getattr(declaration, name) for name in _OPTIONS}
+        options["callable"] = declaration.function
+        options["kind"] = "vectorized" if declaration.vectorized else "row"
+        options["description"] = inspect.getdoc(underlying(declaration.function)) or ""
         return cls(**options | types)
 
     def callee(self) -> Callable[..., Any]:
