@@ -17,9 +17,10 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from crosslane import _guest, _pyspark
-from crosslane._signature import Declared
-from crosslane._vectors import Caller
+from crosslane import _guest
+from crosslane._declare.signature.declared import Declared
+from crosslane._engines.spark.declare import declare
+from crosslane._worker.vectors import Caller
 
 ZONE = "America/New_York"
 
@@ -82,7 +83,7 @@ def sql_of(kind: T.DataType) -> str:
 
 def declared(udf: Any, *types: T.DataType, conf: dict[str, str] | None = None) -> Declared:
     parameters = ", ".join(f"a{number} {sql_of(kind)}" for number, kind in enumerate(types))
-    (made,) = _pyspark.declare(
+    (made,) = declare(
         "f",
         f"f({parameters}) -> {sql_of(udf.returnType)}",
         CloudPickleSerializer().dumps((udf.func, udf.returnType)),

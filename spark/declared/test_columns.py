@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from samples import DATA, MOMENTS, NESTED, columns_of
 
-from crosslane import _pyspark
+from crosslane._engines.spark.columns import column_function
 
 IDENTICAL = [*DATA, *NESTED]
 
@@ -161,7 +161,7 @@ def test_each_row_is_called_once_with_arrow() -> None:
         seen.append(value)
         return 2.5
 
-    evaluate = _pyspark._column_function(odd, 101, [T.LongType()], T.LongType(), CONF)
+    evaluate = column_function(odd, 101, [T.LongType()], T.LongType(), CONF)
     assert evaluate(pa.array([1, 2])).to_pylist() == [2, 2]
     assert seen == [1, 2]
     assert evaluate(pa.array([3])).to_pylist() == [2]

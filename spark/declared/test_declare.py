@@ -26,9 +26,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from samples import DATA, NESTED
 
-from crosslane import _library, _pyspark
-from crosslane._errors import describe
-from crosslane._loop import make
+from crosslane._declare import library
+from crosslane._engines.spark.declare import declare
+from crosslane._engines.spark.support import Unsupported, reason_against
+from crosslane._runtime.errors import describe
+from crosslane._worker.loops import make
 
 
 def raises(value: int) -> int:
@@ -43,7 +45,7 @@ def test_the_traceback_has_the_users_frames(arrow: bool) -> None:
     name, message, shown = describe(failure.value)
     assert (name, message) == ("ZeroDivisionError", "integer division or modulo by zero")
     assert f"{__file__}:{raises.__code__.co_firstlineno + 1} in raises" in shown
-    assert "_pyspark.py" not in shown
+    assert "_engines" not in shown
     assert any(frame.name == "raises" for frame in traceback.extract_tb(failure.value.__traceback__))
 
 
@@ -112,17 +114,17 @@ def test_binary_as_bytearray(spark: SparkSession) -> None:
 def test_reasons_against(
     eval_type: int, arguments: list[str], returns: str, conf: dict[str, str], reason: str
 ) -> None:
-    assert reason in (_pyspark.reason_against(eval_type, arguments, returns, conf) or "")
-    with pytest.raises(_pyspark.Unsupported, match=reason):
-        _pyspark.declare("f", "f(a BIGINT) -> BIGINT", b"", eval_type, arguments, returns, conf)
+    assert reason in (reason_against(eval_type, arguments, returns, conf) or "")
+    with pytest.raises(Unsupported, match=reason):
+        declare("f", "f(a BIGINT) -> BIGINT", b"", eval_type, arguments, returns, conf)
 
 
 def test_no_reasons_against() -> None:
     for kind, _ in DATA:
         for eval_type in (100, 101, 200, 250):
-            assert _pyspark.reason_against(eval_type, [kind.json()], kind.json(), {}) is None
+            assert reason_against(eval_type, [kind.json()], kind.json(), {}) is None
     for kind, _ in NESTED:
-        assert _pyspark.reason_against(200, [kind.json()], kind.json(), {}) is None
+        assert reason_against(200, [kind.json()], kind.json(), {}) is None
 
 
 def pickled(thing: Any) -> bytes:
@@ -143,13 +145,13 @@ def pickled(thing: Any) -> bytes:
 def test_a_pickle_by_hand() -> None:
     command = CloudPickleSerializer().dumps((lambda a: a + 1, T.LongType()))
     arguments = ["f", "f(a BIGINT) -> BIGINT", command, 100, ['"long"'], '"long"', CONF]
-    call = b"ccrosslane._pyspark\ndeclare\n(" + b"".join(map(pickled, arguments)) + b"tR"
+    call = b"ccrosslane._engines.spark.declare\ndeclare\n(" + b"".join(map(pickled, arguments)) + b"tR"
     with tempfile.TemporaryFile() as file:
         # Where modules are found, and the functions.
         file.write(b"\x80\x03" + pickled([]) + b".")
         file.write(b"\x80\x03" + call + b".")
         file.flush()
-        (made,) = _library.load_pickles(file.fileno())
+        (made,) = library.load_pickles(file.fileno())
     assert made.signature == '"f"("a" BIGINT) -> BIGINT'
     assert called(made, [[1, 2]]) == [2, 3]
     assert made.message()["calling"] == "row"
@@ -157,5 +159,5 @@ def test_a_pickle_by_hand() -> None:
 
 def test_a_broadcast_command() -> None:
     command = CloudPickleSerializer().dumps("something else")
-    with pytest.raises(_pyspark.Unsupported, match="command is a str"):
-        _pyspark.declare("f", "f(a BIGINT) -> BIGINT", command, 100, ['"long"'], '"long"', {})
+    with pytest.raises(Unsupported, match="command is a str"):
+        declare("f", "f(a BIGINT) -> BIGINT", command, 100, ['"long"'], '"long"', {})

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from samples import ANY, BYTES, DATA, MOMENTS, NESTED, columns_of
 
-from crosslane import _pyspark
+from crosslane._engines.spark.shortcut import Shortcut
 
 
 class Color(enum.IntEnum):
@@ -104,7 +104,7 @@ def test_arguments(spark: SparkSession, subtests: pytest.Subtests) -> None:
 
 
 def test_arguments_of_common_types_with_arrow(spark: SparkSession, subtests: pytest.Subtests) -> None:
-    data = [(kind, values) for kind, values in DATA if kind.typeName() in _pyspark._Shortcut._LISTED]
+    data = [(kind, values) for kind, values in DATA if kind.typeName() in Shortcut._LISTED]
     udf = F.udf(lambda *values: repr([(type(value), value) for value in values]), "string", useArrow=True)
     types = [kind for kind, _ in data]
     compare(

@@ -17,7 +17,7 @@ pub(crate) struct Declaration<'py> {
 }
 
 impl<'py> Declaration<'py> {
-    /// Reads the options of an object such as `crosslane._signature.Function`.
+    /// Reads the options of an object such as `crosslane._declare.signature.declared.Function`.
     pub(crate) fn read(declared: &Bound<'py, PyAny>) -> PyResult<Self> {
         let signature: String = declared.getattr("signature")?.extract()?;
         let on_error: String = declared.getattr("on_error")?.extract()?;

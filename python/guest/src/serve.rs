@@ -119,7 +119,7 @@ fn aggregate<'py>(
 }
 
 /// Answers an exchange that is for all functions of the library. `name` is the function of
-/// `crosslane._state` that does it.
+/// `crosslane._worker.states` that does it.
 fn run_for_all(
     lane: &mut GuestLane,
     call: Call,
@@ -127,7 +127,7 @@ fn run_for_all(
     name: &Bound<'_, PyString>,
 ) -> PyResult<()> {
     let py = functions.py();
-    match py.import("crosslane._state")?.call_method1(name, (functions,)) {
+    match py.import("crosslane._worker.states")?.call_method1(name, (functions,)) {
         Ok(_) => succeed(py, lane, call.with_rows(0), &(), Mishaps::default()),
         Err(error) => fail(py, lane, call, error),
     }

@@ -1,4 +1,4 @@
-//! The zygote: what Python adds to the zygote of `crosslane_guest` (`crosslane/_zygote.py`).
+//! The zygote: what Python adds to the zygote of `crosslane_guest` (`crosslane/_worker/zygote.py`).
 
 use crate::lane::describe;
 use crate::serve;
@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Runs as a zygote, with an object of `crosslane._zygote` and the words behind its command.
+/// Runs as a zygote, with an object of `crosslane._worker.zygote` and the words behind its command.
 ///
 /// Raises the exceptions of the library's own signal handlers.
 #[pyfunction]
@@ -22,7 +22,7 @@ pub(crate) fn zygote(guest: Bound<'_, PyAny>, arguments: Vec<String>) -> PyResul
 }
 
 struct Python<'py> {
-    /// The object of `crosslane._zygote`.
+    /// The object of `crosslane._worker.zygote`.
     guest: Bound<'py, PyAny>,
 }
 

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 
 import crosslane
-from crosslane import Interval, TimestampNs, _signature
+from crosslane import Interval, TimestampNs
+from crosslane._declare.signature import annotations
 
 from ..conftest import Library, Load, error, value
 
@@ -82,7 +83,7 @@ class Named(TypedDict):
     ],
 )
 def test_annotations(hint: Any, sql: str) -> None:
-    assert _signature.from_annotation(hint).sql == sql
+    assert annotations.from_annotation(hint).sql == sql
 
 
 @pytest.mark.any_duckdb
@@ -99,7 +100,7 @@ def test_annotations(hint: Any, sql: str) -> None:
     ],
 )
 def test_column_annotations(hint: Any, sql: str, column: str) -> None:
-    typed = _signature.from_annotation(hint, "vectorized")
+    typed = annotations.from_annotation(hint, "vectorized")
     assert (typed.sql, typed.column) == (sql, column)
 
 
@@ -112,7 +113,7 @@ def test_column_annotations(hint: Any, sql: str, column: str) -> None:
     ],
 )
 def test_annotations_with_types_in_sql_admit_null(hint: Any, kind: str) -> None:
-    typed = _signature.from_annotation(hint, kind)
+    typed = annotations.from_annotation(hint, kind)
     assert (typed.sql, typed.admits_null) == ("DECIMAL(10,2)", True)
     assert kind == "row" or typed.column == "numpy"
 
@@ -124,7 +125,7 @@ def test_annotations_with_types_in_sql_admit_null(hint: Any, kind: str) -> None:
 )
 def test_annotations_without_a_type_say_what_to_write(hint: Any) -> None:
     with pytest.raises(TypeError, match=r"Annotated|list\[int\]|SQL type"):
-        _signature.from_annotation(hint)
+        annotations.from_annotation(hint)
 
 
 @pytest.mark.any_duckdb

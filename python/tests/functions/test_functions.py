@@ -10,7 +10,7 @@ import pytest
 
 import crosslane
 from crosslane import DeclarationError, udf
-from crosslane._udf import parse_bytes
+from crosslane._declare.declaration import parse_bytes
 
 from ..conftest import Load, error, value
 

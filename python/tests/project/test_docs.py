@@ -232,7 +232,15 @@ def test_links_lead_somewhere() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", ["crosslane", "crosslane._duckdb", "crosslane._udf", "crosslane._signature"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "crosslane",
+        "crosslane._engines.duckdb",
+        "crosslane._declare.decorators",
+        "crosslane._declare.signature.annotations",
+    ],
+)
 def test_docstrings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     result = doctest.testmod(importlib.import_module(name))

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 import pytest
 
 import crosslane
-import crosslane._map
-from crosslane._streams import Chooser, Encoder
+from crosslane._arrow.encode import Chooser, Encoder
 
 pytestmark = pytest.mark.any_duckdb
 

@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 import pytest
 
 import crosslane
-import crosslane._map
+import crosslane._client.map
+import crosslane._client.stream
 
 from ..conftest import eventually
 from .test_map import children, column, meeting, numbers, same
@@ -198,7 +199,7 @@ def test_memory_stays_constant() -> None:
 
 
 def test_what_is_released_early_ends() -> None:
-    kept: list[crosslane._map.MappedStream] = []
+    kept: list[crosslane._client.stream.MappedStream] = []
 
     def ends(start: object) -> None:
         before = children()
@@ -315,8 +316,10 @@ def test_it_goes_on_into_other_libraries() -> None:
 
 def test_duckdb_refuses_a_library_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[bytes] = []
-    started = crosslane._map._guest.Map
-    monkeypatch.setattr(crosslane._map._guest, "Map", lambda *words: kept.append(words[2]) or started(*words))
+    started = crosslane._client.map._guest.Map
+    monkeypatch.setattr(
+        crosslane._client.map._guest, "Map", lambda *words: kept.append(words[2]) or started(*words)
+    )
     assert column(crosslane.map(numbers(1), same, lanes=1)) == list(range(1000))
     con = crosslane.connect()
     with pytest.raises(duckdb.Error, match=r"same: SQL needs to know the columns of both tables"):

@@ -23,7 +23,7 @@ use pyo3::types::PyList;
 
 /// An aggregate on one lane.
 pub(crate) struct Aggregate<'py> {
-    /// `crosslane._aggregate.States`.
+    /// `crosslane._worker.aggregates.States`.
     pub(super) states: Bound<'py, PyAny>,
     /// Makes an instance.
     pub(super) new: Bound<'py, PyAny>,
@@ -61,7 +61,7 @@ impl<'py> Aggregate<'py> {
         let declaration = Declaration::read(declared)?;
         let readers = declaration.readers(py)?;
         let Declaration { signature, admits_null, leniency, memory_limit, .. } = declaration;
-        let module = py.import("crosslane._aggregate")?;
+        let module = py.import("crosslane._worker.aggregates")?;
         let kind: String = declared.getattr("kind")?.extract()?;
         let states = module.getattr("States")?.call1((declared,))?;
         let types = || signature.parameters.iter().map(|field| &field.data_type);

@@ -11,7 +11,7 @@ use crosslane_process::guest::Mishaps;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-/// The first byte of pending rows that travel to another lane. `crosslane._aggregate` gives it to
+/// The first byte of pending rows that travel to another lane. `crosslane._worker.aggregates` gives it to
 /// no other form.
 const PENDING: u8 = b'r';
 

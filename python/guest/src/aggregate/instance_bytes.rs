@@ -10,7 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
-/// The first byte. `crosslane._aggregate` gives it to no other form.
+/// The first byte. `crosslane._worker.aggregates` gives it to no other form.
 pub(crate) const PLAIN: u8 = b'd';
 
 const NONE: u8 = 0;

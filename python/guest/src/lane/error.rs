@@ -11,13 +11,13 @@ pub(crate) type CallResult<T = ()> = Result<T, CallError>;
 
 /// An exception as the engine's users should read it.
 pub(crate) fn describe(py: Python<'_>, error: PyErr) -> PyResult<Failure> {
-    let describe = py.import("crosslane._errors")?.getattr("describe")?;
+    let describe = py.import("crosslane._runtime.errors")?.getattr("describe")?;
     let (class, message, traceback) = describe.call1((error.into_value(py),))?.extract()?;
     Ok(Failure { class, message, traceback, ..Failure::default() })
 }
 
 /// Whether an exception ends the lane. Then it is no failure of the call.
 pub(crate) fn ends_lane(py: Python<'_>, error: &PyErr) -> bool {
-    let class = py.import("crosslane._errors").and_then(|module| module.getattr("LaneEnded"));
+    let class = py.import("crosslane._runtime.errors").and_then(|module| module.getattr("LaneEnded"));
     class.is_ok_and(|class| error.is_instance(py, &class))
 }

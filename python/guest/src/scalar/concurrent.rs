@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use std::collections::HashMap;
 
-/// Calls by a `crosslane._async.Runner`, which gets the arguments of all rows.
+/// Calls by a `crosslane._worker.coroutines.Runner`, which gets the arguments of all rows.
 pub(crate) struct ConcurrentCalls<'py> {
     readers: Vec<Reader<'py>>,
     writer: ResultWriter<'py>,

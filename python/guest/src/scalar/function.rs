@@ -49,7 +49,7 @@ impl<'py> Function<'py> {
             "async" => {
                 let kind = Kind::Async(ConcurrentCalls::new(declared, &declaration)?);
                 if runner.is_none() {
-                    let made = py.import("crosslane._async")?.getattr("Runner")?.call1((declared,))?;
+                    let made = py.import("crosslane._worker.coroutines")?.getattr("Runner")?.call1((declared,))?;
                     *runner = Some(made.unbind());
                 }
                 (kind, runner.as_ref().map_or_else(|| declared.clone(), |runner| runner.bind(py).clone()))

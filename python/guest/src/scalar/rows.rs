@@ -36,7 +36,7 @@ impl<'py> RowCalls<'py> {
         let each = if signature.variadic || count == 0 {
             None
         } else {
-            let make = py.import("crosslane._loop")?.getattr("make")?;
+            let make = py.import("crosslane._worker.loops")?.getattr("make")?;
             Some(Loop::new(&make.call1((declared, count))?)?)
         };
         Ok(Self { readers: declaration.readers(py)?, writer, each })

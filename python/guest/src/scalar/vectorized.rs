@@ -9,7 +9,7 @@ use crosslane_process::guest::Mishaps;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-/// Calls with a pyarrow array for each column. `crosslane._vectors.Caller` turns them into what the
+/// Calls with a pyarrow array for each column. `crosslane._worker.vectors.Caller` turns them into what the
 /// function takes. It returns an array, or a list for the writer.
 pub(crate) struct VectorizedCalls<'py> {
     /// The pyarrow types of the arguments.
@@ -29,7 +29,7 @@ impl<'py> VectorizedCalls<'py> {
             .map(|data_type| Ok(arrow::pyarrow_type(py, data_type, Direction::Argument)?.unbind()))
             .collect::<PyResult<_>>()?;
         let result = arrow::pyarrow_type(py, &signature.returns, Direction::Result)?;
-        let caller = py.import("crosslane._vectors")?.getattr("Caller")?.call1((declared, result))?;
+        let caller = py.import("crosslane._worker.vectors")?.getattr("Caller")?.call1((declared, result))?;
         Ok((Self { arguments, writer: ResultWriter::of_columns(py, &signature.returns)? }, caller))
     }
 

@@ -67,7 +67,7 @@ impl InputBatches {
                 Err(PyGeneratorExit::new_err(()))
             }
             Next::Closed => {
-                let ended = py.import("crosslane._errors")?.getattr("LaneEnded")?.call0()?;
+                let ended = py.import("crosslane._runtime.errors")?.getattr("LaneEnded")?.call0()?;
                 Err(PyErr::from_value(ended))
             }
         }

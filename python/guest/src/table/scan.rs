@@ -36,7 +36,7 @@ const MOST_ROWS: usize = 65_536;
 
 /// A table function, ready to be scanned, or a stream function, ready for batches.
 pub(crate) struct Table<'py> {
-    /// `crosslane._tables.Table`, or `crosslane._stream_tables.StreamTable`.
+    /// `crosslane._declare.signature.tables.Table`, or `crosslane._declare.signature.tables.StreamTable`.
     declared: Bound<'py, PyAny>,
     is_stream: bool,
     /// The types of the scan's own columns and of the arguments.
@@ -265,7 +265,7 @@ impl<'py> Table<'py> {
         let writers = fields().map(|field| ResultWriter::of_columns(py, &field.data_type));
         let writers = writers.collect::<PyResult<Vec<_>>>()?;
         let types: Vec<_> = fields().map(|field| &field.data_type).collect();
-        let made = py.import("crosslane._tables")?.getattr("Batches")?;
+        let made = py.import("crosslane._worker.tables")?.getattr("Batches")?;
         let batches = made.call1((&self.declared, &request.wanted, kinds))?;
         while let Some(yielded) = next(iterator)? {
             if let Some(error) = exception(&yielded) {

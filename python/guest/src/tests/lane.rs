@@ -48,7 +48,7 @@ fn other_threads_run_while_a_lane_waits_for_room() {
             names.set_item("called", called.expect("a function")).expect("room");
             // A failure is described right before the answer.
             py.run(c"describe = lambda error: called(('', '', ''))", Some(names), None).expect("a function");
-            let errors = py.import("crosslane._errors").expect("the package");
+            let errors = py.import("crosslane._runtime.errors").expect("the package");
             let described = errors.getattr("describe").expect("a function");
             errors.setattr("describe", names.get_item("describe").expect("a name")).expect("a module");
             let served = serve::answer_all(py, &mut guest, vec![evaluate(py, names, &text)]);

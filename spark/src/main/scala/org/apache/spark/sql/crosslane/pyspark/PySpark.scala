@@ -15,7 +15,7 @@ import org.apache.spark.sql.types._
 import scala.util.Try
 
 /**
- * PySpark's own functions over lanes. A worker gets what PySpark has pickled. There, the module `crosslane._pyspark` makes a function
+ * PySpark's own functions over lanes. A worker gets what PySpark has pickled. There, the module `crosslane._engines.spark.declare` makes a function
  * that gives the same results as in a worker of Spark's. Spark itself evaluates functions that this module does not know.
  */
 private[crosslane] object PySpark {
@@ -160,14 +160,14 @@ private[crosslane] object PySpark {
   private def conf: Map[String, String] =
     Relevant.flatMap(name => Try(SQLConf.get.getConfString(name)).toOption.filter(_ != null).map(name -> _)).toMap
 
-  /** A pickle that calls `crosslane._pyspark.declare` in the worker. Its search path is that of Spark's workers. */
+  /** A pickle that calls `crosslane._engines.spark.declare.declare` in the worker. Its search path is that of Spark's workers. */
   private def pickled(function: PythonUDF): Array[Byte] = {
     val parameters = function.children.zipWithIndex.map { case (child, index) => s"_$index ${sqlType(child.dataType)}" }
     val name = quoted(function.name)
     new Pickle()
       .list(Seq(WorkingDirectory))
       .end()
-      .call("crosslane._pyspark", "declare") {
+      .call("crosslane._engines.spark.declare", "declare") {
         _.text(function.name)
           .text(s"$name(${parameters.mkString(", ")}) -> ${sqlType(function.dataType)}")
           .bytes(function.func.command.toArray)
