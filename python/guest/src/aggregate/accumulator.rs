@@ -93,6 +93,7 @@ impl<'py> Aggregate<'py> {
         })
     }
 
+    #[inline]
     pub(super) fn py(&self) -> Python<'py> {
         self.states.py()
     }
@@ -103,6 +104,7 @@ impl<'py> Aggregate<'py> {
     }
 
     /// The state of a number, which is made now if there is none.
+    #[inline]
     pub(super) fn place(&mut self, number: usize) -> PyResult<&mut State> {
         if number >= self.living.len() {
             let more = number + 1 - self.living.len();
@@ -113,6 +115,7 @@ impl<'py> Aggregate<'py> {
         Ok(&mut self.living[number])
     }
 
+    #[inline]
     pub(super) fn take(&mut self, number: usize) -> State {
         self.living.get_mut(number).map(std::mem::take).unwrap_or_default()
     }

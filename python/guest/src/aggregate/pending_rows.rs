@@ -38,15 +38,18 @@ impl Default for PendingRows {
 }
 
 impl PendingRows {
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
+    #[inline]
     pub(crate) fn count(&self) -> usize {
         self.count as usize
     }
 
     /// Whether there are too many of them.
+    #[inline]
     pub(crate) fn are_many(&self) -> bool {
         self.count > MOST_ROWS || self.bytes().len() > MOST_BYTES
     }

@@ -21,16 +21,19 @@ impl State {
         Self { instance: Some(instance), pending: PendingRows::default() }
     }
 
+    #[inline]
     pub(super) fn is_nothing(&self) -> bool {
         self.instance.is_none() && self.pending.is_empty()
     }
 
     /// Whether it has rows and no instance yet.
+    #[inline]
     pub(super) fn is_pending(&self) -> bool {
         self.instance.is_none() && !self.pending.is_empty()
     }
 
     /// Whether its rows must be added to an instance before the exchange ends.
+    #[inline]
     pub(super) fn is_due(&self) -> bool {
         !self.pending.is_empty() && (self.instance.is_some() || self.pending.are_many())
     }

@@ -15,15 +15,18 @@ pub(crate) struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
+    #[inline]
     pub(crate) fn rows(&self) -> usize {
         self.call.header.rows as usize
     }
 
+    #[inline]
     pub(crate) fn sequence(&self) -> u32 {
         self.call.header.exchange as u32
     }
 
     /// The number of a state, in a column of an aggregate's exchange.
+    #[inline]
     pub(crate) fn state(&self, column: usize, row: usize) -> usize {
         self.columns[column].value::<i64>(row) as usize
     }
@@ -37,6 +40,7 @@ impl Exchange<'_> {
     }
 
     /// Tells the engine the number of the current row, or a mark of `crosslane::lane`.
+    #[inline]
     pub(crate) fn tell(&self, row: u32) {
         self.progress.set(self.sequence(), row);
     }

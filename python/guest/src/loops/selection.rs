@@ -40,6 +40,7 @@ impl Selection {
         Self { bits: Some(bits), ..self }
     }
 
+    #[inline]
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }

@@ -157,6 +157,7 @@ impl<'py> Vm<'py> {
     }
 
     /// An object of a date, time or interval.
+    #[inline]
     pub(super) fn make_moment(self, shape: &Shape, moment: Moment) -> Made<'py> {
         static TIME_NS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         static TIMESTAMP_NS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
