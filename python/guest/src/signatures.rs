@@ -1,6 +1,6 @@
 //! Signatures and SQL types, as Python reads them.
 
-use crosslane::{DataType, Error, Function, Kind, Signature, TypeNames};
+use crosslane::{DataType, Error, Field, Function, Kind, Signature, TypeNames};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
@@ -20,6 +20,11 @@ pub(crate) fn parse_signature(text: &str) -> PyResult<SignatureParts> {
     Ok((signature.name.clone(), signature.pairs(), signature.result(), signature.variadic))
 }
 
+/// The names and types of fields.
+fn pairs(fields: &[Field]) -> Vec<(String, String)> {
+    fields.iter().map(|field| (field.name.clone(), field.data_type.to_string())).collect()
+}
+
 /// The columns of a table function's signature as (name, type); None if it returns no table.
 ///
 /// Raises ValueError if the text is not a signature.
@@ -27,9 +32,7 @@ pub(crate) fn parse_signature(text: &str) -> PyResult<SignatureParts> {
 pub(crate) fn table_columns(text: &str) -> PyResult<Option<Vec<(String, String)>>> {
     let signature: Signature = text.parse().map_err(value_error)?;
     Ok(match signature.returns {
-        DataType::Struct(columns) if signature.table => {
-            Some(columns.iter().map(|field| (field.name.clone(), field.data_type.to_string())).collect())
-        }
+        DataType::Struct(columns) if signature.table => Some(pairs(&columns)),
         _ => None,
     })
 }
@@ -44,13 +47,10 @@ pub(crate) fn stream_columns(text: &str) -> PyResult<Option<Vec<(String, String)
     if Kind::Table.declared(&signature).map_err(PyValueError::new_err)? != Kind::Stream {
         return Ok(None);
     }
-    let columns = signature.parameters.first().and_then(|field| match &field.data_type {
-        DataType::Struct(columns) => Some(columns),
+    Ok(match signature.parameters.first().map(|field| &field.data_type) {
+        Some(DataType::Struct(columns)) => Some(pairs(columns)),
         _ => None,
-    });
-    Ok(columns.map(|columns| {
-        columns.iter().map(|field| (field.name.clone(), field.data_type.to_string())).collect()
-    }))
+    })
 }
 
 /// The signature for arguments of the types of a text such as `(BIGINT, VARCHAR[])`, and their

@@ -173,7 +173,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
     /// # Errors
     /// The error, if there is no other try and the rows do not become NULL; or what ended the
     /// pause.
-    pub fn forgive(
+    pub fn retry_or_null(
         &self,
         mishap: CallError<L::Error>,
         tries: &mut u32,
@@ -235,7 +235,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
             if tries.0 != row {
                 tries = (row, 0);
             }
-            match self.forgive(CallError { error, row: Some(row) }, &mut tries.1, 1, &mut mishaps)? {
+            match self.retry_or_null(CallError { error, row: Some(row) }, &mut tries.1, 1, &mut mishaps)? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {
                     out.null();
@@ -278,7 +278,12 @@ impl<'a, L: Invoke> Batch<'a, L> {
                 (Ok(()), None) => return Ok(mishaps),
             };
             out.clear();
-            match self.forgive(CallError { error, row: written }, &mut tries, self.rows, &mut mishaps)? {
+            match self.retry_or_null(
+                CallError { error, row: written },
+                &mut tries,
+                self.rows,
+                &mut mishaps,
+            )? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {
                     (0..self.rows).for_each(|_| out.null());

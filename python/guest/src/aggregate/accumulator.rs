@@ -8,7 +8,7 @@ use super::buffered_rows::BufferedRows;
 use super::pending_rows::RowFormat;
 use super::state::{DueRows, State};
 use crate::declaration::Declaration;
-use crate::lane::{CallError, CallResult, Exchange, forgive};
+use crate::lane::{CallError, CallResult, Exchange, retry_or_null};
 use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowCaller, RowResults, Selection};
 use crate::values::{FastPath, Reader, overflow};
 use crosslane::batch::Column;
@@ -26,10 +26,10 @@ pub(crate) struct Aggregate<'py> {
     /// `crosslane._worker.aggregates.States`.
     pub(super) states: Bound<'py, PyAny>,
     /// Makes an instance.
-    pub(super) new: Bound<'py, PyAny>,
-    /// Makes an instance that holds nothing. None for a class whose instances say themselves how
+    pub(super) make: Bound<'py, PyAny>,
+    /// Makes an instance that holds no_results. None for a class whose instances say themselves how
     /// they are saved.
-    pub(super) blank: Option<Bound<'py, PyAny>>,
+    pub(super) make_blank: Option<Bound<'py, PyAny>>,
     pub(super) class: Bound<'py, PyAny>,
     /// The bytes of the last instance that was saved.
     pub(super) bytes: Vec<u8>,
@@ -41,14 +41,14 @@ pub(crate) struct Aggregate<'py> {
     pub(super) readers: Vec<Reader<'py>>,
     pub(super) writer: ResultWriter<'py>,
     pub(super) admits_null: Vec<bool>,
-    pub(super) each: Loop,
+    pub(super) row_loop: Loop,
     /// The rows that are not added yet, if the aggregate is vectorized.
     pub(super) buffered: Option<BufferedRows<'py>>,
     /// The results of one batch.
     pub(super) results: ColumnBuilder,
     pub(super) saved: ColumnBuilder,
     /// The loop over rows gets this column instead of results.
-    pub(super) nothing: ColumnBuilder,
+    pub(super) no_results: ColumnBuilder,
     pub(super) leniency: Leniency,
     pub(super) memory_limit: Option<u64>,
     /// The size of the process when the first of the living states began.
@@ -73,8 +73,8 @@ impl<'py> Aggregate<'py> {
         Ok(Self {
             format: RowFormat::new(types().zip(admits_null.iter().copied())).filter(|_| may_be_pending),
             buffered,
-            new: states.getattr("new")?,
-            blank: states.getattr("blank")?.extract()?,
+            make: states.getattr("new")?,
+            make_blank: states.getattr("blank")?.extract()?,
             class: states.getattr("of")?,
             bytes: Vec::new(),
             states: states.clone(),
@@ -82,10 +82,10 @@ impl<'py> Aggregate<'py> {
             readers,
             writer: ResultWriter::new(py, &signature.returns, declared.getattr("result_shape")?.extract()?)?,
             admits_null,
-            each: Loop::new(&module.getattr("loop")?.call1((signature.parameters.len(),))?)?,
+            row_loop: Loop::new(&module.getattr("loop")?.call1((signature.parameters.len(),))?)?,
             results: ColumnBuilder::new(&signature.returns),
             saved: ColumnBuilder::new(&DataType::Blob),
-            nothing: ColumnBuilder::new(&DataType::Boolean),
+            no_results: ColumnBuilder::new(&DataType::Boolean),
             signature,
             leniency,
             memory_limit,
@@ -105,7 +105,7 @@ impl<'py> Aggregate<'py> {
 
     /// The state of a number, which is made now if there is none.
     #[inline]
-    pub(super) fn place(&mut self, number: usize) -> PyResult<&mut State> {
+    pub(super) fn state_mut(&mut self, number: usize) -> PyResult<&mut State> {
         if number >= self.living.len() {
             let more = number + 1 - self.living.len();
             let room = self.living.try_reserve(more);
@@ -136,8 +136,8 @@ impl<'py> Aggregate<'py> {
         if let Some(State { instance: Some(instance), .. }) = self.living.get(number) {
             return Ok(instance.as_ptr());
         }
-        let instance = self.new.call0()?;
-        Ok(self.place(number)?.instance.insert(instance.unbind()).as_ptr())
+        let instance = self.make.call0()?;
+        Ok(self.state_mut(number)?.instance.insert(instance.unbind()).as_ptr())
     }
 
     /// Adds pending rows of these states to their instances.
@@ -156,7 +156,7 @@ impl<'py> Aggregate<'py> {
             }
             let instance = match &state.instance {
                 Some(instance) => instance,
-                None => state.instance.insert(self.new.call0()?.unbind()),
+                None => state.instance.insert(self.make.call0()?.unbind()),
             };
             due.add(format, &std::mem::take(&mut state.pending), instance.as_ptr())?;
         }
@@ -196,12 +196,12 @@ impl<'py> Aggregate<'py> {
         if from == count {
             return Ok(());
         }
-        self.nothing.clear();
-        self.nothing.reserve(count).map_err(overflow)?;
+        self.no_results.clear();
+        self.no_results.reserve(count).map_err(overflow)?;
         let mut all = vec![Argument::Object { objects: instances }];
         all.extend(Argument::all(&self.readers, columns, &self.admits_null));
-        let taken = RowResults::new(py, FastPath::Boolean, selection, &mut self.nothing);
-        let mut cursor = Cursor::new(&self.each, all, exchange.progress, exchange.sequence(), taken);
+        let taken = RowResults::new(py, FastPath::Boolean, selection, &mut self.no_results);
+        let mut cursor = Cursor::new(&self.row_loop, all, exchange.progress, exchange.sequence(), taken);
         if pending {
             cursor = cursor.counting();
         }
@@ -211,7 +211,7 @@ impl<'py> Aggregate<'py> {
                 return Err(error.into());
             }
             let arguments: Vec<_> = Argument::all(&self.readers, columns, &self.admits_null).collect();
-            let place = |error: PyErr| -> PyResult<CallError> {
+            let with_row = |error: PyErr| -> PyResult<CallError> {
                 if !pending {
                     return Ok((error, row).into());
                 }
@@ -228,14 +228,14 @@ impl<'py> Aggregate<'py> {
             // SAFETY: each called row has its instance.
             let instance = unsafe { Bound::from_borrowed_ptr(py, instances[row]) };
             let mut tries = 0;
-            let mut failed = place(error)?;
-            while let Verdict::Again(_) = forgive(py, self.leniency, failed, &mut tries, 1, mishaps)? {
+            let mut failed = with_row(error)?;
+            while let Verdict::Again(_) = retry_or_null(py, self.leniency, failed, &mut tries, 1, mishaps)? {
                 exchange.tell(row as u32 | if pending { COUNT } else { 0 });
                 let method = instance.getattr(intern!(py, "update"));
                 let called = method.and_then(|method| RowCaller::new(&method, &arguments, false).call(row));
                 match called {
                     Ok(_) => break,
-                    Err(error) => failed = place(error)?,
+                    Err(error) => failed = with_row(error)?,
                 }
             }
             cursor.results().push(row, py.None().bind(py))?;

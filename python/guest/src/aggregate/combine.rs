@@ -53,12 +53,12 @@ impl<'py> Aggregate<'py> {
             return Ok(State { instance: None, pending: pending.copy()? });
         };
         let instance = instance.bind(py);
-        let copy = match &self.blank {
-            Some(blank)
+        let copy = match &self.make_blank {
+            Some(make_blank)
                 if instance.get_type().is(&self.class)
                     && instance_bytes::write(instance, &mut self.bytes)? =>
             {
-                let copy = blank.call1((&self.class,))?;
+                let copy = make_blank.call1((&self.class,))?;
                 instance_bytes::read(&self.bytes, &copy)?;
                 copy
             }
@@ -81,7 +81,7 @@ impl<'py> Aggregate<'py> {
         if other.is_nothing() {
             return Ok(());
         }
-        let state = self.place(target)?;
+        let state = self.state_mut(target)?;
         if state.is_nothing() {
             *state = other;
         } else if other.instance.is_none() {
@@ -117,7 +117,7 @@ impl<'py> Aggregate<'py> {
             return self.saved.bytes(&self.bytes).map_err(overflow);
         };
         let instance = instance.bind(py);
-        let plain = self.blank.is_some() && instance.get_type().is(&self.class);
+        let plain = self.make_blank.is_some() && instance.get_type().is(&self.class);
         if plain && instance_bytes::write(instance, &mut self.bytes)? {
             return self.saved.bytes(&self.bytes).map_err(overflow);
         }
@@ -150,12 +150,12 @@ impl<'py> Aggregate<'py> {
     /// A new state from bytes that [`Aggregate::save`] gave, on any lane.
     fn loaded(&self, bytes: &[u8]) -> PyResult<State> {
         let py = self.py();
-        let instance = match (bytes.first(), &self.blank) {
+        let instance = match (bytes.first(), &self.make_blank) {
             (Some(&PENDING), _) => {
                 return Ok(State { instance: None, pending: PendingRows::load(bytes)? });
             }
-            (Some(&instance_bytes::PLAIN), Some(blank)) => {
-                let instance = blank.call1((&self.class,))?;
+            (Some(&instance_bytes::PLAIN), Some(make_blank)) => {
+                let instance = make_blank.call1((&self.class,))?;
                 instance_bytes::read(bytes, &instance)?;
                 instance
             }

@@ -2,7 +2,7 @@
 
 use super::accumulator::Aggregate;
 use super::state::{DueRows, State};
-use crate::lane::{CallResult, Exchange, forgive};
+use crate::lane::{CallResult, Exchange, retry_or_null};
 use crate::values::overflow;
 use crosslane::Verdict;
 use crosslane_process::guest::Mishaps;
@@ -30,7 +30,7 @@ impl<'py> Aggregate<'py> {
                 let state = self.living.get(exchange.state(0, row));
                 if let Some(State { pending, .. }) = state.filter(|state| state.is_pending()) {
                     exchange.tell(row as u32);
-                    let instance = fresh.insert(self.new.call0().map_err(|error| (error, row))?);
+                    let instance = fresh.insert(self.make.call0().map_err(|error| (error, row))?);
                     due.add(format, pending, instance.as_ptr())?;
                 }
             }
@@ -57,7 +57,7 @@ impl<'py> Aggregate<'py> {
             let instance = match (stored, &fresh) {
                 (Some(stored), _) => Ok(stored.bind(py)),
                 (None, Some(fresh)) => Ok(fresh),
-                (None, None) => self.new.call0().map(|made| &*fresh.insert(made)),
+                (None, None) => self.make.call0().map(|made| &*fresh.insert(made)),
             };
             let result = instance.and_then(|instance| instance.call_method0(intern!(py, "finish")));
             let error = match result.and_then(|value| self.writer.write(&value, &mut self.results)) {
@@ -65,7 +65,7 @@ impl<'py> Aggregate<'py> {
                 Err(error) => error,
             };
             self.results.truncate(row);
-            match forgive(py, self.leniency, (error, row).into(), &mut tries, 1, mishaps)? {
+            match retry_or_null(py, self.leniency, (error, row).into(), &mut tries, 1, mishaps)? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {
                     self.results.null();

@@ -2,7 +2,7 @@
 
 use super::accumulator::Aggregate;
 use super::buffered_rows::GroupIterator;
-use crate::lane::{CallResult, Exchange, forgive};
+use crate::lane::{CallResult, Exchange, retry_or_null};
 use crosslane::Verdict;
 use crosslane::batch::{Column, bit};
 use crosslane_process::guest::Mishaps;
@@ -52,7 +52,9 @@ impl<'py> Aggregate<'py> {
             if failed.replace(at) != Some(at) {
                 tries = 0;
             }
-            if let Verdict::Again(_) = forgive(py, self.leniency, error.into(), &mut tries, count, mishaps)? {
+            if let Verdict::Again(_) =
+                retry_or_null(py, self.leniency, error.into(), &mut tries, count, mishaps)?
+            {
                 groups.borrow_mut().repeat();
             }
         }
@@ -66,7 +68,7 @@ impl<'py> Aggregate<'py> {
         let mut due = Vec::new();
         if self.format.is_some() {
             let most = (0..count).map(|row| exchange.state(0, row)).max().unwrap_or_default();
-            self.place(most)?;
+            self.state_mut(most)?;
             // This loop does nothing else, so that the processor loads many states at once.
             let mut now = vec![0; count.div_ceil(8)];
             for row in 0..count {
@@ -112,7 +114,7 @@ impl<'py> Aggregate<'py> {
         }
         let is_pending = format.add(columns, row, &mut state.pending)?;
         if !is_pending {
-            state.instance = Some(self.new.call0()?.unbind());
+            state.instance = Some(self.make.call0()?.unbind());
             due.push(number);
         }
         Ok(is_pending)

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 /// Decides what becomes of rows whose call failed, after `tries` more than the first. It counts,
 /// and pauses before another try. Returns the error if there is no other try and the rows do not
 /// become NULL.
-pub(crate) fn forgive(
+pub(crate) fn retry_or_null(
     py: Python<'_>,
     leniency: Leniency,
     error: CallError,

@@ -16,7 +16,7 @@ pub(crate) struct RowResults<'a, 'py> {
     out: &'a mut ColumnBuilder,
     /// All results from the first one on that only the writer can turn into a value. The writer may
     /// run Python code for that, so it does it after all rows were called.
-    later: Option<Bound<'py, PyList>>,
+    deferred: Option<Bound<'py, PyList>>,
 }
 
 impl<'a, 'py> RowResults<'a, 'py> {
@@ -26,7 +26,7 @@ impl<'a, 'py> RowResults<'a, 'py> {
         selection: &'a Selection,
         out: &'a mut ColumnBuilder,
     ) -> Self {
-        Self { py, layout: layout::known(), fast_path, selection, out, later: None }
+        Self { py, layout: layout::known(), fast_path, selection, out, deferred: None }
     }
 
     pub(crate) fn py(&self) -> Python<'py> {
@@ -36,7 +36,7 @@ impl<'a, 'py> RowResults<'a, 'py> {
     /// Adds the result of a called row, behind the results of all such rows before it.
     #[inline(always)]
     pub(crate) fn push(&mut self, row: usize, result: &Bound<'py, PyAny>) -> PyResult<()> {
-        if self.later.is_none() {
+        if self.deferred.is_none() {
             if !self.selection.is_whole() {
                 while self.out.rows() < row {
                     self.out.null();
@@ -47,15 +47,15 @@ impl<'a, 'py> RowResults<'a, 'py> {
                 return Ok(());
             }
         }
-        self.push_later(result)
+        self.push_deferred(result)
     }
 
-    fn push_later(&mut self, result: &Bound<'py, PyAny>) -> PyResult<()> {
-        self.later.get_or_insert_with(|| PyList::empty(self.py)).append(result)
+    fn push_deferred(&mut self, result: &Bound<'py, PyAny>) -> PyResult<()> {
+        self.deferred.get_or_insert_with(|| PyList::empty(self.py)).append(result)
     }
 
     /// The results that are not in the column yet. They are those of the last called rows.
-    pub(crate) fn later(self) -> Bound<'py, PyList> {
-        self.later.unwrap_or_else(|| PyList::empty(self.py))
+    pub(crate) fn deferred(self) -> Bound<'py, PyList> {
+        self.deferred.unwrap_or_else(|| PyList::empty(self.py))
     }
 }

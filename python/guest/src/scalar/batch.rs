@@ -1,6 +1,6 @@
 //! A batch of a scalar function.
 
-use crate::lane::{CallError, CallResult, Exchange, forgive};
+use crate::lane::{CallError, CallResult, Exchange, retry_or_null};
 use crate::loops::Selection;
 use crosslane::{Leniency, Verdict};
 use crosslane_process::guest::Mishaps;
@@ -26,14 +26,14 @@ pub(super) struct Batch<'a, 'py> {
 }
 
 impl Batch<'_, '_> {
-    /// As [`crate::lane::forgive`].
-    pub(super) fn forgive(
+    /// As [`crate::lane::retry_or_null`].
+    pub(super) fn retry_or_null(
         &self,
         error: CallError,
         tries: &mut u32,
         rows: usize,
         mishaps: &mut Mishaps,
     ) -> CallResult<Verdict> {
-        forgive(self.py, self.callee.leniency, error, tries, rows, mishaps)
+        retry_or_null(self.py, self.callee.leniency, error, tries, rows, mishaps)
     }
 }

@@ -49,7 +49,7 @@ impl<'py> ConcurrentCalls<'py> {
                 Err(error) => {
                     // Another try would read the same, so there is none left.
                     let mut tries = callee.leniency.retries;
-                    batch.forgive((error, row).into(), &mut tries, 1, mishaps)?;
+                    batch.retry_or_null((error, row).into(), &mut tries, 1, mishaps)?;
                     arguments.append(py.None())?;
                 }
             }
@@ -74,7 +74,7 @@ impl<'py> ConcurrentCalls<'py> {
             // A value that cannot be a result is a failed call like any other.
             while let Err(error) = self.writer.write(&value, out) {
                 out.truncate(row);
-                match batch.forgive((error, row).into(), &mut tries, 1, mishaps)? {
+                match batch.retry_or_null((error, row).into(), &mut tries, 1, mishaps)? {
                     Verdict::Again(_) => {
                         exchange.tell(row as u32);
                         let alone = PyList::new(py, [arguments.get_item(row)?])?;

@@ -17,7 +17,7 @@ pub(crate) struct RowCalls<'py> {
     writer: ResultWriter<'py>,
     /// The function's own loop. A function without parameters, or with any number of them, has
     /// none.
-    each: Option<Loop>,
+    row_loop: Option<Loop>,
 }
 
 /// The failed calls of a batch.
@@ -33,13 +33,13 @@ impl<'py> RowCalls<'py> {
         let hint = declared.getattr("result_shape")?.extract()?;
         let writer = ResultWriter::new(py, &signature.returns, hint)?;
         let count = signature.parameters.len();
-        let each = if signature.variadic || count == 0 {
+        let row_loop = if signature.variadic || count == 0 {
             None
         } else {
             let make = py.import("crosslane._worker.loops")?.getattr("make")?;
             Some(Loop::new(&make.call1((declared, count))?)?)
         };
-        Ok(Self { readers: declaration.readers(py)?, writer, each })
+        Ok(Self { readers: declaration.readers(py)?, writer, row_loop })
     }
 
     /// Calls the function for the rows of a batch, and writes the results.
@@ -52,21 +52,21 @@ impl<'py> RowCalls<'py> {
         let selection = &batch.selection;
         let mut failures = Failures { tries: HashMap::new(), mishaps };
         let results = RowResults::new(batch.py, self.writer.fast_path(), selection, out);
-        let later = match &self.each {
-            Some(each) => self.loop_rows(batch, each, results, &mut failures)?,
+        let deferred = match &self.row_loop {
+            Some(row_loop) => self.loop_rows(batch, row_loop, results, &mut failures)?,
             None => self.call_rows(batch, results, &mut failures)?,
         };
         // How many of the called rows have a result in the column.
         let written = selection.count_before(out.rows());
         let tell = |row| batch.exchange.tell_written(row);
-        while let Err((error, row)) = self.writer.write_all(&later, written, selection, out, tell) {
+        while let Err((error, row)) = self.writer.write_all(&deferred, written, selection, out, tell) {
             // A value that cannot be a result is a failed call like any other.
             out.truncate(row);
             let tries = failures.tries.entry(row).or_default();
-            match batch.forgive((error, row).into(), tries, 1, failures.mishaps)? {
+            match batch.retry_or_null((error, row).into(), tries, 1, failures.mishaps)? {
                 Verdict::Again(_) => {
                     let value = self.call_again(batch, row, tries, failures.mishaps)?;
-                    later.set_item(selection.count_before(row) - written, value)?;
+                    deferred.set_item(selection.count_before(row) - written, value)?;
                 }
                 Verdict::Null => out.null(),
             }
@@ -83,13 +83,13 @@ impl<'py> RowCalls<'py> {
     fn loop_rows(
         &self,
         batch: &Batch<'_, 'py>,
-        each: &Loop,
+        row_loop: &Loop,
         results: RowResults<'_, 'py>,
         failures: &mut Failures<'_>,
     ) -> CallResult<Bound<'py, PyList>> {
         let Batch { exchange, selection, .. } = batch;
         let arguments = self.arguments(batch);
-        let mut cursor = Cursor::new(each, arguments, exchange.progress, exchange.sequence(), results);
+        let mut cursor = Cursor::new(row_loop, arguments, exchange.progress, exchange.sequence(), results);
         let mut from = selection.next(0);
         while from < selection.rows() {
             let Err((error, row)) = cursor.run(from) else { break };
@@ -100,7 +100,7 @@ impl<'py> RowCalls<'py> {
             cursor.results().push(row, &value)?;
             from = selection.next(row + 1);
         }
-        Ok(cursor.into_results().later())
+        Ok(cursor.into_results().deferred())
     }
 
     /// As [`RowCalls::loop_rows`], by one call after the other.
@@ -122,7 +122,7 @@ impl<'py> RowCalls<'py> {
             }
             row = selection.next(row + 1);
         }
-        Ok(results.later())
+        Ok(results.deferred())
     }
 
     /// The result of a row whose call failed: the result of another try, or None.
@@ -134,7 +134,7 @@ impl<'py> RowCalls<'py> {
         failures: &mut Failures<'_>,
     ) -> CallResult<Bound<'py, PyAny>> {
         let tries = failures.tries.entry(row).or_default();
-        match batch.forgive((error, row).into(), tries, 1, failures.mishaps)? {
+        match batch.retry_or_null((error, row).into(), tries, 1, failures.mishaps)? {
             Verdict::Again(_) => self.call_again(batch, row, tries, failures.mishaps),
             Verdict::Null => Ok(batch.py.None().into_bound(batch.py)),
         }
@@ -158,7 +158,7 @@ impl<'py> RowCalls<'py> {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            if let Verdict::Null = batch.forgive((error, row).into(), tries, 1, mishaps)? {
+            if let Verdict::Null = batch.retry_or_null((error, row).into(), tries, 1, mishaps)? {
                 return Ok(py.None().into_bound(*py));
             }
         }

@@ -50,7 +50,7 @@ impl<'py> VectorizedCalls<'py> {
                 Err(error) => error,
             };
             out.clear();
-            if let Verdict::Null = batch.forgive(error, &mut tries, rows, mishaps)? {
+            if let Verdict::Null = batch.retry_or_null(error, &mut tries, rows, mishaps)? {
                 (0..rows).for_each(|_| out.null());
                 return Ok(None);
             }

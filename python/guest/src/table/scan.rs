@@ -245,7 +245,7 @@ impl<'py> Table<'py> {
         sink.out.reserve(LONGEST_BATCH).map_err(overflow)?;
         while let Some(row) = next(&iterator)? {
             if let Err(error) = rows.write(&row, &mut sink.out) {
-                sink.forgive(self.on_error, error)?;
+                sink.null_or_fail(self.on_error, error)?;
             }
             sink.row()?;
         }
@@ -269,7 +269,7 @@ impl<'py> Table<'py> {
         let batches = made.call1((&self.declared, &request.wanted, kinds))?;
         while let Some(yielded) = next(iterator)? {
             if let Some(error) = exception(&yielded) {
-                sink.forgive(self.on_error, error)?;
+                sink.null_or_fail(self.on_error, error)?;
                 sink.row()?;
                 continue;
             }

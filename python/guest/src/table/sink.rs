@@ -108,7 +108,7 @@ impl<'a, 'py> Sink<'a, 'py> {
 
     /// Replaces the current row by NULL, or fails with its error.
     #[cold]
-    pub(super) fn forgive(&mut self, on_error: OnError, error: PyErr) -> Result<(), ScanEnd> {
+    pub(super) fn null_or_fail(&mut self, on_error: OnError, error: PyErr) -> Result<(), ScanEnd> {
         let rows = self.out.rows();
         self.out.truncate(rows);
         if on_error == OnError::Fail || ends_lane(self.py, &error) {

@@ -104,7 +104,7 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Mish
         let Some(what) = fault.take() else { continue };
         out.truncate(row);
         let mishap = CallError { error: exception(what), row: Some(row) };
-        again = match batch.forgive(mishap, &mut spent, 1, &mut mishaps)? {
+        again = match batch.retry_or_null(mishap, &mut spent, 1, &mut mishaps)? {
             Verdict::Again(_) => true,
             Verdict::Null => {
                 out.null();
