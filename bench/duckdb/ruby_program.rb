@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# The part of the benchmark that is a Ruby program: host lanes against themselves and against plain Ruby, guests
-# against host lanes, V8 contexts that boot off Ruby's lock. Prints times in seconds, as JSON.
+# The Ruby program of the benchmark. It compares host lanes with themselves and with plain Ruby, guests with host lanes,
+# and V8 contexts that boot with and without Ruby's lock. Prints times in seconds, as JSON.
 #
 #   ruby -I ruby/lib bench/duckdb/ruby_program.rb LIBRARIES.js ROUNDS
 
@@ -11,7 +11,7 @@ require_relative "functions/work"
 
 LIBRARIES, ROUNDS = ARGV[0], Integer(ARGV[1])
 WANTED = ARGV[2].to_s
-# Rows of what computes: two of DuckDB's row groups, one for each thread.
+# The rows of functions that compute: two row groups of DuckDB, one for each thread.
 QUARTER = 245_760
 
 def clock = Process.clock_gettime(Process::CLOCK_MONOTONIC)
@@ -22,7 +22,7 @@ def seconds
   clock - started
 end
 
-# Times of both, taken in turns.
+# The times of both, which take turns.
 def both(rounds, ours, theirs)
   ours.call
   theirs.call
@@ -61,7 +61,7 @@ def waiting(db)
   end
 end
 
-# The same work in processes that do nothing else: what the machine itself gains by its second core.
+# The same work in bare processes: the gain of the machine by its second core.
 def plain(count, rows)
   lambda do
     shares = Array.new(count) do
@@ -74,7 +74,7 @@ def plain(count, rows)
   end
 end
 
-# What computes: a guest with two threads against one, and against host lanes with two.
+# Functions that compute: a guest with two threads beside one thread, and beside host lanes.
 def computing(db)
   db.udf(:host_work, "(x BIGINT) -> BIGINT") { |x| work(x) }
   guest = "SELECT bit_xor(rb_work(x)) FROM quarter"
@@ -85,7 +85,7 @@ def computing(db)
     guest_and_host: both(rounds, threaded(db, 2, guest), threaded(db, 2, host)) }
 end
 
-# A host lane's cost per row, against a loop that calls the block.
+# The cost of a host lane per row, beside a loop that calls the block.
 def light(db)
   block = proc { |x| x * 2 + 1 }
   db.udf(:light, "(x BIGINT) -> BIGINT", &block)

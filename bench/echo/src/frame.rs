@@ -6,18 +6,17 @@ use std::time::{Duration, Instant};
 /// The bytes of a frame.
 pub const SIZE: usize = 64;
 
-/// What a frame says.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Which request it is.
+    /// The number of the request.
     pub number: u64,
-    /// For how many microseconds the server keeps a processor busy before it answers.
+    /// How many microseconds the server keeps a processor busy before it answers.
     pub spin: u32,
 }
 
 impl Request {
-    /// The request as bytes. The filler depends on the number, so that an answer that was put together from two
-    /// requests is noticed.
+    /// The request as bytes. The filler depends on the number. So the generator notices an answer that mixes two requests.
     pub fn encode(self) -> [u8; SIZE] {
         let mut frame = [self.number as u8; SIZE];
         frame[..8].copy_from_slice(&self.number.to_le_bytes());
@@ -25,7 +24,7 @@ impl Request {
         frame
     }
 
-    /// What a frame says; whatever its filler is.
+    /// The content of a frame with any filler.
     pub fn decode(frame: &[u8; SIZE]) -> Request {
         let (number, rest) = frame.split_first_chunk().expect("eight of 64 bytes");
         let spin = rest.first_chunk().expect("four of 56 bytes");
@@ -33,7 +32,7 @@ impl Request {
     }
 }
 
-/// What a server does for a request: for a heavy one it keeps its processor busy until the time is over.
+/// The work of a server for a request. A heavy request keeps the processor busy for its time.
 pub fn handle(frame: &[u8; SIZE]) {
     let spin = Request::decode(frame).spin;
     if spin > 0 {
@@ -45,7 +44,7 @@ pub fn handle(frame: &[u8; SIZE]) {
     }
 }
 
-/// The whole frames at the front of what was received.
+/// The complete frames at the start of the received bytes.
 pub fn whole(received: &[u8]) -> &[[u8; SIZE]] {
     received.as_chunks().0
 }

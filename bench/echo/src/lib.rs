@@ -1,4 +1,4 @@
-//! A load generator for echo servers, and the servers that crosslane-sched's is compared with.
+//! A load generator for echo servers, and the servers to which crosslane-sched's is compared.
 //!
 //! # The protocol
 //!
@@ -7,7 +7,7 @@
 //! | bytes | content |
 //! |---|---|
 //! | 0..8 | the request's number |
-//! | 8..12 | for how many microseconds the server keeps a processor busy before it answers; 0: not at all |
+//! | 8..12 | how many microseconds the server keeps a processor busy before it answers |
 //! | 12..64 | filler |
 //!
 //! The server sends the same 64 bytes back, in any order. It binds port 0 of 127.0.0.1, prints

@@ -13,18 +13,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 const CLOSED: &str = "the server closed a connection";
 
-/// What was measured.
+/// The results of a measurement.
 #[derive(Debug)]
 pub struct Measured {
-    /// The requests that were sent, with those of the warm-up.
+    /// The number of requests that were sent, with those of the warm-up.
     pub requests: Vec<Planned>,
-    /// Those that were not answered in time, with those of the warm-up.
+    /// The number of requests that were not answered in time, with those of the warm-up.
     pub lost: usize,
-    /// Latencies, the server's use of the machine and more, as JSON.
+    /// Latencies, the server's use of the machine, and more, as JSON.
     pub report: Value,
 }
 
-/// Measures a server over so many connections. A heavy request says for how many microseconds it keeps the server busy.
+/// Measures a server over some connections. A heavy request says how many microseconds it keeps the server busy.
 pub fn run(address: SocketAddr, pid: u32, connections: usize, load: &Load) -> Result<Measured> {
     let connected = (0..connections).map(|_| Frames::connect(address));
     let mut connected = connected.collect::<Result<Vec<_>>>()?;
@@ -70,10 +70,10 @@ pub fn run(address: SocketAddr, pid: u32, connections: usize, load: &Load) -> Re
     Ok(Measured { requests: outcome.requests, lost, report })
 }
 
-/// Measures what the server uses for what it answers.
+/// Measures what the server uses for its answers.
 struct Using {
     pid: u32,
-    /// How many answers there had been before.
+    /// The number of answers before the measurement.
     usage: Option<(usize, Usage)>,
     used: Value,
 }
@@ -95,7 +95,7 @@ impl Watch for Using {
 /// A connection that carries frames.
 struct Frames {
     stream: TcpStream,
-    /// What is to be sent, from `sent` on.
+    /// The bytes to send, from `sent` on.
     outgoing: Vec<u8>,
     sent: usize,
     incoming: Vec<u8>,

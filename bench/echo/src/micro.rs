@@ -1,4 +1,4 @@
-//! How long one step of a scheduler takes: starting, waking and stealing, beside tokio and crossbeam-deque alone.
+//! The time of single steps of a scheduler: starting, waking and stealing. tokio and crossbeam-deque do the same steps.
 
 use crossbeam_deque::{Steal, Worker};
 use crosslane_sched::priority::PriorityQueue;
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What one of the schedulers needs for one step.
+/// The time that a scheduler needs for a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// What is measured.
+    /// The step.
     pub work: &'static str,
-    /// Of whom.
+    /// The scheduler.
     pub who: &'static str,
-    /// The mean.
+    /// The mean of all repetitions.
     pub time: Duration,
 }
 
@@ -124,7 +124,7 @@ fn push_and_pop() -> Duration {
     start.elapsed()
 }
 
-/// The thief hands the dispatcher back by a mark, since only its holder may queue it again.
+/// The thief gives the dispatcher back by a flag, because only its holder may queue it again.
 fn take() -> Duration {
     let queue = Arc::new(PriorityQueue::new());
     let taken = Arc::new(AtomicU64::new(0));

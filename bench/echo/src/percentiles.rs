@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-/// Which ones are reported, in ten-thousandths.
+/// The percentiles of a report, in ten-thousandths.
 const REPORTED: [(&str, u64); 5] =
     [("p50_us", 5000), ("p90_us", 9000), ("p99_us", 9900), ("p99.9_us", 9990), ("p99.99_us", 9999)];
 
-/// The smallest sample that at least so many ten-thousandths of all are not above (the nearest rank).
+/// The nearest-rank percentile: the smallest sample that is not below this share of all samples.
 ///
 /// # Panics
 ///
@@ -16,7 +16,7 @@ pub fn percentile(sorted: &[u64], ten_thousandths: u64) -> u64 {
     sorted[rank as usize - 1]
 }
 
-/// Count, mean, percentiles and maximum of some nanoseconds, the times in microseconds. Null if there are none.
+/// Count, mean, percentiles and maximum of some times. They are in nanoseconds, the report in microseconds. Null for none.
 pub fn report(mut samples: Vec<u64>) -> Value {
     samples.sort_unstable();
     let (Some(max), sum) = (samples.last(), samples.iter().map(|sample| u128::from(*sample)).sum::<u128>())

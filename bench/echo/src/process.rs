@@ -1,4 +1,4 @@
-//! The server's process: how it is started and stopped, and what it does for that.
+//! The server's process: how it is started and stopped.
 
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsString;
@@ -7,14 +7,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::{process, thread};
 
-/// How the line begins that a server prints when it listens.
+/// The beginning of the line that a server prints when it listens.
 const LISTENING: &str = "listening on ";
 
-/// A server that runs until this is dropped.
+/// A running server. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Server {
     process: Child,
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: SocketAddr,
 }
 
@@ -58,13 +58,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Neither matters if it was stopped.
+        // Both fail if the server was stopped before.
         self.process.kill().ok();
         self.process.wait().ok();
     }
 }
 
-/// What a server does when it listens: prints where, and ends the process when stdin is closed.
+/// Prints the address of a server that listens, and ends its process when stdin is closed.
 pub fn announce(listener: &TcpListener) -> Result<()> {
     let mut stdout = io::stdout();
     writeln!(stdout, "{LISTENING}{}", listener.local_addr()?)?;

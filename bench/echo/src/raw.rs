@@ -1,4 +1,4 @@
-//! The least that a server can do: one thread, one epoll, one read and one write for all frames that came together.
+//! A minimal server: one thread and one epoll. Frames that arrive together need one read and one write.
 
 use crate::frame;
 use crate::process::announce;
@@ -9,10 +9,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// The frames that are read at once, at most.
+/// The most frames of a read.
 const FRAMES: usize = 256;
 
-/// A connection: `buffer[sent..handled]` are answers to be sent, `buffer[handled..filled]` is a part of a frame.
+/// A connection. `buffer[sent..handled]` has answers to send, and `buffer[handled..filled]` a part of a frame.
 struct Connection {
     stream: TcpStream,
     buffer: [u8; FRAMES * frame::SIZE],
@@ -26,7 +26,7 @@ struct Connection {
 enum Waits {
     ToRead,
     ToWrite,
-    /// Not at all: the other side closed it.
+    /// Nothing, because the other side has closed it.
     Never,
 }
 
@@ -35,7 +35,7 @@ impl Connection {
         Connection { stream, buffer: [0; _], sent: 0, handled: 0, filled: 0 }
     }
 
-    /// Reads requests and answers them, or goes on to send answers.
+    /// Reads requests and answers them, or sends the rest of the answers.
     fn proceed(&mut self) -> Waits {
         if self.sent == self.handled {
             match self.stream.read(&mut self.buffer[self.filled..]) {
@@ -67,7 +67,7 @@ pub fn serve() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-    // Connections lie at the number of their descriptor, which is their events' data.
+    // The index of a connection is its descriptor. Its events have this number as data.
     let mut connections: Vec<Option<Box<Connection>>> = Vec::new();
     let listening = listener.as_raw_fd() as u64;
     epoll::add(&epoll, &listener, EventData::new_u64(listening), EventFlags::IN)?;
@@ -104,7 +104,7 @@ fn accept(
     epoll: &OwnedFd,
     connections: &mut Vec<Option<Box<Connection>>>,
 ) -> Result<()> {
-    // Whoever went away before it was accepted is no reason to end.
+    // A client may have gone before its connection was accepted. The server goes on.
     let Ok((stream, _)) = listener.accept() else { return Ok(()) };
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;

@@ -1,4 +1,4 @@
-//! The same server on tokio, as its users write it: a task per connection, or also one per request.
+//! The same server on tokio, in its usual form: a task per connection, and optionally a task per request.
 
 use crate::frame;
 use crate::process::announce;
@@ -9,21 +9,21 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 
-/// The frames that are read or written at once, at most.
+/// The most frames of a read or a write.
 const FRAMES: usize = 256;
 
-/// Who handles a request.
+/// The task that handles a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handler {
     /// The connection's task, one request after the other.
     Connection,
-    /// A task of its own, as in a server whose requests may be heavy.
+    /// A new task, as in a server whose requests may be heavy.
     Task,
 }
 
 /// Serves until stdin is closed, with a worker thread per processor.
 pub fn serve(handler: Handler) -> Result<()> {
-    // Without a number, the runtime has a worker per processor.
+    // By default, the runtime has a worker per processor.
     let runtime = Builder::new_multi_thread().enable_io().build()?;
     runtime.block_on(async {
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
@@ -31,7 +31,7 @@ pub fn serve(handler: Handler) -> Result<()> {
         announce(&listener)?;
         let listener = TcpListener::from_std(listener)?;
         loop {
-            // Whoever went away before it was accepted is no reason to end.
+            // A client may have gone before its connection was accepted. The server goes on.
             let Ok((stream, _)) = listener.accept().await else { continue };
             stream.set_nodelay(true)?;
             match handler {

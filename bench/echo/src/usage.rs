@@ -1,4 +1,4 @@
-//! What a process uses while it is measured.
+//! The resources that a process uses while it is measured.
 
 use anyhow::{Context, Result, ensure};
 use perf_event::events::Hardware;
@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::{fs, io};
 
-/// What one thread has done since it was made.
+/// The counts of a thread since its start.
 #[derive(Clone, Copy, Debug, Default)]
 struct Thread {
     switches: u64,
-    /// None where the kernel does not say.
+    /// None if the kernel does not tell.
     migrations: Option<u64>,
 }
 
-/// What a process has used so far, and counters that run on.
+/// The resources that a process has used so far, and running counters.
 #[derive(Debug)]
 pub struct Usage {
     pid: u32,
@@ -25,15 +25,15 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What the process has used so far. Cycles and instructions are counted from now on.
+    /// Reads what the process has used so far. Cycles and instructions are counted from now on.
     pub fn begin(pid: u32) -> Result<Usage> {
         let threads = threads(pid)?;
         let counters = threads.keys().map(|thread| counters(*thread)).collect::<io::Result<_>>().ok();
         Ok(Usage { pid, cpu: cpu(pid)?, threads, counters })
     }
 
-    /// What the process used since the beginning, for each of the requests that it answered meanwhile. Null is what
-    /// this machine cannot tell.
+    /// The resources since the beginning, divided by the number of answered requests. Null stands for what this machine
+    /// cannot measure.
     pub fn report(mut self, requests: u64) -> Result<Value> {
         let spent = cpu(self.pid)? - self.cpu;
         let after = threads(self.pid)?;
@@ -47,7 +47,7 @@ impl Usage {
                 .zip(thread.migrations.zip(before.migrations))
                 .map(|(sum, (now, then))| sum + now - then);
         }
-        // What a thread did before it ended is told by nobody.
+        // The counts of threads that have ended are lost.
         let ended = self.threads.keys().filter(|number| !after.contains_key(number)).count();
         let per_request = |amount: u64| amount as f64 / requests as f64;
         let counted = self.counters.as_mut().and_then(|counters| {
@@ -68,7 +68,7 @@ impl Usage {
     }
 }
 
-/// Nanoseconds of processor time of all threads of a process, also of those that ended.
+/// Nanoseconds of processor time of all threads of a process, with those that have ended.
 fn cpu(pid: u32) -> Result<u64> {
     let mut clock = 0;
     // SAFETY: the clock's number is written to a variable of its type.
@@ -87,7 +87,7 @@ fn threads(pid: u32) -> Result<HashMap<u32, Thread>> {
     for entry in fs::read_dir(&folder).context("the server is not there any more")? {
         let path = entry?.path();
         let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
-        // One that ended just now has no files.
+        // A thread that has just ended has no files.
         let (Some(number), Ok(status)) = (number, fs::read_to_string(path.join("status"))) else { continue };
         let switches = field(&status, "voluntary_ctxt_switches").context("no count of context switches")?
             + field(&status, "nonvoluntary_ctxt_switches").context("no count of context switches")?;
@@ -106,8 +106,8 @@ fn field(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// Cycles and instructions of a thread and of those that it makes; an error where the machine or its owner has none
-/// for us.
+/// Counts cycles and instructions of a thread and of those that it starts. An error if the machine has no counters, or
+/// does not allow them.
 fn counters(thread: u32) -> io::Result<[Counter; 2]> {
     let count = |event: Hardware| -> io::Result<Counter> {
         let mut builder = Builder::new().kind(event).observe_pid(thread as libc::pid_t);
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn what_all_threads_do_is_counted() {
         let usage = Usage::begin(process::id()).unwrap();
-        // A thread that was not there at the beginning, blocked and unblocked by another.
+        // A thread that did not exist at the beginning. Another thread blocks and unblocks it.
         let (to, from) = (std::sync::mpsc::sync_channel(0), std::sync::mpsc::sync_channel(0));
         let echo = thread::spawn(move || from.1.iter().for_each(|()| to.0.send(()).unwrap()));
         for _ in 0..1000 {

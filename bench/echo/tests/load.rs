@@ -1,4 +1,4 @@
-//! The load generator against a server that does what it shall, and against some that do not.
+//! The load generator with a correct server, and with wrong ones.
 
 use crosslane_bench_echo::frame::{self, Request};
 use crosslane_bench_echo::load::{Load, Measured, Work, run};
@@ -14,7 +14,7 @@ use std::{process, thread};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_crosslane-bench-echo");
 const OPEN: Work = Work::Open { arrivals: Arrivals::Poisson, rate: 20_000 };
-/// Some requests are heavy, so that answers overtake each other where a server lets them.
+/// Some requests are heavy, so that answers come out of order if the server allows that.
 const LOAD: Load = Load {
     work: OPEN,
     warm_up: Duration::from_millis(50),
@@ -31,7 +31,7 @@ fn measure(server: &str, load: &Load) -> Measured {
     measured
 }
 
-/// The generator itself refuses a second answer, a wrong one, and one that nobody asked for: see below.
+/// The generator itself refuses a second answer, a wrong answer, and an answer without a request. Tests below check that.
 #[test]
 fn every_request_is_answered_once() {
     for server in ["raw", "tokio", "tokio-spawn"] {
@@ -52,7 +52,7 @@ fn every_request_is_answered_once() {
     }
 }
 
-/// What the generator makes of a server that does this with each of its connections.
+/// The generator's result for a server that does this with each connection.
 fn with(
     serve: impl Fn(TcpStream) + Copy + Send + 'static,
     connections: usize,
@@ -68,14 +68,14 @@ fn with(
     run(address, process::id(), connections, load)
 }
 
-/// What a server does with a connection that answers each frame with these ones.
+/// A server's work on a connection: it answers each frame with these frames.
 fn answering<const N: usize>(
     mut stream: TcpStream,
     answers: impl Fn([u8; frame::SIZE]) -> [[u8; frame::SIZE]; N],
 ) {
     let mut request = [0; frame::SIZE];
     while stream.read_exact(&mut request).is_ok() {
-        // It fails when the generator has seen enough.
+        // It fails when the generator has closed the connection.
         stream.write_all(answers(request).as_flattened()).ok();
     }
 }
@@ -107,7 +107,7 @@ fn wrong_answers_are_errors() {
 
 #[test]
 fn what_is_not_answered_counts_with_the_time_that_it_waited() {
-    // All others are answered before, also if there is little of a processor for them.
+    // All other requests are answered before, even on a busy processor.
     let load = Load { patience: Duration::from_secs(3), ..LOAD };
     let swallows_the_last = |stream: TcpStream| {
         let last =
@@ -129,8 +129,8 @@ fn what_is_not_answered_counts_with_the_time_that_it_waited() {
     assert!(max >= waited.as_secs_f64() * 1e6, "{max}");
 }
 
-/// One connection's server reads nothing until the other's has answered everything, and far more is to be sent than
-/// sockets hold.
+/// The server reads nothing from one connection until it has answered everything on the other. There is far more to
+/// send than fits into the sockets.
 #[test]
 fn a_server_that_does_not_read_stops_no_other_connection() {
     static OTHER_DONE: Barrier = Barrier::new(2);

@@ -1,7 +1,7 @@
-//! The JavaScript guest beside arrow-udf's QuickJS, isolates from a snapshot beside the same from source, and check-out
-//! from a warm pool beside a boot. Prints JSON: for each comparison the seconds of ours and theirs, round by round.
+//! Compares the JavaScript guest with arrow-udf's QuickJS, isolates from a snapshot with isolates from source, and a lane of a
+//! warm pool with a boot. Prints JSON: the seconds of both sides in each round, for each comparison.
 //!
-//! `crosslane-bench-js HOST LIBRARY ROUNDS`: the JavaScript host program, the file with libraries to boot with.
+//! `crosslane-bench-js HOST LIBRARY ROUNDS`: the JavaScript host program, and the file of libraries to boot with.
 
 use anyhow::{Result, anyhow};
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 const ROWS: usize = 1024;
 const TIME: Duration = Duration::from_secs(60);
-/// Lanes at once in the comparison of texts.
+/// The number of lanes in the comparison of texts.
 const LANES: usize = 2;
 const SLUGIFY: &str = "function slugify(text) { return text.toLowerCase().replace(/[^a-z0-9]+/g, '-')
     .replace(/^-+|-+$/g, '').replace(/-{2,}/g, '-'); }";
@@ -47,12 +47,12 @@ fn seconds<T>(body: impl FnOnce() -> T) -> (f64, T) {
     (begun.elapsed().as_secs_f64(), value)
 }
 
-/// Pairs of integers whose divisors take some steps.
+/// Pairs of integers whose greatest divisors need several steps.
 fn pairs() -> (Vec<i64>, Vec<i64>) {
     (0..ROWS as i64).map(|i| (i * 7919 + 1_000_003, i * 104_729 + 500_009)).unzip()
 }
 
-/// A request, as it lies in a ring.
+/// A request in the format of a ring.
 struct Columns(Vec<ColumnBuilder>);
 
 impl Encode for Columns {
@@ -106,7 +106,7 @@ fn batch<const N: usize>(columns: [(&str, ArrayRef); N]) -> Result<RecordBatch> 
     Ok(RecordBatch::try_new(Arc::new(schema), columns.into_iter().map(|(_, column)| column).collect())?)
 }
 
-/// Slugs of titles: the seconds of a batch of ours, of which [`LANES`] are at work at once, and of QuickJS.
+/// Slugs of titles: the seconds of a batch over [`LANES`] lanes at once, and of QuickJS.
 fn slugify(rounds: usize, folder: &Path) -> Result<serde_json::Value> {
     const BATCHES: usize = 100;
     let titles: Vec<String> = (0..ROWS).map(|i| format!("A Title, with the number {i}: and more")).collect();
@@ -215,7 +215,7 @@ fn gcd(rounds: usize, folder: &Path) -> Result<serde_json::Value> {
     }
     let mut taken = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        // As many batches as make a round long enough to measure.
+        // Enough batches to make a round long enough to measure.
         taken.0.push(seconds(|| (0..100).try_for_each(|_| ours().map(drop))).0 / 100.0);
         taken.1.push(seconds(|| (0..20).try_for_each(|_| theirs().map(drop))).0 / 20.0);
     }
@@ -233,7 +233,7 @@ fn boot(rounds: usize, file: &Path) -> Result<serde_json::Value> {
         Ok(())
     };
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    // In turns, but not at once: isolates of different snapshots cannot be together.
+    // One after the other, because isolates of different snapshots cannot exist at the same time.
     for _ in 0..3 {
         boots(&mut ours)?;
         for _ in 0..rounds {
@@ -263,7 +263,7 @@ fn pool(rounds: usize, host: &str, file: &Path) -> Result<serde_json::Value> {
     drop(lane()?);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        // The last lane was dropped: this one has to be booted.
+        // The last lane was dropped, so this one must be booted.
         let begun = pool.stats().booted;
         let (time, booted) = seconds(lane);
         if pool.stats().booted > begun {
