@@ -111,7 +111,8 @@ def main(other: Path) -> None:
     for number, (name, _, threads) in enumerate(track(QUERIES, "measuring", console=console)):
         taken: dict[str, list[float]] = {who: [] for who in versions}
         for round in range(ROUNDS + 1):
-            # The order changes from round to round. The first round is a warm-up and does not count.
+            # The order changes from round to round. The first round is a warm-up and does not
+            # count.
             order = list(versions) if round % 2 else list(reversed(versions))
             for who in order:
                 seconds = versions[who].seconds(number)

@@ -1,7 +1,8 @@
 # frozen_string_literal: true
 
-# The Ruby program of the benchmark. It compares host lanes with themselves and with plain Ruby, guests with host lanes,
-# and V8 contexts that boot with and without Ruby's lock. Prints times in seconds, as JSON.
+# The Ruby program of the benchmark. It compares host lanes with themselves and with plain Ruby,
+# guests with host lanes, and V8 contexts that boot with and without Ruby's lock. Prints times in
+# seconds, as JSON.
 #
 #   ruby -I ruby/lib bench/duckdb/ruby_program.rb LIBRARIES.js ROUNDS
 

@@ -32,7 +32,8 @@ class Point:
     latency: dict[str, float]
     #: The load generator's own lateness (p99, microseconds). The latencies include it.
     late: float | None
-    #: What the server used for each request: ``cpu_us``, ``switches``, ``migrations``, ``cycles``; and ``ipc``.
+    #: What the server used for each request: ``cpu_us``, ``switches``, ``migrations``, ``cycles``;
+    #: and ``ipc``.
     used: Measured
 
 

@@ -126,7 +126,8 @@ ROWS = Work(
     (
         Run(OURS, "crosslane", ("plus_one",)),
         Run(CALLED, "crosslane", ("plus_one_called",)),
-        # The pipelined mode with pickles takes half a minute. `LANGUAGES` measures it with fewer rows.
+        # The pipelined mode with pickles takes half a minute. `LANGUAGES` measures it with fewer
+        # rows.
         PICKLED[0],
         *ARROW,
     ),

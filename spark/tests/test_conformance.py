@@ -30,21 +30,24 @@ NULLS = {
     "third": "i % 3 = 0",
 }
 
-#: In place of the table's sizes around DuckDB's chunks. Spark's batches grow from 64 rows, four times each, to 8192: so this many rows
-#: are five of them, a full one, and a rest.
+#: In place of the table's sizes around DuckDB's chunks. Spark's batches grow from 64 rows, four
+#: times each, to 8192: so this many rows are five of them, a full one, and a rest.
 LARGEST = 64 + 256 + 1024 + 4096 + 8192 + 8192 + 100
 SIZES = sorted({min(size, LARGEST) for size in TABLE["sizes"]} | {63, 64, 65})
 
-#: What a guest does with a value does not depend on Spark's version. Where it is not the newest, these pass all types.
+#: What a guest does with a value does not depend on Spark's version. Where it is not the newest,
+#: these pass all types.
 ADAPTER = ("python-row", "js-vectorized")
 
-#: Types whose values are compared as texts: to Spark zeros of either sign are equal, and it compares no intervals, nor maps in other values.
+#: Types whose values are compared as texts: to Spark zeros of either sign are equal, and it
+#: compares no intervals, nor maps in other values.
 TEXTS = {"FLOAT", "DOUBLE", "MAP", "INTERVAL"}
 
 #: Up to so many rows, others are compared as texts, too. Texts cost more than all else.
 FEW = 65
 
-#: The types of a query: so many that its tasks cost little for each, and so few that Spark can compile it.
+#: The types of a query: so many that its tasks cost little for each, and so few that Spark can
+#: compile it.
 TOGETHER = 4
 
 

@@ -313,7 +313,8 @@ def test_a_limit_ends_a_function_and_its_worker_is_used_again(spark: SparkSessio
         table = spark.range(0, 10, 1, 1).mapInArrow(endless, "pid long").limit(limit)
         return {row.pid for row in table.collect()}
 
-    # A worker has ended its function a moment after its query; who needs one meanwhile gets another.
+    # A worker has ended its function a moment after its query; who needs one meanwhile gets
+    # another.
     with lanes(spark, True):
         assert eventually(lambda: bool(pids(150) & pids(150)))
 

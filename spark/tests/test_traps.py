@@ -73,7 +73,8 @@ def test_a_row_s_place_is_that_of_its_input(spark: SparkSession) -> None:
 )
 def test_an_input_that_fails_while_functions_work(spark: SparkSession, tmp_path: Path, place: str) -> None:
     file = tmp_path / "who"
-    # The function waits for ever at its first row, and a later row of the input fails: at any moment, before or after the call begins.
+    # The function waits for ever at its first row, and a later row of the input fails: at any
+    # moment, before or after the call begins.
     for _ in range(10):
         text = error(lambda: spark.sql(place.format(file=file)).collect())
         assert "upstream" in text or "DIVIDE_BY_ZERO" in text
@@ -100,8 +101,9 @@ def test_a_function_that_fails_while_the_task_reads(spark: SparkSession) -> None
 @pytest.mark.any_spark
 def test_a_worker_is_used_again(spark: SparkSession) -> None:
     query = "SELECT DISTINCT pid(id) FROM range(0, 100, 1, 1)"
-    # Which one is taken depends on which thread had it last, on those that are made to be kept ready, and on when those of earlier
-    # tests come back. But these are few, and who needs one makes none while there is one.
+    # Which one is taken depends on which thread had it last, on those that are made to be kept
+    # ready, and on when those of earlier tests come back. But these are few, and who needs one
+    # makes none while there is one.
     taken = [pid for _ in range(12) for (pid,) in rows(spark.sql(query))]
     assert len(taken) == 12
     assert len(set(taken)) <= 6
@@ -118,7 +120,8 @@ def test_a_worker_carries_nothing_over(spark: SparkSession) -> None:
         ((patient,),) = rows(spark.sql("SELECT patient(id, 1.0) FROM range(1)"))
         return impatient == patient
 
-    # Both calls have the same worker, unless one of an earlier test comes back to the pool between them.
+    # Both calls have the same worker, unless one of an earlier test comes back to the pool between
+    # them.
     assert eventually(limits_are_the_call_s_own)
     # After errors, what was printed, and rows that nobody took, others get what is theirs.
     error(lambda: spark.sql("SELECT fails_at(id, 70) FROM range(0, 100, 1, 1)").collect())

@@ -1,3 +1,4 @@
-//! Does nothing. Only a crate with a build script can select features of crates that build scripts use.
+//! Does nothing. Only a crate with a build script can select features of crates that build scripts
+//! use.
 
 fn main() {}

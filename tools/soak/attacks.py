@@ -73,7 +73,8 @@ class Proxy:
         with self._lock:
             if pair in self._pairs:
                 self._pairs.remove(pair)
-                # The thread of the other direction may still use the sockets. They are shut down, so it ends.
+                # The thread of the other direction may still use the sockets. They are shut down,
+                # so it ends.
             else:
                 for end in pair:
                     end.close()
@@ -193,7 +194,8 @@ class Attacker:
 
     def _signal(self, pid: int | None, what: signal.Signals, name: str) -> psutil.Process | None:
         try:
-            # psutil compares the start time, so that it cannot hit another process with the same number.
+            # psutil compares the start time, so that it cannot hit another process with the same
+            # number.
             process = psutil.Process(pid)
             process.send_signal(what)
         except psutil.NoSuchProcess:

@@ -63,7 +63,8 @@ def kill_some(tally: Tally, stop: threading.Event, chance: random.Random) -> Non
             continue
         victim = chance.choice(alive)
         try:
-            # psutil compares the start time, so that it cannot hit another process with the same number.
+            # psutil compares the start time, so that it cannot hit another process with the same
+            # number.
             victim.kill()
             tally.add("kills")
         except psutil.NoSuchProcess:

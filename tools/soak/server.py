@@ -51,8 +51,8 @@ WORKERS = 3
 PAUSE = 0.3
 #: The most seconds until the server is at rest after its clients have gone.
 REST = 60.0
-#: The server is at rest when nothing changes for this many seconds. A worker goes back to its pool after five idle
-#: seconds, and the pool ends it after one more.
+#: The server is at rest when nothing changes for this many seconds. A worker goes back to its pool
+#: after five idle seconds, and the pool ends it after one more.
 STILL = 7.0
 #: The server's memory may grow by this many MB, because allocators keep some.
 MEMORY = 100

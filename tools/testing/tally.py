@@ -92,7 +92,8 @@ def main() -> None:
     for line in times(text):
         print(line)
     if counts["failed"]:
-        # Tests that expect a panic print one, too. So only the count says whether a test has failed.
+        # Tests that expect a panic print one, too. So only the count says whether a test has
+        # failed.
         print("", *failures(text), sep="\n")
     # A step may fail without a test: a linter, or a soak.
     failed = [step["step"] for step in STEP.finditer(text) if step["outcome"] != "took"]

@@ -16,7 +16,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// The request as bytes. The filler depends on the number. So the generator notices an answer that mixes two requests.
+    /// The request as bytes. The filler depends on the number. So the generator notices an answer
+    /// that mixes two requests.
     pub fn encode(self) -> [u8; SIZE] {
         let mut frame = [self.number as u8; SIZE];
         frame[..8].copy_from_slice(&self.number.to_le_bytes());

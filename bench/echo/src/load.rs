@@ -24,7 +24,8 @@ pub struct Measured {
     pub report: Value,
 }
 
-/// Measures a server over some connections. A heavy request says how many microseconds it keeps the server busy.
+/// Measures a server over some connections. A heavy request says how many microseconds it keeps the
+/// server busy.
 pub fn run(address: SocketAddr, pid: u32, connections: usize, load: &Load) -> Result<Measured> {
     let connected = (0..connections).map(|_| Frames::connect(address));
     let mut connected = connected.collect::<Result<Vec<_>>>()?;

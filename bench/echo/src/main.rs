@@ -2,8 +2,8 @@
 //!
 //! `crosslane-bench-echo micro`: how long single steps take, in lines of JSON.
 //!
-//! `crosslane-bench-echo load [OPTION]... -- SERVER [ARGUMENT]...`: starts a server, measures it, and prints a line of
-//! JSON.
+//! `crosslane-bench-echo load [OPTION]... -- SERVER [ARGUMENT]...`: starts a server, measures it,
+//! and prints a line of JSON.
 
 use anyhow::{Result, bail};
 use crosslane_bench_echo::load::{self, Load, Work};

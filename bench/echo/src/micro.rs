@@ -1,4 +1,5 @@
-//! The time of single steps of a scheduler: starting, waking and stealing. tokio and crossbeam-deque do the same steps.
+//! The time of single steps of a scheduler: starting, waking and stealing. tokio and
+//! crossbeam-deque do the same steps.
 
 use crossbeam_deque::{Steal, Worker};
 use crosslane_sched::priority::PriorityQueue;

@@ -16,7 +16,8 @@ pub fn percentile(sorted: &[u64], ten_thousandths: u64) -> u64 {
     sorted[rank as usize - 1]
 }
 
-/// Count, mean, percentiles and maximum of some times. They are in nanoseconds, the report in microseconds. Null for none.
+/// Count, mean, percentiles and maximum of some times. They are in nanoseconds, the report in
+/// microseconds. Null for none.
 pub fn report(mut samples: Vec<u64>) -> Value {
     samples.sort_unstable();
     let (Some(max), sum) = (samples.last(), samples.iter().map(|sample| u128::from(*sample)).sum::<u128>())

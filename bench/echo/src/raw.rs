@@ -1,4 +1,5 @@
-//! A minimal server: one thread and one epoll. Frames that arrive together need one read and one write.
+//! A minimal server: one thread and one epoll. Frames that arrive together need one read and one
+//! write.
 
 use crate::frame;
 use crate::process::announce;
@@ -12,7 +13,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// The most frames of a read.
 const FRAMES: usize = 256;
 
-/// A connection. `buffer[sent..handled]` has answers to send, and `buffer[handled..filled]` a part of a frame.
+/// A connection. `buffer[sent..handled]` has answers to send, and `buffer[handled..filled]` a part
+/// of a frame.
 struct Connection {
     stream: TcpStream,
     buffer: [u8; FRAMES * frame::SIZE],

@@ -1,4 +1,5 @@
-//! The same server on tokio, in its usual form: a task per connection, and optionally a task per request.
+//! The same server on tokio, in its usual form: a task per connection, and optionally a task per
+//! request.
 
 use crate::frame;
 use crate::process::announce;

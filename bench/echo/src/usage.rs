@@ -32,8 +32,8 @@ impl Usage {
         Ok(Usage { pid, cpu: cpu(pid)?, threads, counters })
     }
 
-    /// The resources since the beginning, divided by the number of answered requests. Null stands for what this machine
-    /// cannot measure.
+    /// The resources since the beginning, divided by the number of answered requests. Null stands
+    /// for what this machine cannot measure.
     pub fn report(mut self, requests: u64) -> Result<Value> {
         let spent = cpu(self.pid)? - self.cpu;
         let after = threads(self.pid)?;
@@ -106,8 +106,8 @@ fn field(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// Counts cycles and instructions of a thread and of those that it starts. An error if the machine has no counters, or
-/// does not allow them.
+/// Counts cycles and instructions of a thread and of those that it starts. An error if the machine
+/// has no counters, or does not allow them.
 fn counters(thread: u32) -> io::Result<[Counter; 2]> {
     let count = |event: Hardware| -> io::Result<Counter> {
         let mut builder = Builder::new().kind(event).observe_pid(thread as libc::pid_t);

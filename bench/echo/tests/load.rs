@@ -31,7 +31,8 @@ fn measure(server: &str, load: &Load) -> Measured {
     measured
 }
 
-/// The generator itself refuses a second answer, a wrong answer, and an answer without a request. Tests below check that.
+/// The generator itself refuses a second answer, a wrong answer, and an answer without a request.
+/// Tests below check that.
 #[test]
 fn every_request_is_answered_once() {
     for server in ["raw", "tokio", "tokio-spawn"] {
@@ -129,8 +130,8 @@ fn what_is_not_answered_counts_with_the_time_that_it_waited() {
     assert!(max >= waited.as_secs_f64() * 1e6, "{max}");
 }
 
-/// The server reads nothing from one connection until it has answered everything on the other. There is far more to
-/// send than fits into the sockets.
+/// The server reads nothing from one connection until it has answered everything on the other.
+/// There is far more to send than fits into the sockets.
 #[test]
 fn a_server_that_does_not_read_stops_no_other_connection() {
     static OTHER_DONE: Barrier = Barrier::new(2);

@@ -1,4 +1,5 @@
-//! The servers, with frames that arrive in parts, and with clients that read no answers for a while.
+//! The servers, with frames that arrive in parts, and with clients that read no answers for a
+//! while.
 
 use crosslane_bench_echo::frame::{self, Request};
 use crosslane_bench_echo::process::Server;

@@ -1,7 +1,9 @@
-//! Compares the JavaScript guest with arrow-udf's QuickJS, isolates from a snapshot with isolates from source, and a lane of a
-//! warm pool with a boot. Prints JSON: the seconds of both sides in each round, for each comparison.
+//! Compares the JavaScript guest with arrow-udf's QuickJS, isolates from a snapshot with isolates
+//! from source, and a lane of a warm pool with a boot. Prints JSON: the seconds of both sides in
+//! each round, for each comparison.
 //!
-//! `crosslane-bench-js HOST LIBRARY ROUNDS`: the JavaScript host program, and the file of libraries to boot with.
+//! `crosslane-bench-js HOST LIBRARY ROUNDS`: the JavaScript host program, and the file of libraries
+//! to boot with.
 
 use anyhow::{Result, anyhow};
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};

@@ -1,7 +1,8 @@
 //! Columns that the JVM has made, and columns that it reads.
 //!
-//! Both sides describe a batch by a table of 64-bit words. Each column has [`WORDS`] words, and its children follow,
-//! depth first. In the plugin, `ColumnWriter` writes such tables, and `LaneVector` reads them.
+//! Both sides describe a batch by a table of 64-bit words. Each column has [`WORDS`] words, and its
+//! children follow, depth first. In the plugin, `ColumnWriter` writes such tables, and `LaneVector`
+//! reads them.
 //!
 //! | word | content |
 //! |---|---|
@@ -76,7 +77,8 @@ impl<'a> Reader<'a> {
 /// [`Error::Engine`] if the table has more or fewer columns than the types.
 ///
 /// # Safety
-/// The table must describe columns of these types, and nobody must change these columns for the lifetime.
+/// The table must describe columns of these types, and nobody must change these columns for the
+/// lifetime.
 pub unsafe fn read_table<'a>(
     table: &'a [u64],
     types: impl Iterator<Item = &'a DataType>,

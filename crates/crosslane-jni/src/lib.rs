@@ -1,7 +1,8 @@
 //! The native half of the Spark plugin.
 //!
-//! Java passes addresses of columns outside its heap, and this crate reads and writes columns there. It calls Java only to
-//! throw exceptions. [`natives`] has the methods that Java calls. All else is plain Rust:
+//! Java passes addresses of columns outside its heap, and this crate reads and writes columns
+//! there. It calls Java only to throw exceptions. [`natives`] has the methods that Java calls. All
+//! else is plain Rust:
 //!
 //! | module | content |
 //! |---|---|
@@ -10,8 +11,8 @@
 //! | [`states`] | the states of an aggregate in one Spark task |
 //! | [`task`] | the calls of one Spark task: batches go in while results come out |
 //!
-//! A thread of the JVM holds no lock of the JVM while it waits here. [`task::Task::take`] has a timeout, so that the caller
-//! can see whether Spark has killed its task.
+//! A thread of the JVM holds no lock of the JVM while it waits here. [`task::Task::take`] has a
+//! timeout, so that the caller can see whether Spark has killed its task.
 
 pub mod columns;
 pub mod library;

@@ -35,7 +35,8 @@ fn cancel_all() {
 /// Loads a file, or functions that a Python program has pickled, under a name.
 ///
 /// # Errors
-/// As [`Zygote::start`]; [`Error::Setting`] for a setting that does not exist, or cannot have this value.
+/// As [`Zygote::start`]; [`Error::Setting`] for a setting that does not exist, or cannot have this
+/// value.
 pub fn load(
     name: &str,
     pickles: Vec<Vec<u8>>,
@@ -66,7 +67,8 @@ pub fn load(
     Ok(Library { name: name.to_owned(), version: 1, functions: loaded.functions, pool })
 }
 
-/// The same with a fixed seed for Python's hashes of texts, unless the user has chosen one. They must agree on all machines.
+/// The same with a fixed seed for Python's hashes of texts, unless the user has chosen one. They
+/// must agree on all machines.
 fn with_hash_seed(origin: Origin) -> Origin {
     const SEED: &[(&str, &str)] = &[("PYTHONHASHSEED", "0")];
     match origin {

@@ -1,4 +1,5 @@
-//! How a native method of `dev.crosslane.spark.Native` is declared, and how its errors become Java's exceptions.
+//! How a native method of `dev.crosslane.spark.Native` is declared, and how its errors become
+//! Java's exceptions.
 
 use crosslane::Error;
 use jni::Env;
@@ -9,7 +10,8 @@ use std::any::Any;
 /// The class of all exceptions that are thrown.
 const EXCEPTION: &str = "dev/crosslane/spark/CrosslaneException";
 
-/// Declares native methods: a name, the name of the environment, the arguments, and a body that returns a `Result`.
+/// Declares native methods: a name, the name of the environment, the arguments, and a body that
+/// returns a `Result`.
 macro_rules! native_methods {
     ($(
         $(#[$attribute:meta])*

@@ -1,7 +1,8 @@
 //! The native methods of `dev.crosslane.spark.Native`.
 //!
-//! Java knows libraries, tasks and states by numbers. They are addresses of boxes, which Java gives back once: by `unload`,
-//! `end` and `endStates`. One thread at a time calls the methods of a task or of states, except `cancelStates`.
+//! Java knows libraries, tasks and states by numbers. They are addresses of boxes, which Java gives
+//! back once: by `unload`, `end` and `endStates`. One thread at a time calls the methods of a task
+//! or of states, except `cancelStates`.
 
 use crate::columns::{WORDS, write_table};
 use crate::library::{self, ProcessLibrary, described, language};
@@ -26,7 +27,8 @@ fn give<T>(value: T) -> jlong {
 /// The box at an address that Java gives back.
 ///
 /// # Safety
-/// The address must be one that [`give`] returned for this type, and Java must give it back only once.
+/// The address must be one that [`give`] returned for this type, and Java must give it back only
+/// once.
 unsafe fn take_back<T>(address: jlong) -> Box<T> {
     // SAFETY: as the caller says.
     unsafe { Box::from_raw(address as *mut T) }
@@ -44,7 +46,8 @@ unsafe fn library<'a>(address: jlong) -> &'a Arc<ProcessLibrary> {
 /// The task at an address.
 ///
 /// # Safety
-/// The address must be one that `begin` returned and `end` did not get, and only one thread may use the task.
+/// The address must be one that `begin` returned and `end` did not get, and only one thread may use
+/// the task.
 unsafe fn task<'a>(address: jlong) -> &'a mut Task {
     // SAFETY: as the caller says.
     unsafe { &mut *(address as *mut Task) }
@@ -61,7 +64,8 @@ struct OwnedStates {
 /// The slots at an address.
 ///
 /// # Safety
-/// The address must be one that `states` returned and `endStates` did not get, and only the task's thread may use it.
+/// The address must be one that `states` returned and `endStates` did not get, and only the task's
+/// thread may use it.
 unsafe fn slots<'a>(address: jlong) -> &'a mut Slots {
     // SAFETY: as the caller says.
     unsafe { &mut (*(address as *mut OwnedStates)).slots }
@@ -184,7 +188,8 @@ native_methods! {
 
     /// Hands over a batch. The words at the address describe it ([`crate::columns`]).
     fn submit(_, address: jlong, rows: jint, table: jlong, columns: jint) {
-        // SAFETY: Java passes a task that has not ended, and a table of this many columns, which it does not change.
+        // SAFETY: Java passes a task that has not ended, and a table of this many columns, which it
+        // does not change.
         unsafe { task(address).submit(rows as usize, numbers(table, columns as usize * WORDS).to_vec()) };
         Ok(())
     }
@@ -198,8 +203,9 @@ native_methods! {
 
     /// Takes the next answer if it comes within the time. Returns how many rows its results have.
     ///
-    /// Writes words to the address: the counts; the row of the batch to which the results belong, or -1 if each row has its
-    /// own; whether the batch is complete; whether the function wants another batch; and where the results are.
+    /// Writes words to the address: the counts; the row of the batch to which the results belong,
+    /// or -1 if each row has its own; whether the batch is complete; whether the function wants
+    /// another batch; and where the results are.
     fn take(_, address: jlong, table: jlong, words: jint, milliseconds: jint) -> jint {
         // SAFETY: Java passes a task that has not ended.
         let task = unsafe { task(address) };
@@ -257,11 +263,12 @@ native_methods! {
         Ok(())
     }
 
-    /// Adds rows to states. The words at the table describe the rows. With `saved`, the rows are saved states.
+    /// Adds rows to states. The words at the table describe the rows. With `saved`, the rows are
+    /// saved states.
     #[expect(non_snake_case, reason = "Java's name")]
     fn addToStates(_, states: jlong, targets: jlong, count: jint, table: jlong, columns: jint, saved: bool) {
-        // SAFETY: Java passes states that have not ended, this many numbers of slots, and a table of this many columns,
-        // which it does not change.
+        // SAFETY: Java passes states that have not ended, this many numbers of slots, and a table
+        // of this many columns, which it does not change.
         unsafe {
             let words = numbers(table, columns as usize * WORDS);
             let (slots, targets) = (slots(states), numbers(targets, count as usize));
@@ -274,13 +281,14 @@ native_methods! {
     #[expect(non_snake_case, reason = "Java's name")]
     fn combineStates(_, states: jlong, targets: jlong, sources: jlong, count: jint) {
         let count = count as usize;
-        // SAFETY: Java passes states that have not ended, and this many numbers of both kinds of slots.
+        // SAFETY: Java passes states that have not ended, and this many numbers of both kinds of
+        // slots.
         unsafe { slots(states).combine(numbers(targets, count), numbers(sources, count))? };
         Ok(())
     }
 
-    /// Reads the results of states, or with `saved` the states as bytes. Writes to the table where they are. They can be
-    /// read until the next call.
+    /// Reads the results of states, or with `saved` the states as bytes. Writes to the table where
+    /// they are. They can be read until the next call.
     #[expect(non_snake_case, reason = "Java's name")]
     fn readStates(_, states: jlong, wanted: jlong, count: jint, saved: bool, table: jlong, words: jint) {
         // SAFETY: Java passes states that have not ended, and this many numbers of slots.
@@ -302,7 +310,8 @@ native_methods! {
     /// Ends the waits of the thread that uses the states. Any thread may call this.
     #[expect(non_snake_case, reason = "Java's name")]
     fn cancelStates(_, states: jlong) {
-        // SAFETY: Java passes states that have not ended. The task's thread borrows the slots mutably, and not the group.
+        // SAFETY: Java passes states that have not ended. The task's thread borrows the slots
+        // mutably, and not the group.
         let group: &CallGroup = unsafe { &(*(states as *const OwnedStates)).group };
         group.cancel();
         Ok(())

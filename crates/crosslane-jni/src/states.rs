@@ -1,7 +1,8 @@
 //! The states of an aggregate in one Spark task.
 //!
-//! Java knows a state by the number of its slot, which Java takes and gives back. A slot has the core's part of a state.
-//! Only the task's thread uses the slots, and it waits here for the guest. Another thread may cancel that wait.
+//! Java knows a state by the number of its slot, which Java takes and gives back. A slot has the
+//! core's part of a state. Only the task's thread uses the slots, and it waits here for the guest.
+//! Another thread may cancel that wait.
 
 use crate::columns::{Arguments, read_table};
 use crate::library::{ProcessLibrary, group};
@@ -58,7 +59,8 @@ impl Slots {
         slots.iter().map(|slot| &raw mut self.states[*slot as usize]).collect()
     }
 
-    /// Adds rows to states. Each row has a slot, and the columns are those of the function's parameters.
+    /// Adds rows to states. Each row has a slot, and the columns are those of the function's
+    /// parameters.
     ///
     /// # Errors
     /// As [`Accumulates::update`].
@@ -126,7 +128,8 @@ impl Slots {
 
 /// The states at these addresses.
 fn states(addresses: &[*mut State]) -> States<'_> {
-    // SAFETY: the addresses are those of slots in one `Slots`, which its only user borrows mutably meanwhile.
+    // SAFETY: the addresses are those of slots in one `Slots`, which its only user borrows mutably
+    // meanwhile.
     unsafe { States::new(addresses) }
 }
 

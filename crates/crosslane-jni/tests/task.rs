@@ -1,5 +1,5 @@
-//! The work of a task over lanes of a pool: calls and chains of calls, table functions, and how each wait ends. The guests
-//! are threads of this process.
+//! The work of a task over lanes of a pool: calls and chains of calls, table functions, and how
+//! each wait ends. The guests are threads of this process.
 
 use crosslane::batch::Column;
 use crosslane::{ColumnBuilder, DataType, Failure, Function, FunctionSpec, Library};
@@ -258,7 +258,8 @@ fn results_that_belong_to_rows_come_batch_by_batch() {
                 task.finish();
             }
             let Some(answer) = task.take(LONG).unwrap().unwrap() else { break };
-            // With a depth of one, the first batch gets no results unless the function gets another batch.
+            // With a depth of one, the first batch gets no results unless the function gets another
+            // batch.
             room += usize::from(answer.wants) + usize::from(answer.last);
             if answer.last {
                 seen.push(values(&answer.results[0].column().children[0]));

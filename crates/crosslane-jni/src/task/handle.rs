@@ -38,14 +38,15 @@ impl Task {
         let (batches, incoming) = channel::<Batch>();
         let (outgoing, answers) = sync_channel(WAITING.max(program.depth));
         let calls = Arc::clone(&group);
-        // A cancellation ends calls that began before it. This one counts as begun now, although the thread may come to it
-        // after a cancellation.
+        // A cancellation ends calls that began before it. This one counts as begun now, although
+        // the thread may come to it after a cancellation.
         let begun = now();
         let thread = thread::Builder::new().name("crosslane-task".into()).spawn(move || {
             let caller = Caller::since(&calls, program.width, begun);
             let reported = Cell::new((Instant::now(), program.counted()));
             let work = Work { program: &program, batches: &incoming, answers: &outgoing, caller, reported };
-            // A panic must become an error: without one, Spark would take the answers so far for all of them.
+            // A panic must become an error: without one, Spark would take the answers so far for
+            // all of them.
             let run = catch_unwind(AssertUnwindSafe(|| program.run(&work)));
             let defect = || Ended::Failed(Error::Engine("a defect of crosslane's, please report it".into()));
             if let Err(Ended::Failed(error)) = run.unwrap_or_else(|_| Err(defect())) {
@@ -61,8 +62,8 @@ impl Task {
     /// Hands a batch over.
     ///
     /// # Safety
-    /// The table must describe columns of the program's inputs with this many rows. Nobody must change them until the
-    /// batch's last answer or an error was taken, or the task has ended.
+    /// The table must describe columns of the program's inputs with this many rows. Nobody must
+    /// change them until the batch's last answer or an error was taken, or the task has ended.
     pub unsafe fn submit(&mut self, rows: usize, table: Vec<u64>) {
         if let Some(batches) = &self.batches {
             // It fails if the thread has ended with an error, which `take` returns.
@@ -75,8 +76,8 @@ impl Task {
         self.batches = None;
     }
 
-    /// The next answer, if it comes within the timeout. `Some(None)` means that no more answers come. The answer lives
-    /// until the next call.
+    /// The next answer, if it comes within the timeout. `Some(None)` means that no more answers
+    /// come. The answer lives until the next call.
     ///
     /// # Errors
     /// What the function raised, or how its lane ended. After an error, the task can only be ended.

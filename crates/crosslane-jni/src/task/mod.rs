@@ -1,16 +1,18 @@
 //! The work of one Spark task.
 //!
-//! A task has a [`Program`]. The program says what happens with each batch of rows: calls of scalar functions, the rows
-//! of a table function, or the results of a stream function. A thread of the task's own works off batch after batch.
-//! Meanwhile Spark's thread reads the next rows and passes results on. So both directions are busy, and all that
-//! belongs to Spark (the input, its context, its memory) stays on Spark's thread.
+//! A task has a [`Program`]. The program says what happens with each batch of rows: calls of scalar
+//! functions, the rows of a table function, or the results of a stream function. A thread of the
+//! task's own works off batch after batch. Meanwhile Spark's thread reads the next rows and passes
+//! results on. So both directions are busy, and all that belongs to Spark (the input, its context,
+//! its memory) stays on Spark's thread.
 //!
 //! # Protocol
-//! Two queues lead to the thread and back. Spark's thread hands over at most `depth` batches before it has taken all
-//! answers to the oldest one. Answers come in the order of the batches. An answer may say that the function wants one
-//! more batch. So the first queue stays short. The second queue has room for a few answers. The memory of a batch
-//! belongs to the thread from [`Task::submit`] until Spark's thread has taken the batch's last answer or an error, or
-//! until [`Task::end`] has returned. Nothing comes after an error.
+//! Two queues lead to the thread and back. Spark's thread hands over at most `depth` batches before
+//! it has taken all answers to the oldest one. Answers come in the order of the batches. An answer
+//! may say that the function wants one more batch. So the first queue stays short. The second queue
+//! has room for a few answers. The memory of a batch belongs to the thread from [`Task::submit`]
+//! until Spark's thread has taken the batch's last answer or an error, or until [`Task::end`] has
+//! returned. Nothing comes after an error.
 //!
 //! | who waits | for | what ends the wait |
 //! |---|---|---|

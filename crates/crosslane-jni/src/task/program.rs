@@ -25,7 +25,8 @@ pub struct Step<Z: Zygote> {
     pub function: Arc<Function>,
     /// An argument for each parameter.
     pub arguments: Vec<Argument>,
-    /// Whether a function that is called with an iterator gives one result for each row, in their order.
+    /// Whether a function that is called with an iterator gives one result for each row, in their
+    /// order.
     pub aligned: bool,
 }
 
@@ -52,12 +53,14 @@ pub struct Program<Z: Zygote> {
 }
 
 impl<Z: Zygote> Program<Z> {
-    /// A program of these steps: calls of scalar functions, or one call of a table or stream function.
+    /// A program of these steps: calls of scalar functions, or one call of a table or stream
+    /// function.
     ///
     /// Each input has the type of the parameter that takes it.
     ///
     /// # Errors
-    /// [`Error::Engine`] if arguments do not fit their parameters, or one program cannot have these functions.
+    /// [`Error::Engine`] if arguments do not fit their parameters, or one program cannot have these
+    /// functions.
     pub fn new(inputs: usize, steps: Vec<Step<Z>>, width: usize, depth: usize) -> Result<Self, Error> {
         let mut types: Vec<Option<DataType>> = vec![None; inputs];
         for (number, step) in steps.iter().enumerate() {

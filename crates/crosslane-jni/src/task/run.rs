@@ -58,7 +58,8 @@ impl<Z: Zygote> Program<Z> {
         Ok(results)
     }
 
-    /// Calls a table function for each row, one after the other. The rows of a table come in any number of answers.
+    /// Calls a table function for each row, one after the other. The rows of a table come in any
+    /// number of answers.
     fn scan_all(&self, step: &Step<Z>, work: &Work<'_, Z>) -> Result<(), Ended> {
         let returns = &step.function.signature.returns;
         for batch in work.batches {
@@ -95,8 +96,8 @@ impl<Z: Zygote> Program<Z> {
         step.function.signature.parameters.iter().map(|parameter| parameter.data_type.clone())
     }
 
-    /// Sends all batches through a stream function, in their order. Each is copied, because the call needs it until it
-    /// has the last results.
+    /// Sends all batches through a stream function, in their order. Each is copied, because the
+    /// call needs it until it has the last results.
     fn map(&self, step: &Step<Z>, work: &Work<'_, Z>) -> Result<(), Ended> {
         let options = MapOptions { lanes: self.width, depth: self.depth, ordered: true };
         let mut map = Map::new(Arc::clone(&step.library), Arc::clone(&step.function), options)?;
@@ -127,8 +128,8 @@ impl<Z: Zygote> Program<Z> {
         Ok(MapInput { rows: batch.rows, content: Box::new(copy) })
     }
 
-    /// Calls a function once, with an iterator of all batches. If its results are aligned, a batch is answered when there
-    /// are results for all of its rows.
+    /// Calls a function once, with an iterator of all batches. If its results are aligned, a batch
+    /// is answered when there are results for all of its rows.
     fn iterate(&self, step: &Step<Z>, work: &Work<'_, Z>) -> Result<(), Ended> {
         let (library, function) = (Arc::clone(&step.library), Arc::clone(&step.function));
         let mut iteration = Iteration::new(library, function, self.depth)?;
@@ -138,7 +139,8 @@ impl<Z: Zygote> Program<Z> {
             match iteration.next(work.caller)? {
                 MapStep::Wants => {
                     if aligned.due.len() >= self.depth {
-                        // The function wants more batches before it gives the results for which Spark's thread waits.
+                        // The function wants more batches before it gives the results for which
+                        // Spark's thread waits.
                         work.answer(Answer {
                             wants: true,
                             ..Answer::of(Results::new(returns.clone()), None)

@@ -68,12 +68,13 @@ pub(super) struct Batch {
 pub struct Answer {
     /// The results of each step.
     pub results: Vec<Results>,
-    /// The row of the batch to which all results belong. `None` if each row has its own, or they belong to no row.
+    /// The row of the batch to which all results belong. `None` if each row has its own, or they
+    /// belong to no row.
     pub row: Option<usize>,
     /// Whether this is the last answer to the batch.
     pub last: bool,
-    /// Whether the function wants another batch before it gives more results. Then Spark's thread may hand over one
-    /// more than `depth`.
+    /// Whether the function wants another batch before it gives more results. Then Spark's thread
+    /// may hand over one more than `depth`.
     pub wants: bool,
     /// What the results cost.
     pub counts: Counts,

@@ -1,25 +1,38 @@
 package dev.crosslane.spark;
 
 /**
- * The native half, which is the crate {@code crosslane-jni}. Libraries, tasks and states are numbers here. Each is given back once.
- * One thread at a time calls the methods of a task or of states, except {@link #cancelStates}.
+ * The native half, which is the crate {@code crosslane-jni}. Libraries, tasks and states are
+ * numbers here. Each is given back once. One thread at a time calls the methods of a task or of
+ * states, except {@link #cancelStates}.
  *
  * <p>All methods throw {@link CrosslaneException}.
  */
 public final class Native {
-  /** The number of 64-bit words of a column: rows, the addresses of validity, offsets and values, and the bytes of values. */
+  /**
+   * The number of 64-bit words of a column: rows, the addresses of validity, offsets and values,
+   * and the bytes of values.
+   */
   public static final int COLUMN_WORDS = 5;
 
-  /** The number of words before the results' columns: counts, {@link #ROW_WORD}, {@link #LAST_WORD} and {@link #WANTS_WORD}. */
+  /**
+   * The number of words before the results' columns: counts, {@link #ROW_WORD}, {@link #LAST_WORD}
+   * and {@link #WANTS_WORD}.
+   */
   public static final int HEAD_WORDS = 8;
 
-  /** The index of the word with the batch's row to which the results belong, or -1 if each row has its own. */
+  /**
+   * The index of the word with the batch's row to which the results belong, or -1 if each row has
+   * its own.
+   */
   public static final int ROW_WORD = 5;
 
   /** The index of the word that says whether this is the last answer to the batch. */
   public static final int LAST_WORD = 6;
 
-  /** The index of the word that says whether the function wants another batch before it gives more results. */
+  /**
+   * The index of the word that says whether the function wants another batch before it gives more
+   * results.
+   */
   public static final int WANTS_WORD = 7;
 
   /** {@link #take} found nothing within its time. */
@@ -33,7 +46,10 @@ public final class Native {
   /** The version of the native half. */
   public static native String version();
 
-  /** Loads a file, or functions that a Python program has pickled. Names and values of settings alternate. */
+  /**
+   * Loads a file, or functions that a Python program has pickled. Names and values of settings
+   * alternate.
+   */
   public static native long load(String name, byte[][] pickles, String[] settings);
 
   /** The language of a library and its functions, as JSON. */
@@ -48,15 +64,18 @@ public final class Native {
   /** Begins the work of a task. The program is JSON: the steps for each batch. */
   public static native long begin(int inputs, String program, int width, int depth);
 
-  /** Hands a batch over. It must not change until its last answer was taken or the task has ended. */
+  /**
+   * Hands a batch over. It must not change until its last answer was taken or the task has ended.
+   */
   public static native void submit(long task, int rows, long table, int columns);
 
   /** Says that no more batches come. */
   public static native void finish(long task);
 
   /**
-   * Takes the next answer, if it comes within the time. Writes {@link #HEAD_WORDS} words, and the words of each step's results, to
-   * the table. Returns the number of rows of the results. They can be read until the next call.
+   * Takes the next answer, if it comes within the time. Writes {@link #HEAD_WORDS} words, and the
+   * words of each step's results, to the table. Returns the number of rows of the results. They can
+   * be read until the next call.
    */
   public static native int take(long task, long table, int words, int milliseconds);
 
@@ -79,7 +98,10 @@ public final class Native {
   /** Adds sources to targets. The sources are empty afterwards. */
   public static native void combineStates(long states, long targets, long sources, int count);
 
-  /** Reads results of states, or states as bytes. Writes where they lie to the table. They can be read until the next call. */
+  /**
+   * Reads results of states, or states as bytes. Writes where they lie to the table. They can be
+   * read until the next call.
+   */
   public static native void readStates(
       long states, long slots, int count, boolean saved, long table, int words);
 

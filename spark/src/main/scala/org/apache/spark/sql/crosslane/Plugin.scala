@@ -78,7 +78,8 @@ object Plugin {
     Libraries.use(source)(_.functions.map(LaneFunction(source, _)))
 
   /**
-   * Registers functions that a Python program has pickled, in one session. A function replaces another one of its name.
+   * Registers functions that a Python program has pickled, in one session. A function replaces
+   * another one of its name.
    *
    * @return their signatures
    */
@@ -136,8 +137,9 @@ object Plugin {
     Generate(call(several, arguments).asInstanceOf[LaneGenerator], Nil, outer = false, None, Nil, OneRowRelation())
 
   /**
-   * A call. Each argument is cast to its parameter's type, if Spark would store it in a column of that type. A function whose last
-   * parameters have defaults is a list of functions, one for each number of arguments.
+   * A call. Each argument is cast to its parameter's type, if Spark would store it in a column of
+   * that type. A function whose last parameters have defaults is a list of functions, one for each
+   * number of arguments.
    */
   private def call(several: Seq[LaneFunction], arguments: Seq[Expression]): Expression = {
     val function = several match {
@@ -180,7 +182,10 @@ object Plugin {
     }
   }
 
-  /** One argument for each parameter. Named parameters without an argument get NULL, and the guest leaves them out of the call. */
+  /**
+   * One argument for each parameter. Named parameters without an argument get NULL, and the guest
+   * leaves them out of the call.
+   */
   private def placed(description: Description, arguments: Seq[Expression]): Seq[Expression] = {
     val parameters = description.parameters
     val (named, positional) = arguments.partition(_.isInstanceOf[NamedArgumentExpression])

@@ -7,8 +7,8 @@ import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.Platform
 
 /**
- * A column that grows value by value, in the layout of lanes: an Arrow column with a validity bitmap, 32-bit offsets and
- * values. It has no bitmap until a row is NULL.
+ * A column that grows value by value, in the layout of lanes: an Arrow column with a validity
+ * bitmap, 32-bit offsets and values. It has no bitmap until a row is NULL.
  */
 private[crosslane] abstract class ColumnWriter(memory: Memory) {
   protected var rows = 0
@@ -66,7 +66,10 @@ private[crosslane] abstract class ColumnWriter(memory: Memory) {
   /** The number of bytes that this column adds to a batch, about. */
   def bytes: Long = valueBytes + children.map(_.bytes).sum
 
-  /** Writes where the column lies (see `columns.rs`). Returns the address of the next column's words. */
+  /**
+   * Writes where the column lies (see `columns.rs`). Returns the address of the next column's
+   * words.
+   */
   final def writeTable(table: Long): Long = {
     Platform.putLong(null, table, rows)
     Platform.putLong(null, table + 8, if (nulls > 0) validity.address else 0)
@@ -79,7 +82,10 @@ private[crosslane] abstract class ColumnWriter(memory: Memory) {
   /** The number of columns: this one and all below it. */
   final def columns: Int = 1 + children.map(_.columns).sum
 
-  /** Drops the rows. Buffers of more than `maxBytes` are freed, so that memory for one large value does not stay. */
+  /**
+   * Drops the rows. Buffers of more than `maxBytes` are freed, so that memory for one large value
+   * does not stay.
+   */
   def clear(maxBytes: Long): Unit = {
     rows = 0
     nulls = 0

@@ -8,8 +8,8 @@ import org.apache.spark.unsafe.Platform
 import org.apache.spark.unsafe.types.UTF8String
 
 /**
- * A column of results in the memory of the native half. [[readTable]] gives it the addresses of a batch. Values must be
- * copied before the next batch.
+ * A column of results in the memory of the native half. [[readTable]] gives it the addresses of a
+ * batch. Values must be copied before the next batch.
  */
 private[crosslane] final class LaneVector(dataType: DataType) extends ColumnVector(dataType) {
   private var validity = 0L
@@ -30,7 +30,9 @@ private[crosslane] final class LaneVector(dataType: DataType) extends ColumnVect
     case _ => Array.empty
   }
 
-  /** Reads where the column lies (see `columns.rs`). Returns the address of the next column's words. */
+  /**
+   * Reads where the column lies (see `columns.rs`). Returns the address of the next column's words.
+   */
   def readTable(table: Long): Long = {
     validity = Platform.getLong(null, table + 8)
     offsets = Platform.getLong(null, table + 16)

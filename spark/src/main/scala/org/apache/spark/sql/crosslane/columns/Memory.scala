@@ -5,8 +5,8 @@ import org.apache.spark.memory.{MemoryConsumer, SparkOutOfMemoryError, TaskMemor
 import org.apache.spark.unsafe.Platform
 
 /**
- * The memory of a task's batches. It lies outside the heap, where the native half reads it. It counts as execution memory
- * of the task, so that Spark's other operators make room for it.
+ * The memory of a task's batches. It lies outside the heap, where the native half reads it. It
+ * counts as execution memory of the task, so that Spark's other operators make room for it.
  */
 private[crosslane] final class Memory(manager: TaskMemoryManager)
     extends MemoryConsumer(manager, manager.pageSizeBytes, manager.getTungstenMemoryMode) {

@@ -7,7 +7,10 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.types.DataType
 import org.apache.spark.unsafe.Platform
 
-/** Rows of a batch: the arguments of functions as columns and, if they are needed later, the rows themselves. */
+/**
+ * Rows of a batch: the arguments of functions as columns and, if they are needed later, the rows
+ * themselves.
+ */
 private[crosslane] final class RowBatch(types: Seq[DataType], memory: Memory) {
   private val writers = types.map(ColumnWriter(_, memory)).toArray
   val columns: Int = writers.map(_.columns).sum

@@ -5,7 +5,9 @@ import org.apache.spark.api.python.{PythonBroadcast, PythonFunction}
 import org.apache.spark.broadcast.Broadcast
 import org.apache.spark.util.CollectionAccumulator
 
-/** A function of a library. A plan has it where a function of Spark's has a pickled Python function. */
+/**
+ * A function of a library. A plan has it where a function of Spark's has a pickled Python function.
+ */
 private[crosslane] final case class LaneFunction(source: Source, description: Description) extends PythonFunction {
   override def command: Seq[Byte] = Nil
   override def envVars: java.util.Map[String, String] = java.util.Collections.emptyMap()

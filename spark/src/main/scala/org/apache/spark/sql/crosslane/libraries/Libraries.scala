@@ -7,22 +7,30 @@ import org.apache.spark.SparkEnv
 import scala.jdk.CollectionConverters._
 
 /**
- * The libraries of this process. The driver reads descriptions of their functions, and executors call the functions.
+ * The libraries of this process. The driver reads descriptions of their functions, and executors
+ * call the functions.
  *
- * A library is loaded at its first use, once for all tasks. Each library has a process beside its workers. So at most
- * [[Libraries.Max]] stay loaded: the least recently used ones end, each after the last task that uses it.
+ * A library is loaded at its first use, once for all tasks. Each library has a process beside its
+ * workers. So at most [[Libraries.Max]] stay loaded: the least recently used ones end, each after
+ * the last task that uses it.
  */
 private[crosslane] object Libraries extends Logging {
   private val Max = 32
 
-  /** A library with the settings of an application. The next application of this process may have other settings. */
+  /**
+   * A library with the settings of an application. The next application of this process may have
+   * other settings.
+   */
   private final case class Key(source: Source, settings: Seq[String])
 
   private final class Entry(key: Key) {
     private var loaded: Loaded = _
     private var ended = false
 
-    /** The library, or None if this entry has ended. While one thread loads the library, others wait for it. */
+    /**
+     * The library, or None if this entry has ended. While one thread loads the library, others wait
+     * for it.
+     */
     def acquire(): Option[Loaded] = synchronized {
       if (!ended && loaded == null) loaded = load(key)
       Option(loaded).filter(_.use())

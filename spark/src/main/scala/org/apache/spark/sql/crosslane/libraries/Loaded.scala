@@ -23,7 +23,10 @@ private[crosslane] final class Loaded(val source: Source, val address: Long) {
     if (ended && users == 0) Native.unload(address)
   }
 
-  /** The number of workers that were started since the last call. Only users of the library may call this. */
+  /**
+   * The number of workers that were started since the last call. Only users of the library may call
+   * this.
+   */
   def newWorkers(): Long = {
     val started = Native.started(address)
     math.max(0, started - reported.getAndAccumulate(started, math.max(_, _)))

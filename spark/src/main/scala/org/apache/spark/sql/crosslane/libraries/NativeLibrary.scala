@@ -6,7 +6,10 @@ import java.io.File
 import org.apache.spark.SparkEnv
 import scala.sys.process.{Process, ProcessLogger}
 
-/** The native half. Its file is in the Python package `crosslane` of this machine, beside the guests. */
+/**
+ * The native half. Its file is in the Python package `crosslane` of this machine, beside the
+ * guests.
+ */
 private object NativeLibrary {
   private val Name = "libcrosslane_jni.so"
 

@@ -37,7 +37,10 @@ private[crosslane] object Settings {
     (defaults ++ ofSpark(conf) ++ chosen).toSeq.flatMap { case (name, value) => Seq(name, value) }
   }
 
-  /** The interpreter of PySpark's workers. On the driver, it is the interpreter of the driver's program. */
+  /**
+   * The interpreter of PySpark's workers. On the driver, it is the interpreter of the driver's
+   * program.
+   */
   def python(conf: SparkConf): String = {
     val isDriver = Option(SparkEnv.get).exists(_.executorId == SparkContext.DRIVER_IDENTIFIER)
     def ofDriver = conf

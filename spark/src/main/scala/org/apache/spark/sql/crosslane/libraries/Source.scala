@@ -7,7 +7,9 @@ import java.nio.file.{Files, Paths}
 import java.security.MessageDigest
 import org.apache.spark.SparkFiles
 
-/** The origin of a library's functions. A plan contains it, and it means the same on every executor. */
+/**
+ * The origin of a library's functions. A plan contains it, and it means the same on every executor.
+ */
 private[crosslane] sealed trait Source extends Serializable {
 
   /** The file's name, or a name for the functions of a program. */
@@ -22,7 +24,8 @@ private[crosslane] final case class FileSource(path: String, digest: String) ext
   override def name: String = Paths.get(path).getFileName.toString
 
   /**
-   * The file on this machine: at its own path, so that it finds the files beside it, or where Spark has put its copy.
+   * The file on this machine: at its own path, so that it finds the files beside it, or where Spark
+   * has put its copy.
    *
    * @throws CrosslaneException if there is no such file, or it has another content
    */
@@ -40,7 +43,10 @@ private[crosslane] object FileSource {
   def digest(path: String): String = Source.digest(Files.readAllBytes(Paths.get(path)))
 }
 
-/** Functions that a Python program has pickled. `python` is their interpreter, if it is not the usual one. */
+/**
+ * Functions that a Python program has pickled. `python` is their interpreter, if it is not the
+ * usual one.
+ */
 private[crosslane] final class PickleSource(val name: String, val pickles: Seq[Array[Byte]], val python: Option[String])
     extends Source {
   override val digest: String = Source.digest(pickles.reduce(_ ++ _) ++ python.getOrElse("").getBytes)

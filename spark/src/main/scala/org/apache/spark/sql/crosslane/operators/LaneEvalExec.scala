@@ -14,7 +14,8 @@ import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarBatchRow}
 
 /**
- * Calls scalar functions, which may be PySpark's. It outputs the needed columns of each row of the child, and the results.
+ * Calls scalar functions, which may be PySpark's. It outputs the needed columns of each row of the
+ * child, and the results.
  *
  * @param kept the columns of the child that operators above need
  */

@@ -29,7 +29,10 @@ private[crosslane] trait LaneExec extends UnaryExecNode {
   protected def shown(name: String, arguments: Seq[Expression], functions: Seq[LaneFunction]): String =
     s"$name(${arguments.mkString(", ")}) [${functions.map(_.description.language).distinct.mkString(", ")}]"
 
-  /** Runs `run` on the rows of each partition. It also runs for empty partitions, if the program iterates. */
+  /**
+   * Runs `run` on the rows of each partition. It also runs for empty partitions, if the program
+   * iterates.
+   */
   protected def executed(
       program: Program)(run: (Iterator[InternalRow], TaskContext) => Iterator[InternalRow]): RDD[InternalRow] = {
     val alsoIfEmpty = program.iterates

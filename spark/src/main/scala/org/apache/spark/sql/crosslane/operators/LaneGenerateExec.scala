@@ -11,7 +11,10 @@ import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarBatchRow}
 
-/** Calls a table function with each row of the child. It outputs the row's required columns with each row of the table. */
+/**
+ * Calls a table function with each row of the child. It outputs the row's required columns with
+ * each row of the table.
+ */
 private[crosslane] final case class LaneGenerateExec(
     generator: LaneGenerator,
     required: Seq[Attribute],

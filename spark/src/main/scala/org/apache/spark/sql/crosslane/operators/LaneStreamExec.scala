@@ -12,7 +12,10 @@ import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarBatchRow}
 
-/** Sends the child's rows through a stream function. The child's columns are the columns of its input. */
+/**
+ * Sends the child's rows through a stream function. The child's columns are the columns of its
+ * input.
+ */
 private[crosslane] final case class LaneStreamExec(
     function: LaneFunction,
     output: Seq[Attribute],

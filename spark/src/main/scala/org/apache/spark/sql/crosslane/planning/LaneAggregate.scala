@@ -9,8 +9,9 @@ import org.apache.spark.sql.crosslane.tasks.{LaneState, LaneStates}
 import org.apache.spark.sql.types.DataType
 
 /**
- * An aggregate whose states live in a guest. Spark treats it as one of its own: it can aggregate partially before a shuffle,
- * and with DISTINCT, FILTER and windows. A shuffle sends states as the bytes that the guest makes of them.
+ * An aggregate whose states live in a guest. Spark treats it as one of its own: it can aggregate
+ * partially before a shuffle, and with DISTINCT, FILTER and windows. A shuffle sends states as the
+ * bytes that the guest makes of them.
  */
 private[crosslane] final case class LaneAggregate(
     function: LaneFunction,

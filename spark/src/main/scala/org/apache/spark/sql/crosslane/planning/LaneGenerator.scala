@@ -8,7 +8,10 @@ import org.apache.spark.sql.catalyst.plans.logical.{LogicalPlan, UnaryNode}
 import org.apache.spark.sql.crosslane.libraries.LaneFunction
 import org.apache.spark.sql.types.StructType
 
-/** A call of a table function: in FROM, after LATERAL, or among the columns of a SELECT. [[LaneStrategy]] plans it. */
+/**
+ * A call of a table function: in FROM, after LATERAL, or among the columns of a SELECT.
+ * [[LaneStrategy]] plans it.
+ */
 private[crosslane] final case class LaneGenerator(function: LaneFunction, children: Seq[Expression])
     extends Generator
     with CodegenFallback {

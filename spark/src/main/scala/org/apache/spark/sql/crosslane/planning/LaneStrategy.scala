@@ -26,8 +26,9 @@ import org.apache.spark.sql.crosslane.pyspark.PySpark
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan, SparkStrategy}
 
 /**
- * Plans calls over lanes. Spark's rules have moved the calls from all operators into [[ArrowEvalPython]] nodes. Such a node may
- * also have functions of Spark's. They get a node of their own then.
+ * Plans calls over lanes. Spark's rules have moved the calls from all operators into
+ * [[ArrowEvalPython]] nodes. Such a node may also have functions of Spark's. They get a node of
+ * their own then.
  */
 private[crosslane] object LaneStrategy extends SparkStrategy {
 
@@ -53,7 +54,9 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
     case _ => Nil
   }
 
-  /** The same operator without the columns that no expression above needs. It need not store them. */
+  /**
+   * The same operator without the columns that no expression above needs. It need not store them.
+   */
   private def keeping(plan: SparkPlan, list: Seq[NamedExpression]): SparkPlan = plan match {
     case eval: LaneEvalExec => eval.copy(kept = eval.kept.filter(AttributeSet(list.flatMap(_.references)).contains))
     case other => other
@@ -74,7 +77,9 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
       }
     }
 
-  /** The same functions of iterators with a node for each. Spark has one node for a chain of them. */
+  /**
+   * The same functions of iterators with a node for each. Spark has one node for a chain of them.
+   */
   private def unchained(functions: Seq[PythonUDF], results: Seq[Attribute], child: LogicalPlan): LogicalPlan = {
     val inner = functions.flatMap(_.children.collect { case one: PythonUDF => one })
     val made = inner.map(resultOf)
@@ -85,7 +90,10 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
     ArrowEvalPython(outer, results, below, outer.head.evalType)
   }
 
-  /** Matches a node with a function of PySpark's that is not scalar. Gives the reason why Spark evaluates it. */
+  /**
+   * Matches a node with a function of PySpark's that is not scalar. Gives the reason why Spark
+   * evaluates it.
+   */
   private object Other {
     def unapply(node: LogicalPlan): Option[String] =
       if (wantsPySpark(node)) node.expressions.flatMap(_.collectFirst(PySpark.Others)).headOption else None
@@ -127,7 +135,10 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
   private def isAllLanes(function: Expression): Boolean =
     !function.exists { case one: PythonUDF => !isLane(one); case _ => false }
 
-  /** Two nodes in place of one. The lower one has the calls whose arguments contain only calls of the same kind. */
+  /**
+   * Two nodes in place of one. The lower one has the calls whose arguments contain only calls of
+   * the same kind.
+   */
   private def separated(functions: Seq[PythonUDF], results: Seq[Attribute], child: LogicalPlan, evalType: Int): LogicalPlan = {
     val innermost = functions.map(deepest).distinctBy(_.canonicalized)
     val kind = isLane(innermost.head)

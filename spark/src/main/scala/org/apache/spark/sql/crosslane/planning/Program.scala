@@ -10,12 +10,14 @@ private[crosslane] sealed trait Argument extends Serializable
 private[crosslane] final case class Input(index: Int) extends Argument
 private[crosslane] final case class Result(step: Int) extends Argument
 
-/** @param aligned whether a function that is called with an iterator gives one result for each row */
+/**
+ * @param aligned whether a function that is called with an iterator gives one result for each row
+ */
 private[crosslane] final case class Step(function: LaneFunction, arguments: Seq[Argument], aligned: Boolean = false)
 
 /**
- * What happens with each batch: the expressions whose values are its columns, and the calls of functions. Inner calls come
- * first.
+ * What happens with each batch: the expressions whose values are its columns, and the calls of
+ * functions. Inner calls come first.
  *
  * @param batchRows, batchBytes the most rows and bytes of a batch, if functions depend on them
  * @param isPySpark whether the functions are PySpark's. Their errors are raised as PySpark's, too
@@ -31,7 +33,10 @@ private[crosslane] final case class Program(
   /** Whether the function is called once for a task, even for one without rows. */
   def iterates: Boolean = steps.exists(_.function.description.iterates)
 
-  /** The program as JSON for the native half. `libraries` has the addresses of the sources' libraries. */
+  /**
+   * The program as JSON for the native half. `libraries` has the addresses of the sources'
+   * libraries.
+   */
   def json(libraries: Map[Source, Long]): String = steps
     .map { case Step(function, arguments, aligned) =>
       val described = arguments.map {
@@ -46,7 +51,10 @@ private[crosslane] final case class Program(
 
 private[crosslane] object Program {
 
-  /** A program for calls of scalar functions. Arguments may be calls. An argument that several calls have is sent once. */
+  /**
+   * A program for calls of scalar functions. Arguments may be calls. An argument that several calls
+   * have is sent once.
+   */
   def apply(functions: Seq[PythonUDF]): Program = {
     val inputs = new scala.collection.mutable.ArrayBuffer[Expression]
     val steps = new scala.collection.mutable.ArrayBuffer[Step]

@@ -5,8 +5,9 @@ import java.util.concurrent.ConcurrentHashMap
 import org.apache.spark.TaskContext
 
 /**
- * Cancels the waits of tasks that were killed while they wait in the native half. Spark interrupts their threads, but native
- * code does not notice that. So one thread of the JVM watches all of them.
+ * Cancels the waits of tasks that were killed while they wait in the native half. Spark interrupts
+ * their threads, but native code does not notice that. So one thread of the JVM watches all of
+ * them.
  */
 private[crosslane] object KillWatch {
 
@@ -27,7 +28,9 @@ private[crosslane] object KillWatch {
     }
   }
 
-  /** Calls `cancel` on another thread when the task is killed, unless the watch has ended before. */
+  /**
+   * Calls `cancel` on another thread when the task is killed, unless the watch has ended before.
+   */
   def watch(context: TaskContext)(cancel: () => Unit): Watched = {
     val one = new Watched(cancel)
     watched.put(one, context)

@@ -36,10 +36,11 @@ private[crosslane] final class LaneState(val owner: LaneStates, saved: Array[Byt
 /**
  * The states of an aggregate in one task.
  *
- * Spark updates, merges and reads states one by one. An exchange with a guest costs about the same for one state as for a
- * thousand. So rows and saved states wait until there are many of them, or until Spark reads a state. A read also fetches up to
- * [[LaneStates.Ahead]] other states that were changed since their last read, because Spark is likely to read them next. Spark
- * does not say when it drops a state. The garbage collector tells, by a phantom reference.
+ * Spark updates, merges and reads states one by one. An exchange with a guest costs about the same
+ * for one state as for a thousand. So rows and saved states wait until there are many of them, or
+ * until Spark reads a state. A read also fetches up to [[LaneStates.Ahead]] other states that were
+ * changed since their last read, because Spark is likely to read them next. Spark does not say when
+ * it drops a state. The garbage collector tells, by a phantom reference.
  */
 private[crosslane] final class LaneStates(function: LaneFunction, context: TaskContext) {
   private val memory = new Memory(context.taskMemoryManager())
@@ -179,7 +180,10 @@ private[crosslane] final class LaneStates(function: LaneFunction, context: TaskC
     destroy()
   }
 
-  /** Ends the states that Spark has dropped. No row waits for them, because the callers have flushed all rows. */
+  /**
+   * Ends the states that Spark has dropped. No row waits for them, because the callers have flushed
+   * all rows.
+   */
   private def destroy(): Unit = {
     var reference = dropped.poll()
     val ended = mutable.ArrayBuffer.empty[Int]
@@ -216,7 +220,10 @@ private[crosslane] object LaneStates {
 
   private val all = new ConcurrentHashMap[(Long, LaneFunction), LaneStates]
 
-  /** The states of a function in this task. Copies of an aggregate share them, because Spark passes states between copies. */
+  /**
+   * The states of a function in this task. Copies of an aggregate share them, because Spark passes
+   * states between copies.
+   */
   def of(function: LaneFunction): LaneStates = {
     val context = TaskContext.get()
     if (context == null) {

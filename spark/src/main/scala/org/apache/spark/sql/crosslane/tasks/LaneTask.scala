@@ -15,13 +15,14 @@ import org.apache.spark.{SparkEnv, TaskContext}
 /**
  * The work of a task: rows go in, answers come out.
  *
- * The task's thread writes rows into batches, and hands each batch to a thread of the native half, which calls the functions.
- * Meanwhile the task's thread fills the next batch. So all of Spark's code runs on the task's own thread: the input sees the
- * task's context, an input that fails ends the task at once, and the plugin needs no other thread of the JVM.
+ * The task's thread writes rows into batches, and hands each batch to a thread of the native half,
+ * which calls the functions. Meanwhile the task's thread fills the next batch. So all of Spark's
+ * code runs on the task's own thread: the input sees the task's context, an input that fails ends
+ * the task at once, and the plugin needs no other thread of the JVM.
  *
- * At most `depth` batches are in progress, unless a function of all batches wants more before it gives results. The settings limit
- * the rows and bytes of a batch, but a batch has at least one row. The first batches are short, so that a LIMIT has its rows
- * soon.
+ * At most `depth` batches are in progress, unless a function of all batches wants more before it
+ * gives results. The settings limit the rows and bytes of a batch, but a batch has at least one
+ * row. The first batches are short, so that a LIMIT has its rows soon.
  *
  * @param kept the columns of the input's rows that are stored until the batch's last answer, for [[point]]. `None`: nothing is
  */
@@ -88,7 +89,10 @@ private[crosslane] final class LaneTask(
   private val libraries = new scala.collection.mutable.ArrayBuffer[Loaded]
   private var task = 0L
 
-  /** The number of rows of the current answer, and the batch's row to which they belong, or -1 if each row has its own. */
+  /**
+   * The number of rows of the current answer, and the batch's row to which they belong, or -1 if
+   * each row has its own.
+   */
   var rows = 0
   var row = -1
 
@@ -159,7 +163,10 @@ private[crosslane] final class LaneTask(
     }
   }
 
-  /** Waits for the next answer. Returns false if the work has ended, or if the answer has nothing for the operator. */
+  /**
+   * Waits for the next answer. Returns false if the work has ended, or if the answer has nothing
+   * for the operator.
+   */
   private def take(): Boolean = {
     val begun = System.nanoTime
     var found = Native.NOT_YET
@@ -202,7 +209,10 @@ private[crosslane] final class LaneTask(
 
 private[crosslane] object LaneTask {
 
-  /** Adds the host and the task to an error. If the task was killed, throws Spark's error for that instead. */
+  /**
+   * Adds the host and the task to an error. If the task was killed, throws Spark's error for that
+   * instead.
+   */
   def guarded[T](context: TaskContext)(body: => T): T =
     try body
     catch {

@@ -4,8 +4,8 @@ import org.apache.spark.QueryContext
 import org.apache.spark.api.python.PythonException
 
 /**
- * Errors of PySpark's functions as Spark raises them. PySpark recognizes them by their class, and by a class of this package in the
- * stack trace.
+ * Errors of PySpark's functions as Spark raises them. PySpark recognizes them by their class, and
+ * by a class of this package in the stack trace.
  */
 private[sql] object CrosslaneErrors {
 
