@@ -79,7 +79,7 @@ class Reduced(Lists):
         return made, (self.rows,)
 
 def made(rows):
-    reduced = Reduced.made_by() if hasattr(Reduced, "made_by") else Reduced()
+    reduced = Reduced.class_() if hasattr(Reduced, "class_") else Reduced()
     reduced.rows = list(rows)
     return reduced
 
@@ -122,7 +122,7 @@ class Other(Lists):
     classes = itertools.cycle([0, 1])
     def __new__(cls):
         return object.__new__(cls if next(Other_.classes) else Child)
-Other_ = Other.made_by if hasattr(Other, "made_by") else Other
+Other_ = Other.class_ if hasattr(Other, "class_") else Other
 class Child(Other_):
     def update(self, x: str) -> None:
         self.rows = [*self.rows, x]
@@ -133,7 +133,7 @@ class Changed(Lists):
     def update(self, x: str) -> None:
         Changed_.update = changed
         self.rows.append(x)
-Changed_ = Changed.made_by if hasattr(Changed, "made_by") else Changed
+Changed_ = Changed.class_ if hasattr(Changed, "class_") else Changed
 def changed(self, x):
     self.rows += [x]
 """

@@ -236,9 +236,13 @@ def test_links_lead_somewhere() -> None:
     "name",
     [
         "crosslane",
-        "crosslane._engines.duckdb",
-        "crosslane._declare.decorators",
+        "crosslane._arrow.sql_types",
+        "crosslane._client.map",
+        "crosslane._declare.classes",
+        "crosslane._declare.declaration",
         "crosslane._declare.signature.annotations",
+        "crosslane._engines.duckdb",
+        "crosslane._runtime.sql",
     ],
 )
 def test_docstrings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
